@@ -123,13 +123,13 @@ impl Becket {
         self.child.id()
     }
 
-    /// The process that serves: the child of its process where that is only a parent.
+    /// The process that serves, a child of the supervisor. An upgrade's new process is the last one.
     ///
     /// # Panics
-    /// When it has none.
+    /// When there is none.
     #[track_caller]
     pub fn child(&self) -> u32 {
-        until("the parent has a child", || {
+        until("the supervisor has a child", || {
             children(self.pid()).first().copied()
         })
     }
@@ -139,9 +139,15 @@ impl Becket {
         is_alive(self.pid())
     }
 
+    /// Signals the supervisor; a signal that stops and continues goes to the process that serves.
     #[track_caller]
     pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("becket is there");
+        let pid = match signal {
+            Signal::STOP | Signal::CONT => self.child(),
+            _ => self.pid(),
+        };
+        let pid = Pid::from_raw(pid.cast_signed()).expect("a number");
+        kill_process(pid, signal).expect("becket is there");
     }
 
     /// Tells it to reload and waits until it has tried; whether it succeeded.
@@ -277,7 +283,8 @@ impl Becket {
     }
 
     fn open_files(&self) -> Vec<String> {
-        let open = fs::read_dir(format!("/proc/{}/fd", self.pid()));
+        let serving = children(self.pid()).first().copied().unwrap_or(self.pid());
+        let open = fs::read_dir(format!("/proc/{serving}/fd"));
         let links = open.into_iter().flatten().flatten();
         links
             .filter_map(|link| fs::read_link(link.path()).ok())

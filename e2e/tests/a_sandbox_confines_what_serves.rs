@@ -9,7 +9,7 @@ use serde_json::json;
 
 /// What each of its threads says of filters.
 fn filters(becket: &Becket) -> Vec<String> {
-    let threads = fs::read_dir(format!("/proc/{}/task", becket.pid())).unwrap();
+    let threads = fs::read_dir(format!("/proc/{}/task", becket.child())).unwrap();
     let threads =
         threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("status")).ok());
     let of = |status: String| {

@@ -132,7 +132,7 @@ fn a_reload_comes_before_the_pages_of_a_flood() {
 fn control_and_pages_stand_behind_the_workers() {
     let place = Place::new();
     let becket = start(&place);
-    let tasks = fs::read_dir(format!("/proc/{}/task", becket.pid())).unwrap();
+    let tasks = fs::read_dir(format!("/proc/{}/task", becket.child())).unwrap();
     let nices = tasks.map(|task| {
         let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
         let (head, fields) = stat.rsplit_once(')').unwrap();

@@ -10,7 +10,7 @@ use becket_e2e::{
 use serde_json::Value;
 
 use crate::processes_of_an_upgrade_are_killed::{close_gate, open_gate};
-use crate::upgrades_lose_nothing::{WITH_PARENT, start, upgrade};
+use crate::upgrades_lose_nothing::{TWO_WORKERS, start, upgrade};
 
 fn server(becket: &Becket, index: usize) -> Value {
     becket.status()["backends"][0]["servers"][index].clone()
@@ -36,7 +36,7 @@ fn a_server_that_fails_its_checks_stays_out_of_service() {
     let (place, backend, down) = (Place::new(), Backend::http("well met"), nowhere());
     let shape = Shape::new(down)
         .server(backend.address)
-        .process(WITH_PARENT);
+        .process(TWO_WORKERS);
     let checks = "[backend.health]\ncheck = \"connect\"\nrise = 2\ninterval = \"10m\"\nfast-interval = \"10m\"";
     let becket = start(&place, &shape.section(checks));
     let condition = |index| server(&becket, index)["condition"].clone();
@@ -62,7 +62,7 @@ fn a_server_whose_connects_failed_is_not_tried_again_before_its_pause_is_over() 
     let (place, backend, down) = (Place::new(), Backend::http("well met"), nowhere());
     let shape = Shape::new(down)
         .server(backend.address)
-        .process(WITH_PARENT);
+        .process(TWO_WORKERS);
     let passive = "[backend.health]\npassive-failures = 1\npassive-pause = \"1h\"";
     let becket = start(&place, &shape.section(passive));
     let trust = Trust::new(&place);
@@ -86,7 +86,7 @@ fn what_an_operator_changed_beside_the_file_stays_as_it_would_have() {
     let shape = Shape::new(backends[0].address)
         .server(backends[1].address)
         .admin_keys("socket = \"admin.sock\"")
-        .process(WITH_PARENT);
+        .process(TWO_WORKERS);
     let becket = start(&place, &shape);
     let ctl = |words: &[&str]| ctl(&place, words);
     let [first, second, third] = backends
@@ -143,7 +143,7 @@ fn clients_stick_where_they_did_also_to_a_server_that_is_not_in_the_file() {
     let shape = Shape::new(backends[0].address)
         .backend("stick = \"source\"")
         .admin_keys("socket = \"admin.sock\"")
-        .process(WITH_PARENT);
+        .process(TWO_WORKERS);
     let becket = start(&place, &shape);
     let [first, second] = backends
         .each_ref()
@@ -171,7 +171,7 @@ fn a_client_that_came_while_the_new_process_loaded_sticks_as_well() {
         .server(backends[1].address)
         .backend("stick = \"source\"")
         .admin_keys("socket = \"admin.sock\"")
-        .process(WITH_PARENT);
+        .process(TWO_WORKERS);
     let becket = start(&place, &shape);
     let [first, second] = backends
         .each_ref()
@@ -182,7 +182,7 @@ fn a_client_that_came_while_the_new_process_loaded_sticks_as_well() {
     close_gate(&place);
     becket.signal(Signal::USR2);
     eventually("a successor is told", || {
-        becket.log().contains("a successor is started")
+        becket.log().contains("the new process is loading")
     });
     ctl(&place, &["servers", "drain", &first]);
     assert!(goes_to(b"two"));

@@ -64,7 +64,7 @@ fn kept_out(becket: &Becket) -> Vec<String> {
 /// Waits until becket looks: a change before that would be part of the first look.
 fn ready(becket: &Becket) {
     until("files are watched", || {
-        is_watching(becket.pid()).then_some(())
+        is_watching(becket.child()).then_some(())
     });
 }
 
@@ -276,7 +276,7 @@ fn who_does_not_want_it_has_nothing_watched() {
     let visitor = Visitor::of(&place, &becket);
     let before = visitor.shown(NAME);
     let next = place.issue("site.pem", &[NAME], Key::Ecdsa);
-    assert!(!is_watching(becket.pid()));
+    assert!(!is_watching(becket.child()));
     assert_eq!(visitor.shown(NAME), before);
     assert!(becket.reload());
     visitor.awaits(&next);
@@ -289,7 +289,7 @@ fn who_does_not_want_it_has_nothing_watched() {
     visitor.awaits(&next);
     place.write("becket.toml", &off.text());
     assert!(becket.reload());
-    eventually("nothing is watched", || !is_watching(becket.pid()));
+    eventually("nothing is watched", || !is_watching(becket.child()));
 }
 
 #[test]

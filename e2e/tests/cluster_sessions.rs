@@ -12,7 +12,7 @@ use rustls::HandshakeKind;
 use rustls::version::TLS12;
 use serde_json::Value;
 
-use crate::upgrades_lose_nothing::{WITH_PARENT, asking};
+use crate::upgrades_lose_nothing::{TWO_WORKERS, asking};
 
 /// Port of groups, and of nodes that listen on every address.
 const PORT: u16 = 7443;
@@ -374,7 +374,7 @@ fn two_that_can_be_upgraded(network: &Network) -> Vec<Node<'_>> {
     nodes[0].give("secret", &nodes[1]);
     let peers = Node::peers(&[nodes[0].address(), nodes[1].address()]);
     for node in &mut nodes {
-        let shape = node.shape.clone().process(WITH_PARENT);
+        let shape = node.shape.clone().process(TWO_WORKERS);
         node.shape = shape.timeouts("handshake = \"1m\"");
         node.replicate(&peers);
     }

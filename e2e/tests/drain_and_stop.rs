@@ -102,9 +102,7 @@ fn a_drain_right_behind_a_reload_lets_connections_finish() {
     let backend = Backend::echo();
     let notices = UnixDatagram::bind(place.path("notify")).unwrap();
     notices.set_read_timeout(Some(PATIENCE)).unwrap();
-    let shape = Shape::new(backend.address)
-        .process("parent = true")
-        .timeouts("drain-idle = \"10m\"");
+    let shape = Shape::new(backend.address).timeouts("drain-idle = \"10m\"");
     let path = place.path("notify");
     let mut becket = Becket::start_as(&place, &shape, |command| {
         command.env("NOTIFY_SOCKET", path);

@@ -290,7 +290,7 @@ fn of_a_hundred_thousand_files_few_are_kept_open() {
         assert_eq!(found, ("200".to_owned(), String::new()));
     }
     assert_eq!(visitor.get("/many/100000").0, "404");
-    let descriptors = fs::read_dir(format!("/proc/{}/fd", site.becket.pid())).unwrap();
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", site.becket.child())).unwrap();
     let targets = descriptors.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
     let open = targets.filter(|target| target.starts_with(&many)).count();
     assert!((1..=100).contains(&open), "{open} of one worker's client");

@@ -12,7 +12,7 @@ use becket_e2e::{
 use rustls::SupportedProtocolVersion;
 use rustls::version::{TLS12, TLS13};
 
-use crate::upgrades_lose_nothing::{WITH_PARENT, upgrade};
+use crate::upgrades_lose_nothing::{TWO_WORKERS, upgrade};
 
 mod soak;
 
@@ -271,7 +271,7 @@ fn a_confined_process_whose_starter_dies_says_so_and_an_upgrade_mends_it() {
         return;
     };
     let backend = Backend::http("well met");
-    let shape = site.shape(&backend, &["rsa"]).process(WITH_PARENT);
+    let shape = site.shape(&backend, &["rsa"]).process(TWO_WORKERS);
     let becket = site.start(&shape);
     let serves = |name| gets_in(&becket, &site.trust(&TLS13).without_tickets(), name);
     assert!(serves("rsa.example.org"));
@@ -315,7 +315,7 @@ fn a_reload_that_brings_the_first_token_to_a_confined_process_is_refused() {
         return;
     };
     let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).process(WITH_PARENT);
+    let shape = Shape::new(backend.address).process(TWO_WORKERS);
     let becket = site.start(&shape);
     let certificates = format!("[\"site.pem\", {}]", site.pair("ec"));
     site.place

@@ -155,7 +155,7 @@ fn a_source_has_its_share_of_half_open_handshakes() {
 
 /// Sets the soft limit of descriptors of a running becket.
 fn limit_descriptors(becket: &Becket, soft: u64) {
-    let pid = Pid::from_raw(becket.pid().cast_signed());
+    let pid = Pid::from_raw(becket.child().cast_signed());
     let limits = Rlimit {
         current: Some(soft),
         maximum: getrlimit(Resource::Nofile).maximum,
@@ -203,7 +203,7 @@ fn without_descriptors_accepting_pauses_says_so_and_does_not_spin() {
 
 /// User and system time in clock ticks, of which a second has a hundred.
 fn cpu_ticks(becket: &Becket) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", becket.pid())).unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", becket.child())).unwrap();
     let fields: Vec<&str> = stat
         .rsplit(')')
         .next()

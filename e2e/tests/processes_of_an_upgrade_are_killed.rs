@@ -17,11 +17,11 @@ use crate::upgrades_lose_nothing::{children, install, install_script, launch, si
 enum Step {
     /// The new process loads.
     Loading,
-    /// It could serve, and the parent has not heard so.
+    /// It could serve, and the supervisor has not read so.
     Prepared,
-    /// The old one has made way, and the new one does not serve yet.
+    /// The old one does not accept any more, and the new one does not serve yet.
     MadeWay,
-    /// The new one serves, and the parent has not heard so.
+    /// The new one serves, and the supervisor has not read so.
     Serving,
 }
 
@@ -67,7 +67,7 @@ impl Scene {
             step,
         };
         // It has its orders by then.
-        scene.logged("a successor is started", 1);
+        scene.logged("the new process is loading", 1);
         scene.advance();
         scene
     }
@@ -81,13 +81,13 @@ impl Scene {
         let parent = self.becket.pid();
         stop(parent);
         open_gate(&self.place);
-        self.logged("could serve", 1);
+        self.logged("ready; waiting", 1);
         if self.step == Step::Prepared {
             return;
         }
         stop(self.new);
         signal(parent, Signal::CONT);
-        self.logged("new clients are the successor's", 1);
+        self.logged("the new one may serve", 1);
         if self.step == Step::MadeWay {
             return;
         }
@@ -211,11 +211,11 @@ fn the_old_process_goes_on_without_the_new_one_as_long_as_that_has_not_served() 
         scene.go_on_without(scene.new);
         if step == Step::Serving {
             // The old one leaves, as it is told, and a third one follows.
-            scene.logged("the serving process died, another is started", 1);
+            scene.logged("the serving process died", 1);
             scene.logged("\"serving\"", 3);
         } else {
             scene.logged(
-                "not upgraded, nothing changed: the new process ended before it served (signal: 9",
+                "upgrade failed, nothing changed: the new process ended before it served (signal: 9",
                 2,
             );
             assert_eq!(children(&scene.becket), [scene.old], "{step:?}");
@@ -227,14 +227,16 @@ fn the_old_process_goes_on_without_the_new_one_as_long_as_that_has_not_served() 
 }
 
 #[test]
-fn both_end_in_order_without_their_parent_and_leave_everything_to_the_next_becket() {
+fn without_the_supervisor_what_serves_drains_and_the_next_becket_binds() {
     for step in STEPS {
         let mut scene = Scene::at(step);
         let children = [scene.old, scene.new];
         scene.becket.signal(Signal::KILL);
         assert_eq!(scene.becket.ended(), None);
         scene.go_on_without(scene.becket.pid());
-        scene.logged("the parent process is gone", 2);
+        // A process that has not served dies with its supervisor.
+        let ends = if step == Step::Serving { 2 } else { 1 };
+        scene.logged("the supervisor has ended", ends);
         scene.client_stays();
         scene.client.close_notify().unwrap();
         scene.client.read_to_end(&mut Vec::new()).unwrap();

@@ -144,7 +144,7 @@ fn core_dumps_are_off_unless_asked_for() {
         ("workers = 1\ncore-dumps = true", false),
     ] {
         let becket = Becket::start(&place, &Shape::new(backend.address).process(process));
-        let theirs = core(&becket.pid().to_string());
+        let theirs = core(&becket.child().to_string());
         let words: Vec<&str> = theirs.split_whitespace().collect();
         if is_off {
             assert_eq!(words.join(" "), off);
@@ -163,7 +163,7 @@ fn memory_is_locked_where_the_configuration_says_so() {
     let backend = Backend::http("well met");
     for (process, locked) in [("", false), ("lock-memory = true", true)] {
         let becket = Becket::start(&place, &Shape::new(backend.address).process(process));
-        let status = fs::read_to_string(format!("/proc/{}/status", becket.pid())).unwrap();
+        let status = fs::read_to_string(format!("/proc/{}/status", becket.child())).unwrap();
         assert_eq!(!status.contains("VmLck:\t       0 kB"), locked, "{status}");
     }
 }

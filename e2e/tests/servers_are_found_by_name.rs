@@ -260,7 +260,7 @@ fn a_resolver_that_hangs_delays_neither_a_start_nor_a_reload_nor_costs_threads_f
     let stage = Stage::start_by(&network, place, &launcher, shape);
     assert_eq!(stage.ask().unwrap(), "two");
     let threads = || {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", stage.becket.pid()));
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", stage.becket.child()));
         tasks.unwrap().count()
     };
     let before = threads();

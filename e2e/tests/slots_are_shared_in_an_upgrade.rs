@@ -11,7 +11,7 @@ use becket_e2e::{
 };
 
 use crate::upgrades_lose_nothing::{
-    WITH_PARENT, asking, children, install, install_script, signal, start, upgrade,
+    TWO_WORKERS, asking, children, install, install_script, signal, start, upgrade,
 };
 
 /// A server that greets, and counts whom it has until they leave.
@@ -52,7 +52,7 @@ impl Counting {
             .server_keys(&format!("maxconn = {maxconn}"))
             .backend("queue-timeout = \"10m\"")
             .timeouts("drain = \"10m\"\ndrain-idle = \"10m\"")
-            .process(WITH_PARENT)
+            .process(TWO_WORKERS)
     }
 }
 

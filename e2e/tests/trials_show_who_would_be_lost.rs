@@ -8,7 +8,7 @@ use becket_e2e::{Backend, Becket, OpenSsl, Place, Shape, Trust, becket_program, 
 use rustls::version::{TLS12, TLS13};
 use serde_json::{Value, json};
 
-use crate::upgrades_lose_nothing::{WITH_PARENT, start, upgrade};
+use crate::upgrades_lose_nothing::{TWO_WORKERS, start, upgrade};
 
 fn report(place: &Place, words: &[&str]) -> Value {
     let mut command = Command::new(becket_program());
@@ -90,7 +90,7 @@ fn clients_of_an_old_version_are_served_and_reported() {
 #[test]
 fn a_report_goes_on_in_the_process_that_replaces_this_one() {
     let (place, backend) = (Place::new(), Backend::http("well met"));
-    let shape = shape(&backend, "versions = [\"1.3\"]").process(WITH_PARENT);
+    let shape = shape(&backend, "versions = [\"1.3\"]").process(TWO_WORKERS);
     let becket = start(&place, &shape);
     let visit = |version| {
         let trust = Trust::with(&place, &[version], None);

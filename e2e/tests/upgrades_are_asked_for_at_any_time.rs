@@ -9,7 +9,7 @@ use std::time::Duration;
 use becket_e2e::{Backend, Client, Place, Shape, Signal, Trust, eventually, http_get, until};
 
 use crate::upgrades_lose_nothing::{
-    WITH_PARENT, children, install, install_script, signal, start, upgrade,
+    READY_AND_SILENT, TWO_WORKERS, children, install, install_script, signal, start, upgrade,
 };
 
 /// Whether a process has taken all signals, and waits.
@@ -22,7 +22,7 @@ fn waits(pid: u32) -> bool {
 fn an_upgrade_that_is_asked_for_during_another_follows_it() {
     let place = Place::new();
     let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).process(WITH_PARENT);
+    let shape = Shape::new(backend.address).process(TWO_WORKERS);
     let becket = start(&place, &shape);
     let two = || {
         until("there are two", || {
@@ -58,7 +58,7 @@ fn a_becket_that_is_told_to_end_in_an_upgrade_serves_who_waits() {
     let place = Place::new();
     let backend = Backend::echo();
     let shape = Shape::new(backend.address)
-        .process(WITH_PARENT)
+        .process(TWO_WORKERS)
         .listener("defer-accept = \"off\"")
         .timeouts("drain = \"10m\"\ndrain-idle = \"10m\"");
     let mut becket = start(&place, &shape);
@@ -69,7 +69,7 @@ fn a_becket_that_is_told_to_end_in_an_upgrade_serves_who_waits() {
     };
     let mut old = Client::connect(becket.web, &trust).unwrap();
     echo(&mut old);
-    install_script(&place, "printf p >&0; exec sleep 1000");
+    install_script(&place, READY_AND_SILENT);
     becket.signal(Signal::USR2);
     eventually("it makes way: nobody is accepted", || {
         let probe = TcpStream::connect(becket.admin).unwrap();
@@ -94,7 +94,7 @@ fn a_becket_that_is_told_to_end_in_an_upgrade_serves_who_waits() {
 fn reloads_that_are_asked_for_in_an_upgrade_are_answered_by_whoever_serves() {
     let place = Place::new();
     let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).process(WITH_PARENT);
+    let shape = Shape::new(backend.address).process(TWO_WORKERS);
     let mut becket = start(&place, &shape);
     let trust = Trust::new(&place);
     let (pid, child) = (becket.pid(), becket.child());

@@ -20,8 +20,11 @@ use rustix::process::{Pid, kill_process};
 use rustls::HandshakeKind;
 use rustls::version::{TLS12, TLS13};
 
-/// Keeps a parent where there is no root with a user to become.
-pub(crate) const WITH_PARENT: &str = "workers = 2\nparent = true";
+/// A program that reports that it could serve, and then does nothing.
+pub(crate) const READY_AND_SILENT: &str =
+    "printf '\\007\\0\\0\\0\\0\\0\\0\\0\"Ready\"' >&0; exec sleep 1000";
+
+pub(crate) const TWO_WORKERS: &str = "workers = 2";
 
 /// The program in the place, which an upgrade starts.
 pub(crate) fn install(place: &Place) {
@@ -91,7 +94,7 @@ pub(crate) fn upgrade(becket: &Becket) {
 #[test]
 fn upgrades_and_reloads_are_asked_for_over_the_socket() {
     let (place, backend) = (Place::new(), Backend::http("well met"));
-    let shape = Shape::new(backend.address).process(WITH_PARENT);
+    let shape = Shape::new(backend.address).process(TWO_WORKERS);
     let shape = shape.admin_keys("socket = \"admin.sock\"");
     let becket = start(&place, &shape);
     let ctl = |task: &str| {
@@ -244,7 +247,7 @@ fn visitors_notice_nothing_and_resume_all_the_time() {
 /// Clients with this trust have sessions that becket keeps, and come back after an upgrade.
 fn sessions_go_over(shape: &Shape, trust: impl Fn(&Place) -> Trust) {
     let place = Place::new();
-    let becket = start(&place, &shape.clone().process(WITH_PARENT));
+    let becket = start(&place, &shape.clone().process(TWO_WORKERS));
     let trust = trust(&place);
     let kind = || {
         let mut client = Client::connect(becket.web, &trust).unwrap();
@@ -275,7 +278,7 @@ fn sessions_that_becket_keeps_by_id_go_over() {
 }
 
 #[test]
-fn sessions_that_admit_early_data_go_over() {
+fn sessions_that_admit_early_data_stay_where_they_open_once() {
     let backend = Backend::new(|mut stream| {
         read_proxy_header(&mut stream)?;
         read_head(&mut stream)?;
@@ -285,7 +288,23 @@ fn sessions_that_admit_early_data_go_over() {
     let shape = Shape::new(backend.address)
         .backend("proxy-header = \"v2\"")
         .section(policy);
-    sessions_go_over(&shape, |place| Trust::only(place, &TLS13));
+    let place = Place::new();
+    let becket = start(&place, &shape.process(TWO_WORKERS));
+    let trust = Trust::only(&place, &TLS13);
+    let kind = || {
+        let mut client = Client::connect(becket.web, &trust).unwrap();
+        assert!(client.ask(REQUEST).unwrap().ends_with(b"well met"));
+        client.tls.handshake_kind().unwrap()
+    };
+    assert_eq!(
+        [kind(), kind()],
+        [HandshakeKind::Full, HandshakeKind::Resumed]
+    );
+    upgrade(&becket);
+    assert_eq!(
+        [kind(), kind()],
+        [HandshakeKind::Full, HandshakeKind::Resumed]
+    );
 }
 
 #[test]
@@ -293,7 +312,7 @@ fn a_connection_goes_on_and_who_waits_in_the_kernel_is_served_by_the_successor()
     let place = Place::new();
     let backend = Backend::echo();
     let shape = Shape::new(backend.address)
-        .process(WITH_PARENT)
+        .process(TWO_WORKERS)
         .listener("defer-accept = \"off\"")
         .timeouts("drain = \"10m\"\ndrain-idle = \"10m\"")
         .limits("connections = 1");
@@ -313,7 +332,7 @@ fn a_connection_goes_on_and_who_waits_in_the_kernel_is_served_by_the_successor()
     place.write(
         "becket.toml",
         &shape
-            .process("workers = 1\nparent = true")
+            .process("workers = 1")
             .limits("handshakes = 100")
             .text()
             .replace("connections = 1\n", ""),
@@ -339,7 +358,7 @@ fn a_connection_goes_on_and_who_waits_in_the_kernel_is_served_by_the_successor()
 fn a_program_that_does_not_come_to_serve_changes_nothing() {
     let place = Place::new();
     let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).process(WITH_PARENT);
+    let shape = Shape::new(backend.address).process(TWO_WORKERS);
     let becket = start(&place, &shape);
     let visitors = Visitors::start(&becket, vec![Trust::new(&place)]);
     let started = becket.status()["started"].clone();
@@ -352,8 +371,8 @@ fn a_program_that_does_not_come_to_serve_changes_nothing() {
     };
     install_script(&place, "exit 1");
     refused("exit status: 1");
-    install_script(&place, "echo no >&0; exec sleep 1000");
-    refused("does not know how to replace");
+    install_script(&place, "echo this is rubbish >&0; exec sleep 1000");
+    refused("cannot replace a running one");
     fs::remove_file(place.path("becket")).unwrap();
     refused("No such file");
     install(&place);
@@ -375,16 +394,16 @@ fn a_program_that_does_not_come_to_serve_changes_nothing() {
 fn a_successor_that_hangs_is_given_up_before_and_after_the_old_process_made_way() {
     let place = Place::new();
     let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).process(WITH_PARENT);
+    let shape = Shape::new(backend.address).process(TWO_WORKERS);
     let hasty = shape.clone().timeouts("upgrade = \"1s\"");
     let becket = start(&place, &hasty);
     let visitors = Visitors::start(&becket, vec![Trust::new(&place)]);
-    for script in ["exec sleep 1000", "printf p >&0; exec sleep 1000"] {
+    for script in ["exec sleep 1000", READY_AND_SILENT] {
         install_script(&place, script);
         let asked = ask(&becket);
         assert_eq!(asked.code, 1, "{}", asked.all());
         let all = asked.all();
-        assert!(all.contains("the new process takes too long"), "{all}");
+        assert!(all.contains("timeouts.upgrade"), "{all}");
         assert_eq!(children(&becket).len(), 1);
         visitors.more();
     }
@@ -398,7 +417,7 @@ fn a_successor_that_hangs_is_given_up_before_and_after_the_old_process_made_way(
 fn either_process_may_hang_or_die_on_the_way() {
     let place = Place::new();
     let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).process(WITH_PARENT);
+    let shape = Shape::new(backend.address).process(TWO_WORKERS);
     let becket = start(&place, &shape);
     let trust = Trust::new(&place);
     let serves = || until("it serves", || trust.visit(becket.web).ok());
@@ -448,7 +467,7 @@ fn the_admin_socket_is_the_successor_s() {
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address)
         .admin_keys("socket = \"admin.sock\"")
-        .process(WITH_PARENT);
+        .process(TWO_WORKERS);
     let becket = start(&place, &shape);
     for round in 1..=2 {
         upgrade(&becket);
@@ -462,28 +481,20 @@ fn the_admin_socket_is_the_successor_s() {
 }
 
 #[test]
-fn without_root_there_is_a_parent_where_one_is_asked_for() {
+fn without_root_programs_are_replaced_as_well() {
     let Some(user) = nobody() else { return };
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address);
+    let shape = shape.process(&format!("{TWO_WORKERS}\npid-file = \"becket.pid\""));
     install(&place);
     place.write("becket.toml", &shape.text());
     give(&place, user);
-    let alone = launch(&place, &shape, Some(user));
-    let asked = ask(&alone);
-    assert_eq!(asked.code, 1, "{}", asked.all());
-    assert!(asked.all().contains("process.parent"), "{}", asked.all());
-    assert_eq!(alone.status()["state"], "serving");
-    drop(alone);
-    let mut shape = shape.process(&format!("{WITH_PARENT}\npid-file = \"becket.pid\""));
-    (shape.web, shape.admin) = (fresh_address(), fresh_address());
-    place.write("becket.toml", &shape.text());
     let mut becket = launch(&place, &shape, Some(user));
     let trust = Trust::new(&place);
     let pid = format!("{}\n", becket.pid());
-    // The child serves a moment before its parent has heard so, and tells where it is.
-    eventually("the parent tells its number", || {
+    // The process serves a moment before the supervisor has heard so.
+    eventually("the supervisor writes its number", || {
         place.path("becket.pid").exists()
     });
     for _ in 0..2 {
@@ -520,7 +531,7 @@ fn systemd_is_told_of_an_upgrade_by_the_same_process() {
     let backend = Backend::http("well met");
     let notices = std::os::unix::net::UnixDatagram::bind(place.path("notify")).unwrap();
     notices.set_read_timeout(Some(PATIENCE)).unwrap();
-    let shape = Shape::new(backend.address).process(WITH_PARENT);
+    let shape = Shape::new(backend.address).process(TWO_WORKERS);
     install(&place);
     place.write("becket.toml", &shape.text());
     let program = place.path("becket");
@@ -544,7 +555,7 @@ fn systemd_is_told_of_an_upgrade_by_the_same_process() {
     install_script(&place, "exit 1");
     becket.signal(Signal::USR2);
     next("RELOADING=1");
-    assert!(next("READY=1").contains("refused"));
+    assert!(next("READY=1").contains("upgrade failed"));
     becket.signal(Signal::TERM);
     next("STOPPING=1");
     assert_eq!(becket.ended(), Some(0), "{}", becket.logs());

@@ -28,6 +28,6 @@ pub mod server_hello;
 pub mod session_state;
 pub mod starttls;
 pub mod stud;
-pub mod succession;
+pub mod handover;
 pub mod ticket;
 pub mod token;

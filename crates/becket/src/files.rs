@@ -1,11 +1,11 @@
-//! The files that a configuration names: opened by their paths, or handed over by a parent that may read more.
+//! The files that a configuration names: opened by their paths, or by a supervisor that may read more.
 //!
-//! Everything that a start, a reload or a check reads goes through [`Files`]. A path that the parent did not hand over is
+//! Everything that a start, a reload or a check reads goes through [`Files`]. A path that the supervisor did not list is
 //! opened here, with the rights of this process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata};
-use std::io::{self, Read, Seek};
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,10 +15,14 @@ use becket_sys::identity::user_name;
 use becket_sys::privileges::effective_user;
 use becket_sys::regular;
 
+use crate::process::link::Opener;
+
 /// Where files come from. The default is the file system alone.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
-    handed: Arc<BTreeMap<PathBuf, FileAt>>,
+    listed: Arc<BTreeMap<PathBuf, FileAt>>,
+    /// Opens listed files, and the number of the listing.
+    opener: Option<(Arc<Opener>, u32)>,
     is_all: bool,
     /// Logs that were opened before their paths led nowhere.
     logs: Arc<BTreeMap<PathBuf, io::Result<File>>>,
@@ -45,11 +49,11 @@ impl Reach {
     }
 }
 
-/// What the parent found at a path.
+/// What the supervisor found at a path.
 #[derive(Debug)]
 pub enum FileAt {
-    /// A regular file, open for reading.
-    File(File),
+    /// A regular file, by its number in the listing.
+    Listed(u32),
     /// A folder, and what is in it.
     Folder(Vec<PathBuf>),
     /// Nothing that could be opened: the number of the error.
@@ -57,13 +61,19 @@ pub enum FileAt {
 }
 
 impl Files {
-    /// Takes over what the parent has opened, and whether this process finds nothing else by a path.
-    pub fn new(handed: BTreeMap<PathBuf, FileAt>, is_all: bool) -> Self {
+    /// Takes what the supervisor listed, and whether this process finds nothing else by a path.
+    pub fn new(listed: BTreeMap<PathBuf, FileAt>, is_all: bool) -> Self {
         Self {
-            handed: Arc::new(handed),
+            listed: Arc::new(listed),
             is_all,
             ..Self::default()
         }
+    }
+
+    /// The same, with the supervisor that opens the files of a listing.
+    pub(crate) fn opened_by(self, opener: Arc<Opener>, listing: u32) -> Self {
+        let opener = Some((opener, listing));
+        Self { opener, ..self }
     }
 
     /// The same, with logs that were opened before.
@@ -125,12 +135,12 @@ impl Files {
         })
     }
 
-    /// Files that the parent opened, and this process may not.
+    /// Files that the supervisor opens, and this process may not.
     pub(crate) fn closed(&self) -> Vec<PathBuf> {
         let is_closed = |path: &&PathBuf| {
             regular::open(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
         };
-        self.handed.keys().filter(is_closed).cloned().collect()
+        self.listed.keys().filter(is_closed).cloned().collect()
     }
 
     /// Whether paths of the host lead nowhere in this process.
@@ -140,16 +150,16 @@ impl Files {
 
     /// Whether this process opens a path by its own rights.
     pub(crate) fn is_own(&self, path: &Path) -> bool {
-        !self.is_all && !self.handed.contains_key(path)
+        !self.is_all && !self.listed.contains_key(path)
     }
 
-    /// What the parent found at a path; nothing where it is to be looked for here.
-    fn handed(&self, path: &Path) -> io::Result<Option<&FileAt>> {
-        match self.handed.get(path) {
+    /// What the supervisor found at a path; nothing where it is to be looked for here.
+    fn listed(&self, path: &Path) -> io::Result<Option<&FileAt>> {
+        match self.listed.get(path) {
             None if self.is_all => Err(io::Error::other(
                 "out of reach in process.chroot, as root opens only files that nobody else can change",
             )),
-            handed => Ok(handed),
+            listed => Ok(listed),
         }
     }
 
@@ -159,13 +169,17 @@ impl Files {
     /// # Errors
     /// What the system says; `InvalidInput` for what is no regular file.
     pub fn open(&self, path: &Path) -> io::Result<(File, Metadata)> {
-        match self.handed(path)? {
+        match self.listed(path)? {
             None => self.here(path, regular::open),
-            Some(FileAt::File(file)) => {
-                let mut file = file.try_clone()?;
-                file.rewind()?;
-                let metadata = file.metadata()?;
-                Ok((file, metadata))
+            Some(FileAt::Listed(number)) => {
+                let (opener, listing) = self.opener.as_ref().ok_or(io::ErrorKind::NotFound)?;
+                match opener.open(*listing, *number)? {
+                    Some(file) => {
+                        let metadata = file.metadata()?;
+                        Ok((file, metadata))
+                    }
+                    None => self.here(path, regular::open),
+                }
             }
             Some(FileAt::Folder(_)) => Err(io::ErrorKind::IsADirectory.into()),
             Some(FileAt::Error(error)) => Err(io::Error::from_raw_os_error(*error)),
@@ -177,7 +191,7 @@ impl Files {
     /// # Errors
     /// What the system says.
     pub fn bytes(&self, path: &Path) -> io::Result<Vec<u8>> {
-        if self.handed(path)?.is_some() {
+        if self.listed(path)?.is_some() {
             let mut bytes = Vec::new();
             self.open(path)?.0.read_to_end(&mut bytes)?;
             Ok(bytes)
@@ -188,9 +202,9 @@ impl Files {
 
     /// Whether there is a folder.
     pub(crate) fn is_folder(&self, path: &Path) -> bool {
-        match self.handed(path) {
+        match self.listed(path) {
             Ok(None) => path.is_dir(),
-            Ok(Some(handed)) => matches!(handed, FileAt::Folder(_)),
+            Ok(Some(listed)) => matches!(listed, FileAt::Folder(_)),
             Err(_) => false,
         }
     }
@@ -200,7 +214,7 @@ impl Files {
     /// # Errors
     /// What the system says.
     pub fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
-        match self.handed(folder)? {
+        match self.listed(folder)? {
             None => {
                 let entries = self.here(folder, |folder| fs::read_dir(folder))?;
                 let mut paths: Vec<_> = entries.filter_map(|it| Some(it.ok()?.path())).collect();
@@ -208,7 +222,7 @@ impl Files {
                 Ok(paths)
             }
             Some(FileAt::Folder(paths)) => Ok(paths.clone()),
-            Some(FileAt::File(_)) => Err(io::ErrorKind::NotADirectory.into()),
+            Some(FileAt::Listed(_)) => Err(io::ErrorKind::NotADirectory.into()),
             Some(FileAt::Error(error)) => Err(io::Error::from_raw_os_error(*error)),
         }
     }
@@ -305,28 +319,18 @@ mod tests {
     }
 
     #[test]
-    fn what_was_handed_over_needs_no_path_and_is_read_from_its_beginning_each_time() {
+    fn a_listed_path_is_not_looked_for_here() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("site.pem");
         fs::write(&path, "text").unwrap();
-        let gone = PathBuf::from("/nowhere/else.pem");
-        let handed = [
-            (path.clone(), FileAt::File(File::open(&path).unwrap())),
-            (gone.clone(), FileAt::Error(13)),
-            (folder.path().to_owned(), FileAt::Folder(vec![gone.clone()])),
+        let listed = [
+            (path.clone(), FileAt::Error(13)),
+            (folder.path().to_owned(), FileAt::Folder(vec![path.clone()])),
         ];
-        let files = Files::new(handed.into(), false);
-        fs::remove_file(&path).unwrap();
-        for _ in 0..2 {
-            let mut text = String::new();
-            let (mut file, metadata) = files.open(&path).unwrap();
-            file.read_to_string(&mut text).unwrap();
-            assert_eq!((text.as_str(), metadata.len()), ("text", 4));
-            assert_eq!(files.bytes(&path).unwrap(), b"text");
-        }
-        let error = files.open(&gone).unwrap_err();
+        let files = Files::new(listed.into(), false);
+        let error = files.open(&path).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         assert!(files.is_folder(folder.path()) && !files.is_folder(&path));
-        assert_eq!(files.list(folder.path()).unwrap(), [gone]);
+        assert_eq!(files.list(folder.path()).unwrap(), [path]);
     }
 }

@@ -46,15 +46,6 @@ impl Ja4 {
         Some(Self(out.bytes))
     }
 
-    /// The fingerprint whose text this is; nothing where it is none.
-    pub(crate) fn from_text(text: &str) -> Option<Self> {
-        let bytes: [u8; 36] = text.as_bytes().try_into().ok()?;
-        bytes
-            .iter()
-            .all(u8::is_ascii_graphic)
-            .then_some(Self(bytes))
-    }
-
     /// The text, which is ASCII.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

@@ -8,8 +8,8 @@
 //! 5. bind all sockets that were not handed over;
 //! 6. start the workers.
 //!
-//! Until the last step nothing serves, so a start that fails has changed nothing. Where there was root, a parent has kept it
-//! ([`crate::parent`]).
+//! Until the last step nothing serves, so a start that fails has changed nothing. Rights of root are the supervisor's
+//! ([`crate::process`]).
 
 use std::io;
 use std::net::{TcpListener, UdpSocket};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use becket_config::choices::SandboxMode;
 use becket_config::error::{Problem, Rejected};
-use becket_proto::session_table::{Limits, SessionTable};
+use becket_proto::session_table::{self, SessionTable};
 use becket_sys::clock::{Clock, Now};
 use becket_sys::socket_file::SocketFile;
 use becket_sys::{privileges, rlimit, socket};
@@ -30,34 +30,34 @@ use tokio::sync::mpsc::unbounded_channel;
 use crate::cluster;
 use crate::config::{Config, crypto_thread_count, worker_count};
 use crate::control::admin::AdminSockets;
+use crate::control::commands::Commands;
 use crate::control::ebb::Ebb;
 use crate::control::reload::Reloading;
 use crate::control::rotation::{NotRotated, NotSaved, Rotation};
 use crate::control::signals::Signals;
 use crate::control::state::{MainProcess, Replication, State};
-use crate::control::supervisor::Supervisor;
 use crate::descriptors;
 use crate::files::{Files, reason};
-use crate::handover::link::Link;
-use crate::handover::{BoundSockets, Handed, Past, SocketKind};
 use crate::log::access_log::{AccessThread, AccessWriter};
 use crate::log::{self, LogError, Logging};
 use crate::memory::MemoryWatch;
-use crate::pid_file::PidFile;
 use crate::prepare::source::Source;
 use crate::prepare::{ServerNames, refused_user};
+use crate::process::given::{BoundSockets, Given};
+use crate::process::handover::receiver;
+use crate::process::link::Link;
+use crate::process::protocol::{Event, Restarts, SocketKind};
 use crate::sandbox::Sandbox;
 use crate::secret::ratchet::Ratchet;
 use crate::server::edits::Edits;
-use crate::server::leases::Leases;
+use crate::server::limits::Limits;
 use crate::server::outcomes::Waiting;
 use crate::server::renewal::Watching;
-use crate::server::upgrade::Succession;
+use crate::server::upgrade::Handover;
 use crate::server::{Control, Terminator, tell_of_kernel_tls};
 use crate::shared::Shared;
 use crate::signing::queue::SigningQueue;
 use crate::sockets;
-use crate::succession::predecessor;
 use crate::worker::workers::{Common, Workers};
 use becket_cluster::Bound;
 use becket_cluster::Membership;
@@ -100,29 +100,31 @@ pub enum StartError {
 /// # Errors
 ///
 /// All that is wrong with the configuration, or the first thing that the system refused.
-pub fn launch(
-    source: Source,
-    handed: Handed,
-    mut link: Option<Link>,
-) -> Result<Terminator, StartError> {
-    let predecessor = link.as_mut().and_then(|link| link.predecessor.take());
-    let launched = launch_beside(source, handed, link, predecessor.as_ref());
-    if let (Some(predecessor), Err(error)) = (&predecessor, &launched) {
-        predecessor::say_failed(predecessor, error.to_string());
+pub fn launch(source: Source, given: Given, link: Option<Link>) -> Result<Terminator, StartError> {
+    let supervisor = link.as_ref().map(|link| Arc::clone(&link.opener));
+    let launched = launch_parts(source, given, link);
+    if let (Some(supervisor), Err(error)) = (supervisor, &launched) {
+        // A supervisor that has ended asks for no reason.
+        let _ended = supervisor.send(&Event::Failed(shortened(error.to_string())));
     }
     launched
 }
 
-fn launch_beside(
+/// A reason that fits into an event.
+fn shortened(mut reason: String) -> String {
+    reason.truncate(reason.floor_char_boundary(LONGEST_REASON));
+    reason
+}
+
+fn launch_parts(
     source: Source,
-    handed: Handed,
+    given: Given,
     mut link: Option<Link>,
-    predecessor: Option<&UnixStream>,
 ) -> Result<Terminator, StartError> {
     let clock = Clock::start();
     let now = clock.now();
     let (runtime, signals) = runtime().map_err(|error| system("control loop", error))?;
-    let (unix, files) = (UnixTime::since_unix_epoch(now.unix), handed.files);
+    let (unix, files) = (UnixTime::since_unix_epoch(now.unix), given.files);
     let loaded = source.with(files.clone()).load(unix, ServerNames::Later);
     let prepared = loaded.map_err(StartError::Rejected)?;
     let config = Arc::new(prepared.config);
@@ -131,7 +133,7 @@ fn launch_beside(
     let count = worker_count(&config.file.process);
     let (memory, sandbox) = confine(&source, &config, &files, count)?;
 
-    let given = (handed.sockets, handed.admin_socket);
+    let given = (given.sockets, given.admin_socket);
     let sockets = bind(&config, count, given).map_err(|e| rejected(&source, e))?;
     let access = open_access(&config, &files)?;
     logging.start()?;
@@ -147,19 +149,17 @@ fn launch_beside(
         secrets: Arc::clone(rotation.secrets()),
         outboxes: cluster.as_ref().map_or_else(Vec::new, Membership::outboxes),
         ended: sender,
-        is_parked: predecessor.is_some(),
+        is_parked: link.is_some(),
     };
-    let succession = succession(predecessor, link.as_mut(), &common, &config)?;
+    let handover = handover(link.as_mut(), &common)?;
     let (workers, access) = start_workers(&common, sockets.listeners, access)?;
     tell_of_kernel_tls(&config);
-    let _pid_file = pid_file(link.as_ref(), &config, &source)?;
     let (main, heard) = (main_process(&link), heard(&cluster, &stud));
     let state = State::new(main, shared, Arc::clone(&config), &rotation, heard);
     let control = Control {
         edits: Edits::of(config),
         state: Arc::new(state.sandboxed(&sandbox)),
         sandbox,
-        _pid_file,
         source,
         workers,
         rotation,
@@ -175,11 +175,10 @@ fn launch_beside(
         changes: None,
         pages: None,
         waiting: Waiting::default(),
-        succession,
+        handover,
         ended,
         sockets: BoundSockets::default(),
-        supervisor: Supervisor::new(signals, link)
-            .map_err(|error| system("taking orders", error))?,
+        commands: Commands::new(signals, link).map_err(|error| system("taking commands", error))?,
     };
     Ok(Terminator { runtime, control })
 }
@@ -225,37 +224,19 @@ fn start_workers(
     Ok((workers, access))
 }
 
-/// Hears the process that this one replaces, if there is one.
-fn succession(
-    predecessor: Option<&UnixStream>,
-    link: Option<&mut Link>,
-    common: &Common,
-    config: &Config,
-) -> Result<Succession, StartError> {
-    let (shared, outbox) = (&common.shared, common.outboxes.first().cloned());
-    let heard = |stream: &UnixStream| {
-        predecessor::listen(stream.try_clone()?, shared, config.trials(), outbox)
+/// Receives the state of the process that this one replaces, if there is one. Under a supervisor this process takes no place of a limit
+/// before it serves.
+fn handover(link: Option<&mut Link>, common: &Common) -> Result<Handover, StartError> {
+    let Some(link) = link else {
+        return Ok(Handover::default());
     };
-    let heard = predecessor.map(heard).transpose();
-    let heard = heard.map_err(|error| system("hearing the process before", error))?;
-    let leases = leases(link, shared, config, common.is_parked);
-    Ok(Succession::of(heard, leases))
-}
-
-/// What of common limits is this process': nothing yet where another one serves still.
-fn leases(link: Option<&mut Link>, shared: &Shared, config: &Config, is_parked: bool) -> Leases {
-    let mut leases = Leases::new(link.and_then(|link| link.row.take()));
-    if is_parked && !leases.are_shared() {
-        tracing::warn!(
-            "limits are not shared with the process before: a server may have its maxconn twice"
-        );
-    }
-    leases.begin(shared);
-    if !is_parked {
-        // Beside processes that drain still.
-        leases.exchange(shared, config.connections);
-    }
-    leases
+    Limits::wait(&common.shared);
+    let start = |stream: UnixStream| {
+        receiver::start(stream, &common.shared, common.outboxes.first().cloned())
+    };
+    let before = link.replaced.take().map(start).transpose();
+    let before = before.map_err(|error| system("receiving the state of the old process", error))?;
+    Ok(Handover::of(before))
 }
 
 /// The process to signal.
@@ -263,25 +244,12 @@ fn main_process(link: &Option<Link>) -> MainProcess {
     match link {
         Some(link) => MainProcess {
             pid: std::os::unix::process::parent_id(),
-            past: link.past,
+            restarts: link.restarts,
         },
         None => MainProcess {
             pid: std::process::id(),
-            past: Past::default(),
+            restarts: Restarts::default(),
         },
-    }
-}
-
-/// The file with the number of this process, unless a parent is the one to be signalled.
-fn pid_file(
-    link: Option<&Link>,
-    config: &Config,
-    source: &Source,
-) -> Result<Option<PidFile>, StartError> {
-    match link {
-        None => PidFile::of(&config.file.process, &source.folder())
-            .map_err(|error| system("process.pid-file", error)),
-        Some(_) => Ok(None),
     }
 }
 
@@ -380,10 +348,10 @@ fn shared(config: &Config, source: &Source, clock: Clock, workers: usize) -> Sha
 }
 
 fn session_table(config: &Config) -> Arc<SessionTable> {
-    let limits = Limits {
+    let limits = session_table::Limits {
         entries: config.file.sessions.table_entries,
         bytes: config.file.sessions.table_size,
-        ..Limits::default()
+        ..session_table::Limits::default()
     };
     Arc::new(SessionTable::new(limits, Default::default()))
 }
@@ -434,3 +402,6 @@ fn check_user(source: &Source, config: &Config, is_confined: bool) -> Result<(),
 fn system(what: &'static str, error: io::Error) -> StartError {
     StartError::System { what, error }
 }
+
+/// Bytes of the reason why this process does not start: hundreds of faults.
+const LONGEST_REASON: usize = 64 * 1024;

@@ -22,11 +22,11 @@ use becket::control::page::{page, problems};
 use becket::ctl::NotDone;
 use becket::demo::folder::{self, FilesFlags};
 use becket::dropin::{self, Call};
-use becket::handover::Handed;
 use becket::launch::launch;
-use becket::parent::{Role, Task, enter};
 use becket::prepare::flags::Flags;
 use becket::prepare::source::Source;
+use becket::process::given::Given;
+use becket::process::{Role, Task, enter};
 use becket::secret;
 use becket::secret::command::{NotMade, SecretFlags};
 use becket::signing::token::{agent, starter};
@@ -70,14 +70,14 @@ fn main() -> ExitCode {
 
 fn run(flags: Flags) -> anyhow::Result<ExitCode> {
     let source = Source::new(flags).context("the current folder")?;
-    let (handed, link) = match enter(&source, Task::Run).context("the parent process")? {
+    let (given, link) = match enter(&source, Task::Run).context("starting")? {
         Role::Ended(code) => return Ok(code),
-        Role::Serves(handed, link) => (handed, link),
+        Role::Serves(given, link) => (given, link),
     };
-    match launch(source, handed, link) {
+    match launch(source, given, link) {
         Ok(server) => Ok(ExitCode::from(server.run() as u8)),
         Err(error) => {
-            eprintln!("{error}");
+            becket::log::say(&error.to_string());
             Ok(ExitCode::from(NOT_STARTED))
         }
     }
@@ -91,12 +91,12 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
         json,
     } = asked;
     let source = Source::new(flags).context("the current folder")?;
-    let handed = match enter(&source, Task::Check).context("the parent process")? {
+    let given = match enter(&source, Task::Check).context("starting")? {
         Role::Ended(code) => return Ok(code),
-        Role::Serves(handed, _) => handed,
+        Role::Serves(given, _) => given,
     };
-    let source = source.with(handed.files.clone());
-    let findings = check(&source, &handed, UnixTime::now(), connect);
+    let source = source.with(given.files.clone());
+    let findings = check(&source, &given, UnixTime::now(), connect);
     let code = ExitCode::from(findings.exit_code(strict));
     if json {
         say(serde_json::to_string_pretty(&findings)? + "\n")?;
@@ -219,7 +219,7 @@ fn files(flags: FilesFlags) -> anyhow::Result<ExitCode> {
     #[expect(clippy::disallowed_methods, reason = "read once, before anything runs")]
     let site = folder::prepare(flags, std::time::SystemTime::now())?;
     let source = Source::new(site.flags()).context("the current folder")?;
-    match launch(source, Handed::default(), None) {
+    match launch(source, Given::default(), None) {
         Ok(server) => {
             say(site.banner())?;
             Ok(ExitCode::from(server.run() as u8))
@@ -235,7 +235,7 @@ fn demo(flags: &DemoFlags) -> anyhow::Result<ExitCode> {
     #[expect(clippy::disallowed_methods, reason = "read once, before anything runs")]
     let demo = becket::demo::prepare(flags.port, std::time::SystemTime::now())?;
     let source = Source::new(demo.flags()).context("the current folder")?;
-    let server = launch(source, Handed::default(), None)?;
+    let server = launch(source, Given::default(), None)?;
     println!("{}", demo.banner());
     let counters = server.control.state.shared().counters.clone();
     let (stop, stopped) = std::sync::mpsc::channel();

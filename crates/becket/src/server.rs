@@ -4,7 +4,7 @@
 //! |---|---|
 //! | SIGHUP | reload: prepare, then commit or discard |
 //! | SIGUSR1 | reopen log files |
-//! | SIGUSR2 | upgrade, which takes a parent ([`upgrade`]) |
+//! | SIGUSR2 | upgrade, by the supervisor ([`upgrade`]) |
 //! | SIGTERM | drain: take no new clients, finish, exit 0, or 3 at `timeouts.drain` |
 //! | SIGINT | stop now, exit 0 |
 //!
@@ -12,13 +12,14 @@
 
 mod changes;
 pub(crate) mod edits;
-pub(crate) mod leases;
+pub(crate) mod limits;
 pub(crate) mod outcomes;
 pub(crate) mod renewal;
 pub(crate) mod upgrade;
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,29 +35,29 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use self::edits::Edits;
 use self::outcomes::Waiting;
 use self::renewal::Watching;
-use self::upgrade::Succession;
+use self::upgrade::Handover;
 use crate::backend::health::prober::Prober;
 use crate::backend::registry::Adopted;
 use crate::cluster;
 use crate::config::Config;
 use crate::control::admin::{self, AdminSockets, Pages};
 use crate::control::api::ChangeRequest;
+use crate::control::commands::{Commands, NO_SUPERVISOR};
 use crate::control::ebb::Ebb;
 use crate::control::reload;
 use crate::control::reload::Reloading;
 use crate::control::rotation::Rotation;
 use crate::control::snapshot::Reload;
 use crate::control::state::State;
-use crate::control::supervisor::{Progress, Supervisor};
 use crate::descriptors;
-use crate::handover::link::Wish;
-use crate::handover::{BoundSockets, Handed};
 use crate::log::access_log::AccessThread;
 use crate::log::{Logging, Timestamp};
 use crate::memory::{MemoryWatch, Relief};
-use crate::pid_file::PidFile;
 use crate::prepare::Prepared;
 use crate::prepare::source::Source;
+use crate::process::given::{BoundSockets, Given};
+use crate::process::link::Received;
+use crate::process::protocol::{Command, Event, Listing};
 use crate::resolver::Resolver;
 use crate::sandbox::Sandbox;
 use crate::secret::ratchet::Ratchet;
@@ -139,8 +140,8 @@ pub struct Control {
     pub(crate) edits: Edits,
     /// Clients of them that wait for the outcome of a reload, a drain or an upgrade.
     pub(crate) waiting: Waiting,
-    /// The processes before and after this one.
-    pub(crate) succession: Succession,
+    /// The processes before and after this one, and what is shared with them.
+    pub(crate) handover: Handover,
     /// Whether memory is short, and what is done about it.
     pub(crate) memory: MemoryWatch,
     /// When memory is given back.
@@ -149,12 +150,10 @@ pub struct Control {
     pub ended: UnboundedReceiver<WorkerEnded>,
     /// Sockets for the configuration that is being prepared.
     pub(crate) sockets: BoundSockets,
-    /// Who gives the orders.
-    pub(crate) supervisor: Supervisor,
+    /// Where commands come from.
+    pub(crate) commands: Commands,
     /// What this process is confined to.
     pub(crate) sandbox: Sandbox,
-    /// Where others find this process, until it ends.
-    pub(crate) _pid_file: Option<PidFile>,
 }
 
 impl Control {
@@ -174,31 +173,26 @@ impl Control {
         let mut left = self.workers.len();
         let mut outcome = Outcome::Done;
         let mut drain_until: Option<Instant> = None;
-        let mut exchanged = Instant::now();
+        let mut settled = Instant::now();
         while left > 0 {
-            let exchange_at = self.succession.leases().is_active();
-            let exchange_at = exchange_at.then(|| exchanged + leases::BETWEEN);
+            let settle_at = self.handover.limits.is_shared();
+            let settle_at = settle_at.then(|| settled + limits::BETWEEN);
             tokio::select! {
                 _ = tick.tick() => self.tick(&mut prober),
                 ended = prober.ended() => prober.take(ended, self.state.shared().clock.now()),
-                wish = self.supervisor.next() => match wish {
-                    Wish::Reopen => self.reopen(),
-                    Wish::Load(handed) => self.begin_reload(handed, drain_until.is_some()),
-                    Wish::Renew(files) => self.look(files),
-                    Wish::Upgrade(stream) => self.begin_upgrade(stream),
-                    Wish::Yield => self.yield_to_successor(&prober),
-                    Wish::NotUpgraded(reason) => self.go_on(&reason),
-                    Wish::Leave(passed_on) => drain_until = Some(self.leave(&passed_on).await),
-                    Wish::Drain if drain_until.is_none() => drain_until = Some(self.drain(&[]).await),
-                    Wish::Drain | Wish::Stop => self.workers.stop(),
+                received = self.commands.next() => match received.0 {
+                    Command::Leave => drain_until = Some(self.leave().await),
+                    Command::Drain if drain_until.is_none() => drain_until = Some(self.drain(&[]).await),
+                    Command::Drain | Command::Stop => self.workers.stop(),
+                    _ => self.obey(received, drain_until.is_some()),
                 },
                 Some(asked) = asked.recv() => if self.change(asked, &mut prober) {
                     drain_until = Some(self.drain(&[]).await);
                 },
-                step = self.succession.next() => self.advance(step, &mut prober),
-                () = at(exchange_at) => {
-                    exchanged = Instant::now();
-                    self.exchange_leases();
+                step = self.handover.next() => self.advance(step, &mut prober),
+                () = at(settle_at) => {
+                    settled = Instant::now();
+                    self.settle_limits();
                 }
                 prepared = self.reloading.prepared() => self.finish_reload(prepared),
                 seen = self.watching.next() => self.handle_seen(seen),
@@ -237,14 +231,55 @@ impl Control {
         outcome
     }
 
-    /// Takes and gives up what is shared with other processes. Nothing is this process' before it serves.
-    fn exchange_leases(&self) {
-        if !self.succession.serves() {
-            return;
+    /// Carries out a command that is not about the end.
+    fn obey(&mut self, (command, fds): Received, draining: bool) {
+        match command {
+            Command::Reopen => self.reopen(),
+            Command::Reload(None) => self.begin_reload(Given::default(), draining),
+            Command::Reload(Some(listing)) => match self.given(listing, fds) {
+                Ok(given) => self.begin_reload(given, draining),
+                Err(error) => tracing::error!(%error, "cannot reload: files and sockets were lost"),
+            },
+            Command::Renew(listing) => match self.given(listing, fds) {
+                Ok(given) => self.look(given.files),
+                Err(error) => tracing::error!(%error, "cannot look at files: they were lost"),
+            },
+            Command::Upgrade if self.commands.supervisor().is_none() => {
+                tracing::error!("not upgraded: {NO_SUPERVISOR}");
+            }
+            Command::Upgrade => self.begin_upgrade(fds),
+            Command::Yield(next, kept) => self.begin_yield(next, kept),
+            Command::Resume(reason, held) => self.resume(&reason, held),
+            Command::Serve(held) => self.told_to_serve(held),
+            Command::Released(counts) => {
+                self.handover.limits.released(&counts);
+                self.settle_limits();
+            }
+            Command::Wanted(process, counts) => {
+                self.handover.limits.wanted(process, counts);
+                self.settle_limits();
+            }
+            Command::Granted(counts) => self.handover.limits.granted(&counts, self.state.shared()),
+            // A start is over, opened files are taken elsewhere, and the loop knows the end.
+            Command::Start(_)
+            | Command::Opened(_)
+            | Command::Leave
+            | Command::Drain
+            | Command::Stop => {}
         }
+    }
+
+    fn given(&self, listing: Listing, fds: Vec<OwnedFd>) -> io::Result<Given> {
+        let link = self.commands.supervisor().ok_or(io::ErrorKind::NotFound)?;
+        Given::new(listing, fds, &link.opener)
+    }
+
+    /// Takes and gives up what is shared with other processes.
+    fn settle_limits(&mut self) {
         let (shared, config) = (self.state.shared(), self.state.config());
-        let mut leases = self.succession.leases();
-        leases.exchange(shared, config.connections);
+        for event in self.handover.limits.settle(shared, config.connections) {
+            self.commands.report(&event);
+        }
     }
 
     /// Serves the admin pages. Changes arrive at control.
@@ -273,7 +308,7 @@ impl Control {
         if self.ebb.has_come(connections, now.mono) {
             give_back(self.state.shared().clock);
         }
-        self.supervisor.tell(Progress::Alive);
+        self.commands.report(&Event::Alive);
     }
 
     /// Looks how much memory is in use, and makes room where it is too much.
@@ -292,7 +327,7 @@ impl Control {
 
     /// Ticket keys, when it is time for new ones; then the files of secrets that forget.
     fn rotate(&mut self, now: Now) {
-        if !self.succession.keeps_secrets() {
+        if !self.handover.keeps_secrets() {
             return;
         }
         let period = self.state.config().file.ticket_rotation();
@@ -311,19 +346,18 @@ impl Control {
     }
 
     /// Starts to prepare, beside everything else: files may take their time.
-    fn begin_reload(&mut self, handed: Handed, draining: bool) {
+    fn begin_reload(&mut self, given: Given, draining: bool) {
         if draining {
             tracing::warn!("not reloaded while draining");
             return;
         }
-        self.supervisor.tell(Progress::Reloading);
         self.state.begin_reload();
         let unix = self.state.shared().clock.now().unix;
         let secrets = Arc::clone(self.rotation.secrets());
-        self.sockets = handed.sockets;
-        let files = handed.files.within(self.sandbox.reach());
+        self.sockets = given.sockets;
+        let files = given.files.within(self.sandbox.reach());
         let source = self.source.with(files);
-        self.reloading.begin(source, secrets, unix, handed.asked);
+        self.reloading.begin(source, secrets, unix, given.asked);
     }
 
     fn finish_reload(&mut self, prepared: Result<Prepared, Vec<String>>) {
@@ -340,16 +374,16 @@ impl Control {
             tracing::error!("reload refused, nothing changed: {error}");
         }
         let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
-        let progress = if errors.is_empty() {
-            Progress::Loaded
+        let event = if errors.is_empty() {
+            Event::Reloaded
         } else {
-            Progress::Refused
+            Event::Refused
         };
         let running = self.reloading.is_running();
         self.waiting.reloaded(self.reloading.answered(), &errors);
         self.state.set_reload(Reload { time, errors }, running);
         self.sockets = BoundSockets::default();
-        self.supervisor.tell(progress);
+        self.commands.report(&event);
     }
 
     fn bind_and_commit(&mut self, prepared: Prepared) -> Result<(), Vec<String>> {
@@ -471,7 +505,7 @@ impl Control {
     fn exchange(&mut self, config: Arc<Config>, adopted: &Adopted, added: Vec<Vec<Bound>>) {
         self.state.set_config(config);
         // By the new limits, and before anybody has slots of servers that are new here.
-        self.exchange_leases();
+        self.settle_limits();
         let cluster = self.cluster.as_ref();
         let outboxes = cluster.map_or_else(Vec::new, Membership::outboxes);
         self.workers.reload(adopted, added, &outboxes);
@@ -496,7 +530,6 @@ impl Control {
         if self.reloading.give_up() {
             tracing::warn!("not reloaded while draining");
         }
-        self.supervisor.tell(Progress::Stopping);
         self.state.set_draining();
         self.waiting.drains();
         self.workers.drain(passed_on);
@@ -508,7 +541,7 @@ impl Control {
         }
         // The next becket has the pages from its start on; until then they show how the drain goes.
         let alone = self.admin.tcp.as_ref();
-        let alone = alone.filter(|_| !self.succession.is_followed());
+        let alone = alone.filter(|_| !self.handover.is_followed());
         if let Some(Err(error)) = alone.map(socket::give_way) {
             tracing::warn!(%error, "the admin address is kept until the end");
         }

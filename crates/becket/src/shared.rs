@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use becket_proto::lease::LeasedCount;
+use becket_proto::limits::SharedCount;
 use becket_proto::session_table::SessionTable;
 use becket_sys::clock::Clock;
 
@@ -53,7 +53,7 @@ pub struct Shared {
     /// How short memory is: written by control, read where clients are accepted.
     pub(crate) memory: MemoryStanding,
     /// Connections in all, for `limits.connections`.
-    pub(crate) connections: LeasedCount,
+    pub(crate) connections: SharedCount,
 }
 
 impl Shared {
@@ -80,7 +80,7 @@ impl Shared {
             syslog_lines_dropped: Arc::default(),
             access_lines_dropped: Arc::default(),
             memory: MemoryStanding::default(),
-            connections: LeasedCount::default(),
+            connections: SharedCount::default(),
         }
     }
 

@@ -14,7 +14,8 @@ use becket_config::listener;
 use becket_sys::socket::{Keepalive, ListenOptions, listen, listen_on, probe, set_options};
 
 use crate::config::{Config, Listener};
-use crate::handover::{BoundSockets, SocketKind};
+use crate::process::given::BoundSockets;
+use crate::process::protocol::SocketKind;
 
 /// A listening socket of one worker.
 #[derive(Debug)]

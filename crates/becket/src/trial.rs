@@ -10,7 +10,6 @@
 
 mod last_day;
 
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -21,7 +20,6 @@ use becket_config::policy::Policy;
 use becket_config::suites::{Group, Version};
 use becket_proto::client_hello::ClientHello;
 use becket_proto::labelled;
-use becket_proto::succession::TrialHour;
 use rustls::SupportedCipherSuite;
 
 use self::last_day::{LastDay, TrialReport};
@@ -107,27 +105,6 @@ impl Trial {
         TrialOutcome::ALL.into_iter().zip(counts)
     }
 
-    /// What a process that replaces this one is to know: every hour of the last day, or those that have changed since then.
-    pub(crate) fn hours(
-        &self,
-        since: Option<Duration>,
-        now: Duration,
-    ) -> impl Iterator<Item = TrialHour> {
-        let hours = self.last_day.hours(since, now).into_iter();
-        hours.map(|hour| TrialHour {
-            policy: self.policy.clone(),
-            bar: self.bar.to_string(),
-            ..hour
-        })
-    }
-
-    /// Goes on with what the process before remembers of an hour, if its trial was the same. To be called before clients are counted.
-    pub(crate) fn take_over(&self, told: &TrialHour, now: Duration) {
-        if self.bar.to_string() == told.bar {
-            self.last_day.take_over(told, now);
-        }
-    }
-
     /// What the last day came to: this hour and the 23 before; of each table the first `most` rows.
     pub(crate) fn report(&self, most: usize, now: Duration) -> TrialReport {
         self.last_day.report(&self.policy, most, now)
@@ -170,22 +147,6 @@ impl Bar {
             return TrialOutcome::ClientCertificate;
         }
         TrialOutcome::Passed
-    }
-}
-
-/// The same text for the same bar, in other versions of this program as well.
-impl fmt::Display for Bar {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let flags = [self.tls12, self.tls13, self.ems, self.certificate];
-        flags
-            .iter()
-            .try_for_each(|flag| write!(out, "{}", u8::from(*flag)))?;
-        let mut suites = self.suites.iter().map(|suite| u16::from(suite.suite()));
-        let mut groups = self.groups.iter().map(|group| *group as u16);
-        out.write_str(" suites")?;
-        suites.try_for_each(|suite| write!(out, " {suite:x}"))?;
-        out.write_str(" groups")?;
-        groups.try_for_each(|group| write!(out, " {group:x}"))
     }
 }
 

@@ -50,7 +50,25 @@ impl Address {
         let hosts = hosts.iter();
         Ok(hosts.map(|host| SocketAddr::new(*host, *port)).collect())
     }
+
+    /// What to bind. `localhost` stands for the loopback addresses. None for any other name: whoever binds looks nothing up.
+    pub fn to_bind(&self, has_ipv6: bool) -> Option<Vec<SocketAddr>> {
+        let loopback = if has_ipv6 {
+            &LOOPBACK[..]
+        } else {
+            &LOOPBACK[..1]
+        };
+        let found = self.expand(has_ipv6, |name| {
+            (name == "localhost").then_some(loopback).ok_or(())
+        });
+        found.ok()
+    }
 }
+
+const LOOPBACK: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::LOCALHOST),
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+];
 
 /// Every address of this machine, by family.
 const ANY: [IpAddr; 2] = [
@@ -352,6 +370,16 @@ mod tests {
         }
         assert_eq!(expanded(":443", false).unwrap(), ["0.0.0.0:443"]);
         assert_eq!(expanded("b.test:1", true), Err("unknown"));
+        let to_bind = |text: &str, has_ipv6| {
+            ListenAddress::parse(text)
+                .unwrap()
+                .address
+                .to_bind(has_ipv6)
+        };
+        let localhost = ["127.0.0.1:1", "[::1]:1"].map(|at| at.parse().unwrap());
+        assert_eq!(to_bind("localhost:1", true), Some(localhost.to_vec()));
+        assert_eq!(to_bind("localhost:1", false), Some(localhost[..1].to_vec()));
+        assert_eq!(to_bind("a.test:1", true), None);
     }
 
     #[test]

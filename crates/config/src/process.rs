@@ -371,8 +371,6 @@ pub struct Process {
     pub group: Option<String>,
     /// A folder that is the whole file system of the process that serves.
     pub chroot: Option<String>,
-    /// Keep a parent process also where root has no user to become: for upgrades.
-    pub parent: bool,
     /// A file for the number of the main process.
     pub pid_file: Option<String>,
     /// Allow core dumps, which hold keys.

@@ -36,13 +36,6 @@ impl<K> HeavyHitters<K> {
         }
     }
 
-    /// Makes a table of at most so many counters that goes on from these; what is beyond `most` is left out.
-    pub fn resume(most: usize, hitters: impl IntoIterator<Item = Hitter<K>>) -> Self {
-        let mut table = Self::new(most);
-        table.hitters.extend(hitters.into_iter().take(table.most));
-        table
-    }
-
     /// Counts a key, of which the table keeps a copy.
     pub fn count<Q>(&mut self, key: &Q)
     where

@@ -288,24 +288,15 @@ impl<S: BuildHasher> SessionTable<S> {
         }
     }
 
-    /// A live session for another table, and how long it may live there, in whole seconds. It leaves this one if it `moves`.
-    pub fn hand_over(
-        &self,
-        name: &SessionName,
-        now: Duration,
-        moves: bool,
-    ) -> Option<(Session, Duration)> {
+    /// Returns a copy of a live session for another table, and how long it may live there, in whole seconds.
+    pub fn copy(&self, name: &SessionName, now: Duration) -> Option<(Session, Duration)> {
         let hash = self.seed.hash_one(name.id());
         let now = now.as_secs();
-        let mut shard = self.shards.of(hash);
+        let shard = self.shards.of(hash);
         let at = shard.find(hash, |stored| stored.name == *name)?;
         let stored = shard.get(at).filter(|stored| stored.expires > now)?;
         let remaining = Duration::from_secs(stored.expires - now);
-        let session = match moves {
-            false => stored.session.clone(),
-            true => shard.remove(at)?.session,
-        };
-        Some((session, remaining))
+        Some((stored.session.clone(), remaining))
     }
 
     /// Removes a session, e.g. because its connection ended with a fatal alert (RFC 5246 section 7.2.2). Returns

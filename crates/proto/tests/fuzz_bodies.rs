@@ -34,9 +34,9 @@ mod session_state;
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod starttls;
 
-#[path = "../../../fuzz/src/succession.rs"]
+#[path = "../../../fuzz/src/handover.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
-mod succession;
+mod handover;
 #[path = "../../../fuzz/src/token.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod token;
@@ -44,11 +44,10 @@ mod token;
 use std::path::Path;
 use std::time::Duration;
 
+use becket_proto::handover::{Record, Secrets, Server, StickEntry};
 use becket_proto::health::Known;
-use becket_proto::heavy_hitters::Hitter;
 use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{PolicyTag, Session};
-use becket_proto::succession::{OperatorChange, Record, Secrets, Server, StickEntry, TrialHour};
 use becket_proto::ticket::{Epoch, Origin, SecretId};
 use becket_proto::token::{Answer, Mechanisms, Request};
 use mutations::run_on_mutations;
@@ -67,7 +66,7 @@ fn the_peek_agrees_with_rustls_on_mutated_hellos() {
 }
 
 #[test]
-fn records_of_a_succession_survive_mutation() {
+fn records_of_a_handover_survive_mutation() {
     let name = SessionName::new(PolicyTag(7), &[9; 32]).unwrap();
     let session = Session::new(vec![1; 100], Origin::default());
     let secrets = Secrets {
@@ -76,14 +75,8 @@ fn records_of_a_succession_survive_mutation() {
         due: Duration::from_secs(3),
         epochs: vec![(Epoch(4), Zeroizing::new([5; 32]))],
     };
-    let hitter = |key: &str| Hitter {
-        key: key.to_owned(),
-        count: 3,
-        error: 1,
-    };
     let records = [
         Record::Session {
-            is_early: true,
             name,
             session,
             remaining: Duration::from_secs(300),
@@ -91,7 +84,7 @@ fn records_of_a_succession_survive_mutation() {
         Record::Forgotten(name),
         Record::Secrets(secrets),
         Record::Cut,
-        Record::Failed("no".to_owned()),
+        Record::Left,
         Record::Server(Server {
             backend: "app".to_owned(),
             name: "10.0.0.1:80".to_owned(),
@@ -109,23 +102,11 @@ fn records_of_a_succession_survive_mutation() {
                 remaining: Duration::from_secs(3),
             }],
         },
-        Record::Change(OperatorChange(Zeroizing::new(b"{}".to_vec()))),
-        Record::TrialHour(TrialHour {
-            policy: "web".to_owned(),
-            bar: "0100 suites 1301 groups 1d".to_owned(),
-            number: 1,
-            elapsed: Duration::from_secs(3601),
-            passed: 2,
-            failed: vec![hitter("group")],
-            names: vec![hitter("www.example.org")],
-            ja4s: Vec::new(),
-            networks: vec![hitter("192.0.2.0/24")],
-        }),
     ];
     let mut all = Vec::new();
     records.iter().for_each(|record| record.write(&mut all));
-    assert_eq!(succession::run(&all), 18);
-    run_on_mutations(&[all], succession::run);
+    assert_eq!(handover::run(&all), 14);
+    run_on_mutations(&[all], handover::run);
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Messages with open descriptors between two processes of ours, over a Unix stream socket.
 //!
 //! A message is the length of its text and the number of its descriptors, the text, and then a byte for each batch of descriptors,
-//! which travel with it (`SCM_RIGHTS`). Whoever sends waits a stated time for the other to read; who receives names the most that it takes.
+//! which travel with it (`SCM_RIGHTS`). [`send`] waits a stated time for the reader, [`Outgoing`] does not wait. A receiver names the most
+//! that it takes.
 //!
 //! Source: unix(7), cmsg(3).
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +17,7 @@ use crate::clock::Stopwatch;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
 
 /// Sends a text and descriptors. The socket may be non-blocking.
@@ -76,6 +78,115 @@ pub fn receive(
     Ok(Some((text, fds)))
 }
 
+/// Messages that a non-waiting sender has not sent yet.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    /// Bytes with the descriptors that travel with them.
+    parts: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    /// Bytes of the first part that were sent.
+    sent: usize,
+}
+
+impl Outgoing {
+    /// Appends a message.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a message that is too long.
+    pub fn push(&mut self, text: &[u8], fds: Vec<OwnedFd>) -> io::Result<()> {
+        let number = |count: usize| u32::try_from(count).map_err(|_| io::ErrorKind::InvalidInput);
+        let head = [number(text.len())?, number(fds.len())?].map(u32::to_le_bytes);
+        self.parts
+            .push_back(([head.as_flattened(), text].concat(), Vec::new()));
+        let mut fds = fds.into_iter().peekable();
+        while fds.peek().is_some() {
+            self.parts
+                .push_back((vec![b'+'], fds.by_ref().take(BATCH).collect()));
+        }
+        Ok(())
+    }
+
+    /// Returns whether everything was sent.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Sends what the socket takes without waiting. Returns whether it took everything.
+    ///
+    /// # Errors
+    /// What sendmsg(2) returns.
+    pub fn flush(&mut self, stream: &UnixStream) -> io::Result<bool> {
+        while let Some((bytes, fds)) = self.parts.front() {
+            let left = bytes.get(self.sent..).unwrap_or_default();
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            match send_now(stream, left, &fds) {
+                Ok(count) => self.sent += count,
+                Err(rustix::io::Errno::AGAIN) => return Ok(false),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if self.sent >= bytes.len() {
+                self.parts.pop_front();
+                self.sent = 0;
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Messages without descriptors as they arrive.
+#[derive(Debug, Default)]
+pub struct Incoming(Vec<u8>);
+
+impl Incoming {
+    /// Continues with bytes that were read before.
+    pub fn of(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
+    /// Bytes that are no whole message yet.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Reads at most `most` bytes without waiting. Returns how many; 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing is there; what recv(2) returns.
+    pub fn read(&mut self, stream: &UnixStream, most: usize) -> io::Result<usize> {
+        let before = self.0.len();
+        self.0.resize(before + most, 0);
+        let room = self.0.get_mut(before..).unwrap_or_default();
+        let read = rustix::io::retry_on_intr(|| recv(stream, &mut *room, RecvFlags::DONTWAIT));
+        let count = read.as_ref().map_or(0, |(count, _)| *count);
+        self.0.truncate(before + count);
+        Ok(read.map(|(count, _)| count)?)
+    }
+
+    /// Takes the next whole message.
+    ///
+    /// # Errors
+    /// `InvalidData` for one longer than `most`, and for one with descriptors.
+    pub fn take(&mut self, most: usize) -> io::Result<Option<Vec<u8>>> {
+        let Some((head, rest)) = self.0.split_first_chunk::<8>() else {
+            return Ok(None);
+        };
+        let [length, count] = [
+            [head[0], head[1], head[2], head[3]],
+            [head[4], head[5], head[6], head[7]],
+        ]
+        .map(|number| u32::from_le_bytes(number) as usize);
+        if length > most || count > 0 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let Some(text) = rest.get(..length) else {
+            return Ok(None);
+        };
+        let text = text.to_vec();
+        self.0.drain(..8 + length);
+        Ok(Some(text))
+    }
+}
+
 fn receive_batch(stream: &UnixStream, fds: &mut Vec<OwnedFd>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -106,17 +217,25 @@ fn send_some(
         if poll(&mut writable, Some(&wait))? == 0 {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(fds));
-        }
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        match sendmsg(stream.as_fd(), &[IoSlice::new(bytes)], &mut control, flags) {
+        match send_now(stream, bytes, fds) {
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             sent => return Ok(sent?),
         }
     }
+}
+
+fn send_now(
+    stream: &UnixStream,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> Result<usize, rustix::io::Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    sendmsg(stream.as_fd(), &[IoSlice::new(bytes)], &mut control, flags)
 }
 
 /// The kernel takes 253 at a time.
@@ -155,6 +274,54 @@ mod tests {
         }
         drop(here);
         assert!(receive(&there, 1, 1).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_sender_that_does_not_wait_sends_the_rest_later() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let fds = || {
+            (0..300)
+                .map(|_| file.try_clone().unwrap().into())
+                .collect::<Vec<OwnedFd>>()
+        };
+        let text = vec![b'x'; 1 << 20];
+        let mut outgoing = Outgoing::default();
+        outgoing.push(&text, fds()).unwrap();
+        outgoing.push(b"next", Vec::new()).unwrap();
+        assert!(!outgoing.flush(&here).unwrap());
+        std::thread::scope(|scope| {
+            let receiver = scope.spawn(|| {
+                let first = receive(&there, 1 << 20, 300).unwrap().unwrap();
+                (first, receive(&there, 4, 0).unwrap().unwrap())
+            });
+            while !outgoing.flush(&here).unwrap() {
+                let mut writable = [PollFd::new(&here, PollFlags::OUT)];
+                poll(&mut writable, None).unwrap();
+            }
+            let (first, next) = receiver.join().unwrap();
+            assert_eq!((first.0 == text, first.1.len()), (true, 300));
+            assert_eq!(next.0, b"next");
+        });
+    }
+
+    #[test]
+    fn messages_are_taken_whole_and_bounded() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let mut incoming = Incoming::default();
+        let none = incoming.read(&there, 9).unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::WouldBlock);
+        send(&here, b"text", &[], PATIENCE).unwrap();
+        assert_eq!(incoming.read(&there, 9).unwrap(), 9);
+        assert_eq!(incoming.take(4).unwrap(), None);
+        let mut rest = Incoming::of(incoming.bytes().to_vec());
+        assert_eq!(rest.read(&there, 9).unwrap(), 3);
+        assert_eq!(rest.take(4).unwrap().unwrap(), b"text");
+        send(&here, b"longer", &[], PATIENCE).unwrap();
+        rest.read(&there, 99).unwrap();
+        assert_eq!(rest.take(4).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        drop(here);
+        assert_eq!(rest.read(&there, 9).unwrap(), 0);
     }
 
     #[test]

@@ -8,7 +8,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat, fcntl_setfl, fstat};
+use rustix::io::retry_on_intr;
 
 /// Opens a file for appending as the calling thread's user; makes it (mode 0640) if it is not there.
 ///
@@ -26,6 +28,28 @@ pub fn append(path: &Path) -> io::Result<File> {
     fcntl_setfl(&file, OFlags::APPEND)?;
     Ok(file)
 }
+
+/// Writes bytes in pieces that a pipe takes whole, each only if the file takes it at once.
+///
+/// # Errors
+/// `WouldBlock` when it does not; what poll(2) and write(2) return. Some of the bytes may have been written.
+pub fn write_if_ready(file: impl AsFd, bytes: &[u8]) -> io::Result<()> {
+    for mut piece in bytes.chunks(PIPE_BUF) {
+        while !piece.is_empty() {
+            let mut writable = [PollFd::new(&file, PollFlags::OUT)];
+            let ready = retry_on_intr(|| poll(&mut writable, Some(&Timespec::default())))?;
+            if ready == 0 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let written = retry_on_intr(|| rustix::io::write(&file, piece))?;
+            piece = piece.get(written..).unwrap_or_default();
+        }
+    }
+    Ok(())
+}
+
+/// A pipe that is writable takes so much at once: pipe(7).
+const PIPE_BUF: usize = 4096;
 
 /// Whether standard error is what `JOURNAL_STREAM` names, so that systemd's journal reads it.
 ///
@@ -72,6 +96,16 @@ const MODE: u32 = 0o640;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipe_without_a_reader_holds_no_writer_up() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let line = [b'x'; 100_000];
+        let error = write_if_ready(&writer, &line).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        drop(reader);
+        assert!(write_if_ready(&writer, b"x").is_err());
+    }
 
     #[test]
     fn a_stream_is_known_by_its_numbers() {

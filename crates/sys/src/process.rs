@@ -1,20 +1,20 @@
 //! Other processes, and what this one becomes.
 //!
-//! A [`ChildProcess`] is known by its number alone, so that a program which this process becomes can go on with it.
+//! A [`ChildProcess`] can be found again by its number, by a program which this process becomes.
 //! Sources: execve(2), waitpid(2), pthread_sigmask(3).
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal,
+    Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal,
     set_parent_process_death_signal, setsid, waitpid,
 };
 use rustix::thread::{CapabilitySet, configure_capability_in_ambient_set};
@@ -77,9 +77,26 @@ pub fn tell(pid: u32, told: Told) -> io::Result<()> {
     Ok(pidfd_send_signal(process, signal)?)
 }
 
-/// A child of this process, until it was waited for.
+/// Lets this process live when its parent ends: takes back [`die_with_parent`].
+///
+/// # Errors
+/// None that prctl(2) lists.
+pub fn outlive_parent() -> io::Result<()> {
+    Ok(set_parent_process_death_signal(None)?)
+}
+
+/// A child of this process, until it was waited for. Its descriptor (pidfd) becomes readable when it has ended.
 #[derive(Debug)]
-pub struct ChildProcess(Pid);
+pub struct ChildProcess {
+    pid: Pid,
+    handle: OwnedFd,
+}
+
+impl AsFd for ChildProcess {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+}
 
 impl ChildProcess {
     /// Starts a command, which does not inherit the right to bind low ports. (Root's programs have their rights from the kernel.)
@@ -101,16 +118,19 @@ impl ChildProcess {
     /// A child of the program that this process was before.
     ///
     /// # Errors
-    /// `InvalidInput` for what is no number of a process.
+    /// `InvalidInput` for what is no number of a process; what pidfd_open(2) returns.
     pub fn of(pid: u32) -> io::Result<Self> {
         let number = i32::try_from(pid).ok().filter(|number| *number > 1);
         let pid = number.and_then(Pid::from_raw);
-        Ok(Self(pid.ok_or(io::ErrorKind::InvalidInput)?))
+        let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
+        // No other process gets its number before it was waited for.
+        let handle = pidfd_open(pid, PidfdFlags::empty())?;
+        Ok(Self { pid, handle })
     }
 
     /// Its number.
     pub fn pid(&self) -> u32 {
-        self.0.as_raw_nonzero().get().unsigned_abs()
+        self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
     /// How it ended, if it has.
@@ -130,18 +150,19 @@ impl ChildProcess {
         status.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Kills it, unless it has ended, and says how it ended.
+    /// Kills it unless it has ended.
     ///
     /// # Errors
-    /// When it is no child of this process.
-    pub fn end(self) -> io::Result<ExitStatus> {
-        // Nobody else gets its number before it was waited for.
-        kill_process(self.0, Signal::KILL)?;
-        self.wait()
+    /// What pidfd_send_signal(2) returns.
+    pub fn kill(&self) -> io::Result<()> {
+        match pidfd_send_signal(&self.handle, Signal::KILL) {
+            Err(rustix::io::Errno::SRCH) => Ok(()),
+            sent => Ok(sent?),
+        }
     }
 
     fn wait_as(&self, options: WaitOptions) -> io::Result<Option<ExitStatus>> {
-        let waited = rustix::io::retry_on_intr(|| waitpid(Some(self.0), options))?;
+        let waited = rustix::io::retry_on_intr(|| waitpid(Some(self.pid), options))?;
         Ok(waited.map(|(_, status)| ExitStatus::from_raw(status.as_raw())))
     }
 }
@@ -243,7 +264,8 @@ mod tests {
         let child = ChildProcess::start(Command::new("sleep").arg("1000")).unwrap();
         let same = ChildProcess::of(child.pid()).unwrap();
         assert!(same.try_wait().unwrap().is_none());
-        assert_eq!(child.end().unwrap().signal(), Some(9));
+        child.kill().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
         assert!(same.try_wait().is_err(), "it was waited for");
         for pid in [0, 1, u32::MAX] {
             assert!(ChildProcess::of(pid).is_err());

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use becket_cluster::replica::ServerTag;
 use becket_config::backend;
 use becket_proto::balance;
-use becket_proto::lease::LeasedCount;
+use becket_proto::limits::SharedCount;
 
 use super::backend_state::BackendState;
 use super::health::Watched;
@@ -29,7 +29,7 @@ pub struct ServerState {
     key: u64,
     backend: Arc<BackendState>,
     /// Those that are claimed, of those that are this process'.
-    slots: LeasedCount,
+    slots: SharedCount,
     failures_in_a_row: AtomicU32,
     connections: AtomicU64,
     failures: AtomicU64,
@@ -107,7 +107,7 @@ impl ServerState {
             name: Arc::clone(&config.name),
             key: balance::name_key(&config.name),
             backend,
-            slots: LeasedCount::default(),
+            slots: SharedCount::default(),
             failures_in_a_row: AtomicU32::new(0),
             connections: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -414,7 +414,7 @@ impl ServerState {
     }
 
     /// What of its slots is this process', and how many are claimed.
-    pub(crate) fn slots(&self) -> &LeasedCount {
+    pub(crate) fn slots(&self) -> &SharedCount {
         &self.slots
     }
 

@@ -31,11 +31,11 @@ use crate::config::{Backend, Cluster, Config, worker_count};
 use crate::control::certificates::{Certificate, certificates};
 use crate::descriptors::{self, HOW_TO_RAISE};
 use crate::files::reason;
-use crate::handover::{BoundSockets, Handed};
 use crate::log::Timestamp;
 use crate::log::output::Output;
 use crate::prepare::source::Source;
 use crate::prepare::{ServerNames, refused_user};
+use crate::process::given::{BoundSockets, Given};
 
 /// What was found.
 #[derive(Debug, Serialize)]
@@ -69,7 +69,7 @@ impl Findings {
 
 /// Loads everything, makes a handshake for every name, looks whether the addresses are free and whether logs could be opened;
 /// with `connect` also whether every server can be reached. Blocks.
-pub fn check(source: &Source, handed: &Handed, now: UnixTime, connect: bool) -> Findings {
+pub fn check(source: &Source, given: &Given, now: UnixTime, connect: bool) -> Findings {
     let origin = source.origin();
     match source.load(now, ServerNames::Now) {
         Err(rejected) => Findings {
@@ -89,13 +89,13 @@ pub fn check(source: &Source, handed: &Handed, now: UnixTime, connect: bool) -> 
             let handshakes = self_test::run(&prepared.config, moment, &mut report);
             report
                 .warnings
-                .extend(taken(&prepared.config, &handed.sockets));
-            let is_confined = handed.files.is_confined();
+                .extend(taken(&prepared.config, &given.sockets));
+            let is_confined = given.files.is_confined();
             let refused = refused_user(&prepared.config, is_confined);
             report.errors.extend(refused);
             report
                 .errors
-                .extend(closed_logs(&prepared.config.log, handed));
+                .extend(closed_logs(&prepared.config.log, given));
             report
                 .warnings
                 .extend(too_few_descriptors(&prepared.config));
@@ -135,12 +135,12 @@ fn too_few_descriptors(config: &Config) -> Option<Problem> {
 }
 
 /// Logs that cannot be opened, but for those that root would make, and those outside of a chroot.
-fn closed_logs(log: &Log, handed: &Handed) -> Vec<Problem> {
-    let is_outside = |path: &Path| handed.files.is_confined() && path.is_absolute();
+fn closed_logs(log: &Log, given: &Given) -> Vec<Problem> {
+    let is_outside = |path: &Path| given.files.is_confined() && path.is_absolute();
     let files = [("log.file", &log.file), ("log.access", &log.access)].into_iter();
     let files = files.filter_map(|(key, target)| Some((key, target.file()?)));
     let opened =
-        files.filter(|(_, path)| !handed.logs.iter().any(|it| it == path) && !is_outside(path));
+        files.filter(|(_, path)| !given.logs.iter().any(|it| it == path) && !is_outside(path));
     let closed = opened.filter_map(|(key, path)| {
         let error = Output::check(path).err()?;
         Some(Problem::new(key, reason(&error)))

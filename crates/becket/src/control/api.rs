@@ -11,7 +11,6 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use becket_config::backend;
 use becket_config::notation::Text;
-use becket_proto::succession::OperatorChange;
 use becket_sys::process::Told;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -23,6 +22,9 @@ use crate::backend::overrides::ServerMode;
 use crate::config::{MOST_ADDRESSES, ServerAddress};
 use crate::worker::listing::{BadField, Filter};
 use becket_config::address::{self, Address};
+
+/// Until the file of edits: removed with it.
+pub(crate) struct OperatorChange(pub Zeroizing<Vec<u8>>);
 
 /// A path and a method, and what is done for them.
 pub(super) struct Route {

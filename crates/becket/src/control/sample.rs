@@ -21,9 +21,9 @@ use super::rotation::Rotation;
 use super::snapshot::Reload;
 use super::state::{MainProcess, Replication, State};
 use crate::config::{Backend, Config, Listener, Policy, Route, Server, ServerAddress};
-use crate::handover::Past;
 use crate::log::Timestamp;
 use crate::pki::certificates::{CertificateMap, KeySet};
+use crate::process::protocol::Restarts;
 use crate::shared::Shared;
 use crate::signing::Offload;
 use crate::trial::Trials;
@@ -38,8 +38,8 @@ pub(super) fn state() -> State {
     let rotation = Rotation::start(config.file.ticket_rotation(), now).unwrap();
     let main = MainProcess {
         pid: 1,
-        past: Past {
-            restarts: 2,
+        restarts: Restarts {
+            deaths: 2,
             upgrades: 1,
         },
     };

@@ -1,23 +1,13 @@
-//! Signals, as what they ask for.
+//! Signals, as the commands that they stand for.
 
 use std::io;
+use std::time::Duration;
 
+use becket_sys::process::{hold_signals, receive_signals};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::timeout;
 
-/// What a signal asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    /// SIGHUP: reload the configuration.
-    Reload,
-    /// SIGUSR1: open log files anew.
-    Reopen,
-    /// SIGUSR2: be replaced by the program as it is now.
-    Upgrade,
-    /// SIGTERM: take no new clients, finish, end.
-    Drain,
-    /// SIGINT: end now.
-    Stop,
-}
+use crate::process::protocol::Command;
 
 /// Where signals arrive.
 #[derive(Debug)]
@@ -46,13 +36,41 @@ impl Signals {
     }
 
     /// Waits for the next one. Nothing is lost when the future is dropped.
-    pub(crate) async fn next(&mut self) -> Wanted {
+    pub(crate) async fn next(&mut self) -> Command {
         tokio::select! {
-            _ = self.hangup.recv() => Wanted::Reload,
-            _ = self.user1.recv() => Wanted::Reopen,
-            _ = self.user2.recv() => Wanted::Upgrade,
-            _ = self.terminate.recv() => Wanted::Drain,
-            _ = self.interrupt.recv() => Wanted::Stop,
+            _ = self.hangup.recv() => Command::Reload(None),
+            _ = self.user1.recv() => Command::Reopen,
+            _ = self.user2.recv() => Command::Upgrade,
+            _ = self.terminate.recv() => Command::Drain,
+            _ = self.interrupt.recv() => Command::Stop,
         }
     }
+
+    /// Has signals wait until [`Self::release`], also in another program. Those that came before are returned, and then none is held.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(crate) async fn hold(&mut self) -> io::Result<Vec<Command>> {
+        hold_signals()?;
+        let mut received = Vec::new();
+        // A signal that came just now is in this process, and would be lost with it.
+        while let Ok(command) = timeout(MOMENT, self.next()).await {
+            received.push(command);
+        }
+        if !received.is_empty() {
+            self.release()?;
+        }
+        Ok(received)
+    }
+
+    /// Takes signals again.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(crate) fn release(&self) -> io::Result<()> {
+        receive_signals()
+    }
 }
+
+/// After this a signal that was received would have been seen.
+const MOMENT: Duration = Duration::from_millis(1);

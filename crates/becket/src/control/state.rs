@@ -18,8 +18,8 @@ use super::snapshot::{
     Totals, WatchStatus, listener,
 };
 use crate::config::Config;
-use crate::handover::Past;
 use crate::log::Timestamp;
+use crate::process::protocol::Restarts;
 use crate::sandbox::Sandbox;
 use crate::shared::Shared;
 use crate::signing::batches::Batches;
@@ -44,7 +44,7 @@ pub struct MainProcess {
     /// Its number.
     pub pid: u32,
     /// What was before the one that serves.
-    pub past: Past,
+    pub restarts: Restarts,
 }
 
 /// Where sessions come from beside our own handshakes, at the start.
@@ -120,7 +120,7 @@ impl State {
                 handshakes: Handshakes::default(),
                 upgrade: None,
                 upgrades: Reloads {
-                    done: main.past.upgrades,
+                    done: main.restarts.upgrades,
                     ..Reloads::default()
                 },
                 rotation: rotation.standing(),
@@ -274,7 +274,7 @@ impl State {
             },
             now: Timestamp::from_unix(now.unix),
             pid: self.main.pid,
-            restarts: self.main.past.restarts,
+            restarts: self.main.restarts.deaths,
             started: self.started,
             log: current.log_status(),
             uptime_seconds: now.mono.as_secs(),

@@ -20,8 +20,9 @@ use self::background::Side;
 use crate::check::check;
 use crate::files::Files;
 use crate::launch::launch;
-use crate::parent::{Role, Task, enter, goes_on};
+use crate::log;
 use crate::prepare::source::Source;
+use crate::process::{Role, Task, continues, enter};
 use crate::server::Outcome;
 
 /// A call of another program.
@@ -79,7 +80,7 @@ impl Call {
             Ok(translation) => translation.unwrap_or_default(),
             Err(rejected) => return Ok(say(&rejected)),
         };
-        if !goes_on() {
+        if !continues() {
             let user = translation.names("process.user");
             let is_root = privileges::is_root();
             if is_root && user && is_input {
@@ -112,16 +113,16 @@ impl Call {
         if is_test {
             return self.test(&source);
         }
-        let (handed, link) = match enter(&source, Task::Run)? {
+        let (given, link) = match enter(&source, Task::Run)? {
             Role::Ended(code) => return Ok(code),
-            Role::Serves(handed, link) => (handed, link),
+            Role::Serves(given, link) => (given, link),
         };
-        match launch(source, handed, link).map(|server| server.run()) {
+        match launch(source, given, link).map(|server| server.run()) {
             // It was told to end at once, and did.
             Ok(Outcome::Done | Outcome::DrainDeadline) => Ok(ExitCode::SUCCESS),
             Ok(Outcome::Failed) => Ok(ExitCode::FAILURE),
             Err(error) => {
-                eprintln!("{error}");
+                log::say(&error.to_string());
                 Ok(ExitCode::FAILURE)
             }
         }
@@ -129,12 +130,12 @@ impl Call {
 
     /// Checks as `becket check` does; the last line says that all is well, as that of the other program.
     fn test(&self, source: &Source) -> io::Result<ExitCode> {
-        let handed = match enter(source, Task::Check)? {
+        let given = match enter(source, Task::Check)? {
             Role::Ended(code) => return Ok(code),
-            Role::Serves(handed, _) => handed,
+            Role::Serves(given, _) => given,
         };
-        let source = source.with(handed.files.clone());
-        let findings = check(&source, &handed, UnixTime::now(), false);
+        let source = source.with(given.files.clone());
+        let findings = check(&source, &given, UnixTime::now(), false);
         let code = say(&Rejected {
             origin: findings.origin,
             errors: findings.errors,

@@ -3,7 +3,7 @@
 //! Whoever logs must not wait for a disk, or for a pipe that nobody reads: a worker would stop, and its clients with it. So a
 //! line is put into a buffer of bounded size, and one thread writes what is there. A line for which there is no room, or that the
 //! system does not take, is dropped and counted, and said when lines flow again. Until the thread is started (nothing serves yet,
-//! and privileges are not given up) lines are written by whoever logs them.
+//! and privileges are not given up) the thread that logs writes its line, if the system takes it at once.
 //!
 //! The lock is held for a copy of one line, or for the exchange of two buffers, and never while something is written.
 //!
@@ -36,6 +36,8 @@ struct Held {
     writer: Writer,
     /// The file is to be reopened once this many bytes of the block are written.
     reopen: Option<usize>,
+    /// The thread has lines that are not written yet.
+    is_writing: bool,
 }
 
 /// Whole lines.
@@ -63,6 +65,7 @@ impl Backlog {
                 block: Block::default(),
                 writer: Writer::Caller(output),
                 reopen: None,
+                is_writing: false,
             }),
             changed: Condvar::new(),
             dropped: Arc::default(),
@@ -94,6 +97,16 @@ impl Backlog {
         self.0.changed.notify_all();
     }
 
+    /// Waits until the thread has written what is there, but not for longer than this.
+    pub(super) fn flush(&self, patience: Duration) {
+        let held = self.0.lock();
+        let waits = |held: &mut Held| {
+            matches!(held.writer, Writer::Thread) && (held.is_writing || held.block.lines > 0)
+        };
+        // Lines that are not taken in time are lost if this process becomes another program.
+        drop(self.0.changed.wait_timeout_while(held, patience, waits));
+    }
+
     /// Has the thread write what is there and end, and waits for it, but not for longer than this.
     pub(super) fn end(&self, patience: Duration) {
         let mut held = self.0.lock();
@@ -115,7 +128,7 @@ impl Backlog {
     pub(super) fn push(&self, line: &[u8]) {
         let mut held = self.0.lock();
         if let Writer::Caller(output) = &mut held.writer {
-            if output.write_all(line).is_err() {
+            if output.write_if_ready(line).is_err() {
                 self.0.dropped.fetch_add(1, Relaxed);
             }
         } else if held.block.text.len() + line.len() > MOST_BYTES {
@@ -176,8 +189,12 @@ impl Inner {
         let idle = |held: &mut Held| {
             held.block.lines == 0 && held.reopen.is_none() && matches!(held.writer, Writer::Thread)
         };
-        let waited = self.changed.wait_while(self.lock(), idle);
+        let mut held = self.lock();
+        held.is_writing = false;
+        self.changed.notify_all();
+        let waited = self.changed.wait_while(held, idle);
         let mut held = waited.unwrap_or_else(PoisonError::into_inner);
+        held.is_writing = true;
         if held.block.lines == 0 && held.reopen.is_none() {
             held.writer = Writer::Ended;
             self.changed.notify_all();

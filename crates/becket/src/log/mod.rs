@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use becket_config::choices::LogFormat;
 use becket_config::process::{Log, LogTarget};
-use becket_sys::log_file::stderr_is_journal;
+use becket_sys::log_file::{stderr_is_journal, write_if_ready};
 use tracing::Subscriber;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
@@ -98,6 +98,11 @@ impl Logging {
         Ok(())
     }
 
+    /// Waits until the lines so far are written, but not for longer than this.
+    pub(crate) fn flush(&self, patience: Duration) {
+        self.backlog.flush(patience);
+    }
+
     /// Opens the log file anew after it was rotated. A failure keeps the old file and is logged.
     pub(crate) fn reopen(&self) {
         self.backlog.reopen();
@@ -133,6 +138,14 @@ impl Drop for Logging {
             backlog.end(PATIENCE);
         }
     }
+}
+
+/// Writes a line to standard error if that takes it at once: a process that starts must not wait for a reader.
+pub fn say(line: &str) {
+    let mut line = line.to_owned();
+    line.push('\n');
+    // There is no other place to say that it was lost.
+    let _lost = write_if_ready(io::stderr(), line.as_bytes());
 }
 
 /// How long the end waits for a log: with that of the access log a second.

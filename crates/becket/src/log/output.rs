@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use becket_sys::log_file::{append, try_append};
+use becket_sys::log_file::{append, try_append, write_if_ready};
 use becket_sys::privileges::effective_user;
 
 use super::syslog::Daemon;
@@ -89,6 +89,19 @@ impl Output {
             Self::Stdout | Self::Stderr | Self::Syslog(_) => {}
         }
         Ok(())
+    }
+
+    /// Writes a line unless that would wait for a reader.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or what the system says; a part of the line may have been written.
+    pub(crate) fn write_if_ready(&mut self, line: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Stdout => write_if_ready(io::stdout(), line),
+            Self::Stderr => write_if_ready(io::stderr(), line),
+            Self::File(_, file) | Self::Outside(_, file) => write_if_ready(file, line),
+            Self::Syslog(_) => self.write_all(line),
+        }
     }
 
     /// Writes whole lines; waits as long as the file or the reader of a stream does. Those of several threads do not mix.

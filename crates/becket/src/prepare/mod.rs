@@ -422,11 +422,11 @@ impl Draft<'_> {
         None
     }
 
-    /// The socket addresses of an address; none, and an error, if there is none.
+    /// The socket addresses of an address to bind; none, and an error, for a name.
     fn resolve(&mut self, path: &str, address: &Address) -> Vec<SocketAddr> {
-        self.look_up(address).unwrap_or_else(|why| {
-            let fault = format!("the name does not resolve: {why}");
-            let accepted = "a name that DNS or /etc/hosts knows";
+        address.to_bind(self.world.ipv6).unwrap_or_else(|| {
+            let fault = "a name is not looked up to bind it";
+            let accepted = "an IP address, localhost, or no host for all addresses";
             self.report.refuse(path, fault, accepted);
             Vec::new()
         })

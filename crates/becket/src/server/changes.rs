@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use becket_config::error::Problem;
-use becket_proto::succession::OperatorChange;
 use rustls::pki_types::UnixTime;
 use serde_json::{Value, json};
 
@@ -19,8 +18,8 @@ use crate::backend::overrides::Overrides;
 use crate::backend::server_state::ServerState;
 use crate::config::{Backend, Lasts, ServerAddress};
 use crate::control::api::{
-    CertificateRemoval, CertificateSetting, Change, ChangeRequest, LogChange, Refused,
-    ServerAddition, ServerChange, ServerRemoval,
+    CertificateRemoval, CertificateSetting, Change, ChangeRequest, LogChange, OperatorChange,
+    Refused, ServerAddition, ServerChange, ServerRemoval,
 };
 use crate::control::state::LogLevel;
 use crate::control::{reload, snapshot};
@@ -33,7 +32,7 @@ impl Control {
     /// Carries a change out, and tells what is now. Returns whether a drain is to begin.
     pub(super) fn change(&mut self, asked: ChangeRequest, prober: &mut Prober) -> bool {
         let ChangeRequest { change, outcome } = asked;
-        if self.succession.is_followed() && !matches!(change, Change::Tell(_)) {
+        if self.handover.is_followed() && !matches!(change, Change::Tell(_)) {
             // It was told already what was changed.
             outcome.tell(Err(too_late()));
             return false;
@@ -47,7 +46,7 @@ impl Control {
             Change::Log(change) => self.change_log(change),
             Change::RotateTickets => self.rotate_tickets(),
             Change::ForgetSessions => Ok(self.forget_sessions()),
-            Change::Tell(told) => return self.obey(told, outcome),
+            Change::Tell(told) => return self.asked(told, outcome),
         };
         outcome.tell(done);
         false

@@ -1,16 +1,18 @@
 //! Clients of the admin pages that wait for the outcome of a reload, a drain or an upgrade.
 //!
 //! A reload that is under way may have read older files than a client knows of. So each reload that is asked for has a number, and
-//! is answered by one whose files were opened after it was asked for (`handover`, `asked`).
+//! is answered by one whose files were opened after it was asked for (`Listing::asked`).
 
 use axum::http::StatusCode;
+use becket_proto::limits::Counts;
 use becket_sys::process::Told;
 use serde_json::{Value, json};
 
 use super::Control;
 use crate::control::api::{ChangeOutcome, Refused};
-use crate::control::supervisor::NO_PARENT;
-use crate::handover::Handed;
+use crate::control::commands::NO_SUPERVISOR;
+use crate::process::given::Given;
+use crate::process::protocol::Event;
 
 /// Those who wait.
 #[derive(Debug, Default)]
@@ -104,7 +106,7 @@ pub(super) fn too_late() -> Refused {
 
 impl Control {
     /// Does what a signal would have it do; the outcome is told when that is done. Returns whether a drain is to begin.
-    pub(super) fn obey(&mut self, told: Told, outcome: ChangeOutcome) -> bool {
+    pub(super) fn asked(&mut self, told: Told, outcome: ChangeOutcome) -> bool {
         if self.state.is_draining() {
             outcome.tell(match told {
                 Told::Drain => Ok(json!({"draining": true})),
@@ -115,20 +117,28 @@ impl Control {
         let Some(is_first) = self.waiting.add(told, outcome) else {
             return false;
         };
-        // A second order to drain would cut connections off.
-        if told == Told::Drain && !is_first || self.supervisor.ask(told) {
+        // A second command to drain would cut connections off.
+        if told == Told::Drain && !is_first {
+            return false;
+        }
+        if let Some(link) = self.commands.supervisor() {
+            link.report(match told {
+                Told::Reload => &Event::AskReload,
+                Told::Upgrade => &Event::AskUpgrade,
+                Told::Drain => &Event::AskDrain,
+            });
             return false;
         }
         match told {
             Told::Reload => {
                 let asked = self.waiting.reloads;
-                let handed = Handed {
+                let given = Given {
                     asked,
-                    ..Handed::default()
+                    ..Given::default()
                 };
-                self.begin_reload(handed, false);
+                self.begin_reload(given, false);
             }
-            Told::Upgrade => self.go_on(NO_PARENT),
+            Told::Upgrade => self.resume(NO_SUPERVISOR, Counts::new()),
             Told::Drain => return true,
         }
         false

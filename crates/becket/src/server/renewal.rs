@@ -4,7 +4,7 @@
 //! one that it began with. Each look begins to watch anew: what links lead to may be elsewhere. The first one follows the
 //! start, and each reload: files may have changed between the reading and the watching.
 //!
-//! With a parent its looks are the parent's orders, since only that can read all files. This process tells it when files
+//! With a supervisor its looks are that one's commands, since only the supervisor can open all files. This process reports when files
 //! change that it opens by its own rights.
 
 use std::io;
@@ -16,10 +16,10 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use super::Control;
 use crate::config::Config;
 use crate::control::reload::build;
-use crate::control::supervisor::Progress;
 use crate::files::Files;
 use crate::log::Timestamp;
 use crate::prepare::renewal::Renewal;
+use crate::process::protocol::Event;
 use crate::watch::{Places, Watch};
 
 /// What control knows of files that change.
@@ -69,11 +69,11 @@ impl Watching {
 }
 
 impl Control {
-    /// Looks at the files for the first time by this configuration, unless that is the parent's to order.
+    /// Looks at the files for the first time by this configuration, unless the supervisor commands it.
     pub(super) fn look_first(&mut self) {
         if !self.state.config().file.process.watch {
             self.watching.watch.stop();
-        } else if !self.supervisor.has_parent() {
+        } else if !self.commands.supervisor().is_some() {
             self.look(Files::default());
         }
     }
@@ -82,7 +82,7 @@ impl Control {
     pub(super) fn look(&mut self, files: Files) {
         let config = self.state.config();
         if self.state.is_draining() || !config.file.process.watch {
-            return self.supervisor.tell(Progress::Renewed);
+            return self.commands.report(&Event::Renewed);
         }
         if self.watching.running.is_some() {
             self.watching.again = Some(files);
@@ -113,8 +113,8 @@ impl Control {
 
     pub(super) fn handle_seen(&mut self, seen: Seen) {
         match seen {
-            Seen::Changed if self.supervisor.has_parent() => {
-                self.supervisor.tell(Progress::Changed)
+            Seen::Changed if self.commands.supervisor().is_some() => {
+                self.commands.report(&Event::Changed)
             }
             Seen::Changed => self.look(Files::default()),
             Seen::Look(look) => {
@@ -124,7 +124,7 @@ impl Control {
                 match self.watching.again.take() {
                     Some(files) => self.look(files),
                     None if self.watching.running.is_some() => {}
-                    None => self.supervisor.tell(Progress::Renewed),
+                    None => self.commands.report(&Event::Renewed),
                 }
             }
         }

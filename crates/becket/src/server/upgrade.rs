@@ -1,96 +1,98 @@
-//! An upgrade, from either side: this process is replaced, or replaces another.
+//! An upgrade from either side: this process is replaced, or replaces another.
 //!
-//! The one that is replaced goes on serving until it is told to yield. From then on it accepts nobody, until it is told that
-//! the other one serves, and leaves, or that there is no other one, and goes on. The one that replaces it begins to serve when the
-//! other says that it has yielded, or says nothing any more. Which of them does what when is the parent's business (`parent/upgrade`).
+//! The old process serves until it is told to yield. From then on it does not accept, until the next process serves and it leaves, or there is no
+//! next process and it resumes. The new process serves once it was told to, and has the old one's state or cannot get it. The order of
+//! these steps is the supervisor's (`process/supervisor`).
 
 use std::net::SocketAddr;
-use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::OwnedFd;
 
-use becket_proto::succession::Record;
+use becket_proto::handover::{Secrets, Server};
+use becket_proto::limits::Counts;
+use becket_sys::process::outlive_parent;
 use becket_sys::socket_file::SocketFile;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
 use super::Control;
-use super::leases::Leases;
+use super::limits::Limits;
 use crate::backend::health::prober::Prober;
 use crate::control::snapshot::Reload;
-use crate::control::supervisor::Progress;
 use crate::log::{Escaped, Timestamp};
-use crate::succession::predecessor::{Heard, TakenOver};
-use crate::succession::successor::{Cut, Successor};
+use crate::process::handover::receiver::Milestone;
+use crate::process::handover::sender::Sender;
+use crate::process::protocol::Event;
 
-/// What happens before this process serves.
+/// What happens on the way to serving, or to leaving.
 pub(super) enum Step {
-    /// The workers could accept clients.
-    Prepared,
-    /// The process before this one has done something, or is gone.
-    Heard(Option<Heard>),
+    /// All workers are parked.
+    Parked,
+    /// The old process has reached this, or its stream has ended.
+    Reached(Option<Milestone>),
 }
 
 /// What control knows of the processes before and after this one.
 #[derive(Debug, Default)]
-pub(crate) struct Succession {
-    /// Tells how far the process is that this one replaces, as long as there is one.
-    before: Option<UnboundedReceiver<Heard>>,
-    /// The workers are getting ready.
-    prepares: Option<JoinHandle<()>>,
-    /// This process serves, or did.
-    serves: bool,
+pub(crate) struct Handover {
+    /// How far the old process is, as long as its stream lasts.
+    before: Option<UnboundedReceiver<Milestone>>,
+    /// Workers are being parked.
+    parking: Option<JoinHandle<()>>,
+    /// What others hold of the limits, from when this process was told to serve.
+    held: Option<Counts>,
+    /// The old process does not accept any more.
+    is_cut: bool,
+    stage: Stage,
     /// It takes part in the cluster, or did.
     joined: bool,
-    after: Option<Successor>,
-    /// Another process has the secrets, or is about to have them.
-    yields: bool,
-    /// What of common limits is this process'.
-    leases: Arc<Mutex<Leases>>,
+    after: Option<Sender>,
+    /// Number of the next process.
+    next: u32,
+    /// Addresses whose sockets it has.
+    kept: Vec<SocketAddr>,
+    pub(super) limits: Limits,
 }
 
-impl Succession {
-    /// With somebody to replace, or nobody.
-    pub(crate) fn of(before: Option<UnboundedReceiver<Heard>>, leases: Leases) -> Self {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Loading,
+    Serving,
+    /// The next process has the secrets, or is about to have them.
+    Yielding,
+}
+
+impl Handover {
+    /// With an old process to replace, or none.
+    pub(crate) fn of(before: Option<UnboundedReceiver<Milestone>>) -> Self {
         Self {
             before,
-            leases: Arc::new(Mutex::new(leases)),
             ..Self::default()
         }
     }
 
-    /// Whether ticket keys are this process' to change, and states of secrets its to write.
+    /// Whether this process rotates ticket keys and writes states of secrets.
     pub(super) fn keeps_secrets(&self) -> bool {
-        !self.yields && self.serves
+        self.stage == Stage::Serving
     }
 
-    /// What of common limits is this process'.
-    pub(super) fn leases(&self) -> MutexGuard<'_, Leases> {
-        // No exchange leaves it half done.
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether this process serves, or did.
-    pub(super) fn serves(&self) -> bool {
-        self.serves
-    }
-
-    /// Whether a successor serves, or is about to.
+    /// Whether the next process serves, or is about to.
     pub(super) fn is_followed(&self) -> bool {
-        self.yields
+        self.stage == Stage::Yielding
     }
 
-    /// Waits for the next step on the way to serving, for ever where there is none.
+    /// Waits for the next step, for ever where there is none.
     pub(super) async fn next(&mut self) -> Step {
         let Self {
-            before, prepares, ..
+            before, parking, ..
         } = self;
         tokio::select! {
-            Some(heard) = async { Some(before.as_mut()?.recv().await) } => Step::Heard(heard),
-            // It ends in any case: each worker says a word, or has ended.
-            Some(_) = async { Some(prepares.as_mut()?.await) } => {
-                *prepares = None;
-                Step::Prepared
+            Some(reached) = async { Some(before.as_mut()?.recv().await) } => Step::Reached(reached),
+            // It ends in any case: each worker answers, or has ended.
+            Some(_) = async { Some(parking.as_mut()?.await) } => {
+                *parking = None;
+                Step::Parked
             }
             else => std::future::pending().await,
         }
@@ -98,74 +100,100 @@ impl Succession {
 }
 
 impl Control {
-    /// Serves at once, or waits for the process that this one replaces.
+    /// Serves at once without a supervisor; otherwise has the workers build what they need first.
     pub(super) fn begin(&mut self) {
-        if self.succession.before.is_some() {
-            // They build what they need first.
-            let parked = self.workers.park();
-            let prepares = spawn_blocking(move || while parked.recv().is_ok() {});
-            self.succession.prepares = Some(prepares);
+        if self.commands.supervisor().is_some() {
+            self.park();
         } else {
             self.serve();
             self.join_cluster();
         }
     }
 
-    /// Goes on towards serving.
+    fn park(&mut self) {
+        let parked = self.workers.park();
+        let wait = spawn_blocking(move || while parked.recv().is_ok() {});
+        self.handover.parking = Some(wait);
+    }
+
+    /// Continues towards serving, or towards leaving.
     pub(super) fn advance(&mut self, step: Step, prober: &mut Prober) {
         match step {
-            Step::Prepared => {
-                self.supervisor.tell(Progress::Prepared);
-                tracing::info!("could serve, waits for the process before to make way");
+            Step::Parked if self.handover.stage == Stage::Yielding => self.yielded(prober),
+            Step::Parked => {
+                self.commands.report(&Event::Ready);
+                if self.handover.before.is_some() {
+                    tracing::info!("ready; waiting for the old process to stop accepting");
+                }
             }
-            Step::Heard(Some(Heard::Cut(taken))) => {
-                self.take_over(taken, prober);
-                self.serve();
+            Step::Reached(Some(Milestone::Cut(secrets, servers))) => {
+                self.take_over(secrets, &servers, prober);
+                self.handover.is_cut = true;
+                self.serve_if_told();
             }
-            Step::Heard(Some(Heard::Left)) => self.join_cluster(),
-            Step::Heard(None) => {
-                self.succession.before = None;
-                self.serve();
+            Step::Reached(Some(Milestone::Left)) => self.join_cluster(),
+            Step::Reached(None) => {
+                self.handover.before = None;
+                self.serve_if_told();
+                if self.handover.stage == Stage::Serving {
+                    self.join_cluster();
+                }
+            }
+        }
+    }
+
+    /// Continues with what the old process had and knew.
+    fn take_over(&mut self, secrets: Option<Secrets>, servers: &[Server], prober: &mut Prober) {
+        let now = self.state.shared().clock.now();
+        if secrets.is_some_and(|secrets| self.rotation.take_over(secrets, now)) {
+            self.workers.rotate(self.rotation.secrets());
+            self.state.set_rotation(self.rotation.standing());
+        }
+        // Servers are watched from here on.
+        prober.tick(&self.state.config(), &self.state.shared().backends, now);
+        prober.take_over(servers, now);
+    }
+
+    /// This process was told to serve. Others hold this much of the limits.
+    pub(super) fn told_to_serve(&mut self, held: Counts) {
+        self.handover.held = Some(held);
+        self.serve_if_told();
+    }
+
+    fn serve_if_told(&mut self) {
+        if self.handover.before.is_some() && !self.handover.is_cut {
+            return;
+        }
+        if let Some(held) = self.handover.held.take()
+            && self.handover.stage == Stage::Loading
+            && !self.state.is_draining()
+        {
+            let (shared, connections) = (self.state.shared(), self.state.config().connections);
+            self.handover.limits.serve(held, shared, connections);
+            // From here on this process drains when the supervisor ends.
+            if let Err(error) = outlive_parent() {
+                tracing::error!(%error, "this process is killed when the supervisor ends");
+            }
+            self.serve();
+            if self.handover.before.is_none() {
                 self.join_cluster();
             }
         }
     }
 
-    /// Goes on with what the process before had, made and knew.
-    fn take_over(&mut self, taken: TakenOver, prober: &mut Prober) {
-        let now = self.state.shared().clock.now();
-        let secrets = taken.secrets;
-        if secrets.is_some_and(|secrets| self.rotation.take_over(secrets, now)) {
-            self.workers.rotate(self.rotation.secrets());
-            self.state.set_rotation(self.rotation.standing());
-        }
-        self.change_again(&taken.changes, prober);
-        // Servers that were added are watched from here on.
-        prober.tick(&self.state.config(), &self.state.shared().backends, now);
-        prober.take_over(&taken.servers, now);
-    }
-
     fn serve(&mut self) {
-        // One that is told to drain before that, since its parent has died, takes nobody.
-        if self.state.is_draining() || std::mem::replace(&mut self.succession.serves, true) {
-            return;
-        }
-        if self.succession.prepares.take().is_some() {
-            // The process before died in the middle: clients wait for workers, not for it.
-            self.supervisor.tell(Progress::Prepared);
-        }
-        self.exchange_leases();
+        self.handover.stage = Stage::Serving;
         self.workers.accept();
         self.take_admin_socket();
         self.start_admin();
-        self.supervisor.tell(Progress::Ready);
+        self.commands.report(&Event::Serving);
         let connections = self.state.config().connections;
         let (workers, origin) = (self.workers.len(), self.source.origin());
         tracing::info!(workers, connections, origin, "serving");
         self.look_first();
     }
 
-    /// Makes the unix socket of the admin pages, where the process before this one had it until now.
+    /// Creates the unix socket of the admin pages, where the old process had it until now.
     fn take_admin_socket(&mut self) {
         let config = self.state.config();
         let wanted = config.admin.socket.as_ref();
@@ -174,13 +202,13 @@ impl Control {
         };
         match SocketFile::bind(&wanted.path, &wanted.access) {
             Ok(socket) => self.admin.unix = Some(socket),
-            Err(error) => tracing::error!(%error, "no socket for the admin pages"),
+            Err(error) => tracing::error!(%error, "cannot listen on the admin socket"),
         }
     }
 
-    /// Takes part in the cluster: the process before this one had the same addresses until now.
+    /// Takes part in the cluster: the old process had the same addresses until now.
     fn join_cluster(&mut self) {
-        if std::mem::replace(&mut self.succession.joined, true) {
+        if std::mem::replace(&mut self.handover.joined, true) {
             return;
         }
         if let Some(cluster) = &mut self.cluster {
@@ -191,85 +219,94 @@ impl Control {
         }
     }
 
-    /// Another process is to replace this one: it is told what there is.
-    pub(super) fn begin_upgrade(&mut self, stream: UnixStream) {
-        tracing::info!("a successor is started");
+    /// Another process is to replace this one: sends it the state there is.
+    pub(super) fn begin_upgrade(&mut self, mut fds: Vec<OwnedFd>) {
+        tracing::info!("upgrade: the new process is loading");
         self.state.begin_upgrade();
-        self.succession.leases().expect();
-        self.exchange_leases();
-        let trials = self.state.config().trials();
-        match Successor::start(stream, self.state.shared(), trials) {
-            Ok(successor) => self.succession.after = Some(successor),
-            Err(error) => tracing::error!(%error, "the successor is told nothing"),
+        let Some(stream) = fds.pop() else {
+            return;
+        };
+        match Sender::start(stream.into(), self.state.shared()) {
+            Ok(sender) => self.handover.after = Some(sender),
+            Err(error) => tracing::error!(%error, "cannot send state to the new process"),
         }
     }
 
-    /// Accepts nobody any more, and tells the successor what is left.
-    pub(super) fn yield_to_successor(&mut self, prober: &Prober) {
-        self.succession.yields = true;
+    /// Stops accepting. The next process has this number, and the sockets of these addresses.
+    pub(super) fn begin_yield(&mut self, next: u32, kept: Vec<SocketAddr>) {
+        self.handover.next = next;
+        self.handover.stage = Stage::Yielding;
+        self.handover.kept = kept;
         if let Some(Err(error)) = self.admin.unix.as_ref().map(SocketFile::give_way) {
-            tracing::warn!(%error, "the admin socket is not the successor's");
+            tracing::warn!(%error, "cannot pass the admin socket on");
         }
-        // Only the successor's answers are true from then on.
-        self.let_in_to_pages(false);
-        let parked = self.workers.park();
-        tracing::info!("new clients are the successor's");
-        let now = self.state.shared().clock.now();
-        if let Some(successor) = &self.succession.after {
-            let secrets = self.rotation.hand_over(now);
-            let servers = prober.known(now).into_iter().map(Record::Server);
-            let changes = self.changes_made().into_iter().map(Record::Change);
-            let known = changes.chain(servers).collect();
-            let (leases, state) = (Arc::clone(&self.succession.leases), Arc::clone(&self.state));
-            let yields = move || {
-                let mut leases = leases.lock().unwrap_or_else(PoisonError::into_inner);
-                leases.make_way();
-                leases.exchange(state.shared(), state.config().connections);
-            };
-            successor.cut(Cut {
-                parked,
-                secrets,
-                known,
-                yields: Box::new(yields),
-            });
-        }
+        // From then on only the next process's answers are true.
+        self.open_pages(false);
+        self.park();
     }
 
-    fn let_in_to_pages(&self, open: bool) {
+    /// No worker accepts any more.
+    fn yielded(&mut self, prober: &Prober) {
+        let now = self.state.shared().clock.now();
+        let config = self.state.config();
+        let held = config.listeners.iter().flat_map(|listener| &listener.bind);
+        let keeps_queues = held
+            .into_iter()
+            .any(|address| !self.handover.kept.contains(address));
+        let shared = self.state.shared();
+        let held = self
+            .handover
+            .limits
+            .leave(shared, config.connections, keeps_queues);
+        if let Some(sender) = &self.handover.after {
+            sender.cut(self.rotation.hand_over(now), prober.known(now));
+        }
+        self.commands
+            .report(&Event::Yielded(self.handover.next, held));
+        tracing::info!("stopped accepting; the new process accepts clients");
+    }
+
+    fn open_pages(&self, open: bool) {
         if let Some(pages) = &self.pages {
             pages.let_in(open);
         }
     }
 
-    /// There is no successor: goes on.
-    pub(super) fn go_on(&mut self, reason: &str) {
-        let successor = self.succession.after.take();
-        let said = successor.and_then(Successor::give_up).unwrap_or_default();
-        let said = said.lines().map(|line| Escaped::new(line).to_string());
-        let errors: Vec<String> = std::iter::once(reason.to_owned()).chain(said).collect();
+    /// There is no next process: continues. Others hold this much of the limits.
+    pub(super) fn resume(&mut self, reason: &str, held: Counts) {
+        if let Some(sender) = self.handover.after.take() {
+            sender.give_up();
+        }
+        let errors: Vec<String> = reason
+            .lines()
+            .map(|line| Escaped::new(line).to_string())
+            .collect();
         for error in &errors {
-            tracing::error!("not upgraded, nothing changed: {error}");
+            tracing::error!("upgrade failed, nothing changed: {error}");
         }
         let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
         self.waiting.upgraded(&errors);
         self.state.refuse_upgrade(Reload { time, errors });
-        if std::mem::take(&mut self.succession.yields) {
+        if self.handover.stage == Stage::Yielding {
+            self.handover.stage = Stage::Serving;
+            self.handover.parking = None;
+            let (shared, connections) = (self.state.shared(), self.state.config().connections);
+            self.handover.limits.serve(held, shared, connections);
             self.workers.accept();
-            self.let_in_to_pages(true);
+            self.open_pages(true);
         }
-        self.succession.leases().go_on();
-        self.exchange_leases();
     }
 
-    /// The successor serves, and has the sockets of these addresses.
-    pub(super) async fn leave(&mut self, passed_on: &[SocketAddr]) -> Instant {
+    /// The next process serves: finishes and ends.
+    pub(super) async fn leave(&mut self) -> Instant {
         self.waiting.replaced();
-        let until = self.drain(passed_on).await;
+        let kept = std::mem::take(&mut self.handover.kept);
+        let until = self.drain(&kept).await;
         if let Some(pages) = &mut self.pages {
             pages.close();
         }
-        if let Some(successor) = &self.succession.after {
-            successor.tell_left();
+        if let Some(sender) = &self.handover.after {
+            sender.left();
         }
         until
     }

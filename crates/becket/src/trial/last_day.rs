@@ -2,7 +2,7 @@
 //!
 //! A client that passes costs one atomic number. For one that does not a lock is taken, and it is counted by name, fingerprint and
 //! network, in tables of [`ROWS`] rows for each of the last [`HOURS`] hours. Sums are exact; a client that makes up names fills
-//! rows and never adds one. The process that replaces this one takes the hours over, with their numbers.
+//! rows and never adds one. A new process begins with none.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,9 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use becket_proto::heavy_hitters::{HeavyHitters, Hitter};
+use becket_proto::heavy_hitters::HeavyHitters;
 use becket_proto::networks::Network;
-use becket_proto::succession::TrialHour;
 use serde::Serialize;
 
 use super::{TrialOutcome, TriedClient};
@@ -43,8 +42,6 @@ struct TrialRow {
 
 #[derive(Debug, Default)]
 pub(super) struct LastDay {
-    /// Seconds by which hour 0 was before the clock's start: in the first of the processes that replaced each other.
-    ahead: AtomicU64,
     /// By hour, modulo [`HOURS`]: the hour's number in the upper bits, in the others how many passed.
     passed: [AtomicU64; HOURS as usize],
     failed: Mutex<Vec<Hour>>,
@@ -63,7 +60,7 @@ struct Hour {
 impl LastDay {
     /// Counts a client that passed. `now` is of the monotonic clock, here as elsewhere.
     pub(super) fn pass(&self, now: Duration) {
-        let number = self.hour(now);
+        let number = hour(now);
         let add = |count: u64| {
             let is_of_now = count >> COUNT_BITS == number;
             Some(
@@ -87,7 +84,7 @@ impl LastDay {
         ja4: Option<Ja4>,
         now: Duration,
     ) {
-        let number = self.hour(now);
+        let number = hour(now);
         let mut hours = self.lock();
         let place = hours.iter().position(|it| it.number == number);
         let place = place.unwrap_or_else(|| {
@@ -101,7 +98,7 @@ impl LastDay {
 
     /// This hour and the 23 before; of each table the first `most` rows.
     pub(super) fn report(&self, policy: &str, most: usize, now: Duration) -> TrialReport {
-        let now = self.hour(now);
+        let now = hour(now);
         let is_recent = |number: u64| number + HOURS > now;
         let passed = self.passed.iter().map(|it| it.load(Relaxed));
         let passed = passed.filter(|it| is_recent(it >> COUNT_BITS));
@@ -129,55 +126,6 @@ impl LastDay {
         }
     }
 
-    /// What the process that replaces this one is to know: every hour, or those that have changed since then. Policy and bar are left
-    /// to the caller.
-    pub(super) fn hours(&self, since: Option<Duration>, now: Duration) -> Vec<TrialHour> {
-        let elapsed = self.elapsed(now);
-        let now = self.hour(now);
-        // A worker may be an hour behind.
-        let first = since.map_or(0, |since| self.hour(since).saturating_sub(1));
-        let first = first.max((now + 1).saturating_sub(HOURS));
-        let is_told = |it: &&Hour| it.number >= first;
-        let mut failed: Vec<_> = self.lock().iter().filter(is_told).cloned().collect();
-        let told = (first..=now).filter_map(|number| {
-            let count = self.passed[(number % HOURS) as usize].load(Relaxed);
-            let is_of_it = count >> COUNT_BITS == number;
-            let passed = if is_of_it { count & COUNT } else { 0 };
-            let place = failed.iter().position(|it| it.number == number);
-            let hour = place.map(|place| failed.swap_remove(place));
-            let hour = hour.or_else(|| (passed > 0).then(|| Hour::new(number)))?;
-            Some(hour.told(passed, elapsed))
-        });
-        told.collect()
-    }
-
-    /// Goes on with an hour of the process before, if all of it is understood.
-    pub(super) fn take_over(&self, told: &TrialHour, now: Duration) {
-        let Some(hour) = Hour::heard(told) else {
-            return;
-        };
-        let ahead = told.elapsed.saturating_sub(now);
-        self.ahead.store(ahead.as_secs(), Relaxed);
-        let now = self.hour(now);
-        let is_recent = |number: u64| number <= now && number + HOURS > now;
-        if !is_recent(hour.number) {
-            return;
-        }
-        let passed = hour.number << COUNT_BITS | told.passed & COUNT;
-        self.passed[(hour.number % HOURS) as usize].store(passed, Relaxed);
-        let mut hours = self.lock();
-        hours.retain(|it| is_recent(it.number) && it.number != hour.number);
-        hours.push(hour);
-    }
-
-    fn elapsed(&self, now: Duration) -> Duration {
-        now + Duration::from_secs(self.ahead.load(Relaxed))
-    }
-
-    fn hour(&self, now: Duration) -> u64 {
-        self.elapsed(now).as_secs() / 3600
-    }
-
     fn lock(&self) -> MutexGuard<'_, Vec<Hour>> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -194,51 +142,6 @@ impl Hour {
         }
     }
 
-    /// As it is told to another process; policy and bar are left to the caller.
-    fn told(&self, passed: u64, elapsed: Duration) -> TrialHour {
-        let failed = TrialOutcome::ALL.into_iter().filter_map(|outcome| {
-            let count = self.outcomes[outcome as usize];
-            (count > 0).then(|| Hitter {
-                key: outcome.label().to_owned(),
-                count,
-                error: 0,
-            })
-        });
-        TrialHour {
-            policy: String::new(),
-            bar: String::new(),
-            // Fits: hours of half a million years.
-            number: self.number as u32,
-            elapsed,
-            passed,
-            failed: failed.collect(),
-            names: told(&self.names, String::clone),
-            ja4s: told(&self.ja4s, ja4_text),
-            networks: told(&self.networks, Network::to_string),
-        }
-    }
-
-    /// The one that was told; nothing where something in it is not understood.
-    fn heard(told: &TrialHour) -> Option<Self> {
-        let mut outcomes = [0; TrialOutcome::ALL.len()];
-        for hitter in &told.failed {
-            let mut all = TrialOutcome::ALL.into_iter();
-            let outcome = all.find(|it| it.label() == hitter.key)?;
-            outcomes[outcome as usize] = hitter.count.min(COUNT);
-        }
-        let ja4 = |text: &str| match text {
-            NONE => Some(None),
-            text => Ja4::from_text(text).map(Some),
-        };
-        Some(Self {
-            number: told.number.into(),
-            outcomes,
-            names: heard(&told.names, |text| Some(text.to_owned()))?,
-            ja4s: heard(&told.ja4s, ja4)?,
-            networks: heard(&told.networks, |text| text.parse().ok())?,
-        })
-    }
-
     fn add(&mut self, outcome: TrialOutcome, client: TriedClient<'_>, ja4: Option<Ja4>) {
         self.outcomes[outcome as usize] += 1;
         self.names.count(client.name.unwrap_or(NONE));
@@ -253,32 +156,13 @@ impl Hour {
     }
 }
 
+/// The number of the hour on the monotonic clock.
+fn hour(now: Duration) -> u64 {
+    now.as_secs() / 3600
+}
+
 fn ja4_text(ja4: &Option<Ja4>) -> String {
     ja4.map_or_else(|| NONE.to_owned(), |it| it.to_string())
-}
-
-/// The counters of a table with keys that are told.
-fn told<K>(table: &HeavyHitters<K>, text: impl Fn(&K) -> String) -> Vec<Hitter<String>> {
-    let told = |hitter: &Hitter<K>| Hitter {
-        key: text(&hitter.key),
-        count: hitter.count,
-        error: hitter.error,
-    };
-    table.iter().map(told).collect()
-}
-
-/// The table that was told; nothing where a key is not understood.
-fn heard<K>(told: &[Hitter<String>], key: impl Fn(&str) -> Option<K>) -> Option<HeavyHitters<K>> {
-    let heard = |hitter: &Hitter<String>| {
-        let is_count = hitter.error <= hitter.count && hitter.count <= COUNT;
-        Some(Hitter {
-            key: key(&hitter.key).filter(|_| is_count)?,
-            count: hitter.count,
-            error: hitter.error,
-        })
-    };
-    let hitters: Option<Vec<_>> = told.iter().map(heard).collect();
-    Some(HeavyHitters::resume(ROWS, hitters?))
 }
 
 /// The tables of several hours as one, most clients first.

@@ -121,6 +121,8 @@ const SOMETIMES: &[(Call, &[(u8, Comparison)])] = sometimes! {
     // Names of threads, and of memory.
     SYS_prctl 0 Is(PR_SET_NAME as u32);
     SYS_prctl 0 Is(PR_GET_NAME as u32);
+    // A process that serves outlives its supervisor.
+    SYS_prctl 0 Is(PR_SET_PDEATHSIG as u32);
     SYS_prctl 0 Is(PR_GET_DUMPABLE as u32);
     SYS_prctl 0 Is(PR_SET_VMA as u32);
     // Its own limits.

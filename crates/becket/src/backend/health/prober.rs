@@ -18,8 +18,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_proto::handover;
 use becket_proto::health::{self, Change, Condition, Rules};
-use becket_proto::succession;
 use becket_sys::clock::Now;
 use tokio::task::JoinSet;
 
@@ -111,16 +111,16 @@ impl Prober {
     }
 
     /// What is known of servers, for another process.
-    pub(crate) fn known(&self, now: Now) -> Vec<succession::Server> {
+    pub(crate) fn known(&self, now: Now) -> Vec<handover::Server> {
         let known = self.watches.iter().map(|watch| watch.known(now));
-        let is_worth_it = |known: &succession::Server| {
+        let is_worth_it = |known: &handover::Server| {
             known.known.condition != Condition::Unchecked || !known.addresses.is_empty()
         };
         known.filter(is_worth_it).collect()
     }
 
     /// Goes on with what another process knew of servers that are watched here.
-    pub(crate) fn take_over(&mut self, told: &[succession::Server], now: Now) {
+    pub(crate) fn take_over(&mut self, told: &[handover::Server], now: Now) {
         let told: HashMap<_, _> = told
             .iter()
             .map(|server| ((&*server.backend, &*server.name), server))
@@ -322,11 +322,11 @@ impl ServerWatch {
         self
     }
 
-    fn known(&self, now: Now) -> succession::Server {
+    fn known(&self, now: Now) -> handover::Server {
         let (since, reason) = self.server.watched().change.unwrap_or_default();
         let addresses = self.name.as_ref().map(|_| self.server.found_addresses());
         let addresses = addresses.iter().flat_map(|found| found.iter());
-        succession::Server {
+        handover::Server {
             backend: self.backend.keys.name.to_string(),
             name: self.server.name().to_string(),
             known: self.health.known(now.mono),
@@ -337,7 +337,7 @@ impl ServerWatch {
         }
     }
 
-    fn take_over(&mut self, told: &succession::Server, now: Now) {
+    fn take_over(&mut self, told: &handover::Server, now: Now) {
         // DNS may fail just now.
         if self.name.is_some() && !self.server.has_address() {
             let found = told.addresses.iter().take(MOST_ADDRESSES);

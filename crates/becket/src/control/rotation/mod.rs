@@ -15,7 +15,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket_proto::succession::Secrets as HandedSecrets;
+use becket_proto::handover::Secrets as HandedSecrets;
 use becket_proto::ticket::KeyId;
 use becket_sys::clock::Now;
 use serde::Serialize;

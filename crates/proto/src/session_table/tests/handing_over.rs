@@ -1,18 +1,16 @@
-//! What another process is told of a table.
+//! Sessions on their way to another process.
 
 use super::*;
 
 #[test]
-fn a_session_that_moves_is_in_one_table_and_one_that_is_copied_in_both() {
+fn a_session_is_copied_until_it_expires() {
     let table = table(10, 1);
     table.insert(A, b"one", session(1), lives(0, 100));
     let name = SessionName::new(A, b"one").unwrap();
     let found = Some((session(1), at(70)));
-    assert_eq!(table.hand_over(&name, at(30), false), found);
-    assert_eq!(table.hand_over(&name, at(30), true), found);
-    assert_eq!(table.hand_over(&name, at(30), false), None);
-    table.insert(A, b"one", session(1), lives(0, 100));
-    assert_eq!(table.hand_over(&name, at(100), false), None, "expired");
+    assert_eq!(table.copy(&name, at(30)), found);
+    assert_eq!(table.copy(&name, at(30)), found);
+    assert_eq!(table.copy(&name, at(100)), None);
 }
 
 #[test]

@@ -442,7 +442,7 @@ fn another_process_goes_on_with_what_is_known_of_a_server_and_where_its_name_led
     assert_eq!(server.watched().condition, Condition::OutOfService);
     assert!(server.watched().change.is_some());
     // One of another backend is another one.
-    let other = succession::Server {
+    let other = handover::Server {
         backend: "else".to_owned(),
         ..known[0].clone()
     };

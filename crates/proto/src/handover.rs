@@ -1,16 +1,15 @@
-//! What a process that is about to be replaced tells its successor, and one thing that the successor says back.
+//! What a process that is being replaced sends to the process that replaces it.
 //!
 //! Owns the layout of a stream between two processes of this program, perhaps of different versions, perhaps with a fault. It
-//! reads and writes no socket: `becket/succession` does. A stream begins with a [`HEAD`], then come frames:
+//! reads and writes no socket: `becket/process/handover` does. A stream begins with a [`HEAD`], then frames follow:
 //!
 //! ```text
 //! length u32 | checksum u32 | record
 //! record = kind u8 | ...                      integers big-endian, texts with a length of two bytes in front
 //! ```
 //!
-//! A stream with another head is one of another version. A record of a kind that the reader does not know is passed over: a newer
-//! program may tell more. A frame that does not parse or whose checksum differs (FNV-1a of the record) ends the stream: what came
-//! before stays good, since each record stands for itself.
+//! Another head is that of another version. A record of an unknown kind is skipped, since a newer program may send more. A frame that does
+//! not parse or whose checksum differs (FNV-1a of the record) ends the stream. The records before it stay good: each stands for itself.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,14 +17,13 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 use crate::health::{Condition, Known};
-use crate::heavy_hitters::Hitter;
 use crate::reader::Reader;
 use crate::session_name::SessionName;
 use crate::session_table::{PolicyTag, Session};
 use crate::ticket::{Epoch, Origin, SecretId, TicketHeader};
 
 /// How a stream begins: the version of this layout, and that of rustls' encoding of sessions.
-pub const HEAD: [u8; 8] = *b"becket\x01\x01";
+pub const HEAD: [u8; 8] = *b"becket\x02\x01";
 const _: () = assert!(HEAD[7] == TicketHeader::VERSION);
 
 /// Bytes in front of a record.
@@ -34,13 +32,11 @@ pub const FRAME: usize = 8;
 /// Bytes of the longest record: a session has a chain of 64 KiB at most.
 pub const LONGEST: usize = 256 * 1024;
 
-/// One thing that is told. Debug output leaves secrets out.
+/// One piece of state. Debug output leaves secrets out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// A session that clients may resume here from now on.
+    /// A session that clients may resume.
     Session {
-        /// It admits early data, and opens once: it is no longer where it was.
-        is_early: bool,
         /// Policy and ID.
         name: SessionName,
         /// State and origin.
@@ -48,7 +44,7 @@ pub enum Record {
         /// How long it may live still, in whole seconds.
         remaining: Duration,
     },
-    /// A session that was told and has ended.
+    /// A session that was sent and has ended.
     Forgotten(SessionName),
     /// The ticket secrets of a host that is alone.
     Secrets(Secrets),
@@ -61,16 +57,10 @@ pub enum Record {
         /// The clients.
         sticks: Vec<StickEntry>,
     },
-    /// What an operator changed beside the file.
-    Change(OperatorChange),
-    /// What the trial of a policy remembers of an hour.
-    TrialHour(TrialHour),
-    /// From now on the old process accepts nobody.
+    /// The old process does not accept any more, and has sent what there was.
     Cut,
     /// The old process has left the addresses of the cluster.
     Left,
-    /// Why the new process does not start; said by that one.
-    Failed(String),
 }
 
 /// What is known of a server.
@@ -101,40 +91,6 @@ pub struct StickEntry {
     pub server: u64,
     /// How long that is remembered still, in whole seconds.
     pub remaining: Duration,
-}
-
-/// The request that makes a change again, as text, which is the terminator's business. It may have a private key in it, and is not
-/// shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct OperatorChange(pub Zeroizing<Vec<u8>>);
-
-impl fmt::Debug for OperatorChange {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("OperatorChange").finish_non_exhaustive()
-    }
-}
-
-/// Clients of a policy in one hour, by what its trial says of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TrialHour {
-    /// The name of the policy.
-    pub policy: String,
-    /// What the trial asks of clients. It is the terminator's business, and the same text for the same trial.
-    pub bar: String,
-    /// The number of the hour.
-    pub number: u32,
-    /// How long ago hour 0 began, in whole seconds.
-    pub elapsed: Duration,
-    /// Clients that passed.
-    pub passed: u64,
-    /// Those that did not, by outcome.
-    pub failed: Vec<Hitter<String>>,
-    /// By name.
-    pub names: Vec<Hitter<String>>,
-    /// By fingerprint.
-    pub ja4s: Vec<Hitter<String>>,
-    /// By network.
-    pub networks: Vec<Hitter<String>>,
 }
 
 /// Why a record is none.
@@ -192,12 +148,11 @@ impl Record {
     fn write_record(&self, out: &mut Vec<u8>) {
         match self {
             Self::Session {
-                is_early,
                 name,
                 session,
                 remaining,
             } => {
-                out.extend_from_slice(&[SESSION, u8::from(*is_early)]);
+                out.push(SESSION);
                 write_name(name, out);
                 out.extend_from_slice(&session.origin.encode());
                 out.extend_from_slice(&seconds(*remaining).to_be_bytes());
@@ -230,20 +185,8 @@ impl Record {
                     out.extend_from_slice(&seconds(stick.remaining).to_be_bytes());
                 }
             }
-            Self::Change(request) => {
-                out.push(CHANGE);
-                out.extend_from_slice(&request.0);
-            }
-            Self::TrialHour(hour) => {
-                out.push(TRIAL_HOUR);
-                hour.write(out);
-            }
             Self::Cut => out.push(CUT),
             Self::Left => out.push(LEFT),
-            Self::Failed(reason) => {
-                out.push(FAILED);
-                out.extend_from_slice(&reason.as_bytes()[..end_of(reason, LONGEST - 1)]);
-            }
         }
     }
 
@@ -263,17 +206,11 @@ impl Record {
         let mut reader = Reader::new(bytes);
         let record = match reader.u8()? {
             SESSION => {
-                let is_early = match reader.u8()? {
-                    0 => false,
-                    1 => true,
-                    _ => return None,
-                };
                 let name = read_name(&mut reader)?;
                 let (origin, _) = Origin::decode(reader.take(Origin::LEN)?)?;
                 let remaining = Duration::from_secs(reader.u32()?.into());
                 let state = reader.take(reader.rest().len())?.to_vec();
                 Self::Session {
-                    is_early,
                     name,
                     session: Session::new(state, origin),
                     remaining,
@@ -286,17 +223,8 @@ impl Record {
                 backend: read_text(&mut reader)?,
                 sticks: read_sticks(&mut reader)?,
             },
-            CHANGE => {
-                let text = reader.take(reader.rest().len())?;
-                Self::Change(OperatorChange(Zeroizing::new(text.to_vec())))
-            }
-            TRIAL_HOUR => Self::TrialHour(TrialHour::read(&mut reader)?),
             CUT => Self::Cut,
             LEFT => Self::Left,
-            FAILED => {
-                let reason = reader.take(reader.rest().len())?;
-                Self::Failed(String::from_utf8(reason.to_vec()).ok()?)
-            }
             _ => return None,
         };
         reader.is_empty().then_some(record)
@@ -358,52 +286,6 @@ impl Server {
         }
         Some(server)
     }
-}
-
-impl TrialHour {
-    fn write(&self, out: &mut Vec<u8>) {
-        write_text(&self.policy, out);
-        write_text(&self.bar, out);
-        out.extend_from_slice(&self.number.to_be_bytes());
-        out.extend_from_slice(&seconds(self.elapsed).to_be_bytes());
-        out.extend_from_slice(&self.passed.to_be_bytes());
-        for table in [&self.failed, &self.names, &self.ja4s, &self.networks] {
-            let rows = table.len().min(MOST_ROWS);
-            // At most `MOST_ROWS`.
-            out.push(rows as u8);
-            for hitter in &table[..rows] {
-                write_text(&hitter.key, out);
-                out.extend_from_slice(&hitter.count.to_be_bytes());
-                out.extend_from_slice(&hitter.error.to_be_bytes());
-            }
-        }
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        Some(Self {
-            policy: read_text(reader)?,
-            bar: read_text(reader)?,
-            number: reader.u32()?,
-            elapsed: Duration::from_secs(reader.u32()?.into()),
-            passed: u64::from_be_bytes(reader.array()?),
-            failed: read_hitters(reader)?,
-            names: read_hitters(reader)?,
-            ja4s: read_hitters(reader)?,
-            networks: read_hitters(reader)?,
-        })
-    }
-}
-
-fn read_hitters(reader: &mut Reader<'_>) -> Option<Vec<Hitter<String>>> {
-    let rows = reader.u8()?.into();
-    let hitter = |_| {
-        Some(Hitter {
-            key: read_text(reader)?,
-            count: u64::from_be_bytes(reader.array()?),
-            error: u64::from_be_bytes(reader.array()?),
-        })
-    };
-    (rows <= MOST_ROWS).then(|| (0..rows).map(hitter).collect())?
 }
 
 /// A text, cut off where it is too long.
@@ -489,20 +371,15 @@ const FORGOTTEN: u8 = 2;
 const SECRETS: u8 = 3;
 const CUT: u8 = 4;
 const LEFT: u8 = 5;
-const FAILED: u8 = 6;
-const SERVER: u8 = 7;
-const CHANGE: u8 = 8;
-const STICKS: u8 = 9;
-const TRIAL_HOUR: u8 = 10;
-/// Kinds behind it are a newer program's.
-const LAST: u8 = TRIAL_HOUR;
+const SERVER: u8 = 6;
+const STICKS: u8 = 7;
+/// Higher kinds are a newer program's.
+const LAST: u8 = STICKS;
 
 /// Bytes of a name, a reason or an address.
 const MOST_TEXT: usize = 1024;
 /// Addresses of a server: more than are used.
 const MOST_ADDRESSES: usize = 128;
-/// Rows of a table of a trial: three tables of these with the longest names fit into a record.
-const MOST_ROWS: usize = 64;
 /// A time that is not there.
 const NEVER: u32 = u32::MAX;
 
@@ -567,38 +444,15 @@ mod tests {
         })
     }
 
-    fn trial_hour() -> impl Strategy<Value = Record> {
-        let hitter = (".{0,20}", any::<(u64, u64)>());
-        let hitter = hitter.prop_map(|(key, (count, error))| Hitter { key, count, error });
-        let tables = [(); 4].map(|()| proptest::collection::vec(hitter.clone(), 0..4));
-        let times = any::<(u32, u32, u64)>();
-        (".{0,20}", ".{0,20}", times, tables).prop_map(|(policy, bar, times, tables)| {
-            let (number, elapsed, passed) = times;
-            let [failed, names, ja4s, networks] = tables;
-            Record::TrialHour(TrialHour {
-                policy,
-                bar,
-                number,
-                elapsed: whole(elapsed),
-                passed,
-                failed,
-                names,
-                ja4s,
-                networks,
-            })
-        })
-    }
-
     fn record() -> impl Strategy<Value = Record> {
         let id = proptest::collection::vec(any::<u8>(), 1..=32);
         let name = (any::<u64>(), id)
             .prop_map(|(policy, id)| SessionName::new(PolicyTag(policy), &id).unwrap());
         let state = proptest::collection::vec(any::<u8>(), 0..200);
-        let session = (any::<bool>(), name.clone(), any::<(u64, u64, u32)>(), state);
-        let session = session.prop_map(|(is_early, name, (id, at, remaining), state)| {
+        let session = (name.clone(), any::<(u64, u64, u32)>(), state);
+        let session = session.prop_map(|(name, (id, at, remaining), state)| {
             let (id, at) = (OriginId(id), UnixSeconds(at));
             Record::Session {
-                is_early,
                 name,
                 session: Session::new(state, Origin { id, at }),
                 remaining: Duration::from_secs(remaining.into()),
@@ -617,8 +471,6 @@ mod tests {
                     .collect(),
             })
         });
-        let change = proptest::collection::vec(any::<u8>(), 0..40);
-        let change = change.prop_map(|text| Record::Change(OperatorChange(Zeroizing::new(text))));
         let stick = any::<(u64, u64, u32)>().prop_map(|(client, server, remaining)| StickEntry {
             client,
             server,
@@ -628,15 +480,12 @@ mod tests {
         let sticks = sticks.prop_map(|(backend, sticks)| Record::Sticks { backend, sticks });
         prop_oneof![
             session,
-            trial_hour(),
             sticks,
             server(),
-            change,
             name.prop_map(Record::Forgotten),
             secrets,
             Just(Record::Cut),
             Just(Record::Left),
-            ".{0,40}".prop_map(Record::Failed),
         ]
     }
 
@@ -660,12 +509,17 @@ mod tests {
         let head = [length, [0; 4]].concat();
         assert_eq!(frame(head.try_into().unwrap()), None);
         let mut bytes = Vec::new();
-        Record::Failed("é".repeat(LONGEST)).write(&mut bytes);
+        let backend = "é".repeat(LONGEST);
+        Record::Sticks {
+            backend,
+            sticks: Vec::new(),
+        }
+        .write(&mut bytes);
         assert!(read(&bytes).is_some());
     }
 
     #[test]
-    fn what_a_newer_program_tells_is_known_to_be_unknown() {
+    fn a_record_of_a_newer_program_is_known_to_be_unknown() {
         let newer = [LAST + 1, 1, 2, 3];
         let read = |bytes: &[u8]| Record::read(bytes, checksum(bytes));
         assert_eq!(read(&newer), Err(Unreadable::Unknown(LAST + 1)));

@@ -1,8 +1,10 @@
-//! What the parent keeps and hands over: sockets, which stay bound from one child to the next, and files, opened each time.
+//! What the supervisor has for a configuration: bound sockets, which stay from one process to the next, and files that it may open.
 //!
-//! Only files are opened that root alone put where they are ([`root_only`]), and only where that holds for the configuration as
-//! well: whoever may write to either would otherwise have root open any file of the host. The child opens the rest by its own
-//! rights.
+//! Root opens a file only if root alone put it where it is ([`root_only`]), and only if that holds for the configuration as well:
+//! otherwise the owner of either could have root open any file of the host. The process opens everything else itself.
+//!
+//! A [`Listing`] names files and their kind. Their descriptors follow when the process asks for them, at most [`MOST_OPENED`] at a time,
+//! so the number of certificates is not bounded by the number of descriptors.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use becket_config::dialect::Parts;
 use becket_config::file::File;
+use becket_config::process::Process;
 use becket_sys::fd_passing::InheritedListener;
 use becket_sys::regular;
 use becket_sys::root_only::{self, RootOnly};
@@ -21,27 +24,27 @@ use becket_sys::socket::{ListenOptions, bind, datagrams, probe, succeed};
 use becket_sys::socket_file::SocketFile;
 
 use super::needs::Needs;
+use super::protocol::{Found, Listed, Listing, SocketKind};
 use crate::files::{Files, LARGEST, part, reason};
-use crate::handover::{FileFound, List, SocketKind};
 use crate::prepare::source::Source;
 
 /// Bound sockets by what they are for.
 pub(super) type Held = BTreeMap<(SocketKind, SocketAddr), Vec<OwnedFd>>;
 
-/// The configuration as the parent sees it.
+/// The configuration as the supervisor sees it.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) file: File,
-    /// The configuration file, if it is one that only root can change.
-    handed: Option<Result<std::fs::File, i32>>,
+    /// Whether the configuration file is one that only root can change, or the number of the error.
+    handed: Option<Result<(), i32>>,
     /// Folders with parts of it.
     folders: Vec<PathBuf>,
-    /// Nobody else chose what is in it.
+    /// Root alone chose what is in it.
     pub(super) is_roots: bool,
 }
 
 impl Seen {
-    /// Reads the configuration file, if there is one. Nothing is handed over where there are no `rights` to give up.
+    /// Reads the configuration file, if there is one. No file is listed where there are no `rights` to give up.
     pub(super) fn by(source: &Source, rights: bool) -> Self {
         let Some(path) = source.file() else {
             return Self {
@@ -62,13 +65,13 @@ impl Seen {
                 let is_roots = !parts.is_of_others.get();
                 Self {
                     file: written,
-                    handed: is_roots.then_some(Ok(file)),
+                    handed: is_roots.then_some(Ok(())),
                     folders: parts.folders.into_inner(),
                     is_roots,
                 }
             }
             Ok(None) => {
-                // A pipe is for whoever serves.
+                // A pipe is left to the serving process.
                 let is_file = path.metadata().is_ok_and(|found| found.is_file());
                 let file = is_file.then(|| regular::open(&path).ok()).flatten();
                 let text = file.map_or_else(Vec::new, |it| text(&it.0));
@@ -86,7 +89,7 @@ impl Seen {
     }
 }
 
-/// Opens parts of a configuration that only root can change, and notes where they are. Others are read as anybody reads them.
+/// Opens parts of a configuration that only root can change, and notes where they are. Other parts are read with plain rights.
 #[derive(Debug, Default)]
 struct PartsByRoot {
     folders: RefCell<Vec<PathBuf>>,
@@ -117,71 +120,93 @@ impl Parts for PartsByRoot {
     fn text(&self, path: &Path, most: u64) -> Result<Option<Vec<u8>>, String> {
         match self.open(path) {
             Ok(Some(RootOnly::File(file))) => part(&file, most).map(Some),
-            // What is wrong is said by the child.
+            // The serving process reports what is wrong.
             Ok(Some(RootOnly::Folder(_))) | Err(_) => Ok(None),
             Ok(None) => Files::default().text(path, most),
         }
     }
 }
 
-/// What is sent: a list, and its descriptors in their order.
+/// What is held for one configuration.
 #[derive(Debug, Default)]
-pub(super) struct Parcel {
-    pub(super) list: List,
+pub(super) struct Holdings {
+    pub(super) sockets: Held,
+    /// Worker threads of the process that uses them.
+    pub(super) workers: usize,
+    /// The file system of that process, where it is not the host's.
+    pub(super) chroot: Option<PathBuf>,
+    /// Logs that root creates for the user.
+    pub(super) logs: Vec<PathBuf>,
+    /// Files that the process may be given again when they change.
+    pub(super) watched: Vec<PathBuf>,
+    pub(super) keys: Process,
+}
+
+impl Holdings {
+    /// Addresses where clients arrive.
+    pub(super) fn addresses(&self, passed: &[InheritedListener]) -> Vec<SocketAddr> {
+        let held = self
+            .sockets
+            .keys()
+            .filter(|(kind, _)| *kind == SocketKind::Clients);
+        let passed = passed
+            .iter()
+            .filter_map(|passed| passed.listener.local_addr().ok());
+        held.map(|(_, address)| *address).chain(passed).collect()
+    }
+}
+
+/// A listing, and the descriptors that go with it.
+#[derive(Debug, Default)]
+pub(super) struct Offer {
+    pub(super) listing: Listing,
     pub(super) fds: Vec<OwnedFd>,
 }
 
-impl Parcel {
-    /// Opens the files that a configuration names.
-    pub(super) fn of_files(source: &Source, seen: Seen, needs: &Needs) -> Self {
-        let mut parcel = Self::default();
-        parcel.list.has_tokens = needs.has_tokens;
-        match (source.file(), seen.handed) {
-            (Some(path), Some(Ok(file))) => parcel.add_file(path, file),
-            (Some(path), Some(Err(error))) => parcel.add(path, FileFound::Error(error)),
+impl Offer {
+    /// Lists the files that a configuration names.
+    pub(super) fn of_files(source: &Source, seen: &Seen, needs: &Needs) -> Self {
+        let mut offer = Self::default();
+        match (source.file(), &seen.handed) {
+            (Some(path), Some(Ok(()))) => offer.add(path, Listed::File),
+            (Some(path), Some(Err(error))) => offer.add(path, Listed::Error(*error)),
             _ => {}
         }
         if seen.is_roots {
-            seen.folders.iter().for_each(|path| parcel.open(path, true));
-            parcel.open_all(&needs.files);
+            seen.folders.iter().for_each(|path| offer.list(path, true));
+            offer.list_all(&needs.files);
         }
-        parcel
+        offer
     }
 
-    /// Opens files, and those in folders.
-    pub(super) fn open_all(&mut self, files: &[PathBuf]) {
-        files.iter().for_each(|path| self.open(path, true));
+    /// Lists files, and those in folders.
+    pub(super) fn list_all(&mut self, files: &[PathBuf]) {
+        files.iter().for_each(|path| self.list(path, true));
     }
 
-    fn open(&mut self, path: &Path, is_named: bool) {
+    fn list(&mut self, path: &Path, is_named: bool) {
         match root_only::open(path) {
             Ok(None) => {}
-            Ok(Some(RootOnly::File(file))) => self.add_file(path.to_owned(), file),
+            Ok(Some(RootOnly::File(_))) => self.add(path.to_owned(), Listed::File),
             Ok(Some(RootOnly::Folder(names))) => {
                 let paths = paths_in(path, &names);
                 if is_named {
-                    paths.iter().for_each(|path| self.open(path, false));
+                    paths.iter().for_each(|path| self.list(path, false));
                 }
-                self.add(path.to_owned(), FileFound::Folder(paths));
+                self.add(path.to_owned(), Listed::Folder(paths));
             }
             Err(error) => {
-                let error = error.raw_os_error().map(FileFound::Error);
-                error
-                    .into_iter()
-                    .for_each(|found| self.add(path.to_owned(), found));
+                if let Some(error) = error.raw_os_error() {
+                    self.add(path.to_owned(), Listed::Error(error));
+                }
             }
         }
     }
 
-    fn add_file(&mut self, path: PathBuf, file: std::fs::File) {
+    fn add(&mut self, path: PathBuf, listed: Listed) {
         if path.to_str().is_some() {
-            self.fds.push(file.into());
-            self.add(path, FileFound::File);
+            self.listing.files.push((path, listed));
         }
-    }
-
-    fn add(&mut self, path: PathBuf, found: FileFound) {
-        self.list.files.push((path, found));
     }
 
     /// Binds what is needed and not held yet. Returns what is to be held from now on.
@@ -229,12 +254,12 @@ impl Parcel {
             Ok(sockets) => Ok(sockets.len()),
             Err(error) => Err(number(error)),
         };
-        self.list.sockets.push((kind, address, count));
+        self.listing.sockets.push((kind, address, count));
         self.fds.extend(found.into_iter().flatten());
     }
 
-    /// Adds the unix socket for the admin pages, behind all other descriptors. It is made once, and only where nobody but root
-    /// can put something at its path; elsewhere the child makes it by its own rights.
+    /// Adds the unix socket for the admin pages, after all other descriptors. It is created once, and only where root alone can put
+    /// something at its path; elsewhere the process creates it by its own rights.
     pub(super) fn add_admin_socket(&mut self, needs: &Needs, held: &mut Option<SocketFile>) {
         let Some(wanted) = &needs.admin_socket else {
             return;
@@ -248,13 +273,13 @@ impl Parcel {
             match bound {
                 Ok(socket) => *held = Some(socket),
                 Err(error) => {
-                    self.list.admin_socket = Some(Err(number(&error)));
+                    self.listing.admin_socket = Some(Err(number(&error)));
                     return;
                 }
             }
         }
         let listener = held.as_ref().map(|held| held.listener().try_clone());
-        self.list.admin_socket = listener.map(|listener| match listener {
+        self.listing.admin_socket = listener.map(|listener| match listener {
             Ok(listener) => {
                 self.fds.push(listener.into());
                 Ok(())
@@ -263,7 +288,7 @@ impl Parcel {
         });
     }
 
-    /// Says of each address whether it could be bound.
+    /// Notes of each address whether it could be bound.
     pub(super) fn probe(&mut self, needs: &Needs) {
         for (kind, address) in needs.addresses() {
             if kind != SocketKind::Datagrams {
@@ -274,7 +299,28 @@ impl Parcel {
     }
 }
 
-/// The paths of what is in a folder, those that are text, sorted.
+/// Opens listed files by their numbers, in order. Numbers that the listing lacks are errors.
+pub(super) fn open_listed(files: &[PathBuf], numbers: &[u32]) -> (Vec<Found>, Vec<OwnedFd>) {
+    let mut fds = Vec::new();
+    let open = |place: &u32| {
+        let Some(path) = usize::try_from(*place).ok().and_then(|at| files.get(at)) else {
+            return Found::Error(EINVAL);
+        };
+        match root_only::open(path) {
+            Ok(Some(RootOnly::File(file))) => {
+                fds.push(file.into());
+                Found::Open
+            }
+            Ok(Some(RootOnly::Folder(_))) => Found::Error(EINVAL),
+            Ok(None) => Found::Own,
+            Err(error) => Found::Error(number(&error)),
+        }
+    };
+    let found = numbers.iter().map(open).collect();
+    (found, fds)
+}
+
+/// The paths of what is in a folder, sorted, without those that are no text.
 fn paths_in(folder: &Path, names: &[OsString]) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
     paths.retain(|path| path.to_str().is_some());
@@ -286,7 +332,7 @@ fn number(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or_default()
 }
 
-/// The sockets of an address: those that are held, all of them, since clients may wait there, and as many more as there must be.
+/// The sockets of an address: all that are held, since clients may wait there, and as many more as there must be.
 fn sockets(
     kind: SocketKind,
     address: SocketAddr,
@@ -324,5 +370,6 @@ fn text(mut file: &std::fs::File) -> Vec<u8> {
     }
 }
 
-/// Bytes of datagrams that may wait, which is more than a process without rights could have.
+const EINVAL: i32 = 22;
+/// Receive buffer of a socket for datagrams, which a process without rights could not have.
 const BUFFER: usize = 4 * 1024 * 1024;

@@ -1,10 +1,9 @@
-//! What a configuration needs that takes rights of root: files to read, addresses to bind, logs to make.
+//! What a configuration needs from the supervisor: files to read, addresses to bind, logs to create.
 //!
-//! Taken from the file as it is written. What is wrong with it is said by the child, which reads all of it.
+//! Taken from the file as it is written. The serving process, which reads all of it, reports what is wrong.
 
 use std::collections::BTreeSet;
-use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use becket_config::address::Address;
@@ -12,8 +11,8 @@ use becket_config::file::File;
 use becket_config::key_source::KeySource;
 use becket_config::listener::Certificate;
 
+use super::protocol::SocketKind;
 use crate::config::{AdminSocket, worker_count};
-use crate::handover::SocketKind;
 use crate::resolver::has_ipv6;
 
 /// What a configuration needs.
@@ -37,14 +36,14 @@ pub(super) struct Needs {
 }
 
 impl Needs {
-    /// Reads it off a file whose relative paths start at `folder`. Blocks where an address is a name.
+    /// Reads it off a file whose relative paths start at `folder`. Names are not looked up.
     pub(super) fn by(file: &File, folder: &Path) -> Self {
         if file.asks_for_kernel_tls().next().is_some() {
             // Asked for by root, the kernel loads its module; nobody else could.
             becket_sys::kernel_tls::support();
         }
         let has_ipv6 = has_ipv6();
-        let addresses = |at: &Address| addresses(at, has_ipv6);
+        let addresses = |at: &Address| at.to_bind(has_ipv6).unwrap_or_default();
         let listeners = file.listener.iter();
         let binds = listeners.flat_map(|listener| &listener.bind);
         let cluster = file.cluster.as_ref();
@@ -63,7 +62,7 @@ impl Needs {
                 .collect(),
             has_tokens: shown(file).any(is_on_token),
             clients: binds.flat_map(|bind| addresses(&bind.address)).collect(),
-            // A user that is not there is said by the child.
+            // The serving process reports a user that does not exist.
             admin_socket: AdminSocket::of(&file.admin, folder).ok().flatten(),
             admin: admin.and_then(|admin| addresses(&admin.address).pop()),
             datagrams: datagrams
@@ -114,14 +113,6 @@ fn files(file: &File) -> Vec<&str> {
         files.extend(secrets.chain(keys).map(String::as_str));
     }
     files
-}
-
-fn addresses(address: &Address, has_ipv6: bool) -> Vec<SocketAddr> {
-    let found = address.expand(has_ipv6, |name| {
-        let found = (name, 0).to_socket_addrs()?.map(|found| found.ip());
-        Ok::<Vec<_>, io::Error>(found.collect())
-    });
-    found.unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What a process tells the one that replaces it: whatever the bytes are, they are read as records that are written the same, or not at all.
 
-use becket_proto::succession::{FRAME, Record, frame};
+use becket_proto::handover::{FRAME, Record, frame};
 
 /// Reads the input as frames, as far as they go, then once more with checksums that fit. Returns how many records there were.
 ///

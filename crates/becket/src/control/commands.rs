@@ -1,0 +1,67 @@
+//! Where commands come from and events go: the supervisor, or the signals of a process that has none.
+//!
+//! A process under a supervisor ignores signals: a service manager may send them to all processes of the service, and the supervisor
+//! passes them on.
+
+use std::io;
+
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::signals::Signals;
+use crate::process::link::{Link, Received};
+use crate::process::protocol::Event;
+
+/// The source of commands.
+#[derive(Debug)]
+pub struct Commands {
+    /// Taken over also where a supervisor gives the commands.
+    signals: Signals,
+    supervisor: Option<(Link, UnboundedReceiver<Received>)>,
+}
+
+impl Commands {
+    /// Begins to take commands.
+    ///
+    /// # Errors
+    /// When there is no thread for those of a supervisor.
+    pub(crate) fn new(signals: Signals, link: Option<Link>) -> io::Result<Self> {
+        let restarts = link.as_ref().map(|link| link.restarts.deaths);
+        if let Some(restarts) = restarts.filter(|it| *it > 0) {
+            tracing::warn!(restarts, "started again: the previous serving process died");
+        }
+        let listen = |link: Link| link.listen().map(|commands| (link, commands));
+        let supervisor = link.map(listen).transpose()?;
+        Ok(Self {
+            signals,
+            supervisor,
+        })
+    }
+
+    /// Waits for the next command. Nothing is lost when the future is dropped.
+    pub(crate) async fn next(&mut self) -> Received {
+        match &mut self.supervisor {
+            Some((_, commands)) => match commands.recv().await {
+                Some(received) => received,
+                // The supervisor has ended, which was the last command.
+                None => std::future::pending().await,
+            },
+            None => (self.signals.next().await, Vec::new()),
+        }
+    }
+
+    /// The way to the supervisor.
+    pub(crate) fn supervisor(&self) -> Option<&Link> {
+        self.supervisor.as_ref().map(|(link, _)| link)
+    }
+
+    /// Reports an event, if there is a supervisor.
+    pub(crate) fn report(&self, event: &Event) {
+        if let Some((link, _)) = &self.supervisor {
+            link.report(event);
+        }
+    }
+}
+
+/// Why a process without a supervisor is not replaced.
+pub(crate) const NO_SUPERVISOR: &str =
+    "this becket has no supervisor that could start another program; becket run has one";

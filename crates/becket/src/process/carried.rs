@@ -1,0 +1,193 @@
+//! What a supervisor carries over execve(2) to the program that it becomes: [`Carried`], and descriptors, in a socket on standard input.
+//!
+//! The process ID, children, descriptors and the signal mask stay by themselves. Nothing in the new program ends the service: what cannot be
+//! read is logged and done without, and if nothing can be read, the new program starts as after the death of a serving process.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use becket_sys::fd_messages;
+use becket_sys::fd_passing::InheritedListener;
+use becket_sys::process::become_program;
+use becket_sys::socket_file::SocketFile;
+use serde::{Deserialize, Serialize};
+
+use super::child::Child;
+use super::protocol::{RunAs, SocketKind, VERSION};
+use super::run::{Runner, run_as};
+use super::supervisor::{Ended, Input, Output, Standing, Supervisor};
+
+/// Environment variable that holds [`VERSION`] in a program that a supervisor became.
+pub(super) const IS_CONTINUED: &str = "BECKET_CONTINUED";
+
+/// The text. Descriptors follow in this order: one for each process, sockets, passed sockets, the admin socket.
+#[derive(Debug, Serialize, Deserialize)]
+struct Text {
+    standing: Standing,
+    /// The user that serving processes become: the configuration may be half written when the next program reads it.
+    user: Option<RunAs>,
+    processes: Vec<Carry>,
+    workers: usize,
+    asked: u64,
+    sockets: Vec<(SocketKind, SocketAddr, usize)>,
+    /// Names that the service manager gave.
+    passed: Vec<Option<String>>,
+    /// The file of the admin socket.
+    admin_socket: Option<PathBuf>,
+}
+
+/// One process.
+#[derive(Debug, Serialize, Deserialize)]
+struct Carry {
+    id: u32,
+    pid: u32,
+    /// Bytes of events that were read and not understood yet.
+    read: Vec<u8>,
+}
+
+/// What is carried over.
+#[derive(Debug)]
+pub(super) struct Carried {
+    text: Text,
+    fds: Vec<OwnedFd>,
+}
+
+impl Carried {
+    /// Collects it.
+    pub(super) fn of(runner: &Runner, standing: Standing) -> io::Result<Self> {
+        let setup = &runner.setup;
+        let mut fds = Vec::new();
+        let mut processes = Vec::new();
+        for child in &runner.children {
+            let (stream, read) = child.carry()?;
+            fds.push(stream);
+            processes.push(Carry {
+                id: child.id,
+                pid: child.pid(),
+                read,
+            });
+        }
+        let sockets = &runner.current.sockets;
+        for socket in sockets.values().flatten() {
+            fds.push(socket.try_clone()?);
+        }
+        for passed in &setup.passed {
+            fds.push(passed.listener.try_clone()?.into());
+        }
+        let admin = runner.admin_socket.as_ref();
+        let admin = admin.and_then(|socket| Some((socket.path()?.to_owned(), socket)));
+        if let Some((_, socket)) = &admin {
+            fds.push(socket.listener().try_clone()?.into());
+        }
+        let text = Text {
+            standing,
+            user: setup.identity.as_ref().map(|user| run_as(user, None, &[])),
+            processes,
+            workers: runner.current.workers,
+            asked: runner.asked,
+            sockets: sockets
+                .iter()
+                .map(|((kind, address), all)| (*kind, *address, all.len()))
+                .collect(),
+            passed: setup
+                .passed
+                .iter()
+                .map(|passed| passed.name.clone())
+                .collect(),
+            admin_socket: admin.map(|(path, _)| path),
+        };
+        Ok(Self { text, fds })
+    }
+
+    /// Reads it from standard input.
+    pub(super) fn receive() -> io::Result<Self> {
+        let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+        let received = fd_messages::receive(&stream, MOST_TEXT, MOST_FDS)?;
+        let (text, fds) = received.ok_or(io::ErrorKind::UnexpectedEof)?;
+        Ok(Self {
+            text: serde_json::from_slice(&text)?,
+            fds,
+        })
+    }
+
+    /// The user that serving processes become.
+    pub(super) fn user(&self) -> Option<&RunAs> {
+        self.text.user.as_ref()
+    }
+
+    /// Continues with it.
+    pub(super) fn resume(self, runner: &mut Runner) -> Vec<Output> {
+        let Self { text, fds } = self;
+        let mut fds = fds.into_iter();
+        let mut lost = Vec::new();
+        for Carry { id, pid, read } in text.processes {
+            let stream = fds.next().ok_or(io::ErrorKind::NotFound.into());
+            match stream.and_then(|stream| Child::adopt(id, pid, stream, read)) {
+                Ok(child) => runner.children.push(child),
+                Err(error) => lost.push((
+                    id,
+                    Ended {
+                        code: None,
+                        text: error.to_string(),
+                    },
+                )),
+            }
+        }
+        for (kind, address, count) in text.sockets {
+            runner
+                .current
+                .sockets
+                .insert((kind, address), fds.by_ref().take(count).collect());
+        }
+        for (name, socket) in text.passed.into_iter().zip(fds.by_ref()) {
+            let listener = TcpListener::from(socket);
+            runner
+                .setup
+                .passed
+                .push(InheritedListener { name, listener });
+        }
+        if let (Some(path), Some(socket)) = (text.admin_socket, fds.next()) {
+            runner.admin_socket = match SocketFile::adopt(socket, path) {
+                Ok(socket) => Some(socket),
+                Err(error) => {
+                    tracing::error!(%error, "cannot continue with the admin socket");
+                    None
+                }
+            };
+        }
+        (runner.current.workers, runner.asked) = (text.workers, text.asked);
+        runner.adopt_configuration();
+        let now = runner.now();
+        let (mut supervisor, mut outputs) = Supervisor::resume(text.standing, now);
+        for (process, ended) in lost {
+            outputs.extend(supervisor.handle(now, Input::Exited(process, ended)));
+        }
+        outputs.extend(supervisor.handle(now, Input::Tick));
+        runner.supervisor = supervisor;
+        outputs
+    }
+}
+
+/// Becomes another program. Returns where that fails: then nothing has changed.
+pub(super) fn replace(program: &Path, carried: &Carried) -> io::Error {
+    match leave(carried) {
+        Ok(stream) => become_program(program, (IS_CONTINUED, VERSION), stream),
+        Err(error) => error,
+    }
+}
+
+/// Leaves it in a socket. There is no reader before this process is another program: what the socket does not hold cannot be left.
+fn leave(carried: &Carried) -> io::Result<UnixStream> {
+    let fds: Vec<_> = carried.fds.iter().map(AsFd::as_fd).collect();
+    let (here, there) = UnixStream::pair()?;
+    fd_messages::send(&here, &serde_json::to_vec(&carried.text)?, &fds, TO_WRITE)?;
+    Ok(there)
+}
+
+const TO_WRITE: Duration = Duration::from_secs(1);
+const MOST_TEXT: usize = 16 * 1024 * 1024;
+const MOST_FDS: usize = 1024 * 1024;

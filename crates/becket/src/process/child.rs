@@ -1,0 +1,277 @@
+//! A process that the supervisor started: its handle (pidfd), the socket on which it takes commands, and what it was given.
+//!
+//! Nothing here waits. Commands that the process does not read are kept for [`PATIENCE`]. Events are read at a bounded rate, so that a
+//! process that floods costs next to nothing. The end of the process is learned from its handle, since a socket stays open as long as
+//! any process has a copy of its other end.
+
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::process::{Command as Program, ExitStatus, Stdio};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use becket_sys::fd_messages::{Incoming, Outgoing};
+use becket_sys::process::ChildProcess;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::carried::IS_CONTINUED;
+use super::protocol::{Command, Event, IS_STARTED, LONGEST_EVENT, VERSION};
+use super::supervisor::Ended;
+
+/// One such process.
+#[derive(Debug)]
+pub(super) struct Child {
+    pub(super) id: u32,
+    process: ChildProcess,
+    handle: AsyncFd<OwnedFd>,
+    stream: AsyncFd<UnixStream>,
+    incoming: Incoming,
+    outgoing: Outgoing,
+    /// Since when there have been commands that it has not read.
+    unread_since: Option<Instant>,
+    /// Bytes of events that may be read now.
+    credit: usize,
+    /// Wakes up when there is more of it, or a command is late.
+    timer: Pin<Box<Sleep>>,
+    credited: Instant,
+    is_at_end: bool,
+    /// The listings of the configuration that it loads, and of the files in which it looks for changes.
+    pub(super) listings: [Files; 2],
+}
+
+/// Number of a listing, and its files.
+pub(super) type Files = (u32, Vec<PathBuf>);
+
+/// What a process has done.
+#[derive(Debug)]
+pub(super) enum Happened {
+    Event(Event),
+    Exited(Ended),
+    Broken(String),
+    /// It has read all its commands.
+    Flushed,
+}
+
+impl Child {
+    /// Starts a program by the name that this one was called by, with a socket for its standard input.
+    pub(super) fn start(id: u32, program: &Path) -> io::Result<Self> {
+        let (process, stream) = spawn(program)?;
+        Self::of(id, process, stream, Vec::new())
+    }
+
+    /// One that the program before this one has started, with bytes of events that it has read.
+    pub(super) fn adopt(id: u32, pid: u32, stream: OwnedFd, read: Vec<u8>) -> io::Result<Self> {
+        Self::of(id, ChildProcess::of(pid)?, stream.into(), read)
+    }
+
+    #[expect(
+        deprecated,
+        reason = "the descriptors are owned, and stay open as long as they are registered"
+    )]
+    fn of(id: u32, process: ChildProcess, stream: UnixStream, read: Vec<u8>) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let handle = process.as_fd().try_clone_to_owned()?;
+        let now = Instant::now();
+        Ok(Self {
+            id,
+            handle: AsyncFd::with_interest(handle, Interest::READABLE)?,
+            process,
+            stream: AsyncFd::new(stream)?,
+            incoming: Incoming::of(read),
+            outgoing: Outgoing::default(),
+            unread_since: None,
+            credit: LONGEST_EVENT,
+            timer: Box::pin(sleep_until(now)),
+            credited: now,
+            is_at_end: false,
+            listings: Default::default(),
+        })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// The socket and bytes read from it, for a program that this one becomes.
+    pub(super) fn carry(&self) -> io::Result<(OwnedFd, Vec<u8>)> {
+        let stream = self.stream.get_ref().try_clone()?;
+        Ok((stream.into(), self.incoming.bytes().to_vec()))
+    }
+
+    pub(super) fn is_flushed(&self) -> bool {
+        self.outgoing.is_empty()
+    }
+
+    /// Sends a command as far as the process reads, and the rest later.
+    pub(super) fn send(&mut self, command: &Command, fds: Vec<OwnedFd>) {
+        let pushed = serde_json::to_vec(command).map_err(io::Error::from);
+        let pushed = pushed.and_then(|text| self.outgoing.push(&text, fds));
+        if let Err(error) = pushed {
+            tracing::error!(process = self.id, %error, "cannot send a command");
+        }
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        match self.outgoing.flush(self.stream.get_ref()) {
+            Ok(true) => self.unread_since = None,
+            Ok(false) => {
+                self.unread_since.get_or_insert_with(Instant::now);
+            }
+            // It has ended, which its handle tells.
+            Err(_) => (self.outgoing, self.unread_since) = (Outgoing::default(), None),
+        }
+    }
+
+    pub(super) fn kill(&self) {
+        if let Err(error) = self.process.kill() {
+            tracing::error!(pid = self.pid(), %error, "cannot kill a process");
+        }
+    }
+
+    /// Waits for what the process does. Nothing is lost when that is given up.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Happened> {
+        if !self.outgoing.is_empty() {
+            while let Poll::Ready(Ok(mut guard)) = self.stream.poll_write_ready(cx) {
+                match self.outgoing.flush(self.stream.get_ref()) {
+                    Ok(false) => guard.clear_ready(),
+                    Ok(true) | Err(_) => {
+                        drop(guard);
+                        self.flush();
+                        return Poll::Ready(Happened::Flushed);
+                    }
+                }
+            }
+        }
+        let has_ended = self.handle.poll_read_ready(cx).is_ready();
+        if let Poll::Ready(happened) = self.poll_event(has_ended, cx) {
+            return Poll::Ready(happened);
+        }
+        if has_ended {
+            return Poll::Ready(Happened::Exited(match self.process.try_wait() {
+                Ok(Some(status)) => ended(status),
+                Ok(None) => return Poll::Pending,
+                Err(error) => Ended {
+                    code: None,
+                    text: error.to_string(),
+                },
+            }));
+        }
+        if self
+            .unread_since
+            .is_some_and(|since| since.elapsed() >= PATIENCE)
+        {
+            self.unread_since = None;
+            return Poll::Ready(Happened::Broken("it does not read its commands".to_owned()));
+        }
+        self.wake_later(cx);
+        Poll::Pending
+    }
+
+    /// Reads until an event is whole. What a process sent before it ended is read whatever the rate.
+    fn poll_event(&mut self, has_ended: bool, cx: &mut Context<'_>) -> Poll<Happened> {
+        loop {
+            match self.incoming.take(LONGEST_EVENT) {
+                Ok(Some(text)) => {
+                    return Poll::Ready(match serde_json::from_slice(&text) {
+                        Ok(event) => Happened::Event(event),
+                        Err(error) => Happened::Broken(format!("an unknown event: {error}")),
+                    });
+                }
+                Err(_) if self.is_at_end => return Poll::Pending,
+                Err(_) => {
+                    self.is_at_end = true;
+                    return Poll::Ready(Happened::Broken("an event that is too long".to_owned()));
+                }
+                Ok(None) if self.is_at_end => return Poll::Pending,
+                Ok(None) => {}
+            }
+            self.renew_credit();
+            let most = if has_ended {
+                READ
+            } else {
+                self.credit.min(READ)
+            };
+            if most == 0 {
+                return Poll::Pending;
+            }
+            let mut guard = None;
+            if !has_ended {
+                let Poll::Ready(Ok(ready)) = self.stream.poll_read_ready(cx) else {
+                    return Poll::Pending;
+                };
+                guard = Some(ready);
+            }
+            match self.incoming.read(self.stream.get_ref(), most) {
+                Ok(0) => self.is_at_end = true,
+                Ok(count) => self.credit = self.credit.saturating_sub(count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match &mut guard {
+                    Some(guard) => guard.clear_ready(),
+                    None => return Poll::Pending,
+                },
+                Err(_) => self.is_at_end = true,
+            }
+        }
+    }
+
+    fn renew_credit(&mut self) {
+        let periods = self.credited.elapsed().as_millis() / PERIOD.as_millis();
+        if periods > 0 {
+            let more = usize::try_from(periods)
+                .unwrap_or(usize::MAX)
+                .saturating_mul(PER_PERIOD);
+            self.credit = self.credit.saturating_add(more).min(LONGEST_EVENT);
+            self.credited = Instant::now();
+        }
+    }
+
+    fn wake_later(&mut self, cx: &mut Context<'_>) {
+        let credit_at = (self.credit == 0).then(|| self.credited + PERIOD);
+        let late_at = self.unread_since.map(|since| since + PATIENCE);
+        if let Some(at) = credit_at.into_iter().chain(late_at).min() {
+            self.timer.as_mut().reset(at);
+            if self.timer.as_mut().poll(cx).is_ready() {
+                cx.waker().wake_by_ref();
+            }
+        }
+    }
+}
+
+fn ended(status: ExitStatus) -> Ended {
+    Ended {
+        code: status.code().and_then(|code| u8::try_from(code).ok()),
+        text: status.to_string(),
+    }
+}
+
+/// Starts a program as a process that waits for its first command.
+pub(super) fn spawn(program: &Path) -> io::Result<(ChildProcess, UnixStream)> {
+    let (here, there) = UnixStream::pair()?;
+    let mut words = std::env::args_os();
+    let mut command = Program::new(program);
+    command
+        .arg0(words.next().unwrap_or_else(|| NAME.into()))
+        .args(words)
+        .env(IS_STARTED, VERSION)
+        .env_remove(IS_CONTINUED)
+        .env_remove("NOTIFY_SOCKET")
+        .stdin(Stdio::from(OwnedFd::from(there)));
+    Ok((ChildProcess::start(&mut command)?, here))
+}
+
+/// The name of a program that was called by none.
+const NAME: &str = "becket";
+/// How long a process may take to read a command.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes read at a time.
+const READ: usize = 64 * 1024;
+/// A process that floods has this much read in each period; an honest one sends less.
+const PER_PERIOD: usize = 4 * 1024;
+const PERIOD: Duration = Duration::from_millis(25);

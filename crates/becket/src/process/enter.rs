@@ -1,0 +1,225 @@
+//! Which part a process of this program plays: it serves, checks, or supervises.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use becket_config::process::Log;
+use becket_sys::fd_messages;
+use becket_sys::fd_passing::{InheritedListener, inherited_listeners};
+use becket_sys::identity::Identity;
+use becket_sys::notify::Notifier;
+use becket_sys::{privileges, rlimit, root_only};
+
+use super::carried::{Carried, IS_CONTINUED};
+use super::child;
+use super::given::Given;
+use super::link::{self, Link};
+use super::needs::Needs;
+use super::protocol::{Command, Event, IS_STARTED, LONGEST_EVENT, Restarts, RunAs, Start, VERSION};
+use super::resources::{Offer, Seen, open_listed};
+use super::run::{Runner, Setup, chroot, run_as};
+use crate::control::signals::Signals;
+use crate::files::Files;
+use crate::log;
+use crate::prepare::source::Source;
+
+/// What this process is.
+#[derive(Debug)]
+pub enum Role {
+    /// It serves or checks, with what it was given, and with the way to a supervisor if it has one.
+    Serves(Given, Option<Link>),
+    /// It has supervised, and ends.
+    Ended(ExitCode),
+}
+
+/// What the program was called for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// To serve.
+    Run,
+    /// To check the configuration.
+    Check,
+}
+
+/// Becomes what this process is to be: a supervisor until the end, or the process that does the work. Call it before threads are
+/// started.
+///
+/// # Errors
+/// What the system refuses.
+pub fn enter(source: &Source, task: Task) -> io::Result<Role> {
+    if is(IS_STARTED)? {
+        let (link, given) = link::begin()?;
+        return Ok(Role::Serves(given, Some(link)));
+    }
+    let is_continued = continues_supervisor();
+    let passed = inherited_listeners()?;
+    let seen = Seen::by(source, privileges::is_root());
+    if task == Task::Run {
+        return supervise(source, &seen, passed, is_continued).map(Role::Ended);
+    }
+    match identity(&seen) {
+        Some(identity) => {
+            raise_open_files();
+            check(source, &seen, &identity).map(Role::Ended)
+        }
+        None => Ok(Role::Serves(Given::passed(passed), None)),
+    }
+}
+
+/// Returns whether this process continues what another has begun: a supervisor started it, or it was a supervisor of another program.
+pub fn continues() -> bool {
+    std::env::var_os(IS_STARTED).is_some() || continues_supervisor()
+}
+
+fn continues_supervisor() -> bool {
+    std::env::var_os(IS_CONTINUED).is_some()
+}
+
+/// Whether the environment says so, for this version.
+fn is(name: &str) -> io::Result<bool> {
+    match std::env::var_os(name) {
+        None => Ok(false),
+        Some(version) if version == VERSION => Ok(true),
+        Some(_) => {
+            let text = "this program cannot replace the running becket, whose version is too different: restart it";
+            Err(io::Error::new(io::ErrorKind::Unsupported, text))
+        }
+    }
+}
+
+/// The user that root is to become, where it is another. One that does not exist is reported with everything else that is wrong.
+fn identity(seen: &Seen) -> Option<Identity> {
+    let process = &seen.file.process;
+    let user = process.user.as_deref().filter(|_| privileges::is_root())?;
+    let found = Identity::find(user, process.group.as_deref());
+    found.ok().filter(|identity| identity.uid != 0)
+}
+
+/// For sockets and files that are passed on. A serving process needs as many.
+fn raise_open_files() {
+    if let Err(error) = rlimit::raise_open_files(rlimit::most_open_files()) {
+        log::say(&format!("becket: {error}"));
+    }
+}
+
+/// Has a process check the configuration as one that serves would find it.
+fn check(source: &Source, seen: &Seen, identity: &Identity) -> io::Result<ExitCode> {
+    let needs = Needs::by(&seen.file, &source.folder());
+    let gives = |path: &&PathBuf| seen.is_roots && root_only::gives(path).unwrap_or(false);
+    let logs = needs.logs.iter().filter(gives).cloned().collect();
+    let chroot = chroot(seen, source);
+    let mut offer = Offer::of_files(source, seen, &needs);
+    offer.listing.is_all = chroot.is_some();
+    offer.listing.logs = logs;
+    offer.probe(&needs);
+    let files: Vec<PathBuf> = offer
+        .listing
+        .files
+        .iter()
+        .map(|(path, _)| path.clone())
+        .collect();
+    let (process, stream) = child::spawn(Path::new("/proc/self/exe"))?;
+    let start = Start {
+        supervisor: std::process::id(),
+        user: Some(run_as(identity, chroot, &[])),
+        restarts: Restarts::default(),
+        replaces: false,
+        listing: offer.listing,
+    };
+    send(&stream, &Command::Start(start), offer.fds)?;
+    // Until it ends, it asks for files.
+    while let Some((text, _)) = fd_messages::receive(&stream, LONGEST_EVENT, 0)? {
+        if let Event::Open { files: numbers, .. } = serde_json::from_slice(&text)? {
+            let (found, fds) = open_listed(&files, &numbers);
+            send(&stream, &Command::Opened(found), fds)?;
+        }
+    }
+    let status = process.wait()?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+fn send(stream: &UnixStream, command: &Command, fds: Vec<OwnedFd>) -> io::Result<()> {
+    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    fd_messages::send(stream, &serde_json::to_vec(command)?, &fds, PATIENCE)
+}
+
+/// Supervises. Where the program before this one was the supervisor, nothing that it left ends the service.
+fn supervise(
+    source: &Source,
+    seen: &Seen,
+    passed: Vec<InheritedListener>,
+    is_continued: bool,
+) -> io::Result<ExitCode> {
+    // A serving process under foreign control may be of the same user.
+    privileges::forbid_tracing()?;
+    let logging = start_log(seen)?;
+    let carried = is_continued.then(Carried::receive).transpose();
+    let carried = carried.inspect_err(|error| {
+        tracing::error!(%error, "cannot read what the previous program left; starting a new serving process");
+    });
+    let carried = carried.ok().flatten();
+    let user = carried.as_ref().and_then(Carried::user);
+    let identity = user.map(RunAs::identity).or_else(|| identity(seen));
+    raise_open_files();
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build()?;
+    runtime.block_on(async {
+        let setup = Setup {
+            source: source.clone(),
+            identity,
+            program: program().unwrap_or_else(|_| PathBuf::from("/proc/self/exe")),
+            passed,
+            notifier: Notifier::from_env().unwrap_or_else(|error| {
+                tracing::error!(%error, "cannot notify the service manager");
+                None
+            }),
+        };
+        let signals = Signals::listen()?;
+        let mut runner = Runner::new(setup, logging);
+        let first = match carried {
+            Some(carried) => carried.resume(&mut runner),
+            None if is_continued => runner.supervisor.recover(),
+            None => runner.supervisor.begin(),
+        };
+        if is_continued {
+            // Signals that came while one program replaced the other.
+            signals.release()?;
+        }
+        Ok(runner.run(first, signals).await)
+    })
+}
+
+/// The supervisor logs to standard error or syslog, as the configuration says. A level that is wrong is reported by the serving process.
+fn start_log(seen: &Seen) -> io::Result<log::Logging> {
+    let (file, level) = (&seen.file.log, &seen.file.log.level);
+    let log = Log {
+        level: log::check_level(level).map_or_else(|_| "info".to_owned(), |()| level.clone()),
+        format: file.format,
+        syslog: file.syslog.clone(),
+        syslog_facility: file.syslog_facility,
+        syslog_tag: file.syslog_tag.clone(),
+        ..Log::default()
+    };
+    let logging = log::install(&log, &Files::default()).map_err(io::Error::other)?;
+    logging.start().map_err(io::Error::other)?;
+    Ok(logging)
+}
+
+/// Where this program is: as it was called, where that is a whole path, since a link may lead to another program by the time of an
+/// upgrade; otherwise where it lay when it was started.
+fn program() -> io::Result<PathBuf> {
+    let called = std::env::args_os().next().unwrap_or_default();
+    let called = Path::new(&called);
+    if called.is_absolute() && std::fs::exists(called)? {
+        return Ok(called.to_owned());
+    }
+    std::env::current_exe()
+}
+
+/// How long a process that checks may take to read.
+const PATIENCE: Duration = Duration::from_secs(30);

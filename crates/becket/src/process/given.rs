@@ -1,0 +1,159 @@
+//! What a process has from its supervisor: files that it may have opened, and bound sockets.
+//!
+//! Without a supervisor [`Given`] is empty, or has what the service manager passed, and the process opens and binds by its own rights.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use becket_sys::fd_passing::InheritedListener;
+
+use super::link::Opener;
+use super::protocol::{Listed, Listing, SocketKind};
+use crate::files::{FileAt, Files};
+
+/// What a process was given to start or reload with.
+#[derive(Debug, Default)]
+pub struct Given {
+    /// What the configuration names.
+    pub files: Files,
+    /// What is bound for it.
+    pub sockets: BoundSockets,
+    /// The unix socket for the admin pages, where the parent made it.
+    pub admin_socket: Option<io::Result<OwnedFd>>,
+    /// Logs that root would make, where there is only a check.
+    pub logs: Vec<PathBuf>,
+    /// Reloads that this process had asked for when these were opened.
+    pub(crate) asked: u64,
+}
+
+impl Given {
+    /// Sorts the descriptors that came with a listing.
+    ///
+    /// # Errors
+    /// When there are not as many as the listing says.
+    pub(crate) fn new(
+        listing: Listing,
+        fds: Vec<OwnedFd>,
+        opener: &Arc<Opener>,
+    ) -> io::Result<Self> {
+        let mut fds = fds.into_iter();
+        let mut next = || fds.next().ok_or(io::ErrorKind::InvalidData);
+        let files = listing
+            .files
+            .into_iter()
+            .enumerate()
+            .map(|(number, (path, listed))| {
+                let at = match listed {
+                    Listed::File => FileAt::Listed(number as u32),
+                    Listed::Folder(paths) => FileAt::Folder(paths),
+                    Listed::Error(error) => FileAt::Error(error),
+                };
+                (path, at)
+            });
+        let files = Files::new(files.collect(), listing.is_all);
+        let files = files.opened_by(Arc::clone(opener), listing.number);
+        let mut sockets = BTreeMap::new();
+        for (kind, address, count) in listing.sockets {
+            let found = match count {
+                Ok(count) => Ok((0..count).map(|_| next()).collect::<Result<_, _>>()?),
+                Err(error) => Err(error),
+            };
+            sockets.insert((kind, address), found);
+        }
+        let admin_socket = match listing.admin_socket {
+            Some(Ok(())) => Some(Ok(next()?)),
+            Some(Err(error)) => Some(Err(io::Error::from_raw_os_error(error))),
+            None => None,
+        };
+        Ok(Self {
+            files,
+            sockets: BoundSockets {
+                sockets,
+                listen_later: false,
+            },
+            admin_socket,
+            logs: listing.logs,
+            asked: listing.asked,
+        })
+    }
+
+    /// Takes what the service manager passed to this process.
+    pub(crate) fn passed(listeners: Vec<InheritedListener>) -> Self {
+        let mut sockets = BTreeMap::new();
+        for passed in listeners {
+            if let Ok(address) = passed.listener.local_addr() {
+                sockets.insert(
+                    (SocketKind::Passed, address),
+                    Ok(vec![passed.listener.into()]),
+                );
+            }
+        }
+        Self {
+            sockets: BoundSockets {
+                sockets,
+                listen_later: false,
+            },
+            ..Self::default()
+        }
+    }
+}
+
+/// Sockets by what they are for and where they are bound, each to be taken once.
+#[derive(Debug, Default)]
+pub struct BoundSockets {
+    sockets: BTreeMap<(SocketKind, SocketAddr), Result<Vec<OwnedFd>, i32>>,
+    /// Another process serves still: a socket that does not listen yet is not to begin before that has ended.
+    pub(crate) listen_later: bool,
+}
+
+impl BoundSockets {
+    /// Takes the sockets of an address; nothing where none was handed over, and this process binds for itself.
+    pub(crate) fn take(
+        &mut self,
+        kind: SocketKind,
+        address: SocketAddr,
+    ) -> Option<io::Result<Vec<OwnedFd>>> {
+        let found = self.sockets.remove(&(kind, address))?;
+        Some(found.map_err(io::Error::from_raw_os_error))
+    }
+
+    /// Takes the one socket of an address.
+    pub(crate) fn take_one(
+        &mut self,
+        kind: SocketKind,
+        address: SocketAddr,
+    ) -> Option<io::Result<OwnedFd>> {
+        let found = self.take(kind, address)?;
+        found.map(|mut sockets| sockets.pop()).transpose()
+    }
+
+    /// Takes the socket for datagrams of an address.
+    pub(crate) fn take_datagrams(&mut self, address: SocketAddr) -> Option<io::Result<UdpSocket>> {
+        let found = self.take_one(SocketKind::Datagrams, address)?;
+        Some(found.map(UdpSocket::from))
+    }
+
+    /// Whether an address could be bound; nothing where nobody has tried.
+    pub(crate) fn probed(&self, address: SocketAddr) -> Option<io::Result<()>> {
+        let tried =
+            [SocketKind::Clients, SocketKind::Admin].map(|kind| self.sockets.get(&(kind, address)));
+        let found = tried.into_iter().flatten().next()?;
+        Some(match found {
+            Ok(_) => Ok(()),
+            Err(error) => Err(io::Error::from_raw_os_error(*error)),
+        })
+    }
+
+    /// Addresses of sockets that the service manager passed and nobody took.
+    pub(crate) fn unused(&self) -> impl Iterator<Item = SocketAddr> {
+        let passed = self
+            .sockets
+            .keys()
+            .filter(|(kind, _)| *kind == SocketKind::Passed);
+        passed.map(|(_, address)| *address)
+    }
+}

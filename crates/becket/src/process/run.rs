@@ -1,0 +1,541 @@
+//! The supervisor's process: waits for signals, files and its processes, and carries out what [`Supervisor`] decides.
+//!
+//! It is one thread, and the one for its log. It waits for a disk at most: what it sends is kept until it is read, the log drops lines that
+//! cannot be written, and no name is looked up. It reads the configuration, but no byte of a peer.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::task::Poll;
+use std::time::Duration;
+
+use becket_sys::fd_passing::InheritedListener;
+use becket_sys::identity::Identity;
+use becket_sys::notify::{self, Notifier};
+use becket_sys::socket_file::SocketFile;
+use becket_sys::{privileges, root_only};
+use tokio::time::{Instant, sleep_until};
+
+use super::carried::{Carried, replace};
+use super::child::{Child, Happened};
+use super::needs::Needs;
+use super::protocol::{Command, Event, Listed, MOST_OPENED, RunAs, SocketKind, Start, Times};
+use super::resources::{Holdings, Offer, Seen, open_listed};
+use super::supervisor::{Input, Notice, Output, Supervisor};
+use crate::control::signals::Signals;
+use crate::log::{Logging, PATIENCE};
+use crate::pid_file::PidFile;
+use crate::prepare::source::Source;
+use crate::watch::{Places, Watch};
+
+/// The supervisor, and everything that it has.
+pub(super) struct Runner {
+    pub(super) supervisor: Supervisor,
+    pub(super) children: Vec<Child>,
+    pub(super) setup: Setup,
+    pub(super) logging: Logging,
+    /// Sockets and files of the configuration that is in use.
+    pub(super) current: Holdings,
+    /// Those of configurations that processes load, by process.
+    pub(super) offered: Vec<(u32, Holdings)>,
+    /// For the admin pages, from the first start to the end.
+    pub(super) admin_socket: Option<SocketFile>,
+    pub(super) pid_file: Option<PidFile>,
+    pub(super) watch: Watch,
+    /// Reloads that the serving process has asked for.
+    pub(super) asked: u64,
+    /// This process is to become the program of the serving process.
+    pub(super) is_replaced: bool,
+    /// Signals that came while this process was about to become another program.
+    queued: VecDeque<Command>,
+    last_listing: u32,
+    /// What times are counted from.
+    origin: Instant,
+}
+
+/// What does not change while this process runs.
+pub(super) struct Setup {
+    pub(super) source: Source,
+    /// The user that serving processes become; absent where there are no rights to give up.
+    pub(super) identity: Option<Identity>,
+    /// The program that an upgrade starts.
+    pub(super) program: PathBuf,
+    /// Sockets that the service manager passed.
+    pub(super) passed: Vec<InheritedListener>,
+    pub(super) notifier: Option<Notifier>,
+}
+
+impl Runner {
+    pub(super) fn new(setup: Setup, logging: Logging) -> Self {
+        Self {
+            supervisor: Supervisor::default(),
+            children: Vec::new(),
+            setup,
+            logging,
+            current: Holdings::default(),
+            offered: Vec::new(),
+            admin_socket: None,
+            pid_file: None,
+            watch: Watch::default(),
+            asked: 0,
+            is_replaced: false,
+            queued: VecDeque::new(),
+            last_listing: 0,
+            origin: Instant::now(),
+        }
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    /// Supervises until the end. The first outputs are those of a start, or of another program's supervisor that continues.
+    pub(super) async fn run(mut self, first: Vec<Output>, mut signals: Signals) -> ExitCode {
+        let mut outputs = first;
+        loop {
+            if let Some(code) = self.carry_out(outputs) {
+                return ExitCode::from(code);
+            }
+            let input = match self.become_program(&mut signals).await {
+                Some(input) => input,
+                None => self.next(&mut signals).await,
+            };
+            outputs = self.handle(input);
+        }
+    }
+
+    /// Waits for the next thing that happens. What processes report counts before what is late: this process may not have run for a
+    /// while.
+    async fn next(&mut self, signals: &mut Signals) -> Input {
+        if let Some(command) = self.queued.pop_front() {
+            return Input::Asked(command);
+        }
+        let deadline = self.supervisor.deadline();
+        let deadline = deadline.map(|deadline| self.origin + deadline);
+        loop {
+            let children = &mut self.children;
+            let happened = poll_fn(|cx| {
+                for child in &mut *children {
+                    if let Poll::Ready(happened) = child.poll(cx) {
+                        return Poll::Ready((child.id, happened));
+                    }
+                }
+                Poll::Pending
+            });
+            let (process, happened) = tokio::select! {
+                biased;
+                happened = happened => happened,
+                command = signals.next() => return Input::Asked(command),
+                () = at(deadline) => return Input::Tick,
+                () = self.watch.settled() => return Input::FilesChanged,
+            };
+            match happened {
+                Happened::Event(Event::Open { listing, files }) => {
+                    return self.open(process, listing, &files);
+                }
+                Happened::Event(event) => return Input::Event(process, event),
+                Happened::Broken(fault) => return Input::Broken(process, fault),
+                Happened::Exited(ended) => {
+                    self.children.retain(|child| child.id != process);
+                    return Input::Exited(process, ended);
+                }
+                Happened::Flushed if self.is_replaced => return Input::Tick,
+                Happened::Flushed => {}
+            }
+        }
+    }
+
+    /// Opens listed files for a process.
+    fn open(&mut self, process: u32, listing: u32, numbers: &[u32]) -> Input {
+        let Some(child) = self.child(process) else {
+            return Input::Tick;
+        };
+        if numbers.len() > MOST_OPENED {
+            return Input::Broken(process, "too many files at a time".to_owned());
+        }
+        let mut listings = child.listings.iter();
+        // Without files, where the listing is of an earlier configuration.
+        let files = listings.find(|(number, _)| *number == listing);
+        let (found, fds) = open_listed(files.map_or(&[], |(_, files)| files), numbers);
+        child.send(&Command::Opened(found), fds);
+        Input::Event(process, Event::Loading)
+    }
+
+    fn handle(&mut self, input: Input) -> Vec<Output> {
+        let is_serving = |process: &u32| self.supervisor.serving() == Some(*process);
+        match &input {
+            Input::Event(process, Event::AskReload) if is_serving(process) => self.asked += 1,
+            // A log outside of the chroot stays the file that the process has.
+            Input::Asked(Command::Reopen) => {
+                let chroot = self.current.chroot.as_ref();
+                self.give_logs(|log| chroot.is_none_or(|at| log.starts_with(at)));
+            }
+            _ => {}
+        }
+        let now = self.now();
+        self.supervisor.handle(now, input)
+    }
+
+    /// Carries out what was decided, and what follows from that. Returns the exit code when this is the end.
+    fn carry_out(&mut self, outputs: Vec<Output>) -> Option<u8> {
+        let mut outputs = VecDeque::from(outputs);
+        while let Some(output) = outputs.pop_front() {
+            let input = match output {
+                Output::Start {
+                    process,
+                    is_new,
+                    replaces,
+                } => {
+                    let started = self.start(process, is_new, replaces);
+                    Some(Input::Started(
+                        process,
+                        started.map_err(|error| error.to_string()),
+                    ))
+                }
+                Output::Reload(process) => Some(Input::Offered(process, self.reload(process))),
+                Output::Exit(code) => return Some(code),
+                output => {
+                    self.carry_out_simple(output);
+                    None
+                }
+            };
+            if let Some(input) = input {
+                // Before what was decided earlier: a command goes to a process that was started.
+                for output in self.handle(input).into_iter().rev() {
+                    outputs.push_front(output);
+                }
+            }
+        }
+        None
+    }
+
+    fn carry_out_simple(&mut self, output: Output) {
+        match output {
+            Output::Send(process, command) => self.send(process, &command),
+            Output::Yield(process, next) => {
+                let offered = self.offered.iter().find(|(of, _)| *of == next);
+                let addresses = offered.map(|(_, offered)| offered.addresses(&self.setup.passed));
+                self.send(
+                    process,
+                    &Command::Yield(next, addresses.unwrap_or_default()),
+                );
+            }
+            Output::Renew(process) => self.renew(process),
+            Output::Watch if self.current.keys.watch => self.watch.note(),
+            Output::Watch => self.watch.stop(),
+            Output::Commit(process) => self.commit(process),
+            Output::Discard(process) => self.offered.retain(|(of, _)| *of != process),
+            Output::Release => self.release(),
+            Output::Kill(process) => {
+                if let Some(child) = self.child(process) {
+                    child.kill();
+                }
+            }
+            Output::Notify(notice) => self.notify(notice),
+            Output::Replace => self.is_replaced = true,
+            Output::Start { .. } | Output::Reload(_) | Output::Exit(_) => {}
+        }
+    }
+
+    fn child(&mut self, process: u32) -> Option<&mut Child> {
+        self.children.iter_mut().find(|child| child.id == process)
+    }
+
+    fn send(&mut self, process: u32, command: &Command) {
+        if let Some(child) = self.child(process) {
+            child.send(command, Vec::new());
+        }
+    }
+
+    /// Starts a process with what the configuration needs now.
+    fn start(&mut self, process: u32, is_new: bool, replaces: Option<u32>) -> io::Result<Times> {
+        let own = PathBuf::from("/proc/self/exe");
+        let program = if is_new {
+            self.setup.program.clone()
+        } else {
+            own
+        };
+        if is_new && privileges::is_root() && !root_only::is_program(&program)? {
+            let text = format!(
+                "{}: others than root can change this program, or the way to it",
+                program.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        if replaces.is_none() {
+            // A new socket each time: what a process asked of its own, such as a multicast group, stays with it.
+            let sockets = &mut self.current.sockets;
+            sockets.retain(|(kind, _), _| *kind != SocketKind::Datagrams);
+        }
+        let (seen, needs) = self.look();
+        let times = times(&seen);
+        let (mut offer, holdings) = self.offer(&seen, &needs, self.chroot(&seen));
+        let mut child = Child::start(process, &program).map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", program.display()))
+        })?;
+        tracing::info!(process, pid = child.pid(), program = %program.display(), "process started");
+        let mut restarts = self.supervisor.restarts();
+        if let Some(old) = replaces {
+            let (here, there) = UnixStream::pair()?;
+            offer.fds.push(there.into());
+            restarts.upgrades += 1;
+            if let Some(old) = self.child(old) {
+                old.send(&Command::Upgrade, vec![here.into()]);
+            }
+        }
+        let user = self.setup.identity.as_ref();
+        let start = Start {
+            supervisor: std::process::id(),
+            user: user.map(|user| run_as(user, holdings.chroot.clone(), &needs.logs)),
+            restarts,
+            replaces: replaces.is_some(),
+            listing: offer.listing,
+        };
+        child.listings[0] = (start.listing.number, paths(&start.listing.files));
+        child.send(&Command::Start(start), offer.fds);
+        self.children.push(child);
+        self.offered.push((process, holdings));
+        if replaces.is_none() {
+            self.asked = 0;
+        }
+        Ok(times)
+    }
+
+    /// Has a process load the configuration as it is now.
+    fn reload(&mut self, process: u32) -> Times {
+        let (seen, mut needs) = self.look();
+        needs.workers = self.current.workers;
+        let (mut offer, holdings) = self.offer(&seen, &needs, self.current.chroot.clone());
+        offer.listing.asked = self.asked;
+        let paths = paths(&offer.listing.files);
+        let number = offer.listing.number;
+        self.offered.push((process, holdings));
+        if let Some(child) = self.child(process) {
+            child.listings[0] = (number, paths);
+            child.send(&Command::Reload(Some(offer.listing)), offer.fds);
+        }
+        times(&seen)
+    }
+
+    /// Has a process look for changes in the files of its configuration, and watches those that root alone can change.
+    fn renew(&mut self, process: u32) {
+        let watched = self.current.watched.iter();
+        let watched: Vec<PathBuf> = watched.filter(|path| is_roots(path)).cloned().collect();
+        if !watched.is_empty() {
+            self.watch.over(Places::of(&watched), &self.current.keys);
+        }
+        let mut offer = Offer::default();
+        offer.list_all(&self.current.watched);
+        offer.listing.is_all = self.current.chroot.is_some();
+        offer.listing.number = self.listing_number();
+        let listing = (offer.listing.number, paths(&offer.listing.files));
+        if let Some(child) = self.child(process) {
+            child.listings[1] = listing;
+            child.send(&Command::Renew(offer.listing), Vec::new());
+        }
+    }
+
+    /// The configuration as it is now, and what it needs.
+    fn look(&self) -> (Seen, Needs) {
+        let source = &self.setup.source;
+        let seen = Seen::by(source, self.setup.identity.is_some());
+        let needs = Needs::by(&seen.file, &source.folder());
+        (seen, needs)
+    }
+
+    /// The folder that is to be the file system of a process. Only root can make it so.
+    fn chroot(&self, seen: &Seen) -> Option<PathBuf> {
+        let found = chroot(seen, &self.setup.source);
+        found.filter(|_| self.setup.identity.is_some())
+    }
+
+    /// Lists, binds and opens what is needed.
+    fn offer(&mut self, seen: &Seen, needs: &Needs, chroot: Option<PathBuf>) -> (Offer, Holdings) {
+        let logs = if seen.is_roots {
+            needs.logs.clone()
+        } else {
+            Vec::new()
+        };
+        self.current.logs.clone_from(&logs);
+        self.give_logs(|_| true);
+        let mut offer = Offer::of_files(&self.setup.source, seen, needs);
+        offer.listing.number = self.listing_number();
+        offer.listing.is_all = chroot.is_some();
+        let sockets = offer.bind(needs, &self.current.sockets, &self.setup.passed);
+        if self.setup.identity.is_some() {
+            offer.add_admin_socket(needs, &mut self.admin_socket);
+        }
+        let watched = needs.watched.iter().filter(|_| seen.is_roots);
+        let holdings = Holdings {
+            sockets,
+            workers: needs.workers,
+            chroot,
+            logs,
+            watched: watched.cloned().collect(),
+            keys: seen.file.process.clone(),
+        };
+        (offer, holdings)
+    }
+
+    fn listing_number(&mut self) -> u32 {
+        self.last_listing = self.last_listing.wrapping_add(1);
+        self.last_listing
+    }
+
+    fn commit(&mut self, process: u32) {
+        if let Some(at) = self.offered.iter().position(|(of, _)| *of == process) {
+            self.current = self.offered.remove(at).1;
+        }
+        if self.pid_file.is_none() {
+            self.write_pid();
+        }
+    }
+
+    /// Continues with what the configuration says now, for a process that serves already.
+    pub(super) fn adopt_configuration(&mut self) {
+        let (seen, needs) = self.look();
+        self.current.chroot = self.chroot(&seen);
+        if seen.is_roots {
+            self.current.logs = needs.logs;
+            self.current.watched = needs.watched;
+        }
+        self.current.keys = seen.file.process;
+        self.write_pid();
+    }
+
+    /// Writes the number of this process, which takes signals, to a file. As root only where root alone can change its path.
+    fn write_pid(&mut self) {
+        let (seen, _) = self.look();
+        if self.setup.identity.is_some() && !seen.is_roots {
+            if seen.file.process.pid_file.is_some() {
+                tracing::warn!("pid file not written: others than root can change its path");
+            }
+            return;
+        }
+        match PidFile::of(&seen.file.process, &self.setup.source.folder()) {
+            Ok(file) => self.pid_file = file,
+            Err(error) => tracing::error!(%error, "cannot write the pid file"),
+        }
+    }
+
+    /// Creates log files for the user where only root can.
+    fn give_logs(&self, which: impl Fn(&&PathBuf) -> bool) {
+        let Some(identity) = &self.setup.identity else {
+            return;
+        };
+        for path in self.current.logs.iter().filter(which) {
+            if let Err(error) = root_only::give(path, identity) {
+                tracing::warn!(path = %path.display(), %error, "cannot create a log file");
+            }
+        }
+    }
+
+    /// Drops the sockets, so that they close when the serving process closes them.
+    fn release(&mut self) {
+        self.current.sockets.clear();
+        self.offered.clear();
+        self.setup.passed.clear();
+        if let Some(Err(error)) = self.admin_socket.as_ref().map(SocketFile::give_way) {
+            tracing::warn!(%error, "the admin socket stays until the end");
+        }
+    }
+
+    fn notify(&self, notice: Notice) {
+        use notify::Notice as Told;
+        let notices: &[Told<'_>] = match notice {
+            Notice::Ready => &[Told::Ready, Told::Status("serving")],
+            Notice::ReloadRefused => &[Told::Ready, Told::Status(Told::REFUSED)],
+            Notice::ReloadLate => &[
+                Told::Ready,
+                Told::Status("serving; a reload is not answered, the log says more"),
+            ],
+            Notice::UpgradeRefused => &[
+                Told::Ready,
+                Told::Status("serving; the last upgrade failed, the log says why"),
+            ],
+            Notice::Reloading => &[Told::Reloading],
+            Notice::Stopping => &[Told::Stopping],
+            Notice::Alive => &[Told::Watchdog],
+        };
+        if let Some(notifier) = &self.setup.notifier
+            && let Err(error) = notifier.send(notices)
+        {
+            tracing::debug!(%error, "cannot notify the service manager");
+        }
+    }
+
+    /// Becomes the program of the serving process, once nothing is under way. Returns what came in between, or why that failed.
+    async fn become_program(&mut self, signals: &mut Signals) -> Option<Input> {
+        if !self.is_replaced || !self.children.iter().all(Child::is_flushed) {
+            return None;
+        }
+        self.is_replaced = false;
+        let standing = self.supervisor.standing(self.now())?;
+        match signals.hold().await {
+            Ok(commands) if commands.is_empty() => {}
+            Ok(commands) => {
+                self.is_replaced = true;
+                self.queued = commands.into();
+                return None;
+            }
+            Err(error) => return Some(Input::NotReplaced(error.to_string())),
+        }
+        self.logging.flush(PATIENCE);
+        let carried = Carried::of(self, standing);
+        let error = match carried {
+            Ok(carried) => replace(&self.setup.program, &carried),
+            Err(error) => error,
+        };
+        if let Err(error) = signals.release() {
+            tracing::error!(%error, "cannot take signals");
+        }
+        Some(Input::NotReplaced(error.to_string()))
+    }
+}
+
+/// Sleeps until then, or for ever.
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn times(seen: &Seen) -> Times {
+    let timeouts = &seen.file.timeouts;
+    Times {
+        drain: timeouts.drain,
+        upgrade: timeouts.upgrade,
+    }
+}
+
+fn paths(files: &[(PathBuf, Listed)]) -> Vec<PathBuf> {
+    files.iter().map(|(path, _)| path.clone()).collect()
+}
+
+/// The folder that is to be the file system of a process.
+pub(super) fn chroot(seen: &Seen, source: &Source) -> Option<PathBuf> {
+    let folder = seen.file.process.chroot.as_ref()?;
+    Some(source.folder().join(folder))
+}
+
+/// The user that a process becomes, with those of its logs that it does not find in its chroot.
+pub(super) fn run_as(identity: &Identity, chroot: Option<PathBuf>, logs: &[PathBuf]) -> RunAs {
+    let is_outside = |log: &&PathBuf| chroot.as_ref().is_some_and(|at| !log.starts_with(at));
+    RunAs {
+        logs: logs.iter().filter(is_outside).cloned().collect(),
+        chroot,
+        uid: identity.uid,
+        gid: identity.gid,
+        groups: identity.groups.clone(),
+    }
+}
+
+/// Whether root alone can change where a path leads to, as far as it exists.
+fn is_roots(path: &std::path::Path) -> bool {
+    let mut found = path.ancestors().map(root_only::is_roots);
+    found.find_map(Result::ok).unwrap_or(false)
+}

@@ -1,0 +1,471 @@
+//! The supervisor against processes that do what they like: killed, stopped or silent at any time, commands that overlap, and programs
+//! that follow each other. A failure prints its seed.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use fastrand::Rng;
+
+use super::*;
+
+/// A process as the supervisor's commands and chance make it.
+#[derive(Debug, Default)]
+struct Fake {
+    is_alive: bool,
+    is_stopped: bool,
+    accepts: bool,
+    has_served: bool,
+    ends: bool,
+    code: u8,
+    commands: VecDeque<Command>,
+    events: VecDeque<Event>,
+    /// Configurations that it was given and not yet answered for.
+    offers: u32,
+    /// It has reported what is not so.
+    lies: bool,
+}
+
+#[derive(Debug)]
+struct World {
+    supervisor: Supervisor,
+    rng: Rng,
+    now: Duration,
+    processes: BTreeMap<u32, Fake>,
+    /// Upgrades under way: the old process waits for one outcome.
+    awaited: BTreeMap<u32, u32>,
+    exit: Option<u8>,
+    replaces: bool,
+    drains: bool,
+    /// Starts may fail.
+    fails: bool,
+    last: String,
+}
+
+const TIMES: Times = Times {
+    drain: Duration::from_secs(30),
+    upgrade: Duration::from_secs(20),
+};
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut world = Self {
+            supervisor: Supervisor::default(),
+            rng: Rng::with_seed(seed),
+            now: Duration::from_secs(1),
+            processes: BTreeMap::new(),
+            awaited: BTreeMap::new(),
+            exit: None,
+            replaces: false,
+            drains: false,
+            fails: false,
+            last: String::new(),
+        };
+        let outputs = world.supervisor.begin();
+        world.carry_out(outputs);
+        // The first start succeeds: a failure of it is the end, which has a test of its own.
+        world.settle();
+        assert_eq!(world.accepting(), 1);
+        world.fails = true;
+        world
+    }
+
+    fn handle(&mut self, input: Input) {
+        if self.exit.is_none() {
+            self.last = format!("{input:?}");
+            let outputs = self.supervisor.handle(self.now, input);
+            self.carry_out(outputs);
+        }
+    }
+
+    fn carry_out(&mut self, outputs: Vec<Output>) {
+        for output in outputs {
+            assert!(self.exit.is_none(), "{output:?} after the end");
+            match output {
+                Output::Start {
+                    process,
+                    is_new,
+                    replaces,
+                } => {
+                    assert_eq!(is_new, replaces.is_some());
+                    if self.fails && self.rng.u8(..) == 0 {
+                        self.handle(Input::Started(process, Err("no memory".to_owned())));
+                        continue;
+                    }
+                    let fake = Fake {
+                        is_alive: true,
+                        offers: 1,
+                        ..Fake::default()
+                    };
+                    assert!(
+                        self.processes.insert(process, fake).is_none(),
+                        "a number twice"
+                    );
+                    if let Some(old) = replaces {
+                        *self.awaited.entry(old).or_default() += 1;
+                    }
+                    self.handle(Input::Started(process, Ok(TIMES)));
+                }
+                Output::Reload(process) => {
+                    self.processes.get_mut(&process).unwrap().offers += 1;
+                    self.command(process, Command::Reload(None));
+                    self.handle(Input::Offered(process, TIMES));
+                }
+                Output::Renew(process) => self.command(process, Command::Renew(Default::default())),
+                Output::Yield(process, next) => {
+                    self.command(process, Command::Yield(next, Vec::new()))
+                }
+                Output::Send(process, command) => self.command(process, command),
+                Output::Commit(process) | Output::Discard(process) => {
+                    if let Some(fake) = self.processes.get_mut(&process) {
+                        fake.offers = fake.offers.saturating_sub(1);
+                    }
+                }
+                Output::Kill(process) => self.kill(process),
+                Output::Replace => self.replaces = true,
+                Output::Exit(code) => self.exit = Some(code),
+                Output::Watch | Output::Release | Output::Notify(_) => {}
+            }
+        }
+    }
+
+    fn command(&mut self, process: u32, command: Command) {
+        if matches!(command, Command::Leave | Command::Resume(..)) {
+            let awaited = self.awaited.get_mut(&process).filter(|count| **count > 0);
+            // An upgrade whose process could not be started has its outcome as well.
+            if let Some(awaited) = awaited {
+                *awaited -= 1;
+            }
+        }
+        if let Some(fake) = self.processes.get_mut(&process) {
+            fake.commands.push_back(command);
+        }
+    }
+
+    fn kill(&mut self, process: u32) {
+        if let Some(fake) = self.processes.get_mut(&process) {
+            fake.is_alive = false;
+            fake.accepts = false;
+        }
+    }
+
+    /// A process carries out its next command, or loads.
+    fn act(&mut self, process: u32) {
+        let Some(fake) = self.processes.get_mut(&process) else {
+            return;
+        };
+        if !fake.is_alive || fake.is_stopped {
+            return;
+        }
+        let Some(command) = fake.commands.pop_front() else {
+            if fake.ends {
+                fake.is_alive = false;
+            } else if !fake.has_served && !fake.events.contains(&Event::Ready) && !fake.accepts {
+                fake.events.push_back(Event::Loading);
+                fake.events.push_back(Event::Ready);
+                // Once: it waits for the next command.
+                fake.has_served = true;
+            } else {
+                fake.events.push_back(Event::Alive);
+            }
+            return;
+        };
+        match command {
+            Command::Serve(_) => {
+                fake.accepts = true;
+                fake.events.push_back(Event::Serving);
+            }
+            Command::Yield(next, _) => {
+                fake.accepts = false;
+                fake.events.push_back(Event::Yielded(next, [(7, 1)].into()));
+            }
+            Command::Resume(..) => fake.accepts = !fake.ends,
+            Command::Leave | Command::Drain | Command::Stop => {
+                fake.accepts = false;
+                fake.ends = true;
+            }
+            Command::Reload(_) => {
+                let refuses = self.rng.bool();
+                fake.events.push_back(if refuses {
+                    Event::Refused
+                } else {
+                    Event::Reloaded
+                });
+            }
+            Command::Renew(_) => fake.events.push_back(Event::Renewed),
+            Command::Wanted(to, counts) if !counts.is_empty() => {
+                fake.events.push_back(Event::Granted(to, counts));
+            }
+            Command::Granted(counts) => fake.events.push_back(Event::Released(counts)),
+            _ => {}
+        }
+    }
+
+    /// The supervisor hears of a process: an event, or its end once there are no more.
+    fn report(&mut self, process: u32) {
+        let Some(fake) = self.processes.get_mut(&process) else {
+            return;
+        };
+        if let Some(event) = fake.events.pop_front() {
+            self.handle(Input::Event(process, event));
+        } else if !fake.is_alive {
+            let fake = self.processes.remove(&process).unwrap();
+            self.awaited.remove(&process);
+            let ended = Ended {
+                code: Some(fake.code),
+                text: "ended".to_owned(),
+            };
+            self.handle(Input::Exited(process, ended));
+        }
+    }
+
+    /// This process becomes another program, or cannot.
+    fn replace(&mut self) {
+        if !std::mem::take(&mut self.replaces) {
+            return;
+        }
+        let Some(standing) = self.supervisor.standing(self.now) else {
+            return;
+        };
+        if self.rng.u8(..) < 64 {
+            return self.handle(Input::NotReplaced("no".to_owned()));
+        }
+        let text = serde_json::to_vec(&standing).unwrap();
+        let standing = serde_json::from_slice(&text).unwrap();
+        let (supervisor, outputs) = Supervisor::resume(standing, self.now);
+        self.supervisor = supervisor;
+        self.carry_out(outputs);
+        self.handle(Input::Tick);
+    }
+
+    fn step(&mut self) {
+        let ids: Vec<u32> = self.processes.keys().copied().collect();
+        let Some(process) = self.rng.choice(ids) else {
+            return self.wait();
+        };
+        match self.rng.u8(..) {
+            0..90 => self.act(process),
+            90..180 => self.report(process),
+            180..190 => self.replace(),
+            190..194 => self.kill(process),
+            194..198 => self.processes.get_mut(&process).unwrap().is_stopped ^= true,
+            198..202 => self.rubbish(process),
+            202..212 => self.handle(Input::Asked(Command::Upgrade)),
+            212..220 => self.handle(Input::Asked(Command::Reload(None))),
+            220..222 => self.handle(Input::Asked(Command::Reopen)),
+            222..226 => self.handle(Input::FilesChanged),
+            226..232 => self.event(process, Event::AskUpgrade),
+            232..236 => self.event(process, Event::AskReload),
+            236..240 => self.event(process, Event::Wanted([(7, 1)].into())),
+            240..244 => self.event(process, Event::Released([(7, 1)].into())),
+            244 if self.rng.u8(..) < 16 => {
+                self.drains = true;
+                self.handle(Input::Asked(Command::Drain));
+            }
+            _ => self.wait(),
+        }
+    }
+
+    fn event(&mut self, process: u32, event: Event) {
+        let fake = self.processes.get_mut(&process).unwrap();
+        if fake.is_alive {
+            fake.events.push_back(event);
+        }
+    }
+
+    /// A process under foreign control says what it likes.
+    fn rubbish(&mut self, process: u32) {
+        let all = [
+            Event::Ready,
+            Event::Serving,
+            Event::Reloaded,
+            Event::Renewed,
+            Event::Changed,
+            Event::Yielded(process + 1, [(9, 9)].into()),
+            Event::Granted(3, [(9, 9)].into()),
+            Event::Failed("no".to_owned()),
+        ];
+        let event = self.rng.choice(all).unwrap();
+        self.processes.get_mut(&process).unwrap().lies = true;
+        self.event(process, event);
+    }
+
+    fn wait(&mut self) {
+        self.now += Duration::from_millis(self.rng.u64(0..5_000));
+        if self.supervisor.deadline().is_some_and(|at| at <= self.now) {
+            self.handle(Input::Tick);
+        }
+    }
+
+    fn accepting(&self) -> usize {
+        self.processes
+            .values()
+            .filter(|fake| fake.accepts && !fake.lies)
+            .count()
+    }
+
+    /// Everything runs again, until nothing happens any more.
+    fn settle(&mut self) {
+        for _ in 0..2_000 {
+            let ids: Vec<u32> = self.processes.keys().copied().collect();
+            for process in ids {
+                if let Some(fake) = self.processes.get_mut(&process) {
+                    fake.is_stopped = false;
+                }
+                self.act(process);
+                self.report(process);
+            }
+            self.replace();
+            self.now += Duration::from_millis(100);
+            if self.supervisor.deadline().is_some_and(|at| at <= self.now) {
+                self.handle(Input::Tick);
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_processes_do_one_accepts_and_each_command_has_one_outcome() {
+    let first = std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
+    let seeds = first.map_or(0..300, |seed| seed..seed + 1);
+    for seed in seeds {
+        let mut world = World::new(seed);
+        for _ in 0..600 {
+            world.step();
+            // A process that was told nothing wrong never accepts next to another.
+            assert!(
+                world.accepting() <= 1,
+                "seed {seed}: {} {world:#?}",
+                world.last
+            );
+        }
+        world.settle();
+        if let Some(code) = world.exit {
+            assert!(world.drains || code != 0, "seed {seed}: ended with {code}");
+            assert!(world.processes.is_empty(), "seed {seed}: {world:#?}");
+            continue;
+        }
+        let accepting = world.processes.values().filter(|fake| fake.accepts);
+        assert_eq!(accepting.count(), 1, "seed {seed}: {world:#?}");
+        assert_eq!(world.processes.len(), 1, "seed {seed}: {world:#?}");
+        let pending: u32 = world.awaited.values().sum();
+        assert_eq!(pending, 0, "seed {seed}: {world:#?}");
+        let offers: u32 = world.processes.values().map(|fake| fake.offers).sum();
+        assert_eq!(offers, 0, "seed {seed}: {world:#?}");
+    }
+}
+
+/// A process that serves, and the supervisor's outputs are forgotten.
+fn serving() -> (Supervisor, Duration) {
+    let mut supervisor = Supervisor::default();
+    let now = Duration::from_secs(1);
+    supervisor.begin();
+    for input in [
+        Input::Started(1, Ok(TIMES)),
+        Input::Event(1, Event::Ready),
+        Input::Event(1, Event::Serving),
+    ] {
+        supervisor.handle(now, input);
+    }
+    (supervisor, now)
+}
+
+fn ended(code: Option<u8>) -> Ended {
+    Ended {
+        code,
+        text: "ended".to_owned(),
+    }
+}
+
+fn exit(outputs: &[Output]) -> Option<u8> {
+    let mut codes = outputs.iter().filter_map(|output| match output {
+        Output::Exit(code) => Some(*code),
+        _ => None,
+    });
+    codes.next()
+}
+
+#[test]
+fn a_first_start_that_fails_ends_with_its_code_and_never_with_0() {
+    for (code, expected) in [(Some(2), 2), (Some(0), 1), (None, 1)] {
+        let mut supervisor = Supervisor::default();
+        supervisor.begin();
+        supervisor.handle(Duration::ZERO, Input::Started(1, Ok(TIMES)));
+        let outputs = supervisor.handle(Duration::ZERO, Input::Exited(1, ended(code)));
+        assert_eq!(exit(&outputs), Some(expected));
+    }
+}
+
+#[test]
+fn a_drain_that_only_the_process_asked_for_does_not_end_with_0() {
+    for (signal, expected) in [(false, ASKED_BY_PROCESS), (true, 0)] {
+        let (mut supervisor, now) = serving();
+        supervisor.handle(now, Input::Event(1, Event::AskDrain));
+        if signal {
+            supervisor.handle(now, Input::Asked(Command::Drain));
+        }
+        let outputs = supervisor.handle(now, Input::Exited(1, ended(Some(0))));
+        assert_eq!(exit(&outputs), Some(expected));
+    }
+}
+
+#[test]
+fn a_process_that_dies_is_followed_at_once_and_later_ones_after_a_pause() {
+    let (mut supervisor, mut now) = serving();
+    let mut process = 1;
+    for pause in [0, 2, 6, 14, 30] {
+        let outputs = supervisor.handle(now, Input::Exited(process, ended(None)));
+        let starts =
+            |outputs: &[Output]| outputs.iter().any(|it| matches!(it, Output::Start { .. }));
+        let is_immediate = starts(&outputs);
+        assert_eq!(is_immediate, pause == 0);
+        if pause > 0 {
+            let at = supervisor.deadline().unwrap();
+            assert_eq!(at, now + Duration::from_secs(pause));
+            now = at;
+            assert!(starts(&supervisor.handle(now, Input::Tick)));
+        }
+        process += 1;
+        supervisor.handle(now, Input::Started(process, Ok(TIMES)));
+    }
+    let outputs = supervisor.handle(now, Input::Exited(process, ended(Some(2))));
+    assert_eq!(exit(&outputs), Some(2));
+}
+
+#[test]
+fn the_reason_of_a_new_program_reaches_the_process_that_asked() {
+    let (mut supervisor, now) = serving();
+    supervisor.handle(now, Input::Event(1, Event::AskUpgrade));
+    supervisor.handle(now, Input::Started(2, Ok(TIMES)));
+    supervisor.handle(
+        now,
+        Input::Event(2, Event::Failed("no certificate".to_owned())),
+    );
+    let outputs = supervisor.handle(now, Input::Exited(2, ended(Some(2))));
+    let resumed = outputs.iter().find_map(|output| match output {
+        Output::Send(1, Command::Resume(reason, _)) => Some(reason),
+        _ => None,
+    });
+    assert_eq!(resumed.unwrap(), "no certificate (ended)");
+}
+
+#[test]
+fn time_counts_from_the_last_progress_and_not_from_signs_of_life() {
+    let (mut supervisor, mut now) = serving();
+    supervisor.handle(now, Input::Asked(Command::Upgrade));
+    supervisor.handle(now, Input::Started(2, Ok(TIMES)));
+    for _ in 0..5 {
+        now += TIMES.upgrade - Duration::from_secs(1);
+        supervisor.handle(now, Input::Event(2, Event::Loading));
+    }
+    assert_eq!(supervisor.deadline(), Some(now + TIMES.upgrade));
+    supervisor.handle(now, Input::Event(2, Event::Ready));
+    supervisor.handle(now + Duration::from_secs(9), Input::Event(2, Event::Alive));
+    supervisor.handle(
+        now + Duration::from_secs(9),
+        Input::Event(2, Event::Loading),
+    );
+    assert_eq!(supervisor.deadline(), Some(now + TIMES.upgrade));
+    let outputs = supervisor.handle(now + TIMES.upgrade, Input::Tick);
+    assert!(matches!(outputs[..], [Output::Kill(2)]));
+}

@@ -1,0 +1,296 @@
+//! Limits that hold over several processes, such as `maxconn` of a server while one process replaces another.
+//!
+//! No memory is shared. Each process counts its own connections with a [`SharedCount`]: one atomic operation, bounded by the
+//! process's *share* of the limit. Shares move as messages, which the supervisor relays and records:
+//!
+//! * The serving process has the limit minus what the other processes hold ([`Lender`]).
+//! * A leaving process holds what it used when it stopped accepting. It gives back what it no longer uses, and asks for more
+//!   while its clients wait ([`Borrower`]).
+//! * The supervisor keeps a row for each leaving process ([`Ledger`]). A process that starts to serve is given the sum of the
+//!   rows. The end of a process deletes its row.
+//!
+//! Invariant: the shares of all processes never add up to more than the limit, since a process lowers its own share before it
+//! sends the message that raises another one. All messages are differences except [`Wanted`](Lender::set_wanted), so messages that cross
+//! on the way do no harm.
+//!
+//! Order of use in a turn of the serving process: handle the messages, then [`Lender::settle`] for each limit. In a leaving process:
+//! [`Borrower::settle`] for each limit.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// Numbers of connections by limit.
+pub type Counts = BTreeMap<u64, u32>;
+
+/// Connections in use, and how many this process may use.
+#[derive(Debug)]
+pub struct SharedCount(AtomicU64);
+
+/// The share of a process that has the whole limit.
+pub const UNSHARED: u32 = u32::MAX;
+
+impl Default for SharedCount {
+    fn default() -> Self {
+        Self(AtomicU64::new(word(UNSHARED, 0)))
+    }
+}
+
+impl SharedCount {
+    /// Returns how many are in use.
+    pub fn count(&self) -> u32 {
+        parts(self.0.load(SeqCst)).1
+    }
+
+    /// Returns the share of this process.
+    pub fn share(&self) -> u32 {
+        parts(self.0.load(SeqCst)).0
+    }
+
+    /// Returns whether `most` and the share leave room for one more.
+    pub fn has_room(&self, most: u32) -> bool {
+        let (share, count) = parts(self.0.load(SeqCst));
+        count < share.min(most)
+    }
+
+    /// Takes one if `most` and the share leave room.
+    pub fn take(&self, most: u32) -> bool {
+        let more = |before| {
+            let (share, count) = parts(before);
+            (count < share.min(most)).then_some(before + 1)
+        };
+        self.0.fetch_update(SeqCst, SeqCst, more).is_ok()
+    }
+
+    /// Takes one without a limit.
+    pub fn add(&self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+
+    /// Gives one back. Each call follows one that took.
+    pub fn give_back(&self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+
+    /// Sets the share, which may be below what is in use: then nothing is taken until enough was given back. Returns how many are in
+    /// use.
+    pub fn set_share(&self, share: u32) -> u32 {
+        let other = |before| Some(word(share, parts(before).1));
+        let before = self.0.fetch_update(SeqCst, SeqCst, other);
+        parts(before.unwrap_or_else(|same| same)).1
+    }
+}
+
+/// The share in the upper half. The count below never overflows, since each one is a socket of this process.
+fn word(share: u32, count: u32) -> u64 {
+    u64::from(share) << 32 | u64::from(count)
+}
+
+fn parts(word: u64) -> (u32, u32) {
+    ((word >> 32) as u32, word as u32)
+}
+
+/// The supervisor's record: what each leaving process holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    rows: BTreeMap<u32, Counts>,
+}
+
+impl Ledger {
+    /// Records what a process holds when it stops accepting.
+    pub fn set(&mut self, process: u32, held: Counts) {
+        self.rows.insert(process, held);
+    }
+
+    /// Records what a process gave back, at most what it held. Returns the difference to pass to the serving process.
+    pub fn release(&mut self, process: u32, released: &Counts) -> Counts {
+        let Some(row) = self.rows.get_mut(&process) else {
+            return Counts::new();
+        };
+        let mut passed = Counts::new();
+        for (key, count) in released {
+            let Some(held) = row.get_mut(key) else {
+                continue;
+            };
+            let count = *count.min(held);
+            *held -= count;
+            if *held == 0 {
+                row.remove(key);
+            }
+            passed.insert(*key, count);
+        }
+        passed
+    }
+
+    /// Records what a process was granted. Returns whether the process has a row; without one the grant goes back.
+    pub fn grant(&mut self, process: u32, granted: &Counts) -> bool {
+        let Some(row) = self.rows.get_mut(&process) else {
+            return false;
+        };
+        for (key, count) in granted {
+            let held = row.entry(*key).or_default();
+            *held = held.saturating_add(*count);
+        }
+        true
+    }
+
+    /// Deletes the row of a process that ended or serves again. Returns what it held.
+    pub fn remove(&mut self, process: u32) -> Counts {
+        self.rows.remove(&process).unwrap_or_default()
+    }
+
+    /// Returns the sum of what all processes with a row hold.
+    pub fn held(&self) -> Counts {
+        let mut sum = Counts::new();
+        for (key, count) in self.rows.values().flatten() {
+            add(&mut sum, *key, *count);
+        }
+        sum
+    }
+
+    /// The rows, to be carried over to another program.
+    pub fn rows(&self) -> &BTreeMap<u32, Counts> {
+        &self.rows
+    }
+}
+
+/// The serving process's view of the others.
+#[derive(Debug, Default)]
+pub struct Lender {
+    held: Counts,
+    wanted: BTreeMap<u32, Counts>,
+}
+
+/// What [`Lender::settle`] decided.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grants {
+    /// Process, and how many it may use from now on.
+    pub granted: Vec<(u32, u32)>,
+    /// The own share has grown.
+    pub has_grown: bool,
+}
+
+impl Lender {
+    /// Starts with what the other processes hold together.
+    pub fn new(held: Counts) -> Self {
+        Self {
+            held,
+            wanted: BTreeMap::new(),
+        }
+    }
+
+    /// Handles what the other processes gave back.
+    pub fn release(&mut self, released: &Counts) {
+        for (key, count) in released {
+            if let Some(held) = self.held.get_mut(key) {
+                *held = held.saturating_sub(*count);
+            }
+        }
+        self.held.retain(|_, held| *held > 0);
+    }
+
+    /// Handles what a process asks for, which replaces what it asked for before.
+    pub fn set_wanted(&mut self, process: u32, wanted: Counts) {
+        self.wanted.insert(process, wanted);
+        self.wanted.retain(|_, counts| !counts.is_empty());
+    }
+
+    /// Returns whether another process holds or wants anything, so that [`Self::settle`] has work.
+    pub fn is_active(&self) -> bool {
+        !self.held.is_empty() || !self.wanted.is_empty()
+    }
+
+    /// Sets the own share of one limit, and grants what other processes want as far as it is free. Their clients came first, so
+    /// what they want is kept free for them. `most` is the limit; without one everything is granted.
+    pub fn settle(&mut self, key: u64, most: Option<u32>, count: &SharedCount) -> Grants {
+        let held = self.held.get(&key).copied().unwrap_or(0);
+        let wanted = self.wanted.values().filter_map(|wanted| wanted.get(&key));
+        let wanted = wanted.fold(0_u32, |sum, count| sum.saturating_add(*count));
+        let free = most.map_or(u32::MAX, |most| most.saturating_sub(held));
+        let share = match most {
+            Some(_) if held > 0 || wanted > 0 => free.saturating_sub(wanted),
+            _ => UNSHARED,
+        };
+        let before = count.share();
+        let used = count.set_share(share);
+        let mut left = free.saturating_sub(if most.is_some() { used } else { 0 });
+        let mut granted = Vec::new();
+        for (process, counts) in &mut self.wanted {
+            let asked = counts.get(&key).copied().unwrap_or(0);
+            let given = left.min(asked);
+            if given > 0 {
+                left -= given;
+                counts.insert(key, asked - given);
+                add(&mut self.held, key, given);
+                granted.push((*process, given));
+            }
+            counts.retain(|_, asked| *asked > 0);
+        }
+        self.wanted.retain(|_, counts| !counts.is_empty());
+        Grants {
+            granted,
+            has_grown: share > before,
+        }
+    }
+}
+
+/// A leaving process's shares.
+#[derive(Debug, Default)]
+pub struct Borrower {
+    shares: Counts,
+}
+
+/// What [`Borrower::settle`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// Given back: the own share is lower already.
+    pub released: u32,
+    /// How many more are needed.
+    pub wanted: u32,
+}
+
+impl Borrower {
+    /// Keeps what is in use of one limit, and `spare` more if the share has them. Returns what the process holds. Called once no
+    /// worker accepts.
+    pub fn hold(&mut self, key: u64, most: u32, count: &SharedCount, spare: u32) -> u32 {
+        let before = count.share().min(most);
+        let used = count.set_share(0);
+        let share = used.saturating_add(spare).min(before.max(used));
+        count.set_share(share);
+        self.shares.insert(key, share);
+        share
+    }
+
+    /// Gives back what is not used, except `spare`, or says how many the `waiting` clients need.
+    pub fn settle(&mut self, key: u64, count: &SharedCount, waiting: u32, spare: u32) -> Settled {
+        let share = self.shares.entry(key).or_insert(0);
+        let needed = |used: u32| used.saturating_add(waiting).saturating_add(spare);
+        let target = needed(count.count()).min(*share);
+        // Clients may have taken some in between.
+        let used = count.set_share(target);
+        let kept = used.max(target);
+        count.set_share(kept);
+        let released = share.saturating_sub(kept);
+        *share -= released;
+        let free = share.saturating_sub(used);
+        Settled {
+            released,
+            wanted: waiting.saturating_sub(free),
+        }
+    }
+
+    /// Uses what was granted.
+    pub fn granted(&mut self, key: u64, granted: u32, count: &SharedCount) {
+        let share = self.shares.entry(key).or_insert(0);
+        *share = share.saturating_add(granted);
+        count.set_share(*share);
+    }
+}
+
+fn add(counts: &mut Counts, key: u64, count: u32) {
+    let sum = counts.entry(key).or_default();
+    *sum = sum.saturating_add(count);
+}
+
+#[cfg(test)]
+mod tests;
