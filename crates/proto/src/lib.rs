@@ -33,6 +33,7 @@ pub mod queue;
 pub mod reader;
 pub mod records;
 pub mod rsa_key;
+pub mod running_time;
 pub mod server_hello;
 pub mod session_name;
 pub mod session_state;

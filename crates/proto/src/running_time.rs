@@ -1,0 +1,106 @@
+//! The time in which a loop ran: a monotonic clock that leaves out the time in which the host did not run the loop's thread.
+//!
+//! A stopped process, a virtual machine without a processor or a throttled container makes every client look late at once,
+//! although each of them was in time. Waiting times and deadlines in this clock do not count that.
+//!
+//! The rule is HAProxy's for a wall clock that jumps (`clock_update_local_date`): a loop knows for how long it meant to sleep,
+//! and that no step of its work takes longer than [`LONGEST_STEP`]. Time beyond both passed without the loop. A stall in a
+//! long sleep counts as sleep; a client that came during a sleep waits from its end on ([`RunningTime::since`]).
+//!
+//! Reads no clock. Advance it wherever the loop reads its clock.
+
+use std::time::Duration;
+
+/// A clock that does not advance while its loop does not run.
+#[derive(Debug)]
+pub struct RunningTime {
+    /// The last reading of the monotonic clock.
+    read: Duration,
+    now: Duration,
+    since: Duration,
+}
+
+impl RunningTime {
+    /// Begins at the time of the monotonic clock.
+    pub fn new(now: Duration) -> Self {
+        Self {
+            read: now,
+            now,
+            since: now,
+        }
+    }
+
+    /// Advances to a reading of the monotonic clock, after a step of work or a sleep of at most `sleep`. Returns the time.
+    pub fn advance(&mut self, read: Duration, sleep: Duration) -> Duration {
+        let passed = read.saturating_sub(self.read);
+        let counted = passed.min(sleep.saturating_add(LONGEST_STEP));
+        self.read = self.read.max(read);
+        self.now += counted;
+        if counted < passed || !sleep.is_zero() {
+            self.since = self.now;
+        }
+        self.now
+    }
+
+    /// Returns the time from which on the loop has run without a sleep or a stall.
+    pub fn since(&self) -> Duration {
+        self.since
+    }
+}
+
+/// Longer than any step between two readings. A longer one, such as building a large configuration, counts as this much.
+const LONGEST_STEP: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    proptest! {
+        /// The model knows which part of the time was work, which sleep, and which a stall.
+        #[test]
+        fn work_and_sleep_count_in_full_and_a_stall_as_one_step_at_most(
+            turns in prop::collection::vec((0..50_u64, 0..1000_u64, prop_oneof![3 => Just(0), 1 => 0..5000_u64]), 1..100),
+        ) {
+            let mut clock = RunningTime::new(ms(7));
+            let (mut read, mut ran, mut stalls) = (ms(7), ms(7), 0);
+            for (work, sleep, stall) in turns {
+                read += ms(work);
+                ran += ms(work);
+                clock.advance(read, Duration::ZERO);
+                read += ms(sleep + stall);
+                ran += ms(sleep);
+                stalls += u32::from(stall > 0);
+                let now = clock.advance(read, ms(sleep));
+                prop_assert!(now >= ran && now <= ran + LONGEST_STEP * stalls, "{now:?} of {ran:?}");
+                prop_assert!(now <= read && (stalls > 0 || now == read));
+                prop_assert!(ms(stall) <= LONGEST_STEP || clock.since() == now);
+            }
+        }
+    }
+
+    #[test]
+    fn a_stall_between_two_steps_of_one_turn_is_left_out() {
+        let mut clock = RunningTime::new(ms(1000));
+        assert_eq!(clock.advance(ms(1010), ms(100)), ms(1010));
+        assert_eq!(clock.advance(ms(1030), Duration::ZERO), ms(1030));
+        assert_eq!(clock.since(), ms(1010));
+        assert_eq!(clock.advance(ms(2530), Duration::ZERO), ms(1080));
+        assert_eq!(clock.since(), ms(1080));
+    }
+
+    #[test]
+    fn neither_the_end_of_time_nor_a_clock_that_goes_back_changes_much() {
+        let mut clock = RunningTime::new(ms(1000));
+        assert_eq!(clock.advance(ms(10), Duration::ZERO), ms(1000));
+        assert_eq!(clock.advance(ms(1000), Duration::ZERO), ms(1000));
+        let late = clock.advance(Duration::MAX, Duration::ZERO);
+        assert_eq!(late, ms(1050));
+        assert_eq!(clock.advance(Duration::MAX, Duration::MAX), late);
+    }
+}
