@@ -84,6 +84,8 @@ pub enum CloseReason {
     AdmissionSource = "admission-source",
     /// A full handshake, and the token that has the key did not sign.
     Token = "token",
+    /// `limits.connections` was reached, and its listening socket was to be closed.
+    ConnectionLimit = "connection-limit",
     /// No descriptor was left for it.
     NoDescriptor = "no-descriptor",
     /// As many wait for a slot of the backend as `queue-length` allows.

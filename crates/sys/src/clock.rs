@@ -2,7 +2,7 @@
 //! in tests.
 //!
 //! The monotonic clock is the one that goes on in suspend: keys and sessions must not live longer because the machine slept,
-//! and nobody at the other end waited for it either.
+//! and nobody at the other end waited for it either. A loop leaves the time in which it did not run out of [`Now::running`].
 //!
 //! Source: clock_gettime(2), CLOCK_BOOTTIME. Like CLOCK_MONOTONIC, which `std` reads, it is never set and costs a call into the
 //! vDSO; unlike that one it does not stand still in suspend. libc makes the call: rustix asks the vDSO for getcpu(2) at the same
@@ -41,6 +41,7 @@ impl Clock {
             .unwrap_or_default();
         Now {
             mono,
+            running: mono,
             instant: self.start + mono,
             unix,
         }
@@ -70,6 +71,9 @@ impl Stopwatch {
 pub struct Now {
     /// Monotonic, since the process started, the time in suspend included.
     pub mono: Duration,
+    /// `mono` without the time in which the loop's thread did not run, where the loop leaves that out. Waiting times and
+    /// deadlines are in it.
+    pub running: Duration,
     /// The same, as an instant: for what compares instants, among themselves only.
     pub instant: Instant,
     /// Wall clock, since 1970.

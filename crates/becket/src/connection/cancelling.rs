@@ -32,7 +32,7 @@ impl Cancelling {
         let client = cx.core.facts.client.ip();
         let source = cx.turn.admission.source(client);
         cx.turn.cancels.leave(source, cancel);
-        cx.core.deadline = cx.turn.now.mono + WAIT;
+        cx.core.deadline = cx.turn.now.running + WAIT;
         Next::Go(Phase::Cancelling(Self { told }))
     }
 

@@ -36,7 +36,7 @@ impl Closing {
             cx.core.client.socket.reset_on_close();
             return Next::End(reason);
         }
-        cx.core.deadline = cx.turn.now.mono + cx.turn.timeouts.linger;
+        cx.core.deadline = cx.turn.now.running + cx.turn.timeouts.linger;
         cx.core.client.ready.readable = true;
         Next::Go(Phase::Closing(Self {
             reason,

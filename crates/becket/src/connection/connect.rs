@@ -199,7 +199,7 @@ impl<N: Net> Connecting<N> {
     }
 
     pub(super) fn expire(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
-        if self.server.is_none() && cx.turn.now.mono < self.attempt.give_up {
+        if self.server.is_none() && cx.turn.now.running < self.attempt.give_up {
             return self.attempt.dial(cx);
         }
         let error = io::ErrorKind::TimedOut.into();
@@ -278,7 +278,7 @@ impl Attempt {
                 if let Some(first) = first {
                     self.pending.to_server = first;
                 }
-                cx.core.deadline = cx.turn.now.mono + cx.turn.timeouts.connect;
+                cx.core.deadline = cx.turn.now.running + cx.turn.timeouts.connect;
                 Next::Go(Phase::Connecting(Connecting {
                     server: Some(Leg::new(socket, Ready::default())),
                     attempt: self,
@@ -292,7 +292,7 @@ impl Attempt {
             // connect(2): the backlog of a unix socket is full, and nobody will tell us when
             // it has room again.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                cx.core.deadline = self.give_up.min(cx.turn.now.mono + RETRY);
+                cx.core.deadline = self.give_up.min(cx.turn.now.running + RETRY);
                 Next::Wait(Phase::Connecting(Connecting {
                     server: None,
                     attempt: self,
@@ -318,7 +318,7 @@ impl Attempt {
         let addresses = self.pending.pool.addresses(self.slot.server());
         if self.address < addresses.len() && self.pending.retries > 0 {
             self.pending.retries -= 1;
-            self.give_up = cx.turn.now.mono + cx.turn.timeouts.connect;
+            self.give_up = cx.turn.now.running + cx.turn.timeouts.connect;
             return self.dial(cx);
         }
         self.try_another(error, cx)
@@ -439,7 +439,7 @@ impl Pending {
             pending: self,
             slot,
             address: 0,
-            give_up: cx.turn.now.mono + cx.turn.timeouts.connect,
+            give_up: cx.turn.now.running + cx.turn.timeouts.connect,
             excused: false,
         };
         attempt.dial(cx)

@@ -49,7 +49,7 @@ impl<N: Net> Conversing<N> {
         cx: &mut Context<'_, '_, N>,
     ) -> Next<N> {
         cx.turn.counters.handshakes_begun.add(1);
-        cx.core.handshake_until = cx.turn.now.mono + cx.turn.timeouts.handshake;
+        cx.core.handshake_until = cx.turn.now.running + cx.turn.timeouts.handshake;
         cx.core.deadline = cx.core.handshake_until;
         let mut dialog = Dialog::new(protocol);
         let mut answer = Vec::new();
@@ -176,7 +176,7 @@ impl<N: Net> Conversing<N> {
 
     /// The client's next byte is TLS. It must offer the protocol by ALPN, if there is one.
     fn secure(self, insists_on: Option<&'static [u8]>, cx: &mut Context<'_, '_, N>) -> Next<N> {
-        let hello_until = cx.turn.now.mono + cx.turn.timeouts.hello;
+        let hello_until = cx.turn.now.running + cx.turn.timeouts.hello;
         cx.core.deadline = cx.core.handshake_until.min(hello_until);
         let hello = Hello::behind_talk(self.listener, self.relay, insists_on);
         Next::Go(Phase::Handshaking(Handshaking::Hello(hello)))

@@ -352,11 +352,12 @@ impl<N: Net> Connection<N> {
         client: N::Client,
         listener: Rc<ListenerState>,
         facts: Facts,
+        now: Now,
         timeouts: &Timeouts,
         counters: &Counters,
     ) -> Self {
-        let handshake_until = facts.accepted + timeouts.handshake;
-        let deadline = handshake_until.min(facts.accepted + timeouts.hello);
+        let handshake_until = now.running + timeouts.handshake;
+        let deadline = handshake_until.min(now.running + timeouts.hello);
         let mode = listener.mode;
         let phase = match listener.config().keys.accept_proxy {
             Some(_) => Phase::Greeting(Greeting::new(listener)),

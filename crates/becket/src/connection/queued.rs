@@ -67,11 +67,11 @@ impl<N: Net> Queued<N> {
         };
         // One whom a server failed has waited for that one, too.
         let timeout = pool.backend().queue_timeout;
-        cx.core.deadline = cx.turn.now.mono + timeout.saturating_sub(cx.core.facts.queued);
+        cx.core.deadline = cx.turn.now.running + timeout.saturating_sub(cx.core.facts.queued);
         Next::Go(Phase::Queued(Box::new(Self {
             wait: Some(wait),
             grant: None,
-            since: cx.turn.now.mono,
+            since: cx.turn.now.running,
             pool,
             then,
         })))
@@ -122,7 +122,7 @@ impl<N: Net> Queued<N> {
         let Some(grant) = self.grant.take() else {
             return Next::Wait(Phase::Queued(self));
         };
-        let waited = cx.turn.now.mono.saturating_sub(self.since);
+        let waited = cx.turn.now.running.saturating_sub(self.since);
         let Some(slot) = grant.slot else {
             return match self.then {
                 AfterQueue::Connect(pending) => pending.give_up(cx),
@@ -132,7 +132,7 @@ impl<N: Net> Queued<N> {
         cx.core.facts.queued += waited;
         cx.turn.counters.queue_waited.record(waited);
         cx.turn.counters.hand_over.record(grant.begun.elapsed());
-        cx.core.handshake_until = cx.turn.now.mono + cx.turn.timeouts.handshake;
+        cx.core.handshake_until = cx.turn.now.running + cx.turn.timeouts.handshake;
         match self.then {
             AfterQueue::Connect(pending) => pending.connect(slot, cx),
             AfterQueue::Handshake(unanswered) => unanswered.begin_with(slot, cx, scratch),

@@ -2,7 +2,8 @@
 //!
 //! Each takes its first step at once, since its hello is probably there; then it is known what it
 //! wants, and who waits for a signature waits where the newest can go first. Nothing is accepted
-//! while connections are used up, descriptors are, or memory is short.
+//! while connections are used up, descriptors are, or memory is short. A retiring socket is emptied all the same, as soon as
+//! its time is over: a client for whom there is no room is reset, since the socket keeps the next process from its address.
 
 use std::fmt::Display;
 use std::io;
@@ -30,10 +31,14 @@ impl Worker {
     /// Accepts from every socket that may have clients: one at least, and no more after `end`.
     /// Returns the time.
     pub(super) fn accept(&mut self, mut now: Duration, end: Duration) -> Duration {
-        if self.is_parked || self.paused_until.is_some_and(|until| now < until) {
+        let pauses = self.paused_until.is_some_and(|until| now < until);
+        let mut acceptors = self.acceptors.iter();
+        if self.is_parked || pauses && !acceptors.any(|(_, one)| one.is_overdue(now)) {
             return now;
         }
-        self.paused_until = None;
+        if !pauses {
+            self.paused_until = None;
+        }
         if now >= self.quiet_until {
             self.quiet_until = now + GATHER;
             let quiet = self.acceptors.iter_mut().filter(|(_, one)| one.is_quiet());
@@ -60,41 +65,39 @@ impl Worker {
         self.first_acceptor = (self.first_acceptor + 1) % keys;
         let first = self.first_acceptor;
         for key in (first..keys).chain(0..first) {
-            while self.paused_until.is_none() && !self.is_parked {
-                let Some(acceptor) = self
-                    .acceptors
-                    .get_mut(key)
-                    .filter(|acceptor| acceptor.ready)
-                else {
+            while !self.is_parked {
+                let acceptor = self.acceptors.get(key).filter(|one| one.ready);
+                let Some(is_overdue) = acceptor.map(|one| one.is_overdue(now)) else {
                     break;
                 };
-                if self.shared.memory.shortage() == Shortage::Waiting {
-                    self.counters.memory_pauses.add(1);
-                    self.rest(&"memory is short (limits.memory)");
-                    return now;
+                if self.paused_until.is_some() && !is_overdue {
+                    break;
                 }
-                if !self.shared.claim_connection(self.config.connections) {
-                    self.counters.connection_limit_pauses.add(1);
-                    self.rest(&"limits.connections is reached");
-                    return now;
+                let no_room = self.claim_room().err();
+                if let Some(reason) = no_room
+                    && !is_overdue
+                {
+                    self.rest_for(reason);
+                    break;
+                }
+                let accepted = self.acceptors[key].accept();
+                if no_room.is_none() && !matches!(accepted, Accepted::Client(..)) {
+                    self.shared.release_connection();
                 }
                 let mut is_served = true;
-                match acceptor.accept() {
+                match accepted {
                     Accepted::Client(socket, address) => {
                         // What was told before it came counts for it, such as a reload that is said to be done.
                         self.look_for_mail();
                         let waited = self.waited_in_kernel(key, &socket);
                         // An acceptor is closed at the end of a turn only.
                         let listener = Rc::clone(&self.acceptors[key].listener);
-                        is_served = self.admit(socket, (address, waited), listener);
+                        is_served = self.admit(socket, (address, waited), listener, no_room);
                     }
-                    Accepted::Nothing | Accepted::Lost => self.shared.release_connection(),
-                    Accepted::Exhausted(error) => {
-                        self.shared.release_connection();
-                        self.pause(key, &error);
-                    }
+                    Accepted::Nothing | Accepted::Lost => {}
+                    Accepted::Exhausted(error) => self.pause(key, &error),
                 }
-                let took = self.clock.mono().saturating_sub(now);
+                let took = self.time().saturating_sub(now);
                 now += took;
                 // What was taken for a resumption and was signed for is too long for one.
                 if !is_served || took > SLICE {
@@ -108,16 +111,30 @@ impl Worker {
         now
     }
 
-    /// How long a client waited to be accepted. Where nobody waits for long it is not worth the call.
+    /// Takes one of the connections that the limits allow.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no room for one more.
+    fn claim_room(&self) -> Result<(), CloseReason> {
+        if self.shared.memory.shortage() == Shortage::Waiting {
+            return Err(CloseReason::MemoryLimit);
+        }
+        let claimed = self.shared.claim_connection(self.config.connections);
+        claimed.then_some(()).ok_or(CloseReason::ConnectionLimit)
+    }
+
+    /// How long a client waited to be accepted while this thread ran. The call is not worth it without overload.
     fn waited_in_kernel(&mut self, key: usize, socket: &TcpStream) -> Duration {
-        let now = self.now.mono;
+        let now = self.now.running;
         if !self.is_overloaded(now) {
             return Duration::ZERO;
         }
         let acceptor = self.acceptors.get_mut(key);
         let waited = acceptor.map(|acceptor| acceptor.waited(socket, now));
-        let accepting = now.saturating_sub(self.accepts_since);
-        waited.unwrap_or_default().min(accepting)
+        let since = self.accepts_since.max(Some(self.running.since()));
+        let busy = now.saturating_sub(since.unwrap_or_default());
+        waited.unwrap_or_default().min(busy)
     }
 
     /// Lets a client in, or turns it away. Returns whether it was served what it wants now, as far as
@@ -127,10 +144,14 @@ impl Worker {
         mut socket: TcpStream,
         (address, waited): (SocketAddr, Duration),
         listener: Rc<ListenerState>,
+        no_room: Option<CloseReason>,
     ) -> bool {
         self.counters.accepted.add(1);
         let config = listener.config();
         let facts = Facts::new(address, Arc::clone(&config.keys.name.0), self.now);
+        if let Some(reason) = no_room {
+            return self.reset(&socket, &facts, reason);
+        }
         if self.shared.memory.shortage() == Shortage::Refusing {
             return self.turn_away(&socket, &facts, CloseReason::MemoryLimit);
         }
@@ -167,7 +188,8 @@ impl Worker {
             return self.turn_away(&socket, &facts, CloseReason::NoDescriptor);
         }
         let timeouts = &self.config.file.timeouts;
-        let mut connection = Connection::new(socket, listener, facts, timeouts, &self.counters);
+        let counters = &self.counters;
+        let mut connection = Connection::new(socket, listener, facts, self.now, timeouts, counters);
         connection.count(counted);
         if connection.lacks_hello() {
             self.without_hello.push(index);
@@ -197,11 +219,16 @@ impl Worker {
         true
     }
 
-    /// Resets a client that cannot be served, which costs the least on both sides. For [`Self::admit`]: false.
+    /// Resets a client that cannot be served, and gives back its room.
     fn turn_away(&self, socket: &TcpStream, facts: &Facts, reason: CloseReason) -> bool {
+        self.shared.release_connection();
+        self.reset(socket, facts, reason)
+    }
+
+    /// Resets a client, which costs the least on both sides. For [`Self::admit`]: false.
+    fn reset(&self, socket: &TcpStream, facts: &Facts, reason: CloseReason) -> bool {
         let _gone = becket_sys::socket::reset_on_close(socket);
         self.counters.closed.of(reason).add(1);
-        self.shared.release_connection();
         if let Some(access) = &self.access {
             access.send(facts.record(Traffic::default(), reason, self.now));
         }
@@ -226,9 +253,25 @@ impl Worker {
         self.rest(error);
     }
 
+    /// Stops accepting for a while, since there is no room.
+    fn rest_for(&mut self, reason: CloseReason) {
+        let (pauses, why) = match reason {
+            CloseReason::MemoryLimit => (
+                &self.counters.memory_pauses,
+                "memory is short (limits.memory)",
+            ),
+            _ => (
+                &self.counters.connection_limit_pauses,
+                "limits.connections is reached",
+            ),
+        };
+        pauses.add(1);
+        self.rest(&why);
+    }
+
     /// Stops accepting for a while and says why.
     fn rest(&mut self, why: &dyn Display) {
-        self.paused_until = Some(self.now.mono + PAUSE);
+        self.paused_until = Some(self.now.running + PAUSE);
         if let Some(suppressed) = self.pauses.admit(self.now.instant) {
             tracing::error!(%why, suppressed, "accepting paused");
         }
@@ -236,11 +279,11 @@ impl Worker {
 
     /// Closes the sockets that were retired and have nobody left in their queues.
     pub(super) fn close_retired(&mut self) {
-        let now = self.now.mono;
+        let now = self.now.running;
         let registry = self.poll.registry();
         self.acceptors.retain(|_, acceptor| {
             if acceptor.is_retiring() {
-                if acceptor.is_done(now) {
+                if acceptor.is_overdue(now) && !acceptor.ready {
                     acceptor.leave(registry);
                     return false;
                 }

@@ -194,9 +194,9 @@ impl Acceptor {
         self.ready = !self.inherited;
     }
 
-    /// Whether it has been retiring for long enough and its queue is empty.
-    pub(crate) fn is_done(&self, now: Duration) -> bool {
-        !self.ready && self.retired_at.is_some_and(|at| now >= at)
+    /// Whether it has been retiring for long enough. It waits for nothing but its queue then.
+    pub(crate) fn is_overdue(&self, now: Duration) -> bool {
+        self.retired_at.is_some_and(|at| now >= at)
     }
 }
 

@@ -85,28 +85,36 @@ impl Worker {
     /// Accepts clients from now on, also those that have waited, which is no overload. A socket that was not needed before listens
     /// from now on.
     fn serve_clients(&mut self) {
-        self.is_parked = false;
-        self.accepts_since = self.clock.mono();
-        self.backlog.handle_look(self.accepts_since, 0, true);
+        self.unpark();
         for (_, acceptor) in &mut self.acceptors {
             acceptor.bound_queue(None);
             acceptor.ready = true;
         }
     }
 
-    /// Takes no new clients. A socket that another process has as well is only let go of, and so is one on which this process has
-    /// never accepted.
+    /// Clients that waited until now waited for no work of this worker.
+    fn unpark(&mut self) {
+        let now = self.time();
+        self.is_parked = false;
+        self.accepts_since = Some(now);
+        self.backlog.handle_look(now, 0, true);
+    }
+
+    /// Takes no new clients. Closes the sockets that another process has as well, and all if this process has never accepted.
+    /// Empties the others first, such as those of an address that the next process does not serve.
     fn drain(&mut self, passed_on: &[SocketAddr]) {
         self.ending = Ending::Draining;
-        let now = self.clock.mono();
+        let now = self.time();
         for (_, acceptor) in &mut self.acceptors {
-            if self.is_parked || passed_on.contains(&acceptor.address()) {
+            if self.accepts_since.is_none() || passed_on.contains(&acceptor.address()) {
                 acceptor.let_go();
             } else {
                 acceptor.retire(now);
             }
         }
-        self.is_parked = false;
+        if self.is_parked {
+            self.unpark();
+        }
         self.sweep(Cause::Drain);
     }
 
@@ -187,7 +195,7 @@ impl Worker {
             states.get(listener).cloned()
         };
         // The turn may have begun long ago: building takes time.
-        let now = self.clock.mono();
+        let now = self.time();
         for (_, acceptor) in &mut self.acceptors {
             match state_at(acceptor.address()) {
                 Some(state) => acceptor.listener = state,

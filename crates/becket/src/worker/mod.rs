@@ -28,6 +28,7 @@ use std::time::Duration;
 use becket_cluster::{Outbox, SessionEvent};
 use becket_proto::backlog::Backlog;
 use becket_proto::index_queue::IndexQueue;
+use becket_proto::running_time::RunningTime;
 use becket_proto::session_name::SessionName;
 use becket_proto::timers::Timers;
 use becket_sys::clock::{Clock, Now};
@@ -37,7 +38,7 @@ use mio::{Events, Poll, Token};
 use slab::Slab;
 
 use self::overdue::Sweep;
-use self::slices::Shares;
+use self::slices::{GATHER, Shares};
 use self::unsigned::Unsigned;
 use crate::admission::WorkerAdmission;
 use crate::backend::pool::Pool;
@@ -74,6 +75,7 @@ pub(crate) struct Worker {
     secrets: Arc<Secrets>,
     number: usize,
     clock: Clock,
+    running: RunningTime,
     now: Now,
     net: RealNet,
     scratch: Scratch,
@@ -108,10 +110,10 @@ pub(crate) struct Worker {
     /// When listening sockets are looked at of which the poll says nothing.
     quiet_until: Duration,
     pauses: RateLimit,
-    /// Nobody is accepted: another process serves these sockets.
+    /// Accepting is paused because another process serves these sockets.
     is_parked: bool,
-    /// Since when clients are accepted.
-    accepts_since: Duration,
+    /// When this process began to accept clients, or to accept them again; nothing before it has.
+    accepts_since: Option<Duration>,
     ending: Ending,
 }
 
@@ -191,6 +193,7 @@ impl Worker {
             secrets,
             number: start.number,
             clock,
+            running: RunningTime::new(now.mono),
             now,
             net,
             scratch: Scratch::default(),
@@ -209,7 +212,7 @@ impl Worker {
             shares: Shares::new(),
             backlog: Backlog::default(),
             without_hello: IndexQueue::new(),
-            timers: Timers::new(now.mono, TICK),
+            timers: Timers::new(now.running, TICK),
             sweeps: VecDeque::new(),
             alarms: 0,
             reserve: ReserveFd::new()?,
@@ -217,7 +220,7 @@ impl Worker {
             quiet_until: Duration::ZERO,
             pauses: RateLimit::per_second(1),
             is_parked,
-            accepts_since: now.mono,
+            accepts_since: (!is_parked).then_some(now.running),
             ending: Ending::No,
         };
         worker.take_over(&adopted, start.sockets)?;
@@ -237,14 +240,18 @@ impl Worker {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
                 _ => {}
             }
-            self.turn(&events);
+            self.turn(&events, timeout);
         }
         self.cut_off();
         Ok(())
     }
 
-    fn turn(&mut self, events: &Events) {
-        self.now = self.clock.now();
+    /// Does what there is to do after a sleep of at most `sleep`.
+    fn turn(&mut self, events: &Events, sleep: Option<Duration>) {
+        let now = self.clock.now();
+        let sleep = sleep.unwrap_or(Duration::MAX);
+        let running = self.running.advance(now.mono, sleep);
+        self.now = Now { running, ..now };
         self.counters.turns.add(1);
         for event in events {
             match event.token() {
@@ -356,7 +363,7 @@ impl Worker {
             self.without_hello.remove(index);
         }
         match entry.connection.wants_signature() {
-            Some(offload) => self.unsigned.push(index, offload, self.now.mono),
+            Some(offload) => self.unsigned.push(index, offload, self.now.running),
             None => self.unsigned.remove(index),
         }
     }
@@ -373,9 +380,9 @@ impl Worker {
         }
         if entry.handshaking {
             // Soon enough for the phase after it, which then needs no alarm of its own.
-            deadline = deadline.min(self.now.mono + self.config.file.timeouts.connect);
+            deadline = deadline.min(self.now.running + self.config.file.timeouts.connect);
         }
-        deadline = deadline.min(self.now.mono + FARTHEST_ALARM);
+        deadline = deadline.min(self.now.running + FARTHEST_ALARM);
         self.alarms = self.alarms.wrapping_add(1);
         entry.alarm_at = deadline;
         entry.alarm = self.alarms;
@@ -421,10 +428,15 @@ impl Worker {
         if !self.established.is_empty() || self.has_newcomers() || !self.sweeps.is_empty() {
             return Some(Duration::ZERO);
         }
-        let until = |at: Duration| at.saturating_sub(self.now.mono);
-        let (mut retiring, mut waiting, mut quiet) = (false, false, false);
+        let until = |at: Duration| at.saturating_sub(self.now.running);
+        let (mut waiting, mut quiet) = (false, false);
+        let mut look = self.unsigned.waits().then_some(TICK);
         for (_, acceptor) in &self.acceptors {
-            retiring |= acceptor.is_retiring();
+            if acceptor.is_overdue(self.now.running) {
+                look = Some(GATHER);
+            } else if acceptor.is_retiring() {
+                look = look.or(Some(TICK));
+            }
             quiet |= acceptor.is_quiet() && !self.is_parked;
             waiting |= acceptor.ready && !acceptor.is_retiring() && !self.is_parked;
         }
@@ -433,7 +445,6 @@ impl Worker {
             None if waiting => Some(Duration::ZERO),
             None => quiet.then(|| until(self.quiet_until)),
         };
-        let look = retiring.then_some(TICK);
         let alarm = self.timers.next_deadline().map(until);
         let bound = self.backlog.deadline().filter(|_| !self.is_parked);
         let bound = bound.map(until);
@@ -446,6 +457,11 @@ impl Worker {
             Ending::Draining => self.connections.is_empty() && self.acceptors.is_empty(),
             Ending::Now => true,
         }
+    }
+
+    /// Reads the clock: the time in which this thread has run.
+    fn time(&mut self) -> Duration {
+        self.running.advance(self.clock.mono(), Duration::ZERO)
     }
 
     /// Counts those who are still here as stopped; dropping the slab closes them.

@@ -39,7 +39,7 @@ impl Worker {
     /// Looks at alarms that ring, and advances connections whose deadline has passed.
     pub(super) fn expire(&mut self) {
         let (mut looks, mut steps) = (LOOKS_PER_TURN, 0);
-        while let Some(alarm) = self.timers.poll_expired(self.now.mono, &mut looks) {
+        while let Some(alarm) = self.timers.poll_expired(self.now.running, &mut looks) {
             let index = alarm.index as usize;
             let Some(entry) = self.connections.get_mut(index) else {
                 continue;
@@ -48,7 +48,7 @@ impl Worker {
                 continue;
             }
             entry.alarm_at = Duration::MAX;
-            if entry.connection.deadline() > self.now.mono {
+            if entry.connection.deadline() > self.now.running {
                 self.set_alarm(index);
                 continue;
             }
@@ -57,7 +57,7 @@ impl Worker {
                 self.advance(index, Connection::advance);
             }
             let left = self.connections.get(index);
-            if left.is_some_and(|entry| entry.connection.deadline() <= self.now.mono) {
+            if left.is_some_and(|entry| entry.connection.deadline() <= self.now.running) {
                 self.advance(index, Connection::expire);
             }
             self.look_for_mail();
@@ -101,7 +101,7 @@ impl Worker {
             return false;
         };
         let connection = &entry.connection;
-        let rested = || connection.rested(self.now.mono, &self.config.file.timeouts);
+        let rested = || connection.rested(self.now.running, &self.config.file.timeouts);
         match cause {
             Cause::ServerFailed(server) if connection.is_at(server) => {
                 self.advance(index, Connection::leave_server);

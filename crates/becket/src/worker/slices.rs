@@ -51,7 +51,7 @@ impl Shares {
 impl Worker {
     /// Does what there is to do, until it is time to look at the sockets again.
     pub(super) fn share_time(&mut self) {
-        let began = self.now.mono;
+        let began = self.now.running;
         let now = self.advance_established(began + ESTABLISHED);
         let waits = !self.established.is_empty();
         if self.shares.newcomers.pay(now.saturating_sub(began), waits) {
@@ -65,12 +65,12 @@ impl Worker {
 
     /// Advances established connections that have something to do, each once at most. Returns the time.
     fn advance_established(&mut self, end: Duration) -> Duration {
-        let mut now = self.now.mono;
+        let mut now = self.now.running;
         for _ in 0..self.established.len() {
             if let Some(index) = self.established.pop_front() {
                 self.advance(index, Connection::advance);
                 self.look_for_mail();
-                now = self.clock.mono();
+                now = self.time();
                 if now >= end {
                     break;
                 }
@@ -107,7 +107,7 @@ impl Worker {
             self.signing.note_waiting(self.unsigned.len_elsewhere());
             self.advance(index, Connection::sign);
             self.look_for_mail();
-            now = self.clock.mono();
+            now = self.time();
             if now >= end {
                 break;
             }
@@ -122,7 +122,7 @@ impl Worker {
 
     /// Takes a step of somebody who is not in yet, and signs at once where that costs little and keeps nobody waiting.
     pub(super) fn advance_newcomer(&mut self, index: usize) {
-        let is_behind = self.backlog.is_falling_behind(self.now.mono);
+        let is_behind = self.backlog.is_falling_behind(self.now.running);
         let is_calm = self.unsigned.is_empty_here() && !is_behind;
         let before = self.connections.get(index);
         let is_new = before.is_some_and(|entry| entry.connection.lacks_hello());
@@ -133,7 +133,7 @@ impl Worker {
             Some(Offload::Pointless) if is_calm => self.advance(index, Connection::sign),
             // Who has been in the queue before, and has a slot since, is no newcomer.
             Some(_) if is_new => {
-                if let Some(one_too_many) = self.unsigned.pop_excess(self.now.mono) {
+                if let Some(one_too_many) = self.unsigned.pop_excess(self.now.running) {
                     self.give_up(one_too_many);
                 }
             }
@@ -148,7 +148,7 @@ impl Worker {
         {
             self.advance_newcomer(index);
             self.look_for_mail();
-            now = self.clock.mono();
+            now = self.time();
         }
         now
     }
@@ -160,7 +160,7 @@ impl Worker {
             && let Some(index) = self.unsigned.pop_overdue(now)
         {
             self.give_up(index);
-            at = self.clock.mono();
+            at = self.time();
         }
         at
     }

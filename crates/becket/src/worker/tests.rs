@@ -1,5 +1,7 @@
 //! A worker on real sockets, whose turns the test makes.
 
+mod overload;
+mod retiring;
 mod signing;
 mod soak;
 mod tokens;
@@ -115,7 +117,7 @@ fn turn(worker: &mut Worker) {
     let most = worker.timeout();
     let waited = worker.mailbox.wait(&mut worker.poll, &mut events, most);
     waited.unwrap();
-    worker.turn(&events);
+    worker.turn(&events, most);
 }
 
 /// Everybody is in, and connected to the server.
@@ -156,7 +158,7 @@ fn newcomers(
         socket
     };
     let clients = (0..many).map(|_| client()).collect();
-    let end = worker.clock.mono() + Duration::from_secs(3600);
+    let end = worker.time() + Duration::from_secs(3600);
     before(&mut worker);
     while worker.counters.accepted.value() < many as u64 {
         worker.accept(Duration::ZERO, end);
@@ -185,14 +187,21 @@ fn a_cheap_signature_is_made_at_once_unless_somebody_waits_or_the_kernels_queue_
     assert_eq!(waiting(&worker), 0);
     assert!(worker.handshakes == 8 && worker.counters.client_bytes_out.value() > 0);
     // Somebody who waits for a crypto thread is not in their way.
-    let elsewhere =
-        |worker: &mut Worker| worker.unsigned.push(100, Offload::Always, worker.now.mono);
+    let elsewhere = |worker: &mut Worker| {
+        worker
+            .unsigned
+            .push(100, Offload::Always, worker.now.running)
+    };
     assert_eq!(waiting(&newcomers(8, kind, elsewhere).0), 0);
-    let somebody = |worker: &mut Worker| worker.unsigned.push(100, Offload::Never, worker.now.mono);
+    let somebody = |worker: &mut Worker| {
+        worker
+            .unsigned
+            .push(100, Offload::Never, worker.now.running)
+    };
     assert_eq!(waiting(&newcomers(8, kind, somebody).0), 8);
     let behind = |worker: &mut Worker| {
         worker.backlog.handle_look(Duration::ZERO, 0, false);
-        worker.now.mono += Duration::from_secs(1);
+        worker.now.running += Duration::from_secs(1);
     };
     assert_eq!(waiting(&newcomers(8, kind, behind).0), 8);
 }
@@ -221,7 +230,7 @@ fn who_has_gone_leaves_the_queue_and_who_has_waited_too_long_is_reset() {
     assert_eq!(closed(&worker, CloseReason::HandshakeAborted), 3);
     let reset = closed(&worker, CloseReason::Overload);
     let left = waiting(&worker);
-    let later = worker.clock.mono() + Duration::from_secs(1);
+    let later = worker.time() + Duration::from_secs(1);
     worker.give_up_overdue(later, Duration::MAX);
     assert_eq!(waiting(&worker), 0);
     assert_eq!(closed(&worker, CloseReason::Overload) - reset, left as u64);
@@ -251,8 +260,9 @@ fn parts(
 #[test]
 fn deadlines_that_pass_all_at_once_are_dealt_with_in_parts() {
     let mut scene = scene();
-    scene.worker.now.mono += Duration::from_secs(3600);
-    let overdue = |worker: &Worker, entry: &Entry| entry.connection.deadline() <= worker.now.mono;
+    scene.worker.now.running += Duration::from_secs(3600);
+    let overdue =
+        |worker: &Worker, entry: &Entry| entry.connection.deadline() <= worker.now.running;
     let parts = parts(&mut scene.worker, overdue, |worker| {
         assert_eq!(worker.timeout(), Some(Duration::ZERO), "more is to be done");
         worker.expire();
@@ -265,7 +275,7 @@ fn connections_that_have_gone_leave_no_alarm_for_long() {
     let mut scene = scene();
     let worker = &mut scene.worker;
     // They come out of the time for their handshakes, and into that of idle connections.
-    worker.now.mono += Duration::from_secs(20);
+    worker.now.running += Duration::from_secs(20);
     worker.expire();
     assert!(worker.config.file.timeouts.idle > Duration::from_secs(300));
     let all: Vec<usize> = worker.connections.iter().map(|(index, _)| index).collect();
@@ -273,7 +283,7 @@ fn connections_that_have_gone_leave_no_alarm_for_long() {
         worker.close(index, CloseReason::Finished);
     }
     assert!(worker.timers.len() >= MANY);
-    worker.now.mono += Duration::from_secs(60);
+    worker.now.running += Duration::from_secs(60);
     worker.expire();
     assert!(worker.timers.is_empty());
 }
@@ -295,7 +305,7 @@ fn what_has_come_when_nobody_looked_came_in_time() {
             .for_each(|event| worker.note(event.token().0, event));
     }
     // As if this thread had not run for a day: every deadline has passed.
-    worker.now.mono += Duration::from_secs(86_400);
+    worker.now.running += Duration::from_secs(86_400);
     for _ in 0..MANY {
         worker.expire();
     }
@@ -307,82 +317,6 @@ fn what_has_come_when_nobody_looked_came_in_time() {
         stream = scene.server.accept().unwrap().0;
     }
     assert_eq!(&said, b"xy");
-}
-
-#[test]
-fn the_time_in_which_nobody_was_to_be_accepted_is_no_overload() {
-    let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (mut worker, web) = worker(&server, "tls = false");
-    worker.backlog.handle_look(Duration::ZERO, 0, false);
-    let (parked, _said) = std::sync::mpsc::channel();
-    worker.mailbox.post(Message::Park(parked));
-    worker.read_mail();
-    let client = TcpStream::connect(web).unwrap();
-    (&client).write_all(b"x").unwrap();
-    // Longer than anybody may wait where there is too much to do.
-    let long = becket_proto::fresh_queue::LIMIT * 2;
-    client.set_read_timeout(Some(long)).unwrap();
-    assert!((&client).read(&mut [0]).is_err());
-    worker.mailbox.post(Message::Accept);
-    while worker.counters.accepted.value() == 0 {
-        turn(&mut worker);
-    }
-    let closed = &worker.counters.closed;
-    assert_eq!(closed.of(CloseReason::Overload).value(), 0);
-}
-
-#[test]
-fn in_overload_no_more_newcomers_are_kept_than_have_a_prospect() {
-    // Somebody waits for longer than the patience.
-    let late = |worker: &mut Worker| {
-        worker.unsigned.push(1000, Offload::Never, Duration::ZERO);
-        assert_eq!(worker.unsigned.pop_excess(Duration::ZERO), None);
-        worker.now.mono = becket_proto::fresh_queue::PATIENCE * 2;
-    };
-    let (worker, mut clients, _folder) = newcomers(40, &rcgen::PKCS_ECDSA_P384_SHA384, late);
-    let closed = &worker.counters.closed;
-    assert_eq!(closed.of(CloseReason::Overload).value(), 8);
-    assert_eq!(waiting(&worker), 32);
-    let told = clients.iter_mut().filter_map(|client| {
-        client.set_nonblocking(true).unwrap();
-        client.read(&mut [0]).err()
-    });
-    let reset = told.filter(|error| error.kind() == io::ErrorKind::ConnectionReset);
-    assert_eq!(reset.count(), 8);
-}
-
-#[test]
-fn in_overload_nobody_who_comes_wakes_the_worker_and_all_are_looked_at_nevertheless() {
-    let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (mut worker, web) = worker(&server, "tls = false");
-    let is_quiet = |worker: &Worker| worker.acceptors.iter().all(|(_, one)| one.is_quiet());
-    let accepted = |worker: &Worker| worker.counters.accepted.value();
-    turn(&mut worker);
-    assert!(!is_quiet(&worker));
-    // Somebody was left in the kernel's queue for a second.
-    worker.now.mono += Duration::from_secs(1);
-    worker.backlog.handle_look(Duration::ZERO, 0, false);
-    worker.bound_queues(worker.now.mono);
-    assert!(is_quiet(&worker));
-    let _first = TcpStream::connect(web).unwrap();
-    let mut events = Events::with_capacity(EVENTS);
-    let (mailbox, poll) = (&worker.mailbox, &mut worker.poll);
-    mailbox
-        .wait(poll, &mut events, Some(Duration::ZERO))
-        .unwrap();
-    assert!(events.is_empty());
-    while accepted(&worker) == 0 {
-        turn(&mut worker);
-    }
-    // It is calm again: who comes is reported, as is who came meanwhile.
-    while is_quiet(&worker) {
-        turn(&mut worker);
-    }
-    let _second = TcpStream::connect(web).unwrap();
-    while accepted(&worker) == 1 {
-        turn(&mut worker);
-    }
-    assert_eq!(worker.counters.backlog_changes.value(), 2);
 }
 
 #[test]
@@ -400,7 +334,7 @@ fn a_client_that_comes_behind_a_message_is_served_as_that_says() {
     });
     let _client = TcpStream::connect(web).unwrap();
     // In the middle of a turn that began before.
-    let now = worker.clock.mono();
+    let now = worker.time();
     worker.accept(now, now + Duration::from_secs(3600));
     let denied = worker.counters.closed.of(CloseReason::DeniedNetwork);
     assert_eq!(denied.value(), 1);
@@ -433,7 +367,7 @@ fn a_drain_gives_less_time_to_every_connection_at_rest() {
     worker.read_mail();
     worker.advance_sweeps();
     assert!(worker.sweeps.is_empty());
-    let latest = worker.now.mono + worker.config.file.timeouts.drain_idle;
+    let latest = worker.now.running + worker.config.file.timeouts.drain_idle;
     assert!(
         worker.connections.iter().all(|(_, entry)| {
             entry.connection.deadline() <= latest && entry.alarm_at <= latest
@@ -541,9 +475,9 @@ fn where_memory_is_short_a_share_of_those_at_rest_ends() {
         }
         relaying(worker)
     };
-    worker.now.mono = Duration::ZERO;
+    worker.now.running = Duration::ZERO;
     assert_eq!(end(worker, 1.0), MANY, "all were in use a moment ago");
-    worker.now.mono = worker.clock.mono() + Duration::from_secs(10);
+    worker.now.running = worker.time() + Duration::from_secs(10);
     assert_eq!(end(worker, 0.25), MANY - MANY / 4);
     assert_eq!(end(worker, 1.0), 0);
 }
@@ -558,7 +492,7 @@ fn where_memory_is_short_clients_wait_and_then_are_refused() {
             ..Default::default()
         });
     };
-    let end = worker.clock.mono() + Duration::from_secs(3600);
+    let end = worker.time() + Duration::from_secs(3600);
     let _waiting = TcpStream::connect(web).unwrap();
     short(&worker, Shortage::Waiting);
     worker.accept(Duration::ZERO, end);

@@ -57,6 +57,12 @@ impl Unsigned {
         kinds.any(|queue| queue.came_before(index, waited))
     }
 
+    /// Whether anybody waits.
+    pub(super) fn waits(&self) -> bool {
+        let kinds = [&self.here, &self.elsewhere, &self.on_tokens];
+        kinds.iter().any(|queue| !queue.is_empty())
+    }
+
     /// Whether nobody waits for the worker.
     pub(super) fn is_empty_here(&self) -> bool {
         self.here.is_empty()
@@ -104,9 +110,10 @@ impl Unsigned {
         kinds.find_map(|queue| queue.pop_excess(now))
     }
 
-    /// Whether somebody has waited for longer than the target.
+    /// Returns whether a client has waited longer than the target for this machine's processors. A slow token is no reason to
+    /// accept fewer clients: most of them may not need it.
     pub(super) fn is_over_target(&self, now: Duration) -> bool {
-        let kinds = [&self.here, &self.elsewhere, &self.on_tokens];
+        let kinds = [&self.here, &self.elsewhere];
         kinds.iter().any(|queue| queue.is_over_target(now))
     }
 }

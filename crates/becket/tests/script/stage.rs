@@ -177,7 +177,14 @@ impl Stage {
         self.client = Some(near.watch());
         let name = listener.config().keys.name.clone();
         let facts = Facts::new(CLIENT, name.0, self.now);
-        let connection = Connection::new(near, listener, facts, &self.timeouts, &self.counters);
+        let connection = Connection::new(
+            near,
+            listener,
+            facts,
+            self.now,
+            &self.timeouts,
+            &self.counters,
+        );
         self.connection = Some(connection);
         self.queued = true;
         self.closed = None;
@@ -191,7 +198,7 @@ impl Stage {
         let Some(connection) = &mut self.connection else {
             return false;
         };
-        let overdue = connection.deadline() <= self.now.mono;
+        let overdue = connection.deadline() <= self.now.running;
         let has_room = self.signing.as_ref().is_none_or(|it| it.room().threads);
         let signs = match connection.wants_signature() {
             Some(Offload::Batches | Offload::Always) => has_room,
@@ -262,6 +269,7 @@ impl Stage {
     /// Moves the clocks on.
     pub(crate) fn wait(&mut self, time: Duration) {
         self.now.mono += time;
+        self.now.running += time;
         self.now.instant += time;
         self.now.unix += time;
     }

@@ -294,12 +294,12 @@ impl<N: Net> Relaying<N> {
         } else {
             cx.turn.timeouts.idle
         };
-        let idle = cx.turn.now.mono + patience;
+        let idle = cx.turn.now.running + patience;
         if self.is_unfinished() {
             return idle.min(cx.core.handshake_until);
         }
         if self.to_client.is_holding() {
-            return idle.min(cx.turn.now.mono + TICKETS_WAIT);
+            return idle.min(cx.turn.now.running + TICKETS_WAIT);
         }
         idle
     }

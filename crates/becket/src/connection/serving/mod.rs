@@ -181,7 +181,7 @@ impl Serving {
         cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
     ) -> Next<N> {
-        if self.is_unfinished() && cx.turn.now.mono >= cx.core.handshake_until {
+        if self.is_unfinished() && cx.turn.now.running >= cx.core.handshake_until {
             return self.abort(CloseReason::HandshakeTimeout, cx);
         }
         if self.to_client.is_holding() {
@@ -232,7 +232,7 @@ impl Serving {
             true => patience.min(TICKETS_WAIT),
             false => patience,
         };
-        cx.turn.now.mono + patience
+        cx.turn.now.running + patience
     }
 
     /// The client is served, and has still to finish its handshake: for that it has no more time than any other.

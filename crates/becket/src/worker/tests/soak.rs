@@ -192,7 +192,7 @@ impl<S> Soak<S> {
             .mailbox
             .wait(&mut worker.poll, &mut events, Some(most));
         waited.unwrap();
-        worker.turn(&events);
+        worker.turn(&events, Some(most));
     }
 
     #[track_caller]

@@ -272,7 +272,7 @@ impl Soak<OnToken> {
             }
             _ => {
                 for _ in 0..MOST_TURNS {
-                    self.worker.now.mono += Duration::from_secs(3600);
+                    self.worker.now.running += Duration::from_secs(3600);
                     self.worker.expire();
                 }
             }

@@ -1,0 +1,117 @@
+//! What counts as overload, and what a worker does in it.
+
+use std::thread;
+
+use becket_proto::fresh_queue::{LIMIT, PATIENCE};
+
+use super::*;
+
+#[test]
+fn the_time_in_which_nobody_was_to_be_accepted_is_no_overload() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut worker, web) = worker(&server, "tls = false");
+    worker.backlog.handle_look(Duration::ZERO, 0, false);
+    let (parked, _said) = std::sync::mpsc::channel();
+    worker.mailbox.post(Message::Park(parked));
+    worker.read_mail();
+    let client = TcpStream::connect(web).unwrap();
+    (&client).write_all(b"x").unwrap();
+    // Longer than anybody may wait where there is too much to do.
+    let long = LIMIT * 2;
+    client.set_read_timeout(Some(long)).unwrap();
+    assert!((&client).read(&mut [0]).is_err());
+    worker.mailbox.post(Message::Accept);
+    while worker.counters.accepted.value() == 0 {
+        turn(&mut worker);
+    }
+    let closed = &worker.counters.closed;
+    assert_eq!(closed.of(CloseReason::Overload).value(), 0);
+}
+
+#[test]
+fn the_time_in_which_the_worker_did_not_run_is_no_overload() {
+    let (mut worker, clients, _folder) = unsigned(2);
+    worker.backlog.handle_look(Duration::ZERO, 0, false);
+    let web = clients[0].peer_addr().unwrap();
+    let _in_the_kernel = TcpStream::connect(web).unwrap();
+    // This is the worker's thread.
+    thread::sleep(LIMIT * 2);
+    while worker.counters.accepted.value() < 3 || waiting(&worker) > 0 {
+        turn(&mut worker);
+    }
+    let closed = &worker.counters.closed;
+    assert_eq!(closed.of(CloseReason::Overload).value(), 0);
+}
+
+#[test]
+fn a_silent_token_shortens_no_queue_of_the_kernel_and_its_clients_are_reset_in_time() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut worker, _) = worker(&server, "tls = false");
+    turn(&mut worker);
+    worker
+        .unsigned
+        .push(100, Offload::Token, worker.now.running);
+    worker.signing = WorkerSigning::new(
+        Arc::clone(&worker.shared.signatures),
+        1,
+        Arc::clone(&worker.mailbox) as Arc<dyn Answers>,
+    )
+    .with_sessions(0, 1);
+    worker.bound_queues(worker.now.running + LIMIT * 2);
+    assert_eq!(worker.counters.backlog_changes.value(), 0);
+    assert!(worker.timeout().is_some_and(|sleep| sleep <= TICK));
+}
+
+#[test]
+fn in_overload_no_more_newcomers_are_kept_than_have_a_prospect() {
+    // Somebody waits for longer than the patience.
+    let late = |worker: &mut Worker| {
+        worker.unsigned.push(1000, Offload::Never, Duration::ZERO);
+        assert_eq!(worker.unsigned.pop_excess(Duration::ZERO), None);
+        worker.now.running = PATIENCE * 2;
+    };
+    let (worker, mut clients, _folder) = newcomers(40, &rcgen::PKCS_ECDSA_P384_SHA384, late);
+    let closed = &worker.counters.closed;
+    assert_eq!(closed.of(CloseReason::Overload).value(), 8);
+    assert_eq!(waiting(&worker), 32);
+    let told = clients.iter_mut().filter_map(|client| {
+        client.set_nonblocking(true).unwrap();
+        client.read(&mut [0]).err()
+    });
+    let reset = told.filter(|error| error.kind() == io::ErrorKind::ConnectionReset);
+    assert_eq!(reset.count(), 8);
+}
+
+#[test]
+fn in_overload_nobody_who_comes_wakes_the_worker_and_all_are_looked_at_nevertheless() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut worker, web) = worker(&server, "tls = false");
+    let is_quiet = |worker: &Worker| worker.acceptors.iter().all(|(_, one)| one.is_quiet());
+    let accepted = |worker: &Worker| worker.counters.accepted.value();
+    turn(&mut worker);
+    assert!(!is_quiet(&worker));
+    // Somebody was left in the kernel's queue for a second.
+    worker.now.running += Duration::from_secs(1);
+    worker.backlog.handle_look(Duration::ZERO, 0, false);
+    worker.bound_queues(worker.now.running);
+    assert!(is_quiet(&worker));
+    let _first = TcpStream::connect(web).unwrap();
+    let mut events = Events::with_capacity(EVENTS);
+    let (mailbox, poll) = (&worker.mailbox, &mut worker.poll);
+    mailbox
+        .wait(poll, &mut events, Some(Duration::ZERO))
+        .unwrap();
+    assert!(events.is_empty());
+    while accepted(&worker) == 0 {
+        turn(&mut worker);
+    }
+    // It is calm again: who comes is reported, as is who came meanwhile.
+    while is_quiet(&worker) {
+        turn(&mut worker);
+    }
+    let _second = TcpStream::connect(web).unwrap();
+    while accepted(&worker) == 1 {
+        turn(&mut worker);
+    }
+    assert_eq!(worker.counters.backlog_changes.value(), 2);
+}

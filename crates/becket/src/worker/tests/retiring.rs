@@ -1,0 +1,47 @@
+//! Sockets that close: emptied first, unless another process has them.
+
+use super::*;
+
+#[test]
+fn a_retiring_socket_is_emptied_although_limits_are_reached() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut worker, web) = worker(&server, "tls = false\n[limits]\nconnections = 1");
+    let _inside = TcpStream::connect(web).unwrap();
+    while worker.connections.is_empty() {
+        turn(&mut worker);
+    }
+    let _queued = [(); 3].map(|()| TcpStream::connect(web).unwrap());
+    worker.mailbox.post(Message::Drain([].into()));
+    while !worker.acceptors.is_empty() {
+        turn(&mut worker);
+    }
+    let counters = &worker.counters;
+    let closed = counters.closed.of(CloseReason::ConnectionLimit);
+    assert_eq!((counters.accepted.value(), closed.value()), (4, 3));
+    let open = (worker.connections.len(), worker.shared.connections());
+    assert_eq!(open, (1, 1));
+}
+
+#[test]
+fn a_socket_that_the_next_process_lacks_is_emptied_by_a_process_that_has_yielded() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    for (passed_on, has_accepted, served) in [(false, true, 1), (true, true, 0), (false, false, 0)]
+    {
+        let (mut worker, web) = worker(&server, "tls = false");
+        if !has_accepted {
+            worker.accepts_since = None;
+        }
+        let (parked, _said) = std::sync::mpsc::channel();
+        worker.mailbox.post(Message::Park(parked));
+        turn(&mut worker);
+        let _client = TcpStream::connect(web).unwrap();
+        let passed_on = passed_on.then(|| WEB.parse().unwrap());
+        worker
+            .mailbox
+            .post(Message::Drain(passed_on.into_iter().collect()));
+        while !worker.acceptors.is_empty() {
+            turn(&mut worker);
+        }
+        assert_eq!(worker.counters.accepted.value(), served);
+    }
+}
