@@ -519,6 +519,12 @@ mod tests {
     }
 
     #[test]
+    fn a_head_may_have_any_number_of_fields() {
+        let fields = "\na: b".repeat(10_000);
+        assert!(ask(&format!("GET / HTTP/1.1\nHost: a{fields}")).is_ok());
+    }
+
+    #[test]
     fn a_line_that_begins_no_request_is_refused_before_the_head_is_whole() {
         for (bytes, found) in [
             (&b"GET /a HTT"[..], Ok(false)),
