@@ -124,13 +124,9 @@ addresses! {
         }
     };
     /// Where a syslog daemon is. No name: a log must not wait for a resolver.
-    SyslogAddress, "the path of a socket such as /dev/log, IP:PORT or [V6]:PORT", |text| match text.starts_with('/') {
-        true => unix(text),
-        false => match remote(text)? {
-            Address::Name(..) => Err("a name, which is not looked up"),
-            address => Ok(address),
-        },
-    };
+    SyslogAddress, "the path of a socket such as /dev/log, IP:PORT or [V6]:PORT", fixed;
+    /// An address of a server that is not looked up.
+    FixedAddress, "IP:PORT, [V6]:PORT or /unix/path", fixed;
     /// Where the pages are: they have no password, so this is explicit.
     AdminAddress, "HOST:PORT or [V6]:PORT, such as 127.0.0.1:9443", |text| match inet(text)? {
         Address::Any(_) => Err("the admin page has no password, so the address must be explicit"),
@@ -145,6 +141,16 @@ impl Default for ServerAddress {
             text: "".into(),
             address: Address::Unix(PathBuf::new()),
         }
+    }
+}
+
+fn fixed(text: &str) -> Result<Address, &'static str> {
+    match text.starts_with('/') {
+        true => unix(text),
+        false => match remote(text)? {
+            Address::Name(..) => Err("a name, which is not looked up"),
+            address => Ok(address),
+        },
     }
 }
 

@@ -144,6 +144,29 @@ pub enum OnDown {
     Close,
 }
 
+/// Which clients a server gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServerMode {
+    /// All.
+    Ready,
+    /// Only clients that stick to it, as with `weight = 0`.
+    Drain,
+    /// None, and it is not checked, as with `disabled = true`.
+    Maintenance,
+}
+
+impl ServerMode {
+    /// As it is written.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Drain => "drain",
+            Self::Maintenance => "maintenance",
+        }
+    }
+}
+
 /// Which connections the kernel seals and opens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]

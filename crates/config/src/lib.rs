@@ -16,6 +16,7 @@ pub mod choices;
 pub mod client_name;
 pub mod cluster;
 pub mod dialect;
+pub mod edits;
 pub mod error;
 pub mod file;
 pub mod glob;

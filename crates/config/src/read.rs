@@ -9,7 +9,8 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use serde::Deserialize;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue, Deserializer};
 
@@ -20,17 +21,25 @@ use crate::notation::{SEPARATOR, Text, meant};
 
 /// What a text contains.
 #[derive(Debug)]
-pub struct Reading {
+pub struct Reading<F = File> {
     /// The parts of it that fit; absent when the text is not TOML.
-    pub file: Option<File>,
+    pub file: Option<F>,
     /// Syntax errors, or else unknown keys and values that do not fit, by line.
     pub problems: Vec<Problem>,
     /// Where each key is.
     pub places: Places,
 }
 
-/// Reads a text, of which `over` replaces some values.
+/// Reads a configuration, of which `over` replaces some values.
 pub fn read(text: &str, over: &toml::Table) -> Reading {
+    read_as(text, over)
+}
+
+/// Reads a file of any sections, as [`read`] does.
+pub(crate) fn read_as<F>(text: &str, over: &toml::Table) -> Reading<F>
+where
+    F: Default + DeserializeOwned + Serialize,
+{
     // What replaces has places of its own, behind the text.
     let over = " ".repeat(text.len() + 1) + &over.to_string();
     let (mut root, errors) = DeTable::parse_recoverable(text);
@@ -52,7 +61,7 @@ pub fn read(text: &str, over: &toml::Table) -> Reading {
     let mut places = Places::of(root.get_ref(), text, &over);
     let mut problems = Vec::new();
     let mut rest = DeValue::Table(root.into_inner());
-    for at in places.misplaced_arrays() {
+    for at in places.misplaced_arrays(&F::default()) {
         let place = &places.all[at];
         let problem = Problem::new(&*place.path, "a list where none belongs");
         problems.push(problem.accepted("a table or a value"));
@@ -63,7 +72,7 @@ pub fn read(text: &str, over: &toml::Table) -> Reading {
             break None;
         };
         let table = Spanned::new(0..0, table.clone());
-        let error = match File::deserialize(Deserializer::from(table)) {
+        let error = match F::deserialize(Deserializer::from(table)) {
             Ok(file) => break Some(file),
             Err(error) => error,
         };
@@ -205,8 +214,8 @@ impl Places {
     }
 
     /// serde takes a list for a table, its fields in order; people do not mean that.
-    fn misplaced_arrays(&self) -> Vec<usize> {
-        let default = toml::Table::try_from(File::default()).unwrap_or_default();
+    fn misplaced_arrays(&self, default: &impl Serialize) -> Vec<usize> {
+        let default = toml::Table::try_from(default).unwrap_or_default();
         let tables = |path: &str| default.get(path).is_some_and(toml::Value::is_table);
         let misplaced =
             self.all.iter().enumerate().filter(|(_, place)| {

@@ -13,7 +13,7 @@ use crate::listener::{Certificate, Pair};
 use crate::policy::{ServerAlpn, ServerTls};
 
 impl Backend {
-    pub(super) fn check(&self, path: &str, report: &mut Report) {
+    pub(crate) fn check(&self, path: &str, report: &mut Report) {
         if let Some(files) = &self.files {
             return self.check_files(files, path, report);
         }

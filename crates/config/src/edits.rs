@@ -1,0 +1,396 @@
+//! Kept edits: what `becket ctl --keep` changed, in a TOML file that is read with the configuration.
+//!
+//! [`Edits::read`] parses the file, [`File::apply_edits`] changes the configuration. Servers are added and removed there. Modes, weights,
+//! limits and addresses stay in [`File::edits`], because a server shows what the configuration says next to each of them; certificates
+//! stay there, because they hide those of the configuration and never become the default.
+
+use std::fmt::{self, Display, Formatter};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::address::{FixedAddress, SectionName, ServerAddress};
+use crate::backend::Server;
+use crate::choices::ServerMode;
+use crate::error::{Problem, Report};
+use crate::file::File;
+use crate::notation::Whole;
+use crate::read::{Reading, read_as};
+use crate::section::section;
+
+section! {
+/// The file of `admin.edits`.
+pub struct Edits {
+    /// A filter, as `log.level`.
+    pub log_level: Option<String>,
+    /// `[[server]]`
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub server: Vec<ServerEdit>,
+    /// `[[certificate]]`
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub certificate: Vec<CertificateEdit>,
+    /// Where they were read; absent where the configuration has no such file.
+    #[serde(skip)]
+    pub path: Option<PathBuf>,
+}
+}
+
+section! {
+/// `[[server]]`: one server, by its backend and its address in the configuration.
+pub struct ServerEdit {
+    /// Name of the backend.
+    pub backend: SectionName,
+    /// The server's address in the configuration, or that of the new server; absent is a fault.
+    pub address: Option<ServerAddress>,
+    /// What is done with the server.
+    #[serde(skip_serializing_if = "is_default")]
+    pub action: ServerAction,
+    /// Which clients it gets.
+    pub mode: Option<ServerMode>,
+    /// Its share of new clients.
+    #[serde(with = "Whole::<0, 256>")]
+    pub weight: Option<u32>,
+    /// Connections that it may have; 0 is no limit.
+    #[serde(with = "Whole::<0, 100_000_000>")]
+    pub maxconn: Option<u32>,
+    /// Where it is instead, tried in this order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<FixedAddress>,
+    /// Serves only when no other server can; for a new server.
+    #[serde(skip_serializing_if = "is_default")]
+    pub backup: bool,
+}
+}
+
+section! {
+/// `[[certificate]]`: a certificate that hides those of the listener with the same names.
+pub struct CertificateEdit {
+    /// Name of the listener.
+    pub listener: SectionName,
+    /// PEM file with the chain.
+    pub chain: String,
+    /// PEM file with the key.
+    pub key: String,
+}
+}
+
+/// What an edit does with a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServerAction {
+    /// Adds it, or replaces the one of the configuration.
+    Add,
+    /// Removes it.
+    Remove,
+    /// Changes it.
+    #[default]
+    Change,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+impl Edits {
+    /// Parses the file. Every problem has its line.
+    pub fn read(text: &str) -> Reading<Self> {
+        let mut reading: Reading<Self> = read_as(text, &toml::Table::new());
+        let edits = reading.file.iter();
+        let servers = edits
+            .clone()
+            .flat_map(|edits| edits.server.iter().enumerate());
+        let servers = servers.flat_map(|(index, edit)| {
+            let backend = edit.backend.is_empty().then_some("backend");
+            let address = edit.address.is_none().then_some("address");
+            [backend, address].map(|key| Some(format!("server[{index}].{}", key?)))
+        });
+        let certificates = edits.flat_map(|edits| edits.certificate.iter().enumerate());
+        let certificates = certificates.flat_map(|(index, edit)| {
+            let listener = edit.listener.is_empty().then_some("listener");
+            let chain = edit.chain.is_empty().then_some("chain");
+            let key = edit.key.is_empty().then_some("key");
+            [listener, chain, key].map(|key| Some(format!("certificate[{index}].{}", key?)))
+        });
+        for path in servers.chain(certificates).flatten() {
+            // A value that does not fit is reported already.
+            if !reading.places.is_cut(&path) {
+                let mut problem = Problem::new(path, "missing");
+                reading.places.place(&mut problem);
+                reading.problems.push(problem);
+            }
+        }
+        reading
+    }
+
+    /// The edit of a server, if there is one.
+    pub fn server(&self, backend: &str, address: &str) -> Option<&ServerEdit> {
+        self.server.iter().find(|edit| edit.is_of(backend, address))
+    }
+
+    /// Names of the backend's servers that are removed.
+    pub fn removed(&self, backend: &str) -> impl Iterator<Item = &ServerAddress> {
+        let removed = self.server.iter();
+        let removed = removed
+            .filter(move |edit| edit.action == ServerAction::Remove && *edit.backend == *backend);
+        removed.filter_map(|edit| edit.address.as_ref())
+    }
+
+    /// Each edit in a line.
+    pub fn lines(&self) -> Vec<String> {
+        let servers = self.server.iter().map(ToString::to_string);
+        let certificates = self.certificate.iter().map(ToString::to_string);
+        let level = self
+            .log_level
+            .iter()
+            .map(|level| format!("log level: {level}"));
+        servers.chain(certificates).chain(level).collect()
+    }
+}
+
+impl ServerEdit {
+    /// Whether it is about this server.
+    pub fn is_of(&self, backend: &str, address: &str) -> bool {
+        let own = self.address.as_ref().map(|address| &*address.text);
+        *self.backend == *backend && own == Some(address)
+    }
+}
+
+impl File {
+    /// The file of kept edits of a configuration at this path.
+    pub fn edits_path(&self, config: &Path) -> PathBuf {
+        match &self.admin.edits {
+            Some(path) => config.parent().unwrap_or(Path::new("")).join(path),
+            None => config.with_extension("edits.toml"),
+        }
+    }
+
+    /// Applies [`Self::edits`]. Returns a warning for each edit that has no place in this configuration; those of servers are dropped.
+    pub fn apply_edits(&mut self) -> Vec<Problem> {
+        let mut warnings = Vec::new();
+        let servers = std::mem::take(&mut self.edits.server);
+        let mut servers: Vec<(usize, ServerEdit)> = servers.into_iter().enumerate().collect();
+        // The last server of a backend can be removed once another one was added.
+        servers.sort_by_key(|(_, edit)| edit.action);
+        for (index, edit) in servers {
+            match self.apply_to_server(&edit) {
+                Ok(()) => self.edits.server.push(edit),
+                Err(fault) => {
+                    warnings.push(Problem::new(format!("{EDITS}.server[{index}]"), fault));
+                }
+            }
+        }
+        for (index, edit) in self.edits.certificate.iter().enumerate() {
+            let mut listeners = self.listener.iter();
+            if !listeners.any(|it| it.name == edit.listener && it.ends_tls()) {
+                let fault = "not used: there is no such listener with TLS any more";
+                warnings.push(Problem::new(format!("{EDITS}.certificate[{index}]"), fault));
+            }
+        }
+        warnings
+    }
+
+    fn apply_to_server(&mut self, edit: &ServerEdit) -> Result<(), String> {
+        let mut backends = self.backend.iter_mut();
+        let backend = backends.find(|backend| backend.name == edit.backend);
+        let backend = backend.ok_or("not used: there is no such backend any more")?;
+        let is_it = |server: &Server| server.address == edit.address;
+        let is_there = backend.server.iter().any(is_it);
+        if !is_there && edit.action != ServerAction::Add {
+            return Err("not used: there is no such server any more".to_owned());
+        }
+        if edit.action == ServerAction::Change {
+            return Ok(());
+        }
+        let before = backend.clone();
+        backend.server.retain(|server| !is_it(server));
+        if edit.action == ServerAction::Add {
+            let default = Server::default();
+            backend.server.push(Server {
+                address: edit.address.clone(),
+                weight: edit.weight.unwrap_or(default.weight),
+                maxconn: edit.maxconn.filter(|most| *most > 0),
+                backup: edit.backup,
+                ..default
+            });
+        }
+        let faults = [&before, backend].map(|backend| {
+            let mut report = Report::default();
+            backend.check("", &mut report);
+            report.errors
+        });
+        if faults[1].len() > faults[0].len() {
+            let fault = faults[1]
+                .first()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            *backend = before;
+            return Err(format!(
+                "not used, because it does not fit the backend: {fault}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Display for ServerEdit {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let address = self.address.as_ref().map_or("", |address| &address.text);
+        write!(f, "server {}/{address}:", self.backend)?;
+        let action = match self.action {
+            ServerAction::Add => Some("added".to_owned()),
+            ServerAction::Remove => Some("removed".to_owned()),
+            ServerAction::Change => None,
+        };
+        let addresses: Vec<&str> = self.addresses.iter().map(|it| &*it.text).collect();
+        let addresses = addresses.join(" ");
+        let parts = [
+            action,
+            self.mode.map(|mode| format!("mode {}", mode.word())),
+            self.weight.map(|weight| format!("weight {weight}")),
+            self.maxconn.map(|most| format!("maxconn {most}")),
+            (!addresses.is_empty()).then(|| format!("addresses {addresses}")),
+            self.backup.then(|| "backup".to_owned()),
+        ];
+        for (index, part) in parts.into_iter().flatten().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            write!(f, "{comma} {part}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for CertificateEdit {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "certificate of {}: {}", self.listener, self.chain)
+    }
+}
+
+/// Begins the key path of a problem of this file.
+pub const EDITS: &str = "edits";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> File {
+        let text = "[[listener]]\nname = 'web'\nbind = [':1']\ncertificates = ['a.pem']\nbackend = 'app'\n\
+            [[backend]]\nname = 'app'\nserver = [{ address = 'a:1', minconn = 1, maxconn = 5 }, { address = 'b:1' }]\n\
+            [[backend]]\nname = 'one'\nserver = [{ address = 'a:1' }]\n\
+            [[backend]]\nname = 'pages'\nfiles = { root = '/srv' }\n";
+        File::parse(text).unwrap()
+    }
+
+    fn edits(text: &str) -> Edits {
+        let reading = Edits::read(text);
+        assert!(reading.problems.is_empty(), "{:?}", reading.problems);
+        reading.file.unwrap()
+    }
+
+    fn applied(text: &str) -> (File, Vec<String>) {
+        let mut file = file();
+        file.edits = edits(text);
+        let warnings = file.apply_edits();
+        (file, warnings.iter().map(ToString::to_string).collect())
+    }
+
+    fn servers(file: &File, backend: usize) -> Vec<&str> {
+        let servers = file.backend[backend].server.iter();
+        servers
+            .map(|it| &*it.address.as_ref().unwrap().text)
+            .collect()
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_shown_in_a_line_each() {
+        let text = "log-level = \"debug\"\n\n[[server]]\nbackend = \"app\"\naddress = \"a:1\"\naction = \"add\"\n\
+            mode = \"drain\"\nweight = 9\nmaxconn = 0\naddresses = [\"10.0.0.1:1\", \"/run/a\"]\nbackup = true\n\n\
+            [[certificate]]\nlistener = \"web\"\nchain = \"/c.pem\"\nkey = \"/k.pem\"\n";
+        let edits = edits(text);
+        assert_eq!(toml::to_string(&edits).unwrap(), text);
+        let lines = [
+            "server app/a:1: added, mode drain, weight 9, maxconn 0, addresses 10.0.0.1:1 /run/a, backup",
+            "certificate of web: /c.pem",
+            "log level: debug",
+        ];
+        assert_eq!(edits.lines(), lines);
+    }
+
+    #[test]
+    fn a_fault_has_its_line_and_its_key() {
+        let text = "[[server]]\nbackend = 'app'\nwait = 1\n[[server]]\nbackend = 'app'\naddress = 'a:1'\nweight = 257\n\
+            addresses = ['a:1']\n[[certificate]]\nlistener = 'web'\nkey = 'k'\n";
+        let problems = Edits::read(text).problems;
+        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        for start in [
+            "line 3: server[0].wait: unknown key",
+            "line 7: server[1].weight = 257: not in range",
+            "line 8: server[1].addresses[0] = \"a:1\": a name",
+            "line 1: server[0].address: missing",
+            "line 9: certificate[0].chain: missing",
+        ] {
+            assert!(
+                lines.iter().any(|line| line.starts_with(start)),
+                "{lines:#?}"
+            );
+        }
+        assert_eq!(lines.len(), 5, "{lines:#?}");
+        assert!(
+            File::parse("[edits]\n").is_err(),
+            "they have a file of their own"
+        );
+    }
+
+    #[test]
+    fn servers_are_added_replaced_and_removed_in_any_order() {
+        let (file, warnings) = applied(
+            "[[server]]\nbackend = 'one'\naddress = 'a:1'\naction = 'remove'\n\
+            [[server]]\nbackend = 'one'\naddress = 'z:1'\naction = 'add'\nweight = 7\n\
+            [[server]]\nbackend = 'app'\naddress = 'a:1'\naction = 'add'\nmaxconn = 2\n\
+            [[server]]\nbackend = 'app'\naddress = 'b:1'\nmode = 'drain'\n",
+        );
+        assert_eq!(warnings, [""; 0]);
+        assert_eq!(servers(&file, 1), ["z:1"]);
+        assert_eq!(servers(&file, 0), ["b:1", "a:1"]);
+        assert_eq!(file.backend[1].server[0].weight, 7);
+        let replaced = &file.backend[0].server[1];
+        assert_eq!((replaced.maxconn, replaced.minconn), (Some(2), None));
+        let removed: Vec<_> = file.edits.removed("one").map(|it| &*it.text).collect();
+        assert_eq!(removed, ["a:1"]);
+        assert!(file.edits.server("app", "b:1").is_some());
+    }
+
+    #[test]
+    fn an_edit_without_a_place_is_a_warning_and_changes_nothing() {
+        let (changed, warnings) = applied(
+            "[[server]]\nbackend = 'gone'\naddress = 'a:1'\n\
+            [[server]]\nbackend = 'app'\naddress = 'gone:1'\nweight = 1\n\
+            [[server]]\nbackend = 'one'\naddress = 'a:1'\naction = 'remove'\n\
+            [[server]]\nbackend = 'pages'\naddress = 'a:1'\naction = 'add'\n\
+            [[certificate]]\nlistener = 'gone'\nchain = 'c'\nkey = 'k'\n",
+        );
+        let starts = [
+            "edits.server[3]: not used, because it does not fit the backend",
+            "edits.server[2]: not used, because it does not fit the backend",
+            "edits.server[0]: not used: there is no such backend",
+            "edits.server[1]: not used: there is no such server",
+            "edits.certificate[0]: not used: there is no such listener",
+        ];
+        assert_eq!(warnings.len(), starts.len(), "{warnings:#?}");
+        for (warning, start) in warnings.iter().zip(starts) {
+            assert!(warning.starts_with(start), "{warning}");
+        }
+        assert_eq!(changed.backend, file().backend);
+        assert!(changed.edits.server.is_empty());
+    }
+
+    #[test]
+    fn the_file_is_next_to_the_configuration_or_where_that_says() {
+        let path = |text: &str| {
+            let file = File::parse(text).unwrap();
+            file.edits_path(Path::new("/etc/becket/becket.toml"))
+        };
+        assert_eq!(path(""), Path::new("/etc/becket/becket.edits.toml"));
+        assert_eq!(path("admin.edits = 'a'"), Path::new("/etc/becket/a"));
+        assert_eq!(path("admin.edits = '/var/a'"), Path::new("/var/a"));
+    }
+}
