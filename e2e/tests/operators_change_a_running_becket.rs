@@ -47,7 +47,7 @@ fn at_the_second(becket: &Becket, trust: &Trust) -> usize {
 }
 
 #[test]
-fn a_server_that_is_drained_gets_nobody_until_a_reload_or_for_longer() {
+fn a_server_that_is_drained_gets_nobody_until_a_reload() {
     let (place, servers) = (Place::new(), two());
     let shape = Shape::new(servers[0].address).server(servers[1].address);
     let becket = Becket::start(&place, &shape.admin_keys(SOCKET));
@@ -63,11 +63,8 @@ fn a_server_that_is_drained_gets_nobody_until_a_reload_or_for_longer() {
     assert!(table.contains("mode (ready)"), "{table}");
     assert!(becket.reload());
     assert!(at_the_second(&becket, &trust) > 0);
-    for task in ["maintenance", "drain"] {
-        done(&place, &["servers", task, &second, "--keep"]);
-        assert!(becket.reload());
-        assert_eq!(at_the_second(&becket, &trust), 0);
-    }
+    done(&place, &["servers", "maintenance", &second]);
+    assert_eq!(at_the_second(&becket, &trust), 0);
     let said = done(&place, &["servers", "reset", &second]);
     assert!(said.ends_with("as in the file\n"), "{said}");
     assert!(at_the_second(&becket, &trust) > 0);
@@ -160,9 +157,6 @@ fn servers_come_and_go_beside_the_file() {
         server["in_file"].is_null() && server["added"] == false,
         "{server}"
     );
-    done(&place, &["servers", "add", &second, "--keep"]);
-    assert!(becket.reload());
-    eventually("it is kept", || at_the_second(&becket, &trust) > 0);
 }
 
 #[test]
@@ -204,9 +198,6 @@ fn a_certificate_is_set_beside_the_file_and_its_key_is_not_told() {
     eventually("it is gone", || !is_known());
     let gone = ctl(&place, &["certificates", "remove", "web", new]);
     assert_eq!(gone.code, 3, "{}", gone.all());
-    assert_eq!(set("new.pem", &["--keep"]).code, 0);
-    assert!(becket.reload());
-    eventually("it is kept", is_known);
     becket.says("certificate set beside the file");
     becket.says("a certificate and its key");
     let log = becket.log();
@@ -293,11 +284,8 @@ fn sessions_are_forgotten_keys_rotated_and_the_log_set() {
     assert_eq!(level(&[]), "info, as in the file\n");
     level(&["becket=debug", "--keep"]);
     assert!(becket.reload());
-    assert_eq!(
-        level(&[]),
-        "becket=debug until the next start; info in the file\n"
-    );
-    assert_eq!(level(&["--reset"]), "info, as in the file\n");
+    assert_eq!(level(&[]), "becket=debug until removed; info in the file\n");
+    assert!(level(&["--reset", "--keep"]).starts_with("info, as in the file\n"));
     assert_eq!(ctl(&place, &["log", "loud"]).code, 3);
 }
 
@@ -319,12 +307,15 @@ fn a_reload_and_a_drain_are_answered_when_they_are_done() {
         assert!(refused.stderr.contains(part), "{}", refused.stderr);
     }
     place.write("becket.toml", &text);
-    assert_eq!(json(&place, reload), serde_json::json!({"reloaded": true}));
+    assert_eq!(
+        json(&place, reload),
+        serde_json::json!({"reloaded": true, "ended": []})
+    );
     assert_eq!(becket.status()["reloads"]["done"], 2);
     // Nobody is there, so it ends at once: and answers all the same.
     assert_eq!(
         json(&place, &["drain"]),
-        serde_json::json!({"draining": true})
+        serde_json::json!({"draining": true, "ended": []})
     );
     // A service manager that restarts failed services does so, since no signal asked for it.
     assert_eq!(becket.ended(), Some(4));
@@ -429,13 +420,15 @@ fn a_parent_makes_the_socket_and_a_child_that_dies_leaves_it() {
     let socket = fs::symlink_metadata(place.path("admin.sock")).unwrap();
     assert!(socket.file_type().is_socket());
     assert_eq!((socket.uid(), socket.mode() & 0o777), (0, 0o600));
-    assert_eq!(json(&place, &["log", "debug"])["level"], "debug");
+    assert_eq!(json(&place, &["log", "debug", "--keep"])["level"], "debug");
+    let kept = fs::metadata(place.path("becket.edits.toml")).unwrap();
+    assert_eq!((kept.uid(), kept.mode() & 0o777), (0, 0o600));
     let child = becket.child();
     let pid = Pid::from_raw(i32::try_from(child).unwrap()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
     until("another child serves", || {
         let found = ctl(&place, &["log"]);
-        (found.stdout == "info, as in the file\n").then_some(())
+        (found.stdout == "debug until removed; info in the file\n").then_some(())
     });
     assert_eq!(done(&place, &["reload"]), "reloaded\n");
     // No program that this root may execute, or the same one: either way there is an outcome.

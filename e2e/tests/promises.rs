@@ -42,6 +42,7 @@ mod floods_keep_nobody_out;
 mod garbage_is_refused_and_nothing_leaks;
 mod hitch_is_replaced;
 mod hosts_leave_nothing_behind;
+mod kept_edits_are_a_file;
 mod kernel_tls_keeps_its_promises;
 mod keys_live_on_tokens;
 mod limits_hold;

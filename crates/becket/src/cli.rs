@@ -315,7 +315,7 @@ Examples:
   becket ctl servers maintenance app/10.0.0.1:8080
       Nobody at all, and no checks. Back again: becket ctl servers ready app/10.0.0.1:8080
   becket ctl servers weight app/10.0.0.1:8080 20 --keep
-      Until the next start; without --keep until the next reload.
+      Kept in the file of admin.edits; without --keep until the next reload, upgrade or restart.
   becket ctl connections --backend app --age 3600
       Who has been there for an hour.
   becket ctl connections kill --client 192.0.2.0/24
@@ -324,7 +324,8 @@ Examples:
 
 What was changed is shown beside what the file says, by becket ctl servers and becket status. Changes,
 and lists of clients, are for who may open the socket (admin.socket-mode), or has the token of
-admin.token-file. The log has a line for each change, with who made it.
+admin.token-file. --keep takes the socket, the configuration file, and the right to write next to it.
+The log has a line for each change, with who made it.
 
 Exit codes: 0 done, 1 nobody answers, 2 wrong arguments, 3 refused: the reason is printed, and what
 would be accepted.";

@@ -107,8 +107,8 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
 }
 
 fn ask_for(what: Told, flags: PlaceFlags, done: &str) -> anyhow::Result<ExitCode> {
-    becket::reload::ask_for(what, &flags.place())?;
-    say(done)?;
+    let ended = becket::reload::ask_for(what, &flags.place())?;
+    say(done.to_owned() + &ended)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -118,8 +118,8 @@ fn ctl(flags: CtlFlags) -> anyhow::Result<ExitCode> {
             say(text)?;
             Ok(ExitCode::SUCCESS)
         }
-        Err(NotDone::Refused(why)) => {
-            eprintln!("becket: {why}");
+        Err(error @ (NotDone::Refused(_) | NotDone::NotKept { .. })) => {
+            eprintln!("becket: {error}");
             Ok(ExitCode::from(REFUSED))
         }
         Err(error) => Err(error.into()),

@@ -12,7 +12,7 @@ use becket_sys::process::{Told, tell};
 use serde_json::Value;
 
 use crate::log::Escaped;
-use crate::status::{NoStatus, Place};
+use crate::status::{NoStatus, Place, ended};
 
 /// Why it was not done, as far as is known.
 #[derive(Debug, thiserror::Error)]
@@ -55,12 +55,12 @@ fn cause(error: &io::Error) -> String {
     }
 }
 
-/// Has the becket at a place reload, or become the program as it is now. Blocks until it has, or for about [`MOST_TRIES`] times
-/// [`STEP`].
+/// Has the becket at a place reload, or become the program as it is now. Returns the temporary changes that this ended, a line
+/// each. Blocks until it has, or for about [`MOST_TRIES`] times [`STEP`].
 ///
 /// # Errors
 /// When it did not, or nobody knows.
-pub fn ask_for(what: Told, place: &Place) -> Result<(), NotReloaded> {
+pub fn ask_for(what: Told, place: &Place) -> Result<String, NotReloaded> {
     let mut before = place.ask()?;
     let is_busy = |status: &Value| {
         status["reloads"]["running"] == true || status["upgrades"]["running"] == true
@@ -87,7 +87,7 @@ pub fn ask_for(what: Told, place: &Place) -> Result<(), NotReloaded> {
             || moved(status, "refused")
     })?;
     if moved(&after, "done") && (what == Told::Upgrade || after["started"] == before["started"]) {
-        return Ok(());
+        return Ok(ended(&before["edits"]["temporary"]));
     }
     if after["started"] != before["started"] {
         return Err(NotReloaded::Restarted);

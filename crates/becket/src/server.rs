@@ -361,11 +361,13 @@ impl Control {
     }
 
     fn finish_reload(&mut self, prepared: Result<Prepared, Vec<String>>) {
+        let temporary = self.state.temporary();
         let errors = match prepared.and_then(|prepared| self.bind_and_commit(prepared)) {
             Ok(()) => Vec::new(),
             Err(errors) => errors,
         };
         if errors.is_empty() {
+            log_ended(&temporary);
             tracing::info!(origin = self.source.origin(), "reloaded");
             self.look_first();
             tell_of_kernel_tls(&self.state.config());
@@ -380,14 +382,15 @@ impl Control {
             Event::Refused
         };
         let running = self.reloading.is_running();
-        self.waiting.reloaded(self.reloading.answered(), &errors);
+        let answered = self.reloading.answered();
+        self.waiting.reloaded(answered, &errors, &temporary);
         self.state.set_reload(Reload { time, errors }, running);
         self.sockets = BoundSockets::default();
         self.commands.report(&event);
     }
 
     fn bind_and_commit(&mut self, prepared: Prepared) -> Result<(), Vec<String>> {
-        let (edits, config) = self.edits.reloaded(Arc::new(prepared.config));
+        let config = Arc::new(prepared.config);
         let now = self.state.shared().clock.now();
         let rotation = self.next_rotation(&config, prepared.ratchets, now)?;
         let old = self.state.config();
@@ -408,7 +411,7 @@ impl Control {
         for key in reload::waiting_for_restart(&old, &config) {
             tracing::warn!(key, "changed; takes effect at the next start");
         }
-        self.edits = edits;
+        self.edits = Edits::of(Arc::clone(&config));
         match membership {
             Some(membership) => self.join(membership),
             None => self.stay(&config),
@@ -485,16 +488,14 @@ impl Control {
     fn commit(&mut self, config: Arc<Config>, added: Vec<Vec<Bound>>) {
         let adopted = self.state.shared().backends.adopt(&config);
         self.exchange(Arc::clone(&config), &adopted, added);
-        self.state.shared().backends.forget_changes();
+        self.state.shared().backends.restore(&adopted);
         let (shared, sessions) = (self.state.shared(), &config.file.sessions);
         for table in [&shared.table, &shared.early] {
             table.set_limits(sessions.table_entries, sessions.table_size);
         }
-        if !self.state.keeps_log_level() {
-            self.state.set_log_level(None);
-            if let Err(error) = self.logging.set_level(&config.log.level) {
-                tracing::error!(%error, "log level not changed");
-            }
+        self.state.reset_log_level();
+        if let Err(error) = self.logging.set_level(&config.log.level) {
+            tracing::error!(%error, "log level not changed");
         }
         if let Some(stud) = &self.stud {
             stud.reload(cluster::terms(&config));
@@ -530,8 +531,10 @@ impl Control {
         if self.reloading.give_up() {
             tracing::warn!("not reloaded while draining");
         }
+        let temporary = self.state.temporary();
+        log_ended(&temporary);
         self.state.set_draining();
-        self.waiting.drains();
+        self.waiting.drains(&temporary);
         self.workers.drain(passed_on);
         // The next becket binds the addresses of the cluster; hardly a session is made here any more.
         drop(self.stud.take());
@@ -563,6 +566,13 @@ fn give_back(clock: Clock) {
     });
     if let Err(error) = began {
         tracing::debug!(%error, "memory not given back");
+    }
+}
+
+/// Logs the temporary changes that a reload, an upgrade or a drain ends.
+fn log_ended(changes: &[String]) {
+    for change in changes {
+        tracing::info!(change, "temporary change ended");
     }
 }
 

@@ -15,6 +15,8 @@ use serde_json::Value;
 
 use becket_config::file::File;
 
+use crate::log::Escaped;
+
 /// Why there is nothing to show.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -154,23 +156,60 @@ impl Place {
         let Some(path) = &self.config else {
             return Ok(At::Socket(USUAL_SOCKET.into()));
         };
-        let failed = |reason: String| NoStatus::File {
-            path: path.clone(),
-            reason,
-        };
-        let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-        let file = File::parse(&text).map_err(|problems| {
-            let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            failed(texts.join("; "))
-        })?;
+        let file = configuration(path)?;
         if let Some(socket) = file.admin.socket {
             let folder = path.parent().unwrap_or(Path::new(""));
             return Ok(At::Socket(folder.join(socket.0)));
         }
         let address = file.admin.address.map(|address| address.text.to_string());
         let address = address.map(At::Address);
-        address.ok_or_else(|| failed("neither admin.socket nor admin.address is set".to_owned()))
+        address.ok_or_else(|| NoStatus::File {
+            path: path.clone(),
+            reason: "neither admin.socket nor admin.address is set".to_owned(),
+        })
     }
+
+    /// Whether it is a socket, and no address.
+    pub(crate) fn is_socket(&self) -> Result<bool, NoStatus> {
+        Ok(matches!(self.at()?, At::Socket(_)))
+    }
+
+    /// The configuration file, and what is in it. That of the packages goes with their socket.
+    pub(crate) fn configuration(&self) -> Result<(PathBuf, File), NoStatus> {
+        let path = match (&self.config, &self.socket) {
+            (Some(path), _) => path.clone(),
+            (None, None) => USUAL_CONFIG.into(),
+            (None, Some(socket)) => {
+                return Err(NoStatus::File {
+                    path: socket.clone(),
+                    reason: "--keep needs the configuration file as well: --config FILE".to_owned(),
+                });
+            }
+        };
+        let whole = std::path::absolute(&path).unwrap_or(path);
+        let file = configuration(&whole)?;
+        Ok((whole, file))
+    }
+}
+
+fn configuration(path: &Path) -> Result<File, NoStatus> {
+    let failed = |reason: String| NoStatus::File {
+        path: path.to_owned(),
+        reason,
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    File::parse(&text).map_err(|problems| {
+        let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        failed(texts.join("; "))
+    })
+}
+
+/// Temporary changes that have ended, a line each.
+pub(crate) fn ended(changes: &Value) -> String {
+    let each = changes.as_array().into_iter().flatten();
+    let each = each.filter_map(Value::as_str);
+    each.map(|change| format!("ended: {}\n", Escaped::new(change)))
+        .collect()
 }
 
 /// One request, and all that comes back.
@@ -244,6 +283,8 @@ fn connect(address: &str) -> io::Result<TcpStream> {
     Err(last)
 }
 
+/// Where the packages put the configuration.
+const USUAL_CONFIG: &str = "/etc/becket/becket.toml";
 /// Where the packages put the socket.
 pub const USUAL_SOCKET: &str = "/run/becket/admin.sock";
 /// For each of: connect, write, a read. The page takes milliseconds.

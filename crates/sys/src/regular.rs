@@ -26,6 +26,9 @@ pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
     Ok((file, metadata))
 }
 
+/// A flag of open(2): a link at the end of a path is not followed.
+pub const NO_LINK: i32 = libc::O_NOFOLLOW;
+
 #[cfg(test)]
 mod tests {
     use rustix::fs::{CWD, FileType, Mode, mknodat};

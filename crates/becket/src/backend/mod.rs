@@ -4,7 +4,6 @@
 //! * [`slot`]: one of the connections that a server may have, claimed by one connection of ours;
 //! * [`backend_state`]: what all workers know of one backend: those who wait for a slot, and who had which
 //!   server;
-//! * `overrides`: what an operator changed of a server, beside the file;
 //! * `eligible`: which servers may be given a client;
 //! * [`registry`]: all of them, by name, so that they outlive a reload;
 //! * [`pool`]: one worker's view of a backend: it chooses;
@@ -20,7 +19,6 @@ mod eligible;
 pub(crate) mod file_service;
 pub(crate) mod health;
 pub mod inbox;
-pub(crate) mod overrides;
 pub mod pool;
 pub mod registry;
 pub mod server_state;

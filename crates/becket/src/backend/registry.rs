@@ -134,11 +134,12 @@ impl Backends {
         states
     }
 
-    /// Forgets what operators changed of servers, unless it is to stay over a reload.
-    pub(crate) fn forget_changes(&self) {
-        for backend in self.lock().values() {
-            let servers = backend.servers();
-            servers.iter().for_each(|server| server.forget_changes());
+    /// Forgets what operators changed of servers, except for kept edits.
+    pub(crate) fn restore(&self, adopted: &Adopted) {
+        for (backend, state) in adopted.backends() {
+            for (config, server) in backend.servers.iter().zip(&*state.servers()) {
+                server.restore(config);
+            }
         }
     }
 

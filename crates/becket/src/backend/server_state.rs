@@ -14,12 +14,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use becket_cluster::replica::ServerTag;
 use becket_config::backend;
+use becket_config::choices::ServerMode;
 use becket_proto::balance;
 use becket_proto::limits::SharedCount;
 
 use super::backend_state::BackendState;
 use super::health::Watched;
-use super::overrides::{Overrides, ServerMode};
+use crate::config::overrides::Overrides;
 use crate::config::{Server, ServerAddress};
 
 /// One server, seen by all threads.
@@ -74,6 +75,8 @@ pub(crate) struct Settings {
     pub(crate) file: backend::Server,
     /// What was changed since.
     pub(crate) overrides: Overrides,
+    /// Those of them that are kept.
+    pub(crate) kept: Overrides,
 }
 
 impl Settings {
@@ -93,6 +96,11 @@ impl Settings {
     /// Its weight while it is ready.
     pub(crate) fn weight(&self) -> u32 {
         self.overrides.weight.unwrap_or(self.file.weight)
+    }
+
+    /// Each change that is not kept, as text.
+    pub(crate) fn temporary(&self) -> Vec<String> {
+        self.overrides.temporary(&self.kept)
     }
 
     fn maxconn(&self) -> Option<u32> {
@@ -127,6 +135,7 @@ impl ServerState {
             watched: Mutex::default(),
         };
         state.configure(config);
+        state.restore(config);
         state
     }
 
@@ -138,20 +147,16 @@ impl ServerState {
         self.apply(&settings);
     }
 
-    /// Forgets what an operator changed, unless it is to stay over a reload.
-    pub(super) fn forget_changes(&self) {
-        let mut settings = self.lock_settings();
-        if !settings.overrides.keep {
-            settings.overrides = Overrides::default();
-        }
-        self.apply(&settings);
+    /// Forgets what an operator changed, except for kept edits.
+    pub(super) fn restore(&self, config: &Server) {
+        self.set_overrides(config.kept.clone(), config.kept.clone());
     }
 
-    /// Takes over what an operator changed, in the place of what was changed before. Those who wait are given slots that
+    /// Takes over what an operator changed, and which of that is kept. Those who wait are given slots that
     /// there are more of now.
-    pub(crate) fn set_overrides(&self, overrides: Overrides) {
+    pub(crate) fn set_overrides(&self, overrides: Overrides, kept: Overrides) {
         let mut settings = self.lock_settings();
-        settings.overrides = overrides;
+        (settings.overrides, settings.kept) = (overrides, kept);
         self.apply(&settings);
         drop(settings);
         self.backend.settle();
@@ -469,49 +474,46 @@ mod tests {
     }
 
     #[test]
-    fn what_an_operator_changed_counts_until_a_reload_unless_it_is_kept() {
-        for keep in [false, true] {
-            let state = running(server(|keys| (keys.weight, keys.maxconn) = (3, Some(9))));
-            state.set_overrides(Overrides {
-                weight: Some(5),
-                maxconn: Some(None),
-                addresses: Some(vec![ServerAddress::Unix("/b".into())]),
-                keep,
-                ..Overrides::default()
-            });
-            let shown = |state: &ServerState| {
-                let address = state.addresses()[0].to_string();
-                (state.weight(), state.maxconn(), address)
-            };
-            assert_eq!(shown(&state), (500, None, "/b".to_owned()));
-            // A lookup meanwhile is remembered and not used.
-            state.set_addresses(&[ServerAddress::Unix("/c".into())]);
-            assert_eq!(shown(&state).2, "/b");
-            state.configure(&server(|keys| keys.weight = 4));
-            assert_eq!(
-                shown(&state).0,
-                500,
-                "a change beside the file is no reload"
-            );
-            state.forget_changes();
-            let after = match keep {
-                true => (500, None, "/b".to_owned()),
-                false => (400, None, "/a".to_owned()),
-            };
-            assert_eq!(shown(&state), after);
-            state.set_overrides(Overrides::default());
-            assert_eq!(shown(&state), (400, None, "/a".to_owned()));
-        }
+    fn what_an_operator_changed_counts_until_a_reload_and_kept_edits_count_again() {
+        let state = running(server(|keys| (keys.weight, keys.maxconn) = (3, Some(9))));
+        let changed = Overrides {
+            weight: Some(5),
+            maxconn: Some(None),
+            addresses: Some(vec![ServerAddress::Unix("/b".into())]),
+            ..Overrides::default()
+        };
+        state.set_overrides(changed.clone(), Overrides::default());
+        let shown = |state: &ServerState| {
+            let address = state.addresses()[0].to_string();
+            (state.weight(), state.maxconn(), address)
+        };
+        assert_eq!(shown(&state), (500, None, "/b".to_owned()));
+        // A lookup meanwhile is remembered and not used.
+        state.set_addresses(&[ServerAddress::Unix("/c".into())]);
+        assert_eq!(shown(&state).2, "/b");
+        let mut config = server(|keys| keys.weight = 4);
+        state.configure(&config);
+        assert_eq!(
+            shown(&state).0,
+            500,
+            "a change beside the file is no reload"
+        );
+        state.restore(&config);
+        assert_eq!(shown(&state), (400, None, "/a".to_owned()));
+        config.kept = changed;
+        state.restore(&config);
+        assert_eq!(shown(&state), (500, None, "/b".to_owned()));
     }
 
     #[test]
     fn modes_are_weight_0_and_disabled_and_ready_goes_before_the_file() {
         let state = running(server(|keys| keys.disabled = true));
         let in_mode = |mode| {
-            state.set_overrides(Overrides {
+            let overrides = Overrides {
                 mode,
                 ..Overrides::default()
-            });
+            };
+            state.set_overrides(overrides, Overrides::default());
             (state.is_in_service(), state.is_usable())
         };
         assert_eq!(in_mode(None), (false, false));
@@ -525,10 +527,11 @@ mod tests {
         let state = running(server(|_| ()));
         let before = state.generation();
         let set = |path: &str| {
-            state.set_overrides(Overrides {
+            let overrides = Overrides {
                 addresses: Some(vec![ServerAddress::Unix(path.into())]),
                 ..Overrides::default()
-            });
+            };
+            state.set_overrides(overrides, Overrides::default());
             state.generation() - before
         };
         assert_eq!((set("/a"), set("/b"), set("/b")), (0, 1, 1));

@@ -178,6 +178,9 @@ pub(crate) struct Running {
     /// The same keys as in the file.
     #[serde(flatten)]
     file: Arc<File>,
+    /// Kept edits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    edits: Vec<String>,
     /// Connections in all: those of the limits, or what descriptors allow.
     connections: usize,
     /// Signatures with RSA are made in batches: the file wants it, and this processor can do it.
@@ -222,6 +225,7 @@ impl Running {
         let peers = peers.map(|one| (one.name.to_string(), texts(&one.addresses)));
         Self {
             file: Arc::clone(&config.file),
+            edits: config.file.edits.lines(),
             connections: config.connections,
             rsa_batches: config.batches.is_some(),
             certificates: certificates(config),
@@ -268,11 +272,8 @@ fn texts(values: &[impl ToString]) -> Vec<String> {
     values.iter().map(ToString::to_string).collect()
 }
 
-/// The configuration as the file would say it, then the rest, a line each.
-impl Display for Running {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let file = toml::to_string(&*self.file).map_err(|_| fmt::Error)?;
-        writeln!(f, "{file}")?;
+impl Running {
+    fn fmt_certificates(&self, f: &mut Formatter<'_>) -> fmt::Result {
         for one in self.certificates.iter() {
             let Certificate {
                 listener,
@@ -291,6 +292,19 @@ impl Display for Running {
                 None => writeln!(f)?,
             }
         }
+        Ok(())
+    }
+}
+
+/// The configuration as the file would say it, then the rest, a line each.
+impl Display for Running {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let file = toml::to_string(&*self.file).map_err(|_| fmt::Error)?;
+        writeln!(f, "{file}")?;
+        for edit in &self.edits {
+            writeln!(f, "kept: {edit}")?;
+        }
+        self.fmt_certificates(f)?;
         for (name, digest) in &self.digests {
             writeln!(f, "policy {name}: digest {digest}")?;
             let policy = self

@@ -8,6 +8,7 @@ use becket_config::backend;
 use becket_config::choices::StickBy;
 use becket_config::notation::Text;
 
+use super::overrides::Overrides;
 use super::{Lasts, Onward, ServerAddress};
 use crate::docroot::Docroot;
 
@@ -20,8 +21,8 @@ pub struct Backend {
     pub docroot: Option<Arc<Docroot>>,
     /// Servers, at least one unless files are served.
     pub servers: Vec<Server>,
-    /// Names of servers of the file that an operator has taken away.
-    pub removed: Vec<Arc<str>>,
+    /// Names of servers of the file that an operator removed.
+    pub removed: Vec<(Arc<str>, Lasts)>,
     /// TLS towards the servers; `None` is plain TCP.
     pub tls: Option<Onward>,
     /// How long a connection may wait for a slot: the key, or else `timeouts.connect`.
@@ -40,6 +41,8 @@ pub struct Server {
     pub addresses: Vec<ServerAddress>,
     /// It is not in the file: an operator has added it.
     pub added: Option<Lasts>,
+    /// What kept edits change of it.
+    pub(crate) kept: Overrides,
 }
 
 impl Backend {
@@ -76,6 +79,7 @@ impl Server {
             name: name.into(),
             addresses,
             added: None,
+            kept: Overrides::default(),
         }
     }
 

@@ -9,6 +9,7 @@ mod admin;
 mod backend;
 mod cluster;
 mod onward;
+pub(crate) mod overrides;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,6 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use becket_config::address::Address;
 use becket_config::file::File;
 use becket_config::process::{Log, Process};
 use becket_config::{listener, policy};
@@ -77,7 +79,7 @@ pub struct Listener {
     pub certificates: Arc<CertificateMap>,
     /// The same, as they were loaded.
     pub(crate) credentials: Vec<Loaded>,
-    /// Those of them that an operator has set beside the file.
+    /// Certificates that an operator set, with those of kept edits.
     pub set: Vec<(Arc<CertifiedKey>, Lasts)>,
     /// Who may come in; `None` is everybody who is not denied.
     pub allow: Option<Networks>,
@@ -155,17 +157,17 @@ impl Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lasts {
-    /// Until the next reload.
+    /// Until the next reload, upgrade or restart.
     Reload,
-    /// Until the next start.
-    Start,
+    /// Until the edit is removed from the file of kept edits.
+    Removal,
 }
 
 impl Lasts {
-    /// By whether a reload leaves it.
+    /// By whether whoever asks for it writes it to the file of kept edits.
     pub(crate) fn of(keep: bool) -> Self {
         match keep {
-            true => Self::Start,
+            true => Self::Removal,
             false => Self::Reload,
         }
     }
@@ -178,6 +180,17 @@ pub enum ServerAddress {
     Tcp(SocketAddr),
     /// A unix stream socket.
     Unix(PathBuf),
+}
+
+impl ServerAddress {
+    /// One that needs no lookup; `None` for the others.
+    pub(crate) fn fixed(address: &Address) -> Option<Self> {
+        match address {
+            Address::Ip(ip, port) => Some(Self::Tcp((*ip, *port).into())),
+            Address::Unix(path) => Some(Self::Unix(path.clone())),
+            Address::Name(..) | Address::Any(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for ServerAddress {

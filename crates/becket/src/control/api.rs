@@ -6,25 +6,23 @@
 //! ([`super::connections`]).
 
 use std::fmt;
+use std::path::PathBuf;
 
 use axum::http::StatusCode;
 use axum::response::Response;
+use becket_config::address::FixedAddress;
 use becket_config::backend;
+use becket_config::choices::ServerMode;
 use becket_config::notation::Text;
 use becket_sys::process::Told;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
 use super::snapshot::Snapshot;
-use crate::backend::overrides::ServerMode;
 use crate::config::{MOST_ADDRESSES, ServerAddress};
 use crate::worker::listing::{BadField, Filter};
-use becket_config::address::{self, Address};
-
-/// Until the file of edits: removed with it.
-pub(crate) struct OperatorChange(pub Zeroizing<Vec<u8>>);
 
 /// A path and a method, and what is done for them.
 pub(super) struct Route {
@@ -58,9 +56,8 @@ pub(super) enum Action {
     Tell(fn(&[u8]) -> Result<Change, Refused>),
 }
 
-/// What control is to change. What outlives an upgrade is told as the request that makes it again.
-#[derive(Debug, PartialEq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
+/// What control is to change.
+#[derive(Debug, PartialEq)]
 pub(crate) enum Change {
     /// Something of a server.
     Server(ServerChange),
@@ -71,44 +68,18 @@ pub(crate) enum Change {
     /// A certificate that the file does not have.
     SetCertificate(CertificateSetting),
     /// One of those less.
-    #[serde(skip)]
     RemoveCertificate(CertificateRemoval),
     /// The level of the log.
     Log(LogChange),
     /// Ticket keys, before their time.
-    #[serde(skip)]
     RotateTickets,
     /// Sessions that were kept.
-    #[serde(skip)]
     ForgetSessions,
     /// What a signal would have it do.
-    #[serde(skip)]
     Tell(Told),
 }
 
 impl Change {
-    /// The request that makes it again, for the process that replaces this one.
-    pub(crate) fn request(&self) -> OperatorChange {
-        let secret = match self {
-            Self::SetCertificate(setting) => setting.chain.len() + setting.key.0.len(),
-            _ => 0,
-        };
-        // Enough for what is escaped: a text that grows would leave parts of a key behind.
-        let mut text = Zeroizing::new(Vec::with_capacity(2 * secret + 1024));
-        // A vector takes everything, and each of these is an object.
-        serde_json::to_writer(&mut *text, self).expect("a change has a request");
-        OperatorChange(text)
-    }
-
-    /// The change of a request that the process before this one wrote.
-    pub(crate) fn again(text: &[u8]) -> Result<Self, Refused> {
-        let change = parse(text)?;
-        if let Self::Server(change) = &change {
-            change.check()?;
-        }
-        Ok(change)
-    }
-
     pub(super) fn of_server(body: &[u8]) -> Result<Self, Refused> {
         let change: ServerChange = parse(body)?;
         change.check()?;
@@ -162,39 +133,24 @@ impl Change {
 struct Nothing {}
 
 /// What is to be another of a server. What is absent stays as it is; `null` is what the file says.
-#[derive(Debug, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ServerChange {
     pub(crate) backend: String,
     pub(crate) server: String,
-    #[serde(
-        default,
-        deserialize_with = "given",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "given")]
     pub(crate) mode: Option<Option<ServerMode>>,
-    #[serde(
-        default,
-        deserialize_with = "given",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "given")]
     pub(crate) weight: Option<Option<u32>>,
     /// 0 is no limit.
-    #[serde(
-        default,
-        deserialize_with = "given",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "given")]
     pub(crate) maxconn: Option<Option<u32>>,
     /// Addresses of IP with a port, or paths of unix sockets.
-    #[serde(
-        default,
-        deserialize_with = "given",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "given")]
     pub(crate) addresses: Option<Option<Vec<String>>>,
-    /// Whether a reload leaves what was changed of the server.
-    pub(crate) keep: Option<bool>,
+    /// Whoever asks writes the change to the file of kept edits, so that no reload ends it.
+    #[serde(default)]
+    pub(crate) keep: bool,
 }
 
 impl ServerChange {
@@ -218,46 +174,42 @@ impl ServerChange {
             ));
         }
         let parse = |text: &String| {
-            let parsed = address::ServerAddress::parse(text).map(|parsed| parsed.address);
-            match parsed {
-                Ok(Address::Ip(ip, port)) => Ok(ServerAddress::Tcp((ip, port).into())),
-                Ok(Address::Unix(path)) => Ok(ServerAddress::Unix(path)),
-                _ => Err(Refused::unusable(
-                    format!("addresses: {text:?}"),
-                    "IP:PORT, [V6]:PORT or /unix/path; a name is for the file",
-                )),
-            }
+            let parsed = FixedAddress::parse(text).ok();
+            let address = parsed.and_then(|parsed| ServerAddress::fixed(&parsed.address));
+            address.ok_or_else(|| {
+                let accepted = "IP:PORT, [V6]:PORT or /unix/path; a name is for the file";
+                Refused::unusable(format!("addresses: {text:?}"), accepted)
+            })
         };
         texts.iter().map(parse).collect::<Result<_, _>>().map(Some)
     }
 }
 
 /// A server that is to be beside those of the file.
-#[derive(Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ServerAddition {
     pub(crate) backend: String,
     /// With the keys that it would have in the file.
-    #[serde(serialize_with = "without_nulls")]
     pub(crate) server: Box<backend::Server>,
-    /// Whether a reload leaves it.
+    /// Whoever asks writes the change to the file of kept edits, so that no reload ends it.
     #[serde(default)]
     pub(crate) keep: bool,
 }
 
 /// A server that is to be there no more, of the file or added.
-#[derive(Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ServerRemoval {
     pub(crate) backend: String,
     pub(crate) server: String,
-    /// Whether it stays away over a reload.
+    /// Whoever asks writes the change to the file of kept edits, so that no reload ends it.
     #[serde(default)]
     pub(crate) keep: bool,
 }
 
 /// A certificate that is to be beside those of the file, and before them.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CertificateSetting {
     pub(crate) listener: String,
@@ -265,7 +217,10 @@ pub(crate) struct CertificateSetting {
     pub(crate) chain: String,
     /// PEM.
     pub(crate) key: SecretText,
-    /// Whether a reload leaves it.
+    /// Paths of both where the change is kept: becket reads them at every start.
+    #[serde(default)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Whoever asks writes the change to the file of kept edits, so that no reload ends it.
     #[serde(default)]
     pub(crate) keep: bool,
 }
@@ -279,19 +234,13 @@ pub(crate) struct CertificateRemoval {
     pub(crate) name: String,
 }
 
-/// A text that is not shown, and erased when it is dropped. Written only for the process that replaces this one.
-#[derive(Clone, PartialEq)]
+/// A text that is not shown, and erased when it is dropped.
+#[derive(PartialEq)]
 pub(crate) struct SecretText(pub(crate) Zeroizing<String>);
 
 impl<'de> Deserialize<'de> for SecretText {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         String::deserialize(d).map(|text| Self(Zeroizing::new(text)))
-    }
-}
-
-impl Serialize for SecretText {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_str(&self.0)
     }
 }
 
@@ -302,12 +251,12 @@ impl fmt::Debug for SecretText {
 }
 
 /// Another level of the log.
-#[derive(Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LogChange {
     /// A filter; `null` is that of the file.
     pub(crate) level: Option<String>,
-    /// Whether a reload leaves it.
+    /// Whoever asks writes the change to the file of kept edits, so that no reload ends it.
     #[serde(default)]
     pub(crate) keep: bool,
 }
@@ -317,15 +266,6 @@ fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     d: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(d).map(Some)
-}
-
-/// The keys of a server, as a file has them: those that are absent are not there.
-fn without_nulls<S: Serializer>(keys: &backend::Server, s: S) -> Result<S::Ok, S::Error> {
-    let mut keys = serde_json::to_value(keys).map_err(serde::ser::Error::custom)?;
-    if let Some(keys) = keys.as_object_mut() {
-        keys.retain(|_, value| !value.is_null());
-    }
-    keys.serialize(s)
 }
 
 /// The object of a request; nothing is an empty one.
@@ -511,30 +451,6 @@ mod tests {
         let text = br#"{"listener":"web","chain":"c","key":"hidden"}"#;
         let shown = format!("{:?}", Change::of_certificate(text).unwrap());
         assert!(!shown.contains("hidden"), "{shown}");
-    }
-
-    #[test]
-    fn what_outlives_an_upgrade_is_written_as_it_is_read() {
-        let add = br#"{"backend":"app","server":{"address":"a.test:80","maxconn":9},"keep":true}"#;
-        let set = br#"{"listener":"web","chain":"c\n","key":"k\n"}"#;
-        let change = br#"{"backend":"app","server":"a:1","weight":7,"maxconn":0,"keep":true}"#;
-        for change in [
-            Change::of_addition(add),
-            Change::of_removal(br#"{"backend":"app","server":"a:1"}"#),
-            Change::of_certificate(set),
-            Change::of_server(change),
-            Change::of_log(br#"{"level":"debug","keep":true}"#),
-        ] {
-            let change = change.unwrap();
-            assert_eq!(Change::again(&change.request().0).unwrap(), change);
-        }
-        for refused in [
-            &br#"{"tell":"drain"}"#[..],
-            br#""forget-sessions""#,
-            br#"{"server":{"backend":"app","server":"a","weight":257}}"#,
-        ] {
-            assert!(Change::again(refused).is_err());
-        }
     }
 
     #[test]

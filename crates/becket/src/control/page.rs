@@ -37,6 +37,7 @@ pub fn page(status: &Value, before: Option<&Value>) -> String {
         let s = plural(count);
         page.line("renewed", format_args!("{time}, {count} time{s}"));
     }
+    edits(&mut page, &status["edits"]);
     traffic(&mut page, status, before);
     certificates(&mut page, status);
     sessions(&mut page, status);
@@ -46,6 +47,16 @@ pub fn page(status: &Value, before: Option<&Value>) -> String {
     cluster(&mut page, status);
     stud(&mut page, &status["stud"]);
     page.0
+}
+
+/// Kept edits, and changes that the next reload ends.
+fn edits(page: &mut Page, edits: &Value) {
+    for edit in list(&edits["kept"]) {
+        page.line("kept", text(edit));
+    }
+    for change in list(&edits["temporary"]) {
+        page.line("temporary", text(change));
+    }
 }
 
 /// What somebody has to look at: certificates that end, handshakes that fail, signatures that did not verify, a reload that was refused, servers that are out of

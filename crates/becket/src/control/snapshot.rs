@@ -24,6 +24,7 @@ use crate::admission::SharedAdmission;
 use crate::backend::backend_state::BackendState;
 use crate::backend::server_state::{ServerState, Settings};
 use crate::close_reason::CloseReason;
+use crate::config::overrides::Overrides;
 use crate::config::{Backend, Config, Lasts, Listener, Server};
 use crate::log::Timestamp;
 use crate::memory::MemoryStatus;
@@ -51,6 +52,8 @@ pub(crate) struct Snapshot {
     pub started: Timestamp,
     /// The level of the log.
     pub(crate) log: Value,
+    /// Kept edits, and changes that the next reload ends.
+    pub(crate) edits: Value,
     /// Since then, by the monotonic clock.
     pub(crate) uptime_seconds: u64,
     /// Worker threads.
@@ -285,7 +288,7 @@ impl Serialize for RunningBackend {
             "hand_overs": state.hand_overs(),
             "stick_entries": state.sticks(),
             "servers": servers.collect::<Vec<_>>(),
-            "removed": self.config.removed,
+            "removed": self.config.removed.iter().map(|(name, _)| name).collect::<Vec<_>>(),
         });
         object.serialize(to)
     }
@@ -323,8 +326,14 @@ pub(crate) fn server(config: &Server, state: &ServerState) -> Value {
         "lost_its_name": state.lost_its_name(),
         "in_file": in_file(config, &settings),
         "added": config.added.is_some(),
-        "kept": settings.overrides.keep || config.added == Some(Lasts::Start),
+        "kept": is_kept(config, &settings),
     })
+}
+
+/// Whether something was changed, and a reload ends none of it.
+fn is_kept(config: &Server, settings: &Settings) -> bool {
+    let is_changed = config.added.is_some() || settings.overrides != Overrides::default();
+    is_changed && config.added != Some(Lasts::Reload) && settings.temporary().is_empty()
 }
 
 /// What the file says of what was changed since; nothing where nothing was.

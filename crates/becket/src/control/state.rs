@@ -17,6 +17,7 @@ use super::snapshot::{
     AdmissionCounts, Handshakes, Occupancy, Reload, Reloads, RunningBackend, Snapshot, TicketKeys,
     Totals, WatchStatus, listener,
 };
+use super::temporary::temporary;
 use crate::config::Config;
 use crate::log::Timestamp;
 use crate::process::protocol::Restarts;
@@ -78,17 +79,39 @@ struct Current {
 #[derive(Clone, Debug)]
 pub(crate) struct LogLevel {
     pub(crate) level: String,
-    /// Whether a reload leaves it.
+    /// It is a kept edit.
     pub(crate) keep: bool,
+}
+
+impl LogLevel {
+    /// That of the kept edits.
+    fn kept(config: &Config) -> Option<Self> {
+        let level = config.file.edits.log_level.clone()?;
+        Some(Self { level, keep: true })
+    }
 }
 
 impl Current {
     fn log_status(&self) -> Value {
-        let in_file = &self.config.log.level;
+        let in_file = &self.config.file.log.level;
         match &self.log_level {
             None => json!({"level": in_file}),
             Some(set) => json!({"level": set.level, "in_file": in_file, "kept": set.keep}),
         }
+    }
+
+    fn backends(&self, shared: &Shared) -> Vec<RunningBackend> {
+        let backends = self.config.backends.iter().filter_map(|backend| {
+            Some(RunningBackend {
+                config: Arc::clone(backend),
+                state: shared.backends.by_name(&backend.keys.name)?,
+            })
+        });
+        backends.collect()
+    }
+
+    fn temporary(&self, backends: &[RunningBackend]) -> Vec<String> {
+        temporary(backends, &self.certificates, self.log_level.as_ref())
     }
 }
 
@@ -113,6 +136,7 @@ impl State {
             history: Mutex::default(),
             current: Mutex::new(Current {
                 certificates: certificates(&config),
+                log_level: LogLevel::kept(&config),
                 config,
                 node: replication.node,
                 reload: None,
@@ -125,7 +149,6 @@ impl State {
                 },
                 rotation: rotation.standing(),
                 watch: WatchStatus::default(),
-                log_level: None,
             }),
         }
     }
@@ -224,14 +247,15 @@ impl State {
         self.change(|current| current.log_level = level);
     }
 
-    /// The level of the log, where it is not the file's.
-    pub(crate) fn log_level(&self) -> Option<LogLevel> {
-        self.current().log_level
+    /// The log has the level of the configuration again.
+    pub(crate) fn reset_log_level(&self) {
+        self.change(|current| current.log_level = LogLevel::kept(&current.config));
     }
 
-    /// Whether a reload leaves the level of the log.
-    pub(crate) fn keeps_log_level(&self) -> bool {
-        self.current().log_level.is_some_and(|level| level.keep)
+    /// What the next reload, upgrade or restart ends, as text.
+    pub(crate) fn temporary(&self) -> Vec<String> {
+        let current = self.current();
+        current.temporary(&current.backends(&self.shared))
     }
 
     /// The level of the log, and what the file says where that is another.
@@ -254,12 +278,7 @@ impl State {
     pub(crate) fn snapshot(&self) -> Snapshot {
         let (shared, current) = (&self.shared, self.current());
         let (config, now) = (&current.config, shared.clock.now());
-        let backends = config.backends.iter().filter_map(|backend| {
-            Some(RunningBackend {
-                config: Arc::clone(backend),
-                state: shared.backends.by_name(&backend.keys.name)?,
-            })
-        });
+        let backends = current.backends(shared);
         let listeners = config.listeners.iter();
         let totals = Totals::of(&shared.counters);
         let history = self.history().moments();
@@ -277,6 +296,11 @@ impl State {
             restarts: self.main.restarts.deaths,
             started: self.started,
             log: current.log_status(),
+            edits: json!({
+                "file": config.file.edits.path,
+                "kept": config.file.edits.lines(),
+                "temporary": current.temporary(&backends),
+            }),
             uptime_seconds: now.mono.as_secs(),
             workers: shared.workers,
             crypto_threads: shared.signatures.serving(),
@@ -284,7 +308,7 @@ impl State {
             since_reload: Handshakes::of(&totals).since(current.handshakes),
             totals,
             listeners: listeners.map(|one| listener(config, one)).collect(),
-            backends: backends.collect(),
+            backends,
             certificates: current.certificates,
             reload: current.reload,
             reloads: current.reloads,

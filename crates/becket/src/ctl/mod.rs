@@ -3,6 +3,8 @@
 //! A thin client of `control/api.rs`: each task is one request, or a few, and the answer is printed as a table ([`table`]) or
 //! as it came. What only the main process can do (reload, drain, upgrade) is a signal, which only its user or root may send.
 
+mod connections;
+mod kept;
 mod table;
 
 use std::fs;
@@ -13,8 +15,11 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
 
+use self::connections::of_connections;
+pub use self::connections::{ConnectionTask, FilterFlags};
+use self::kept::Kept;
 use crate::log::Escaped;
-use crate::status::{Answer, NoStatus, Place};
+use crate::status::{Answer, NoStatus, Place, ended};
 
 /// What is to be done.
 #[derive(Clone, Debug, Subcommand)]
@@ -61,13 +66,13 @@ pub enum CtlTask {
     /// Show the level of the log, or set it
     Log {
         /// A level such as debug, or a filter such as info,becket::tls=debug
-        #[arg(value_name = "LEVEL", conflicts_with = "reset")]
+        #[arg(value_name = "LEVEL", group = "change")]
         level: Option<String>,
         /// Go back to the level of the file
-        #[arg(long)]
+        #[arg(long, group = "change")]
         reset: bool,
-        /// Leave it over a reload
-        #[arg(long, requires = "level")]
+        /// Keep it after reloads and restarts
+        #[arg(long, requires = "change")]
         keep: bool,
     },
     /// Work with ticket keys
@@ -136,7 +141,7 @@ pub enum ServerTask {
         /// Backend and server, as becket ctl servers shows them
         #[arg(value_name = "BACKEND/SERVER", value_parser = server_name)]
         server: ServerName,
-        /// Keep it away over a reload
+        /// Keep it removed after reloads and restarts
         #[arg(long)]
         keep: bool,
     },
@@ -160,7 +165,7 @@ pub struct AddFlags {
     /// It gets nobody until becket ctl servers ready
     #[arg(long)]
     disabled: bool,
-    /// Leave it over a reload
+    /// Keep it after reloads and restarts
     #[arg(long)]
     keep: bool,
 }
@@ -179,7 +184,7 @@ pub enum CertificateTask {
         /// PEM file with the key; may be the same file
         #[arg(long, value_name = "FILE")]
         key: PathBuf,
-        /// Leave it over a reload
+        /// Keep it after reloads and restarts
         #[arg(long)]
         keep: bool,
     },
@@ -191,6 +196,9 @@ pub enum CertificateTask {
         /// A name of the certificate that was set
         #[arg(value_name = "NAME")]
         name: String,
+        /// Remove a kept certificate
+        #[arg(long)]
+        keep: bool,
     },
 }
 
@@ -200,7 +208,7 @@ pub struct ServerFlags {
     /// Backend and server, as becket ctl servers shows them
     #[arg(value_name = "BACKEND/SERVER", value_parser = server_name)]
     server: ServerName,
-    /// Leave all that was changed of it over a reload
+    /// Keep the change after reloads and restarts
     #[arg(long)]
     keep: bool,
 }
@@ -211,76 +219,6 @@ fn server_name(text: &str) -> Result<ServerName, &'static str> {
         backend: backend.to_owned(),
         server: server.to_owned(),
     })
-}
-
-/// Which connections.
-#[derive(Clone, Debug, Default, Args)]
-pub struct FilterFlags {
-    /// The one with this id
-    #[arg(long, value_name = "ID")]
-    id: Option<String>,
-    /// Those of clients of this address or network
-    #[arg(long, value_name = "NETWORK")]
-    client: Option<String>,
-    /// Those of this listener
-    #[arg(long, value_name = "NAME")]
-    listener: Option<String>,
-    /// Those that asked for this server name
-    #[arg(long, value_name = "NAME")]
-    name: Option<String>,
-    /// Those that are at a server of this backend
-    #[arg(long, value_name = "NAME")]
-    backend: Option<String>,
-    /// Those that are at this server
-    #[arg(long, value_name = "NAME")]
-    server: Option<String>,
-    /// Those in this phase, such as relaying or queued
-    #[arg(long, value_name = "PHASE")]
-    phase: Option<String>,
-    /// Those that have been open for so many seconds
-    #[arg(long, value_name = "SECONDS")]
-    age: Option<u64>,
-}
-
-impl FilterFlags {
-    fn fields(&self) -> Map<String, Value> {
-        let age = self.age.map(|seconds| seconds.to_string());
-        let fields = [
-            ("id", &self.id),
-            ("client", &self.client),
-            ("listener", &self.listener),
-            ("name", &self.name),
-            ("backend", &self.backend),
-            ("server", &self.server),
-            ("phase", &self.phase),
-            ("age", &age),
-        ];
-        let set = fields.into_iter().filter_map(|(field, value)| {
-            let value = value.clone()?;
-            Some((field.to_owned(), Value::String(value)))
-        });
-        set.collect()
-    }
-}
-
-/// What to do with connections.
-#[derive(Clone, Debug, Subcommand)]
-pub enum ConnectionTask {
-    /// End them: clients and servers see a reset, or an end without close_notify
-    Kill {
-        /// Which.
-        #[command(flatten)]
-        filter: Box<FilterFlags>,
-        /// All of them, where nothing else says which
-        #[arg(long)]
-        all: bool,
-    },
-    /// Count them by source, server name and server
-    Top {
-        /// Which.
-        #[command(flatten)]
-        filter: Box<FilterFlags>,
-    },
 }
 
 /// What to do with sessions.
@@ -330,6 +268,14 @@ pub enum NotDone {
     /// It was asked, and refused.
     #[error("{0}")]
     Refused(String),
+    /// It is changed, but the next reload ends that.
+    #[error("changed until the next reload, but not kept: cannot write {}: {error}", path.display())]
+    NotKept {
+        /// The file of kept edits.
+        path: PathBuf,
+        /// Why it cannot be written.
+        error: io::Error,
+    },
 }
 
 /// Does it, and returns what is to be printed.
@@ -337,7 +283,25 @@ pub enum NotDone {
 /// # Errors
 /// Why it was not done.
 pub fn run(place: &Place, task: &CtlTask, json: bool) -> Result<String, NotDone> {
-    let (object, text) = done(place, task)?;
+    let kept = task.is_kept().then(|| Kept::open(place)).transpose()?;
+    let (object, mut text) = match (done(place, task), task, &kept) {
+        (
+            Err(NotDone::Refused(_)),
+            CtlTask::Certificates {
+                change: Some(CertificateTask::Remove { listener, name, .. }),
+            },
+            Some(kept),
+        ) if kept.has_certificate(listener, name) => {
+            // It came with the configuration.
+            let text = "in use until the next reload\n".to_owned();
+            (json!({"removed": false}), text)
+        }
+        (done, ..) => done?,
+    };
+    if let Some(kept) = kept {
+        let path = kept.write(task)?;
+        text += &format!("kept in {}\n", path.display());
+    }
     Ok(match json {
         true => format!("{object:#}\n"),
         false => text,
@@ -404,10 +368,16 @@ fn done(place: &Place, task: &CtlTask) -> Result<(Value, String), NotDone> {
             let text = format!("ticket keys rotated, epoch {}\n", object["epoch"]);
             (object, text)
         }
-        CtlTask::Reload => (post("/reload", json!({}))?, "reloaded\n".to_owned()),
-        CtlTask::Drain => (post("/drain", json!({}))?, "draining\n".to_owned()),
-        CtlTask::Upgrade => (post("/upgrade", json!({}))?, "upgraded\n".to_owned()),
+        CtlTask::Reload => ending(post("/reload", json!({}))?, "reloaded"),
+        CtlTask::Drain => ending(post("/drain", json!({}))?, "draining"),
+        CtlTask::Upgrade => ending(post("/upgrade", json!({}))?, "upgraded"),
     })
+}
+
+/// What was done, and the temporary changes that it ended.
+fn ending(object: Value, done: &str) -> (Value, String) {
+    let text = format!("{done}\n{}", ended(&object["ended"]));
+    (object, text)
 }
 
 /// What trials of policies came to.
@@ -436,42 +406,20 @@ fn of_certificates(
             keep,
         }) => {
             place.refuse_tcp("a private key")?;
-            let (chain, key) = (read(chain)?, read(key)?);
-            let body = json!({"listener": listener, "chain": *chain, "key": *key, "keep": keep});
+            let (chain_text, key_text) = (read(chain, *keep)?, read(key, *keep)?);
+            let files = [chain, key].map(|path| kept::path_of(path));
+            let files: Result<Vec<String>, String> = files.into_iter().filter(|_| *keep).collect();
+            let files = files.map_err(NotDone::Refused)?;
+            let body = json!({
+                "listener": listener, "chain": *chain_text, "key": *key_text, "keep": keep, "files": files,
+            });
             let object = ask(place, "PUT", "/certificates", Some(&body))?;
             shown(object, table::set_certificate)
         }
-        Some(CertificateTask::Remove { listener, name }) => {
+        Some(CertificateTask::Remove { listener, name, .. }) => {
             let body = json!({"listener": listener, "name": name});
             let object = ask(place, "DELETE", "/certificates", Some(&body))?;
             (object, format!("{}: as in the file\n", Escaped::new(name)))
-        }
-    })
-}
-
-fn of_connections(
-    place: &Place,
-    filter: &FilterFlags,
-    limit: usize,
-    task: Option<&ConnectionTask>,
-) -> Result<(Value, String), NotDone> {
-    Ok(match task {
-        None => shown(
-            connections(place, filter.fields(), limit)?,
-            table::connections,
-        ),
-        Some(ConnectionTask::Kill { filter, all }) => {
-            let mut body = filter.fields();
-            if *all {
-                body.insert("all".to_owned(), true.into());
-            }
-            let object = ask(place, "POST", "/connections/kill", Some(&body.into()))?;
-            let text = format!("{} connections ended\n", object["killed"]);
-            (object, text)
-        }
-        Some(ConnectionTask::Top { filter }) => {
-            let path = format!("/connections/top?{}", query(filter.fields()));
-            shown(ask(place, "GET", &path, None)?, table::top)
         }
     })
 }
@@ -481,8 +429,12 @@ fn shown(object: Value, table: fn(&Value) -> String) -> (Value, String) {
     (object, text)
 }
 
-/// A file that may have a key.
-fn read(path: &Path) -> Result<Zeroizing<String>, NotDone> {
+/// A file that may have a key. One that is kept is read again at every start.
+fn read(path: &Path, keep: bool) -> Result<Zeroizing<String>, NotDone> {
+    if keep && !path.is_file() {
+        let text = "--keep needs a regular file, because becket reads it again at every start";
+        return Err(NotDone::Refused(format!("{}: {text}", path.display())));
+    }
     let text = fs::read_to_string(path).map_err(|error| NotDone::NotRead {
         path: path.to_owned(),
         error,
@@ -545,36 +497,6 @@ impl ServerTask {
     }
 }
 
-/// As many connections as are wanted, page by page.
-fn connections(place: &Place, filter: Map<String, Value>, limit: usize) -> Result<Value, NotDone> {
-    let (mut all, mut next) = (Vec::new(), Value::Null);
-    loop {
-        let left = limit.saturating_sub(all.len()).min(PAGE);
-        if left == 0 {
-            break;
-        }
-        let mut words = filter.clone();
-        words.insert("limit".to_owned(), left.to_string().into());
-        if let Some(cursor) = next.as_str() {
-            words.insert("cursor".to_owned(), cursor.into());
-        }
-        let mut page = ask(
-            place,
-            "GET",
-            &format!("/connections?{}", query(words)),
-            None,
-        )?;
-        if let Some(rows) = page["connections"].as_array_mut() {
-            all.append(rows);
-        }
-        next = page["next"].take();
-        if next.is_null() {
-            break;
-        }
-    }
-    Ok(json!({"connections": all, "next": next}))
-}
-
 fn query(words: Map<String, Value>) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     for (field, value) in &words {
@@ -595,33 +517,9 @@ fn ask(place: &Place, method: &str, path: &str, body: Option<&Value>) -> Result<
     }))
 }
 
-/// Rows that becket gives at once.
-const PAGE: usize = 1000;
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::listing::Filter;
-
-    #[test]
-    fn every_field_of_a_filter_has_a_flag() {
-        let text = || Some("1".to_owned());
-        let flags = FilterFlags {
-            id: text(),
-            client: text(),
-            listener: text(),
-            name: text(),
-            backend: text(),
-            server: text(),
-            phase: text(),
-            age: Some(1),
-        };
-        let mut fields = Filter::FIELDS.map(str::to_owned);
-        fields.sort();
-        let given: Vec<String> = flags.fields().keys().cloned().collect();
-        assert_eq!(given, fields);
-        assert!(query(flags.fields()).contains("age=1&"));
-    }
 
     #[test]
     fn a_key_is_neither_read_nor_sent_where_a_becket_is_asked_over_tcp() {

@@ -102,7 +102,7 @@ fn changes(server: &Value) -> String {
     let added = (server["added"] == true).then(|| "added".to_owned());
     let changes: Vec<String> = added.into_iter().chain(each).collect();
     match &server["kept"] {
-        Value::Bool(true) if !changes.is_empty() => changes.join(" ") + ", kept over reloads",
+        Value::Bool(true) if !changes.is_empty() => changes.join(" ") + ", kept",
         _ => changes.join(" "),
     }
 }
@@ -113,14 +113,18 @@ pub(super) fn removed_server(removed: &Value) -> String {
     format!("{name}: removed, {open} connections go on\n")
 }
 
+fn until(is_kept: bool) -> &'static str {
+    match is_kept {
+        true => "until removed",
+        false => "until the next reload",
+    }
+}
+
 /// A certificate that was set.
 pub(super) fn set_certificate(set: &Value) -> String {
-    let until = match &set["kept"] {
-        Value::Bool(true) => "start",
-        _ => "reload",
-    };
     let (names, listener) = (cell(&set["names"]), cell(&set["listener"]));
-    let mut text = format!("{names}: set at {listener} until the next {until}\n");
+    let until = until(set["kept"] == true);
+    let mut text = format!("{names}: set at {listener} {until}\n");
     for warning in rows(&set["warnings"]) {
         text += &format!("warning: {}\n", cell(warning));
     }
@@ -154,7 +158,7 @@ pub(super) fn certificates(status: &Value) -> String {
                 .map(|field| cell(&it[field]))
                 .into();
             row.push(match it["set_until"].as_str() {
-                Some(until) => format!("until the next {until}"),
+                Some(lasts) => until(lasts != "reload").to_owned(),
                 None => String::new(),
             });
             row
@@ -285,11 +289,8 @@ pub(super) fn log(log: &Value) -> String {
     match &log["in_file"] {
         Value::Null => format!("{level}, as in the file\n"),
         in_file => {
-            let until = match &log["kept"] {
-                Value::Bool(true) => "the next start",
-                _ => "the next reload",
-            };
-            format!("{level} until {until}; {} in the file\n", cell(in_file))
+            let until = until(log["kept"] == true);
+            format!("{level} {until}; {} in the file\n", cell(in_file))
         }
     }
 }
@@ -321,7 +322,7 @@ mod tests {
         let text = servers(&backends);
         let lines: Vec<&str> = text.lines().collect();
         assert!(
-            lines[1].ends_with("maxconn (none) mode (ready), kept over reloads"),
+            lines[1].ends_with("maxconn (none) mode (ready), kept"),
             "{text}"
         );
         assert!(lines[2].starts_with("app/b\\u{1b}[2J:1"), "{text}");

@@ -46,6 +46,8 @@ pub(crate) struct Loaded {
     pub file: PathBuf,
     /// The key, where it is on a token.
     pub(crate) token: Option<TokenKey>,
+    /// It is of a kept edit: it hides those of the file with its names.
+    pub(crate) is_kept: bool,
     /// Of the files of chain and key, and of their paths.
     pub(crate) digest: [u8; 32],
     /// Of the file of the OCSP response.
@@ -267,6 +269,7 @@ impl Loader {
             names: leaf.names,
             file: file.to_owned(),
             token,
+            is_kept: false,
             digest,
             ocsp: None,
             policy: None,

@@ -10,10 +10,12 @@ use std::sync::Arc;
 
 use becket_config::address::Address;
 use becket_config::backend;
+use becket_config::edits::ServerAction;
 use becket_config::key;
 
 use super::Draft;
-use crate::config::{Backend, MOST_ADDRESSES, Server, ServerAddress};
+use crate::config::overrides::Overrides;
+use crate::config::{Backend, Lasts, MOST_ADDRESSES, Server, ServerAddress};
 use crate::docroot::Docroot;
 use crate::files::reason;
 
@@ -33,11 +35,14 @@ impl Draft<'_> {
             let path = format!("{path}.server[{index}]");
             if let Some(address) = &server.address {
                 let path = key!(path, server.address);
+                let edit = self.file.edits.server(&backend.name, &address.text);
+                let is_added = edit.is_some_and(|edit| edit.action == ServerAction::Add);
                 servers.push(Server {
                     keys: server.clone(),
                     name: Arc::clone(&address.text),
                     addresses: self.server_addresses(&path, &address.address),
-                    added: None,
+                    added: is_added.then_some(Lasts::Removal),
+                    kept: edit.map(Overrides::of).unwrap_or_default(),
                 });
             }
         }
@@ -46,7 +51,12 @@ impl Draft<'_> {
             keys: backend.clone(),
             docroot: self.docroot(&key!(path, backend.files), backend.files.as_ref()),
             servers,
-            removed: Vec::new(),
+            removed: self
+                .file
+                .edits
+                .removed(&backend.name)
+                .map(|address| (Arc::clone(&address.text), Lasts::Removal))
+                .collect(),
             tls: self.onward(&key!(path, backend.tls), backend.tls.as_ref()),
             queue_timeout: backend.queue_timeout.unwrap_or(self.file.timeouts.connect),
         }

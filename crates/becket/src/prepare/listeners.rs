@@ -12,6 +12,7 @@ use std::sync::Arc;
 use becket_config::address::NamePattern;
 use becket_config::check::{HTTP, Way};
 use becket_config::choices::DefaultCertificate;
+use becket_config::edits::EDITS;
 use becket_config::error::{Problem, Report};
 use becket_config::file::File;
 use becket_config::glob;
@@ -24,7 +25,7 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::UnixTime;
 
 use super::Draft;
-use crate::config::{Listener, Policy, Route};
+use crate::config::{Lasts, Listener, Policy, Route};
 use crate::files::Files;
 use crate::pki::certificates::{CertificateMap, KeySet};
 use crate::pki::keys::{Loaded, Loader, shown};
@@ -51,11 +52,11 @@ impl Draft<'_> {
         listener: &listener::Listener,
         policies: &HashMap<String, Arc<Policy>>,
     ) -> Listener {
-        let path_of_certificates = key!(path, listener.certificates);
         let credentials = match listener.ends_tls() {
-            true => self.credentials(&path_of_certificates, &listener.certificates),
+            true => self.credentials_of(path, listener),
             false => Vec::new(),
         };
+        let path_of_certificates = key!(path, listener.certificates);
         let default = listener.default_certificate;
         let certificates = self.map(&path_of_certificates, &credentials, default);
         let ways = listener.ways().into_iter();
@@ -67,8 +68,8 @@ impl Draft<'_> {
                 .map(|way| self.route(path, listener, way, &certificates, policies))
                 .collect(),
             certificates: Arc::new(certificates),
+            set: set(&credentials),
             credentials,
-            set: Vec::new(),
             allow: (!listener.allow.is_empty()).then(|| networks(&listener.allow)),
             deny: networks(&listener.deny),
             trusted: networks(&listener.trusted_networks),
@@ -85,6 +86,29 @@ impl Draft<'_> {
             }
         }
         bind
+    }
+
+    /// Every chain of a listener with its key: those of the list in its order, then those of kept edits.
+    pub(super) fn credentials_of(
+        &mut self,
+        path: &str,
+        listener: &listener::Listener,
+    ) -> Vec<Loaded> {
+        let path = key!(path, listener.certificates);
+        let mut loaded = self.credentials(&path, &listener.certificates);
+        let edits = self.file.edits.certificate.iter().enumerate();
+        for (index, edit) in edits.filter(|(_, edit)| edit.listener == listener.name) {
+            let pair = Pair {
+                chain: Some(edit.chain.clone()),
+                key: Some(KeySource::File(edit.key.clone())),
+                ..Pair::default()
+            };
+            let path = format!("{EDITS}.certificate[{index}]");
+            let chain = self.world.base.join(&edit.chain);
+            let kept = self.or_before(&chain, |draft| draft.pair(&path, &pair));
+            loaded.extend(kept.into_iter().map(|one| self.signing(one, true)));
+        }
+        loaded
     }
 
     /// Every chain with its key, in the order of the list.
@@ -115,11 +139,15 @@ impl Draft<'_> {
                 }
             }
         }
-        for one in &mut loaded {
-            if !self.loader.known.contains_key(&one.digest) {
-                one.key = signing_key(one, self.file);
-            }
+        let each = loaded.into_iter();
+        each.map(|one| self.signing(one, false)).collect()
+    }
+
+    fn signing(&self, mut loaded: Loaded, is_kept: bool) -> Loaded {
+        if !self.loader.known.contains_key(&loaded.digest) {
+            loaded.key = signing_key(&loaded, self.file);
         }
+        loaded.is_kept = is_kept;
         loaded
     }
 
@@ -201,6 +229,19 @@ impl Draft<'_> {
 
     /// Who answers to which name.
     pub(super) fn map(
+        &mut self,
+        path: &str,
+        credentials: &[Loaded],
+        default: DefaultCertificate,
+    ) -> CertificateMap {
+        let kept = credentials.iter().position(|one| one.is_kept);
+        let (loaded, kept) = credentials.split_at(kept.unwrap_or(credentials.len()));
+        let map = self.map_of_file(path, loaded, default);
+        kept.iter()
+            .fold(map, |map, one| map.with(&one.names, &one.key, one.offload))
+    }
+
+    fn map_of_file(
         &mut self,
         path: &str,
         loaded: &[Loaded],
@@ -300,6 +341,13 @@ impl Draft<'_> {
             backend: backend.unwrap_or_default(),
         }
     }
+}
+
+/// The chains of kept edits, as they are listed.
+pub(super) fn set(credentials: &[Loaded]) -> Vec<(Arc<CertifiedKey>, Lasts)> {
+    let kept = credentials.iter().filter(|one| one.is_kept);
+    kept.map(|one| (Arc::clone(&one.key), Lasts::Removal))
+        .collect()
 }
 
 /// A chain whose key signs where the configuration wants it, for what it says that this costs.

@@ -13,6 +13,7 @@ pub mod source;
 mod backends;
 mod cluster;
 mod crl;
+pub(crate) mod edits;
 pub(crate) mod listeners;
 mod names;
 mod onward;
@@ -26,6 +27,7 @@ use std::path::Path;
 
 use becket_config::address::Address;
 use becket_config::choices::{RsaBatch, SandboxMode};
+use becket_config::edits::EDITS;
 use becket_config::error::{Problem, Rejected, Report};
 use becket_config::file::File;
 use becket_config::key;
@@ -111,11 +113,19 @@ pub struct Prepared {
 /// # Errors
 /// All that is wrong, each with its line, key path and value.
 pub fn prepare_text(text: &str, over: &Table, world: &World<'_>) -> Result<Prepared, Rejected> {
+    prepare_reading(read(text, over), world)
+}
+
+/// Makes a configuration of what was read. Blocks.
+///
+/// # Errors
+/// All that is wrong, each with its line, key path and value.
+pub(crate) fn prepare_reading(reading: Reading, world: &World<'_>) -> Result<Prepared, Rejected> {
     let Reading {
         file,
         problems: mut errors,
         places,
-    } = read(text, over);
+    } = reading;
     let prepared = file.map(|file| prepare(&file, world));
     let place = |problems: &mut Vec<Problem>| {
         problems
@@ -154,7 +164,11 @@ pub fn prepare_text(text: &str, over: &Table, world: &World<'_>) -> Result<Prepa
 /// # Errors
 /// All that is wrong, each with its key path.
 pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
+    let mut file = file.clone();
+    let unused = file.apply_edits();
+    let file = &file;
     let mut draft = Draft::new(file, world);
+    draft.report.warnings = unused;
     file.check(&mut draft.report);
     if world.server_names == ServerNames::Now {
         draft.names.look_up_servers(file);
@@ -270,13 +284,20 @@ impl Draft<'_> {
     fn log(&mut self) -> Log {
         let file = self.file;
         let log = &file.log;
-        if !is_filter(&log.level) {
-            let accepted =
-                "error, warn, info, debug, trace, or a list such as \"info,becket::tls=debug\"";
-            self.report
-                .refuse(key!("log", log.level), "not a filter", accepted);
+        let kept = file.edits.log_level.as_ref();
+        let levels = [
+            (key!("log", log.level), Some(&log.level)),
+            (format!("{EDITS}.log-level"), kept),
+        ];
+        for (path, level) in levels {
+            if level.is_some_and(|level| !is_filter(level)) {
+                let accepted =
+                    "error, warn, info, debug, trace, or a list such as \"info,becket::tls=debug\"";
+                self.report.refuse(path, "not a filter", accepted);
+            }
         }
         Log {
+            level: kept.unwrap_or(&log.level).clone(),
             file: self.log_target(&key!("log", log.file), &log.file),
             access: self.log_target(&key!("log", log.access), &log.access),
             ..log.clone()

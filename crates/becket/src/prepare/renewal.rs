@@ -12,6 +12,7 @@ use std::sync::Arc;
 use becket_config::error::Problem;
 use becket_config::key;
 
+use super::listeners::set;
 use super::{Draft, World};
 use crate::config::{Backend, Config, Listener, Policy};
 use crate::pki::keys::Loaded;
@@ -157,26 +158,21 @@ impl Draft<'_> {
                 is_new = true;
             }
         }
-        let (certificates, credentials) = match self.renewed_credentials(path, before) {
-            Some(credentials) => {
-                let path = key!(path, keys.certificates);
-                let map = self.map(&path, &credentials, keys.default_certificate);
-                let map = Arc::new(map);
-                taken.push(path);
-                is_new = true;
-                (map, credentials)
-            }
-            None => (Arc::clone(&before.certificates), before.credentials.clone()),
-        };
+        let mut after = Listener::clone(before);
+        if let Some(credentials) = self.renewed_credentials(path, before) {
+            let path = key!(path, keys.certificates);
+            let map = self.map(&path, &credentials, keys.default_certificate);
+            after.certificates = Arc::new(map);
+            after.set = set(&credentials);
+            after.credentials = credentials;
+            taken.push(path);
+            is_new = true;
+        }
         if !is_new {
             return Arc::clone(before);
         }
-        Arc::new(Listener {
-            routes,
-            certificates,
-            credentials,
-            ..Listener::clone(before)
-        })
+        after.routes = routes;
+        Arc::new(after)
     }
 
     /// The chains of a listener with their keys, where they are other ones than before.
@@ -187,9 +183,8 @@ impl Draft<'_> {
         }
         let known = before.credentials.iter();
         self.loader.known = known.map(|it| (it.digest, it.clone())).collect();
-        let path = key!(path, keys.certificates);
         let warnings = self.report.warnings.len();
-        let credentials = self.credentials(&path, &keys.certificates);
+        let credentials = self.credentials_of(path, keys);
         mem::take(&mut self.loader.known);
         let is_same = credentials.len() == before.credentials.len() && {
             credentials.iter().zip(&before.credentials)

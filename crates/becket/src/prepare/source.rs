@@ -9,14 +9,16 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use becket_config::dialect::{Dialect, Invocation, Parts, Translation};
+use becket_config::edits::Edits;
 use becket_config::error::{Problem, Rejected, Report};
 use becket_config::file::File;
 use becket_config::read::read;
 use rustls_pki_types::UnixTime;
 
+use super::edits::edits;
 use super::flags::Flags;
 use super::renewal::{Renewal, renew};
-use super::{Prepared, ServerNames, World, prepare_text};
+use super::{Prepared, ServerNames, World, prepare_reading};
 use crate::config::Config;
 use crate::files::{Files, LARGEST, reason};
 use crate::signing::token::Tokens;
@@ -127,7 +129,20 @@ impl Source {
                 ("", translation.table)
             }
         };
-        read(text, &over).file.unwrap_or_default()
+        let mut file = read(text, &over).file.unwrap_or_default();
+        if let (Asked::Flags(_), Some(config)) = (&self.asked, self.file()) {
+            let path = file.edits_path(&config);
+            let text = parts
+                .text(&path, LARGEST)
+                .ok()
+                .flatten()
+                .unwrap_or_default();
+            let read = Edits::read(&String::from_utf8_lossy(&text)).file;
+            file.edits = read.unwrap_or_default();
+            file.edits.path = Some(path);
+            file.apply_edits();
+        }
+        file
     }
 
     /// What to call it in messages.
@@ -223,17 +238,36 @@ impl Source {
             let problem = Problem::new("", "not UTF-8");
             rejected(vec![problem.accepted("a TOML file, which is in UTF-8")])
         })?;
-        placed(
-            prepare_text(&text, &flags.to_table(&self.base), world),
-            |problem| {
+        let mut reading = read(&text, &flags.to_table(&self.base));
+        let (mut problems, mut places, mut name) = Default::default();
+        if let (Some(file), Some(config)) = (&mut reading.file, self.file()) {
+            let path = file.edits_path(&config);
+            let edits = edits(&self.files, &config, &path);
+            (problems, places) = (edits.problems, edits.places);
+            name = path.to_string_lossy().into_owned();
+            file.edits = Edits {
+                path: Some(path),
+                ..edits.file.unwrap_or_default()
+            };
+        }
+        let mut prepared = placed(prepare_reading(reading, world), |problem| {
+            if let Some(path) = problem.path.strip_prefix("edits.") {
+                problem.path = path.to_owned();
+                problem.file = Some(name.as_str().into());
+                places.place(problem);
+            } else if problem.line.is_none()
+                && let Some(flag) = flags.named(&problem.path)
+            {
                 // What has no line in the file is a flag's.
-                if problem.line.is_none()
-                    && let Some(flag) = flags.named(&problem.path)
-                {
-                    problem.path = flag.to_owned();
-                }
-            },
-        )
+                problem.path = flag.to_owned();
+            }
+        });
+        if !problems.is_empty() {
+            let mut all = prepared.err().unwrap_or_else(|| rejected(Vec::new()));
+            all.errors.append(&mut problems);
+            prepared = Err(all);
+        }
+        prepared
     }
 
     fn text(&self, path: &Path) -> Result<Vec<u8>, Rejected> {
@@ -250,7 +284,7 @@ impl Source {
 
 /// Prepares what the configuration of another program became; what is wrong is said in its words.
 fn load_foreign(translation: &Translation, world: &World<'_>) -> Result<Prepared, Rejected> {
-    let prepared = prepare_text("", &translation.table, world);
+    let prepared = prepare_reading(read("", &translation.table), world);
     let mut prepared = placed(prepared, |problem| translation.place(problem));
     if !translation.problems.is_empty() {
         let mut all = prepared.err().unwrap_or_else(|| rejected(Vec::new()));

@@ -56,7 +56,10 @@ impl Needs {
         let watched = watched.filter(|_| file.process.watch);
         Self {
             watched: watched.map(|text| folder.join(text)).collect(),
-            files: files.map(|text| folder.join(text)).collect(),
+            files: files
+                .map(|text| folder.join(text))
+                .chain(file.edits.path.clone())
+                .collect(),
             logs: logs
                 .filter_map(|log| Some(folder.join(log.file()?)))
                 .collect(),

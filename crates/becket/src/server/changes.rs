@@ -1,8 +1,10 @@
-//! What an operator has changed of a running server, beside the file.
+//! What an operator changes of a running server.
 //!
-//! Each change is whole or not at all, and `/status` shows it beside what the file says. A reload undoes it, unless it was to
-//! be kept. The process that replaces this one in an upgrade makes all changes again; the next start knows nothing of them.
+//! Each change is whole or not at all, and `/status` shows it next to what the file says. It ends with the next reload, upgrade or
+//! restart. `becket ctl --keep` writes the change to a file that is read with the configuration; this process only marks it, so that it
+//! is not shown among the temporary changes.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
@@ -11,19 +13,20 @@ use rustls::pki_types::UnixTime;
 use serde_json::{Value, json};
 
 use super::Control;
-use super::edits::{Edit, Edited, Edits, missing, no_server, said};
+use super::edits::{Edit, Edited, missing, no_server, said};
 use super::outcomes::too_late;
 use crate::backend::health::prober::Prober;
-use crate::backend::overrides::Overrides;
-use crate::backend::server_state::ServerState;
-use crate::config::{Backend, Lasts, ServerAddress};
+use crate::backend::server_state::{ServerState, Settings};
+use crate::config::overrides::{Overrides, limit};
+use crate::config::{Backend, Lasts};
 use crate::control::api::{
-    CertificateRemoval, CertificateSetting, Change, ChangeRequest, LogChange, OperatorChange,
-    Refused, ServerAddition, ServerChange, ServerRemoval,
+    CertificateRemoval, CertificateSetting, Change, ChangeRequest, LogChange, Refused,
+    ServerAddition, ServerChange, ServerRemoval,
 };
 use crate::control::state::LogLevel;
 use crate::control::{reload, snapshot};
 use crate::descriptors;
+use crate::files::{Files, reason};
 use crate::pki::keys::Loaded;
 use crate::prepare::is_filter;
 use crate::prepare::listeners::certificate_of;
@@ -54,26 +57,28 @@ impl Control {
 
     fn change_server(&self, change: &ServerChange, prober: &mut Prober) -> Result<Value, Refused> {
         let (backend, at, state) = self.find(&change.backend, &change.server)?;
-        let mut overrides = state.settings().overrides;
-        if let Some(mode) = change.mode {
-            overrides.mode = mode;
+        let Settings {
+            mut overrides,
+            mut kept,
+            ..
+        } = state.settings();
+        let addresses = change.server_addresses()?;
+        let all = [&mut overrides, &mut kept].into_iter();
+        for changed in all.take(1 + usize::from(change.keep)) {
+            if let Some(mode) = change.mode {
+                changed.mode = mode;
+            }
+            if let Some(weight) = change.weight {
+                changed.weight = weight;
+            }
+            if let Some(maxconn) = change.maxconn {
+                changed.maxconn = maxconn.map(limit);
+            }
+            if change.addresses.is_some() {
+                changed.addresses.clone_from(&addresses);
+            }
         }
-        if let Some(weight) = change.weight {
-            overrides.weight = weight;
-        }
-        if let Some(maxconn) = change.maxconn {
-            overrides.maxconn = maxconn.map(|most| Some(most).filter(|most| *most > 0));
-        }
-        if change.addresses.is_some() {
-            overrides.addresses = change.server_addresses()?;
-        }
-        if let Some(keep) = change.keep {
-            overrides.keep = keep;
-        }
-        if overrides.is_empty() {
-            overrides.keep = false;
-        }
-        state.set_overrides(overrides);
+        state.set_overrides(overrides, kept);
         prober.look_again();
         Ok(snapshot::server(&backend.servers[at], &state))
     }
@@ -117,11 +122,12 @@ impl Control {
         let names = (removal.backend, removal.server);
         self.commit_edits(self.edits.without_server(names, Lasts::of(removal.keep))?)?;
         // One that comes back is as it is added then.
-        state.set_overrides(Overrides::default());
+        state.set_overrides(Overrides::default(), Overrides::default());
         Ok(json!({"removed": &**state.name(), "open": state.in_use()}))
     }
 
     fn set_certificate(&mut self, setting: CertificateSetting) -> Result<Value, Refused> {
+        self.check_readable(&setting.files)?;
         let (listener, kept) = (setting.listener.clone(), setting.keep);
         let (loaded, warnings) = self.load(&setting)?;
         let names: Vec<String> = loaded.names.iter().map(ToString::to_string).collect();
@@ -143,6 +149,24 @@ impl Control {
             return Err(Refused::unusable(error, CERTIFICATE));
         }
         Ok(made)
+    }
+
+    /// Refuses files of a kept certificate with which the next start or reload would fail. Under `process.user`, root reads them.
+    fn check_readable(&self, files: &[PathBuf]) -> Result<(), Refused> {
+        if self.state.config().file.process.user.is_some() {
+            return Ok(());
+        }
+        let opens = Files::default().within(self.sandbox.reach());
+        for path in files {
+            opens.open(path).map_err(|error| {
+                let fault = format!("{}: {}", path.display(), reason(&error));
+                Refused::unusable(
+                    fault,
+                    "files that becket can read at every start and reload",
+                )
+            })?;
+        }
+        Ok(())
     }
 
     /// Whether everything that listeners need can be built.
@@ -179,79 +203,9 @@ impl Control {
         Ok(())
     }
 
-    /// The requests that make all changes again, in the process that replaces this one.
-    pub(super) fn changes_made(&self) -> Vec<OperatorChange> {
-        let backends = self.state.config().backends.clone();
-        let states = backends
-            .iter()
-            .filter_map(|backend| self.state.shared().backends.by_name(&backend.keys.name));
-        let states = states.flat_map(|backend| backend.servers().to_vec());
-        let states = states.filter(|state| !state.settings().overrides.is_empty());
-        let overrides = states.map(|state| {
-            let Overrides {
-                mode,
-                weight,
-                maxconn,
-                addresses,
-                keep,
-            } = state.settings().overrides;
-            let texts = |all: Vec<ServerAddress>| all.iter().map(ToString::to_string).collect();
-            Change::Server(ServerChange {
-                backend: state.backend().name().to_owned(),
-                server: state.name().to_string(),
-                mode: mode.map(Some),
-                weight: weight.map(Some),
-                maxconn: maxconn.map(|most| Some(most.unwrap_or(0))),
-                addresses: addresses.map(|all| Some(texts(all))),
-                keep: Some(keep),
-            })
-        });
-        let level = self.state.log_level().map(|set| LogChange {
-            level: Some(set.level),
-            keep: set.keep,
-        });
-        let all = self.edits.requests().chain(overrides);
-        let all = all.chain(level.map(Change::Log));
-        all.map(|change| change.request()).collect()
-    }
-
-    /// Makes the changes again that the process before this one was asked for, where they fit what is configured now.
-    pub(super) fn change_again(&mut self, requests: &[OperatorChange], prober: &mut Prober) {
-        let (mut edits, mut others) = (Vec::new(), Vec::new());
-        for request in requests {
-            match Change::again(&request.0) {
-                Ok(Change::AddServer(addition)) => edits.push(Edit::of_addition(addition)),
-                Ok(Change::RemoveServer(removal)) => edits.push(Edit::of_removal(removal)),
-                Ok(Change::SetCertificate(setting)) => match self.load(&setting) {
-                    Ok((loaded, _)) => edits.push(Edit::of_setting(setting, loaded)),
-                    Err(refused) => tell_of_lost(&refused),
-                },
-                Ok(change) => others.push(change),
-                Err(refused) => tell_of_lost(&refused),
-            }
-        }
-        if !edits.is_empty() {
-            let edited = Edits::fitting(Arc::clone(self.edits.of_file()), edits);
-            let built = self.check_builds(&edited);
-            if let Err(refused) = built.and_then(|()| self.commit_edits(edited)) {
-                tell_of_lost(&refused);
-            }
-        }
-        for change in others {
-            let done = match change {
-                Change::Server(change) => self.change_server(&change, prober),
-                Change::Log(change) => self.change_log(change),
-                _ => continue,
-            };
-            if let Err(refused) = done {
-                tell_of_lost(&refused);
-            }
-        }
-    }
-
     fn change_log(&self, change: LogChange) -> Result<Value, Refused> {
         let config = self.state.config();
-        let level = change.level.as_deref().unwrap_or(&config.log.level);
+        let level = change.level.as_deref().unwrap_or(&config.file.log.level);
         let set = is_filter(level).then(|| self.logging.set_level(level));
         if !matches!(set, Some(Ok(()))) {
             let accepted =
@@ -299,13 +253,6 @@ impl Control {
         });
         json!({"sessions": sessions, "early_sessions": early})
     }
-}
-
-fn tell_of_lost(refused: &Refused) {
-    tracing::warn!(
-        error = refused.error,
-        "a change beside the file is lost in the upgrade: it does not fit any more"
-    );
 }
 
 /// What a certificate is set with.

@@ -1,9 +1,8 @@
-//! Servers and certificates that an operator has added to the configuration or taken from it, beside the file.
+//! Servers and certificates that an operator adds to the configuration, or removes from it, while becket runs.
 //!
-//! What runs is the configuration of the file with each [`Edit`] applied to it, one after the other, and it is committed as that of a reload
-//! is: so there is one way for a configuration to workers, and an edit is whole or not at all. A reload drops those that are not
-//! kept, and those that its configuration has no place for. The process that replaces this one in an upgrade is told of them; the next
-//! start knows nothing.
+//! What runs is the configuration with each [`Edit`] applied to it, one after the other, and it is committed as that of a reload
+//! is: so there is one way for a configuration to workers, and an edit is whole or not at all. A reload, an upgrade and a restart end
+//! all edits; those of `--keep` come back with the configuration, from a file of their own ([`becket_config::edits`]).
 
 use std::sync::Arc;
 
@@ -12,8 +11,9 @@ use becket_config::address::Address;
 use becket_config::backend;
 use becket_config::error::{Problem, Report};
 
+use crate::config::overrides::Overrides;
 use crate::config::{Backend, Config, Lasts, Listener, Server, ServerAddress};
-use crate::control::api::{CertificateSetting, Change, Refused, ServerAddition, ServerRemoval};
+use crate::control::api::{CertificateSetting, Refused, ServerAddition};
 use crate::pki::keys::Loaded;
 use crate::prepare::listeners::signing_key;
 
@@ -29,7 +29,7 @@ pub(super) enum Edit {
         server: String,
     },
     SetCertificate {
-        setting: Arc<CertificateSetting>,
+        listener: String,
         loaded: Arc<Loaded>,
     },
 }
@@ -59,12 +59,6 @@ impl Edits {
         &self.of_file
     }
 
-    /// The requests that make them again.
-    pub(super) fn requests(&self) -> impl Iterator<Item = Change> {
-        let requests = self.all.iter();
-        requests.map(|(edit, lasts)| edit.request(*lasts == Lasts::Start))
-    }
-
     /// All of them, with files that have changed.
     pub(super) fn renewed(&self, of_file: Arc<Config>) -> Result<Edited, Refused> {
         let all = self.all.clone();
@@ -73,38 +67,6 @@ impl Edits {
             all: Vec::new(),
         }
         .made(all)
-    }
-
-    /// Those that a reload leaves, with what the file says now.
-    pub(super) fn reloaded(&self, of_file: Arc<Config>) -> Edited {
-        let kept = self.all.iter();
-        let kept = kept.filter(|(_, lasts)| *lasts == Lasts::Start);
-        Self::fitting(of_file, kept.cloned().collect())
-    }
-
-    /// Those of another configuration that this one has a place for.
-    pub(super) fn fitting(of_file: Arc<Config>, edits: Vec<(Edit, Lasts)>) -> Edited {
-        let mut config = Config::clone(&of_file);
-        let mut all = Vec::new();
-        for (edit, lasts) in edits {
-            match edit.apply(lasts, &mut config) {
-                Ok(()) => all.push((edit, lasts)),
-                Err(refused) => {
-                    tracing::warn!(
-                        error = refused.error,
-                        "a change is not kept: the file has no place for it any more"
-                    );
-                }
-            }
-        }
-        if let Err(refused) = check(&config) {
-            tracing::warn!(
-                error = refused.error,
-                "no change is kept: together they do not fit the file any more"
-            );
-            return (Self::of(Arc::clone(&of_file)), of_file);
-        }
-        (Self { of_file, all }, Arc::new(config))
     }
 
     /// With one more, which goes before those that it hides.
@@ -126,10 +88,12 @@ impl Edits {
         lasts: Lasts,
     ) -> Result<Edited, Refused> {
         let mut all = self.all.clone();
-        match all
+        // A server that is kept comes back at a reload, unless its removal is kept as well.
+        let is_ended = |was: &Lasts| *was == lasts || lasts == Lasts::Removal;
+        let added = all
             .iter()
-            .rposition(|(edit, _)| edit.adds(&backend, &server))
-        {
+            .rposition(|(edit, was)| edit.adds(&backend, &server) && is_ended(was));
+        match added {
             Some(at) => drop(all.remove(at)),
             None => return self.with((Edit::RemoveServer { backend, server }, lasts)),
         }
@@ -182,37 +146,10 @@ impl Edit {
         (Self::AddServer { backend, keys }, Lasts::of(keep))
     }
 
-    pub(super) fn of_removal(removal: ServerRemoval) -> (Self, Lasts) {
-        let ServerRemoval {
-            backend,
-            server,
-            keep,
-        } = removal;
-        (Self::RemoveServer { backend, server }, Lasts::of(keep))
-    }
-
     pub(super) fn of_setting(setting: CertificateSetting, loaded: Loaded) -> (Self, Lasts) {
         let lasts = Lasts::of(setting.keep);
-        let (setting, loaded) = (Arc::new(setting), Arc::new(loaded));
-        (Self::SetCertificate { setting, loaded }, lasts)
-    }
-
-    fn request(&self, keep: bool) -> Change {
-        match self {
-            Self::AddServer { backend, keys } => Change::AddServer(ServerAddition {
-                backend: backend.clone(),
-                server: keys.clone(),
-                keep,
-            }),
-            Self::RemoveServer { backend, server } => Change::RemoveServer(ServerRemoval {
-                backend: backend.clone(),
-                server: server.clone(),
-                keep,
-            }),
-            Self::SetCertificate { setting, .. } => {
-                Change::SetCertificate(CertificateSetting::clone(setting))
-            }
-        }
+        let (listener, loaded) = (setting.listener, Arc::new(loaded));
+        (Self::SetCertificate { listener, loaded }, lasts)
     }
 
     fn adds(&self, backend: &str, server: &str) -> bool {
@@ -227,19 +164,20 @@ impl Edit {
 
     fn sets_at(&self, listener: &str) -> Option<&Arc<Loaded>> {
         match self {
-            Self::SetCertificate { setting, loaded } if setting.listener == listener => {
-                Some(loaded)
-            }
+            Self::SetCertificate {
+                listener: own,
+                loaded,
+            } if own == listener => Some(loaded),
             _ => None,
         }
     }
 
     /// Whether nothing is left to see of another one: a certificate for the same names, with the same kind of key.
     fn hides(&self, older: &Self) -> bool {
-        let Self::SetCertificate { setting, loaded } = self else {
+        let Self::SetCertificate { listener, loaded } = self else {
             return false;
         };
-        older.sets_at(&setting.listener).is_some_and(|older| {
+        older.sets_at(listener).is_some_and(|older| {
             let kind = |loaded: &Loaded| loaded.key.key.algorithm();
             kind(older) == kind(loaded)
                 && older.names.iter().all(|name| loaded.names.contains(name))
@@ -250,9 +188,9 @@ impl Edit {
     fn apply(&self, lasts: Lasts, config: &mut Config) -> Result<(), Refused> {
         match self {
             Self::AddServer { backend, keys } => add_server(config, backend, keys, lasts),
-            Self::RemoveServer { backend, server } => remove_server(config, backend, server),
-            Self::SetCertificate { setting, loaded } => {
-                set_certificate(config, &setting.listener, loaded, lasts)
+            Self::RemoveServer { backend, server } => remove_server(config, backend, server, lasts),
+            Self::SetCertificate { listener, loaded } => {
+                set_certificate(config, listener, loaded, lasts)
             }
         }
     }
@@ -268,13 +206,12 @@ fn add_server(
     let Some(written) = &keys.address else {
         return Err(Refused::unusable("server.address is missing", ADDRESS));
     };
-    let addresses = match &written.address {
-        Address::Ip(ip, port) => vec![ServerAddress::Tcp((*ip, *port).into())],
-        Address::Unix(path) => vec![ServerAddress::Unix(path.clone())],
-        // Looked up while becket runs.
-        Address::Name(..) => Vec::new(),
-        Address::Any(_) => return Err(Refused::unusable("server.address has no host", ADDRESS)),
-    };
+    if matches!(written.address, Address::Any(_)) {
+        return Err(Refused::unusable("server.address has no host", ADDRESS));
+    }
+    // A name is looked up while becket runs.
+    let addresses = ServerAddress::fixed(&written.address);
+    let addresses = addresses.into_iter().collect();
     let before = &config.backends[at];
     if before
         .servers
@@ -293,12 +230,18 @@ fn add_server(
         name: Arc::clone(&written.text),
         addresses,
         added: Some(lasts),
+        kept: Overrides::default(),
     });
     exchange(config, at, backend);
     Ok(())
 }
 
-fn remove_server(config: &mut Config, backend: &str, server: &str) -> Result<(), Refused> {
+fn remove_server(
+    config: &mut Config,
+    backend: &str,
+    server: &str,
+    lasts: Lasts,
+) -> Result<(), Refused> {
     let at = place_of(config, backend)?;
     let mut backend = Backend::clone(&config.backends[at]);
     let is_it = |one: &Server| &*one.name == server;
@@ -307,7 +250,7 @@ fn remove_server(config: &mut Config, backend: &str, server: &str) -> Result<(),
     };
     let removed = backend.servers.remove(index);
     backend.keys.server.remove(index);
-    backend.removed.push(removed.name);
+    backend.removed.push((removed.name, lasts));
     exchange(config, at, backend);
     Ok(())
 }
@@ -453,8 +396,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any row of additions and removals leaves the servers that a list of names would have, in the file, too; and a
-        /// reload leaves those that are kept.
+        /// Any row of additions and removals leaves the servers that a list of names would have, in the file, too.
         #[test]
         fn servers_are_those_of_a_list(steps in proptest::collection::vec((any::<bool>(), 1_u8..6, any::<bool>()), 0..30)) {
             let base = base();
@@ -482,10 +424,6 @@ mod tests {
                 let in_file: Vec<_> = in_file.map(|it| it.address.as_ref().unwrap().text.to_string()).collect();
                 prop_assert_eq!(in_file, servers(&config));
             }
-            let (again, after) = edits.reloaded(Arc::clone(&base));
-            prop_assert!(again.all.iter().all(|(_, lasts)| *lasts == Lasts::Start));
-            let (_, twice) = again.reloaded(base);
-            prop_assert_eq!(servers(&after), servers(&twice));
         }
     }
 

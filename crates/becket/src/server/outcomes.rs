@@ -39,32 +39,32 @@ impl Waiting {
     }
 
     /// So many reloads that were asked for have this outcome, or an earlier one.
-    pub(super) fn reloaded(&mut self, asked: u64, errors: &[String]) {
+    pub(super) fn reloaded(&mut self, asked: u64, errors: &[String], ended: &[String]) {
         self.answer(
             |told, number| told == Told::Reload && number <= asked,
-            || outcome(json!({"reloaded": true}), errors, RELOAD),
+            || outcome(json!({"reloaded": true, "ended": ended}), errors, RELOAD),
         );
     }
 
     /// Another process serves, or, with errors, does not.
-    pub(super) fn upgraded(&mut self, errors: &[String]) {
+    pub(super) fn upgraded(&mut self, errors: &[String], ended: &[String]) {
         self.answer(
             |told, _| told == Told::Upgrade,
-            || outcome(json!({"upgraded": true}), errors, UPGRADE),
+            || outcome(json!({"upgraded": true, "ended": ended}), errors, UPGRADE),
         );
     }
 
-    /// Another process serves. What else this one was asked for, nobody does.
-    pub(super) fn replaced(&mut self) {
-        self.upgraded(&[]);
+    /// Another process serves, without these temporary changes. Every other request is refused.
+    pub(super) fn replaced(&mut self, ended: &[String]) {
+        self.upgraded(&[], ended);
         self.answer(|_, _| true, || Err(too_late()));
     }
 
     /// It drains, and does nothing else any more.
-    pub(super) fn drains(&mut self) {
+    pub(super) fn drains(&mut self, ended: &[String]) {
         self.answer(
             |told, _| told == Told::Drain,
-            || Ok(json!({"draining": true})),
+            || Ok(json!({"draining": true, "ended": ended})),
         );
         self.answer(|_, _| true, || Err(too_late()));
     }
@@ -109,7 +109,7 @@ impl Control {
     pub(super) fn asked(&mut self, told: Told, outcome: ChangeOutcome) -> bool {
         if self.state.is_draining() {
             outcome.tell(match told {
-                Told::Drain => Ok(json!({"draining": true})),
+                Told::Drain => Ok(json!({"draining": true, "ended": []})),
                 Told::Reload | Told::Upgrade => Err(too_late()),
             });
             return false;
@@ -173,14 +173,15 @@ mod tests {
         let mut waiting = Waiting::default();
         let mut first = ask(&mut waiting, Told::Reload);
         let mut second = ask(&mut waiting, Told::Reload);
-        waiting.reloaded(0, &[]);
+        waiting.reloaded(0, &[], &[]);
         assert!(first.try_recv().is_err(), "that one was a signal's");
-        waiting.reloaded(1, &["a".to_owned(), "b".to_owned()]);
+        waiting.reloaded(1, &["a".to_owned(), "b".to_owned()], &[]);
         let refused = first.try_recv().unwrap().unwrap_err();
         assert_eq!(refused.error, "reload refused, nothing changed: a; b");
         assert!(second.try_recv().is_err());
-        waiting.reloaded(2, &[]);
-        assert_eq!(second.try_recv().unwrap(), Ok(json!({"reloaded": true})));
+        waiting.reloaded(2, &[], &["log level: debug".to_owned()]);
+        let ended = json!({"reloaded": true, "ended": ["log level: debug"]});
+        assert_eq!(second.try_recv().unwrap(), Ok(ended));
     }
 
     #[test]
@@ -188,7 +189,7 @@ mod tests {
         let mut waiting = Waiting::default();
         let mut asked =
             [Told::Reload, Told::Upgrade, Told::Drain].map(|told| ask(&mut waiting, told));
-        waiting.drains();
+        waiting.drains(&[]);
         let outcomes = asked.each_mut().map(|it| it.try_recv().unwrap().is_ok());
         assert_eq!(outcomes, [false, false, true]);
         assert!(waiting.all.is_empty());
@@ -199,7 +200,7 @@ mod tests {
         let mut waiting = Waiting::default();
         let mut asked =
             [Told::Reload, Told::Upgrade, Told::Drain].map(|told| ask(&mut waiting, told));
-        waiting.replaced();
+        waiting.replaced(&[]);
         let outcomes = asked.each_mut().map(|it| it.try_recv().unwrap().is_ok());
         assert_eq!(outcomes, [false, true, false]);
         assert!(waiting.all.is_empty());

@@ -285,7 +285,7 @@ impl Control {
             tracing::error!("upgrade failed, nothing changed: {error}");
         }
         let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
-        self.waiting.upgraded(&errors);
+        self.waiting.upgraded(&errors, &[]);
         self.state.refuse_upgrade(Reload { time, errors });
         if self.handover.stage == Stage::Yielding {
             self.handover.stage = Stage::Serving;
@@ -299,7 +299,7 @@ impl Control {
 
     /// The next process serves: finishes and ends.
     pub(super) async fn leave(&mut self) -> Instant {
-        self.waiting.replaced();
+        self.waiting.replaced(&self.state.temporary());
         let kept = std::mem::take(&mut self.handover.kept);
         let until = self.drain(&kept).await;
         if let Some(pages) = &mut self.pages {

@@ -1,0 +1,52 @@
+//! Reads the file of kept edits, for the configuration and for `becket ctl --keep`.
+
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use becket_config::edits::Edits;
+use becket_config::error::Problem;
+use becket_config::read::{Places, Reading};
+use becket_sys::identity::user_name;
+
+use crate::files::{Files, LARGEST, reason};
+
+/// Reads the kept edits of a configuration file. There are none where the file is missing.
+pub(crate) fn edits(files: &Files, config: &Path, path: &Path) -> Reading<Edits> {
+    let shown = path.to_string_lossy();
+    match text(files, config, path) {
+        Ok(text) => {
+            let mut read = Edits::read(&text);
+            for problem in &mut read.problems {
+                problem.file = Some(shown.as_ref().into());
+            }
+            read
+        }
+        Err(fault) => {
+            let problem = Problem::new("admin.edits", fault).text(&shown);
+            let accepted = "a file that only root or the owner of the configuration can change";
+            Reading {
+                file: None,
+                problems: vec![problem.accepted(accepted)],
+                places: Places::default(),
+            }
+        }
+    }
+}
+
+fn text(files: &Files, config: &Path, path: &Path) -> Result<String, String> {
+    let (file, found) = match files.open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
+        opened => opened.map_err(|error| reason(&error))?,
+    };
+    // A configuration that is a pipe has no owner.
+    let owner = files.open(config).map_or(0, |(_, config)| config.uid());
+    let (uid, mode) = (found.uid(), found.mode() & 0o777);
+    if ![0, owner].contains(&uid) || mode & 0o022 != 0 {
+        return Err(format!("it belongs to {}, mode {mode:04o}", user_name(uid)));
+    }
+    let mut text = String::new();
+    let read = file.take(LARGEST).read_to_string(&mut text);
+    read.map_err(|error| reason(&error))?;
+    Ok(text)
+}
