@@ -11,9 +11,10 @@ use std::path::Path;
 
 use becket_e2e::{
     Backend, Becket, Client, Key, PATIENCE, Place, REQUEST, Shape, Signal, Trust, eventually,
-    http_get,
+    http_get, until,
 };
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use rustix::process::{Pid, kill_process};
 
 /// More than a worker may be ahead of the access log.
 const MANY: usize = 6000;
@@ -75,6 +76,27 @@ fn stderr_that_nobody_reads_stops_nobody() {
     becket.ready();
     fill(Path::new(&format!("/proc/self/fd/{}", writer.as_raw_fd())));
     garbage(&becket, 300);
+    lives_and_ends(becket, &place);
+}
+
+#[test]
+fn stderr_that_nobody_reads_stops_neither_the_supervisor_nor_what_it_starts() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let shape = Shape::new(backend.address);
+    let text = shape.text().replace("\"becket.log\"", "\"stderr\"");
+    place.write("becket.toml", &text);
+    let mut command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+    command.stderr(writer.try_clone().unwrap());
+    let becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    becket.ready();
+    fill(Path::new(&format!("/proc/self/fd/{}", writer.as_raw_fd())));
+    let killed = Pid::from_raw(becket.child().cast_signed()).unwrap();
+    kill_process(killed, Signal::KILL).unwrap();
+    until("another process serves", || {
+        matches!(http_get(becket.admin, "/healthz"), Ok((200, _))).then_some(())
+    });
     lives_and_ends(becket, &place);
 }
 

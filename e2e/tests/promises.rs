@@ -7,7 +7,7 @@
 
 mod a_browser_shows_the_status;
 mod a_chroot_hides_the_host;
-mod a_parent_keeps_roots_rights;
+
 mod a_sandbox_confines_what_serves;
 mod admin_pages_give_way;
 mod admission_sheds_new_clients_first;
@@ -86,6 +86,7 @@ mod stud_sessions;
 mod stunnel_is_replaced;
 mod the_page_on_operating_is_true;
 mod the_screen_is_live_and_given_back;
+mod the_supervisor_keeps_roots_rights;
 mod tls_to_servers;
 mod tls_versions_and_suites_are_those_configured;
 mod trials_show_who_would_be_lost;

@@ -8,8 +8,6 @@ use becket_e2e::{Backend, Becket, OpenSsl, Place, Shape, Trust, becket_program, 
 use rustls::version::{TLS12, TLS13};
 use serde_json::{Value, json};
 
-use crate::upgrades_lose_nothing::{TWO_WORKERS, start, upgrade};
-
 fn report(place: &Place, words: &[&str]) -> Value {
     let mut command = Command::new(becket_program());
     command.args([
@@ -84,30 +82,6 @@ fn clients_of_an_old_version_are_served_and_reported() {
         .replace("versions = [\"1.3\"]", "groups = [\"x25519\"]");
     place.write("becket.toml", &other);
     assert!(becket.reload());
-    assert_eq!(report(&place, &[])[0]["clients"], 0);
-}
-
-#[test]
-fn a_report_goes_on_in_the_process_that_replaces_this_one() {
-    let (place, backend) = (Place::new(), Backend::http("well met"));
-    let shape = shape(&backend, "versions = [\"1.3\"]").process(TWO_WORKERS);
-    let becket = start(&place, &shape);
-    let visit = |version| {
-        let trust = Trust::with(&place, &[version], None);
-        assert!(trust.visit(becket.web).unwrap().ends_with(b"well met"));
-    };
-    for upgrades in 1..=3 {
-        visit(&TLS12);
-        visit(&TLS13);
-        let before = report(&place, &[]);
-        let counts = (&before[0]["passed"], &before[0]["failed"]["version"]);
-        assert_eq!(counts, (&json!(upgrades), &json!(upgrades)));
-        upgrade(&becket);
-        assert_eq!(report(&place, &[]), before);
-    }
-    let other = shape.text().replace("[\"1.3\"]", "[\"1.2\"]");
-    place.write("becket.toml", &other);
-    upgrade(&becket);
     assert_eq!(report(&place, &[])[0]["clients"], 0);
 }
 

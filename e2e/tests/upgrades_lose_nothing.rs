@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use becket_e2e::{
     AS_NOBODY, Backend, Becket, Client, Finished, Over, PATIENCE, Place, REQUEST, Shape, Signal,
-    Trust, becket_program, eventually, finish, fresh_address, give, nobody, open_to_all, read_head,
+    Trust, becket_program, eventually, finish, give, nobody, open_to_all, read_head,
     read_proxy_header, read_to_end, until,
 };
 use rustix::process::{Pid, kill_process};
@@ -556,19 +556,21 @@ fn without_root_programs_are_replaced_as_well() {
 #[test]
 fn root_executes_only_what_root_alone_can_change() {
     let Some(user) = nobody() else { return };
-    let place = Place::new();
-    open_to_all(&place);
-    let backend = Backend::http("well met");
-    let becket = start(&place, &Shape::new(backend.address).process(AS_NOBODY));
-    std::os::unix::fs::chown(place.path("becket"), Some(user), None).unwrap();
-    let asked = ask(&becket);
-    assert_eq!(asked.code, 1, "{}", asked.all());
-    assert!(asked.all().contains("others than root"), "{}", asked.all());
-    std::os::unix::fs::chown(place.path("becket"), Some(0), None).unwrap();
-    fs::set_permissions(place.path("becket"), Permissions::from_mode(0o777)).unwrap();
-    assert_eq!(ask(&becket).code, 1);
-    fs::set_permissions(place.path("becket"), Permissions::from_mode(0o755)).unwrap();
-    upgrade(&becket);
+    for process in [AS_NOBODY, TWO_WORKERS] {
+        let place = Place::new();
+        open_to_all(&place);
+        let backend = Backend::http("well met");
+        let becket = start(&place, &Shape::new(backend.address).process(process));
+        std::os::unix::fs::chown(place.path("becket"), Some(user), None).unwrap();
+        let asked = ask(&becket);
+        assert_eq!(asked.code, 1, "{}", asked.all());
+        assert!(asked.all().contains("others than root"), "{}", asked.all());
+        std::os::unix::fs::chown(place.path("becket"), Some(0), None).unwrap();
+        fs::set_permissions(place.path("becket"), Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(ask(&becket).code, 1);
+        fs::set_permissions(place.path("becket"), Permissions::from_mode(0o755)).unwrap();
+        upgrade(&becket);
+    }
 }
 
 #[test]

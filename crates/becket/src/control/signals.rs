@@ -46,7 +46,7 @@ impl Signals {
         }
     }
 
-    /// Has signals wait until [`Self::release`], also in another program. Those that came before are returned, and then none is held.
+    /// Has signals wait until [`Self::release`], also in another program. Returns those that came before.
     ///
     /// # Errors
     /// When the system refuses.
@@ -56,9 +56,6 @@ impl Signals {
         // A signal that came just now is in this process, and would be lost with it.
         while let Ok(command) = timeout(MOMENT, self.next()).await {
             received.push(command);
-        }
-        if !received.is_empty() {
-            self.release()?;
         }
         Ok(received)
     }

@@ -258,6 +258,12 @@ impl Offer {
         self.fds.extend(found.into_iter().flatten());
     }
 
+    /// Whether an address could not be bound because another socket has it.
+    pub(super) fn finds_addresses_taken(&self) -> bool {
+        let mut sockets = self.listing.sockets.iter();
+        sockets.any(|(.., found)| *found == Err(EADDRINUSE))
+    }
+
     /// Adds the unix socket for the admin pages, after all other descriptors. It is created once, and only where root alone can put
     /// something at its path; elsewhere the process creates it by its own rights.
     pub(super) fn add_admin_socket(&mut self, needs: &Needs, held: &mut Option<SocketFile>) {
@@ -371,5 +377,6 @@ fn text(mut file: &std::fs::File) -> Vec<u8> {
 }
 
 const EINVAL: i32 = 22;
+const EADDRINUSE: i32 = 98;
 /// Receive buffer of a socket for datagrams, which a process without rights could not have.
 const BUFFER: usize = 4 * 1024 * 1024;

@@ -272,7 +272,17 @@ impl Runner {
         }
         let (seen, needs) = self.look();
         let times = times(&seen);
-        let (mut offer, holdings) = self.offer(&seen, &needs, self.chroot(&seen));
+        let (mut offer, mut holdings) = self.offer(&seen, &needs, self.chroot(&seen));
+        if self.current.sockets.is_empty() {
+            // A process that lost its supervisor may be about to let go of the addresses.
+            for _ in 0..TRIES {
+                if !offer.finds_addresses_taken() {
+                    break;
+                }
+                std::thread::sleep(PAUSE);
+                (offer, holdings) = self.offer(&seen, &needs, self.chroot(&seen));
+            }
+        }
         let mut child = Child::start(process, &program).map_err(|error| {
             io::Error::new(error.kind(), format!("{}: {error}", program.display()))
         })?;
@@ -473,15 +483,20 @@ impl Runner {
             return None;
         }
         self.is_replaced = false;
-        let standing = self.supervisor.standing(self.now())?;
-        match signals.hold().await {
-            Ok(commands) if commands.is_empty() => {}
-            Ok(commands) => {
-                self.is_replaced = true;
-                self.queued = commands.into();
-                return None;
-            }
+        let mut standing = self.supervisor.standing(self.now())?;
+        let held = match signals.hold().await {
+            Ok(held) => held,
             Err(error) => return Some(Input::NotReplaced(error.to_string())),
+        };
+        let is_reload = |command: &Command| matches!(command, Command::Reload(_));
+        if held.iter().all(is_reload) {
+            // The next program does it: it may be asked for without end.
+            standing.reload |= !held.is_empty();
+        } else {
+            self.is_replaced = true;
+            self.queued = held.into();
+            let released = signals.release().err();
+            return released.map(|error| Input::NotReplaced(error.to_string()));
         }
         self.logging.flush(PATIENCE);
         let carried = Carried::of(self, standing);
@@ -533,6 +548,10 @@ pub(super) fn run_as(identity: &Identity, chroot: Option<PathBuf>, logs: &[PathB
         groups: identity.groups.clone(),
     }
 }
+
+/// Attempts to bind an address that is taken, and the time between them: a process that drains has retired its sockets in half of that.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Whether root alone can change where a path leads to, as far as it exists.
 fn is_roots(path: &std::path::Path) -> bool {

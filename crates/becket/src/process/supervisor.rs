@@ -18,137 +18,17 @@
 //!
 //! A process is not trusted. One that reports what does not fit its stage is killed, and what it is owed is decided from the stage.
 
+mod events;
+mod stages;
+mod turn;
+
 use std::time::Duration;
 
 use becket_proto::limits::{Counts, Ledger};
 
+use self::stages::{Draining, Process, Reload, Serving, Step};
+pub(crate) use self::turn::{Ended, Input, Notice, Output};
 use super::protocol::{Command, Event, Restarts, Times};
-
-/// What has happened.
-#[derive(Debug)]
-pub(crate) enum Input {
-    /// A signal asks for this: `Reload`, `Upgrade`, `Reopen`, `Drain` or `Stop`.
-    Asked(Command),
-    /// A process reported this.
-    Event(u32, Event),
-    /// A process was started with a configuration of these times, or not.
-    Started(u32, Result<Times, String>),
-    /// A process was sent a configuration to load.
-    Offered(u32, Times),
-    /// A process has ended.
-    Exited(u32, Ended),
-    /// A process broke the protocol.
-    Broken(u32, String),
-    /// Files that the supervisor watches have changed.
-    FilesChanged,
-    /// This process could not become the new program.
-    NotReplaced(String),
-    /// Time has passed.
-    Tick,
-}
-
-/// How a process ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ended {
-    /// Exit code; absent where a signal ended the process.
-    pub(crate) code: Option<u8>,
-    /// As people read it.
-    pub(crate) text: String,
-}
-
-/// What is to be done, in this order.
-#[derive(Debug)]
-pub(crate) enum Output {
-    /// Start a process. `is_new`: the program as it is now, otherwise the one that this process is. Answered by [`Input::Started`].
-    Start {
-        process: u32,
-        is_new: bool,
-        /// The process that is to send its state.
-        replaces: Option<u32>,
-    },
-    /// Have a process load the configuration as it is now. Answered by [`Input::Offered`].
-    Reload(u32),
-    /// Have a process look for changes in files.
-    Renew(u32),
-    /// Send a command.
-    Send(u32, Command),
-    /// Send [`Command::Yield`] for the sake of the second process.
-    Yield(u32, u32),
-    /// Files may have changed: look when they have settled.
-    Watch,
-    /// A process serves by the configuration that it was last offered: keep its sockets, drop the others.
-    Commit(u32),
-    /// A configuration is not used: drop what was opened for it.
-    Discard(u32),
-    /// The service ends: drop all sockets.
-    Release,
-    Kill(u32),
-    Notify(Notice),
-    /// Become the program of the serving process.
-    Replace,
-    /// End with this exit code.
-    Exit(u8),
-}
-
-/// What the service manager is to know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Notice {
-    Ready,
-    ReloadRefused,
-    ReloadLate,
-    UpgradeRefused,
-    Reloading,
-    Stopping,
-    Alive,
-}
-
-/// One process.
-#[derive(Clone, Debug)]
-struct Process {
-    id: u32,
-    stage: Stage,
-}
-
-#[derive(Clone, Debug)]
-enum Stage {
-    Starting {
-        step: Step,
-        /// When it is given up, counted from the last sign of progress; absent for a process that replaces none.
-        late_at: Option<Duration>,
-        times: Option<Times>,
-        /// What it reported as the reason that it does not start.
-        reason: Option<String>,
-    },
-    Serving {
-        since: Duration,
-        times: Times,
-        reload: Option<Reload>,
-        is_renewing: bool,
-        /// It was told to yield.
-        yields: bool,
-    },
-    Draining {
-        ends_by: Duration,
-    },
-}
-
-/// How far a process is that starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    Loading,
-    /// It could serve.
-    Loaded,
-    /// It was told to serve.
-    Told,
-}
-
-/// A reload on its way.
-#[derive(Clone, Debug)]
-struct Reload {
-    times: Option<Times>,
-    /// When to report that there is no answer; absent once that was reported.
-    late_at: Option<Duration>,
-}
 
 /// What was asked for and has to wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -169,8 +49,11 @@ struct Ending {
 /// Which processes there are, and what is to become of them.
 #[derive(Debug, Default)]
 pub(crate) struct Supervisor {
+    /// It serves, or starts to where no other does.
     serving: Option<Process>,
+    /// It is to replace that one.
     next: Option<Process>,
+    /// They were replaced.
     leaving: Vec<Process>,
     ledger: Ledger,
     pending: Pending,
@@ -207,23 +90,24 @@ impl Supervisor {
         out
     }
 
-    /// Continues where the program before this one was.
+    /// Starts again after nothing could be carried over: processes of the previous program may still hold the addresses.
+    pub(crate) fn recover(&mut self) -> Vec<Output> {
+        self.has_served = true;
+        self.begin()
+    }
+
+    /// Continues where the previous program was.
     pub(crate) fn resume(standing: Standing, now: Duration) -> (Self, Vec<Output>) {
-        let draining = |(id, left): (u32, Duration)| Process {
-            id,
-            stage: Stage::Draining {
-                ends_by: now + left,
-            },
+        let draining = |(id, left): (u32, Duration)| {
+            let ends_by = now + left;
+            Process::Draining(Draining { id, ends_by })
         };
         let mut ledger = Ledger::default();
         for (process, held) in standing.held {
             ledger.set(process, held);
         }
         let supervisor = Self {
-            serving: Some(Process {
-                id: standing.serving,
-                stage: Stage::serving(now, standing.times),
-            }),
+            serving: Some(Process::serving(standing.serving, now, standing.times)),
             leaving: standing.leaving.into_iter().map(draining).collect(),
             ledger,
             pending: Pending {
@@ -242,30 +126,22 @@ impl Supervisor {
         )
     }
 
-    /// Starts again after nothing could be carried over: processes of the program before this one may still hold the addresses.
-    pub(crate) fn recover(&mut self) -> Vec<Output> {
-        self.has_served = true;
-        self.begin()
-    }
-
     /// What to carry over to another program. Absent while something is under way.
     pub(crate) fn standing(&self, now: Duration) -> Option<Standing> {
-        let serving = self.serving.as_ref().filter(|_| self.is_idle())?;
-        let Stage::Serving { times, .. } = serving.stage else {
+        let serving = self.free()?;
+        if serving.is_renewing || self.ending.is_some() || self.pending.upgrade {
             return None;
-        };
-        let left = |process: &Process| match process.stage {
-            Stage::Draining { ends_by } => (process.id, ends_by.saturating_sub(now)),
-            _ => (process.id, Duration::ZERO),
+        }
+        let left = |process: &Process| {
+            let ends_by = process.deadline().unwrap_or(now);
+            (process.id(), ends_by.saturating_sub(now))
         };
         let rows = self.ledger.rows().iter();
         Some(Standing {
             serving: serving.id,
-            times,
+            times: serving.times,
             leaving: self.leaving.iter().map(left).collect(),
-            held: rows
-                .map(|(process, held)| (*process, held.clone()))
-                .collect(),
+            held: rows.map(|(id, held)| (*id, held.clone())).collect(),
             reload: self.pending.reload,
             renew: self.pending.renew,
             last_id: self.last_id,
@@ -279,20 +155,46 @@ impl Supervisor {
 
     /// The process that serves or starts to.
     pub(crate) fn serving(&self) -> Option<u32> {
-        self.serving.as_ref().map(|process| process.id)
+        self.serving.as_ref().map(Process::id)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Process> {
+        self.serving.iter().chain(&self.next).chain(&self.leaving)
+    }
+
+    /// The serving process, where it serves.
+    fn serves(&self) -> Option<&Serving> {
+        match &self.serving {
+            Some(Process::Serving(serving)) => Some(serving),
+            _ => None,
+        }
+    }
+
+    fn serves_mut(&mut self) -> Option<&mut Serving> {
+        match &mut self.serving {
+            Some(Process::Serving(serving)) => Some(serving),
+            _ => None,
+        }
+    }
+
+    /// The serving process, where it has nothing to load.
+    fn free(&self) -> Option<&Serving> {
+        let serving = self.serves()?;
+        (self.next.is_none() && serving.reload.is_none()).then_some(serving)
+    }
+
+    /// The process that was told to serve last: changes of the ledger go to it.
+    fn accepting(&self) -> Option<u32> {
+        let mut newest = self.next.iter().chain(&self.serving);
+        newest.find(|process| process.is_told()).map(Process::id)
     }
 
     /// When [`Input::Tick`] is due.
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        let stages = self.serving.iter().chain(&self.next).chain(&self.leaving);
-        let stages = stages.filter_map(|process| match &process.stage {
-            Stage::Starting { late_at, .. } => *late_at,
-            Stage::Serving { reload, .. } => reload.as_ref()?.late_at,
-            Stage::Draining { ends_by } => Some(*ends_by),
-        });
         let ending = self.ending.filter(|_| self.serving.is_some());
         let ending = ending.map(|ending| ending.ends_by);
-        stages.chain(ending).chain(self.restart_at).min()
+        let processes = self.all().filter_map(Process::deadline);
+        processes.chain(ending).chain(self.restart_at).min()
     }
 
     /// Decides what to do.
@@ -300,15 +202,21 @@ impl Supervisor {
         let mut out = Vec::new();
         match input {
             Input::Asked(command) => self.asked(now, command, NO_FAULT, &mut out),
-            Input::Event(process, event) => self.event(now, process, event, &mut out),
-            Input::Started(process, Ok(times)) => self.started(now, process, times),
-            Input::Started(process, Err(text)) => {
+            Input::Event(id, event) => self.event(now, id, event, &mut out),
+            Input::Started(id, Ok(times)) => self.started(now, id, times),
+            Input::Started(id, Err(text)) => {
                 tracing::error!(error = text, "cannot start a process");
-                self.exited(now, process, &Ended { code: None, text }, &mut out);
+                self.exited(now, id, &Ended { code: None, text }, &mut out);
             }
-            Input::Offered(process, times) => self.offered(process, times),
-            Input::Exited(process, ended) => self.exited(now, process, &ended, &mut out),
-            Input::Broken(process, fault) => self.broken(process, &fault, &mut out),
+            Input::Offered(id, times) => {
+                if let Some(serving) = self.serves_mut().filter(|serving| serving.id == id)
+                    && let Some(reload) = &mut serving.reload
+                {
+                    reload.times = times;
+                }
+            }
+            Input::Exited(id, ended) => self.exited(now, id, &ended, &mut out),
+            Input::Broken(id, fault) => self.broken(id, &fault, &mut out),
             Input::FilesChanged => {
                 self.pending.renew = true;
                 self.proceed(now, &mut out);
@@ -327,29 +235,27 @@ impl Supervisor {
         out
     }
 
+    /// Carries out what a signal asks for, or a process. `code` is the exit code if that is the end.
     fn asked(&mut self, now: Duration, command: Command, code: u8, out: &mut Vec<Output>) {
         match command {
             Command::Reopen => {
-                let all = self.serving.iter().chain(&self.next).chain(&self.leaving);
-                out.extend(all.map(|process| Output::Send(process.id, Command::Reopen)));
+                out.extend(
+                    self.all()
+                        .map(|process| Output::Send(process.id(), Command::Reopen)),
+                );
             }
             Command::Drain => self.drain(now, code, out),
             Command::Stop => {
                 self.stop_leaving(out);
                 self.end(now, Duration::ZERO, code, Command::Stop, out);
             }
-            _ if self.ending.is_some() => {}
-            Command::Upgrade => {
+            Command::Upgrade if self.ending.is_none() => {
                 self.pending.upgrade = true;
                 self.proceed(now, out);
             }
-            Command::Reload(_) => {
-                if let Some(Stage::Serving {
-                    reload: Some(reload),
-                    ..
-                }) = self.serving_stage()
-                    && reload.late_at.is_none()
-                {
+            Command::Reload(_) if self.ending.is_none() => {
+                let reload = self.serves().and_then(|serving| serving.reload.as_ref());
+                if reload.is_some_and(|reload| reload.late_at.is_none()) {
                     tracing::warn!("reload postponed: the previous reload has not been answered");
                 }
                 self.pending.reload = true;
@@ -364,15 +270,15 @@ impl Supervisor {
         let mut within = Duration::ZERO;
         if self.ending.is_some() {
             self.stop_leaving(out);
-        } else if let Some(Stage::Serving { times, .. }) = self.serving_stage() {
-            within = times.drain;
+        } else if let Some(serving) = self.serves() {
+            within = serving.times.drain;
         }
         self.end(now, within, code, Command::Drain, out);
     }
 
     fn stop_leaving(&self, out: &mut Vec<Output>) {
         let leaving = self.leaving.iter();
-        out.extend(leaving.map(|process| Output::Send(process.id, Command::Stop)));
+        out.extend(leaving.map(|process| Output::Send(process.id(), Command::Stop)));
     }
 
     fn end(
@@ -385,31 +291,26 @@ impl Supervisor {
     ) {
         let ends_by = now + within + GRACE;
         let before = self.ending;
-        // A signal's code counts more than that of a process.
         self.ending = Some(Ending {
             ends_by: before.map_or(ends_by, |before| before.ends_by.min(ends_by)),
+            // A signal's code counts more than that of a process.
             code: before.map_or(code, |before| before.code.min(code)),
         });
         self.pending = Pending::default();
         self.restart_at = None;
         out.extend([Output::Release, Output::Notify(Notice::Stopping)]);
         if let Some(next) = self.next.take() {
-            out.extend([Output::Kill(next.id), Output::Discard(next.id)]);
+            let id = next.id();
+            out.extend([Output::Kill(id), Output::Discard(id)]);
             // Its end is awaited like that of a process that leaves.
-            self.leaving.push(Process {
-                id: next.id,
-                stage: Stage::Draining {
-                    ends_by: now + GRACE,
-                },
-            });
+            let ends_by = now + GRACE;
+            self.leaving
+                .push(Process::Draining(Draining { id, ends_by }));
             self.resume_serving("becket is ending", out);
         }
         match &self.serving {
-            Some(Process {
-                id,
-                stage: Stage::Starting { .. },
-            }) => out.push(Output::Kill(*id)),
-            Some(process) => out.push(Output::Send(process.id, command)),
+            Some(Process::Starting(starting)) => out.push(Output::Kill(starting.id)),
+            Some(process) => out.push(Output::Send(process.id(), command)),
             None => {}
         }
         self.finish(out);
@@ -418,264 +319,46 @@ impl Supervisor {
     /// Ends where no process is left.
     fn finish(&self, out: &mut Vec<Output>) {
         if let Some(ending) = self.ending
-            && self.serving.is_none()
-            && self.next.is_none()
-            && self.leaving.is_empty()
+            && self.all().next().is_none()
         {
             out.push(Output::Exit(ending.code));
         }
     }
 
-    fn started(&mut self, now: Duration, id: u32, started: Times) {
-        let is_next = self.next.as_ref().is_some_and(|next| next.id == id);
-        let process = self
-            .serving
-            .iter_mut()
-            .chain(&mut self.next)
-            .find(|it| it.id == id);
-        if let Some(Process {
-            stage: Stage::Starting { late_at, times, .. },
-            ..
-        }) = process
-        {
-            *late_at = is_next.then(|| now + started.upgrade);
-            *times = Some(started);
+    fn started(&mut self, now: Duration, id: u32, times: Times) {
+        let is_next = self.next.as_ref().is_some_and(|next| next.id() == id);
+        let mut both = self.serving.iter_mut().chain(&mut self.next);
+        if let Some(Process::Starting(starting)) = both.find(|process| process.id() == id) {
+            starting.late_at = is_next.then(|| now + times.upgrade);
+            starting.times = times;
         }
     }
 
-    fn offered(&mut self, id: u32, offered: Times) {
-        if let Some(Process {
-            id: serving,
-            stage:
-                Stage::Serving {
-                    reload: Some(reload),
-                    ..
-                },
-        }) = &mut self.serving
-            && *serving == id
-        {
-            reload.times = Some(offered);
-        }
-    }
-
-    fn event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Output>) {
-        if self
-            .serving
-            .as_ref()
-            .is_some_and(|process| process.id == id)
-        {
-            self.serving_event(now, id, event, out);
-        } else if self.next.as_ref().is_some_and(|process| process.id == id) {
-            self.next_event(now, id, event, out);
-        } else if self.leaving.iter().any(|process| process.id == id) {
-            self.leaving_event(id, event, out);
-        }
-    }
-
-    fn serving_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Output>) {
-        let held = self.ledger.held();
-        let Some(Process { stage, .. }) = &mut self.serving else {
-            return;
-        };
-        match (event, stage) {
-            (Event::Loading | Event::Alive, Stage::Starting { .. }) => {}
-            (Event::Loading, Stage::Serving { reload, .. }) => {
-                if let Some(Reload {
-                    late_at: Some(late_at),
-                    ..
-                }) = reload
-                {
-                    *late_at = now + LATE;
-                }
-            }
-            (Event::Failed(text), Stage::Starting { reason, .. }) => *reason = Some(text),
-            (
-                Event::Ready,
-                Stage::Starting {
-                    step: step @ Step::Loading,
-                    ..
-                },
-            ) => {
-                *step = Step::Told;
-                out.push(Output::Send(id, Command::Serve(held)));
-            }
-            (
-                Event::Serving,
-                Stage::Starting {
-                    step: Step::Told,
-                    times,
-                    ..
-                },
-            ) => {
-                let times = times.unwrap_or(NO_TIMES);
-                self.serves(now, id, times, out);
-                self.proceed(now, out);
-            }
-            (Event::Alive, Stage::Serving { .. }) => out.push(Output::Notify(Notice::Alive)),
-            (
-                event @ (Event::Reloaded | Event::Refused),
-                Stage::Serving {
-                    reload: reload @ Some(_),
-                    times,
-                    ..
-                },
-            ) => {
-                let offered = reload.take().and_then(|reload| reload.times);
-                if event == Event::Reloaded {
-                    *times = offered.unwrap_or(*times);
-                    out.extend([
-                        Output::Commit(id),
-                        Output::Watch,
-                        Output::Notify(Notice::Ready),
-                    ]);
-                } else {
-                    out.extend([Output::Discard(id), Output::Notify(Notice::ReloadRefused)]);
-                }
-                self.proceed(now, out);
-            }
-            (Event::Changed, Stage::Serving { .. }) => out.push(Output::Watch),
-            (
-                Event::Renewed,
-                Stage::Serving {
-                    is_renewing: is_renewing @ true,
-                    ..
-                },
-            ) => {
-                *is_renewing = false;
-                self.proceed(now, out);
-            }
-            (Event::Yielded(next, held), Stage::Serving { yields: true, .. })
-                if self.next.as_ref().is_some_and(|process| process.id == next) =>
-            {
-                if !self.ledger.rows().contains_key(&id) {
-                    self.ledger.set(id, held);
-                    self.serve_next(out);
-                }
-            }
-            (Event::Granted(to, counts), Stage::Serving { .. }) => {
-                if self.ledger.grant(to, &counts) {
-                    out.push(Output::Send(to, Command::Granted(counts)));
-                } else {
-                    out.push(Output::Send(id, Command::Released(counts)));
-                }
-            }
-            // A process that resumed may have sent these before.
-            (Event::Released(_) | Event::Wanted(_) | Event::Yielded(..), Stage::Serving { .. }) => {
-            }
-            (Event::AskReload, Stage::Serving { .. }) => {
-                self.asked(now, Command::Reload(None), NO_FAULT, out);
-            }
-            (Event::AskUpgrade, Stage::Serving { .. }) => {
-                self.asked(now, Command::Upgrade, NO_FAULT, out);
-            }
-            // A second request would cut connections off.
-            (Event::AskDrain, Stage::Serving { .. }) if self.ending.is_none() => {
-                self.asked(now, Command::Drain, ASKED_BY_PROCESS, out);
-            }
-            (_, Stage::Serving { .. }) if self.ending.is_some() => {}
-            (event, _) => self.broken(id, &format!("unexpected event {}", name(&event)), out),
-        }
-    }
-
-    fn next_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Output>) {
-        let Some(Process {
-            stage:
-                Stage::Starting {
-                    step,
-                    late_at,
-                    times,
-                    reason,
-                },
-            ..
-        }) = &mut self.next
-        else {
-            return;
-        };
-        let times = times.unwrap_or(NO_TIMES);
-        match (event, *step) {
-            (Event::Loading, Step::Loading) => *late_at = Some(now + times.upgrade),
-            (Event::Loading | Event::Alive, _) => {}
-            (Event::Failed(text), _) => *reason = Some(text),
-            (Event::Ready, Step::Loading) => {
-                *step = Step::Loaded;
-                *late_at = Some(now + times.upgrade);
-                match &mut self.serving {
-                    Some(Process {
-                        id: old,
-                        stage: Stage::Serving { yields, .. },
-                    }) => {
-                        *yields = true;
-                        out.push(Output::Yield(*old, id));
-                    }
-                    _ => self.serve_next(out),
-                }
-            }
-            (Event::Serving, Step::Told) => self.succeed(now, id, times, out),
-            (event, _) => self.broken(id, &format!("unexpected event {}", name(&event)), out),
-        }
-    }
-
-    fn leaving_event(&mut self, id: u32, event: Event, out: &mut Vec<Output>) {
-        let Some(serving) = self.accepting() else {
-            if let Event::Released(counts) = event {
-                self.ledger.release(id, &counts);
-            }
-            return;
-        };
-        match event {
-            Event::Released(counts) => {
-                let counts = self.ledger.release(id, &counts);
-                out.push(Output::Send(serving, Command::Released(counts)));
-            }
-            Event::Wanted(counts) => out.push(Output::Send(serving, Command::Wanted(id, counts))),
-            // It was on its way when the process was told to leave, or does not matter any more.
-            _ => {}
-        }
-    }
-
-    /// The process that was told to serve last: changes of the ledger go to it.
-    fn accepting(&self) -> Option<u32> {
-        let is_told = |process: &&Process| match process.stage {
-            Stage::Starting { step, .. } => step == Step::Told,
-            Stage::Serving { yields, .. } => !yields,
-            Stage::Draining { .. } => false,
-        };
-        let next = self.next.as_ref().filter(is_told);
-        next.or(self.serving.as_ref().filter(is_told))
-            .map(|process| process.id)
-    }
-
+    /// Tells the next process to serve, if it could.
     fn serve_next(&mut self, out: &mut Vec<Output>) {
-        if let Some(Process {
-            id,
-            stage:
-                Stage::Starting {
-                    step: step @ Step::Loaded,
-                    ..
-                },
-        }) = &mut self.next
+        if let Some(Process::Starting(starting)) = &mut self.next
+            && starting.step == Step::Loaded
         {
-            *step = Step::Told;
+            starting.step = Step::Told;
+            let id = starting.id;
             tracing::info!(
-                process = *id,
+                process = id,
                 "the old process does not accept; the new one may serve"
             );
-            out.push(Output::Send(*id, Command::Serve(self.ledger.held())));
+            out.push(Output::Send(id, Command::Serve(self.ledger.held())));
         }
     }
 
     /// A process serves now.
-    fn serves(&mut self, now: Duration, id: u32, times: Times, out: &mut Vec<Output>) {
-        self.serving = Some(Process {
-            id,
-            stage: Stage::serving(now, times),
-        });
+    fn begin_serving(&mut self, now: Duration, id: u32, times: Times, out: &mut Vec<Output>) {
+        self.serving = Some(Process::serving(id, now, times));
         self.has_served = true;
         out.extend([
             Output::Commit(id),
             Output::Watch,
             Output::Notify(Notice::Ready),
         ]);
+        self.proceed(now, out);
     }
 
     /// The next process serves: the old one leaves.
@@ -685,20 +368,13 @@ impl Supervisor {
         self.is_outdated = true;
         self.restarts.upgrades += 1;
         tracing::info!(process = id, "upgraded: the new process serves");
-        if let Some(Process {
-            id: old,
-            stage: Stage::Serving { times, .. },
-        }) = self.serving.take()
-        {
-            out.push(Output::Send(old, Command::Leave));
+        if let Some(Process::Serving(Serving { id, times, .. })) = self.serving.take() {
+            out.push(Output::Send(id, Command::Leave));
             let ends_by = now + times.drain + GRACE;
-            self.leaving.push(Process {
-                id: old,
-                stage: Stage::Draining { ends_by },
-            });
+            self.leaving
+                .push(Process::Draining(Draining { id, ends_by }));
         }
-        self.serves(now, id, times, out);
-        self.proceed(now, out);
+        self.begin_serving(now, id, times, out);
     }
 
     /// There is no next process: the serving one continues, or another is started.
@@ -706,7 +382,7 @@ impl Supervisor {
         let Some(next) = self.next.take() else {
             return;
         };
-        out.push(Output::Discard(next.id));
+        out.push(Output::Discard(next.id()));
         tracing::error!("upgrade failed, nothing changed: {reason}");
         if self.serving.is_none() {
             self.restart_at = Some(now);
@@ -718,16 +394,14 @@ impl Supervisor {
     }
 
     fn resume_serving(&mut self, reason: &str, out: &mut Vec<Output>) {
-        if let Some(Process {
-            id,
-            stage: Stage::Serving { yields, .. },
-        }) = &mut self.serving
-        {
-            *yields = false;
-            self.ledger.remove(*id);
-            let resume = Command::Resume(reason.to_owned(), self.ledger.held());
-            out.push(Output::Send(*id, resume));
-        }
+        let Some(serving) = self.serves_mut() else {
+            return;
+        };
+        serving.yields = false;
+        let id = serving.id;
+        self.ledger.remove(id);
+        let resume = Command::Resume(reason.to_owned(), self.ledger.held());
+        out.push(Output::Send(id, resume));
     }
 
     fn broken(&mut self, id: u32, fault: &str, out: &mut Vec<Output>) {
@@ -737,39 +411,29 @@ impl Supervisor {
             "process violated the control protocol and is killed"
         );
         out.push(Output::Kill(id));
-        if let Some(Process {
-            id: next,
-            stage: Stage::Starting { reason, .. },
-        }) = &mut self.next
-            && *next == id
+        if let Some(Process::Starting(starting)) = &mut self.next
+            && starting.id == id
         {
-            reason.get_or_insert_with(|| {
-                format!("the new process cannot replace a running one: {fault}")
-            });
+            let reason = || format!("the new process cannot replace a running one: {fault}");
+            starting.reason.get_or_insert_with(reason);
         }
     }
 
     fn exited(&mut self, now: Duration, id: u32, ended: &Ended, out: &mut Vec<Output>) {
-        if let Some(next) = self.next.as_ref().filter(|next| next.id == id) {
-            let mut text = format!("the new process ended before it served ({})", ended.text);
-            if let Stage::Starting {
-                reason: Some(reason),
-                ..
-            } = &next.stage
-            {
-                text = format!("{reason} ({})", ended.text);
-            }
-            return self.give_up(now, &text, out);
+        if let Some(Process::Starting(starting)) = &self.next
+            && starting.id == id
+        {
+            let reason = match &starting.reason {
+                Some(reason) => format!("{reason} ({})", ended.text),
+                None => format!("the new process ended before it served ({})", ended.text),
+            };
+            return self.give_up(now, &reason, out);
         }
         let row = self.ledger.remove(id);
-        if self
-            .serving
-            .as_ref()
-            .is_some_and(|process| process.id == id)
-        {
+        if self.serving() == Some(id) {
             self.serving_exited(now, ended, out);
         } else {
-            self.leaving.retain(|process| process.id != id);
+            self.leaving.retain(|process| process.id() != id);
             tracing::info!(
                 process = id,
                 how = ended.text,
@@ -790,54 +454,46 @@ impl Supervisor {
         let Some(process) = self.serving.take() else {
             return;
         };
-        out.push(Output::Discard(process.id));
-        // A process that ends without being told to has failed, whatever its exit code.
-        let failure = ended.code.filter(|code| *code != 0).unwrap_or(FAILED);
+        let id = process.id();
+        out.push(Output::Discard(id));
+        let served = match process {
+            Process::Serving(serving) => Some(now.saturating_sub(serving.since)),
+            _ => None,
+        };
         if let Some(ending) = &mut self.ending {
-            let was_serving = matches!(process.stage, Stage::Serving { .. });
-            if was_serving && ending.code == NO_FAULT {
+            if served.is_some() && ending.code == NO_FAULT {
                 ending.code = ended.code.unwrap_or(FAILED);
             }
             return;
         }
-        let lived = match process.stage {
-            Stage::Serving { since, .. } => now.saturating_sub(since),
-            _ => Duration::ZERO,
-        };
-        self.failures = if lived < LONG { self.failures + 1 } else { 1 };
+        let is_early = served.is_none_or(|served| served < LONG);
+        self.failures = if is_early { self.failures + 1 } else { 1 };
         if !self.has_served || self.failures > MOST_FAILURES {
-            self.ending = Some(Ending {
-                ends_by: now,
-                code: failure,
-            });
+            // A process that ends without being told to has failed, whatever its exit code.
+            let code = ended
+                .code
+                .filter(|code| *code != NO_FAULT)
+                .unwrap_or(FAILED);
+            self.ending = Some(Ending { ends_by: now, code });
             out.push(Output::Release);
             return;
         }
         self.restarts.deaths += 1;
-        tracing::error!(
-            process = process.id,
-            how = ended.text,
-            restarts = self.restarts.deaths,
-            "the serving process died"
-        );
-        if self.next.is_some() {
-            return;
+        tracing::error!(process = id, how = ended.text, "the serving process died");
+        if self.next.is_none() {
+            let pause = Duration::from_secs((1 << self.failures) - 2);
+            self.restart_at = Some(now + pause);
+            // At once where there is no pause, so that no client waits for a timer.
+            self.tick(now, out);
         }
-        let pause = Duration::from_secs((1 << self.failures) - 2);
-        self.restart_at = Some(now + pause);
-        // At once where there is no pause, so that no client waits for a timer.
-        self.tick(now, out);
     }
 
     fn start_serving(&mut self, out: &mut Vec<Output>) {
-        let id = self.new_id();
-        self.serving = Some(Process {
-            id,
-            stage: Stage::starting(),
-        });
+        let process = self.new_id();
+        self.serving = Some(Process::starting(process));
         self.pending.reload = false;
         out.push(Output::Start {
-            process: id,
+            process,
             is_new: false,
             replaces: None,
         });
@@ -850,75 +506,36 @@ impl Supervisor {
 
     /// Does what was asked for as soon as the serving process is free: an upgrade first, however often reloads are asked for.
     fn proceed(&mut self, now: Duration, out: &mut Vec<Output>) {
-        let is_loading = !self.is_free();
-        let Some(Process {
-            id,
-            stage:
-                Stage::Serving {
-                    reload,
-                    is_renewing,
-                    ..
-                },
-        }) = &mut self.serving
-        else {
+        let Some(serving) = self.free().filter(|_| self.ending.is_none()) else {
             return;
         };
-        let id = *id;
-        if is_loading || self.ending.is_some() {
-            return;
-        }
+        let (id, is_renewing, times) = (serving.id, serving.is_renewing, serving.times);
         if std::mem::take(&mut self.pending.upgrade) {
-            out.push(Output::Notify(Notice::Reloading));
             let process = self.new_id();
-            self.next = Some(Process {
-                id: process,
-                stage: Stage::starting(),
-            });
-            out.push(Output::Start {
+            self.next = Some(Process::starting(process));
+            let start = Output::Start {
                 process,
                 is_new: true,
                 replaces: Some(id),
-            });
+            };
+            out.extend([Output::Notify(Notice::Reloading), start]);
         } else if self.is_outdated {
             // The program that this process becomes does the rest.
-            if !*is_renewing {
+            if !is_renewing {
                 out.push(Output::Replace);
             }
         } else if std::mem::take(&mut self.pending.reload) {
-            *reload = Some(Reload {
-                times: None,
-                late_at: Some(now + LATE),
-            });
+            let late_at = Some(now + LATE);
+            if let Some(serving) = self.serves_mut() {
+                serving.reload = Some(Reload { times, late_at });
+            }
             out.extend([Output::Notify(Notice::Reloading), Output::Reload(id)]);
-        } else if !*is_renewing && std::mem::take(&mut self.pending.renew) {
-            *is_renewing = true;
+        } else if !is_renewing && std::mem::take(&mut self.pending.renew) {
+            if let Some(serving) = self.serves_mut() {
+                serving.is_renewing = true;
+            }
             out.push(Output::Renew(id));
         }
-    }
-
-    /// Whether the serving process serves and has nothing to load.
-    fn is_free(&self) -> bool {
-        self.next.is_none()
-            && matches!(
-                self.serving_stage(),
-                Some(Stage::Serving { reload: None, .. })
-            )
-    }
-
-    /// Whether nothing is under way that another program could not continue.
-    fn is_idle(&self) -> bool {
-        let is_renewing = matches!(
-            self.serving_stage(),
-            Some(Stage::Serving {
-                is_renewing: true,
-                ..
-            })
-        );
-        self.is_free() && self.ending.is_none() && !is_renewing && !self.pending.upgrade
-    }
-
-    fn serving_stage(&self) -> Option<&Stage> {
-        self.serving.as_ref().map(|process| &process.stage)
     }
 
     fn tick(&mut self, now: Duration, out: &mut Vec<Output>) {
@@ -926,90 +543,41 @@ impl Supervisor {
             self.restart_at = None;
             self.start_serving(out);
         }
-        if let Some(Process {
-            id,
-            stage:
-                Stage::Serving {
-                    reload: Some(reload),
-                    ..
-                },
-        }) = &mut self.serving
-            && reload.late_at.is_some_and(|at| at <= now)
+        let is_over = |at: &mut Option<Duration>| at.take_if(|at| *at <= now).is_some();
+        if let Some(Process::Serving(serving)) = &mut self.serving
+            && let Some(reload) = &mut serving.reload
+            && is_over(&mut reload.late_at)
         {
-            reload.late_at = None;
+            let process = serving.id;
             tracing::error!(
-                process = *id,
+                process,
                 "reload not answered; the serving process continues with the previous configuration"
             );
             out.push(Output::Notify(Notice::ReloadLate));
         }
-        if let Some(Process {
-            id,
-            stage:
-                Stage::Starting {
-                    late_at: late_at @ Some(_),
-                    reason,
-                    ..
-                },
-        }) = &mut self.next
-            && late_at.is_some_and(|at| at <= now)
+        if let Some(Process::Starting(starting)) = &mut self.next
+            && is_over(&mut starting.late_at)
         {
-            *late_at = None;
-            reason.get_or_insert_with(|| {
-                "the new process made no progress within timeouts.upgrade".to_owned()
-            });
-            out.push(Output::Kill(*id));
+            let reason = || "the new process made no progress within timeouts.upgrade".to_owned();
+            starting.reason.get_or_insert_with(reason);
+            out.push(Output::Kill(starting.id));
         }
-        for process in &mut self.leaving {
-            if let Stage::Draining { ends_by } = &mut process.stage
-                && *ends_by <= now
-            {
-                tracing::error!(
-                    process = process.id,
-                    "a process that was replaced has not ended in time and is killed"
-                );
+        let kill = |process: u32, ends_by: &mut Duration, out: &mut Vec<Output>| {
+            if *ends_by <= now {
+                tracing::error!(process, "a process has not ended in time and is killed");
                 *ends_by = now + GRACE;
-                out.push(Output::Kill(process.id));
+                out.push(Output::Kill(process));
+            }
+        };
+        for process in &mut self.leaving {
+            if let Process::Draining(draining) = process {
+                kill(draining.id, &mut draining.ends_by, out);
             }
         }
-        if let (Some(ending), Some(process)) = (&mut self.ending, &self.serving)
-            && ending.ends_by <= now
-        {
-            tracing::error!(
-                process = process.id,
-                "the serving process has not ended in time and is killed"
-            );
-            ending.ends_by = now + GRACE;
-            out.push(Output::Kill(process.id));
+        if let (Some(ending), Some(process)) = (&mut self.ending, &self.serving) {
+            kill(process.id(), &mut ending.ends_by, out);
         }
     }
-}
-
-impl Stage {
-    fn starting() -> Self {
-        Self::Starting {
-            step: Step::Loading,
-            late_at: None,
-            times: None,
-            reason: None,
-        }
-    }
-
-    fn serving(since: Duration, times: Times) -> Self {
-        Self::Serving {
-            since,
-            times,
-            reload: None,
-            is_renewing: false,
-            yields: false,
-        }
-    }
-}
-
-/// The name of an event, without what it carries.
-fn name(event: &Event) -> String {
-    let text = format!("{event:?}");
-    text.chars().take_while(char::is_ascii_alphabetic).collect()
 }
 
 const NO_TIMES: Times = Times {

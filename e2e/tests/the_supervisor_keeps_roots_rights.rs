@@ -1,5 +1,5 @@
-//! Started as root with a user to become, becket is two processes: a parent that reads root's files and holds the sockets, and
-//! a child that serves without any right of root's.
+//! Becket is two processes. Started as root with a user to become, the supervisor opens root's files and holds the sockets, and the
+//! serving process has no right of root's.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
@@ -10,12 +10,15 @@ use std::process::Command;
 use std::time::Duration;
 
 use becket_e2e::{
-    AS_NOBODY, Backend, Becket, Client, Key, PATIENCE, Place, REQUEST, Shape, Signal, Trust,
+    AS_NOBODY, Backend, Becket, Client, Key, PATIENCE, Place, REQUEST, Shape, Signal, Tool, Trust,
     becket_program, eventually, finish, fresh_host, give, holds_for, http_get, nobody, open_to_all,
     read_to_end, until,
 };
 use rustix::net::SendFlags;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, kill_process, pidfd_getfd, pidfd_open};
+
+/// Certificates of one becket.
+const MANY: usize = 400;
 
 fn mode(place: &Place, name: &str, mode: u32) {
     fs::set_permissions(place.path(name), Permissions::from_mode(mode)).unwrap();
@@ -116,6 +119,65 @@ fn files_that_only_root_can_read_are_read_at_the_start_and_at_a_reload() {
         let refused = TcpStream::connect(low).err()?;
         (refused.kind() == io::ErrorKind::ConnectionRefused).then_some(())
     });
+}
+
+#[test]
+fn more_certificates_than_descriptors_are_loaded_and_loaded_again() {
+    let (Some(_), Some(prlimit)) = (nobody(), Tool::find("prlimit")) else {
+        return;
+    };
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let folder = place.path("certificates");
+    fs::create_dir(&folder).unwrap();
+    for number in 0..MANY {
+        let name = format!("h{number}.example.org");
+        place.issue(&format!("certificates/{number}.pem"), &[&name], Key::Ecdsa);
+        mode(&place, &format!("certificates/{number}.pem"), 0o600);
+    }
+    let shape = Shape::new(backend.address)
+        .process(AS_NOBODY)
+        .limits("connections = 10")
+        .certificates("[\"site.pem\", \"certificates/*.pem\"]");
+    place.write("becket.toml", &shape.text());
+    for name in ["becket.toml", "site.pem"] {
+        mode(&place, name, 0o600);
+    }
+    mode(&place, "", 0o755);
+    let descriptors = MANY / 2;
+    let limit = format!("--nofile={descriptors}:{descriptors}");
+    let launcher = [prlimit.path().to_string_lossy().into_owned(), limit];
+    let becket = Becket::start_by(&place, &shape, &launcher);
+    let trust = Trust::new(&place);
+    let last = format!("h{}.example.org", MANY - 1);
+    let visits = || Client::connect_as(becket.web, &trust, &last).is_ok();
+    assert!(visits());
+    assert!(becket.reload(), "{}", becket.log());
+    becket.signal(Signal::USR2);
+    eventually("another process serves", || {
+        becket.status()["upgrades"]["done"] == 1
+    });
+    assert!(visits());
+}
+
+#[test]
+fn an_admin_socket_that_was_removed_does_not_end_an_upgrade() {
+    let Some(_) = nobody() else { return };
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address)
+        .process(AS_NOBODY)
+        .admin_keys("socket = \"admin.sock\"");
+    let becket = start(&place, &shape);
+    fs::remove_file(place.path("admin.sock")).unwrap();
+    for done in 1..=2 {
+        becket.signal(Signal::USR2);
+        eventually("another process serves", || {
+            becket.status()["upgrades"]["done"] == done
+        });
+    }
+    assert!(answer(becket.web, &Trust::new(&place)).is_ok());
+    assert!(becket.reload(), "{}", becket.log());
 }
 
 #[test]

@@ -1,0 +1,155 @@
+//! What a process reports, by its stage. An event that does not fit is a fault of the process, which is killed.
+
+use std::time::Duration;
+
+use super::{
+    ASKED_BY_PROCESS, Command, Event, NO_FAULT, Notice, Output, Process, Step, Supervisor,
+};
+
+impl Supervisor {
+    pub(super) fn event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Output>) {
+        let is_it = |process: &&Process| process.id() == id;
+        if self.serving.iter().any(|process| is_it(&process)) {
+            match &mut self.serving {
+                Some(Process::Starting(starting)) => {
+                    if let Some(event) = starting.handle(event) {
+                        self.first_event(now, id, event, out);
+                    }
+                }
+                Some(Process::Serving(_)) => self.serving_event(now, id, event, out),
+                _ => {}
+            }
+        } else if self.next.iter().any(|process| is_it(&process)) {
+            self.next_event(now, id, event, out);
+        } else if self.leaving.iter().any(|process| is_it(&process)) {
+            self.leaving_event(id, event, out);
+        }
+    }
+
+    /// A process starts, and no other serves.
+    fn first_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Output>) {
+        let Some(Process::Starting(starting)) = &mut self.serving else {
+            return;
+        };
+        match (event, starting.step) {
+            (Event::Ready, Step::Loading) => {
+                starting.step = Step::Told;
+                out.push(Output::Send(id, Command::Serve(self.ledger.held())));
+            }
+            (Event::Serving, Step::Told) => {
+                let times = starting.times;
+                self.begin_serving(now, id, times, out);
+            }
+            (event, _) => self.misfit(id, &event, out),
+        }
+    }
+
+    /// A process starts that is to replace another.
+    fn next_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Output>) {
+        let Some(Process::Starting(starting)) = &mut self.next else {
+            return;
+        };
+        if event == Event::Loading && starting.step == Step::Loading {
+            starting.late_at = Some(now + starting.times.upgrade);
+        }
+        let Some(event) = starting.handle(event) else {
+            return;
+        };
+        match (event, starting.step) {
+            (Event::Ready, Step::Loading) => {
+                starting.step = Step::Loaded;
+                starting.late_at = Some(now + starting.times.upgrade);
+                match self.serves_mut() {
+                    Some(old) => {
+                        old.yields = true;
+                        out.push(Output::Yield(old.id, id));
+                    }
+                    None => self.serve_next(out),
+                }
+            }
+            (Event::Serving, Step::Told) => {
+                let times = starting.times;
+                self.succeed(now, id, times, out);
+            }
+            (event, _) => self.misfit(id, &event, out),
+        }
+    }
+
+    fn serving_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Output>) {
+        let Some(serving) = self.serves_mut() else {
+            return;
+        };
+        match event {
+            Event::Alive => out.push(Output::Notify(Notice::Alive)),
+            Event::Loading => serving.progress(now),
+            Event::Reloaded | Event::Refused => match serving.reload.take() {
+                Some(reload) if event == Event::Reloaded => {
+                    serving.times = reload.times;
+                    out.extend([
+                        Output::Commit(id),
+                        Output::Watch,
+                        Output::Notify(Notice::Ready),
+                    ]);
+                    self.proceed(now, out);
+                }
+                Some(_) => {
+                    out.extend([Output::Discard(id), Output::Notify(Notice::ReloadRefused)]);
+                    self.proceed(now, out);
+                }
+                None => self.misfit(id, &event, out),
+            },
+            Event::Changed => out.push(Output::Watch),
+            Event::Renewed if serving.is_renewing => {
+                serving.is_renewing = false;
+                self.proceed(now, out);
+            }
+            Event::Yielded(next, held) => {
+                let is_next = self
+                    .next
+                    .as_ref()
+                    .is_some_and(|process| process.id() == next);
+                if is_next && !self.ledger.rows().contains_key(&id) {
+                    self.ledger.set(id, held);
+                    self.serve_next(out);
+                }
+            }
+            Event::Granted(to, counts) => {
+                if self.ledger.grant(to, &counts) {
+                    out.push(Output::Send(to, Command::Granted(counts)));
+                } else {
+                    out.push(Output::Send(id, Command::Released(counts)));
+                }
+            }
+            // A process that resumed may have sent these before.
+            Event::Released(_) | Event::Wanted(_) => {}
+            Event::AskReload => self.asked(now, Command::Reload(None), NO_FAULT, out),
+            Event::AskUpgrade => self.asked(now, Command::Upgrade, NO_FAULT, out),
+            // A second request would cut connections off.
+            Event::AskDrain if self.ending.is_some() => {}
+            Event::AskDrain => self.asked(now, Command::Drain, ASKED_BY_PROCESS, out),
+            event => self.misfit(id, &event, out),
+        }
+    }
+
+    fn leaving_event(&mut self, id: u32, event: Event, out: &mut Vec<Output>) {
+        let accepting = self.accepting();
+        let command = match event {
+            Event::Released(counts) => Command::Released(self.ledger.release(id, &counts)),
+            Event::Wanted(counts) => Command::Wanted(id, counts),
+            // It was on its way when the process was told to leave, or does not matter any more.
+            _ => return,
+        };
+        if let Some(accepting) = accepting {
+            out.push(Output::Send(accepting, command));
+        }
+    }
+
+    fn misfit(&mut self, id: u32, event: &Event, out: &mut Vec<Output>) {
+        // An answer that was on its way when the end began.
+        if self.ending.is_none() {
+            let text = format!("{event:?}");
+            let name: String = text.chars().take_while(char::is_ascii_alphabetic).collect();
+            self.broken(id, &format!("unexpected event {name}"), out);
+        }
+    }
+}

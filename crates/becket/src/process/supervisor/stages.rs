@@ -1,0 +1,133 @@
+//! The stages of a process.
+
+use std::time::Duration;
+
+use super::{Event, LATE, NO_TIMES, Times};
+
+/// A process in its stage.
+#[derive(Clone, Debug)]
+pub(super) enum Process {
+    Starting(Starting),
+    Serving(Serving),
+    Draining(Draining),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Starting {
+    pub(super) id: u32,
+    pub(super) step: Step,
+    /// When it is given up, counted from the last sign of progress; absent for a process that replaces none.
+    pub(super) late_at: Option<Duration>,
+    pub(super) times: Times,
+    /// What it reported as the reason that it does not start.
+    pub(super) reason: Option<String>,
+}
+
+/// How far a process is that starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Loading,
+    /// It could serve.
+    Loaded,
+    /// It was told to serve.
+    Told,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Serving {
+    pub(super) id: u32,
+    pub(super) since: Duration,
+    pub(super) times: Times,
+    pub(super) reload: Option<Reload>,
+    pub(super) is_renewing: bool,
+    /// It was told to yield.
+    pub(super) yields: bool,
+}
+
+/// A reload on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Reload {
+    pub(super) times: Times,
+    /// When to report that there is no answer; absent once that was reported.
+    pub(super) late_at: Option<Duration>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Draining {
+    pub(super) id: u32,
+    pub(super) ends_by: Duration,
+}
+
+impl Process {
+    pub(super) fn starting(id: u32) -> Self {
+        Self::Starting(Starting {
+            id,
+            step: Step::Loading,
+            late_at: None,
+            times: NO_TIMES,
+            reason: None,
+        })
+    }
+
+    pub(super) fn serving(id: u32, since: Duration, times: Times) -> Self {
+        Self::Serving(Serving {
+            id,
+            since,
+            times,
+            reload: None,
+            is_renewing: false,
+            yields: false,
+        })
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        match self {
+            Self::Starting(Starting { id, .. })
+            | Self::Serving(Serving { id, .. })
+            | Self::Draining(Draining { id, .. }) => *id,
+        }
+    }
+
+    /// When the supervisor has to act.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        match self {
+            Self::Starting(starting) => starting.late_at,
+            Self::Serving(serving) => serving.reload.as_ref()?.late_at,
+            Self::Draining(draining) => Some(draining.ends_by),
+        }
+    }
+
+    /// Whether it was told to serve last.
+    pub(super) fn is_told(&self) -> bool {
+        match self {
+            Self::Starting(starting) => starting.step == Step::Told,
+            Self::Serving(serving) => !serving.yields,
+            Self::Draining(_) => false,
+        }
+    }
+}
+
+impl Starting {
+    /// Handles what any process reports that starts. Returns other events.
+    pub(super) fn handle(&mut self, event: Event) -> Option<Event> {
+        match event {
+            Event::Loading | Event::Alive => None,
+            Event::Failed(text) => {
+                self.reason = Some(text);
+                None
+            }
+            event => Some(event),
+        }
+    }
+}
+
+impl Serving {
+    /// A reload takes its time, and is not late for it.
+    pub(super) fn progress(&mut self, now: Duration) {
+        if let Some(reload) = &mut self.reload
+            && reload.late_at.is_some()
+        {
+            reload.late_at = Some(now + LATE);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What goes into the supervisor and comes out of it.
+
+use super::{Command, Event, Times};
+
+/// What has happened.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// A signal asks for this: `Reload`, `Upgrade`, `Reopen`, `Drain` or `Stop`.
+    Asked(Command),
+    /// A process reported this.
+    Event(u32, Event),
+    /// A process was started with a configuration of these times, or not.
+    Started(u32, Result<Times, String>),
+    /// A process was sent a configuration to load.
+    Offered(u32, Times),
+    /// A process has ended.
+    Exited(u32, Ended),
+    /// A process broke the protocol.
+    Broken(u32, String),
+    /// Files that the supervisor watches have changed.
+    FilesChanged,
+    /// This process could not become the new program.
+    NotReplaced(String),
+    /// Time has passed.
+    Tick,
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// Exit code; absent where a signal ended the process.
+    pub(crate) code: Option<u8>,
+    /// As people read it.
+    pub(crate) text: String,
+}
+
+/// What is to be done, in this order.
+#[derive(Debug)]
+pub(crate) enum Output {
+    /// Start a process. `is_new`: the program as it is now, otherwise the one that this process is. Answered by [`Input::Started`].
+    Start {
+        process: u32,
+        is_new: bool,
+        /// The process that is to send its state.
+        replaces: Option<u32>,
+    },
+    /// Have a process load the configuration as it is now. Answered by [`Input::Offered`].
+    Reload(u32),
+    /// Have a process look for changes in files.
+    Renew(u32),
+    /// Send a command.
+    Send(u32, Command),
+    /// Send [`Command::Yield`] for the sake of the second process.
+    Yield(u32, u32),
+    /// Files may have changed: look when they have settled.
+    Watch,
+    /// A process serves by the configuration that it was last offered: keep its sockets, drop the others.
+    Commit(u32),
+    /// A configuration is not used: drop what was opened for it.
+    Discard(u32),
+    /// The service ends: drop all sockets.
+    Release,
+    Kill(u32),
+    Notify(Notice),
+    /// Become the program of the serving process.
+    Replace,
+    /// End with this exit code.
+    Exit(u8),
+}
+
+/// What the service manager is to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    Ready,
+    ReloadRefused,
+    ReloadLate,
+    UpgradeRefused,
+    Reloading,
+    Stopping,
+    Alive,
+}
