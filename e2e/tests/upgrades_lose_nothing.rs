@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use becket_e2e::{
     AS_NOBODY, Backend, Becket, Client, Finished, Over, PATIENCE, Place, REQUEST, Shape, Signal,
-    Trust, becket_program, eventually, finish, give, nobody, open_to_all, read_head,
+    Trust, becket_program, eventually, finish, fresh_address, give, nobody, open_to_all, read_head,
     read_proxy_header, read_to_end, until,
 };
 use rustix::process::{Pid, kill_process};
