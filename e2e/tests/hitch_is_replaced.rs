@@ -3,7 +3,7 @@
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 
@@ -64,6 +64,18 @@ fn place() -> Place {
     place.issue("wild.pem", &["*.wild.example.org"], Key::Rsa);
     place.issue("client.pem", &["client"], Key::Ecdsa);
     place
+}
+
+/// The two settings of where clients arrive and where they go.
+fn ends(at: SocketAddr, backend: &Backend) -> String {
+    let to = backend.address;
+    format!(
+        "frontend = \"[{}]:{}\"\nbackend = \"[{}]:{}\"\n",
+        at.ip(),
+        at.port(),
+        to.ip(),
+        to.port()
+    )
 }
 
 #[test]
@@ -200,11 +212,8 @@ fn the_first_file_of_a_folder_is_for_clients_without_a_known_name() {
         place.write(
             "hitch.conf",
             &format!(
-                "frontend = \"[{}]:{}\"\nbackend = \"[{}]:{}\"\npem-dir = \"{}\"\n",
-                at.ip(),
-                at.port(),
-                backend.address.ip(),
-                backend.address.port(),
+                "{}pem-dir = \"{}\"\n",
+                ends(at, &backend),
                 place.text("certs"),
             ),
         );
@@ -238,12 +247,8 @@ fn a_certificate_may_say_how_its_own_clients_are_verified() {
     place.write(
         "hitch.conf",
         &format!(
-            "frontend = \"[{}]:{}\"\nbackend = \"[{}]:{}\"\npem-file = \"{site}\"\n\
-             pem-file = {{ cert = \"{other}\" client-verify = required client-verify-ca = \"{ca}\" }}\n",
-            at.ip(),
-            at.port(),
-            backend.address.ip(),
-            backend.address.port(),
+            "{}pem-file = \"{site}\"\n\
+             pem-file = {{ cert = \"{other}\" client-verify = required client-verify-ca = \"{ca}\" }}\n", ends(at, &backend),
         ),
     );
     let line = [&["--config", "hitch.conf"], user].concat();
@@ -281,11 +286,8 @@ fn the_test_option_and_the_start_share_one_verdict() {
     let place = place();
     let (at, backend) = (fresh_address(), Backend::http("well met"));
     let text = format!(
-        "frontend = \"[{}]:{}\"\nbackend = \"[{}]:{}\"\npem-file = \"{}\"\n",
-        at.ip(),
-        at.port(),
-        backend.address.ip(),
-        backend.address.port(),
+        "{}pem-file = \"{}\"\n",
+        ends(at, &backend),
         place.text("site.pem"),
     );
     as_nobody(&place);
@@ -334,6 +336,45 @@ fn the_test_option_and_the_start_share_one_verdict() {
 }
 
 #[test]
+fn a_log_is_written_in_a_folder_that_only_root_may_enter() {
+    let Some(both) = Either::both("hitch", "hitch") else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        return skip("needs root, which starts hitch as another user");
+    }
+    let backend = Backend::http("well met");
+    for either in both {
+        let place = place();
+        let at = fresh_address();
+        let log = place.path("private/hitch.log");
+        place.write(
+            "hitch.conf",
+            &format!(
+                "{}pem-file = \"{}\"\nlog-filename = \"{}\"\nlog-level = 2\n",
+                ends(at, &backend),
+                place.text("site.pem"),
+                log.display(),
+            ),
+        );
+        let user = as_nobody(&place);
+        std::fs::create_dir(place.path("private")).unwrap();
+        std::fs::set_permissions(place.path("private"), Permissions::from_mode(0o700)).unwrap();
+        let line = [&["--config", "hitch.conf"], user].concat();
+        // The first start makes the file, the second one finds it.
+        for lines in [1, 2] {
+            let test = either.run(&place, &[&["-t"], &line[..]].concat());
+            assert_eq!(test.code, 0, "{}", test.all());
+            let running = either.start(&place, &line, &[at]);
+            assert_eq!(running.end(Signal::TERM), Some(0));
+            let said = std::fs::read_to_string(&log).unwrap();
+            assert!(said.lines().count() >= lines, "{said}");
+            assert_ne!(std::fs::metadata(&log).unwrap().uid(), 0);
+        }
+    }
+}
+
+#[test]
 fn a_file_that_is_broken_changes_nothing_and_a_good_one_counts() {
     let (Some(both), Some(openssl)) = (Either::both("hitch", "hitch"), OpenSsl::find()) else {
         return;
@@ -343,16 +384,8 @@ fn a_file_that_is_broken_changes_nothing_and_a_good_one_counts() {
     let user = as_nobody(&place);
     for either in both {
         let at = fresh_address();
-        let text = |pem: &str| {
-            format!(
-                "frontend = \"[{}]:{}\"\nbackend = \"[{}]:{}\"\npem-file = \"{}\"\n",
-                at.ip(),
-                at.port(),
-                backend.address.ip(),
-                backend.address.port(),
-                place.text(pem)
-            )
-        };
+        let text =
+            |pem: &str| format!("{}pem-file = \"{}\"\n", ends(at, &backend), place.text(pem));
         place.write("hitch.conf", &text("site.pem"));
         let line = [&["--config", "hitch.conf"], user].concat();
         let running = either.start(&place, &line, &[at]);
@@ -470,8 +503,8 @@ fn a_link_called_hitch_goes_into_the_background_and_leaves_its_number() {
     place.write(
         "hitch.conf",
         &format!(
-            "frontend = \"[{}]:{}\"\nbackend = \"[{}]:{}\"\npem-file = \"site.pem\"\ndaemon = on\npidfile = \"hitch.pid\"\n",
-            at.ip(), at.port(), backend.address.ip(), backend.address.port(),
+            "{}pem-file = \"site.pem\"\ndaemon = on\npidfile = \"hitch.pid\"\n",
+            ends(at, &backend),
         ),
     );
     let user = as_nobody(&place);

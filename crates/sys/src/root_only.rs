@@ -74,11 +74,28 @@ pub fn give(path: &Path, identity: &Identity) -> io::Result<()> {
     Ok(fchown(&file, Some(owner.0), Some(owner.1))?)
 }
 
-/// Whether [`give`] would make the file, or give away one of root's.
+/// Opens a log that belongs to a user, for appending, in a folder that only root can change. That the user may not enter the
+/// folder does not matter. Elsewhere, and where the file is not the user's or has several names, nothing is opened.
 ///
 /// # Errors
 /// What the system says.
-pub fn gives(path: &Path) -> io::Result<bool> {
+pub fn open_log(path: &Path, identity: &Identity) -> io::Result<Option<File>> {
+    let Some((folder, Some(name))) = walk(path)? else {
+        return Ok(None);
+    };
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = openat(&folder, &name, flags | NO_LINK, Mode::empty())?;
+    let stat = fstat(&file)?;
+    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let is_own = is_file && stat.st_uid == identity.uid && stat.st_nlink == 1;
+    Ok(is_own.then(|| file.into()))
+}
+
+/// Whether [`give`] would make the file or give away one of root's, or has given it to this user before.
+///
+/// # Errors
+/// What the system says.
+pub fn gives(path: &Path, identity: &Identity) -> io::Result<bool> {
     let Some((folder, Some(name))) = walk(path)? else {
         return Ok(false);
     };
@@ -87,7 +104,7 @@ pub fn gives(path: &Path) -> io::Result<bool> {
         Err(error) => Err(error.into()),
         Ok(stat) => {
             let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-            Ok(is_file && stat.st_uid == 0 && stat.st_nlink == 1)
+            Ok(is_file && [0, identity.uid].contains(&stat.st_uid) && stat.st_nlink == 1)
         }
     }
 }
@@ -331,5 +348,40 @@ mod tests {
         }
         assert_eq!(owner(at("precious")), 0);
         assert!(!at("theirs/new.log").exists());
+    }
+
+    #[test]
+    fn a_log_of_the_user_is_opened_in_a_folder_of_roots_that_the_user_may_not_enter() {
+        let Some(place) = folder() else { return };
+        let at = |name: &str| place.path().join(name);
+        mode(place.path(), 0o700);
+        for name in ["own.log", "roots.log", "strangers.log", "two-names.log"] {
+            fs::write(at(name), "old\n").unwrap();
+        }
+        for (name, uid) in [
+            ("own.log", 12_345),
+            ("strangers.log", 4711),
+            ("two-names.log", 12_345),
+        ] {
+            chown(at(name), Some(uid), None).unwrap();
+        }
+        fs::hard_link(at("two-names.log"), at("second")).unwrap();
+        let mut file = open_log(&at("own.log"), &USER).unwrap().unwrap();
+        io::Write::write_all(&mut file, b"new\n").unwrap();
+        assert_eq!(fs::read_to_string(at("own.log")).unwrap(), "old\nnew\n");
+        for name in ["roots.log", "strangers.log", "two-names.log"] {
+            assert!(open_log(&at(name), &USER).unwrap().is_none(), "{name}");
+        }
+        assert!(open_log(&at("none.log"), &USER).is_err());
+        for (name, is_given) in [
+            ("own.log", true),
+            ("roots.log", true),
+            ("strangers.log", false),
+        ] {
+            assert_eq!(gives(&at(name), &USER).unwrap(), is_given, "{name}");
+        }
+        // In a folder of the user's a link may lead anywhere.
+        chown(place.path(), Some(USER.uid), None).unwrap();
+        assert!(open_log(&at("own.log"), &USER).unwrap().is_none());
     }
 }

@@ -1,7 +1,7 @@
 //! Where lines go: a standard stream, or a file that can be opened anew after it was rotated.
 //!
-//! A file is opened by the rights of this process. Names of our own streams, such as `/dev/stderr`, are not opened: that user may not,
-//! and a socket cannot be.
+//! A file is opened by the rights of this process, or before it became its user if that may not enter the folder. Names of our own
+//! streams, such as `/dev/stderr`, are not opened: that user may not, and a socket cannot be.
 //!
 //! A log outside of a `process.chroot` was opened before that was entered, and stays that file: what the path is then is not this process' to
 //! see.
@@ -49,7 +49,11 @@ impl Output {
         }
         let outside = files.log(path).map_err(|error| refusal(path, &error))?;
         if let Some(file) = outside {
-            return Ok(Self::Outside(path.to_owned(), file));
+            let path = path.to_owned();
+            return Ok(match files.is_confined() {
+                true => Self::Outside(path, file),
+                false => Self::File(path, file),
+            });
         }
         let file = append(path).map_err(|error| refusal(path, &error))?;
         Ok(Self::File(path.to_owned(), file))
@@ -156,6 +160,7 @@ const ENXIO: i32 = 6;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
     use std::fs;
 
     #[test]
@@ -201,7 +206,7 @@ mod tests {
         let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
         let refused = io::Error::from_raw_os_error(ENXIO);
         let logs = [(path.clone(), append(&path)), (moved.clone(), Err(refused))];
-        let files = Files::default().with_logs(logs.into());
+        let files = Files::new(BTreeMap::new(), true).with_logs(logs.into());
         let mut output = Output::open(Some(&path), &files).unwrap();
         fs::rename(&path, &moved).unwrap();
         assert!(output.reopen().is_err());

@@ -109,7 +109,8 @@ fn raise_open_files() {
 /// Has a process check the configuration as one that serves would find it.
 fn check(source: &Source, seen: &Seen, identity: &Identity) -> io::Result<ExitCode> {
     let needs = Needs::by(&seen.file, &source.folder());
-    let gives = |path: &&PathBuf| seen.is_roots && root_only::gives(path).unwrap_or(false);
+    let gives =
+        |path: &&PathBuf| seen.is_roots && root_only::gives(path, identity).unwrap_or(false);
     let logs = needs.logs.iter().filter(gives).cloned().collect();
     let chroot = chroot(seen, source);
     let mut offer = Offer::of_files(source, seen, &needs);

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -18,11 +18,13 @@ use std::time::Duration;
 use becket_sys::fd_messages::{self, Outgoing};
 use becket_sys::log_file::append;
 use becket_sys::process::die_with_parent;
-use becket_sys::{affinity, privileges};
+use becket_sys::{affinity, privileges, root_only};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::given::Given;
-use super::protocol::{Command, Event, Found, LONGEST_COMMAND, MOST_OPENED, Restarts, Start};
+use super::protocol::{
+    Command, Event, Found, LONGEST_COMMAND, MOST_OPENED, Restarts, RunAs, Start,
+};
 
 /// A command, with the descriptors that came with it.
 pub(crate) type Received = (Command, Vec<OwnedFd>);
@@ -67,14 +69,15 @@ pub(crate) fn begin() -> io::Result<(Link, Given)> {
     Ok((link, given))
 }
 
-/// Enters the file system and becomes the user of a start command. Returns the logs that lie outside of that file system.
-fn become_user(start: &Start) -> io::Result<BTreeMap<std::path::PathBuf, io::Result<File>>> {
-    let mut logs = BTreeMap::new();
+/// Logs by their paths, or why they could not be opened.
+type Logs = BTreeMap<PathBuf, io::Result<File>>;
+
+/// Enters the file system and becomes the user of a start command. Returns the logs that the user cannot reach afterwards.
+fn become_user(start: &Start) -> io::Result<Logs> {
+    let logs = start.user.as_ref().map(open_logs).transpose()?;
     if let Some(user) = &start.user
         && let Some(folder) = &user.chroot
     {
-        let open = || user.logs.iter().map(|log| (log.clone(), append(log)));
-        logs = privileges::with_rights_of(&user.identity(), || open().collect())?;
         // While there is a /proc that knows of quotas.
         let _count = affinity::worker_count();
         privileges::enter_root(folder).map_err(|error| {
@@ -85,6 +88,22 @@ fn become_user(start: &Start) -> io::Result<BTreeMap<std::path::PathBuf, io::Res
     privileges::forbid_new_privileges()?;
     if let Some(user) = &start.user {
         privileges::drop_to(&user.identity())?;
+    }
+    Ok(logs.unwrap_or_default())
+}
+
+/// Opens the logs that a user cannot reach later: in folders of root's that the user may not enter, and outside of its chroot.
+fn open_logs(user: &RunAs) -> io::Result<Logs> {
+    let identity = user.identity();
+    let mut logs = Logs::new();
+    for log in &user.logs {
+        let is_outside = user.chroot.as_ref().is_some_and(|at| !log.starts_with(at));
+        let file = match root_only::open_log(log, &identity) {
+            Ok(Some(file)) => Ok(file),
+            _ if is_outside => privileges::with_rights_of(&identity, || append(log))?,
+            _ => continue,
+        };
+        logs.insert(log.clone(), file);
     }
     Ok(logs)
 }

@@ -127,7 +127,7 @@ pub(crate) struct RunAs {
     pub(crate) groups: Vec<u32>,
     /// The folder that is to be its file system.
     pub(crate) chroot: Option<PathBuf>,
-    /// Logs to be opened before that is entered.
+    /// Logs. Those that the user cannot reach later are opened before.
     pub(crate) logs: Vec<PathBuf>,
 }
 

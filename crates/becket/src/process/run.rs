@@ -537,11 +537,10 @@ pub(super) fn chroot(seen: &Seen, source: &Source) -> Option<PathBuf> {
     Some(source.folder().join(folder))
 }
 
-/// The user that a process becomes, with those of its logs that it does not find in its chroot.
+/// The user that a process becomes, with its logs.
 pub(super) fn run_as(identity: &Identity, chroot: Option<PathBuf>, logs: &[PathBuf]) -> RunAs {
-    let is_outside = |log: &&PathBuf| chroot.as_ref().is_some_and(|at| !log.starts_with(at));
     RunAs {
-        logs: logs.iter().filter(is_outside).cloned().collect(),
+        logs: logs.to_vec(),
         chroot,
         uid: identity.uid,
         gid: identity.gid,
