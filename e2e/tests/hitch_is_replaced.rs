@@ -541,29 +541,6 @@ fn a_link_called_hitch_goes_into_the_background_and_leaves_its_number() {
     assert!(run.stderr.contains("line 1: pem-file"), "{}", run.stderr);
 }
 
-#[test]
-fn ten_megabytes_of_garbage_are_refused_in_few_words() {
-    let place = Place::new();
-    for part in ["\0", "x = y\n", "a = { b = { "] {
-        place.write("garbage", &part.repeat(TEN_MEGABYTES / part.len()));
-        for line in [
-            &["hitch", "-t", "--config", "garbage"][..],
-            &["stud", "-t", "--config", "garbage"],
-            &["stunnel", "garbage"],
-        ] {
-            let mut command = std::process::Command::new(becket_e2e::becket_program());
-            command.args(line).current_dir(place.folder());
-            let run = becket_e2e::finish(command, "");
-            assert_eq!(run.code, 1, "{line:?}: {part}");
-            let lines = run.stderr.lines().count();
-            assert!((1..=210).contains(&lines), "{line:?}: {part}: {lines}");
-            assert!(run.stderr.len() < 100_000, "{line:?}: {part}");
-        }
-    }
-}
-
-const TEN_MEGABYTES: usize = 10 * 1024 * 1024;
-
 /// What openssl is told to ask for.
 const ASKED: [&[&str]; 8] = [
     &["-servername", "www.example.org", "-tls1_2"],

@@ -9,8 +9,8 @@ use std::sync::mpsc::channel;
 
 use becket_e2e::{
     Authority, Backend, Becket, Client, Either, Key, OpenSsl, PATIENCE, Place, REQUEST, Shape,
-    Signal, Tool, Trust, as_nobody, eventually, finish, fresh_address, read_head, read_to_end,
-    skip,
+    Signal, Tool, Trust, as_nobody, becket_program, eventually, finish, fresh_address, read_head,
+    read_to_end, skip,
 };
 
 use crate::starttls::{MAIL, mail_server};
@@ -543,3 +543,26 @@ fn what_is_broken_ends_alike() {
         ours.run(&place, &["none.conf"]).code
     );
 }
+
+#[test]
+fn ten_megabytes_of_garbage_are_refused_in_few_words() {
+    let place = Place::new();
+    for part in ["\0", "x = y\n", "a = { b = { "] {
+        place.write("garbage", &part.repeat(TEN_MEGABYTES / part.len()));
+        for line in [
+            &["hitch", "-t", "--config", "garbage"][..],
+            &["stud", "-t", "--config", "garbage"],
+            &["stunnel", "garbage"],
+        ] {
+            let mut command = std::process::Command::new(becket_program());
+            command.args(line).current_dir(place.folder());
+            let run = finish(command, "");
+            assert_eq!(run.code, 1, "{line:?}: {part}");
+            let lines = run.stderr.lines().count();
+            assert!((1..=210).contains(&lines), "{line:?}: {part}: {lines}");
+            assert!(run.stderr.len() < 100_000, "{line:?}: {part}");
+        }
+    }
+}
+
+const TEN_MEGABYTES: usize = 10 * 1024 * 1024;
