@@ -26,13 +26,12 @@ use becket::launch::launch;
 use becket::prepare::flags::Flags;
 use becket::prepare::source::Source;
 use becket::process::given::Given;
-use becket::process::{Role, Task, enter};
+use becket::process::{Request, Role, Task, enter};
 use becket::secret;
 use becket::secret::command::{NotMade, SecretFlags};
 use becket::signing::token::{agent, starter};
 use becket::top::{self, NotShown};
 use becket_proto::ticket::UnixSeconds;
-use becket_sys::process::Told;
 use clap::Parser;
 use rustls_pki_types::UnixTime;
 
@@ -54,8 +53,8 @@ fn main() -> ExitCode {
         Command::Check(flags) => run_check(*flags),
         Command::Status(flags) => status(flags),
         Command::Top(flags) => run_top(flags),
-        Command::Reload(flags) => ask_for(Told::Reload, flags, "reloaded\n"),
-        Command::Upgrade(flags) => ask_for(Told::Upgrade, flags, "upgraded\n"),
+        Command::Reload(flags) => ask_for(Request::Reload, flags, "reloaded\n"),
+        Command::Upgrade(flags) => ask_for(Request::Upgrade, flags, "upgraded\n"),
         Command::Ctl(flags) => ctl(*flags),
         Command::Secret(flags) => Ok(make_secret(&flags)),
         Command::Migrate(flags) => migrate(&flags),
@@ -106,7 +105,7 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-fn ask_for(what: Told, flags: PlaceFlags, done: &str) -> anyhow::Result<ExitCode> {
+fn ask_for(what: Request, flags: PlaceFlags, done: &str) -> anyhow::Result<ExitCode> {
     let ended = becket::reload::ask_for(what, &flags.place())?;
     say(done.to_owned() + &ended)?;
     Ok(ExitCode::SUCCESS)

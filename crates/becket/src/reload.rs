@@ -1,17 +1,19 @@
 //! `becket reload` and `becket upgrade`: ask a running becket for it, and wait for the outcome.
 //!
 //! `/status` says which process to signal and how it went. Whoever answers there could name any process, so only one
-//! that is a becket is signalled ([`tell`]). A reload or an upgrade that is under way may have read older
+//! that is a becket is signalled ([`signal_namesake`]). A reload or an upgrade that is under way may have read older
 //! files: it is waited for first. After an upgrade another process answers, and says how many there were.
 
 use std::io;
 use std::thread::sleep;
 use std::time::Duration;
 
-use becket_sys::process::{Told, tell};
+use becket_sys::process::signal_namesake;
 use serde_json::Value;
 
+use crate::control::signals::signal_for;
 use crate::log::Escaped;
+use crate::process::Request;
 use crate::status::{NoStatus, Place, ended};
 
 /// Why it was not done, as far as is known.
@@ -34,7 +36,7 @@ pub enum NotReloaded {
     },
     /// The configuration has faults, or the program.
     #[error("{} refused, nothing changed:\n{}", name(*.0), .1.join("\n"))]
-    Refused(Told, Vec<String>),
+    Refused(Request, Vec<String>),
     /// It serves with the configuration as it is now, or does not serve.
     #[error("the serving process ended meanwhile; another one reads the configuration anew")]
     Restarted,
@@ -60,7 +62,7 @@ fn cause(error: &io::Error) -> String {
 ///
 /// # Errors
 /// When it did not, or nobody knows.
-pub fn ask_for(what: Told, place: &Place) -> Result<String, NotReloaded> {
+pub fn ask_for(what: Request, place: &Place) -> Result<String, NotReloaded> {
     let mut before = place.ask()?;
     let is_busy = |status: &Value| {
         status["reloads"]["running"] == true || status["upgrades"]["running"] == true
@@ -72,21 +74,22 @@ pub fn ask_for(what: Told, place: &Place) -> Result<String, NotReloaded> {
         return Err(NotReloaded::Drains);
     }
     let pid = before["pid"].as_u64().unwrap_or_default();
-    tell(u32::try_from(pid).unwrap_or_default(), what)
+    signal_namesake(u32::try_from(pid).unwrap_or_default(), signal_for(what))
         .map_err(|error| NotReloaded::NotSignalled { pid, error })?;
     let (counts, last) = match what {
-        Told::Upgrade => ("upgrades", "upgrade"),
-        Told::Reload | Told::Drain => ("reloads", "reload"),
+        Request::Upgrade => ("upgrades", "upgrade"),
+        _ => ("reloads", "reload"),
     };
     let count = |status: &Value, key: &str| status[counts][key].as_u64();
     let moved = |status: &Value, key| count(status, key) != count(&before, key);
     let after = wait(place, |status| {
         status["started"] != before["started"]
-            || status["state"] == "draining" && what == Told::Reload
+            || status["state"] == "draining" && what == Request::Reload
             || moved(status, "done")
             || moved(status, "refused")
     })?;
-    if moved(&after, "done") && (what == Told::Upgrade || after["started"] == before["started"]) {
+    if moved(&after, "done") && (what == Request::Upgrade || after["started"] == before["started"])
+    {
         return Ok(ended(&before["edits"]["temporary"]));
     }
     if after["started"] != before["started"] {
@@ -101,11 +104,10 @@ pub fn ask_for(what: Told, place: &Place) -> Result<String, NotReloaded> {
     Err(NotReloaded::Drains)
 }
 
-fn name(what: Told) -> &'static str {
+fn name(what: Request) -> &'static str {
     match what {
-        Told::Reload => "reload",
-        Told::Drain => "drain",
-        Told::Upgrade => "upgrade",
+        Request::Upgrade => "upgrade",
+        _ => "reload",
     }
 }
 

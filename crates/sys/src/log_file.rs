@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_pipe_without_a_reader_holds_no_writer_up() {
-        let (reader, writer) = std::io::pipe().unwrap();
+        let (reader, writer) = io::pipe().unwrap();
         let line = [b'x'; 100_000];
         let error = write_if_ready(&writer, &line).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);

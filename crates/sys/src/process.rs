@@ -13,9 +13,10 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
+pub use rustix::process::Signal;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal,
-    set_parent_process_death_signal, setsid, waitpid,
+    Pid, PidfdFlags, WaitOptions, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
+    setsid, waitpid,
 };
 use rustix::thread::{CapabilitySet, configure_capability_in_ambient_set};
 
@@ -41,24 +42,13 @@ pub fn die_with_parent(parent: u32) -> io::Result<()> {
     }
 }
 
-/// What a becket can be told by a signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// SIGHUP: to reload.
-    Reload,
-    /// SIGTERM: to drain.
-    Drain,
-    /// SIGUSR2: to become the program that is on the disk now.
-    Upgrade,
-}
-
-/// Sends a signal to a process that has the name of this one. It ends most others, and whoever told the number may be wrong, or
-/// in another PID namespace.
+/// Sends a signal to a process that has the name of this one. The number may be wrong, or of another PID namespace, and a signal ends
+/// most other programs.
 ///
 /// # Errors
 /// `InvalidInput` for a process of another name; `NotFound` where there is none; `PermissionDenied` where only its user, or root,
 /// may signal it.
-pub fn tell(pid: u32, told: Told) -> io::Result<()> {
+pub fn signal_namesake(pid: u32, signal: Signal) -> io::Result<()> {
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let number = number.ok_or(io::ErrorKind::InvalidInput)?;
     // Before its name is read: from here on nobody else gets the number.
@@ -69,11 +59,6 @@ pub fn tell(pid: u32, told: Told) -> io::Result<()> {
     if fs::read(format!("/proc/{pid}/comm"))? != fs::read("/proc/self/comm")? {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let signal = match told {
-        Told::Reload => Signal::HUP,
-        Told::Drain => Signal::TERM,
-        Told::Upgrade => Signal::USR2,
-    };
     Ok(pidfd_send_signal(process, signal)?)
 }
 
@@ -246,15 +231,15 @@ mod tests {
     #[test]
     fn another_program_is_left_alone() {
         let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
-        let refused = tell(other.id(), Told::Reload).unwrap_err();
+        let refused = signal_namesake(other.id(), Signal::HUP).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
         assert!(other.try_wait().unwrap().is_none());
         other.kill().unwrap();
         let pid = other.id();
         other.wait().unwrap();
-        assert!(tell(pid, Told::Upgrade).is_err());
+        assert!(signal_namesake(pid, Signal::USR2).is_err());
         for pid in [0, u32::MAX] {
-            let refused = tell(pid, Told::Reload).unwrap_err();
+            let refused = signal_namesake(pid, Signal::HUP).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
         }
     }

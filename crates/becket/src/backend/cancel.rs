@@ -62,13 +62,13 @@ pub(crate) struct Telling {
 
 /// The connection's end of an [`Telling`].
 #[derive(Debug)]
-pub(crate) struct Told(Arc<OnceLock<CloseReason>>);
+pub(crate) struct CancelOutcome(Arc<OnceLock<CloseReason>>);
 
 impl Telling {
     /// Begins one for the connection that waits.
-    pub(crate) fn begin(waiter: Waiter) -> (Self, Told) {
+    pub(crate) fn begin(waiter: Waiter) -> (Self, CancelOutcome) {
         let outcome = Arc::<OnceLock<_>>::default();
-        let told = Told(Arc::clone(&outcome));
+        let told = CancelOutcome(Arc::clone(&outcome));
         (Self { outcome, waiter }, told)
     }
 
@@ -86,7 +86,7 @@ impl Drop for Telling {
     }
 }
 
-impl Told {
+impl CancelOutcome {
     /// What to close the connection with, once that is known.
     pub(crate) fn outcome(&self) -> Option<CloseReason> {
         self.0.get().copied()

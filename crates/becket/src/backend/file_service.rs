@@ -43,13 +43,13 @@ impl<T> Awaited<T> {
 }
 
 /// A thread's end. Dropped, it has the worker look at the connection, whether there is an answer or not.
-struct Told<T> {
+struct Answering<T> {
     answer: Arc<Mutex<ReaderAnswer<T>>>,
     inbox: Arc<dyn Inbox>,
     place: usize,
 }
 
-impl<T> Told<T> {
+impl<T> Answering<T> {
     fn is_wanted(&self) -> bool {
         Arc::strong_count(&self.answer) > 1
     }
@@ -59,7 +59,7 @@ impl<T> Told<T> {
     }
 }
 
-impl<T> Drop for Told<T> {
+impl<T> Drop for Answering<T> {
     fn drop(&mut self) {
         let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*answer, ReaderAnswer::Waiting) {
@@ -133,7 +133,7 @@ impl FileService {
         job: impl FnOnce() -> Option<T> + Send + 'static,
     ) -> Awaited<T> {
         let answer = Arc::new(Mutex::new(ReaderAnswer::Waiting));
-        let told = Told {
+        let told = Answering {
             answer: Arc::clone(&answer),
             inbox: Arc::clone(&self.inbox),
             place,

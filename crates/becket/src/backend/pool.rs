@@ -22,7 +22,7 @@ use becket_proto::queue::Arrival;
 use becket_proto::ticket::{NodeId, OriginId};
 
 use super::backend_state::{BackendState, QueueFull, Wait, Waiter};
-use super::cancel::{Cancel, Telling, Told};
+use super::cancel::{Cancel, CancelOutcome, Telling};
 use super::eligible::Eligible;
 use super::file_service::FileService;
 use super::inbox::Inbox;
@@ -191,7 +191,7 @@ impl Pool {
 
     /// What the connection that lives at `place` in this worker leaves, and waits for, where its client asks to cancel
     /// what another one does.
-    pub(crate) fn cancel(&self, place: usize, request: &[u8]) -> (Cancel, Told) {
+    pub(crate) fn cancel(&self, place: usize, request: &[u8]) -> (Cancel, CancelOutcome) {
         let inbox = Arc::clone(&self.inbox);
         let (telling, told) = Telling::begin(Waiter { inbox, place });
         let cancel = Cancel {

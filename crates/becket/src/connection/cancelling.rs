@@ -10,14 +10,14 @@ use becket_proto::half_pipe::HalfPipe;
 
 use super::closing::Closing;
 use super::{Context, Net, Next, Phase};
-use crate::backend::cancel::Told;
+use crate::backend::cancel::CancelOutcome;
 use crate::backend::pool::Pool;
 use crate::close_reason::CloseReason;
 
 /// A client whose cancel is under way.
 #[derive(Debug)]
 pub(super) struct Cancelling {
-    told: Told,
+    told: CancelOutcome,
 }
 
 impl Cancelling {

@@ -14,7 +14,6 @@ use becket_config::address::FixedAddress;
 use becket_config::backend;
 use becket_config::choices::ServerMode;
 use becket_config::notation::Text;
-use becket_sys::process::Told;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
@@ -22,6 +21,7 @@ use zeroize::Zeroizing;
 
 use super::snapshot::Snapshot;
 use crate::config::{MOST_ADDRESSES, ServerAddress};
+use crate::process::Request;
 use crate::worker::listing::{BadField, Filter};
 
 /// A path and a method, and what is done for them.
@@ -76,7 +76,7 @@ pub(crate) enum Change {
     /// Sessions that were kept.
     ForgetSessions,
     /// What a signal would have it do.
-    Tell(Told),
+    Asked(Request),
 }
 
 impl Change {
@@ -115,15 +115,15 @@ impl Change {
     }
 
     pub(super) fn of_reload(body: &[u8]) -> Result<Self, Refused> {
-        parse::<Nothing>(body).map(|_| Self::Tell(Told::Reload))
+        parse::<Nothing>(body).map(|_| Self::Asked(Request::Reload))
     }
 
     pub(super) fn of_drain(body: &[u8]) -> Result<Self, Refused> {
-        parse::<Nothing>(body).map(|_| Self::Tell(Told::Drain))
+        parse::<Nothing>(body).map(|_| Self::Asked(Request::Drain))
     }
 
     pub(super) fn of_upgrade(body: &[u8]) -> Result<Self, Refused> {
-        parse::<Nothing>(body).map(|_| Self::Tell(Told::Upgrade))
+        parse::<Nothing>(body).map(|_| Self::Asked(Request::Upgrade))
     }
 }
 

@@ -8,8 +8,9 @@ use std::io;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::signals::Signals;
+use crate::process::Request;
 use crate::process::link::{Link, Received};
-use crate::process::protocol::Event;
+use crate::process::protocol::{Command, Event};
 
 /// The source of commands.
 #[derive(Debug)]
@@ -45,7 +46,16 @@ impl Commands {
                 // The supervisor has ended, which was the last command.
                 None => std::future::pending().await,
             },
-            None => (self.signals.next().await, Vec::new()),
+            None => {
+                let command = match self.signals.next().await {
+                    Request::Reload => Command::Reload(None),
+                    Request::Upgrade => Command::Upgrade,
+                    Request::Reopen => Command::Reopen,
+                    Request::Drain => Command::Drain,
+                    Request::Stop => Command::Stop,
+                };
+                (command, Vec::new())
+            }
         }
     }
 

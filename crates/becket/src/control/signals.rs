@@ -1,13 +1,24 @@
-//! Signals, as the commands that they stand for.
+//! Signals, as what they ask for.
 
 use std::io;
 use std::time::Duration;
 
-use becket_sys::process::{hold_signals, receive_signals};
+use becket_sys::process::{self, hold_signals, receive_signals};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
-use crate::process::protocol::Command;
+use crate::process::Request;
+
+/// The signal that asks for this.
+pub(crate) fn signal_for(request: Request) -> process::Signal {
+    match request {
+        Request::Reload => process::Signal::HUP,
+        Request::Upgrade => process::Signal::USR2,
+        Request::Reopen => process::Signal::USR1,
+        Request::Drain => process::Signal::TERM,
+        Request::Stop => process::Signal::INT,
+    }
+}
 
 /// Where signals arrive.
 #[derive(Debug)]
@@ -36,13 +47,13 @@ impl Signals {
     }
 
     /// Waits for the next one. Nothing is lost when the future is dropped.
-    pub(crate) async fn next(&mut self) -> Command {
+    pub(crate) async fn next(&mut self) -> Request {
         tokio::select! {
-            _ = self.hangup.recv() => Command::Reload(None),
-            _ = self.user1.recv() => Command::Reopen,
-            _ = self.user2.recv() => Command::Upgrade,
-            _ = self.terminate.recv() => Command::Drain,
-            _ = self.interrupt.recv() => Command::Stop,
+            _ = self.hangup.recv() => Request::Reload,
+            _ = self.user1.recv() => Request::Reopen,
+            _ = self.user2.recv() => Request::Upgrade,
+            _ = self.terminate.recv() => Request::Drain,
+            _ = self.interrupt.recv() => Request::Stop,
         }
     }
 
@@ -50,12 +61,12 @@ impl Signals {
     ///
     /// # Errors
     /// When the system refuses.
-    pub(crate) async fn hold(&mut self) -> io::Result<Vec<Command>> {
+    pub(crate) async fn hold(&mut self) -> io::Result<Vec<Request>> {
         hold_signals()?;
         let mut received = Vec::new();
         // A signal that came just now is in this process, and would be lost with it.
-        while let Ok(command) = timeout(MOMENT, self.next()).await {
-            received.push(command);
+        while let Ok(request) = timeout(MOMENT, self.next()).await {
+            received.push(request);
         }
         Ok(received)
     }

@@ -35,3 +35,4 @@ mod run;
 mod supervisor;
 
 pub use self::enter::{Role, Task, continues, enter};
+pub use self::protocol::Request;

@@ -98,12 +98,23 @@ pub(crate) enum Event {
     Wanted(Counts),
     /// It serves, and lets a leaving process use so much more.
     Granted(u32, Counts),
-    /// It asks for what SIGHUP does.
-    AskReload,
-    /// It asks for what SIGUSR2 does.
-    AskUpgrade,
-    /// It asks for a drain.
-    AskDrain,
+    /// A client of its admin pages asks for this.
+    Asked(Request),
+}
+
+/// What an operator asks for: by a signal, or by the admin pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// SIGHUP: load the configuration again.
+    Reload,
+    /// SIGUSR2: become the program as it is now.
+    Upgrade,
+    /// SIGUSR1: open the log files again.
+    Reopen,
+    /// SIGTERM: stop accepting, finish the connections and end.
+    Drain,
+    /// SIGINT: end now.
+    Stop,
 }
 
 /// What a process starts with.

@@ -22,7 +22,9 @@ use tokio::time::{Instant, sleep_until};
 use super::carried::{Carried, replace};
 use super::child::{Child, Happened};
 use super::needs::Needs;
-use super::protocol::{Command, Event, Listed, MOST_OPENED, RunAs, SocketKind, Start, Times};
+use super::protocol::{
+    Command, Event, Listed, MOST_OPENED, Request, RunAs, SocketKind, Start, Times,
+};
 use super::resources::{Holdings, Offer, Seen, open_listed};
 use super::supervisor::{Input, Notice, Output, Supervisor};
 use crate::control::signals::Signals;
@@ -50,7 +52,7 @@ pub(super) struct Runner {
     /// This process is to become the program of the serving process.
     pub(super) is_replaced: bool,
     /// Signals that came while this process was about to become another program.
-    queued: VecDeque<Command>,
+    queued: VecDeque<Request>,
     last_listing: u32,
     /// What times are counted from.
     origin: Instant,
@@ -110,8 +112,8 @@ impl Runner {
     /// Waits for the next thing that happens. What processes report counts before what is late: this process may not have run for a
     /// while.
     async fn next(&mut self, signals: &mut Signals) -> Input {
-        if let Some(command) = self.queued.pop_front() {
-            return Input::Asked(command);
+        if let Some(request) = self.queued.pop_front() {
+            return Input::Asked(request);
         }
         let deadline = self.supervisor.deadline();
         let deadline = deadline.map(|deadline| self.origin + deadline);
@@ -128,7 +130,7 @@ impl Runner {
             let (process, happened) = tokio::select! {
                 biased;
                 happened = happened => happened,
-                command = signals.next() => return Input::Asked(command),
+                request = signals.next() => return Input::Asked(request),
                 () = at(deadline) => return Input::Tick,
                 () = self.watch.settled() => return Input::FilesChanged,
             };
@@ -167,9 +169,11 @@ impl Runner {
     fn handle(&mut self, input: Input) -> Vec<Output> {
         let is_serving = |process: &u32| self.supervisor.serving() == Some(*process);
         match &input {
-            Input::Event(process, Event::AskReload) if is_serving(process) => self.asked += 1,
+            Input::Event(process, Event::Asked(Request::Reload)) if is_serving(process) => {
+                self.asked += 1
+            }
             // A log outside of the chroot stays the file that the process has.
-            Input::Asked(Command::Reopen) => {
+            Input::Asked(Request::Reopen) => {
                 let chroot = self.current.chroot.as_ref();
                 self.give_logs(|log| chroot.is_none_or(|at| log.starts_with(at)));
             }
@@ -454,21 +458,21 @@ impl Runner {
     }
 
     fn notify(&self, notice: Notice) {
-        use notify::Notice as Told;
-        let notices: &[Told<'_>] = match notice {
-            Notice::Ready => &[Told::Ready, Told::Status("serving")],
-            Notice::ReloadRefused => &[Told::Ready, Told::Status(Told::REFUSED)],
+        use notify::Notice as Line;
+        let notices: &[Line<'_>] = match notice {
+            Notice::Ready => &[Line::Ready, Line::Status("serving")],
+            Notice::ReloadRefused => &[Line::Ready, Line::Status(Line::REFUSED)],
             Notice::ReloadLate => &[
-                Told::Ready,
-                Told::Status("serving; a reload is not answered, the log says more"),
+                Line::Ready,
+                Line::Status("serving; a reload is not answered, the log says more"),
             ],
             Notice::UpgradeRefused => &[
-                Told::Ready,
-                Told::Status("serving; the last upgrade failed, the log says why"),
+                Line::Ready,
+                Line::Status("serving; the last upgrade failed, the log says why"),
             ],
-            Notice::Reloading => &[Told::Reloading],
-            Notice::Stopping => &[Told::Stopping],
-            Notice::Alive => &[Told::Watchdog],
+            Notice::Reloading => &[Line::Reloading],
+            Notice::Stopping => &[Line::Stopping],
+            Notice::Alive => &[Line::Watchdog],
         };
         if let Some(notifier) = &self.setup.notifier
             && let Err(error) = notifier.send(notices)
@@ -488,8 +492,7 @@ impl Runner {
             Ok(held) => held,
             Err(error) => return Some(Input::NotReplaced(error.to_string())),
         };
-        let is_reload = |command: &Command| matches!(command, Command::Reload(_));
-        if held.iter().all(is_reload) {
+        if held.iter().all(|request| *request == Request::Reload) {
             // The next program does it: it may be asked for without end.
             standing.reload |= !held.is_empty();
         } else {

@@ -28,7 +28,7 @@ use becket_proto::limits::{Counts, Ledger};
 
 use self::stages::{Draining, Process, Reload, Serving, Step};
 pub(crate) use self::turn::{Ended, Input, Notice, Output};
-use super::protocol::{Command, Event, Restarts, Times};
+use super::protocol::{Command, Event, Request, Restarts, Times};
 
 /// What was asked for and has to wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -201,7 +201,7 @@ impl Supervisor {
     pub(crate) fn handle(&mut self, now: Duration, input: Input) -> Vec<Output> {
         let mut out = Vec::new();
         match input {
-            Input::Asked(command) => self.asked(now, command, NO_FAULT, &mut out),
+            Input::Asked(request) => self.asked(now, request, NO_FAULT, &mut out),
             Input::Event(id, event) => self.event(now, id, event, &mut out),
             Input::Started(id, Ok(times)) => self.started(now, id, times),
             Input::Started(id, Err(text)) => {
@@ -236,24 +236,24 @@ impl Supervisor {
     }
 
     /// Carries out what a signal asks for, or a process. `code` is the exit code if that is the end.
-    fn asked(&mut self, now: Duration, command: Command, code: u8, out: &mut Vec<Output>) {
-        match command {
-            Command::Reopen => {
+    fn asked(&mut self, now: Duration, request: Request, code: u8, out: &mut Vec<Output>) {
+        match request {
+            Request::Reopen => {
                 out.extend(
                     self.all()
                         .map(|process| Output::Send(process.id(), Command::Reopen)),
                 );
             }
-            Command::Drain => self.drain(now, code, out),
-            Command::Stop => {
+            Request::Drain => self.drain(now, code, out),
+            Request::Stop => {
                 self.stop_leaving(out);
                 self.end(now, Duration::ZERO, code, Command::Stop, out);
             }
-            Command::Upgrade if self.ending.is_none() => {
+            Request::Upgrade if self.ending.is_none() => {
                 self.pending.upgrade = true;
                 self.proceed(now, out);
             }
-            Command::Reload(_) if self.ending.is_none() => {
+            Request::Reload if self.ending.is_none() => {
                 let reload = self.serves().and_then(|serving| serving.reload.as_ref());
                 if reload.is_some_and(|reload| reload.late_at.is_none()) {
                     tracing::warn!("reload postponed: the previous reload has not been answered");
@@ -261,7 +261,7 @@ impl Supervisor {
                 self.pending.reload = true;
                 self.proceed(now, out);
             }
-            _ => {}
+            Request::Upgrade | Request::Reload => {}
         }
     }
 

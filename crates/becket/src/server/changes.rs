@@ -35,7 +35,7 @@ impl Control {
     /// Carries a change out, and tells what is now. Returns whether a drain is to begin.
     pub(super) fn change(&mut self, asked: ChangeRequest, prober: &mut Prober) -> bool {
         let ChangeRequest { change, outcome } = asked;
-        if self.handover.is_followed() && !matches!(change, Change::Tell(_)) {
+        if self.handover.is_followed() && !matches!(change, Change::Asked(_)) {
             // It was told already what was changed.
             outcome.tell(Err(too_late()));
             return false;
@@ -49,7 +49,7 @@ impl Control {
             Change::Log(change) => self.change_log(change),
             Change::RotateTickets => self.rotate_tickets(),
             Change::ForgetSessions => Ok(self.forget_sessions()),
-            Change::Tell(told) => return self.asked(told, outcome),
+            Change::Asked(request) => return self.asked(request, outcome),
         };
         outcome.tell(done);
         false

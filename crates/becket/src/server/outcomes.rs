@@ -5,26 +5,25 @@
 
 use axum::http::StatusCode;
 use becket_proto::limits::Counts;
-use becket_sys::process::Told;
 use serde_json::{Value, json};
 
 use super::Control;
 use crate::control::api::{ChangeOutcome, Refused};
 use crate::control::commands::NO_SUPERVISOR;
 use crate::process::given::Given;
-use crate::process::protocol::Event;
+use crate::process::protocol::{Event, Request};
 
 /// Those who wait.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     /// Reloads that were asked for.
     reloads: u64,
-    all: Vec<(Told, u64, ChangeOutcome)>,
+    all: Vec<(Request, u64, ChangeOutcome)>,
 }
 
 impl Waiting {
     /// Takes one in, unless there are too many. Returns whether nobody waits for the same already.
-    fn add(&mut self, told: Told, outcome: ChangeOutcome) -> Option<bool> {
+    fn add(&mut self, request: Request, outcome: ChangeOutcome) -> Option<bool> {
         self.all.retain(|(.., outcome)| !outcome.is_unwanted());
         if self.all.len() >= MOST {
             let text = "too many wait for an outcome";
@@ -32,16 +31,16 @@ impl Waiting {
             outcome.tell(Err(refused));
             return None;
         }
-        let is_first = !self.all.iter().any(|(other, ..)| *other == told);
-        self.reloads += u64::from(told == Told::Reload);
-        self.all.push((told, self.reloads, outcome));
+        let is_first = !self.all.iter().any(|(other, ..)| *other == request);
+        self.reloads += u64::from(request == Request::Reload);
+        self.all.push((request, self.reloads, outcome));
         Some(is_first)
     }
 
     /// So many reloads that were asked for have this outcome, or an earlier one.
     pub(super) fn reloaded(&mut self, asked: u64, errors: &[String], ended: &[String]) {
         self.answer(
-            |told, number| told == Told::Reload && number <= asked,
+            |request, number| request == Request::Reload && number <= asked,
             || outcome(json!({"reloaded": true, "ended": ended}), errors, RELOAD),
         );
     }
@@ -49,7 +48,7 @@ impl Waiting {
     /// Another process serves, or, with errors, does not.
     pub(super) fn upgraded(&mut self, errors: &[String], ended: &[String]) {
         self.answer(
-            |told, _| told == Told::Upgrade,
+            |request, _| request == Request::Upgrade,
             || outcome(json!({"upgraded": true, "ended": ended}), errors, UPGRADE),
         );
     }
@@ -63,7 +62,7 @@ impl Waiting {
     /// It drains, and does nothing else any more.
     pub(super) fn drains(&mut self, ended: &[String]) {
         self.answer(
-            |told, _| told == Told::Drain,
+            |request, _| request == Request::Drain,
             || Ok(json!({"draining": true, "ended": ended})),
         );
         self.answer(|_, _| true, || Err(too_late()));
@@ -71,12 +70,12 @@ impl Waiting {
 
     fn answer(
         &mut self,
-        is_meant: impl Fn(Told, u64) -> bool,
+        is_meant: impl Fn(Request, u64) -> bool,
         outcome: impl Fn() -> Result<Value, Refused>,
     ) {
         let meant = self
             .all
-            .extract_if(.., |(told, number, _)| is_meant(*told, *number));
+            .extract_if(.., |(request, number, _)| is_meant(*request, *number));
         meant.for_each(|(.., waiting)| waiting.tell(outcome()));
     }
 }
@@ -106,31 +105,27 @@ pub(super) fn too_late() -> Refused {
 
 impl Control {
     /// Does what a signal would have it do; the outcome is told when that is done. Returns whether a drain is to begin.
-    pub(super) fn asked(&mut self, told: Told, outcome: ChangeOutcome) -> bool {
+    pub(super) fn asked(&mut self, request: Request, outcome: ChangeOutcome) -> bool {
         if self.state.is_draining() {
-            outcome.tell(match told {
-                Told::Drain => Ok(json!({"draining": true, "ended": []})),
-                Told::Reload | Told::Upgrade => Err(too_late()),
+            outcome.tell(match request {
+                Request::Drain => Ok(json!({"draining": true, "ended": []})),
+                _ => Err(too_late()),
             });
             return false;
         }
-        let Some(is_first) = self.waiting.add(told, outcome) else {
+        let Some(is_first) = self.waiting.add(request, outcome) else {
             return false;
         };
         // A second command to drain would cut connections off.
-        if told == Told::Drain && !is_first {
+        if request == Request::Drain && !is_first {
             return false;
         }
         if let Some(link) = self.commands.supervisor() {
-            link.report(match told {
-                Told::Reload => &Event::AskReload,
-                Told::Upgrade => &Event::AskUpgrade,
-                Told::Drain => &Event::AskDrain,
-            });
+            link.report(&Event::Asked(request));
             return false;
         }
-        match told {
-            Told::Reload => {
+        match request {
+            Request::Reload => {
                 let asked = self.waiting.reloads;
                 let given = Given {
                     asked,
@@ -138,8 +133,10 @@ impl Control {
                 };
                 self.begin_reload(given, false);
             }
-            Told::Upgrade => self.resume(NO_SUPERVISOR, Counts::new()),
-            Told::Drain => return true,
+            Request::Upgrade => self.resume(NO_SUPERVISOR, Counts::new()),
+            Request::Drain => return true,
+            // No page asks for these.
+            Request::Reopen | Request::Stop => {}
         }
         false
     }
@@ -162,17 +159,17 @@ mod tests {
     use super::*;
     use tokio::sync::oneshot::{Receiver, channel};
 
-    fn ask(waiting: &mut Waiting, told: Told) -> Receiver<Result<Value, Refused>> {
+    fn ask(waiting: &mut Waiting, request: Request) -> Receiver<Result<Value, Refused>> {
         let (sender, receiver) = channel();
-        waiting.add(told, ChangeOutcome(sender));
+        waiting.add(request, ChangeOutcome(sender));
         receiver
     }
 
     #[test]
     fn a_reload_is_answered_by_one_that_began_after_it_was_asked_for() {
         let mut waiting = Waiting::default();
-        let mut first = ask(&mut waiting, Told::Reload);
-        let mut second = ask(&mut waiting, Told::Reload);
+        let mut first = ask(&mut waiting, Request::Reload);
+        let mut second = ask(&mut waiting, Request::Reload);
         waiting.reloaded(0, &[], &[]);
         assert!(first.try_recv().is_err(), "that one was a signal's");
         waiting.reloaded(1, &["a".to_owned(), "b".to_owned()], &[]);
@@ -187,8 +184,8 @@ mod tests {
     #[test]
     fn a_drain_answers_everybody() {
         let mut waiting = Waiting::default();
-        let mut asked =
-            [Told::Reload, Told::Upgrade, Told::Drain].map(|told| ask(&mut waiting, told));
+        let mut asked = [Request::Reload, Request::Upgrade, Request::Drain]
+            .map(|request| ask(&mut waiting, request));
         waiting.drains(&[]);
         let outcomes = asked.each_mut().map(|it| it.try_recv().unwrap().is_ok());
         assert_eq!(outcomes, [false, false, true]);
@@ -198,8 +195,8 @@ mod tests {
     #[test]
     fn a_successor_answers_an_upgrade_and_nothing_else() {
         let mut waiting = Waiting::default();
-        let mut asked =
-            [Told::Reload, Told::Upgrade, Told::Drain].map(|told| ask(&mut waiting, told));
+        let mut asked = [Request::Reload, Request::Upgrade, Request::Drain]
+            .map(|request| ask(&mut waiting, request));
         waiting.replaced(&[]);
         let outcomes = asked.each_mut().map(|it| it.try_recv().unwrap().is_ok());
         assert_eq!(outcomes, [false, true, false]);
@@ -210,14 +207,14 @@ mod tests {
     fn those_who_wait_are_few_and_who_left_makes_room() {
         let mut waiting = Waiting::default();
         let mut all: Vec<_> = (0..MOST)
-            .map(|_| ask(&mut waiting, Told::Upgrade))
+            .map(|_| ask(&mut waiting, Request::Upgrade))
             .collect();
-        let refused = ask(&mut waiting, Told::Upgrade)
+        let refused = ask(&mut waiting, Request::Upgrade)
             .try_recv()
             .unwrap()
             .unwrap_err();
         assert_eq!(refused.code, StatusCode::SERVICE_UNAVAILABLE);
         all.pop();
-        assert!(ask(&mut waiting, Told::Upgrade).try_recv().is_err());
+        assert!(ask(&mut waiting, Request::Upgrade).try_recv().is_err());
     }
 }

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use super::{
-    ASKED_BY_PROCESS, Command, Event, NO_FAULT, Notice, Output, Process, Step, Supervisor,
-};
+use super::{ASKED_BY_PROCESS, Command, Event, Notice, Output, Process, Request, Step, Supervisor};
 
 impl Supervisor {
     pub(super) fn event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Output>) {
@@ -122,11 +120,9 @@ impl Supervisor {
             }
             // A process that resumed may have sent these before.
             Event::Released(_) | Event::Wanted(_) => {}
-            Event::AskReload => self.asked(now, Command::Reload(None), NO_FAULT, out),
-            Event::AskUpgrade => self.asked(now, Command::Upgrade, NO_FAULT, out),
             // A second request would cut connections off.
-            Event::AskDrain if self.ending.is_some() => {}
-            Event::AskDrain => self.asked(now, Command::Drain, ASKED_BY_PROCESS, out),
+            Event::Asked(Request::Drain) if self.ending.is_some() => {}
+            Event::Asked(request) => self.asked(now, request, ASKED_BY_PROCESS, out),
             event => self.misfit(id, &event, out),
         }
     }

@@ -248,17 +248,17 @@ impl World {
             190..194 => self.kill(process),
             194..198 => self.processes.get_mut(&process).unwrap().is_stopped ^= true,
             198..202 => self.rubbish(process),
-            202..212 => self.handle(Input::Asked(Command::Upgrade)),
-            212..220 => self.handle(Input::Asked(Command::Reload(None))),
-            220..222 => self.handle(Input::Asked(Command::Reopen)),
+            202..212 => self.handle(Input::Asked(Request::Upgrade)),
+            212..220 => self.handle(Input::Asked(Request::Reload)),
+            220..222 => self.handle(Input::Asked(Request::Reopen)),
             222..226 => self.handle(Input::FilesChanged),
-            226..232 => self.event(process, Event::AskUpgrade),
-            232..236 => self.event(process, Event::AskReload),
+            226..232 => self.event(process, Event::Asked(Request::Upgrade)),
+            232..236 => self.event(process, Event::Asked(Request::Reload)),
             236..240 => self.event(process, Event::Wanted([(7, 1)].into())),
             240..244 => self.event(process, Event::Released([(7, 1)].into())),
             244 if self.rng.u8(..) < 16 => {
                 self.drains = true;
-                self.handle(Input::Asked(Command::Drain));
+                self.handle(Input::Asked(Request::Drain));
             }
             _ => self.wait(),
         }
@@ -400,9 +400,9 @@ fn a_first_start_that_fails_ends_with_its_code_and_never_with_0() {
 fn a_drain_that_only_the_process_asked_for_does_not_end_with_0() {
     for (signal, expected) in [(false, ASKED_BY_PROCESS), (true, 0)] {
         let (mut supervisor, now) = serving();
-        supervisor.handle(now, Input::Event(1, Event::AskDrain));
+        supervisor.handle(now, Input::Event(1, Event::Asked(Request::Drain)));
         if signal {
-            supervisor.handle(now, Input::Asked(Command::Drain));
+            supervisor.handle(now, Input::Asked(Request::Drain));
         }
         let outputs = supervisor.handle(now, Input::Exited(1, ended(Some(0))));
         assert_eq!(exit(&outputs), Some(expected));
@@ -435,7 +435,7 @@ fn a_process_that_dies_is_followed_at_once_and_later_ones_after_a_pause() {
 #[test]
 fn the_reason_of_a_new_program_reaches_the_process_that_asked() {
     let (mut supervisor, now) = serving();
-    supervisor.handle(now, Input::Event(1, Event::AskUpgrade));
+    supervisor.handle(now, Input::Event(1, Event::Asked(Request::Upgrade)));
     supervisor.handle(now, Input::Started(2, Ok(TIMES)));
     supervisor.handle(
         now,
@@ -452,7 +452,7 @@ fn the_reason_of_a_new_program_reaches_the_process_that_asked() {
 #[test]
 fn time_counts_from_the_last_progress_and_not_from_signs_of_life() {
     let (mut supervisor, mut now) = serving();
-    supervisor.handle(now, Input::Asked(Command::Upgrade));
+    supervisor.handle(now, Input::Asked(Request::Upgrade));
     supervisor.handle(now, Input::Started(2, Ok(TIMES)));
     for _ in 0..5 {
         now += TIMES.upgrade - Duration::from_secs(1);

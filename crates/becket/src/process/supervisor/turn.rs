@@ -1,12 +1,12 @@
 //! What goes into the supervisor and comes out of it.
 
-use super::{Command, Event, Times};
+use super::{Command, Event, Request, Times};
 
 /// What has happened.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// A signal asks for this: `Reload`, `Upgrade`, `Reopen`, `Drain` or `Stop`.
-    Asked(Command),
+    /// A signal asks for this.
+    Asked(Request),
     /// A process reported this.
     Event(u32, Event),
     /// A process was started with a configuration of these times, or not.
