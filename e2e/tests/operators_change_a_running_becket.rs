@@ -127,6 +127,13 @@ fn servers_come_and_go_beside_the_file() {
     eventually("it has clients", || at_the_second(&becket, &trust) > 0);
     let said = done(&place, &["servers", "remove", &first]);
     assert!(said.ends_with("removed, 1 connections go on\n"), "{said}");
+    assert_eq!(
+        becket.status()["edits"]["temporary"],
+        serde_json::json!([
+            format!("server {second}: added"),
+            format!("server {first}: removed")
+        ])
+    );
     eventually("the first has no new ones", || {
         at_the_second(&becket, &trust) == 10
     });
@@ -192,6 +199,10 @@ fn a_certificate_is_set_beside_the_file_and_its_key_is_not_told() {
     let said = set("new.pem", &[]).stdout;
     assert_eq!(said, format!("{new}: set at web until the next reload\n"));
     eventually("it is answered with", is_known);
+    assert_eq!(
+        becket.status()["edits"]["temporary"],
+        serde_json::json!([format!("certificate of web: {new}")])
+    );
     let table = done(&place, &["certificates"]);
     assert!(table.contains("until the next reload"), "{table}");
     done(&place, &["certificates", "remove", "web", new]);
@@ -279,6 +290,10 @@ fn sessions_are_forgotten_keys_rotated_and_the_log_set() {
     assert_eq!(
         level(&["debug"]),
         "debug until the next reload; info in the file\n"
+    );
+    assert_eq!(
+        becket.status()["edits"]["temporary"],
+        serde_json::json!(["log level: debug"])
     );
     assert!(becket.reload());
     assert_eq!(level(&[]), "info, as in the file\n");

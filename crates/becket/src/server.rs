@@ -44,11 +44,11 @@ use crate::control::admin::{self, AdminSockets, Pages};
 use crate::control::api::ChangeRequest;
 use crate::control::commands::{Commands, NO_SUPERVISOR};
 use crate::control::ebb::Ebb;
-use crate::control::reload;
-use crate::control::reload::Reloading;
+use crate::control::reload::{self, Reloading};
 use crate::control::rotation::Rotation;
 use crate::control::snapshot::Reload;
 use crate::control::state::State;
+use crate::control::temporary::log_ended;
 use crate::descriptors;
 use crate::log::access_log::AccessThread;
 use crate::log::{Logging, Timestamp};
@@ -382,8 +382,8 @@ impl Control {
             Event::Refused
         };
         let running = self.reloading.is_running();
-        let answered = self.reloading.answered();
-        self.waiting.reloaded(answered, &errors, &temporary);
+        self.waiting
+            .reloaded(self.reloading.answered(), &errors, &temporary);
         self.state.set_reload(Reload { time, errors }, running);
         self.sockets = BoundSockets::default();
         self.commands.report(&event);
@@ -566,13 +566,6 @@ fn give_back(clock: Clock) {
     });
     if let Err(error) = began {
         tracing::debug!(%error, "memory not given back");
-    }
-}
-
-/// Logs the temporary changes that a reload, an upgrade or a drain ends.
-fn log_ended(changes: &[String]) {
-    for change in changes {
-        tracing::info!(change, "temporary change ended");
     }
 }
 

@@ -23,7 +23,7 @@ pub mod rotation;
 pub(crate) mod signals;
 pub(crate) mod snapshot;
 pub mod state;
-mod temporary;
+pub(crate) mod temporary;
 mod trials;
 mod visitors;
 mod web;

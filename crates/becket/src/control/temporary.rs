@@ -20,6 +20,13 @@ pub(super) fn temporary(
     changes
 }
 
+/// Logs the temporary changes that a reload, an upgrade or a drain ends.
+pub(crate) fn log_ended(changes: &[String]) {
+    for change in changes {
+        tracing::info!(change, "temporary change ended");
+    }
+}
+
 fn of_backend(backend: &RunningBackend) -> Vec<String> {
     let name = &backend.config.keys.name;
     let states = backend.state.servers();
