@@ -49,6 +49,7 @@ pub fn run(data: &[u8]) -> usize {
         multibuffer: None,
         tokens: Default::default(),
         trials: Default::default(),
+        running: None,
     };
     match prepare(&file, &world) {
         Ok(_) => 1,

@@ -44,7 +44,7 @@ use crate::control::admin::{self, AdminSockets, Pages};
 use crate::control::api::ChangeRequest;
 use crate::control::commands::{Commands, NO_SUPERVISOR};
 use crate::control::ebb::Ebb;
-use crate::control::reload::{self, Reloading};
+use crate::control::reload::{self, ReloadRequest, Reloading};
 use crate::control::rotation::Rotation;
 use crate::control::snapshot::Reload;
 use crate::control::state::State;
@@ -352,12 +352,15 @@ impl Control {
             return;
         }
         self.state.begin_reload();
-        let unix = self.state.shared().clock.now().unix;
-        let secrets = Arc::clone(self.rotation.secrets());
         self.sockets = given.sockets;
         let files = given.files.within(self.sandbox.reach());
-        let source = self.source.with(files);
-        self.reloading.begin(source, secrets, unix, given.asked);
+        self.reloading.begin(ReloadRequest {
+            source: self.source.with(files),
+            running: Arc::clone(self.edits.of_file()),
+            secrets: Arc::clone(self.rotation.secrets()),
+            unix: self.state.shared().clock.now().unix,
+            asked: given.asked,
+        });
     }
 
     fn finish_reload(&mut self, prepared: Result<Prepared, Vec<String>>) {
@@ -504,6 +507,7 @@ impl Control {
 
     /// Has everything use another configuration, and each worker its new sockets, if there are any.
     fn exchange(&mut self, config: Arc<Config>, adopted: &Adopted, added: Vec<Vec<Bound>>) {
+        self.ebb.replace(&self.state.config());
         self.state.set_config(config);
         // By the new limits, and before anybody has slots of servers that are new here.
         self.settle_limits();

@@ -147,6 +147,7 @@ pub(crate) fn config(folder: &Path, node: usize, addresses: [SocketAddr; 2]) -> 
         multibuffer: None,
         tokens: Default::default(),
         trials: Default::default(),
+        running: None,
     };
     match prepare(&file, &world) {
         Ok(prepared) => prepared.config,

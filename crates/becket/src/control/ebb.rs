@@ -1,36 +1,50 @@
-//! When memory is given back to the system: after many connections have gone.
+//! When memory is given back to the system: after many connections have ended, and after a configuration was replaced.
 //!
-//! The system's allocator keeps what was freed, in an arena per worker, for the next connections. After a crowd that is most of what
-//! the process holds, so it is told to let go when the crowd has left. Doing that locks one arena after the other for as long as its
+//! The system's allocator keeps what was freed, in an arena per worker, for the next connections. After a crowd, or a configuration with
+//! many certificates, that is most of what the process holds. Giving it back locks one arena after the other for as long as its
 //! pages take, so it is done rarely, on a thread made for it. Pure; see docs/decisions/0009-allocator.md for what it costs and brings.
 
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Watches how many connections there are.
+use crate::config::Config;
+
+/// Watches connections and configurations end.
 #[derive(Debug, Default)]
 pub(crate) struct Ebb {
     /// The most connections since memory was given back.
     peak: usize,
     /// How many there were at the last look.
     before: usize,
+    /// The configuration that was replaced last.
+    replaced: Option<Weak<Config>>,
     /// When memory was given back, by the monotonic clock.
     last: Option<Duration>,
 }
 
 impl Ebb {
-    /// Whether memory is to be given back now: half of the greatest number of connections is gone, no more are leaving, it is worth it,
-    /// and the last time is a minute ago.
+    /// Notes that a configuration was replaced. Workers may still use it.
+    pub(crate) fn replace(&mut self, old: &Arc<Config>) {
+        self.replaced = Some(Arc::downgrade(old));
+    }
+
+    /// Whether to give memory back now: a replaced configuration is freed, or half of the greatest number of connections, at least
+    /// [`WORTH_IT`], have ended and no more are ending. At most once in [`PAUSE`].
     pub(crate) fn has_come(&mut self, connections: usize, now: Duration) -> bool {
         self.peak = self.peak.max(connections);
         let leaving = connections < std::mem::replace(&mut self.before, connections);
         let gone = self.peak - connections;
+        let is_ebb = !leaving && gone >= WORTH_IT.max(connections);
+        let replaced = self.replaced.as_ref();
+        let is_freed = replaced.is_some_and(|old| old.strong_count() == 0);
         let recent = self
             .last
             .is_some_and(|last| now.saturating_sub(last) < PAUSE);
-        if leaving || recent || gone < WORTH_IT || gone < connections {
+        if recent || !(is_ebb || is_freed) {
             return false;
         }
         self.peak = connections;
+        self.replaced = self.replaced.take().filter(|_| !is_freed);
         self.last = Some(now);
         true
     }
@@ -44,6 +58,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::sample;
 
     const fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -68,6 +83,20 @@ mod tests {
         ebb.has_come(0, at(61));
         assert!(!ebb.has_come(0, at(61)));
         assert!(ebb.has_come(0, at(62)));
+    }
+
+    #[test]
+    fn it_comes_once_when_a_replaced_configuration_is_freed() {
+        let mut ebb = Ebb::default();
+        let old = Arc::new(sample::config());
+        ebb.replace(&old);
+        assert!(!ebb.has_come(0, at(1)));
+        drop(old);
+        assert!(ebb.has_come(0, at(1)));
+        ebb.replace(&Arc::new(sample::config()));
+        assert!(!ebb.has_come(0, at(60)));
+        assert!(ebb.has_come(0, at(61)));
+        assert!(!ebb.has_come(0, at(200)));
     }
 
     #[test]

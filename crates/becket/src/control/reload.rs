@@ -1,8 +1,9 @@
 //! Reload: prepare beside the running configuration, then commit or discard.
 //!
-//! Preparing reads every file, builds every TLS configuration once and binds every new address; names of
-//! servers and peers are looked up once it is committed, and those that are known keep their addresses; only when all of that worked are the workers told. A reload that fails has
-//! changed nothing, and says everything that is wrong.
+//! Preparing reads every file, takes from the running configuration what has not changed, builds every TLS configuration once and
+//! binds every new address. Workers get the new configuration only when all of that worked. Names of servers and peers are
+//! looked up after the commit; known names keep their addresses. A reload that fails changes nothing and reports everything
+//! that is wrong.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use crate::config::{Config, Listener};
+use crate::prepare::Prepared;
 use crate::prepare::source::Source;
-use crate::prepare::{Prepared, ServerNames};
 use crate::sessions::tickets::Secrets;
 use crate::sockets;
 use crate::tls::hello_router::HelloRouter;
@@ -27,8 +28,23 @@ use crate::tls::route_configs::Parts;
 #[derive(Debug, Default)]
 pub(crate) struct Reloading {
     running: Option<Running>,
-    again: Option<(Source, Arc<Secrets>, Duration, u64)>,
+    again: Option<ReloadRequest>,
     answered: u64,
+}
+
+/// A reload that is asked for.
+#[derive(Debug)]
+pub(crate) struct ReloadRequest {
+    /// Where the configuration comes from.
+    pub(crate) source: Source,
+    /// The running configuration, without edits.
+    pub(crate) running: Arc<Config>,
+    /// Ticket secrets.
+    pub(crate) secrets: Arc<Secrets>,
+    /// The wall clock.
+    pub(crate) unix: Duration,
+    /// Number of reloads asked for over the admin pages so far.
+    pub(crate) asked: u64,
 }
 
 /// One that is being prepared.
@@ -40,23 +56,16 @@ struct Running {
 }
 
 impl Reloading {
-    /// Starts to prepare on a thread of its own, or remembers to. `unix` is the wall clock; so many reloads were `asked` for
-    /// over the admin pages before.
-    pub(crate) fn begin(
-        &mut self,
-        source: Source,
-        secrets: Arc<Secrets>,
-        unix: Duration,
-        asked: u64,
-    ) {
+    /// Starts to prepare on a thread of its own. A reload that is asked for meanwhile is prepared next.
+    pub(crate) fn begin(&mut self, mut request: ReloadRequest) {
         if self.running.is_some() {
-            let before = self.again.take().map_or(0, |(.., asked)| asked);
-            self.again = Some((source, secrets, unix, asked.max(before)));
+            let before = self.again.take().map_or(0, |before| before.asked);
+            request.asked = request.asked.max(before);
+            self.again = Some(request);
             return;
         }
-        let now = UnixTime::since_unix_epoch(unix);
-        let prepare = move || prepare(&source, &secrets, now);
-        let task = tokio::task::spawn_blocking(prepare);
+        let asked = request.asked;
+        let task = tokio::task::spawn_blocking(move || prepare(&request));
         self.running = Some(Running { asked, task });
     }
 
@@ -86,28 +95,23 @@ impl Reloading {
         let joined = task.await;
         self.answered = self.answered.max(*asked);
         self.running = None;
-        if let Some((source, secrets, unix, asked)) = self.again.take() {
-            self.begin(source, secrets, unix, asked);
+        if let Some(request) = self.again.take() {
+            self.begin(request);
         }
         joined.unwrap_or_else(|error| Err(vec![error.to_string()]))
     }
 }
 
-/// Loads the configuration anew and proves that workers will be able to use it. Blocks.
-fn prepare(
-    source: &Source,
-    secrets: &Arc<Secrets>,
-    now: UnixTime,
-) -> Result<Prepared, Vec<String>> {
-    let prepared = source.load(now, ServerNames::Later).map_err(|rejected| {
-        rejected
-            .errors
-            .iter()
-            .map(Problem::to_string)
-            .collect::<Vec<_>>()
+/// Loads the configuration and proves that workers can use it. Blocks.
+fn prepare(request: &ReloadRequest) -> Result<Prepared, Vec<String>> {
+    let now = UnixTime::since_unix_epoch(request.unix);
+    let prepared = request.source.reload(&request.running, now);
+    let prepared = prepared.map_err(|rejected| {
+        let errors = rejected.errors.iter().map(Problem::to_string);
+        errors.collect::<Vec<_>>()
     })?;
     let config = &prepared.config;
-    build(config, &config.listeners, secrets).map_err(|problem| vec![problem])?;
+    build(config, &config.listeners, &request.secrets).map_err(|problem| vec![problem])?;
     Ok(prepared)
 }
 

@@ -187,7 +187,7 @@ impl KeySet {
     }
 
     /// Name of the policy for clients that get one of these chains; `None` means that of the route.
-    pub(crate) fn policy(&self) -> Option<&str> {
+    pub fn policy(&self) -> Option<&str> {
         self.policy.as_deref()
     }
 

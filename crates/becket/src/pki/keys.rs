@@ -41,16 +41,16 @@ pub(crate) struct Loaded {
     /// Which of its signatures the token makes, or crypto threads, where there are any.
     pub offload: Offload,
     /// From the certificate, in lower case; may be empty.
-    pub names: Vec<NamePattern>,
+    pub names: Arc<[NamePattern]>,
     /// The file of the chain.
-    pub file: PathBuf,
+    pub file: Arc<Path>,
     /// The key, where it is on a token.
     pub(crate) token: Option<TokenKey>,
     /// It is of a kept edit: it hides those of the file with its names.
     pub(crate) is_kept: bool,
     /// Of the files of chain and key, and of their paths.
     pub(crate) digest: [u8; 32],
-    /// Of the file of the OCSP response.
+    /// Of the file of the OCSP response that is sent.
     pub(crate) ocsp: Option<[u8; 32]>,
     /// Name of the policy for its clients, if it has one.
     pub(crate) policy: Option<Arc<str>>,
@@ -84,7 +84,7 @@ pub(crate) struct Loader {
     pub batches: bool,
     /// What finds keys on tokens.
     pub tokens: Search,
-    /// What files held before, by its digest: those that have not changed are not loaded once more.
+    /// Loaded chains by their digest, those of the running configuration included: they are not loaded again.
     pub known: HashMap<[u8; 32], Loaded>,
 }
 
@@ -266,8 +266,8 @@ impl Loader {
             offload,
             batch_key,
             key: Arc::new(CertifiedKey::new(chain, key)),
-            names: leaf.names,
-            file: file.to_owned(),
+            names: leaf.names.into(),
+            file: file.into(),
             token,
             is_kept: false,
             digest,
@@ -399,6 +399,13 @@ impl Loader {
                 | CertificateError::NotValidYetContext { .. },
             ) => None,
             error => Some(error),
+        }
+    }
+
+    /// Checks the dates of a chain that was not loaded again.
+    pub(crate) fn check_known(&self, path: &str, known: &Loaded, report: &mut Report) {
+        if let Some(facts) = facts_of(path, &known.file, &known.key.cert, report) {
+            self.check_dates(path, &known.file, &facts, report);
         }
     }
 

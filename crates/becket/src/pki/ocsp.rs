@@ -69,16 +69,6 @@ impl Loader {
                 return report.error(problem.accepted("a readable OCSP response, DER"));
             }
         };
-        let digest = digest(&[&response]);
-        if to.ocsp.replace(digest) == Some(digest) {
-            return;
-        }
-        if to.key.ocsp.is_some() {
-            to.key = Arc::new(CertifiedKey {
-                ocsp: None,
-                ..CertifiedKey::clone(&to.key)
-            });
-        }
         let Some(leaf) = to.key.cert.first() else {
             return;
         };
@@ -101,14 +91,32 @@ impl Loader {
                 until: Some(until), ..
             } if until <= now => "the OCSP response has expired",
             _ => {
-                to.key = Arc::new(CertifiedKey {
-                    ocsp: Some(response),
-                    ..CertifiedKey::clone(&to.key)
-                });
+                let digest = Some(digest(&[&response]));
+                if to.ocsp != digest {
+                    to.ocsp = digest;
+                    to.key = Arc::new(CertifiedKey {
+                        ocsp: Some(response),
+                        ..CertifiedKey::clone(&to.key)
+                    });
+                }
                 return;
             }
         };
+        to.unstaple();
         report.warn(shown(path, file, format!("{fault}, and is not sent")));
+    }
+}
+
+impl Loaded {
+    /// Removes the OCSP response.
+    pub(crate) fn unstaple(&mut self) {
+        self.ocsp = None;
+        if self.key.ocsp.is_some() {
+            self.key = Arc::new(CertifiedKey {
+                ocsp: None,
+                ..CertifiedKey::clone(&self.key)
+            });
+        }
     }
 }
 
@@ -289,8 +297,8 @@ mod tests {
             key: Arc::new(CertifiedKey::new(chain, key)),
             batch_key: None,
             offload: Offload::Never,
-            names: Vec::new(),
-            file: folder.path().join("a.pem"),
+            names: [].into(),
+            file: folder.path().join("a.pem").into(),
             token: None,
             digest: [0; 32],
             ocsp: None,
@@ -308,7 +316,6 @@ mod tests {
                 known: Default::default(),
             };
             let mut report = Report::default();
-            loaded.ocsp = None;
             loader.staple("ocsp", &file, &mut loaded, &mut report);
             assert!(report.errors.is_empty());
             let has = loaded.key.ocsp.is_some();

@@ -47,6 +47,7 @@ impl Draft<'_> {
             }
         }
         self.check_sources(&key!(path, backend.source), &backend.source);
+        let tls = self.onward(&key!(path, backend.tls), backend.tls.as_ref());
         Backend {
             keys: backend.clone(),
             docroot: self.docroot(&key!(path, backend.files), backend.files.as_ref()),
@@ -57,7 +58,7 @@ impl Draft<'_> {
                 .removed(&backend.name)
                 .map(|address| (Arc::clone(&address.text), Lasts::Removal))
                 .collect(),
-            tls: self.onward(&key!(path, backend.tls), backend.tls.as_ref()),
+            tls: tls.map(|made| self.running_tls(&made).unwrap_or(made)),
             queue_timeout: backend.queue_timeout.unwrap_or(self.file.timeouts.connect),
         }
     }

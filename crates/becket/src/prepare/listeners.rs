@@ -40,6 +40,13 @@ impl Draft<'_> {
         policies: &HashMap<String, Arc<Policy>>,
     ) -> Vec<Arc<Listener>> {
         let file = self.file;
+        let running = self.world.running.filter(|it| sign_alike(&it.file, file));
+        if let Some(running) = running {
+            let chains = running.listeners.iter().flat_map(|it| &it.credentials);
+            // A key on a token is found again: its PIN may be another one.
+            let known = chains.filter(|it| it.token.is_none());
+            self.loader.known = known.map(|it| (it.digest, it.clone())).collect();
+        }
         let sections = file.listener.iter().zip(file.listener_paths());
         sections
             .map(|(listener, path)| Arc::new(self.listener(&path, listener, policies)))
@@ -58,7 +65,14 @@ impl Draft<'_> {
         };
         let path_of_certificates = key!(path, listener.certificates);
         let default = listener.default_certificate;
-        let certificates = self.map(&path_of_certificates, &credentials, default);
+        let mut running = self.world.running.iter().flat_map(|it| &it.listeners);
+        let before = running.find(|it| {
+            it.keys.default_certificate == default && are_one(&it.credentials, &credentials)
+        });
+        let certificates = match before {
+            Some(before) => Arc::clone(&before.certificates),
+            None => Arc::new(self.map(&path_of_certificates, &credentials, default)),
+        };
         let ways = listener.ways().into_iter();
         let networks = |list: &[_]| -> Networks { list.iter().copied().collect() };
         Listener {
@@ -67,7 +81,7 @@ impl Draft<'_> {
             routes: ways
                 .map(|way| self.route(path, listener, way, &certificates, policies))
                 .collect(),
-            certificates: Arc::new(certificates),
+            certificates,
             set: set(&credentials),
             credentials,
             allow: (!listener.allow.is_empty()).then(|| networks(&listener.allow)),
@@ -106,8 +120,11 @@ impl Draft<'_> {
             let path = format!("{EDITS}.certificate[{index}]");
             let chain = self.world.base.join(&edit.chain);
             let kept = self.or_before(&chain, |draft| draft.pair(&path, &pair));
-            loaded.extend(kept.into_iter().map(|one| self.signing(one, true)));
+            let kept = kept.into_iter();
+            loaded.extend(kept.map(|one| self.signing(&path, one, true)));
         }
+        let known = loaded.iter().map(|it| (it.digest, it.clone()));
+        self.loader.known.extend(known);
         loaded
     }
 
@@ -140,12 +157,14 @@ impl Draft<'_> {
             }
         }
         let each = loaded.into_iter();
-        each.map(|one| self.signing(one, false)).collect()
+        each.map(|one| self.signing(path, one, false)).collect()
     }
 
-    fn signing(&self, mut loaded: Loaded, is_kept: bool) -> Loaded {
+    fn signing(&mut self, path: &str, mut loaded: Loaded, is_kept: bool) -> Loaded {
         if !self.loader.known.contains_key(&loaded.digest) {
             loaded.key = signing_key(&loaded, self.file);
+        } else if self.kept_out.is_none() {
+            self.loader.check_known(path, &loaded, &mut self.report);
         }
         loaded.is_kept = is_kept;
         loaded
@@ -164,6 +183,8 @@ impl Draft<'_> {
             let (path, file) = (key!(path, pair.ocsp), self.world.base.join(file));
             self.loader
                 .staple(&path, &file, &mut loaded, &mut self.report);
+        } else {
+            loaded.unstaple();
         }
         loaded.policy = pair.policy.as_deref().map(Arc::from);
         Some(loaded)
@@ -189,7 +210,13 @@ impl Draft<'_> {
             Certificate::Path(text) => {
                 let place = self.world.base.join(text);
                 match self.lineage(&place) {
-                    Some((chain, key)) => self.loader.pair(path, &chain, &key, &mut self.report),
+                    Some((chain, key)) => {
+                        let mut loaded = self.loader.pair(path, &chain, &key, &mut self.report)?;
+                        // A pair of the same files may have them.
+                        loaded.unstaple();
+                        loaded.policy = None;
+                        Some(loaded)
+                    }
                     None => self.loader.bundle(path, &place, &mut self.report),
                 }
             }
@@ -272,7 +299,7 @@ impl Draft<'_> {
                 );
                 self.report.warn(shown(path, &one.file, fault));
             }
-            for name in &one.names {
+            for name in one.names.iter() {
                 let hidden = map.insert(name.clone(), one.key.clone(), one.offload);
                 map.set_policy(name, one.policy.as_ref());
                 let Some(hidden) = hidden else {
@@ -348,6 +375,25 @@ pub(super) fn set(credentials: &[Loaded]) -> Vec<(Arc<CertifiedKey>, Lasts)> {
     let kept = credentials.iter().filter(|one| one.is_kept);
     kept.map(|one| (Arc::clone(&one.key), Lasts::Removal))
         .collect()
+}
+
+/// Whether two lists share every chain and key, for the same clients.
+fn are_one(one: &[Loaded], other: &[Loaded]) -> bool {
+    let mut pairs = one.iter().zip(other);
+    let is_one = |(a, b): (&Loaded, &Loaded)| {
+        Arc::ptr_eq(&a.key, &b.key) && (&a.policy, a.is_kept) == (&b.policy, b.is_kept)
+    };
+    one.len() == other.len() && pairs.all(is_one)
+}
+
+/// Whether a [`signing_key`] of one configuration is one of the other.
+fn sign_alike(one: &File, other: &File) -> bool {
+    let [one, other] = [one, other].map(|file| {
+        let process = &file.process;
+        let limits = file.admission.limits_handshakes();
+        (process.rsa_batch, process.has_crypto_threads(), limits)
+    });
+    one == other
 }
 
 /// A chain whose key signs where the configuration wants it, for what it says that this costs.

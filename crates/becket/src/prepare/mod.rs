@@ -76,6 +76,8 @@ pub struct World<'a> {
     pub tokens: Tokens,
     /// Trials of policies that run.
     pub trials: Trials,
+    /// The running configuration: chains, policies and CAs that have not changed are taken from it.
+    pub running: Option<&'a Config>,
 }
 
 impl<'a> World<'a> {
@@ -92,6 +94,7 @@ impl<'a> World<'a> {
             multibuffer: Multibuffer::detect(),
             tokens: Tokens::default(),
             trials: Trials::default(),
+            running: None,
         }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use becket_config::choices::{KernelTls, Verify};
 use becket_config::error::Problem;
+use becket_config::file::File;
 use becket_config::key;
 use becket_config::policy::ServerTls;
 use rustls::client::VerifierBuilderError;
@@ -63,6 +64,16 @@ impl Draft<'_> {
             most_chain: self.file.limits,
             contents,
         })
+    }
+
+    /// The same TLS towards servers in the running configuration, made of files with the same contents.
+    pub(super) fn running_tls(&self, made: &Onward) -> Option<Onward> {
+        let running = self.world.running?;
+        let mut all = running.backends.iter().filter_map(|it| it.tls.as_ref());
+        let same = all.find(|it| (&it.keys, it.contents) == (&made.keys, made.contents));
+        let settings = |file: &File| (file.limits, file.process.key_log);
+        same.filter(|_| settings(&running.file) == settings(self.file))
+            .cloned()
     }
 
     fn verifier(

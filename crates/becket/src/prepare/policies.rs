@@ -29,10 +29,21 @@ impl Draft<'_> {
         let file = self.file;
         let mut policies = HashMap::new();
         for (policy, path) in file.policy.iter().zip(file.policy_paths()) {
-            let made = Arc::new(self.policy(&path, policy.clone()));
+            let made = self.policy(&path, policy.clone());
+            let made = self.running_policy(&made).unwrap_or_else(|| Arc::new(made));
             policies.entry(policy.name.to_string()).or_insert(made);
         }
         policies
+    }
+
+    /// The same policy of the running configuration, made of files with the same contents.
+    fn running_policy(&self, made: &Policy) -> Option<Arc<Policy>> {
+        let running = self.world.running?;
+        let routes = running.listeners.iter().flat_map(|it| &it.routes);
+        let mut policies = routes.filter_map(|route| route.policy.as_ref());
+        let is_same = |it: &&Arc<Policy>| (&it.keys, it.contents) == (&made.keys, made.contents);
+        let same = policies.find(is_same).cloned();
+        same.filter(|_| running.file.limits == self.file.limits)
     }
 
     /// One policy; `path` is where it is, or the listener it is made for.

@@ -71,7 +71,7 @@ impl Draft<'_> {
             return loaded.into_iter().collect();
         }
         let known = self.loader.known.values();
-        let is_of = |known: &&Loaded| known.file == place || known.file.parent() == Some(place);
+        let is_of = |known: &&Loaded| *known.file == *place || known.file.parent() == Some(place);
         let mut before: Vec<Loaded> = known.filter(is_of).cloned().collect();
         before.sort_by(|a, b| a.file.cmp(&b.file));
         before

@@ -186,12 +186,7 @@ impl Source {
     /// Looks at the files of a configuration that runs. Blocks.
     pub(crate) fn renew(&self, running: &Config, now: UnixTime) -> Renewal {
         let folder = self.folder();
-        let world = World {
-            tokens: self.tokens.clone(),
-            trials: self.trials.clone(),
-            ..World::system(&folder, now, ServerNames::Later, self.files.clone())
-        };
-        renew(running, &world)
+        renew(running, &self.world(&folder, now, ServerNames::Later))
     }
 
     /// The files of a configuration that this process opens by its own rights, and that may change.
@@ -213,15 +208,33 @@ impl Source {
     /// # Errors
     /// All that is wrong; nothing was changed.
     pub fn load(&self, now: UnixTime, names: ServerNames) -> Result<Prepared, Rejected> {
-        let folder = self.folder();
-        let world = World {
+        self.load_in(&self.world(&self.folder(), now, names))
+    }
+
+    /// The same for a reload: takes from the running configuration what has not changed.
+    ///
+    /// # Errors
+    /// All that is wrong; nothing was changed.
+    pub(crate) fn reload(&self, running: &Config, now: UnixTime) -> Result<Prepared, Rejected> {
+        let running = Some(running);
+        self.load_in(&World {
+            running,
+            ..self.world(&self.folder(), now, ServerNames::Later)
+        })
+    }
+
+    fn world<'a>(&self, folder: &'a Path, now: UnixTime, names: ServerNames) -> World<'a> {
+        World {
             tokens: self.tokens.clone(),
             trials: self.trials.clone(),
-            ..World::system(&folder, now, names, self.files.clone())
-        };
+            ..World::system(folder, now, names, self.files.clone())
+        }
+    }
+
+    fn load_in(&self, world: &World<'_>) -> Result<Prepared, Rejected> {
         let prepared = match (&self.asked, self.translation()?) {
-            (Asked::Flags(flags), _) => self.load_ours(flags, &world),
-            (_, translation) => load_foreign(&translation.unwrap_or_default(), &world),
+            (Asked::Flags(flags), _) => self.load_ours(flags, world),
+            (_, translation) => load_foreign(&translation.unwrap_or_default(), world),
         };
         prepared.map_err(|rejected| Rejected {
             origin: self.origin(),

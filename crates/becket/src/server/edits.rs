@@ -113,7 +113,7 @@ impl Edits {
             let is_it = set.is_some_and(|set| set.names.iter().any(|one| one.to_string() == name));
             names.extend(
                 set.into_iter()
-                    .flat_map(|set| &set.names)
+                    .flat_map(|set| set.names.iter())
                     .map(ToString::to_string),
             );
             !is_it

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use becket::config::Config;
 use becket::prepare::{Prepared, ServerNames, World, prepare_text};
 use becket::resolver::Resolver;
 use becket_config::error::{Problem, Rejected};
@@ -58,6 +59,25 @@ impl Folder {
     }
 
     pub(crate) fn prepare_at(&self, text: &str, now: u64) -> Result<Prepared, Rejected> {
+        self.prepare_next(None, text, now)
+    }
+
+    /// Prepares a configuration that replaces `running`.
+    pub(crate) fn reload(
+        &self,
+        running: &Config,
+        text: &str,
+        now: u64,
+    ) -> Result<Prepared, Rejected> {
+        self.prepare_next(Some(running), text, now)
+    }
+
+    fn prepare_next(
+        &self,
+        running: Option<&Config>,
+        text: &str,
+        now: u64,
+    ) -> Result<Prepared, Rejected> {
         let world = World {
             base: self.path(),
             now: UnixTime::since_unix_epoch(Duration::from_secs(now)),
@@ -69,6 +89,7 @@ impl Folder {
             multibuffer: None,
             tokens: Default::default(),
             trials: Default::default(),
+            running,
         };
         let prepared = prepare_text(text, &toml::Table::new(), &world);
         // Where a text ends up in a file is of no interest to most tests.

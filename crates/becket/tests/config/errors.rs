@@ -242,6 +242,7 @@ fn a_start_and_a_reload_ask_only_for_names_that_are_needed_to_listen() {
         multibuffer: None,
         tokens: Default::default(),
         trials: Default::default(),
+        running: None,
     };
     let prepared = prepare(&File::parse(&text).unwrap(), &world).unwrap();
     assert_eq!(lines(&prepared.warnings), [""; 0]);

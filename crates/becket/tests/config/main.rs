@@ -12,6 +12,7 @@ mod docs;
 mod errors;
 mod health;
 mod onward;
+mod reloads;
 mod revocation;
 mod servers;
 mod stud;

@@ -94,6 +94,7 @@ impl House {
             multibuffer: Some(Multibuffer::portable()),
             tokens: Default::default(),
             trials: Default::default(),
+            running: None,
         };
         let config = prepare(&file, &world).unwrap_or_else(|rejected| panic!("{rejected:?}"));
         let config = config.config;
