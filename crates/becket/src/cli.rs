@@ -335,9 +335,9 @@ Examples:
   becket upgrade --config /etc/becket/becket.toml
   becket upgrade --admin 127.0.0.1:9443
 
-Run it when another program lies where becket was started from. It sends SIGUSR2 to the main process, as
-becket reload sends SIGHUP. There must be a parent process: root with process.user has one, and
-process.parent = true keeps one elsewhere. A program that does not come to serve changes nothing.
+Run it when another version is installed at the path from which becket was started. It sends SIGUSR2 to
+the main process, as becket reload sends SIGHUP. Connections of the old process finish there. A program
+that does not come to serve changes nothing.
 
 Exit codes: 0 upgraded, 1 not upgraded, for the reasons printed, 2 wrong arguments.";
 
