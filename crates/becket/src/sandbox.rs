@@ -1,7 +1,7 @@
 //! The sandbox: which files the process that serves may open, and which system calls it may make, from its start on.
 //!
 //! Landlock ([`becket_sys::file_reach`]) leaves it the folders of the files that it has opened itself, of its logs, and what names of
-//! hosts and users are looked up in; what a parent hands over needs no folder. seccomp ([`becket_sys::call_filter`]) leaves
+//! hosts and users are looked up in; files that a supervisor opens need no folder. seccomp ([`becket_sys::call_filter`]) leaves
 //! the calls of a server that runs. Both end with the process: a reload that names a file outside is refused ([`Reach`]).
 //! What is refused is counted, and said once for each call.
 //!

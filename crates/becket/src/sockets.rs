@@ -3,8 +3,8 @@
 //! Every worker gets a socket of its own for every address (`SO_REUSEPORT`). Such a socket could
 //! also be bound beside another process that did the same, becket or not, and would then take
 //! half of its clients: so each address is probed once without the option. A socket that the
-//! service manager passed is used as it is, shared by all workers. Where a parent hands over more sockets of an address than
-//! there are workers, some have several: none is closed, since that would reset who waits in its queue.
+//! service manager passed is used as it is, shared by all workers. A supervisor may pass more sockets of an address than
+//! there are workers: some workers then have several, since closing one would reset the clients in its queue.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

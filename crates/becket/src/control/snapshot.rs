@@ -46,7 +46,7 @@ pub(crate) struct Snapshot {
     pub now: Timestamp,
     /// The main process: the one to signal.
     pub(crate) pid: u32,
-    /// Processes that served before under the same parent, and died.
+    /// Serving processes of this supervisor that died.
     pub(crate) restarts: u64,
     /// When the process started.
     pub started: Timestamp,
@@ -78,7 +78,7 @@ pub(crate) struct Snapshot {
     pub(crate) reloads: Reloads,
     /// The last upgrade that was refused; `null` before the first.
     pub(crate) upgrade: Option<Reload>,
-    /// How many upgrades there were under this parent, and how many this process refused.
+    /// How many upgrades there were under this supervisor, and how many this process refused.
     pub(crate) upgrades: Reloads,
     /// Files of certificates that change.
     pub(crate) watch: WatchStatus,

@@ -39,7 +39,7 @@ pub struct State {
     current: Mutex<Current>,
 }
 
-/// The process to signal: a parent, or the one that serves.
+/// The process to signal: the supervisor, or the serving process where there is none.
 #[derive(Clone, Copy, Debug)]
 pub struct MainProcess {
     /// Its number.

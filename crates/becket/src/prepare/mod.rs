@@ -341,7 +341,7 @@ impl Draft<'_> {
     fn check_identity(&mut self) {
         let process = &self.file.process;
         if self.world.files.is_confined() {
-            // It is this user already, by the numbers that the parent found.
+            // It is this user already, by the numbers that the supervisor found.
             return;
         }
         let Some(user) = &process.user else { return };
@@ -500,7 +500,7 @@ impl Draft<'_> {
 /// The reason why this process cannot serve as the configured user, if there is one: only root can change the user.
 pub(crate) fn refused_user(config: &Config, is_confined: bool) -> Option<Problem> {
     let process = &config.file.process;
-    // The parent has looked the user up. In a chroot there is no database of users.
+    // The supervisor has looked the user up. In a chroot there is no database of users.
     let user = process.user.as_ref().filter(|_| !is_confined)?;
     let root = "a start as root";
     if process.chroot.is_some() {

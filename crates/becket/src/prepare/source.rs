@@ -198,7 +198,7 @@ impl Source {
         paths
     }
 
-    /// Files that the parent opened, and this process may not.
+    /// Files that the supervisor opened, and this process may not.
     pub(crate) fn read_by_root(&self) -> Vec<PathBuf> {
         self.files.closed()
     }

@@ -22,7 +22,7 @@ pub struct Given {
     pub files: Files,
     /// What is bound for it.
     pub sockets: BoundSockets,
-    /// The unix socket for the admin pages, where the parent made it.
+    /// The unix socket for the admin pages, where the supervisor made it.
     pub admin_socket: Option<io::Result<OwnedFd>>,
     /// Logs that root would make, where there is only a check.
     pub logs: Vec<PathBuf>,

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_answers_an_upgrade_and_nothing_else() {
+    fn an_upgrade_alone_is_answered_by_the_new_process() {
         let mut waiting = Waiting::default();
         let mut asked = [Request::Reload, Request::Upgrade, Request::Drain]
             .map(|request| ask(&mut waiting, request));

@@ -1,9 +1,9 @@
 //! Files that change are looked at by themselves: when, and by whom.
 //!
 //! A [`Watch`] is told by inotify of changes on the ways to files ([`places`]), waits until they settle ([`settling`]), and says
-//! so. What to do then is its owner's business: control renews what it has of the files, a parent hands them over
-//! once more. It has no thread: it asks what has changed four times a second, and reads a bounded number of changes
-//! at a time. That is a system call each, beside the ten turns a second that either owner has anyway, and somebody who writes all day
+//! so. What to do then is its owner's business: control renews what it has of the files, a supervisor lists them
+//! again. It has no thread: it asks what has changed four times a second, and reads a bounded number of changes
+//! at a time. That is a system call each, in addition to the ten turns a second that either owner has anyway, and somebody who writes all day
 //! costs no more.
 
 mod places;
