@@ -359,6 +359,43 @@ mod tests {
         assert!(file.edits.server("app", "b:1").is_some());
     }
 
+    /// Every combination of edits of four servers, two of which are in the file, against a list of names.
+    #[test]
+    fn servers_are_those_of_a_list() {
+        let text =
+            "[[backend]]\nname = 'app'\nserver = [{ address = 's:1' }, { address = 's:2' }]\n";
+        let actions = ["", "add", "remove", "change"];
+        for code in 0..actions.len().pow(4) {
+            let chosen = [0, 1, 2, 3].map(|at| actions[code / 4_usize.pow(at) % 4]);
+            let named = || (1..=4).map(|number| format!("s:{number}")).zip(chosen);
+            let with = |action| named().filter(move |(_, it)| *it == action).map(|it| it.0);
+            let edit = |(name, action): (String, &str)| {
+                format!("[[server]]\nbackend = 'app'\naddress = '{name}'\naction = '{action}'\n")
+            };
+            let mut file = File::parse(text).unwrap();
+            let written = named().filter(|(_, action)| !action.is_empty());
+            file.edits = edits(&written.map(edit).collect::<String>());
+            let warnings = file.apply_edits().len();
+            let (mut model, mut unused) = (vec!["s:1".to_owned(), "s:2".to_owned()], 0);
+            for name in with("add") {
+                model.retain(|one| *one != name);
+                model.push(name);
+            }
+            for name in with("remove") {
+                match model.len() > 1 && model.contains(&name) {
+                    true => model.retain(|one| *one != name),
+                    false => unused += 1,
+                }
+            }
+            unused += with("change").filter(|name| !model.contains(name)).count();
+            assert_eq!(
+                (servers(&file, 0), warnings),
+                (model.iter().map(String::as_str).collect(), unused),
+                "{chosen:?}"
+            );
+        }
+    }
+
     #[test]
     fn an_edit_without_a_place_is_a_warning_and_changes_nothing() {
         let (changed, warnings) = applied(
