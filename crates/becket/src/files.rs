@@ -293,7 +293,7 @@ pub fn reason(error: &io::Error) -> String {
     }
 }
 
-/// Of a file of a configuration of another program.
+/// Maximum bytes of a configuration file of another program.
 pub(crate) const LARGEST: u64 = 16 * 1024 * 1024;
 /// Of links and folders on the way to a file.
 const MOST_STEPS: usize = 100;

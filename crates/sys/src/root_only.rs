@@ -91,7 +91,7 @@ pub fn open_log(path: &Path, identity: &Identity) -> io::Result<Option<File>> {
     Ok(is_own.then(|| file.into()))
 }
 
-/// Whether [`give`] would make the file or give away one of root's, or has given it to this user before.
+/// Returns whether [`give`] would make the file or give away one of root's, or has given it to this user before.
 ///
 /// # Errors
 /// What the system says.

@@ -138,7 +138,7 @@ pub(crate) struct RunAs {
     pub(crate) groups: Vec<u32>,
     /// The folder that is to be its file system.
     pub(crate) chroot: Option<PathBuf>,
-    /// Logs. Those that the user cannot reach later are opened before.
+    /// Logs. A log that the user cannot reach is opened before the change of user.
     pub(crate) logs: Vec<PathBuf>,
 }
 

@@ -180,7 +180,7 @@ impl Backend {
         match tls.verify {
             Verify::None => {
                 refuse_given(&[name, ca, crl], "nothing is verified");
-                let fault = "whoever answers at the servers' addresses is taken for the server";
+                let fault = "a server is accepted whatever certificate it shows";
                 report.remark(key!(path, tls.verify), fault);
             }
             Verify::Chain => {
