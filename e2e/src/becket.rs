@@ -123,14 +123,14 @@ impl Becket {
         self.child.id()
     }
 
-    /// The process that serves, a child of the supervisor. An upgrade's new process is the last one.
+    /// The process that serves, a child of the supervisor. An upgrade's new process is the last one. Agents of tokens are not counted.
     ///
     /// # Panics
     /// When there is none.
     #[track_caller]
     pub fn child(&self) -> u32 {
         until("the supervisor has a child", || {
-            children(self.pid()).first().copied()
+            serving_children(self.pid()).first().copied()
         })
     }
 
@@ -283,7 +283,8 @@ impl Becket {
     }
 
     fn open_files(&self) -> Vec<String> {
-        let serving = children(self.pid()).first().copied().unwrap_or(self.pid());
+        let serving = serving_children(self.pid());
+        let serving = serving.first().copied().unwrap_or(self.pid());
         let open = fs::read_dir(format!("/proc/{serving}/fd"));
         let links = open.into_iter().flatten().flatten();
         links
@@ -345,6 +346,14 @@ fn is_alive(pid: u32) -> bool {
 }
 
 /// The processes that this one's main thread has started.
+/// Children that are no agents of tokens.
+fn serving_children(pid: u32) -> Vec<u32> {
+    let name = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm"));
+    let mut children = children(pid);
+    children.retain(|pid| name(pid).is_ok_and(|name| name != "becket-token\n"));
+    children
+}
+
 fn children(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = children.unwrap_or_default();

@@ -1,26 +1,22 @@
-//! What the terminator and the process of a token say to each other: whatever a packet is, it is read as it would be written, or not
-//! at all. Either side may be in another's hands.
+//! What the serving process and the agent of a token send to each other: a packet is one whole message or none. Either side may be
+//! under foreign control.
 
-use becket_proto::token::{Answer, LONGEST, Request};
+use becket::signing::token::wire::{LONGEST, TokenAnswer, TokenRequest, read, write};
 
 /// Reads one packet as either side would. Returns how many messages it is.
 ///
 /// # Panics
-/// When a message is not written as it was read, or is longer than may be.
+/// When a packet is a message that is longer than may be, or that is another one after it was written and read again.
 pub fn run(packet: &[u8]) -> usize {
-    let request = Request::read(packet);
-    if let Some((number, request)) = &request {
-        assert!(packet.len() <= LONGEST);
-        assert_eq!(request.write(*number), packet, "{request:?}");
+    let request = read::<TokenRequest>(packet);
+    if let Some(request) = &request {
+        assert_eq!(read(&write(request)).as_ref(), Some(request));
     }
-    let answer = Answer::read(packet);
-    if let Some((number, answer)) = &answer {
-        assert!(packet.len() <= LONGEST);
-        assert_eq!(answer.write(*number), packet, "{answer:?}");
-        if let Answer::Failed(why) | Answer::Refused(why) = answer {
-            // It goes to a log.
-            assert!(why.len() <= 300);
-        }
+    let answer = read::<TokenAnswer>(packet);
+    if let Some(answer) = &answer {
+        assert_eq!(read(&write(answer)).as_ref(), Some(answer));
     }
-    usize::from(request.is_some()) + usize::from(answer.is_some())
+    let read = usize::from(request.is_some()) + usize::from(answer.is_some());
+    assert!(read == 0 || packet.len() <= LONGEST);
+    read
 }

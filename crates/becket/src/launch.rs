@@ -17,7 +17,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use becket_config::choices::SandboxMode;
 use becket_config::error::{Problem, Rejected};
 use becket_proto::session_table::{self, SessionTable};
 use becket_sys::clock::{Clock, Now};
@@ -57,6 +56,7 @@ use crate::server::upgrade::Handover;
 use crate::server::{Control, Terminator, tell_of_kernel_tls};
 use crate::shared::Shared;
 use crate::signing::queue::SigningQueue;
+use crate::signing::token::Tokens;
 use crate::sockets;
 use crate::worker::workers::{Common, Workers};
 use becket_cluster::Bound;
@@ -125,20 +125,20 @@ fn launch_parts(
     let now = clock.now();
     let (runtime, signals) = runtime().map_err(|error| system("control loop", error))?;
     let (unix, files) = (UnixTime::since_unix_epoch(now.unix), given.files);
-    let loaded = source.with(files.clone()).load(unix, ServerNames::Later);
+    let tokens = Tokens::adopt(given.tokens, &Tokens::default());
+    let loading = source.with(files.clone(), tokens);
+    let loaded = loading.load(unix, ServerNames::Later);
     let prepared = loaded.map_err(StartError::Rejected)?;
     let config = Arc::new(prepared.config);
     let logging = log::install(&config.log, &files)?;
     tell_warnings(&prepared.warnings);
     let count = worker_count(&config.file.process);
     let (memory, sandbox) = confine(&source, &config, &files, count)?;
-
     let given = (given.sockets, given.admin_socket);
     let sockets = bind(&config, count, given).map_err(|e| rejected(&source, e))?;
     let access = open_access(&config, &files)?;
     logging.start()?;
-    let shared = shared(&config, &source, clock, count);
-    let shared = counting_lines(shared, &logging, access.as_ref());
+    let shared = counting_lines(shared(&config, clock, count), &logging, access.as_ref());
     let rotation = rotation(&config, prepared.ratchets, now)?;
     let cluster = cluster::membership(sockets.peers, &config, &shared)?;
     let stud = cluster::reception(sockets.stud, &config, &shared);
@@ -183,7 +183,8 @@ fn launch_parts(
     Ok(Terminator { runtime, control })
 }
 
-/// Checks who this process is, sets its limits and confines it, before it binds and has threads. What it goes on to read is opened before.
+/// Checks who this process is, sets its limits and confines it, before it binds and has threads. Files that it still reads are opened before.
+/// Threads of tokens are the first ones inside of the sandbox.
 fn confine(
     source: &Source,
     config: &Config,
@@ -192,12 +193,11 @@ fn confine(
 ) -> Result<(MemoryWatch, Sandbox), StartError> {
     check_user(source, config, files.is_confined())?;
     limit_process(config, workers)?;
-    let process = &config.file.process;
-    if process.chroot.is_some() || process.sandbox == SandboxMode::On {
-        source.tokens().seal();
-    }
     let memory = MemoryWatch::open(config.file.limits.memory);
-    Ok((memory, Sandbox::enter(config, files, &source.folder())))
+    let sandbox = Sandbox::enter(config, files, &source.folder());
+    let served = config.tokens.serve();
+    served.map_err(|error| system("threads of tokens", error))?;
+    Ok((memory, sandbox))
 }
 
 fn open_access(config: &Config, files: &Files) -> Result<Option<AccessWriter>, StartError> {
@@ -338,12 +338,11 @@ fn counting_lines(mut shared: Shared, log: &Logging, access: Option<&AccessWrite
     Arc::new(shared)
 }
 
-fn shared(config: &Config, source: &Source, clock: Clock, workers: usize) -> Shared {
+fn shared(config: &Config, clock: Clock, workers: usize) -> Shared {
     let (table, early) = (session_table(config), session_table(config));
     let mut shared = Shared::new(workers, clock, table, early);
     let threads = crypto_thread_count(&config.file.process, workers);
     shared.signatures = Arc::new(SigningQueue::new(threads, config.batches));
-    shared.tokens = source.tokens().clone();
     shared
 }
 

@@ -29,7 +29,7 @@ use becket::process::given::Given;
 use becket::process::{Request, Role, Task, enter};
 use becket::secret;
 use becket::secret::command::{NotMade, SecretFlags};
-use becket::signing::token::{agent, starter};
+use becket::signing::token::{Tokens, agent};
 use becket::top::{self, NotShown};
 use becket_proto::ticket::UnixSeconds;
 use clap::Parser;
@@ -37,10 +37,7 @@ use rustls_pki_types::UnixTime;
 
 fn main() -> ExitCode {
     if agent::is_agent() {
-        return agent::run();
-    }
-    if starter::is_starter() {
-        return starter::run();
+        agent::run();
     }
     if let Some(call) = Call::of(std::env::args_os()) {
         return call.run().unwrap_or_else(|error| {
@@ -90,11 +87,12 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
         json,
     } = asked;
     let source = Source::new(flags).context("the current folder")?;
-    let given = match enter(&source, Task::Check).context("starting")? {
+    let mut given = match enter(&source, Task::Check).context("starting")? {
         Role::Ended(code) => return Ok(code),
         Role::Serves(given, _) => given,
     };
-    let source = source.with(given.files.clone());
+    let tokens = Tokens::adopt(std::mem::take(&mut given.tokens), &Tokens::default());
+    let source = source.with(given.files.clone(), tokens);
     let findings = check(&source, &given, UnixTime::now(), connect);
     let code = ExitCode::from(findings.exit_code(strict));
     if json {

@@ -61,6 +61,7 @@ use crate::process::protocol::{Command, Event, Listing};
 use crate::resolver::Resolver;
 use crate::sandbox::Sandbox;
 use crate::secret::ratchet::Ratchet;
+use crate::signing::token::Tokens;
 use crate::sockets::{self, Bound};
 use crate::worker::workers::{WorkerEnded, Workers};
 use becket_cluster::Membership;
@@ -235,6 +236,11 @@ impl Control {
     fn obey(&mut self, (command, fds): Received, draining: bool) {
         match command {
             Command::Reopen => self.reopen(),
+            Command::Token(index) => {
+                let tokens = &self.state.config().tokens;
+                let socket = fds.into_iter().next();
+                socket.into_iter().for_each(|it| tokens.replace(index, it));
+            }
             Command::Reload(None) => self.begin_reload(Given::default(), draining),
             Command::Reload(Some(listing)) => match self.given(listing, fds) {
                 Ok(given) => self.begin_reload(given, draining),
@@ -308,6 +314,9 @@ impl Control {
         if self.ebb.has_come(connections, now.mono) {
             give_back(self.state.shared().clock);
         }
+        for index in self.state.config().tokens.lost() {
+            self.commands.report(&Event::Token(index));
+        }
         self.commands.report(&Event::Alive);
     }
 
@@ -354,8 +363,9 @@ impl Control {
         self.state.begin_reload();
         self.sockets = given.sockets;
         let files = given.files.within(self.sandbox.reach());
+        let tokens = Tokens::adopt(given.tokens, &self.state.config().tokens);
         self.reloading.begin(ReloadRequest {
-            source: self.source.with(files),
+            source: self.source.with(files, tokens),
             running: Arc::clone(self.edits.of_file()),
             secrets: Arc::clone(self.rotation.secrets()),
             unix: self.state.shared().clock.now().unix,
@@ -408,6 +418,8 @@ impl Control {
         let threads = self.workers.prepare_for(&config);
         threads.map_err(|error| vec![format!("process.crypto-threads: {error}")])?;
         let membership = self.next_membership(&old, &config)?;
+        let served = config.tokens.serve();
+        served.map_err(|error| vec![format!("threads of tokens: {error}")])?;
         for warning in &prepared.warnings {
             tracing::warn!("{warning}");
         }

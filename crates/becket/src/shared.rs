@@ -14,7 +14,6 @@ use crate::docroot::readers::Readers;
 use crate::memory::MemoryStanding;
 use crate::metrics::Counters;
 use crate::signing::queue::SigningQueue;
-use crate::signing::token::Tokens;
 
 /// Everything that more than one thread touches. Nothing else is shared, beside the mailboxes,
 /// the bounded channels of the access log, and in a cluster the bounded outboxes of new sessions;
@@ -42,8 +41,6 @@ pub struct Shared {
     pub(crate) signatures: Arc<SigningQueue>,
     /// Threads that wait for disks where files are served: its lock is held to push or to pop what they are to do.
     pub(crate) readers: Arc<Readers>,
-    /// Tokens that have keys of certificates: workers ask them, and their threads answer.
-    pub(crate) tokens: Tokens,
     /// Lines of the log that were dropped.
     pub(crate) log_lines_dropped: Arc<AtomicU64>,
     /// Lines that the syslog daemon did not take.
@@ -75,7 +72,6 @@ impl Shared {
             admission: Arc::new(SharedAdmission::new(workers)),
             signatures: Arc::new(SigningQueue::new(0, None)),
             readers: Arc::default(),
-            tokens: Tokens::default(),
             log_lines_dropped: Arc::default(),
             syslog_lines_dropped: Arc::default(),
             access_lines_dropped: Arc::default(),

@@ -26,6 +26,9 @@ mod script;
 #[path = "../../../fuzz/src/ticket.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod ticket;
+#[path = "../../../fuzz/src/token.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod token;
 
 use std::alloc::System;
 use std::panic::catch_unwind;
@@ -149,6 +152,22 @@ fn an_ocsp_response_survives_mutation() {
         let result = catch_unwind(|| ocsp::run(&input));
         result.unwrap_or_else(|_| panic!("failed on {}", input.escape_ascii()));
     }
+}
+
+#[test]
+fn messages_of_tokens_survive_mutation() {
+    let packets = [
+        r#"{"number":5,"key":1,"scheme":2052,"input":[7,7,7]}"#,
+        r#"{"Opened":{"mechanisms":4,"faults":[null,"the token has no such private key"]}}"#,
+        r#"{"Failed":{"Away":"no such token"}}"#,
+        r#"{"Failed":{"Refused":"C_Login: PinIncorrect"}}"#,
+        r#"{"Signed":{"number":5,"signature":{"Ok":[9,9,9]}}}"#,
+        r#"{"Signed":{"number":5,"signature":{"Err":"C_Sign: DeviceRemoved"}}}"#,
+    ];
+    for packet in packets {
+        assert_eq!(token::run(packet.as_bytes()), 1, "{packet}");
+    }
+    mutations::run_on_mutations(&packets.map(|it| it.as_bytes().to_vec()), token::run);
 }
 
 /// The event, and its amount, by which a script's client says what it has to say.

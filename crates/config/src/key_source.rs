@@ -273,7 +273,7 @@ fn decoded(text: &str, plain: &str) -> Result<Vec<u8>, String> {
 
 fn text_of(name: &str, value: Vec<u8>) -> Result<String, String> {
     let text = String::from_utf8(value).map_err(|_| format!("{name} is not UTF-8"))?;
-    // The module takes strings of C, and the agent's messages go to logs.
+    // The module takes strings of C, and the messages of its agent go to logs.
     match text.contains(char::is_control) {
         true => Err(format!("{name} has a control character")),
         false => Ok(text),
@@ -293,7 +293,7 @@ fn file_of(value: &str) -> Result<PathBuf, String> {
 }
 
 const SCHEME: &str = "pkcs11:";
-/// Far more than the longest attributes of PKCS#11 take; what the agent is sent is bounded by it.
+/// Far more than the longest attributes of PKCS#11 take; it bounds what an agent is sent.
 const LONGEST: usize = 1024;
 /// RFC 3986, section 2.3, beside letters and digits; RFC 7512, section 2.3, `pk11-res-avail`.
 const PLAIN: &str = "-._~:[]@!$'()*+,=";

@@ -1,7 +1,6 @@
 //! `[[listener]]` and its routes.
 
 use std::fmt;
-use std::path::Path;
 use std::time::Duration;
 
 use becket_proto::networks::Network;
@@ -234,8 +233,8 @@ impl Certificate {
             Self::Pair(pair) => {
                 let key = match &pair.key {
                     Some(KeySource::File(path)) => Some(path.as_str()),
-                    Some(KeySource::Token(uri)) => uri.pin_source.as_deref().and_then(Path::to_str),
-                    None => None,
+                    // The file of a PIN is for the agent of the token alone.
+                    Some(KeySource::Token(_)) | None => None,
                 };
                 let files = pair.chain.iter().chain(&pair.ocsp);
                 files.map(String::as_str).chain(key).collect()

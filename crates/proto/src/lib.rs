@@ -44,4 +44,3 @@ pub mod stick;
 
 pub mod ticket;
 pub mod timers;
-pub mod token;

@@ -37,9 +37,6 @@ mod starttls;
 #[path = "../../../fuzz/src/handover.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod handover;
-#[path = "../../../fuzz/src/token.rs"]
-#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
-mod token;
 
 use std::path::Path;
 use std::time::Duration;
@@ -49,7 +46,6 @@ use becket_proto::health::Known;
 use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{PolicyTag, Session};
 use becket_proto::ticket::{Epoch, Origin, SecretId};
-use becket_proto::token::{Answer, Mechanisms, Request};
 use mutations::run_on_mutations;
 use zeroize::Zeroizing;
 
@@ -107,39 +103,6 @@ fn records_of_a_handover_survive_mutation() {
     records.iter().for_each(|record| record.write(&mut all));
     assert_eq!(handover::run(&all), 14);
     run_on_mutations(&[all], handover::run);
-}
-
-#[test]
-fn messages_of_tokens_survive_mutation() {
-    let uri = "pkcs11:token=web;object=site?module-path=/lib/x.so&pin-source=/etc/pin";
-    let requests = [
-        Request::Open {
-            sessions: 8,
-            is_confined: true,
-            uri,
-        },
-        Request::Find { key: 1, uri },
-        Request::Sign {
-            key: 1,
-            scheme: 0x0804,
-            input: &[7; 32],
-        },
-        Request::Start {
-            module: "/lib/x.so",
-        },
-        Request::End,
-        Request::Seal,
-    ];
-    let answers = [
-        Answer::Opened,
-        Answer::Found(Mechanisms::ECDSA),
-        Answer::Signed(&[9; 70]),
-        Answer::Failed("C_Sign: DeviceRemoved"),
-        Answer::Refused("C_Login: PinIncorrect"),
-    ];
-    let mut packets: Vec<_> = requests.map(|request| request.write(5)).into();
-    packets.extend(answers.map(|answer| answer.write(6)));
-    run_on_mutations(&packets, token::run);
 }
 
 #[test]

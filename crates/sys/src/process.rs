@@ -29,6 +29,12 @@ pub fn begin_session() -> io::Result<()> {
     Ok(())
 }
 
+/// Ends this process at once: neither destructors nor functions registered with atexit(3) run, which may belong to foreign code.
+pub fn exit_at_once(code: u8) -> ! {
+    // SAFETY: takes a number only, and does not return.
+    unsafe { libc::_exit(code.into()) }
+}
+
 /// Has this process killed when its parent's thread that started it ends: prctl(2), PR_SET_PDEATHSIG.
 ///
 /// # Errors

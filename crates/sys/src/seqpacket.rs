@@ -68,6 +68,17 @@ impl Seqpacket {
         }
     }
 
+    /// Waits until a message can be sent, or the other end is closed.
+    ///
+    /// # Errors
+    /// What poll(2) returns.
+    pub fn wait_to_send(&self) -> io::Result<()> {
+        match poll(&mut [PollFd::new(&self.0, PollFlags::OUT)], None) {
+            Err(rustix::io::Errno::INTR) => Ok(()),
+            ready => Ok(ready.map(drop)?),
+        }
+    }
+
     /// Receives a message; waits for one.
     ///
     /// # Errors
@@ -162,6 +173,16 @@ mod tests {
             .find_map(|_| here.send(&[0; 1000], None).err())
             .unwrap();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| here.wait_to_send());
+            while !sender.is_finished() {
+                if there.wait(Duration::ZERO).unwrap() {
+                    there.receive(&mut [0; 1000]).unwrap();
+                }
+            }
+            sender.join().unwrap().unwrap();
+        });
+        here.send(b"last", None).unwrap();
         here.end();
         assert!(there.wait(Duration::from_secs(60)).unwrap());
         assert!(here.wait(Duration::from_secs(60)).unwrap());

@@ -64,7 +64,7 @@ fn after_a_soak_with_keys_on_a_token_everything_is_as_before() {
     for turn in 1..FAULTS {
         let due = length * turn / FAULTS;
         eventually("clients come", || done.load(SeqCst) >= due);
-        befalls(&site, &becket, &mut dice);
+        happens(&site, &becket, &mut dice);
         reload(&site, &becket, dice.choice(&shapes).unwrap());
     }
     for thread in threads {
@@ -86,7 +86,7 @@ fn after_a_soak_with_keys_on_a_token_everything_is_as_before() {
     assert!(!becket.log().contains("panicked"), "{}", becket.log());
 }
 
-/// Its thread is made anew by a process that is confined already.
+/// Its thread is started by a process that is confined already.
 #[test]
 fn a_token_that_a_reload_removed_comes_back_with_another() {
     let Some(site) = Site::with(&[("www", Key::Ecdsa)]) else {
@@ -109,8 +109,8 @@ fn a_token_that_a_reload_removed_comes_back_with_another() {
     assert_eq!(refused, &serde_json::json!({}));
 }
 
-/// Something befalls the token, if it is in use, or whoever speaks with it.
-fn befalls(site: &Site, becket: &Becket, dice: &mut Rng) {
+/// Something happens to the token, if it is in use, or to its agent.
+fn happens(site: &Site, becket: &Becket, dice: &mut Rng) {
     // SoftHSM loses a token if it is killed while it logs in.
     let Some(agent) = agent(becket).filter(|_| number(becket, "available") == 1.0) else {
         return;
@@ -144,7 +144,7 @@ fn befalls(site: &Site, becket: &Becket, dice: &mut Rng) {
     }
 }
 
-/// Reloads, which has another process started at once where there is none.
+/// Reloads, by which another agent is started.
 fn reload(site: &Site, becket: &Becket, shape: &Shape) {
     site.place.write("becket.toml", &shape.text());
     becket.reload();

@@ -86,6 +86,9 @@ pub fn check(source: &Source, given: &Given, now: UnixTime, connect: bool) -> Fi
                 unix: Duration::from_secs(now.as_secs()),
                 ..Clock::start().now()
             };
+            if let Err(error) = prepared.config.tokens.serve() {
+                report.error(Problem::new("process", error.to_string()));
+            }
             let handshakes = self_test::run(&prepared.config, moment, &mut report);
             report
                 .warnings

@@ -35,6 +35,7 @@ pub use self::cluster::{Cluster, Stud};
 pub use self::onward::Onward;
 use crate::pki::certificates::{CertificateMap, KeySet};
 use crate::pki::keys::Loaded;
+use crate::signing::token::Tokens;
 use crate::trial::Trial;
 
 /// Everything a running terminator was told.
@@ -58,6 +59,8 @@ pub struct Config {
     pub batches: Option<Multibuffer>,
     /// Where the admin pages are.
     pub admin: Admin,
+    /// The tokens that have keys of it.
+    pub tokens: Tokens,
 }
 
 impl Config {

@@ -123,6 +123,7 @@ pub(crate) fn config() -> Config {
         log: Log::default(),
         batches: None,
         admin: Default::default(),
+        tokens: Default::default(),
     }
 }
 

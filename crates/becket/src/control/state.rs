@@ -326,7 +326,7 @@ impl State {
             },
             cluster: current.node.as_ref().map(|node| node.status(now)),
             stud: self.stud.as_ref().map(|stud| stud.status()),
-            tokens: shared.tokens.status(),
+            tokens: config.tokens.status(),
             admission: AdmissionCounts::of(&shared.admission),
             memory: shared.memory.status(),
             sandbox: self.sandbox.clone(),

@@ -24,6 +24,7 @@ use crate::log;
 use crate::prepare::source::Source;
 use crate::process::{Role, Task, continues, enter};
 use crate::server::Outcome;
+use crate::signing::token::Tokens;
 
 /// A call of another program.
 #[derive(Debug)]
@@ -130,11 +131,12 @@ impl Call {
 
     /// Checks as `becket check` does; the last line says that all is well, as that of the other program.
     fn test(&self, source: &Source) -> io::Result<ExitCode> {
-        let given = match enter(source, Task::Check)? {
+        let mut given = match enter(source, Task::Check)? {
             Role::Ended(code) => return Ok(code),
             Role::Serves(given, _) => given,
         };
-        let source = source.with(given.files.clone());
+        let tokens = Tokens::adopt(std::mem::take(&mut given.tokens), &Tokens::default());
+        let source = source.with(given.files.clone(), tokens);
         let findings = check(&source, &given, UnixTime::now(), false);
         let code = say(&Rejected {
             origin: findings.origin,

@@ -25,9 +25,9 @@ use becket_config::notation::Text;
 
 use super::digest::digest;
 use super::pem::Pem;
-use crate::files::{Files, reason};
+use crate::files::Files;
 use crate::signing::Offload;
-use crate::signing::token::{PublicKey, Search, TokenKey};
+use crate::signing::token::{PublicKey, TokenKey, Tokens};
 use becket_config::error::{Problem, Report};
 use becket_config::key_source::KeyUri;
 
@@ -83,7 +83,7 @@ pub(crate) struct Loader {
     /// Whether keys may sign in batches, which takes their numbers.
     pub batches: bool,
     /// What finds keys on tokens.
-    pub tokens: Search,
+    pub tokens: Tokens,
     /// Loaded chains by their digest, those of the running configuration included: they are not loaded again.
     pub known: HashMap<[u8; 32], Loaded>,
 }
@@ -192,12 +192,7 @@ impl Loader {
         });
         let public = leaf.ok_or("the certificate cannot be read")?;
         let public = public.ok_or("tokens sign with RSA, P-256, P-384 and Ed25519 only")?;
-        let pin = uri.pin_source.as_ref().map(|file| self.files.open(file));
-        let pin = pin
-            .transpose()
-            .map_err(|error| format!("pin-source: {}", reason(&error)))?;
-        let pin = pin.map(|(file, _)| file);
-        self.tokens.key(uri, pin, public)
+        self.tokens.key(uri, public)
     }
 
     fn check(

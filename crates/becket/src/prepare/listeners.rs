@@ -29,7 +29,7 @@ use crate::config::{Lasts, Listener, Policy, Route};
 use crate::files::Files;
 use crate::pki::certificates::{CertificateMap, KeySet};
 use crate::pki::keys::{Loaded, Loader, shown};
-use crate::signing::token::Search;
+use crate::signing::token::Tokens;
 use crate::tls::deferred::deferred;
 use crate::tls::metered::metered;
 
@@ -423,7 +423,7 @@ pub(crate) fn certificate_of(
         now,
         files: Files::default(),
         batches,
-        tokens: Search::default(),
+        tokens: Tokens::default(),
         known: HashMap::new(),
     };
     let mut report = Report::default();

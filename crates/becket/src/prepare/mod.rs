@@ -26,7 +26,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use becket_config::address::Address;
-use becket_config::choices::{RsaBatch, SandboxMode};
+use becket_config::choices::RsaBatch;
 use becket_config::edits::EDITS;
 use becket_config::error::{Problem, Rejected, Report};
 use becket_config::file::File;
@@ -51,7 +51,7 @@ use crate::log::check_level;
 use crate::pki::keys::Loader;
 use crate::resolver::{Resolver, has_ipv6};
 use crate::secret::ratchet::Ratchet;
-use crate::signing::token::{TokenLimits, Tokens};
+use crate::signing::token::Tokens;
 use crate::trial::Trials;
 
 /// What the outcome depends on besides the file.
@@ -72,7 +72,7 @@ pub struct World<'a> {
     pub files: Files,
     /// What signs in batches; absent where the processor cannot.
     pub multibuffer: Option<Multibuffer>,
-    /// Tokens that are in use.
+    /// Tokens of the configuration that runs, and agents for the one to be loaded.
     pub tokens: Tokens,
     /// Trials of policies that run.
     pub trials: Trials,
@@ -172,6 +172,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
     let file = &file;
     let mut draft = Draft::new(file, world);
     draft.report.warnings = unused;
+    draft.loader.tokens = world.tokens.open(file);
     file.check(&mut draft.report);
     if world.server_names == ServerNames::Now {
         draft.names.look_up_servers(file);
@@ -196,6 +197,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
         log: draft.log(),
         admin: draft.admin(),
         batches: draft.batches(),
+        tokens: draft.loader.tokens,
     };
     let Report { errors, warnings } = draft.report;
     if !errors.is_empty() {
@@ -236,11 +238,7 @@ impl<'a> Draft<'a> {
                 now: world.now,
                 files: world.files.clone(),
                 batches: false,
-                tokens: world.tokens.search(TokenLimits {
-                    sessions: file.process.token_sessions,
-                    time_out: file.timeouts.token,
-                    is_sandboxed: file.process.sandbox == SandboxMode::On,
-                }),
+                tokens: world.tokens.clone(),
                 known: HashMap::new(),
             },
             report: Report::default(),

@@ -39,7 +39,7 @@ pub struct Source {
     /// The folder in which the command was typed, absolute.
     base: PathBuf,
     files: Files,
-    /// Those of all configurations that come from here.
+    /// Agents for the next configuration.
     tokens: Tokens,
     trials: Trials,
 }
@@ -60,7 +60,7 @@ impl Source {
             asked,
             base,
             files: Files::default(),
-            tokens: Tokens::with_agents(),
+            tokens: Tokens::default(),
             trials: Trials::default(),
         }
     }
@@ -80,22 +80,18 @@ impl Source {
             asked: Asked::Foreign(dialect, invocation, input),
             base: std::env::current_dir()?,
             files: Files::default(),
-            tokens: Tokens::with_agents(),
+            tokens: Tokens::default(),
             trials: Trials::default(),
         })
     }
 
-    /// The same configuration, its files opened by other means.
-    pub fn with(&self, files: Files) -> Self {
+    /// The same configuration, its files opened by other means, and with agents for its tokens.
+    pub fn with(&self, files: Files, tokens: Tokens) -> Self {
         Self {
             files,
+            tokens,
             ..self.clone()
         }
-    }
-
-    /// The tokens that configurations from here use.
-    pub(crate) fn tokens(&self) -> &Tokens {
-        &self.tokens
     }
 
     /// The configuration file, absolute; absent when there are only flags.
@@ -186,7 +182,11 @@ impl Source {
     /// Looks at the files of a configuration that runs. Blocks.
     pub(crate) fn renew(&self, running: &Config, now: UnixTime) -> Renewal {
         let folder = self.folder();
-        renew(running, &self.world(&folder, now, ServerNames::Later))
+        let world = World {
+            tokens: running.tokens.clone(),
+            ..self.world(&folder, now, ServerNames::Later)
+        };
+        renew(running, &world)
     }
 
     /// The files of a configuration that this process opens by its own rights, and that may change.

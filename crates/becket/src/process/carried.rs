@@ -38,6 +38,9 @@ struct Text {
     passed: Vec<Option<String>>,
     /// The file of the admin socket.
     admin_socket: Option<PathBuf>,
+    /// Agents of tokens: those in use, and those that are to end.
+    #[serde(default)]
+    agents: serde_json::Value,
 }
 
 /// One process.
@@ -99,6 +102,7 @@ impl Carried {
                 .map(|passed| passed.name.clone())
                 .collect(),
             admin_socket: admin.map(|(path, _)| path),
+            agents: serde_json::to_value((&runner.current.agents, &runner.unused_agents))?,
         };
         Ok(Self { text, fds })
     }
@@ -158,6 +162,9 @@ impl Carried {
                     None
                 }
             };
+        }
+        if let Ok(agents) = serde_json::from_value(text.agents) {
+            (runner.current.agents, runner.unused_agents) = agents;
         }
         (runner.current.workers, runner.asked) = (text.workers, text.asked);
         runner.adopt_configuration();

@@ -26,6 +26,8 @@ use crate::control::signals::Signals;
 use crate::files::Files;
 use crate::log;
 use crate::prepare::source::Source;
+use crate::signing::token::agents::Agents;
+use crate::signing::token::wire::tokens;
 
 /// What this process is.
 #[derive(Debug)]
@@ -66,7 +68,14 @@ pub fn enter(source: &Source, task: Task) -> io::Result<Role> {
             raise_open_files();
             check(source, &seen, &identity).map(Role::Ended)
         }
-        None => Ok(Role::Serves(Given::passed(passed), None)),
+        None => {
+            let (_, tokens) = Agents::start(tokens(&seen.file), None, seen.is_roots, None)?;
+            let given = Given {
+                tokens,
+                ..Given::passed(passed)
+            };
+            Ok(Role::Serves(given, None))
+        }
     }
 }
 
@@ -117,6 +126,7 @@ fn check(source: &Source, seen: &Seen, identity: &Identity) -> io::Result<ExitCo
     offer.listing.is_all = chroot.is_some();
     offer.listing.logs = logs;
     offer.probe(&needs);
+    offer.start_agents(seen, &needs, Some(identity), None);
     let files: Vec<PathBuf> = offer
         .listing
         .files

@@ -24,6 +24,8 @@ pub struct Given {
     pub sockets: BoundSockets,
     /// The unix socket for the admin pages, where the supervisor made it.
     pub admin_socket: Option<io::Result<OwnedFd>>,
+    /// Sockets of agents, one for each token.
+    pub tokens: Vec<OwnedFd>,
     /// Logs that root would make, where there is only a check.
     pub logs: Vec<PathBuf>,
     /// Reloads that this process had asked for when these were opened.
@@ -69,7 +71,9 @@ impl Given {
             Some(Err(error)) => Some(Err(io::Error::from_raw_os_error(error))),
             None => None,
         };
+        let tokens = (0..listing.tokens).map(|_| next());
         Ok(Self {
+            tokens: tokens.collect::<Result<_, _>>()?,
             files,
             sockets: BoundSockets {
                 sockets,

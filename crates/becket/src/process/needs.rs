@@ -8,12 +8,11 @@ use std::path::{Path, PathBuf};
 
 use becket_config::address::Address;
 use becket_config::file::File;
-use becket_config::key_source::KeySource;
-use becket_config::listener::Certificate;
 
 use super::protocol::SocketKind;
 use crate::config::{AdminSocket, worker_count};
 use crate::resolver::has_ipv6;
+use crate::signing::token::wire::{TokenSpec, tokens};
 
 /// What a configuration needs.
 #[derive(Debug, Default)]
@@ -23,8 +22,8 @@ pub(super) struct Needs {
     /// Those of them that may change while the configuration stays.
     pub(super) watched: Vec<PathBuf>,
     pub(super) logs: Vec<PathBuf>,
-    /// Keys are on tokens.
-    pub(super) has_tokens: bool,
+    /// Tokens that have keys.
+    pub(super) tokens: Vec<TokenSpec>,
     /// Addresses at which clients arrive.
     pub(super) clients: Vec<SocketAddr>,
     pub(super) admin: Option<SocketAddr>,
@@ -63,7 +62,7 @@ impl Needs {
             logs: logs
                 .filter_map(|log| Some(folder.join(log.file()?)))
                 .collect(),
-            has_tokens: shown(file).any(is_on_token),
+            tokens: tokens(file),
             clients: binds.flat_map(|bind| addresses(&bind.address)).collect(),
             // The serving process reports a user that does not exist.
             admin_socket: AdminSocket::of(&file.admin, folder).ok().flatten(),
@@ -90,19 +89,6 @@ impl Needs {
     }
 }
 
-/// What listeners show.
-fn shown(file: &File) -> impl Iterator<Item = &Certificate> {
-    let listeners = file.listener.iter();
-    listeners.flat_map(|listener| &listener.certificates)
-}
-
-fn is_on_token(entry: &Certificate) -> bool {
-    match entry {
-        Certificate::Pair(pair) => matches!(pair.key, Some(KeySource::Token(_))),
-        Certificate::Path(_) => false,
-    }
-}
-
 /// Every key that names a file to be read.
 fn files(file: &File) -> Vec<&str> {
     let mut files = file.files_of_certificates();
@@ -125,13 +111,13 @@ mod tests {
     #[test]
     fn every_file_that_is_to_be_read_is_a_need() {
         let text = "[[listener]]\nname = 'web'\ncertificates = ['1/*.crt', { chain = '2', key = '3', ocsp = '15' },\
-            { chain = '2', key = 'pkcs11:id=a?module-path=/x&pin-source=/etc/becket/14' }]\n\
+            { chain = '2', key = 'pkcs11:id=a?module-path=/x&pin-source=/etc/becket/pin' }]\n\
             [[backend]]\nname = 'app'\ntls = { client-certificate = '4', ca = '5', crl = ['6'] }\n\
             [[policy]]\nname = 'own'\nclient-ca = '7'\ncrl = ['8', '9']\n\
             [cluster]\nsecret = '10'\nsecret-state = '11'\naccept-secrets = ['12']\nstud-certificate = '13'\n\
             [admin]\ntoken-file = '14'";
         let needs = Needs::by(&File::parse(text).unwrap(), Path::new("/etc/becket"));
-        assert!(needs.has_tokens);
+        assert_eq!(needs.tokens.len(), 1);
         let files: BTreeSet<PathBuf> = needs.files.into_iter().collect();
         let all = (1..=15).map(|file: u32| PathBuf::from(format!("/etc/becket/{file}")));
         assert_eq!(files, all.collect());

@@ -54,6 +54,8 @@ pub(crate) enum Command {
     Wanted(u32, Counts),
     /// This process, which is leaving, may use so much more.
     Granted(Counts),
+    /// Use another agent of the token with this index. Its socket comes with this.
+    Token(usize),
     /// Open the log files again.
     Reopen,
     /// Stop accepting, finish the connections and end.
@@ -82,6 +84,8 @@ pub(crate) enum Event {
     Serving,
     /// It is alive.
     Alive,
+    /// The agent of the token with this index has failed.
+    Token(usize),
     /// The configuration was loaded again.
     Reloaded,
     /// The configuration was refused, and nothing changed.
@@ -161,7 +165,7 @@ pub struct Restarts {
     pub(crate) upgrades: u64,
 }
 
-/// What the supervisor has for a configuration. Descriptors of sockets, of tokens and of the admin socket come with it, in this order.
+/// What the supervisor has for a configuration. Descriptors of sockets, of the admin socket and of tokens come with it, in this order.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Listing {
     /// Number of this listing.
@@ -172,6 +176,9 @@ pub(crate) struct Listing {
     pub(crate) sockets: Vec<(SocketKind, SocketAddr, Result<usize, i32>)>,
     /// A listening unix socket for the admin pages, or the number of the error.
     pub(crate) admin_socket: Option<Result<(), i32>>,
+    /// Number of agents of tokens.
+    #[serde(default)]
+    pub(crate) tokens: usize,
     /// Logs that the supervisor would create, for a process that only checks.
     pub(crate) logs: Vec<PathBuf>,
     /// The process finds no other file than these.

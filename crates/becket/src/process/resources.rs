@@ -18,6 +18,7 @@ use becket_config::dialect::Parts;
 use becket_config::file::File;
 use becket_config::process::Process;
 use becket_sys::fd_passing::InheritedListener;
+use becket_sys::identity::Identity;
 use becket_sys::regular;
 use becket_sys::root_only::{self, RootOnly};
 use becket_sys::socket::{ListenOptions, bind, datagrams, probe, succeed};
@@ -27,6 +28,7 @@ use super::needs::Needs;
 use super::protocol::{Found, Listed, Listing, SocketKind};
 use crate::files::{Files, LARGEST, part, reason};
 use crate::prepare::source::Source;
+use crate::signing::token::agents::Agents;
 
 /// Bound sockets by what they are for.
 pub(super) type Held = BTreeMap<(SocketKind, SocketAddr), Vec<OwnedFd>>;
@@ -140,6 +142,7 @@ pub(super) struct Holdings {
     /// Files that the process may be given again when they change.
     pub(super) watched: Vec<PathBuf>,
     pub(super) keys: Process,
+    pub(super) agents: Agents,
 }
 
 impl Holdings {
@@ -292,6 +295,27 @@ impl Offer {
             }
             Err(error) => Err(number(&error)),
         });
+    }
+
+    /// Starts the agents of tokens, processes of `program`, and adds their sockets, after all other descriptors.
+    pub(super) fn start_agents(
+        &mut self,
+        seen: &Seen,
+        needs: &Needs,
+        user: Option<&Identity>,
+        program: Option<&Path>,
+    ) -> Agents {
+        match Agents::start(needs.tokens.clone(), user, seen.is_roots, program) {
+            Ok((agents, sockets)) => {
+                self.listing.tokens = sockets.len();
+                self.fds.extend(sockets);
+                agents
+            }
+            Err(error) => {
+                tracing::error!(%error, "cannot start the processes of tokens");
+                Agents::default()
+            }
+        }
     }
 
     /// Notes of each address whether it could be bound.

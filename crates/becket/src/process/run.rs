@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
+use std::mem;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ use crate::control::signals::Signals;
 use crate::log::{Logging, PATIENCE};
 use crate::pid_file::PidFile;
 use crate::prepare::source::Source;
+use crate::signing::token::agents::Agents;
 use crate::watch::{Places, Watch};
 
 /// The supervisor, and everything that it has.
@@ -43,6 +45,8 @@ pub(super) struct Runner {
     pub(super) current: Holdings,
     /// Those of configurations that processes load, by process.
     pub(super) offered: Vec<(u32, Holdings)>,
+    /// Agents of tokens for configurations that are not in use any more, until they have ended.
+    pub(super) unused_agents: Vec<Agents>,
     /// For the admin pages, from the first start to the end.
     pub(super) admin_socket: Option<SocketFile>,
     pub(super) pid_file: Option<PidFile>,
@@ -79,6 +83,7 @@ impl Runner {
             logging,
             current: Holdings::default(),
             offered: Vec::new(),
+            unused_agents: Vec::new(),
             admin_socket: None,
             pid_file: None,
             watch: Watch::default(),
@@ -99,12 +104,15 @@ impl Runner {
         let mut outputs = first;
         loop {
             if let Some(code) = self.carry_out(outputs) {
+                self.current.agents.kill();
+                self.unused_agents.iter_mut().for_each(Agents::kill);
                 return ExitCode::from(code);
             }
             let input = match self.become_program(&mut signals).await {
                 Some(input) => input,
                 None => self.next(&mut signals).await,
             };
+            self.unused_agents.retain_mut(|it| !it.have_ended());
             outputs = self.handle(input);
         }
     }
@@ -138,6 +146,7 @@ impl Runner {
                 Happened::Event(Event::Open { listing, files }) => {
                     return self.open(process, listing, &files);
                 }
+                Happened::Event(Event::Token(index)) => self.replace_agent(process, index),
                 Happened::Event(event) => return Input::Event(process, event),
                 Happened::Broken(fault) => return Input::Broken(process, fault),
                 Happened::Exited(ended) => {
@@ -164,6 +173,25 @@ impl Runner {
         let (found, fds) = open_listed(files.map_or(&[], |(_, files)| files), numbers);
         child.send(&Command::Opened(found), fds);
         Input::Event(process, Event::Loading)
+    }
+
+    /// Replaces an agent of a token for the serving process.
+    fn replace_agent(&mut self, process: u32, index: usize) {
+        if self.supervisor.serving() != Some(process) {
+            return;
+        }
+        let socket = self.current.agents.again(index);
+        if let (Some(socket), Some(child)) = (socket, self.child(process)) {
+            child.send(&Command::Token(index), vec![socket]);
+        }
+    }
+
+    /// Drops the configuration that a process was offered.
+    fn discard(&mut self, process: u32) {
+        if let Some(at) = self.offered.iter().position(|(of, _)| *of == process) {
+            let unused = self.offered.remove(at).1;
+            self.unused_agents.push(unused.agents);
+        }
     }
 
     fn handle(&mut self, input: Input) -> Vec<Output> {
@@ -231,7 +259,7 @@ impl Runner {
             Output::Watch if self.current.keys.watch => self.watch.note(),
             Output::Watch => self.watch.stop(),
             Output::Commit(process) => self.commit(process),
-            Output::Discard(process) => self.offered.retain(|(of, _)| *of != process),
+            Output::Discard(process) => self.discard(process),
             Output::Release => self.release(),
             Output::Kill(process) => {
                 if let Some(child) = self.child(process) {
@@ -291,6 +319,9 @@ impl Runner {
             io::Error::new(error.kind(), format!("{}: {error}", program.display()))
         })?;
         tracing::info!(process, pid = child.pid(), program = %program.display(), "process started");
+        let user = self.setup.identity.as_ref();
+        let of_agents = is_new.then_some(program.as_path());
+        holdings.agents = offer.start_agents(&seen, &needs, user, of_agents);
         let mut restarts = self.supervisor.restarts();
         if let Some(old) = replaces {
             let (here, there) = UnixStream::pair()?;
@@ -322,7 +353,9 @@ impl Runner {
     fn reload(&mut self, process: u32) -> Times {
         let (seen, mut needs) = self.look();
         needs.workers = self.current.workers;
-        let (mut offer, holdings) = self.offer(&seen, &needs, self.current.chroot.clone());
+        let (mut offer, mut holdings) = self.offer(&seen, &needs, self.current.chroot.clone());
+        let user = self.setup.identity.as_ref();
+        holdings.agents = offer.start_agents(&seen, &needs, user, None);
         offer.listing.asked = self.asked;
         let paths = paths(&offer.listing.files);
         let number = offer.listing.number;
@@ -390,6 +423,7 @@ impl Runner {
             logs,
             watched: watched.cloned().collect(),
             keys: seen.file.process.clone(),
+            agents: Agents::default(),
         };
         (offer, holdings)
     }
@@ -401,7 +435,8 @@ impl Runner {
 
     fn commit(&mut self, process: u32) {
         if let Some(at) = self.offered.iter().position(|(of, _)| *of == process) {
-            self.current = self.offered.remove(at).1;
+            let unused = mem::replace(&mut self.current, self.offered.remove(at).1);
+            self.unused_agents.push(unused.agents);
         }
         if self.pid_file.is_none() {
             self.write_pid();
@@ -450,7 +485,8 @@ impl Runner {
     /// Drops the sockets, so that they close when the serving process closes them.
     fn release(&mut self) {
         self.current.sockets.clear();
-        self.offered.clear();
+        let offered = self.offered.drain(..);
+        self.unused_agents.extend(offered.map(|(_, it)| it.agents));
         self.setup.passed.clear();
         if let Some(Err(error)) = self.admin_socket.as_ref().map(SocketFile::give_way) {
             tracing::warn!(%error, "the admin socket stays until the end");

@@ -20,6 +20,7 @@ use crate::files::Files;
 use crate::log::Timestamp;
 use crate::prepare::renewal::Renewal;
 use crate::process::protocol::Event;
+use crate::signing::token::Tokens;
 use crate::watch::{Places, Watch};
 
 /// What control knows of files that change.
@@ -91,7 +92,7 @@ impl Control {
         let config = Arc::clone(self.edits.of_file());
         let unix = self.state.shared().clock.now().unix;
         let secrets = Arc::clone(self.rotation.secrets());
-        let source = self.source.with(files.clone());
+        let source = self.source.with(files.clone(), Tokens::default());
         self.watching.running = Some(spawn_blocking(move || {
             let own = source.watched(&config.file);
             let places = (!own.is_empty()).then(|| Places::of(&own));

@@ -44,10 +44,9 @@ pub(super) fn rules() -> Result<Rules, BackendError> {
     rules.insert(SYS_prlimit64, vec![others_limits]);
     let families = FAMILIES.map(|family| (0, Ne, family as u64));
     rules.insert(SYS_socket, vec![all(&families)?]);
-    // It would be readable for its own user, and outlive who started it.
-    let to_live = [PR_SET_DUMPABLE, PR_SET_PDEATHSIG].map(|option| (0, Eq, option as u64));
-    let to_live = to_live.map(|option| all(&[option]));
-    rules.insert(SYS_prctl, to_live.into_iter().collect::<Result<_, _>>()?);
+    // Other processes of its user could read its memory.
+    let dumpable = all(&[(0, Eq, PR_SET_DUMPABLE as u64)])?;
+    rules.insert(SYS_prctl, vec![dumpable]);
     Ok(rules)
 }
 

@@ -177,7 +177,6 @@ pub(super) fn foreign() {
         (libc::SYS_ioprio_set, [1, parent, 0]),
         (libc::SYS_prlimit64, [parent, 0, 0]),
         (libc::SYS_prctl, [number(libc::PR_SET_DUMPABLE), 1, 0]),
-        (libc::SYS_prctl, [number(libc::PR_SET_PDEATHSIG), 0, 0]),
         (libc::SYS_unshare, [number(libc::CLONE_NEWUSER), 0, 0]),
         (libc::SYS_bpf, [0, 0, 0]),
         (libc::SYS_socket, [number(libc::AF_PACKET), 3, 0]),

@@ -1,123 +1,131 @@
-//! The agent: this program, executed once more to speak with one token.
+//! The agent: this program, executed once more to use the keys on one token.
 //!
-//! It has what the terminator has not: the module, with whatever files, sockets and threads that makes for itself, and the PIN. It
-//! hears requests on its standard input and answers there ([`becket_proto::token`]). Signatures are made by a thread for each session. It
-//! keeps nothing, opens no port, and ends with the process that started it ([`super::starter`]). What goes wrong is said to the terminator, which starts
-//! another agent: there is no way back to a token that was pulled that all modules know.
-//!
-//! The terminator may be in another's hands. It can then have signed what it likes, as always; what it sends is parsed and bounded.
+//! It has what the serving process lacks: the module, with whatever files, sockets and threads that makes for itself, and the PIN.
+//! Everything that it loads is in the [`Setup`] of the process that started it. The serving process can ask for a signature with one
+//! of the configured keys, and for nothing else. Signatures are made by a thread for each session. The agent ends when its
+//! socket is closed, or when it receives a packet that it does not understand.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use becket_config::key_source::KeyUri;
-use becket_proto::token::{Answer, LONGEST, Request};
+use becket_sys::identity::Identity;
+use becket_sys::process::exit_at_once;
 use becket_sys::seqpacket::{Packet, Seqpacket};
-use becket_sys::{call_filter, file_reach, privileges, process, rlimit};
+use becket_sys::{call_filter, file_reach, privileges, regular, rlimit, root_only};
 use cryptoki::object::ObjectHandle;
 use zeroize::Zeroizing;
 
-use super::module::{Module, Refusal};
+use super::module::Module;
+use super::wire::{LONGEST, Setup, TokenAnswer, TokenFault, TokenRequest, read, write};
 
-/// The name under which the program is an agent.
-pub const NAME: &str = "becket-token";
+/// The name of the process.
+pub(super) const NAME: &str = "becket-token";
+/// The exit code of an agent whose token refused the PIN.
+pub(super) const REFUSED: u8 = 3;
 
-/// Whether this process was started as an agent.
+/// Returns `true` if this process was started as an agent.
 pub fn is_agent() -> bool {
     std::env::args_os().next().is_some_and(|name| name == NAME)
 }
 
-/// Serves until the terminator is gone.
-pub fn run() -> ExitCode {
-    match secure().and_then(|()| serve()) {
-        Ok(()) => ExitCode::SUCCESS,
-        // The terminator has ended, before we began.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{NAME}: {error}");
-            ExitCode::FAILURE
-        }
-    }
+/// Serves until the socket is closed.
+pub fn run() -> ! {
+    let code = serve().unwrap_or_else(|error| {
+        eprintln!("{NAME}: {error}");
+        1
+    });
+    // Threads of the module may be in the middle of a call.
+    exit_at_once(code)
 }
 
-/// Before a byte of a secret is here: no memory on a disk or in a debugger, no rights to gain, no life of its own.
-fn secure() -> io::Result<()> {
-    let parent = std::env::args().nth(2).and_then(|pid| pid.parse().ok());
-    process::die_with_parent(parent.ok_or(io::ErrorKind::InvalidInput)?)?;
-    // For `pgrep` and `top`: the kernel took it from the link that was executed. Before the process is closed to its own user.
-    std::fs::write("/proc/self/comm", NAME).ok();
-    rlimit::forbid_core_dumps()?;
-    privileges::forbid_new_privileges()?;
-    Ok(())
-}
-
-/// What a thread is to sign.
-struct Task {
-    number: u64,
-    key: ObjectHandle,
-    scheme: u16,
-    input: Vec<u8>,
-}
-
-fn serve() -> io::Result<()> {
+fn serve() -> io::Result<u8> {
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     let socket = Arc::new(Seqpacket::from(socket));
-    let mut room = [0; LONGEST];
-    let Some((module, sessions)) = open(&socket, &mut room)? else {
-        return Ok(());
+    let mut room = vec![0; LONGEST];
+    let Packet::Message(length, pin) = socket.receive(&mut room)? else {
+        return Ok(0);
     };
-    let sessions = usize::from(sessions).min(module.most_sessions).max(1);
-    let (tasks, queue) = channel();
+    let setup: Setup = parsed(&room, length)?;
+    let keys = setup.token.keys.iter().map(|key| KeyUri::parse(key));
+    let keys: Vec<KeyUri> = keys.collect::<Result<_, _>>().map_err(io::Error::other)?;
+    secure(&setup)?;
+    let module = match open(&keys, pin) {
+        Ok(module) => module,
+        Err(fault) => {
+            let is_refused = matches!(fault, TokenFault::Refused(_));
+            send(&socket, &TokenAnswer::Failed(fault))?;
+            return Ok(if is_refused { REFUSED } else { 1 });
+        }
+    };
+    let keys: Vec<_> = keys.iter().map(|key| module.find(key)).collect();
+    let faults = keys.iter().map(|key| key.as_ref().err().cloned());
+    let opened = TokenAnswer::Opened {
+        mechanisms: module.mechanisms,
+        faults: faults.collect(),
+    };
+    send(&socket, &opened)?;
+    let sessions = usize::from(setup.token.sessions);
+    let sessions = sessions.min(module.most_sessions).max(1);
+    let (tasks, queue) = sync_channel(MOST_WAITING);
     let queue = Arc::new(Mutex::new(queue));
     for _ in 0..sessions {
         let (module, socket, queue) = (module.clone(), Arc::clone(&socket), Arc::clone(&queue));
         thread::Builder::new().spawn(move || sign(&module, &socket, &queue))?;
     }
-    attend(&socket, &module, &tasks, &mut room)
+    attend(&socket, &keys, &tasks, &mut room)?;
+    Ok(0)
 }
 
-/// Does what the first request says; nothing when there is none, or it failed, which was answered.
-fn open(socket: &Seqpacket, room: &mut [u8]) -> io::Result<Option<(Module, u16)>> {
-    let Packet::Message(length, pin) = socket.receive(room)? else {
-        return Ok(None);
-    };
-    let request = Request::read(room.get(..length).unwrap_or_default());
-    let Some((
-        number,
-        Request::Open {
-            sessions,
-            is_confined,
-            uri,
-        },
-    )) = request
-    else {
-        return Err(io::ErrorKind::InvalidData.into());
-    };
-    let pin = pin.map(read_pin).transpose();
-    let confined = if is_confined { confine() } else { Ok(()) };
-    let opened = match (KeyUri::parse(uri), pin) {
-        _ if let Err(error) = &confined => Err(Refusal::Failed(format!("sandbox: {error}"))),
-        (Ok(uri), Ok(pin)) => Module::open(&uri.token, pin),
-        (Err(fault), _) => Err(Refusal::Failed(fault)),
-        (_, Err(error)) => Err(Refusal::Failed(format!("pin-source: {error}"))),
-    };
-    let answer = match &opened {
-        Ok(_) => Answer::Opened,
-        Err(Refusal::Failed(why)) => Answer::Failed(why),
-        Err(Refusal::Locks(why)) => Answer::Refused(why),
-    };
-    say(socket, number, &answer)?;
-    Ok(opened.ok().map(|module| (module, sessions)))
+/// Becomes the run user, without any right of root's, and closes this process to debuggers and core dumps.
+fn secure(setup: &Setup) -> io::Result<()> {
+    // The kernel took the name from the link that was executed. Root's own file from the next line on.
+    std::fs::write("/proc/self/comm", NAME).ok();
+    rlimit::forbid_core_dumps()?;
+    if let Some((uid, gid, groups)) = setup.user.clone() {
+        privileges::drop_to(&Identity { uid, gid, groups })?;
+    }
+    privileges::forbid_new_privileges()
 }
 
-/// Before a module is loaded, which may have files, threads and sockets as it likes: no programs, and no other processes.
+/// Loads the module and logs in.
+fn open(keys: &[KeyUri], pin: Option<OwnedFd>) -> Result<Module, TokenFault> {
+    let failed = |what: &str, error: io::Error| TokenFault::Away(format!("{what}: {error}"));
+    let first = keys
+        .first()
+        .ok_or(TokenFault::Refused("no key".to_owned()))?;
+    let module = &first.token.module;
+    // The serving process runs as the same user, and must not be able to put code of its own there.
+    match root_only::is_program(module) {
+        Ok(true) => {}
+        Ok(false) => {
+            let why = "others than root can change this module, or the way to it";
+            return Err(TokenFault::Refused(format!("{}: {why}", module.display())));
+        }
+        Err(error) => return Err(failed(&module.display().to_string(), error)),
+    }
+    let source = keys.iter().find_map(|key| key.pin_source.as_ref());
+    // A file that root alone can change comes with the setup. Any other is opened with the rights of the run user.
+    let pin = match (pin, source) {
+        (Some(file), _) => Some(File::from(file)),
+        (None, Some(path)) => {
+            let opened = regular::open(path);
+            Some(opened.map_err(|error| failed("pin-source", error))?.0)
+        }
+        (None, None) => None,
+    };
+    let pin = pin.map(|file| read_pin(&file)).transpose();
+    let pin = pin.map_err(|error| failed("pin-source", error))?;
+    confine().map_err(|error| failed("sandbox", error))?;
+    Module::open(&first.token, pin)
+}
+
+/// No programs and no other processes, before a module is loaded, which may have files, threads and sockets.
 fn confine() -> io::Result<()> {
     file_reach::forbid_programs()?;
     match call_filter::restrict_foreign_code() {
@@ -127,14 +135,12 @@ fn confine() -> io::Result<()> {
     }
 }
 
-/// The first line of the file, wherever whoever had it before has read to.
-fn read_pin(file: OwnedFd) -> io::Result<Zeroizing<Vec<u8>>> {
+/// The first line of the file, from its beginning.
+fn read_pin(file: &File) -> io::Result<Zeroizing<Vec<u8>>> {
     let mut pin = Zeroizing::new(vec![0; LONGEST_PIN]);
-    let length = File::from(file).read_at(&mut pin, 0)?;
-    let end = pin
-        .iter()
-        .take(length)
-        .position(|byte| matches!(byte, b'\r' | b'\n'));
+    let length = file.read_at(&mut pin, 0)?;
+    let line = pin.iter().take(length);
+    let end = { line }.position(|byte| matches!(byte, b'\r' | b'\n'));
     pin.truncate(end.unwrap_or(length));
     match pin.is_empty() {
         true => Err(io::Error::new(
@@ -145,44 +151,44 @@ fn read_pin(file: OwnedFd) -> io::Result<Zeroizing<Vec<u8>>> {
     }
 }
 
-/// Hears requests until there are no more.
+/// A signature to be made.
+struct Task {
+    number: u64,
+    key: ObjectHandle,
+    scheme: u16,
+    input: Vec<u8>,
+}
+
+/// Receives requests until the other end is closed.
 fn attend(
     socket: &Seqpacket,
-    module: &Module,
-    tasks: &Sender<Task>,
+    keys: &[Result<ObjectHandle, String>],
+    tasks: &SyncSender<Task>,
     room: &mut [u8],
 ) -> io::Result<()> {
-    let mut keys = HashMap::new();
     loop {
-        let Packet::Message(length, _) = socket.receive(room)? else {
-            return Ok(());
+        let length = match socket.receive(room)? {
+            Packet::Message(length, None) => length,
+            Packet::Message(_, Some(_)) => return Err(io::ErrorKind::InvalidData.into()),
+            Packet::End => return Ok(()),
         };
-        match Request::read(room.get(..length).unwrap_or_default()) {
-            Some((number, Request::Find { key, uri })) => {
-                let found = KeyUri::parse(uri).and_then(|uri| module.find(&uri));
-                let answer = match &found {
-                    Ok(handle) => {
-                        keys.insert(key, *handle);
-                        Answer::Found(module.mechanisms)
-                    }
-                    Err(why) => Answer::Failed(why),
+        let TokenRequest {
+            number,
+            key,
+            scheme,
+            input,
+        } = parsed(room, length)?;
+        match keys.get(key).ok_or(io::ErrorKind::InvalidData)? {
+            Ok(key) => {
+                let task = Task {
+                    number,
+                    key: *key,
+                    scheme,
+                    input,
                 };
-                say(socket, number, &answer)?;
+                tasks.try_send(task).map_err(io::Error::other)?;
             }
-            Some((number, Request::Sign { key, scheme, input })) => match keys.get(&key) {
-                Some(key) => {
-                    let task = Task {
-                        number,
-                        key: *key,
-                        scheme,
-                        input: input.to_vec(),
-                    };
-                    // The threads have the other end for as long as the process lives.
-                    tasks.send(task).map_err(io::Error::other)?;
-                }
-                None => say(socket, number, &Answer::Failed("no such key"))?,
-            },
-            _ => return Err(io::ErrorKind::InvalidData.into()),
+            Err(why) => answer(socket, number, Err(why.clone()))?,
         }
     }
 }
@@ -196,19 +202,33 @@ fn sign(module: &Module, socket: &Seqpacket, queue: &Mutex<Receiver<Task>>) {
             return;
         };
         let signed = module.sign(&mut session, task.key, task.scheme, &task.input);
-        let answer = match &signed {
-            Ok(signature) => Answer::Signed(signature),
-            Err(why) => Answer::Failed(why),
-        };
-        if say(socket, task.number, &answer).is_err() {
-            return;
+        if answer(socket, task.number, signed).is_err() {
+            exit_at_once(1);
         }
     }
 }
 
-fn say(socket: &Seqpacket, number: u64, answer: &Answer<'_>) -> io::Result<()> {
-    socket.send(&answer.write(number), None)
+fn answer(socket: &Seqpacket, number: u64, signature: Result<Vec<u8>, String>) -> io::Result<()> {
+    send(socket, &TokenAnswer::Signed { number, signature })
+}
+
+/// Sends an answer; waits while the serving process does not receive.
+fn send(socket: &Seqpacket, answer: &TokenAnswer) -> io::Result<()> {
+    let packet = write(answer);
+    loop {
+        match socket.send(&packet, None) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => socket.wait_to_send()?,
+            sent => return sent,
+        }
+    }
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(room: &[u8], length: usize) -> io::Result<T> {
+    let parsed = room.get(..length).and_then(read);
+    parsed.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "an unknown message"))
 }
 
 /// No token takes longer ones.
 const LONGEST_PIN: usize = 1024;
+/// Requests that wait for a session: twice what a serving process asks for at a time with the most sessions.
+const MOST_WAITING: usize = 2048;

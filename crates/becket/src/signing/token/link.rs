@@ -1,101 +1,96 @@
-//! The way to one token: the agent that speaks with it, what it was asked, and what is known of its keys.
+//! The way to one token: the agent that has it, what it was asked, and what is known of its keys.
 //!
-//! A thread for each token ([`Link::run`]) starts the agent, hears its answers, and starts another when it ends, answers what was not
-//! asked, does not answer in time, or fails to sign: a call of a module cannot be broken off, and one that has lost its token
-//! often does not find it again. Requests are sent by whoever has one, on the same socket, without waiting. An agent that is new is asked for
-//! every key, and has to sign a challenge with each: what it cannot prove is *lost*, and costs a handshake nothing but an error.
+//! A link begins with an agent that opens its token, and proves the keys of certificates one after the other ([`Link::prove`]), on the thread
+//! that loads the configuration. [`Link::serve`] starts a thread that receives answers. It drops an agent that ends, answers what was not asked,
+//! does not answer in time or fails to sign: a call of a module cannot be broken off, and a module that has lost its token often
+//! does not find it again. Then it waits for another one ([`Link::replace`]), which has to prove every key again. Requests are sent
+//! by the workers, on the same socket, without waiting.
 //!
-//! The agent may be in another's hands: nothing that it sends is believed beyond its form, and it can end handshakes, not more.
+//! The agent may be under foreign control: it can end handshakes, and nothing else.
 
-use std::fs::File;
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::mem;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
-use becket_config::key_source::{KeyUri, TokenId};
-use becket_proto::token::{Answer, LONGEST, Mechanisms, Request};
+use becket_config::key_source::TokenId;
 use becket_sys::clock::Stopwatch;
-use becket_sys::file_reach;
 use becket_sys::seqpacket::{Packet, Seqpacket};
 
-use self::state::{Asked, Key, Pending, Standing, State};
 use super::public::{PublicKey, input};
-use super::starter::Started;
+use super::wire::{LONGEST, Mechanisms, TokenAnswer, TokenFault, TokenRequest, read, write};
 use crate::signing::queue::{Job, answer};
 
-mod state;
-
-/// Starts an agent.
-pub(super) type Start = Box<dyn Fn() -> io::Result<Agent> + Send + Sync>;
-
-/// An agent that runs, until this is dropped.
-#[derive(Debug)]
-pub(super) struct Agent {
-    pub(super) socket: Arc<Seqpacket>,
-    /// Absent in tests.
-    pub(super) process: Option<Started>,
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        self.socket.end();
-        self.process.iter().for_each(Started::end);
-    }
-}
-
-/// What the thread of a token and its users share.
+/// State that the thread of a token shares with workers.
 pub(super) struct Link {
     pub(super) id: TokenId,
-    start: Start,
-    confined: Confined,
+    /// URIs by index.
+    pub(super) keys: Vec<String>,
+    pub(super) known: Arc<Known>,
+    /// How long a signature may take.
+    time_out: Duration,
+    /// The agent, until there is a thread.
+    opened: Mutex<Option<Result<Opened, TokenFault>>>,
+    /// Number of the last request.
+    last: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
-    /// Milliseconds that a signature may take.
-    pub(super) time_out: AtomicU64,
+}
+
+/// Facts about a token that outlive a configuration.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    proved: Mutex<BTreeMap<String, (PublicKey, Mechanisms)>>,
+    /// The log says that it is not available.
+    is_away: AtomicBool,
     pub(super) signatures: AtomicU64,
     pub(super) failures: AtomicU64,
-    pub(super) starts: AtomicU64,
+    starts: AtomicU64,
 }
 
-/// Whether the process that serves is sandboxed, and so are this thread and the agents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Confined {
-    No,
-    /// It enters one later, which does not reach threads that are there.
-    Later,
-    /// A thread begins in the one that the process is in, where it cannot enter another.
-    Already,
+#[derive(Default)]
+struct State {
+    /// The agent that serves.
+    socket: Option<Arc<Seqpacket>>,
+    /// The agent that serves next.
+    next: Option<Seqpacket>,
+    /// The thread waits for another agent.
+    is_lost: bool,
+    /// Since an agent was last asked for.
+    asked: Option<Stopwatch>,
+    /// Keys that have certificates.
+    keys: BTreeMap<usize, Key>,
+    pending: BTreeMap<u64, (Job, Stopwatch)>,
+    /// Why the token is not available; the last reason.
+    fault: String,
+    is_closed: bool,
 }
 
-/// Why an agent is not heard any more.
-enum Ended {
-    /// Nobody needs it.
-    Closed,
-    /// It failed; another may do better.
-    Failed(String),
-    /// It was not let in: another one would lock the token.
-    Refused(String),
+#[derive(Clone)]
+struct Key {
+    public: PublicKey,
+    /// The agent that serves has it.
+    signs: bool,
 }
 
-/// How a token is.
+/// Status of a token.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub(crate) struct TokenStatus {
-    /// The library that speaks with it.
+    /// The module.
     pub module: String,
-    /// What tells it from others of its module.
+    /// The token's attributes.
     pub token: String,
     /// Every key that is in use signs.
     pub available: bool,
-    /// Why not.
+    /// Why it is not available.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub fault: String,
-    /// Signatures that it made.
+    /// Signatures made.
     pub signatures: u64,
-    /// Signatures that it did not make, or not in time.
+    /// Signatures not made, or not in time.
     pub failures: u64,
     /// Signatures asked of it and not answered yet.
     pub in_flight: usize,
@@ -103,52 +98,230 @@ pub(crate) struct TokenStatus {
     pub starts: u64,
 }
 
+/// An agent that has opened its token. It is asked for one thing at a time, until it serves.
+#[derive(Debug)]
+struct Opened {
+    socket: Arc<Seqpacket>,
+    mechanisms: Mechanisms,
+    /// For each key why it cannot be used.
+    faults: Vec<Option<String>>,
+}
+
+impl Opened {
+    /// Waits until an agent has opened its token.
+    fn by(socket: Seqpacket) -> Result<Self, TokenFault> {
+        let socket = Arc::new(socket);
+        match receive(&socket)? {
+            TokenAnswer::Opened { mechanisms, faults } => Ok(Self {
+                socket,
+                mechanisms,
+                faults,
+            }),
+            TokenAnswer::Failed(fault) => Err(fault),
+            TokenAnswer::Signed { .. } => Err(TokenFault::unasked()),
+        }
+    }
+
+    /// Has a key sign a challenge.
+    fn prove(&self, key: usize, public: &PublicKey) -> Result<Mechanisms, TokenFault> {
+        let refused = |why: &str| Err(TokenFault::Refused(why.to_owned()));
+        match self.faults.get(key) {
+            Some(None) => {}
+            Some(Some(why)) => return refused(why),
+            None => return Err(TokenFault::unasked()),
+        }
+        let schemes = public.schemes(self.mechanisms);
+        let Some(scheme) = schemes.first().copied() else {
+            return refused("the token has no mechanism for the kind of key in the certificate");
+        };
+        let mut message = [0; 32];
+        let random = aws_lc_rs::rand::fill(&mut message);
+        random.map_err(|_| TokenFault::Away("no random numbers".to_owned()))?;
+        let request = TokenRequest {
+            number: 0,
+            key,
+            scheme: scheme.into(),
+            input: input(scheme, &message),
+        };
+        self.socket.send(&write(&request), None)?;
+        match receive(&self.socket)? {
+            TokenAnswer::Signed {
+                number: 0,
+                signature: Ok(signature),
+            } if public.verifies(scheme, &message, &signature) => Ok(self.mechanisms),
+            TokenAnswer::Signed {
+                number: 0,
+                signature: Ok(_),
+            } => refused(OTHER),
+            TokenAnswer::Signed {
+                number: 0,
+                signature: Err(why),
+            } => Err(TokenFault::Away(why)),
+            _ => Err(TokenFault::unasked()),
+        }
+    }
+}
+
 impl Link {
-    pub(super) fn new(id: TokenId, start: Start, confined: Confined) -> Self {
+    /// Waits until an agent has opened its token.
+    pub(super) fn open(
+        (id, keys): (TokenId, Vec<String>),
+        time_out: Duration,
+        socket: Seqpacket,
+        known: Arc<Known>,
+    ) -> Self {
+        known.starts.fetch_add(1, Relaxed);
         Self {
             id,
-            start,
-            confined,
+            keys,
+            known,
+            time_out,
+            opened: Mutex::new(Some(Opened::by(socket))),
+            last: AtomicU64::new(0),
             state: Mutex::default(),
             changed: Condvar::new(),
-            time_out: AtomicU64::new(0),
-            signatures: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
-            starts: AtomicU64::new(0),
         }
     }
 
-    /// How it is.
-    pub(super) fn status(&self) -> TokenStatus {
-        let state = self.lock();
-        let available = state.is_available();
-        let jobs = state.pending.values();
-        TokenStatus {
-            module: self.id.module.to_string_lossy().into_owned(),
-            token: self.id.name(),
-            available,
-            fault: if available {
-                String::new()
-            } else {
-                state.fault.clone()
-            },
-            signatures: self.signatures.load(Relaxed),
-            failures: self.failures.load(Relaxed),
-            in_flight: jobs.filter(|it| matches!(it.what, Asked::Job(_))).count(),
-            starts: self.starts.load(Relaxed),
+    /// Proves that a key belongs to a certificate, and returns what the token can do. Blocks before [`Self::serve`]. A key that was
+    /// proved by an earlier configuration is believed while its token is away.
+    ///
+    /// # Errors
+    /// Why it is not proved.
+    pub(super) fn prove(&self, key: usize, public: &PublicKey) -> Result<Mechanisms, String> {
+        let mut known = self
+            .known
+            .proved
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let uri = self.keys.get(key).cloned().unwrap_or_default();
+        let before = known
+            .get(&uri)
+            .filter(|(of, _)| of == public)
+            .map(|it| it.1);
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let proved = match &*opened {
+            Some(Ok(opened)) => opened.prove(key, public),
+            Some(Err(fault)) => Err(fault.clone()),
+            // A private key has one public key.
+            None => {
+                return before.ok_or_else(|| format!("{OTHER}; if it was replaced, reload becket"));
+            }
+        };
+        let signs = proved.is_ok();
+        let mechanisms = match (proved, before) {
+            (Ok(mechanisms), _) | (Err(TokenFault::Away(_)), Some(mechanisms)) => mechanisms,
+            (Err(fault), _) => return Err(fault.text()),
+        };
+        let public = public.clone();
+        known.insert(uri, (public.clone(), mechanisms));
+        self.lock().keys.insert(key, Key { public, signs });
+        Ok(mechanisms)
+    }
+
+    /// Starts the thread that receives answers, once.
+    ///
+    /// # Errors
+    /// When the system gives no more threads.
+    pub(super) fn serve(self: &Arc<Self>) -> io::Result<()> {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(first) = opened.take() else {
+            return Ok(());
+        };
+        match &first {
+            Ok(opened) => self.lock().socket = Some(Arc::clone(&opened.socket)),
+            Err(fault) => self.lock().fault = fault.clone().text(),
+        }
+        self.tell();
+        let link = Arc::clone(self);
+        let thread = thread::Builder::new().name("becket-token".into());
+        thread.spawn(move || link.run(first)).map(drop)
+    }
+
+    /// Serves by one agent after the other, until this is closed.
+    fn run(&self, first: Result<Opened, TokenFault>) {
+        let mut opened = first;
+        loop {
+            let fault = match opened {
+                Ok(opened) => {
+                    let fault = self.receive_answers(&opened.socket);
+                    opened.socket.end();
+                    fault
+                }
+                Err(fault) => fault,
+            };
+            self.abandon(fault);
+            let Some(socket) = self.next_agent() else {
+                return;
+            };
+            opened = Opened::by(socket).and_then(|opened| self.prove_again(opened));
         }
     }
 
-    /// The file of the PIN, for agents that are started from now on.
-    pub(super) fn set_pin(&self, pin: Option<File>, sessions: u16) {
+    /// Has an agent that replaces another prove all keys. It serves if one of them signs.
+    fn prove_again(&self, opened: Opened) -> Result<Opened, TokenFault> {
+        let mut keys = self.lock().keys.clone();
+        let mut fault = None;
+        for (index, key) in &mut keys {
+            let proved = opened.prove(*index, &key.public);
+            key.signs = proved.is_ok();
+            fault = proved.err().or(fault);
+        }
+        if let Some(fault) = &fault
+            && keys.values().all(|key| !key.signs)
+        {
+            return Err(fault.clone());
+        }
         let mut state = self.lock();
-        if state.pin.as_ref().map(version) != pin.as_ref().map(version) {
-            state.refused = false;
+        if state.is_closed {
+            return Err(TokenFault::silent());
         }
-        (state.pin, state.sessions) = (pin, sessions);
+        state.keys = keys;
+        state.fault = fault.map(TokenFault::text).unwrap_or_default();
+        state.socket = Some(Arc::clone(&opened.socket));
+        drop(state);
+        self.tell();
+        Ok(opened)
     }
 
-    /// Nobody needs the token any more.
+    /// Waits for another agent; `None` when this is closed.
+    fn next_agent(&self) -> Option<Seqpacket> {
+        let mut state = self.lock();
+        while !state.is_closed {
+            if let Some(socket) = state.next.take() {
+                (state.is_lost, state.asked) = (false, None);
+                return Some(socket);
+            }
+            state.is_lost = true;
+            let waited = self.changed.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        None
+    }
+
+    /// Returns `true` if another agent is to be asked for now.
+    pub(super) fn needs_agent(&self) -> bool {
+        let mut state = self.lock();
+        let asked = state.asked.as_ref();
+        let needs = state.is_lost && asked.is_none_or(|asked| asked.elapsed() > BETWEEN_ASKS);
+        if needs {
+            state.asked = Some(Stopwatch::start());
+        }
+        needs
+    }
+
+    /// Gives the token another agent.
+    pub(super) fn replace(&self, socket: Seqpacket) {
+        self.known.starts.fetch_add(1, Relaxed);
+        let mut state = self.lock();
+        if let Some(socket) = &state.socket {
+            socket.end();
+        }
+        state.next = Some(socket);
+        self.changed.notify_all();
+    }
+
+    /// Closes the way to the agent, by which that ends, and ends the thread.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -158,384 +331,179 @@ impl Link {
         self.changed.notify_all();
     }
 
-    /// Has the token prove that it has a key. Waits. Returns the key's number, and what the token can do.
-    ///
-    /// # Errors
-    /// Why it has not. One that had it before is believed while it is away.
-    pub(super) fn prove(
-        &self,
-        uri: &KeyUri,
-        public: PublicKey,
-    ) -> Result<(u32, Mechanisms), String> {
-        let mut state = self.lock();
-        let same = |key: &&Key| key.uri == *uri && key.public == public;
-        let before = state.keys.values().filter(same).find_map(|key| key.proved);
-        state.last_key += 1;
-        let number = state.last_key;
-        let key = Key {
-            uri: uri.clone(),
-            public,
-            standing: if state.refused {
-                Standing::Lost(state.fault.clone())
-            } else {
-                Standing::Asked
-            },
-            proved: None,
-        };
-        state.keys.insert(number, key);
-        state.hurries = !state.refused;
-        self.changed.notify_all();
-        if state.is_open {
-            state.find(number);
-        }
-        let clock = Stopwatch::start();
-        loop {
-            let standing = state.keys.get(&number).map(|key| key.standing.clone());
-            let left = PATIENCE.saturating_sub(clock.elapsed());
-            let why = match standing {
-                Some(Standing::Asked) if !left.is_zero() => {
-                    let waited = self.changed.wait_timeout(state, left);
-                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
-                    continue;
-                }
-                Some(Standing::Ready) => String::new(),
-                Some(Standing::Lost(why)) => why,
-                Some(Standing::Asked) | None => "the token does not answer".to_owned(),
-            };
-            let key = state.keys.get_mut(&number).ok_or("forgotten")?;
-            if let (false, Some(before)) = (why.is_empty(), before) {
-                key.proved = Some(before);
-                key.standing = Standing::Lost(why.clone());
-            }
-            return match key.proved {
-                Some(mechanisms) => Ok((number, mechanisms)),
-                None => {
-                    state.keys.remove(&number);
-                    Err(why)
-                }
-            };
-        }
-    }
-
-    /// Nobody signs with this key any more.
-    pub(super) fn forget(&self, number: u32) {
-        self.lock().keys.remove(&number);
-    }
-
-    /// Asks for a signature. It fails at once where the token does not have the key now.
-    pub(super) fn ask(&self, key: u32, job: Job) {
+    /// Asks for a signature. Fails at once if the token does not have the key now.
+    pub(super) fn ask(&self, key: usize, job: Job) {
         let scheme = job.request.scheme;
-        let input = input(scheme, &job.request.message);
-        let request = Request::Sign {
+        let number = self.last.fetch_add(1, Relaxed) + 1;
+        let request = TokenRequest {
+            number,
             key,
             scheme: scheme.into(),
-            input: &input,
+            input: input(scheme, &job.request.message),
         };
+        let packet = write(&request);
         let mut state = self.lock();
-        let standing = state.keys.get(&key).map(|key| &key.standing);
-        let refused = match standing {
-            Some(Standing::Ready) => state.send(&request, Asked::Job(job)).err(),
-            _ => Some(Asked::Job(job)),
-        };
-        drop(state);
-        if let Some(Asked::Job(job)) = refused {
+        let signs = state.keys.get(&key).is_some_and(|key| key.signs);
+        let socket = state.socket.as_ref().filter(|_| signs);
+        if socket.is_some_and(|socket| socket.send(&packet, None).is_ok()) {
+            state.pending.insert(number, (job, Stopwatch::start()));
+        } else {
+            drop(state);
             self.fail(job);
         }
     }
 
     fn fail(&self, job: Job) {
-        self.failures.fetch_add(1, Relaxed);
+        self.known.failures.fetch_add(1, Relaxed);
         answer(vec![job], |_| {
             vec![Err(rustls::Error::General("the token did not sign".into()))]
         });
     }
 
-    /// Serves the token until it is closed. A sandbox that the process enters later does not reach this thread, so it begins with one of
-    /// its own, which has no file at all.
-    pub(super) fn run(&self) {
-        if self.confined == Confined::Later
-            && let Err(error) = file_reach::confine::<&Path>([], [])
-        {
-            tracing::warn!(%error, "the thread of a token is not sandboxed");
-        }
-        let mut failures = 0_usize;
-        while self.is_needed() {
-            let clock = Stopwatch::start();
-            self.starts.fetch_add(1, Relaxed);
-            let ended = match (self.start)() {
-                Ok(agent) => self.serve(&agent),
-                Err(error) => Ended::Failed(format!("no process for it: {error}")),
+    /// Receives answers until the agent fails.
+    fn receive_answers(&self, socket: &Seqpacket) -> TokenFault {
+        let mut room = vec![0; LONGEST];
+        loop {
+            let received = match socket.wait(self.time_out / 4) {
+                Ok(false) => Ok(()),
+                Ok(true) => receive_into(socket, &mut room).and_then(|answer| self.take(answer)),
+                Err(error) => Err(error.into()),
             };
-            let (why, pause) = match ended {
-                Ended::Closed => return self.abandon(String::new()),
-                Ended::Refused(why) => {
-                    self.lock().refused = true;
-                    (why, Duration::MAX)
-                }
-                Ended::Failed(why) => {
-                    failures = if clock.elapsed() > LONG {
-                        0
-                    } else {
-                        failures + 1
-                    };
-                    let index = usize::min(failures, PAUSES.len() - 1);
-                    (why, PAUSES[index])
-                }
-            };
-            self.abandon(why);
-            self.pause(pause);
-        }
-    }
-
-    /// Waits for somebody who has a key on the token. False when nobody will.
-    fn is_needed(&self) -> bool {
-        let mut state = self.lock();
-        while state.keys.is_empty() && !state.is_closed {
-            state = self
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        state.hurries = false;
-        !state.is_closed
-    }
-
-    /// Waits until another agent may be started.
-    fn pause(&self, pause: Duration) {
-        let clock = Stopwatch::start();
-        let mut state = self.lock();
-        while !state.hurries && !state.is_closed {
-            let left = pause.saturating_sub(clock.elapsed());
-            if left.is_zero() {
-                return;
+            let is_late = |(_, since): &(Job, Stopwatch)| since.elapsed() > self.time_out;
+            if let Err(fault) = received {
+                return fault;
+            } else if self.lock().pending.values().any(is_late) {
+                return TokenFault::silent();
             }
-            let waited = self.changed.wait_timeout(state, left.min(LONG));
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Nothing that was asked will be answered.
-    fn abandon(&self, why: String) {
-        let mut state = self.lock();
-        (state.socket, state.is_open) = (None, false);
-        for key in state.keys.values_mut() {
-            key.standing = Standing::Lost(why.clone());
-        }
-        state.fault = why;
-        let pending = std::mem::take(&mut state.pending);
-        self.settle(&mut state);
-        drop(state);
-        for (_, pending) in pending {
-            if let Asked::Job(job) = pending.what {
+    fn take(&self, said: TokenAnswer) -> Result<(), TokenFault> {
+        let TokenAnswer::Signed { number, signature } = said else {
+            return Err(TokenFault::unasked());
+        };
+        let pending = self.lock().pending.remove(&number);
+        let (job, _) = pending.ok_or_else(TokenFault::unasked)?;
+        match signature {
+            Ok(signature) => {
+                self.known.signatures.fetch_add(1, Relaxed);
+                answer(vec![job], |_| vec![Ok(signature)]);
+                Ok(())
+            }
+            Err(why) => {
                 self.fail(job);
+                Err(TokenFault::Away(why))
             }
         }
     }
 
-    /// Wakes those who wait for a key, and tells the log when it is another story.
-    fn settle(&self, state: &mut State) {
-        self.changed.notify_all();
-        let asked = |key: &Key| key.standing == Standing::Asked;
-        if state.is_closed || state.keys.values().any(asked) {
-            return;
+    /// Fails whatever was asked and not answered.
+    fn abandon(&self, fault: TokenFault) {
+        let mut state = self.lock();
+        state.socket = None;
+        state.keys.values_mut().for_each(|key| key.signs = false);
+        state.fault = fault.text();
+        let pending = mem::take(&mut state.pending);
+        let is_closed = state.is_closed;
+        drop(state);
+        if !is_closed {
+            self.tell();
         }
-        let is = state.is_available();
-        let was = state.said.replace(is);
-        let (module, token) = (self.id.module.display(), self.id.name());
-        match (was, is) {
-            (Some(true), false) => {
-                let why = &state.fault;
-                tracing::error!(%module, token, why, "token not available");
+        pending.into_values().for_each(|(job, _)| self.fail(job));
+    }
+
+    /// Logs that the token is available, or is not any more.
+    fn tell(&self) {
+        let status = self.status();
+        let (module, token) = (status.module, status.token);
+        let was_away = self.known.is_away.swap(!status.available, Relaxed);
+        match (was_away, status.available) {
+            (false, false) => {
+                let error = status.fault;
+                tracing::error!(module, token, error, "token not available");
             }
-            (Some(false), true) => tracing::info!(%module, token, "token available"),
+            (true, true) => tracing::info!(module, token, "token available"),
             _ => {}
         }
     }
 
-    /// Hears an agent until it ends, or is to.
-    fn serve(&self, agent: &Agent) -> Ended {
-        let socket = &agent.socket;
-        if let Err(ended) = self.open(socket) {
-            return ended;
-        }
-        let mut room = [0; LONGEST];
-        let mut retried = Stopwatch::start();
-        loop {
-            let heard = match socket.wait(self.patience() / 4) {
-                Ok(false) => Ok(()),
-                Ok(true) => match socket.receive(&mut room) {
-                    Ok(Packet::Message(length, None)) => {
-                        self.hear(room.get(..length).unwrap_or_default())
-                    }
-                    Ok(Packet::Message(_, Some(_))) => Err(Ended::unasked()),
-                    Ok(Packet::End) => Err(Ended::Failed("its process ended".to_owned())),
-                    Err(error) => Err(Ended::Failed(error.to_string())),
-                },
-                Err(error) => Err(Ended::Failed(error.to_string())),
-            };
-            let ended = heard.and_then(|()| self.look_after(&mut retried)).err();
-            if let Some(ended) = ended {
-                return if self.lock().is_closed {
-                    Ended::Closed
-                } else {
-                    ended
-                };
-            }
-        }
-    }
-
-    fn open(&self, socket: &Arc<Seqpacket>) -> Result<(), Ended> {
-        let mut state = self.lock();
-        if state.is_closed {
-            return Err(Ended::Closed);
-        }
-        // Any key's: it is asked for its token only.
-        let uri = state.keys.values().next().map(|key| key.uri.to_string());
-        let uri = uri.ok_or(Ended::Failed("nobody needs it".to_owned()))?;
-        let (sessions, pin) = (state.sessions, state.pin.as_ref().map(File::try_clone));
-        let request = Request::Open {
-            sessions,
-            is_confined: self.confined != Confined::No,
-            uri: &uri,
-        };
-        let refused = |error: io::Error| Ended::Failed(error.to_string());
-        let pin = pin.transpose().map_err(refused)?;
-        let number = state.note(Asked::Open);
-        let sent = socket.send(&request.write(number), pin.as_ref().map(AsFd::as_fd));
-        state.socket = Some(Arc::clone(socket));
-        sent.map_err(refused)
-    }
-
-    /// Looks whether answers are overdue, and asks again for keys that were lost.
-    fn look_after(&self, retried: &mut Stopwatch) -> Result<(), Ended> {
-        let time_out = self.patience();
-        let mut state = self.lock();
-        let is_overdue = |pending: &Pending| {
-            let most = if matches!(pending.what, Asked::Job(_)) {
-                time_out
+    pub(super) fn status(&self) -> TokenStatus {
+        let state = self.lock();
+        let available = state.keys.values().all(|key| key.signs);
+        TokenStatus {
+            module: self.id.module.to_string_lossy().into_owned(),
+            token: self.id.name(),
+            available,
+            fault: if available {
+                String::new()
             } else {
-                STARTS
-            };
-            pending.since.elapsed() > most
-        };
-        if state.pending.values().any(is_overdue) {
-            return Err(Ended::Failed("it does not answer".to_owned()));
+                state.fault.clone()
+            },
+            signatures: self.known.signatures.load(Relaxed),
+            failures: self.known.failures.load(Relaxed),
+            in_flight: state.pending.len(),
+            starts: self.known.starts.load(Relaxed),
         }
-        let needed = || state.keys.values().filter(|key| key.proved.is_some());
-        let is_lost = |key: &&Key| matches!(key.standing, Standing::Lost(_));
-        let Some(Standing::Lost(why)) = needed().find(is_lost).map(|key| key.standing.clone())
-        else {
-            return Ok(());
-        };
-        if needed().all(|key| is_lost(&key)) {
-            return Err(Ended::Failed(why));
-        }
-        if retried.elapsed() > RETRY {
-            *retried = Stopwatch::start();
-            let lost = state.keys.iter().filter(|(_, key)| is_lost(key));
-            let lost: Vec<u32> = lost.map(|(number, _)| *number).collect();
-            lost.into_iter().for_each(|number| state.find(number));
-        }
-        Ok(())
-    }
-
-    /// Takes an answer.
-    fn hear(&self, packet: &[u8]) -> Result<(), Ended> {
-        let mut state = self.lock();
-        let (number, said) = Answer::read(packet).ok_or_else(Ended::unasked)?;
-        let asked = state.pending.remove(&number).ok_or_else(Ended::unasked)?;
-        match (asked.what, said) {
-            (Asked::Open, Answer::Opened) => {
-                state.is_open = true;
-                let keys: Vec<u32> = state.keys.keys().copied().collect();
-                keys.into_iter().for_each(|number| state.find(number));
-            }
-            (Asked::Open, Answer::Failed(why)) => return Err(Ended::Failed(clean(why))),
-            (Asked::Open, Answer::Refused(why)) => return Err(Ended::Refused(clean(why))),
-            (Asked::Find(key), Answer::Found(mechanisms)) => state.challenge(key, mechanisms),
-            (Asked::Proof(key, challenge), Answer::Signed(signature)) => {
-                state.judge(key, &challenge, signature);
-            }
-            (Asked::Find(key) | Asked::Proof(key, _), Answer::Failed(why)) => {
-                state.lose(key, clean(why));
-            }
-            (Asked::Job(job), Answer::Signed(signature)) => {
-                drop(state);
-                self.signatures.fetch_add(1, Relaxed);
-                answer(vec![job], |_| vec![Ok(signature.to_vec())]);
-                return Ok(());
-            }
-            (Asked::Job(job), Answer::Failed(why)) => {
-                drop(state);
-                self.fail(job);
-                return Err(Ended::Failed(clean(why)));
-            }
-            (what, _) => {
-                // With what is asked, so that nobody waits for it.
-                state.pending.insert(
-                    number,
-                    Pending {
-                        what,
-                        since: asked.since,
-                    },
-                );
-                return Err(Ended::unasked());
-            }
-        }
-        self.settle(&mut state);
-        Ok(())
-    }
-
-    /// Keys that are in use.
-    #[cfg(test)]
-    pub(super) fn keys(&self) -> usize {
-        self.lock().keys.len()
-    }
-
-    fn patience(&self) -> Duration {
-        Duration::from_millis(self.time_out.load(Relaxed))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A poisoned state is still one: what panicked has answered nobody, and they time out.
+        // A poisoned state is still one: what the panic left unanswered times out.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Ended {
+impl TokenFault {
     fn unasked() -> Self {
-        Self::Failed("it answered what it was not asked".to_owned())
+        Self::Away("its process answered what it was not asked".to_owned())
+    }
+
+    fn silent() -> Self {
+        Self::Away("it does not answer".to_owned())
+    }
+
+    /// The reason, in a form that is safe for a log.
+    fn text(self) -> String {
+        let (Self::Away(why) | Self::Refused(why)) = self;
+        let plain = why.chars().filter(|c| !c.is_control());
+        plain.take(LONGEST_REASON).collect()
     }
 }
 
-/// What tells a file from what it was before.
-fn version(file: &File) -> Option<(u64, i64, i64, u64)> {
-    let of = file.metadata().ok()?;
-    Some((of.ino(), of.mtime(), of.mtime_nsec(), of.size()))
+impl From<io::Error> for TokenFault {
+    fn from(error: io::Error) -> Self {
+        Self::Away(error.to_string())
+    }
 }
 
-/// What may go to a log.
-fn clean(why: &str) -> String {
-    why.chars().filter(|c| !c.is_control()).collect()
+/// Waits for a packet, for as long as a start may take.
+fn receive(socket: &Seqpacket) -> Result<TokenAnswer, TokenFault> {
+    let clock = Stopwatch::start();
+    while !socket.wait(STARTS.saturating_sub(clock.elapsed()))? {
+        if clock.elapsed() > STARTS {
+            return Err(TokenFault::silent());
+        }
+    }
+    receive_into(socket, &mut vec![0; LONGEST])
+}
+
+fn receive_into(socket: &Seqpacket, room: &mut [u8]) -> Result<TokenAnswer, TokenFault> {
+    match socket.receive(room)? {
+        Packet::Message(length, None) => {
+            let answer = room.get(..length).and_then(read);
+            answer.ok_or_else(TokenFault::unasked)
+        }
+        Packet::Message(_, Some(_)) => Err(TokenFault::unasked()),
+        Packet::End => Err(TokenFault::Away("its process ended".to_owned())),
+    }
 }
 
 /// To load a module, log in, find a key, and sign once. Tokens behind a network take seconds.
 const STARTS: Duration = Duration::from_secs(20);
-/// How long a reload waits for a key: a start, and a proof.
-const PATIENCE: Duration = Duration::from_secs(45);
-/// Between two questions for a key that was lost while others are there.
-const RETRY: Duration = Duration::from_secs(10);
-/// An agent that has served for so long did not die of its start.
-const LONG: Duration = Duration::from_secs(10);
-/// Between agents that fail: the first is followed at once.
-const PAUSES: [Duration; 6] = [
-    Duration::ZERO,
-    Duration::ZERO,
-    Duration::from_secs(1),
-    Duration::from_secs(2),
-    Duration::from_secs(5),
-    Duration::from_secs(10),
-];
+/// Between two requests for another agent.
+const BETWEEN_ASKS: Duration = Duration::from_secs(1);
+/// Maximum length of a reason in a log, in characters.
+const LONGEST_REASON: usize = 300;
+const OTHER: &str = "the key on the token belongs to another certificate";
 
 #[cfg(test)]
 mod tests;

@@ -1,71 +1,49 @@
 //! Keys on tokens, by PKCS#11: signatures that are made by another process, which has the module and the PIN.
 //!
-//! A [`Token`] is one token, as its URIs name it. It has an agent process ([`agent`]), which alone loads the module, and a thread that
-//! has the agent started ([`starter`]), hears it and replaces it ([`link`]). Workers ask for signatures as they ask crypto threads, and the answer comes
-//! to their mailbox in the same form; nothing of the terminator ever waits for a token, but a start or a reload, which has it prove
-//! that it has the key of a certificate.
-//!
-//! [`Tokens`] knows those that are in use: a reload that names a token again finds it. docs/decisions/0032 says why it is done so.
+//! The supervisor starts a [`agent`] for each token of a configuration before it hands the configuration over ([`agents`]), and
+//! passes one socket for each. The serving process pairs them with the tokens by their order ([`Tokens`]). While a configuration is
+//! loaded, each key signs a challenge, which proves that it belongs to its certificate. After that a thread for each token receives
+//! answers ([`link`]); workers send requests themselves, without waiting. A token that fails gets another agent: the
+//! serving process asks the supervisor for it by the token's index. See docs/decisions/0032.
 
 pub mod agent;
+pub(crate) mod agents;
 mod link;
 mod module;
 mod public;
 #[cfg(test)]
 pub(crate) mod script;
-pub mod starter;
+pub mod wire;
 
-use std::cell::RefCell;
-use std::fmt;
-use std::fs::File;
 use std::io;
-use std::sync::atomic::Ordering::Relaxed;
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{fmt, mem};
 
-use becket_config::key_source::{KeyUri, TokenId};
+use becket_config::file::File;
+use becket_config::key_source::KeyUri;
 use becket_sys::clock::Stopwatch;
+use becket_sys::seqpacket::Seqpacket;
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::sign::{Signer, SigningKey};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 
+use self::link::Link;
 pub(crate) use self::link::TokenStatus;
-use self::link::{Confined, Link, Start};
 pub use self::public::PublicKey;
-use self::starter::{Starter, StarterProcess};
 use super::Request;
 use super::queue::{Answers, Asker, Job, Signed};
 
-/// Tokens that are in use, in the order in which they were first named. The default starts no agents, and so finds none.
+/// The tokens of a configuration, in the order of their first keys.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
-    used: Arc<Mutex<Vec<Weak<Token>>>>,
-    /// Where this program knows what to do when it is executed as an agent, or as what starts those.
-    starter: Option<Arc<Starter>>,
+    tokens: Vec<Arc<Token>>,
+    /// Sockets of agents for a configuration that is about to be loaded.
+    given: Arc<Mutex<Vec<OwnedFd>>>,
 }
 
-/// What is asked of all tokens.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct TokenLimits {
-    /// Signatures that one makes at a time.
-    pub sessions: u16,
-    /// How long one may take.
-    pub time_out: Duration,
-    /// The process is going to be confined, or is.
-    pub is_sandboxed: bool,
-}
-
-/// Finds the keys of one configuration. Tokens that were asked are kept as long as this is: they remember that they have refused a PIN.
-#[derive(Debug, Default)]
-pub(crate) struct Search {
-    tokens: Tokens,
-    settings: TokenLimits,
-    asked: RefCell<Vec<Arc<Token>>>,
-}
-
-/// A token, until nobody has it.
+/// A token. Its agent ends when nothing has this any more.
 #[derive(Debug)]
 struct Token(Arc<Link>);
 
@@ -76,108 +54,90 @@ pub struct TokenKey(Arc<Held>);
 #[derive(Debug)]
 struct Held {
     token: Arc<Token>,
-    number: u32,
+    /// Index of the key.
+    key: usize,
     public: PublicKey,
     schemes: Vec<SignatureScheme>,
 }
 
 impl Tokens {
-    /// Those of a program that calls [`agent::run`] and [`starter::run`] when it is executed as one of these.
-    pub fn with_agents() -> Self {
+    /// Takes the sockets of agents that were started for a configuration, which follows one with the tokens `before`.
+    pub fn adopt(sockets: Vec<OwnedFd>, before: &Self) -> Self {
         Self {
-            starter: Some(Arc::default()),
-            ..Self::default()
+            tokens: before.tokens.clone(),
+            given: Arc::new(Mutex::new(sockets)),
         }
     }
 
-    /// Has agents started by a process that was made for it.
-    pub(crate) fn adopt(&self, process: StarterProcess) {
-        if let Some(starter) = &self.starter {
-            starter.adopt(process);
-        }
-    }
-
-    /// Before this process meets peers, where it is confined: what it could have agents load is known by now.
-    pub(crate) fn seal(&self) {
-        self.starter.iter().for_each(|starter| starter.seal());
-    }
-
-    /// How those are that are in use.
-    pub(crate) fn status(&self) -> Vec<TokenStatus> {
-        let tokens = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        let used = tokens.iter().filter_map(Weak::upgrade);
-        used.map(|token| token.0.status()).collect()
-    }
-
-    /// Begins to look for the keys of a configuration.
-    pub(crate) fn search(&self, settings: TokenLimits) -> Search {
-        Search {
-            tokens: self.clone(),
-            settings,
-            asked: RefCell::default(),
-        }
-    }
-
-    fn token(&self, id: &TokenId, is_sandboxed: bool) -> io::Result<Arc<Token>> {
-        let starter = self.starter.clone();
-        let starter = starter.ok_or_else(|| io::Error::other("no agents are started here"))?;
-        let mut tokens = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        tokens.retain(|token| token.strong_count() > 0);
-        let mut used = tokens.iter().filter_map(Weak::upgrade);
-        if let Some(token) = used.find(|token| token.0.id == *id) {
-            return Ok(token);
-        }
-        starter.make_ready()?;
-        let confined = match is_sandboxed {
-            true if starter.is_sealed() => Confined::Already,
-            true => Confined::Later,
-            false => Confined::No,
+    /// Waits until the agents have opened the tokens of a configuration that is being loaded.
+    pub(crate) fn open(&self, file: &File) -> Self {
+        let given = mem::take(&mut *self.given.lock().unwrap_or_else(PoisonError::into_inner));
+        let time_out = file.timeouts.token;
+        let open = |(spec, socket): (wire::TokenSpec, OwnedFd)| {
+            let id = KeyUri::parse(spec.keys.first()?).ok()?.token;
+            let mut before = self.tokens.iter().map(|token| &token.0);
+            let known = before.find(|link| link.id == id).map(|it| it.known.clone());
+            let link = Link::open(
+                (id, spec.keys),
+                time_out,
+                Seqpacket::from(socket),
+                known.unwrap_or_default(),
+            );
+            Some(Arc::new(Token(Arc::new(link))))
         };
-        let module = id.module.clone();
-        let start = Box::new(move || starter.start(&module));
-        let token = Arc::new(Token::start(id.clone(), start, confined)?);
-        tokens.push(Arc::downgrade(&token));
-        Ok(token)
+        Self {
+            tokens: wire::tokens(file)
+                .into_iter()
+                .zip(given)
+                .filter_map(open)
+                .collect(),
+            given: Arc::default(),
+        }
     }
-}
 
-impl Token {
-    fn start(id: TokenId, start: Start, confined: Confined) -> io::Result<Self> {
-        let link = Arc::new(Link::new(id, start, confined));
-        let run = Arc::clone(&link);
-        let thread = thread::Builder::new().name("becket-token".into());
-        thread.spawn(move || run.run())?;
-        Ok(Self(link))
-    }
-}
-
-impl Search {
-    /// Finds a key, and has it signed with. Blocks: a token may take seconds.
+    /// Has a key prove that it belongs to a certificate. Blocks while a configuration is loaded: a token may take seconds.
     ///
     /// # Errors
     /// Why it cannot be used.
-    pub(crate) fn key(
-        &self,
-        uri: &KeyUri,
-        pin: Option<File>,
-        public: PublicKey,
-    ) -> Result<TokenKey, String> {
-        let settings = &self.settings;
-        let token = self.tokens.token(&uri.token, settings.is_sandboxed);
-        let token = token.map_err(|error| error.to_string())?;
-        self.asked.borrow_mut().push(Arc::clone(&token));
-        let millis = settings.time_out.as_millis();
-        let millis = u64::try_from(millis).unwrap_or(u64::MAX);
-        token.0.time_out.store(millis, Relaxed);
-        token.0.set_pin(pin, settings.sessions);
-        let (number, mechanisms) = token.0.prove(uri, public.clone())?;
-        let schemes = public.schemes(mechanisms);
+    pub(crate) fn key(&self, uri: &KeyUri, public: PublicKey) -> Result<TokenKey, String> {
+        let uri = uri.to_string();
+        let index = |token: &Token| token.0.keys.iter().position(|key| *key == uri);
+        let mut tokens = self.tokens.iter();
+        let found = tokens.find_map(|token| Some((token, index(token)?)));
+        let (token, key) = found.ok_or(NO_AGENT)?;
+        let schemes = public.schemes(token.0.prove(key, &public)?);
         Ok(TokenKey(Arc::new(Held {
-            token,
-            number,
+            token: Arc::clone(token),
+            key,
             public,
             schemes,
         })))
+    }
+
+    /// Starts a thread for each token. From then on workers can ask for signatures. Threads inherit the sandbox of the one that calls.
+    ///
+    /// # Errors
+    /// When the system gives no more threads.
+    pub(crate) fn serve(&self) -> io::Result<()> {
+        self.tokens.iter().try_for_each(|token| token.0.serve())
+    }
+
+    /// The indices of tokens that need another agent: each once a second.
+    pub(crate) fn lost(&self) -> Vec<usize> {
+        let tokens = self.tokens.iter().enumerate();
+        let lost = tokens.filter(|(_, token)| token.0.needs_agent());
+        lost.map(|(index, _)| index).collect()
+    }
+
+    /// Gives a token another agent.
+    pub(crate) fn replace(&self, index: usize, socket: OwnedFd) {
+        if let Some(token) = self.tokens.get(index) {
+            token.0.replace(Seqpacket::from(socket));
+        }
+    }
+
+    pub(crate) fn status(&self) -> Vec<TokenStatus> {
+        self.tokens.iter().map(|token| token.0.status()).collect()
     }
 }
 
@@ -196,13 +156,7 @@ impl fmt::Debug for Link {
 impl TokenKey {
     /// Asks for a signature; the answer goes where the job says.
     pub(crate) fn ask(&self, job: Job) {
-        self.0.token.0.ask(self.0.number, job);
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.token.0.forget(self.number);
+        self.0.token.0.ask(self.0.key, job);
     }
 }
 
@@ -230,14 +184,13 @@ struct WaitingSigner {
     scheme: SignatureScheme,
 }
 
-/// Where the answer goes that is waited for.
 #[derive(Debug)]
 struct Waiter(SyncSender<Signed>);
 
 impl Answers for Waiter {
     fn answer(&self, signed: Vec<Signed>) {
         for signed in signed {
-            // Nobody waits any more: no harm.
+            // Fails after the waiting thread has ended.
             self.0.try_send(signed).ok();
         }
     }
@@ -271,3 +224,5 @@ impl Signer for WaitingSigner {
         self.scheme
     }
 }
+
+const NO_AGENT: &str = "no process was started for this token: restart becket, with its configuration in a regular file";

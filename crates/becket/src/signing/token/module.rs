@@ -4,7 +4,6 @@
 //! returns is brought into the form of TLS. Source: PKCS#11 Specification 3.1; RFC 8017, section 9.2; RFC 5480.
 
 use becket_config::key_source::{Attribute as Names, KeyUri, TokenId};
-use becket_proto::token::Mechanisms;
 use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};
 use cryptoki::error::{Error, RvError};
 use cryptoki::mechanism::eddsa::{EddsaParams, EddsaSignatureScheme};
@@ -15,8 +14,11 @@ use cryptoki::session::{Session, UserType};
 use cryptoki::slot::{Limit, Slot};
 use cryptoki::types::RawAuthPin;
 use rustls::SignatureScheme;
+use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 use zeroize::Zeroizing;
+
+use super::wire::{Mechanisms, TokenFault};
 
 /// A module that is loaded, and a token that is open. Clones share both.
 #[derive(Clone, Debug)]
@@ -30,51 +32,32 @@ pub(super) struct Module {
     pub(super) most_sessions: usize,
 }
 
-/// Why a token cannot be used.
-#[derive(Debug)]
-pub(super) enum Refusal {
-    /// Now.
-    Failed(String),
-    /// With this PIN: another attempt may lock it.
-    Locks(String),
+impl From<Error> for TokenFault {
+    fn from(error: Error) -> Self {
+        Self::Away(shown(&error))
+    }
 }
 
 impl Module {
     /// Loads a module, looks for the token, and logs in.
-    pub(super) fn open(id: &TokenId, pin: Option<Zeroizing<Vec<u8>>>) -> Result<Self, Refusal> {
-        let failed = |why: String| Refusal::Failed(why);
-        let library = Pkcs11::new(&id.module).map_err(|error| failed(shown(&error)))?;
-        let args = CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK);
-        library
-            .initialize(args)
-            .map_err(|error| failed(shown(&error)))?;
-        let slot = find_slot(&library, id).map_err(failed)?;
-        let info = library
-            .get_token_info(slot)
-            .map_err(|error| failed(shown(&error)))?;
-        if info.user_pin_locked() {
-            return Err(Refusal::Locks("the PIN is locked".to_owned()));
-        }
-        if pin.is_some() && info.user_pin_final_try() {
-            let why =
-                "the PIN was wrong before, and is locked when it is once more: nothing is tried";
-            return Err(Refusal::Locks(why.to_owned()));
-        }
-        let first = library
-            .open_ro_session(slot)
-            .map_err(|error| failed(shown(&error)))?;
+    pub(super) fn open(id: &TokenId, pin: Option<Zeroizing<Vec<u8>>>) -> Result<Self, TokenFault> {
+        let refused = |why: &str| Err(TokenFault::Refused(why.to_owned()));
+        let library = Pkcs11::new(&id.module)?;
+        library.initialize(CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK))?;
+        let slot = find_slot(&library, id)?;
+        let info = library.get_token_info(slot)?;
+        let first = library.open_ro_session(slot)?;
         match pin {
+            _ if info.user_pin_locked() => return refused("the PIN is locked"),
+            Some(_) if info.user_pin_final_try() => {
+                return refused("the PIN was wrong before, and another attempt may lock it");
+            }
             Some(pin) => log_in(&first, pin)?,
             None if info.login_required() => {
-                return Err(failed(
-                    "the token wants a PIN: pin-source names its file".into(),
-                ));
+                return refused("the token wants a PIN: pin-source names its file");
             }
             None => {}
         }
-        let known = library
-            .get_mechanism_list(slot)
-            .map_err(|error| failed(shown(&error)))?;
         let most_sessions = match info.max_session_count() {
             // One is the first.
             Limit::Max(most) => usize::try_from(most)
@@ -83,10 +66,10 @@ impl Module {
             Limit::Unavailable | Limit::Infinite => usize::MAX,
         };
         Ok(Self {
+            mechanisms: mechanisms(&library.get_mechanism_list(slot)?),
             library,
             slot,
             first: Arc::new(Mutex::new(first)),
-            mechanisms: mechanisms(&known),
             most_sessions,
         })
     }
@@ -133,13 +116,13 @@ impl Module {
     }
 }
 
-fn log_in(session: &Session, mut pin: Zeroizing<Vec<u8>>) -> Result<(), Refusal> {
+fn log_in(session: &Session, mut pin: Zeroizing<Vec<u8>>) -> Result<(), TokenFault> {
     // It erases what it is given.
-    let pin = RawAuthPin::new(Box::new(std::mem::take(&mut *pin)));
+    let pin = RawAuthPin::new(Box::new(mem::take(&mut *pin)));
     match session.login_with_raw(UserType::User, &pin) {
         Ok(()) | Err(Error::Pkcs11(RvError::UserAlreadyLoggedIn, _)) => Ok(()),
-        Err(error) => Err(match &error {
-            Error::Pkcs11(
+        Err(
+            error @ Error::Pkcs11(
                 RvError::PinIncorrect
                 | RvError::PinInvalid
                 | RvError::PinLenRange
@@ -147,20 +130,15 @@ fn log_in(session: &Session, mut pin: Zeroizing<Vec<u8>>) -> Result<(), Refusal>
                 | RvError::PinLocked
                 | RvError::UserPinNotInitialized,
                 _,
-            ) => Refusal::Locks(format!(
-                "{}; it is asked again with another pin-source only",
-                shown(&error)
-            )),
-            _ => Refusal::Failed(shown(&error)),
-        }),
+            ),
+        ) => Err(TokenFault::Refused(shown(&error))),
+        Err(error) => Err(error.into()),
     }
 }
 
 /// The one slot whose token is meant.
-fn find_slot(library: &Pkcs11, id: &TokenId) -> Result<Slot, String> {
-    let slots = library
-        .get_slots_with_initialized_token()
-        .map_err(|error| shown(&error))?;
+fn find_slot(library: &Pkcs11, id: &TokenId) -> Result<Slot, TokenFault> {
+    let slots = library.get_slots_with_initialized_token()?;
     let fits = |slot: &Slot| {
         let (Ok(token), Ok(place)) = (library.get_token_info(*slot), library.get_slot_info(*slot))
         else {
@@ -179,8 +157,8 @@ fn find_slot(library: &Pkcs11, id: &TokenId) -> Result<Slot, String> {
     let found: Vec<Slot> = slots.into_iter().filter(fits).collect();
     match found[..] {
         [slot] => Ok(slot),
-        [] => Err("no such token".to_owned()),
-        _ => Err(format!("{} tokens fit", found.len())),
+        [] => Err(TokenFault::Away("no such token".to_owned())),
+        _ => Err(TokenFault::Away(format!("{} tokens fit", found.len()))),
     }
 }
 

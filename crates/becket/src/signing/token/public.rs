@@ -2,12 +2,13 @@
 //! whether the token has the other half.
 
 use aws_lc_rs::digest;
-use becket_proto::token::Mechanisms;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::{SignatureAlgorithm, SignatureScheme};
 use rustls_pki_types::SubjectPublicKeyInfoDer;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::SubjectPublicKeyInfo;
+
+use super::wire::Mechanisms;
 
 /// A public key.
 #[derive(Clone, Debug, PartialEq, Eq)]

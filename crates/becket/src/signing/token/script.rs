@@ -1,39 +1,40 @@
-//! Tokens whose agents are threads of a test: each does what the test has it do, request by request.
+//! Agents that are threads of a test: each does what the test has it do, request by request.
 
-use std::collections::{HashMap, HashSet};
-use std::fmt;
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, Weak};
-use std::thread;
+use std::{fmt, thread};
 
 use aws_lc_rs::digest::{Digest, SHA256};
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
-use becket_config::key_source::KeyUri;
-use becket_proto::token::{Answer, LONGEST, Mechanisms, Request};
 use becket_sys::seqpacket::{Packet, Seqpacket};
 use rcgen::KeyPair;
 
-use super::link::{Agent, Confined, Link};
-use super::{Token, Tokens};
+use super::Tokens;
+use super::link::Known;
+use super::wire::{LONGEST, Mechanisms, TokenAnswer, TokenFault, TokenRequest, read, write};
 
-/// What an agent does with a request to sign, once it has proved its keys.
+/// Behaviour of an agent that has proved its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Signs,
     Fails,
-    /// Signs what nobody asked for.
+    /// Signs something else.
     SignsOddly,
     IsSilent,
-    /// Hears nothing, until there is another way.
+    /// Receives nothing, until there is another way.
     Stands,
     Dies,
     Lies,
     SaysMore,
     Talks,
-    /// Says that the PIN is wrong.
+    /// The PIN is wrong.
     Refuses,
-    /// Has no such token.
+    /// There is no such token.
     IsEmpty,
+    /// The token has no such key.
+    LacksKey,
 }
 
 /// A URI of the first key.
@@ -41,48 +42,48 @@ pub(crate) const FIRST_KEY: &str = "pkcs11:object=a?module-path=/x";
 /// A URI of the second key.
 pub(crate) const SECOND_KEY: &str = "pkcs11:object=b?module-path=/x";
 
-/// An agent that has these keys, called "a", "b" and so on, with P-256.
-pub(super) fn play(socket: &Seqpacket, keys: &[KeyPair], way: impl Fn() -> Way) {
-    let mut room = [0; LONGEST];
-    let (mut found, mut proved) = (HashMap::new(), HashSet::new());
-    let say = |number, answer: Answer<'_>| socket.send(&answer.write(number), None).ok();
+/// An agent with one key, of P-256.
+pub(super) fn play(socket: &Seqpacket, pair: &KeyPair, way: impl Fn() -> Way) {
+    let say = |answer: &TokenAnswer| socket.send(&write(answer), None).ok();
+    let opened = |fault: Option<&str>| TokenAnswer::Opened {
+        mechanisms: Mechanisms::ECDSA,
+        faults: vec![fault.map(str::to_owned)],
+    };
+    say(&match way() {
+        Way::Refuses => {
+            TokenAnswer::Failed(TokenFault::Refused("C_Login: PinIncorrect".to_owned()))
+        }
+        Way::IsEmpty => TokenAnswer::Failed(TokenFault::Away("no such token".to_owned())),
+        Way::LacksKey => opened(Some("the token has no such private key")),
+        _ => opened(None),
+    });
+    let mut room = vec![0; LONGEST];
+    let mut proved = HashSet::new();
     while let Ok(Packet::Message(length, _)) = socket.receive(&mut room) {
-        let (number, request) = Request::read(&room[..length]).unwrap();
+        let TokenRequest {
+            number, key, input, ..
+        } = read(&room[..length]).unwrap();
         let way = way();
-        let (key, input) = match request {
-            Request::Open { .. } => {
-                say(
-                    number,
-                    match way {
-                        Way::Refuses => Answer::Refused("C_Login: PinIncorrect"),
-                        Way::IsEmpty => Answer::Failed("no such token"),
-                        _ => Answer::Opened,
-                    },
-                );
-                continue;
-            }
-            Request::Find { key, uri } => {
-                let object = KeyUri::parse(uri).unwrap().object.unwrap();
-                found.insert(key, &keys[usize::from(object.as_bytes()[0] - b'a')]);
-                say(number, Answer::Found(Mechanisms::ECDSA));
-                continue;
-            }
-            Request::Sign { key, input, .. } => (key, input),
-            _ => panic!("an agent starts nothing"),
-        };
-        let good = sign(found[&key], input);
+        let signature = Ok(sign(pair, &input));
+        let good = TokenAnswer::Signed { number, signature };
+        let signed = |signature| TokenAnswer::Signed { number, signature };
         if proved.insert(key) {
-            say(number, Answer::Signed(&good));
+            say(&good);
             continue;
         }
         match way {
-            Way::Signs | Way::Stands => say(number, Answer::Signed(&good)),
-            Way::SignsOddly => say(number, Answer::Signed(&[7; 70])),
-            Way::Fails | Way::IsEmpty => say(number, Answer::Failed("C_Sign: DeviceRemoved\n")),
+            Way::Signs | Way::Stands => say(&good),
+            Way::SignsOddly => say(&signed(Ok(vec![7; 70]))),
+            Way::Fails | Way::IsEmpty | Way::LacksKey => {
+                say(&signed(Err("C_Sign: DeviceRemoved\n".to_owned())))
+            }
             Way::IsSilent | Way::Refuses => None,
             Way::Dies => return,
-            Way::Lies => say(number, Answer::Opened),
-            Way::SaysMore => say(number + 1000, Answer::Signed(&good)),
+            Way::Lies => say(&opened(None)),
+            Way::SaysMore => say(&TokenAnswer::Signed {
+                number: number + 1000,
+                signature: Ok(Vec::new()),
+            }),
             Way::Talks => socket.send(&[1; 40], None).ok(),
         };
     }
@@ -96,13 +97,13 @@ fn sign(key: &KeyPair, digest: &[u8]) -> Vec<u8> {
     signed.unwrap().as_ref().to_vec()
 }
 
-/// A token that all configurations of a test share, and whose agents go the way that it is told.
+/// A token of a test, which also is the supervisor that starts agents.
 pub(crate) struct Script {
     keys: Vec<KeyPair>,
     way: Mutex<Way>,
     changed: Condvar,
     agents: Mutex<Vec<Weak<Seqpacket>>>,
-    links: Mutex<Vec<Arc<Link>>>,
+    known: Mutex<Vec<Arc<Known>>>,
     odd: AtomicU64,
 }
 
@@ -114,7 +115,7 @@ impl Script {
             way: Mutex::new(Way::Signs),
             changed: Condvar::new(),
             agents: Mutex::default(),
-            links: Mutex::default(),
+            known: Mutex::default(),
             odd: AtomicU64::new(0),
         })
     }
@@ -141,31 +142,31 @@ impl Script {
         agents.len()
     }
 
-    /// The token, which is among those in use for as long as this or a key of it is held.
-    pub(crate) fn plug_in(self: &Arc<Self>, tokens: &Tokens) -> impl Sized + use<> {
-        let id = KeyUri::parse(FIRST_KEY).unwrap().token;
-        let mut used = tokens.used.lock().unwrap();
-        if let Some(token) = used.iter().find_map(Weak::upgrade) {
-            return token;
+    /// Starts an agent for a configuration that names this key, if the token has it.
+    pub(crate) fn start(self: &Arc<Self>, key: usize) -> Vec<OwnedFd> {
+        if key >= self.keys.len() {
+            return Vec::new();
         }
-        let script = Arc::clone(self);
-        let token = Token::start(id, Box::new(move || script.start()), Confined::No).unwrap();
-        self.links.lock().unwrap().push(Arc::clone(&token.0));
-        let token = Arc::new(token);
-        *used = vec![Arc::downgrade(&token)];
-        token
-    }
-
-    fn start(self: &Arc<Self>) -> std::io::Result<Agent> {
-        let (here, there) = Seqpacket::pair()?;
+        let (here, there) = Seqpacket::pair().unwrap();
         let there = Arc::new(there);
         self.agents.lock().unwrap().push(Arc::downgrade(&there));
         let script = Arc::clone(self);
-        thread::spawn(move || play(&there, &script.keys, || script.way()));
-        Ok(Agent {
-            socket: Arc::new(here),
-            process: None,
-        })
+        thread::spawn(move || play(&there, &script.keys[key], || script.way()));
+        vec![here.into()]
+    }
+
+    /// Replaces the agents that are asked for, and counts what these tokens do from now on.
+    pub(crate) fn supervise(self: &Arc<Self>, tokens: &Tokens, key: usize) {
+        let mut known = self.known.lock().unwrap();
+        for token in &tokens.tokens {
+            if !known.iter().any(|it| Arc::ptr_eq(it, &token.0.known)) {
+                known.push(Arc::clone(&token.0.known));
+            }
+        }
+        for index in tokens.lost() {
+            let agent = self.start(key).into_iter();
+            agent.for_each(|agent| tokens.replace(index, agent));
+        }
     }
 
     fn way(&self) -> Way {
@@ -184,25 +185,12 @@ impl Script {
 
     /// Signatures that it made, and that it did not make.
     pub(crate) fn counts(&self) -> [u64; 2] {
-        let links = self.links.lock().unwrap();
-        let sum = |count: fn(&Link) -> u64| links.iter().map(|link| count(link)).sum();
+        let known = self.known.lock().unwrap();
+        let sum = |count: fn(&Known) -> u64| known.iter().map(|known| count(known)).sum();
         [
-            sum(|link| link.signatures.load(Relaxed)),
-            sum(|link| link.failures.load(Relaxed)),
+            sum(|known| known.signatures.load(Relaxed)),
+            sum(|known| known.failures.load(Relaxed)),
         ]
-    }
-
-    /// Keys of it that are in use.
-    pub(crate) fn keys(&self) -> usize {
-        let links = self.links.lock().unwrap();
-        links.iter().map(|link| link.keys()).sum()
-    }
-
-    /// How often it was plugged in, and how many of those are still served.
-    pub(crate) fn threads(&self) -> (usize, usize) {
-        let links = self.links.lock().unwrap();
-        let served = links.iter().filter(|link| Arc::strong_count(link) > 1);
-        (links.len(), served.count())
     }
 }
 

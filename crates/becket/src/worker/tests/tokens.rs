@@ -1,9 +1,9 @@
-//! A soak of keys on a token: clients come, leave and say half a hello; who speaks with the token fails, lies, hangs for longer than
-//! it may, stands still and goes on, dies, or finds the token gone; reloads keep the key, change it and remove it; and then all is as
-//! it was. Whoever has a session resumes it meanwhile.
+//! A soak of keys on a token: clients come, leave and send half a hello; the agent fails, lies, hangs for longer than
+//! it may, stands still and continues, dies, or finds no token; reloads keep the key, change it and remove it; and then all is as
+//! it was. Clients with a session resume it meanwhile.
 //!
-//! Steps go by a seed. The token's process is a thread of the test, so that each fault is had on command, and speaks with the token's
-//! own thread as the process does; when which of them runs is the machine's.
+//! Steps follow a seed. The agent is a thread of the test, so that it fails on command; the test also is the supervisor that
+//! replaces it. The scheduler decides which thread runs when.
 
 use std::fs;
 use std::io::Write;
@@ -31,11 +31,12 @@ fn whatever_becomes_of_a_token_nothing_is_left_of_it_and_sessions_resume() {
 /// Keys on a token.
 struct OnToken {
     script: Arc<Script>,
-    tokens: Tokens,
     /// With the first key of the token, with the second, and with one in a file.
     texts: [String; 3],
-    /// One that is being prepared, as control does it beside the workers.
-    reload: Option<JoinHandle<Option<Arc<Config>>>>,
+    /// The one that the worker has, and the index of its text.
+    running: (Arc<Config>, usize),
+    /// One that is being prepared, as control does it while workers run, and the index of its text.
+    reload: Option<(JoinHandle<Option<Arc<Config>>>, usize)>,
     /// Reloads that were refused, and that were taken.
     reloads: [u64; 2],
     /// Clients that have said a part of a hello.
@@ -73,13 +74,13 @@ impl Soak<OnToken> {
             text(&files[2], &files[2]),
         ];
         let [first, second, _] = keys;
-        let (script, tokens) = (Script::new(vec![first, second]), Tokens::with_agents());
+        let script = Script::new(vec![first, second]);
         let server = server();
         let address = server.local_addr().unwrap();
-        let plugged = script.plug_in(&tokens);
-        let config = config_with(address, &texts[0], tokens.clone());
+        let tokens = Tokens::adopt(script.start(0), &Tokens::default());
+        let config = config_with(address, &texts[0], tokens);
         let config = config.unwrap_or_else(|all| panic!("{all}"));
-        drop(plugged);
+        config.tokens.serve().unwrap();
         let worker = worker_with(&config, Arc::new(SigningQueue::new(0, None)));
         let trusts = VERSIONS.map(|version| {
             let trust = trust(version, &roots);
@@ -87,8 +88,8 @@ impl Soak<OnToken> {
         });
         let on_token = OnToken {
             script,
-            tokens,
             texts,
+            running: (Arc::clone(&config), 0),
             reload: None,
             reloads: [0; 2],
             halves: Vec::new(),
@@ -133,6 +134,7 @@ impl Soak<OnToken> {
             _ => self.talk(),
         }
         self.end_reload(false);
+        self.supervise();
         self.turn(Duration::ZERO);
     }
 
@@ -144,37 +146,41 @@ impl Soak<OnToken> {
         self.signer.halves.push(socket);
     }
 
+    fn supervise(&self) {
+        let (config, key) = &self.signer.running;
+        self.signer.script.supervise(&config.tokens, *key);
+    }
+
     /// Has another configuration prepared, or the same again, unless one is.
     fn begin_reload(&mut self) {
         let text = self.dice.usize(..self.signer.texts.len());
-        let OnToken {
-            script,
-            tokens,
-            texts,
-            server,
-            ..
-        } = &self.signer;
-        let (plugged, tokens, server) = (script.plug_in(tokens), tokens.clone(), *server);
-        let text = texts[text].clone();
-        self.signer.reload.get_or_insert_with(|| {
-            thread::spawn(move || {
-                let config = config_with(server, &text, tokens).ok();
-                drop(plugged);
-                config
-            })
-        });
+        self.prepare(text);
+    }
+
+    fn prepare(&mut self, text: usize) {
+        if self.signer.reload.is_some() {
+            return;
+        }
+        let signer = &mut self.signer;
+        let (server, written) = (signer.server, signer.texts[text].clone());
+        let tokens = Tokens::adopt(signer.script.start(text), &signer.running.0.tokens);
+        let load = move || config_with(server, &written, tokens).ok();
+        signer.reload = Some((thread::spawn(load), text));
     }
 
     /// Serves by what was prepared, once it is, unless it was refused.
     fn end_reload(&mut self, waits: bool) {
-        let is_over = |reload: &mut JoinHandle<_>| waits || reload.is_finished();
-        let Some(reload) = self.signer.reload.take_if(is_over) else {
+        let is_over = |reload: &mut (JoinHandle<_>, usize)| waits || reload.0.is_finished();
+        let Some((reload, text)) = self.signer.reload.take_if(is_over) else {
             return;
         };
         let config = reload.join().unwrap();
         self.signer.reloads[usize::from(config.is_some())] += 1;
         if let Some(config) = config {
+            config.tokens.serve().unwrap();
             self.reload(&config);
+            self.signer.running = (config, text);
+            self.supervise();
         }
     }
 
@@ -202,9 +208,8 @@ impl Soak<OnToken> {
         assert_eq!(asked, counts.iter().sum::<u64>(), "{counts:?}");
         assert!(self.closed(CloseReason::Token) <= counts[1]);
         assert!(self.deceived <= self.signer.script.odd());
-        let status = self.signer.tokens.status();
-        assert!(status.iter().all(|token| token.in_flight == 0));
-        assert!(self.signer.script.keys() <= 1 && status.len() <= 1);
+        let status = self.signer.running.0.tokens.status();
+        assert!(status.len() <= 1 && status.iter().all(|token| token.in_flight == 0));
     }
 
     /// Those who have a session, while nobody is signed for.
@@ -228,23 +233,13 @@ impl Soak<OnToken> {
         self.signer.resumed += u64::from(resumed);
     }
 
-    /// Until the token signs for the worker: a reload does not wait until another process may be started.
+    /// By a configuration that is loaded now.
     fn serve_by_token(&mut self) {
-        for _ in 0..MOST_TURNS {
-            let status = self.signer.tokens.status();
-            if status.iter().any(|token| token.available) {
-                return;
-            }
-            let (script, tokens) = (&self.signer.script, &self.signer.tokens);
-            let plugged = script.plug_in(tokens);
-            let config = config_with(self.signer.server, &self.signer.texts[0], tokens.clone());
-            drop(plugged);
-            if let Ok(config) = config {
-                self.reload(&config);
-                self.turn(Duration::ZERO);
-            }
-        }
-        panic!("the token does not come back");
+        self.end_reload(true);
+        self.prepare(0);
+        self.end_reload(true);
+        let status = self.signer.running.0.tokens.status();
+        assert!(status[0].available, "{}", status[0].fault);
     }
 
     /// What the handshake of a client was that is served to its end.
@@ -298,11 +293,11 @@ impl Soak<OnToken> {
         drop(worker);
         // What was under way is answered all the same, though nobody hears of it.
         let clock = Stopwatch::start();
-        while signer.script.threads().1 + signer.script.agents() > 0 {
-            assert!(clock.elapsed() < LONG, "somebody speaks with it");
+        drop(signer.running);
+        while signer.script.agents() > 0 {
+            assert!(clock.elapsed() < LONG, "an agent is left");
             thread::yield_now();
         }
-        assert!(signer.tokens.status().is_empty() && signer.script.keys() == 0);
         let [signed, failed] = signer.script.counts();
         assert_eq!(asked, signed + failed);
         let [not_taken, taken] = signer.reloads;
