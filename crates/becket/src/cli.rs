@@ -259,9 +259,14 @@ Signals:
   SIGTERM  drain: open connections finish, for timeouts.drain at most; again: stop now
   SIGINT   stop now
   SIGUSR1  open the log files again
+  SIGUSR2  become the program as it is now, as becket upgrade asks
 
-Exit codes: 0 done, 1 a worker failed, 2 nothing was started: wrong configuration or arguments
-(all faults are listed), or the system refused; 3 connections were left when time ran out.";
+Send them to the main process, the supervisor. It starts a serving process, and another one when that
+one dies.
+
+Exit codes: 0 done, 1 the serving process failed, 2 nothing was started: wrong configuration or arguments
+(all faults are listed), or the system refused; 3 connections were left when time ran out; 4 drained
+because the admin API alone asked for it, as becket ctl drain does.";
 
 const CHECK: &str = "\
 Examples:

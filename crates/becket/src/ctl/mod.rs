@@ -83,7 +83,7 @@ pub enum CtlTask {
     },
     /// Read certificates and configuration again, and wait for the outcome
     Reload,
-    /// Take no new clients, finish, end
+    /// Take no new clients, finish, end with exit code 4
     Drain,
     /// Become the program that is on the disk now, without losing a connection
     Upgrade,
