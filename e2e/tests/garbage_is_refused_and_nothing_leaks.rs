@@ -95,7 +95,7 @@ fn random_bytes_are_not_tls() {
     assert_eq!(known, 200, "{}", metrics.0);
     assert!(metrics.closed("not-tls") > 100);
     assert_eq!(backend.served(), 0);
-    // Told at a bounded rate: ten lines a second and worker.
+    // Logged at a bounded rate: ten lines a second and worker.
     becket.says("connection failed");
     let told = becket.log().matches("connection failed").count() as u64;
     let most = 2 * 10 * (began.elapsed().as_secs() + 2);

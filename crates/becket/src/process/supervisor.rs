@@ -339,7 +339,7 @@ impl Supervisor {
         if let Some(Process::Starting(starting)) = &mut self.next
             && starting.step == Step::Loaded
         {
-            starting.step = Step::Told;
+            starting.step = Step::MayServe;
             let id = starting.id;
             tracing::info!(
                 process = id,

@@ -216,7 +216,7 @@ pub struct Killing {
     pub(crate) filter: Arc<Filter>,
     /// Those that were ended so far.
     pub(crate) count: u64,
-    /// Told in the end.
+    /// Notified in the end.
     pub(crate) reply: oneshot::Sender<u64>,
 }
 

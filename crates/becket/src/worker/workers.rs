@@ -57,7 +57,7 @@ pub struct Common {
     pub secrets: Arc<Secrets>,
     /// One per worker, where new sessions are told to peers; none without a cluster.
     pub outboxes: Vec<Outbox>,
-    /// Told of every worker that ends.
+    /// Receives a message from every worker that ends.
     pub ended: UnboundedSender<WorkerEnded>,
     /// They accept nobody until they are told to.
     pub is_parked: bool,

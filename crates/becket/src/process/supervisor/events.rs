@@ -31,10 +31,10 @@ impl Supervisor {
         };
         match (event, starting.step) {
             (Event::Ready, Step::Loading) => {
-                starting.step = Step::Told;
+                starting.step = Step::MayServe;
                 out.push(Output::Send(id, Command::Serve(self.ledger.held())));
             }
-            (Event::Serving, Step::Told) => {
+            (Event::Serving, Step::MayServe) => {
                 let times = starting.times;
                 self.begin_serving(now, id, times, out);
             }
@@ -65,7 +65,7 @@ impl Supervisor {
                     None => self.serve_next(out),
                 }
             }
-            (Event::Serving, Step::Told) => {
+            (Event::Serving, Step::MayServe) => {
                 let times = starting.times;
                 self.succeed(now, id, times, out);
             }

@@ -30,7 +30,7 @@ pub(super) enum Step {
     /// It could serve.
     Loaded,
     /// It was told to serve.
-    Told,
+    MayServe,
 }
 
 #[derive(Clone, Debug)]
@@ -100,7 +100,7 @@ impl Process {
     /// Whether it was told to serve last.
     pub(super) fn is_told(&self) -> bool {
         match self {
-            Self::Starting(starting) => starting.step == Step::Told,
+            Self::Starting(starting) => starting.step == Step::MayServe,
             Self::Serving(serving) => !serving.yields,
             Self::Draining(_) => false,
         }
