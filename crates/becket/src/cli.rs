@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 
 use becket_config::dialect::Dialect;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser};
 
 use crate::ctl::CtlTask;
 use crate::demo::folder::FilesFlags;
@@ -41,12 +41,12 @@ const VERSION: &str = concat!(
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: Subcommand,
 }
 
 /// What to do.
-#[derive(Debug, Subcommand)]
-pub enum Command {
+#[derive(Debug, clap::Subcommand)]
+pub enum Subcommand {
     /// Terminate TLS until told to stop
     #[command(after_help = RUN, after_long_help = RUN)]
     Run(Box<Flags>),
@@ -433,7 +433,7 @@ mod tests {
     fn run_takes_addresses_and_certificates() {
         let line = "becket run --frontend :443 --frontend [::1]:444 --backend /run/app \
                     --alpn h2,http/1.1 --proxy-header v2 a.pem b.pem";
-        let Command::Run(flags) = parse(line).unwrap().command else {
+        let Subcommand::Run(flags) = parse(line).unwrap().command else {
             panic!("not run");
         };
         assert_eq!(flags.frontend, [":443", "[::1]:444"]);
@@ -444,7 +444,7 @@ mod tests {
     #[test]
     fn a_pair_is_one_argument() {
         let line = "becket run --frontend :1 --backend b:1 --certificate c.pem,k.pem a.pem";
-        let Command::Run(flags) = parse(line).unwrap().command else {
+        let Subcommand::Run(flags) = parse(line).unwrap().command else {
             panic!("not run");
         };
         let table = flags.to_table(std::path::Path::new("/"));
@@ -517,7 +517,7 @@ mod tests {
         let run = "becket run --frontend :1 --backend b:1 a.pem";
         let whole = "--cluster-secret s --node 3 --cluster-listen :7443 \
                      --cluster-peer b:7443 --cluster-peer [::1]:7443";
-        let Command::Run(flags) = parse(&format!("{run} {whole}")).unwrap().command else {
+        let Subcommand::Run(flags) = parse(&format!("{run} {whole}")).unwrap().command else {
             panic!("not run");
         };
         assert_eq!(flags.node, Some(3));
@@ -539,7 +539,7 @@ mod tests {
         assert!(parse("becket secret").is_err());
         assert!(parse("becket secret a --rotation 8h").is_err());
         assert!(parse("becket secret a --state --rotation 1.5h").is_err());
-        let Command::Secret(flags) = parse("becket secret a --state --rotation 1h")
+        let Subcommand::Secret(flags) = parse("becket secret a --state --rotation 1h")
             .unwrap()
             .command
         else {
@@ -551,7 +551,7 @@ mod tests {
 
     #[test]
     fn files_are_of_the_current_folder_and_in_clear_without_a_certificate() {
-        let Command::Files(flags) = parse("becket files").unwrap().command else {
+        let Subcommand::Files(flags) = parse("becket files").unwrap().command else {
             panic!("not files");
         };
         assert_eq!(flags.folder, PathBuf::from("."));
@@ -564,7 +564,7 @@ mod tests {
     #[test]
     fn check_takes_what_run_takes() {
         let line = "becket check --frontend :1 --backend b:1 a.pem --json";
-        let Command::Check(check) = parse(line).unwrap().command else {
+        let Subcommand::Check(check) = parse(line).unwrap().command else {
             panic!("not check");
         };
         assert!(check.json);

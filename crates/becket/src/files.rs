@@ -4,6 +4,7 @@
 //! opened here, with the rights of this process.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -15,14 +16,12 @@ use becket_sys::identity::user_name;
 use becket_sys::privileges::effective_user;
 use becket_sys::regular;
 
-use crate::process::link::Opener;
-
 /// Where files come from. The default is the file system alone.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     listed: Arc<BTreeMap<PathBuf, FileAt>>,
-    /// Opens listed files, and the number of the listing.
-    opener: Option<(Arc<Opener>, u32)>,
+    /// Opens listed files.
+    opener: Option<ListedOpener>,
     is_all: bool,
     /// Logs that were opened before their paths led nowhere.
     logs: Arc<BTreeMap<PathBuf, io::Result<File>>>,
@@ -49,6 +48,18 @@ impl Reach {
     }
 }
 
+/// Opens a file by its number in the listing. Absent where this process is to open it by its path.
+pub(crate) type OpenListed = dyn Fn(u32) -> io::Result<Option<File>> + Send + Sync;
+
+#[derive(Clone)]
+struct ListedOpener(Arc<OpenListed>);
+
+impl fmt::Debug for ListedOpener {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("ListedOpener").finish_non_exhaustive()
+    }
+}
+
 /// What the supervisor found at a path.
 #[derive(Debug)]
 pub enum FileAt {
@@ -70,9 +81,9 @@ impl Files {
         }
     }
 
-    /// The same, with the supervisor that opens the files of a listing.
-    pub(crate) fn opened_by(self, opener: Arc<Opener>, listing: u32) -> Self {
-        let opener = Some((opener, listing));
+    /// The same, with what opens the files of the listing.
+    pub(crate) fn opened_by(self, open: Arc<OpenListed>) -> Self {
+        let opener = Some(ListedOpener(open));
         Self { opener, ..self }
     }
 
@@ -172,8 +183,8 @@ impl Files {
         match self.listed(path)? {
             None => self.here(path, regular::open),
             Some(FileAt::Listed(number)) => {
-                let (opener, listing) = self.opener.as_ref().ok_or(io::ErrorKind::NotFound)?;
-                match opener.open(*listing, *number)? {
+                let opener = self.opener.as_ref().ok_or(io::ErrorKind::NotFound)?;
+                match (opener.0)(*number)? {
                     Some(file) => {
                         let metadata = file.metadata()?;
                         Ok((file, metadata))

@@ -16,17 +16,19 @@ use std::time::Duration;
 use anyhow::Context;
 use becket::check::check;
 use becket::cli::{
-    CheckFlags, Cli, Command, CtlFlags, DemoFlags, MigrateFlags, PlaceFlags, StatusFlags, TopFlags,
+    CheckFlags, Cli, CtlFlags, DemoFlags, MigrateFlags, PlaceFlags, StatusFlags, Subcommand,
+    TopFlags,
 };
 use becket::control::page::{page, problems};
 use becket::ctl::NotDone;
 use becket::demo::folder::{self, FilesFlags};
 use becket::dropin::{self, Call};
 use becket::launch::launch;
+use becket::link::given::Given;
 use becket::prepare::flags::Flags;
 use becket::prepare::source::Source;
-use becket::process::given::Given;
-use becket::process::{Request, Role, Task, enter};
+use becket::process::{Role, Task, enter};
+use becket::protocol::Request;
 use becket::secret;
 use becket::secret::command::{NotMade, SecretFlags};
 use becket::signing::token::{Tokens, agent};
@@ -46,17 +48,17 @@ fn main() -> ExitCode {
         });
     }
     let done = match Cli::parse().command {
-        Command::Run(flags) => run(*flags),
-        Command::Check(flags) => run_check(*flags),
-        Command::Status(flags) => status(flags),
-        Command::Top(flags) => run_top(flags),
-        Command::Reload(flags) => ask_for(Request::Reload, flags, "reloaded\n"),
-        Command::Upgrade(flags) => ask_for(Request::Upgrade, flags, "upgraded\n"),
-        Command::Ctl(flags) => ctl(*flags),
-        Command::Secret(flags) => Ok(make_secret(&flags)),
-        Command::Migrate(flags) => migrate(&flags),
-        Command::Files(flags) => files(flags),
-        Command::Demo(flags) => demo(&flags),
+        Subcommand::Run(flags) => run(*flags),
+        Subcommand::Check(flags) => run_check(*flags),
+        Subcommand::Status(flags) => status(flags),
+        Subcommand::Top(flags) => run_top(flags),
+        Subcommand::Reload(flags) => ask_for(Request::Reload, flags, "reloaded\n"),
+        Subcommand::Upgrade(flags) => ask_for(Request::Upgrade, flags, "upgraded\n"),
+        Subcommand::Ctl(flags) => ctl(*flags),
+        Subcommand::Secret(flags) => Ok(make_secret(&flags)),
+        Subcommand::Migrate(flags) => migrate(&flags),
+        Subcommand::Files(flags) => files(flags),
+        Subcommand::Demo(flags) => demo(&flags),
     };
     done.unwrap_or_else(|error| {
         eprintln!("becket: {error:#}");

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::control::signals::signal_for;
 use crate::log::Escaped;
-use crate::process::Request;
+use crate::protocol::Request;
 use crate::status::{NoStatus, Place, ended};
 
 /// Why it was not done, as far as is known.

@@ -11,6 +11,7 @@
 //! It runs on the main thread. Nothing on the data path ever waits for it.
 
 mod changes;
+mod commands;
 pub(crate) mod edits;
 pub(crate) mod limits;
 pub(crate) mod outcomes;
@@ -19,7 +20,6 @@ pub(crate) mod upgrade;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ use crate::cluster;
 use crate::config::Config;
 use crate::control::admin::{self, AdminSockets, Pages};
 use crate::control::api::ChangeRequest;
-use crate::control::commands::{Commands, NO_SUPERVISOR};
+use crate::control::commands::Commands;
 use crate::control::ebb::Ebb;
 use crate::control::reload::{self, ReloadRequest, Reloading};
 use crate::control::rotation::Rotation;
@@ -50,14 +50,13 @@ use crate::control::snapshot::Reload;
 use crate::control::state::State;
 use crate::control::temporary::log_ended;
 use crate::descriptors;
+use crate::link::given::{BoundSockets, Given};
 use crate::log::access_log::AccessThread;
 use crate::log::{Logging, Timestamp};
 use crate::memory::{MemoryWatch, Relief};
 use crate::prepare::Prepared;
 use crate::prepare::source::Source;
-use crate::process::given::{BoundSockets, Given};
-use crate::process::link::Received;
-use crate::process::protocol::{Command, Event, Listing};
+use crate::protocol::{Command, Event};
 use crate::resolver::Resolver;
 use crate::sandbox::Sandbox;
 use crate::secret::ratchet::Ratchet;
@@ -230,62 +229,6 @@ impl Control {
         self.sandbox.tell();
         tracing::info!(exit = outcome as u8, "ended: {}", outcome.label());
         outcome
-    }
-
-    /// Carries out a command that is not about the end.
-    fn obey(&mut self, (command, fds): Received, draining: bool) {
-        match command {
-            Command::Reopen => self.reopen(),
-            Command::Token(index) => {
-                let tokens = &self.state.config().tokens;
-                let socket = fds.into_iter().next();
-                socket.into_iter().for_each(|it| tokens.replace(index, it));
-            }
-            Command::Reload(None) => self.begin_reload(Given::default(), draining),
-            Command::Reload(Some(listing)) => match self.given(listing, fds) {
-                Ok(given) => self.begin_reload(given, draining),
-                Err(error) => tracing::error!(%error, "cannot reload: files and sockets were lost"),
-            },
-            Command::Renew(listing) => match self.given(listing, fds) {
-                Ok(given) => self.look(given.files),
-                Err(error) => tracing::error!(%error, "cannot look at files: they were lost"),
-            },
-            Command::Upgrade if self.commands.supervisor().is_none() => {
-                tracing::error!("not upgraded: {NO_SUPERVISOR}");
-            }
-            Command::Upgrade => self.begin_upgrade(fds),
-            Command::Yield(next, kept) => self.begin_yield(next, kept),
-            Command::Resume(reason, held) => self.resume(&reason, held),
-            Command::Serve(held) => self.told_to_serve(held),
-            Command::Released(counts) => {
-                self.handover.limits.released(&counts);
-                self.settle_limits();
-            }
-            Command::Wanted(process, counts) => {
-                self.handover.limits.wanted(process, counts);
-                self.settle_limits();
-            }
-            Command::Granted(counts) => self.handover.limits.granted(&counts, self.state.shared()),
-            // A start is over, opened files are taken elsewhere, and the loop knows the end.
-            Command::Start(_)
-            | Command::Opened(_)
-            | Command::Leave
-            | Command::Drain
-            | Command::Stop => {}
-        }
-    }
-
-    fn given(&self, listing: Listing, fds: Vec<OwnedFd>) -> io::Result<Given> {
-        let link = self.commands.supervisor().ok_or(io::ErrorKind::NotFound)?;
-        Given::new(listing, fds, &link.opener)
-    }
-
-    /// Takes and gives up what is shared with other processes.
-    fn settle_limits(&mut self) {
-        let (shared, config) = (self.state.shared(), self.state.config());
-        for event in self.handover.limits.settle(shared, config.connections) {
-            self.commands.report(&event);
-        }
     }
 
     /// Serves the admin pages. Changes arrive at control.

@@ -14,8 +14,8 @@ use becket_config::listener;
 use becket_sys::socket::{Keepalive, ListenOptions, listen, listen_on, probe, set_options};
 
 use crate::config::{Config, Listener};
-use crate::process::given::BoundSockets;
-use crate::process::protocol::SocketKind;
+use crate::link::given::BoundSockets;
+use crate::protocol::SocketKind;
 
 /// A listening socket of one worker.
 #[derive(Debug)]

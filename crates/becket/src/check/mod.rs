@@ -31,11 +31,11 @@ use crate::config::{Backend, Cluster, Config, worker_count};
 use crate::control::certificates::{Certificate, certificates};
 use crate::descriptors::{self, HOW_TO_RAISE};
 use crate::files::reason;
+use crate::link::given::{BoundSockets, Given};
 use crate::log::Timestamp;
 use crate::log::output::Output;
 use crate::prepare::source::Source;
 use crate::prepare::{ServerNames, refused_user};
-use crate::process::given::{BoundSockets, Given};
 
 /// What was found.
 #[derive(Debug, Serialize)]

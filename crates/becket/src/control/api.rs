@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 
 use super::snapshot::Snapshot;
 use crate::config::{MOST_ADDRESSES, ServerAddress};
-use crate::process::Request;
+use crate::protocol::Request;
 use crate::worker::listing::{BadField, Filter};
 
 /// A path and a method, and what is done for them.

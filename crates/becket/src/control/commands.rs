@@ -8,9 +8,9 @@ use std::io;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::signals::Signals;
-use crate::process::Request;
-use crate::process::link::{Link, Received};
-use crate::process::protocol::{Command, Event};
+use crate::link::{Link, Received};
+use crate::protocol::Request;
+use crate::protocol::{Command, Event};
 
 /// The source of commands.
 #[derive(Debug)]

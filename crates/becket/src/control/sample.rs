@@ -23,7 +23,7 @@ use super::state::{MainProcess, Replication, State};
 use crate::config::{Backend, Config, Listener, Policy, Route, Server, ServerAddress};
 use crate::log::Timestamp;
 use crate::pki::certificates::{CertificateMap, KeySet};
-use crate::process::protocol::Restarts;
+use crate::protocol::Restarts;
 use crate::shared::Shared;
 use crate::signing::Offload;
 use crate::trial::Trials;

@@ -7,7 +7,7 @@ use becket_sys::process::{self, hold_signals, receive_signals};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
-use crate::process::Request;
+use crate::protocol::Request;
 
 /// The signal that asks for this.
 pub(crate) fn signal_for(request: Request) -> process::Signal {

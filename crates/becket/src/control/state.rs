@@ -20,7 +20,7 @@ use super::snapshot::{
 use super::temporary::temporary;
 use crate::config::Config;
 use crate::log::Timestamp;
-use crate::process::protocol::Restarts;
+use crate::protocol::Restarts;
 use crate::sandbox::Sandbox;
 use crate::shared::Shared;
 use crate::signing::batches::Batches;

@@ -6,9 +6,8 @@
 //! a late renewal into an outage. Decoding is `pem.rs`' work, maps of names are `listeners.rs`'.
 
 use std::collections::HashMap;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use becket_config::address::NamePattern;
@@ -514,80 +513,6 @@ pub(crate) fn warn_if_readable(path: &str, file: &Path, pem: &Pem, report: &mut 
         let fault = "everybody on this machine can read this private key";
         report.warn(shown(path, file, fault).accepted("chmod o-r"));
     }
-}
-
-/// Loads the certificates of a bundle, or those of a folder that has them under their hashes. `path` is the key path for problems.
-pub(crate) fn certificates(
-    files: &Files,
-    path: &str,
-    place: &Path,
-    report: &mut Report,
-) -> Option<Vec<CertificateDer<'static>>> {
-    if !files.is_folder(place) {
-        return read(files, path, place, report).map(|pem| pem.certificates);
-    }
-    let mut found: Vec<CertificateDer<'static>> = Vec::new();
-    for file in hashed(files, place, "").unwrap_or_default() {
-        let of_file = read(files, path, &file, report)?.certificates;
-        found.extend(of_file);
-    }
-    found.sort_unstable_by(|a, b| a.as_ref().cmp(b.as_ref()));
-    found.dedup();
-    Some(found)
-}
-
-/// The files of a folder that OpenSSL would look at (`CApath`): named by a hash of eight hexadecimal digits, a dot, and a number behind
-/// this `prefix`, which is `r` for revocation lists.
-///
-/// # Errors
-/// What the system says of the folder.
-pub(crate) fn hashed(files: &Files, folder: &Path, prefix: &str) -> io::Result<Vec<PathBuf>> {
-    let is_hashed = |file: &PathBuf| {
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
-        let parts = name.split_once('.');
-        parts.is_some_and(|(hash, number)| {
-            let number = number.strip_prefix(prefix).unwrap_or_default();
-            hash.len() == 8
-                && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
-                && !number.is_empty()
-                && number.bytes().all(|byte| byte.is_ascii_digit())
-        })
-    };
-    let mut found = files.list(folder)?;
-    found.retain(is_hashed);
-    Ok(found)
-}
-
-/// Loads CA certificates as trust anchors. `path` is the key path for problems.
-pub(crate) fn authorities(
-    files: &Files,
-    path: &str,
-    file: &Path,
-    report: &mut Report,
-) -> Option<RootCertStore> {
-    let certificates = certificates(files, path, file, report)?;
-    anchors(&certificates, path, file, report)
-}
-
-/// Takes certificates for trust anchors.
-pub(crate) fn anchors(
-    certificates: &[CertificateDer<'_>],
-    path: &str,
-    file: &Path,
-    report: &mut Report,
-) -> Option<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    for (at, certificate) in certificates.iter().enumerate() {
-        if let Err(error) = roots.add(certificate.clone()) {
-            let fault = format!("certificate {} cannot be used: {error}", at + 1);
-            report.error(shown(path, file, fault));
-        }
-    }
-    if certificates.is_empty() {
-        let accepted = "certificates, PEM, in a file, or in a folder that openssl rehash has made";
-        report.error(shown(path, file, "no certificate").accepted(accepted));
-    }
-    (!roots.is_empty()).then_some(roots)
 }
 
 /// A problem with a file as its value.

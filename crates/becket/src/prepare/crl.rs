@@ -16,8 +16,9 @@ use rustls_pki_types::pem::{Error, SectionKind};
 
 use super::Draft;
 use crate::files::{Files, reason};
+use crate::pki::authorities::hashed;
 use crate::pki::facts;
-use crate::pki::keys::{hashed, shown};
+use crate::pki::keys::shown;
 use crate::tls::verifier;
 
 /// What is asked about the certificates of clients, or of servers.

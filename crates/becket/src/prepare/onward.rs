@@ -22,8 +22,9 @@ use rustls::{ClientConfig, RootCertStore};
 use super::Draft;
 use super::crl::Asked;
 use crate::config::Onward;
+use crate::pki::authorities;
 use crate::pki::digest::digest;
-use crate::pki::keys::{self, shown};
+use crate::pki::keys::shown;
 use crate::pki::pem::Pem;
 use crate::tls::key_log::LateKeyLog;
 use crate::tls::policy::{contents, versions};
@@ -89,7 +90,7 @@ impl Draft<'_> {
         }
         if tls.verify == Verify::Pinned {
             let file = self.world.base.join(tls.ca.as_ref()?);
-            let pins = keys::certificates(&self.world.files, &at, &file, &mut self.report)?;
+            let pins = authorities::certificates(&self.world.files, &at, &file, &mut self.report)?;
             if pins.is_empty() {
                 let problem = shown(&at, &file, "no certificate");
                 self.report
@@ -107,7 +108,7 @@ impl Draft<'_> {
         let roots = match &tls.ca {
             Some(text) => {
                 let file = self.world.base.join(text);
-                keys::authorities(&self.world.files, &at, &file, &mut self.report)?
+                authorities::authorities(&self.world.files, &at, &file, &mut self.report)?
             }
             None => self.system_authorities(&at)?,
         };

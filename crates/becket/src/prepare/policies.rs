@@ -19,7 +19,7 @@ use rustls_pki_types::CertificateDer;
 use super::Draft;
 use super::crl::Asked;
 use crate::config::Policy;
-use crate::pki::keys;
+use crate::pki::authorities;
 use crate::tls::policy::{contents, digest, versions};
 use crate::tls::{chain, verifier};
 
@@ -97,8 +97,9 @@ impl Draft<'_> {
         }
         let path = key!(path, policy.client_ca);
         let file = self.world.base.join(policy.client_ca.as_ref()?);
-        let certificates = keys::certificates(&self.world.files, &path, &file, &mut self.report)?;
-        let roots = keys::anchors(&certificates, &path, &file, &mut self.report)?;
+        let certificates =
+            authorities::certificates(&self.world.files, &path, &file, &mut self.report)?;
+        let roots = authorities::anchors(&certificates, &path, &file, &mut self.report)?;
         if policy.client_trust == ClientTrust::Certificates {
             return Some((certificates, Arc::new(roots)));
         }

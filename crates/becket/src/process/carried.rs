@@ -17,9 +17,9 @@ use becket_sys::socket_file::SocketFile;
 use serde::{Deserialize, Serialize};
 
 use super::child::Child;
-use super::protocol::{RunAs, SocketKind, VERSION};
 use super::run::{Runner, run_as};
-use super::supervisor::{Ended, Input, Output, Standing, Supervisor};
+use super::supervisor::{Input, Output, ProcessEnd, Standing, Supervisor};
+use crate::protocol::{RunAs, SocketKind, VERSION};
 
 /// Environment variable that holds [`VERSION`] in a program that a supervisor became.
 pub(super) const IS_CONTINUED: &str = "BECKET_CONTINUED";
@@ -134,7 +134,7 @@ impl Carried {
                 Ok(child) => runner.children.push(child),
                 Err(error) => lost.push((
                     id,
-                    Ended {
+                    ProcessEnd {
                         code: None,
                         text: error.to_string(),
                     },

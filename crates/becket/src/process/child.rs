@@ -22,8 +22,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::carried::IS_CONTINUED;
-use super::protocol::{Command, Event, IS_STARTED, LONGEST_EVENT, VERSION};
-use super::supervisor::Ended;
+use super::supervisor::ProcessEnd;
+use crate::protocol::{Command, Event, IS_STARTED, LONGEST_EVENT, VERSION};
 
 /// One such process.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub(super) type Files = (u32, Vec<PathBuf>);
 #[derive(Debug)]
 pub(super) enum Happened {
     Event(Event),
-    Exited(Ended),
+    Exited(ProcessEnd),
     Broken(String),
     /// It has read all its commands.
     Flushed,
@@ -158,7 +158,7 @@ impl Child {
             return Poll::Ready(Happened::Exited(match self.process.try_wait() {
                 Ok(Some(status)) => ended(status),
                 Ok(None) => return Poll::Pending,
-                Err(error) => Ended {
+                Err(error) => ProcessEnd {
                     code: None,
                     text: error.to_string(),
                 },
@@ -244,8 +244,8 @@ impl Child {
     }
 }
 
-fn ended(status: ExitStatus) -> Ended {
-    Ended {
+fn ended(status: ExitStatus) -> ProcessEnd {
+    ProcessEnd {
         code: status.code().and_then(|code| u8::try_from(code).ok()),
         text: status.to_string(),
     }

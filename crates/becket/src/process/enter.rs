@@ -16,16 +16,16 @@ use becket_sys::{privileges, rlimit, root_only};
 
 use super::carried::{Carried, IS_CONTINUED};
 use super::child;
-use super::given::Given;
-use super::link::{self, Link};
 use super::needs::Needs;
-use super::protocol::{Command, Event, IS_STARTED, LONGEST_EVENT, Restarts, RunAs, Start, VERSION};
 use super::resources::{Offer, Seen, open_listed};
 use super::run::{Runner, Setup, chroot, run_as};
 use crate::control::signals::Signals;
 use crate::files::Files;
+use crate::link::given::Given;
+use crate::link::{self, Link};
 use crate::log;
 use crate::prepare::source::Source;
+use crate::protocol::{Command, Event, IS_STARTED, LONGEST_EVENT, Restarts, RunAs, Start, VERSION};
 use crate::signing::token::agents::Agents;
 use crate::signing::token::wire::tokens;
 

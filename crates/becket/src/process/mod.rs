@@ -12,11 +12,12 @@
 //!                                                         old process ── handover ──► new process
 //! ```
 //!
-//! * [`protocol`]: [`Command`](protocol::Command), [`Event`](protocol::Event) and what they carry: the only vocabulary.
+//! * [`protocol`](crate::protocol): [`Command`](crate::protocol::Command), [`Event`](crate::protocol::Event) and what they carry: the only
+//!   vocabulary.
 //! * [`supervisor`]: decides; the diagram of states is there.
 //! * [`run`], [`child`], [`resources`], [`needs`]: carry out: processes, sockets, files.
 //! * [`carried`]: what passes execve(2), by which the supervisor becomes the new program.
-//! * [`link`], [`given`]: the serving process's end. [`handover`]: its state on the way to the next process.
+//! * [`link`](crate::link): the serving process's end. [`handover`](crate::handover): its state on the way to the next process.
 //! * [`enter`]: which part a process plays.
 //!
 //! Not here: what the serving process does with a command (`server`), signing helpers (`signing/token`), how limits are divided
@@ -25,14 +26,9 @@
 mod carried;
 mod child;
 mod enter;
-pub mod given;
-pub(crate) mod handover;
-pub mod link;
 mod needs;
-pub(crate) mod protocol;
 mod resources;
 mod run;
 mod supervisor;
 
 pub use self::enter::{Role, Task, continues, enter};
-pub use self::protocol::Request;

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use becket_config::address::Address;
 use becket_config::file::File;
 
-use super::protocol::SocketKind;
 use crate::config::{AdminSocket, worker_count};
+use crate::protocol::SocketKind;
 use crate::resolver::has_ipv6;
 use crate::signing::token::wire::{TokenSpec, tokens};
 

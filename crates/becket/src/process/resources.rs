@@ -25,9 +25,9 @@ use becket_sys::socket::{ListenOptions, bind, datagrams, probe, succeed};
 use becket_sys::socket_file::SocketFile;
 
 use super::needs::Needs;
-use super::protocol::{Found, Listed, Listing, SocketKind};
 use crate::files::{Files, LARGEST, part, reason};
 use crate::prepare::source::Source;
+use crate::protocol::{Found, Listed, Listing, SocketKind};
 use crate::signing::token::agents::Agents;
 
 /// Bound sockets by what they are for.

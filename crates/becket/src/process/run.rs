@@ -23,15 +23,15 @@ use tokio::time::{Instant, sleep_until};
 use super::carried::{Carried, replace};
 use super::child::{Child, Happened};
 use super::needs::Needs;
-use super::protocol::{
-    Command, Event, Listed, MOST_OPENED, Request, RunAs, SocketKind, Start, Times,
-};
 use super::resources::{Holdings, Offer, Seen, open_listed};
 use super::supervisor::{Input, Notice, Output, Supervisor};
 use crate::control::signals::Signals;
 use crate::log::{Logging, PATIENCE};
 use crate::pid_file::PidFile;
 use crate::prepare::source::Source;
+use crate::protocol::{
+    Command, Event, Listed, MOST_OPENED, Request, RunAs, SocketKind, Start, Times,
+};
 use crate::signing::token::agents::Agents;
 use crate::watch::{Places, Watch};
 

@@ -27,8 +27,8 @@ use std::time::Duration;
 use becket_proto::limits::{Counts, Ledger};
 
 use self::stages::{Draining, Process, Reload, Serving, Step};
-pub(crate) use self::turn::{Ended, Input, Notice, Output};
-use super::protocol::{Command, Event, Request, Restarts, Times};
+pub(crate) use self::turn::{Input, Notice, Output, ProcessEnd};
+use crate::protocol::{Command, Event, Request, Restarts, Times};
 
 /// What was asked for and has to wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -206,7 +206,7 @@ impl Supervisor {
             Input::Started(id, Ok(times)) => self.started(now, id, times),
             Input::Started(id, Err(text)) => {
                 tracing::error!(error = text, "cannot start a process");
-                self.exited(now, id, &Ended { code: None, text }, &mut out);
+                self.exited(now, id, &ProcessEnd { code: None, text }, &mut out);
             }
             Input::Offered(id, times) => {
                 if let Some(serving) = self.serves_mut().filter(|serving| serving.id == id)
@@ -419,7 +419,7 @@ impl Supervisor {
         }
     }
 
-    fn exited(&mut self, now: Duration, id: u32, ended: &Ended, out: &mut Vec<Output>) {
+    fn exited(&mut self, now: Duration, id: u32, ended: &ProcessEnd, out: &mut Vec<Output>) {
         if let Some(Process::Starting(starting)) = &self.next
             && starting.id == id
         {
@@ -450,7 +450,7 @@ impl Supervisor {
         self.finish(out);
     }
 
-    fn serving_exited(&mut self, now: Duration, ended: &Ended, out: &mut Vec<Output>) {
+    fn serving_exited(&mut self, now: Duration, ended: &ProcessEnd, out: &mut Vec<Output>) {
         let Some(process) = self.serving.take() else {
             return;
         };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use becket_proto::limits::{Borrower, Counts, Lender, SharedCount};
 
-use crate::process::protocol::Event;
+use crate::protocol::Event;
 use crate::shared::Shared;
 
 /// How this process takes part.

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::Control;
 use crate::control::api::{ChangeOutcome, Refused};
 use crate::control::commands::NO_SUPERVISOR;
-use crate::process::given::Given;
-use crate::process::protocol::{Event, Request};
+use crate::link::given::Given;
+use crate::protocol::{Event, Request};
 
 /// Those who wait.
 #[derive(Debug, Default)]

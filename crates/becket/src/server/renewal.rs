@@ -19,7 +19,7 @@ use crate::control::reload::build;
 use crate::files::Files;
 use crate::log::Timestamp;
 use crate::prepare::renewal::Renewal;
-use crate::process::protocol::Event;
+use crate::protocol::Event;
 use crate::signing::token::Tokens;
 use crate::watch::{Places, Watch};
 

@@ -19,10 +19,10 @@ use super::Control;
 use super::limits::Limits;
 use crate::backend::health::prober::Prober;
 use crate::control::snapshot::Reload;
+use crate::handover::receiver::Milestone;
+use crate::handover::sender::Sender;
 use crate::log::{Escaped, Timestamp};
-use crate::process::handover::receiver::Milestone;
-use crate::process::handover::sender::Sender;
-use crate::process::protocol::Event;
+use crate::protocol::Event;
 
 /// What happens on the way to serving, or to leaving.
 pub(super) enum Step {

@@ -1,3 +1,5 @@
+//! Processes under one supervisor that take, give back, yield, fail and die in any order.
+
 use std::collections::VecDeque;
 
 use proptest::prelude::*;

@@ -209,7 +209,7 @@ impl World {
         } else if !fake.is_alive {
             let fake = self.processes.remove(&process).unwrap();
             self.awaited.remove(&process);
-            let ended = Ended {
+            let ended = ProcessEnd {
                 code: Some(fake.code),
                 text: "ended".to_owned(),
             };
@@ -370,8 +370,8 @@ fn serving() -> (Supervisor, Duration) {
     (supervisor, now)
 }
 
-fn ended(code: Option<u8>) -> Ended {
-    Ended {
+fn ended(code: Option<u8>) -> ProcessEnd {
+    ProcessEnd {
         code,
         text: "ended".to_owned(),
     }

@@ -14,7 +14,7 @@ pub(crate) enum Input {
     /// A process was sent a configuration to load.
     Offered(u32, Times),
     /// A process has ended.
-    Exited(u32, Ended),
+    Exited(u32, ProcessEnd),
     /// A process broke the protocol.
     Broken(u32, String),
     /// Files that the supervisor watches have changed.
@@ -27,7 +27,7 @@ pub(crate) enum Input {
 
 /// How a process ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ended {
+pub(crate) struct ProcessEnd {
     /// Exit code; absent where a signal ended the process.
     pub(crate) code: Option<u8>,
     /// As people read it.

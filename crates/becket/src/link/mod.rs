@@ -4,6 +4,8 @@
 //! that it meets. A process that has not served dies with its supervisor (PR_SET_PDEATHSIG); one that serves takes the end of the socket
 //! for [`Command::Drain`].
 
+pub mod given;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io;
@@ -21,8 +23,8 @@ use becket_sys::process::die_with_parent;
 use becket_sys::{affinity, privileges, root_only};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::given::Given;
-use super::protocol::{
+use self::given::Given;
+use crate::protocol::{
     Command, Event, Found, LONGEST_COMMAND, MOST_OPENED, Restarts, RunAs, Start,
 };
 

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use becket_sys::fd_passing::InheritedListener;
 
-use super::link::Opener;
-use super::protocol::{Listed, Listing, SocketKind};
+use super::Opener;
 use crate::files::{FileAt, Files};
+use crate::protocol::{Listed, Listing, SocketKind};
 
 /// What a process was given to start or reload with.
 #[derive(Debug, Default)]
@@ -57,7 +57,8 @@ impl Given {
                 (path, at)
             });
         let files = Files::new(files.collect(), listing.is_all);
-        let files = files.opened_by(Arc::clone(opener), listing.number);
+        let (opener, number) = (Arc::clone(opener), listing.number);
+        let files = files.opened_by(Arc::new(move |file| opener.open(number, file)));
         let mut sockets = BTreeMap::new();
         for (kind, address, count) in listing.sockets {
             let found = match count {

@@ -1,0 +1,85 @@
+//! Certificates without keys: those of authorities, and those that are pinned, from a bundle or a folder under their hashes.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use becket_config::error::Report;
+use rustls::RootCertStore;
+use rustls_pki_types::CertificateDer;
+
+use super::keys::{read, shown};
+use crate::files::Files;
+
+/// Loads the certificates of a bundle, or those of a folder that has them under their hashes. `path` is the key path for problems.
+pub(crate) fn certificates(
+    files: &Files,
+    path: &str,
+    place: &Path,
+    report: &mut Report,
+) -> Option<Vec<CertificateDer<'static>>> {
+    if !files.is_folder(place) {
+        return read(files, path, place, report).map(|pem| pem.certificates);
+    }
+    let mut found: Vec<CertificateDer<'static>> = Vec::new();
+    for file in hashed(files, place, "").unwrap_or_default() {
+        let of_file = read(files, path, &file, report)?.certificates;
+        found.extend(of_file);
+    }
+    found.sort_unstable_by(|a, b| a.as_ref().cmp(b.as_ref()));
+    found.dedup();
+    Some(found)
+}
+
+/// The files of a folder that OpenSSL would look at (`CApath`): named by a hash of eight hexadecimal digits, a dot, and a number behind
+/// this `prefix`, which is `r` for revocation lists.
+///
+/// # Errors
+/// What the system says of the folder.
+pub(crate) fn hashed(files: &Files, folder: &Path, prefix: &str) -> io::Result<Vec<PathBuf>> {
+    let is_hashed = |file: &PathBuf| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let parts = name.split_once('.');
+        parts.is_some_and(|(hash, number)| {
+            let number = number.strip_prefix(prefix).unwrap_or_default();
+            hash.len() == 8
+                && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
+                && !number.is_empty()
+                && number.bytes().all(|byte| byte.is_ascii_digit())
+        })
+    };
+    let mut found = files.list(folder)?;
+    found.retain(is_hashed);
+    Ok(found)
+}
+
+/// Loads CA certificates as trust anchors. `path` is the key path for problems.
+pub(crate) fn authorities(
+    files: &Files,
+    path: &str,
+    file: &Path,
+    report: &mut Report,
+) -> Option<RootCertStore> {
+    let certificates = certificates(files, path, file, report)?;
+    anchors(&certificates, path, file, report)
+}
+
+/// Takes certificates for trust anchors.
+pub(crate) fn anchors(
+    certificates: &[CertificateDer<'_>],
+    path: &str,
+    file: &Path,
+    report: &mut Report,
+) -> Option<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for (at, certificate) in certificates.iter().enumerate() {
+        if let Err(error) = roots.add(certificate.clone()) {
+            let fault = format!("certificate {} cannot be used: {error}", at + 1);
+            report.error(shown(path, file, fault));
+        }
+    }
+    if certificates.is_empty() {
+        let accepted = "certificates, PEM, in a file, or in a folder that openssl rehash has made";
+        report.error(shown(path, file, "no certificate").accepted(accepted));
+    }
+    (!roots.is_empty()).then_some(roots)
+}
