@@ -1,15 +1,21 @@
 //! What is asked for while an upgrade is under way is done, by whoever serves then.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::Duration;
 
-use becket_e2e::{Backend, Client, Place, Shape, Signal, Trust, eventually, http_get, until};
+use becket_e2e::{
+    Backend, Client, Over, Place, REQUEST, Shape, Signal, Trust, eventually, fresh_address,
+    http_get, until,
+};
 
 use crate::upgrades_lose_nothing::{
-    READY_AND_SILENT, TWO_WORKERS, children, install, install_script, signal, start, upgrade,
+    READY_AND_SILENT, TWO_WORKERS, children, install, install_script, rounds, signal, start,
+    upgrade,
 };
 
 /// Whether a process has taken all signals, and waits.
@@ -118,4 +124,49 @@ fn reloads_that_are_asked_for_in_an_upgrade_are_answered_by_whoever_serves() {
     assert_eq!(restarts, 0.0, "{}", becket.logs());
     becket.signal(Signal::TERM);
     assert_eq!(becket.ended(), Some(0), "{}", becket.logs());
+}
+
+#[test]
+fn an_address_that_an_upgrade_removes_is_emptied_before_it_closes() {
+    let (place, backend) = (Place::new(), Backend::http("well met"));
+    let kept = Shape::new(backend.address).process("workers = 2");
+    let removed = fresh_address();
+    let both = kept.clone().section(&format!(
+        "[[listener]]\nname = \"removed\"\nbind = [\"{removed}\"]\nbackend = \"app\"\n\
+         certificates = [\"site.pem\"]\ndefer-accept = \"off\"\n"
+    ));
+    let becket = start(&place, &both);
+    let trust = Trust::new(&place);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _over = Over(&over);
+        let visit = || -> Vec<io::Error> {
+            let mut failures = Vec::new();
+            while !over.load(SeqCst) {
+                // An address on which nothing listens refuses, and loses no connection.
+                let Ok(mut client) = Client::begin(removed, &trust, "www.example.org") else {
+                    thread::sleep(Duration::from_millis(1));
+                    continue;
+                };
+                failures.extend(client.ask(REQUEST).err());
+            }
+            failures
+        };
+        let visitors = [(); 6].map(|()| scope.spawn(visit));
+        for _ in 0..rounds() / 2 {
+            eventually("visitors are served", || trust.visit(removed).is_ok());
+            place.write("becket.toml", &kept.text());
+            upgrade(&becket);
+            eventually("the address is closed", || {
+                TcpStream::connect(removed).is_err()
+            });
+            place.write("becket.toml", &both.text());
+            upgrade(&becket);
+        }
+        over.store(true, SeqCst);
+        for visitor in visitors {
+            let failures = visitor.join().unwrap();
+            assert!(failures.is_empty(), "{failures:?}\n{}", becket.log());
+        }
+    });
 }

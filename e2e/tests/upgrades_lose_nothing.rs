@@ -2,7 +2,7 @@
 //! it would not have made. A program that does not come to serve changes nothing.
 
 use std::fs::{self, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -10,12 +10,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use becket_e2e::{
-    AS_NOBODY, Backend, Becket, Client, Finished, Over, PATIENCE, Place, REQUEST, Shape, Signal,
-    Trust, becket_program, eventually, finish, fresh_address, give, nobody, open_to_all, read_head,
-    read_proxy_header, read_to_end, until,
+    AS_NOBODY, Backend, Becket, Client, Finished, PATIENCE, Place, REQUEST, Shape, Signal, Trust,
+    becket_program, eventually, finish, give, nobody, open_to_all, read_head, read_proxy_header,
+    read_to_end, until,
 };
 use rustix::process::{Pid, kill_process};
 use rustls::HandshakeKind;
@@ -202,7 +201,7 @@ impl Visitors {
 }
 
 /// As many as a run has time for; a hundred where somebody asks for them.
-fn rounds() -> usize {
+pub(crate) fn rounds() -> usize {
     let asked = std::env::var("BECKET_UPGRADES").ok();
     asked.map_or(8, |text| text.parse().unwrap())
 }
@@ -352,51 +351,6 @@ fn a_connection_goes_on_and_who_waits_in_the_kernel_is_served_by_the_successor()
     drop(old);
     eventually("it ends with its last connection", || {
         children(&becket).len() == 1
-    });
-}
-
-#[test]
-fn an_address_that_an_upgrade_removes_is_emptied_before_it_closes() {
-    let (place, backend) = (Place::new(), Backend::http("well met"));
-    let kept = Shape::new(backend.address).process("workers = 2");
-    let removed = fresh_address();
-    let both = kept.clone().section(&format!(
-        "[[listener]]\nname = \"removed\"\nbind = [\"{removed}\"]\nbackend = \"app\"\n\
-         certificates = [\"site.pem\"]\ndefer-accept = \"off\"\n"
-    ));
-    let becket = start(&place, &both);
-    let trust = Trust::new(&place);
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let _over = Over(&over);
-        let visit = || -> Vec<io::Error> {
-            let mut failures = Vec::new();
-            while !over.load(SeqCst) {
-                // An address on which nothing listens refuses, and loses no connection.
-                let Ok(mut client) = Client::begin(removed, &trust, "www.example.org") else {
-                    thread::sleep(Duration::from_millis(1));
-                    continue;
-                };
-                failures.extend(client.ask(REQUEST).err());
-            }
-            failures
-        };
-        let visitors = [(); 6].map(|()| scope.spawn(visit));
-        for _ in 0..rounds() / 2 {
-            eventually("visitors are served", || trust.visit(removed).is_ok());
-            place.write("becket.toml", &kept.text());
-            upgrade(&becket);
-            eventually("the address is closed", || {
-                TcpStream::connect(removed).is_err()
-            });
-            place.write("becket.toml", &both.text());
-            upgrade(&becket);
-        }
-        over.store(true, SeqCst);
-        for visitor in visitors {
-            let failures = visitor.join().unwrap();
-            assert!(failures.is_empty(), "{failures:?}\n{}", becket.log());
-        }
     });
 }
 

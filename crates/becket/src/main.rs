@@ -28,7 +28,7 @@ use becket::link::given::Given;
 use becket::prepare::flags::Flags;
 use becket::prepare::source::Source;
 use becket::process::{Role, Task, enter};
-use becket::protocol::Request;
+use becket::protocol::OperatorRequest;
 use becket::secret;
 use becket::secret::command::{NotMade, SecretFlags};
 use becket::signing::token::{Tokens, agent};
@@ -52,8 +52,8 @@ fn main() -> ExitCode {
         Subcommand::Check(flags) => run_check(*flags),
         Subcommand::Status(flags) => status(flags),
         Subcommand::Top(flags) => run_top(flags),
-        Subcommand::Reload(flags) => ask_for(Request::Reload, flags, "reloaded\n"),
-        Subcommand::Upgrade(flags) => ask_for(Request::Upgrade, flags, "upgraded\n"),
+        Subcommand::Reload(flags) => ask_for(OperatorRequest::Reload, flags, "reloaded\n"),
+        Subcommand::Upgrade(flags) => ask_for(OperatorRequest::Upgrade, flags, "upgraded\n"),
         Subcommand::Ctl(flags) => ctl(*flags),
         Subcommand::Secret(flags) => Ok(make_secret(&flags)),
         Subcommand::Migrate(flags) => migrate(&flags),
@@ -105,7 +105,7 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-fn ask_for(what: Request, flags: PlaceFlags, done: &str) -> anyhow::Result<ExitCode> {
+fn ask_for(what: OperatorRequest, flags: PlaceFlags, done: &str) -> anyhow::Result<ExitCode> {
     let ended = becket::reload::ask_for(what, &flags.place())?;
     say(done.to_owned() + &ended)?;
     Ok(ExitCode::SUCCESS)

@@ -30,13 +30,13 @@ pub(crate) const MOST_OPENED: usize = 128;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Command {
     /// The first one: become this user, load the configuration, report [`Event::Ready`].
-    Start(Start),
+    Start(ProcessStart),
     /// Load the configuration again. Without a supervisor there is no listing.
-    Reload(Option<Listing>),
+    Reload(Option<Resources>),
     /// Look for changes in the files of certificates.
-    Renew(Listing),
+    Renew(Resources),
     /// The answer to [`Event::Open`], in its order, with the descriptors of those that are open.
-    Opened(Vec<Found>),
+    Opened(Vec<OpenResult>),
     /// Accept clients. Other processes hold this much of the limits.
     Serve(Counts),
     /// Send state to the process at the other end of the socket that comes with this: it is to replace this one.
@@ -103,12 +103,12 @@ pub(crate) enum Event {
     /// It serves, and lets a leaving process use so much more.
     Granted(u32, Counts),
     /// A client of its admin pages asks for this.
-    Asked(Request),
+    Asked(OperatorRequest),
 }
 
 /// What an operator asks for: by a signal, or by the admin pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Request {
+pub enum OperatorRequest {
     /// SIGHUP: load the configuration again.
     Reload,
     /// SIGUSR2: become the program as it is now.
@@ -123,7 +123,7 @@ pub enum Request {
 
 /// What a process starts with.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Start {
+pub(crate) struct ProcessStart {
     /// Process ID of the supervisor.
     pub(crate) supervisor: u32,
     /// The user to become; absent where the supervisor has no rights to give up.
@@ -131,7 +131,7 @@ pub(crate) struct Start {
     pub(crate) restarts: Restarts,
     /// Another process serves. The last descriptor is a socket on which that one sends its state.
     pub(crate) replaces: bool,
-    pub(crate) listing: Listing,
+    pub(crate) listing: Resources,
 }
 
 /// A user by numbers.
@@ -167,7 +167,7 @@ pub struct Restarts {
 
 /// What the supervisor has for a configuration. Descriptors of sockets, of the admin socket and of tokens come with it, in this order.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Listing {
+pub(crate) struct Resources {
     /// Number of this listing.
     pub(crate) number: u32,
     /// Files that the supervisor opens when it is asked, and folders with what is in them.
@@ -197,7 +197,7 @@ pub(crate) enum Listed {
 
 /// What came of opening a listed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Found {
+pub(crate) enum OpenResult {
     /// It is open: its descriptor comes with this.
     Open,
     /// Others than root can change it: the process opens it itself.
@@ -219,9 +219,9 @@ pub(crate) enum SocketKind {
     Datagrams,
 }
 
-/// Times of a configuration that concern the supervisor.
+/// ProcessTimes of a configuration that concern the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Times {
+pub(crate) struct ProcessTimes {
     /// `timeouts.drain`
     pub(crate) drain: Duration,
     /// `timeouts.upgrade`

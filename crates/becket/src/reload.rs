@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::control::signals::signal_for;
 use crate::log::Escaped;
-use crate::protocol::Request;
+use crate::protocol::OperatorRequest;
 use crate::status::{NoStatus, Place, ended};
 
 /// Why it was not done, as far as is known.
@@ -36,7 +36,7 @@ pub enum NotReloaded {
     },
     /// The configuration has faults, or the program.
     #[error("{} refused, nothing changed:\n{}", name(*.0), .1.join("\n"))]
-    Refused(Request, Vec<String>),
+    Refused(OperatorRequest, Vec<String>),
     /// It serves with the configuration as it is now, or does not serve.
     #[error("the serving process ended meanwhile; another one reads the configuration anew")]
     Restarted,
@@ -62,7 +62,7 @@ fn cause(error: &io::Error) -> String {
 ///
 /// # Errors
 /// When it did not, or nobody knows.
-pub fn ask_for(what: Request, place: &Place) -> Result<String, NotReloaded> {
+pub fn ask_for(what: OperatorRequest, place: &Place) -> Result<String, NotReloaded> {
     let mut before = place.ask()?;
     let is_busy = |status: &Value| {
         status["reloads"]["running"] == true || status["upgrades"]["running"] == true
@@ -77,18 +77,19 @@ pub fn ask_for(what: Request, place: &Place) -> Result<String, NotReloaded> {
     signal_namesake(u32::try_from(pid).unwrap_or_default(), signal_for(what))
         .map_err(|error| NotReloaded::NotSignalled { pid, error })?;
     let (counts, last) = match what {
-        Request::Upgrade => ("upgrades", "upgrade"),
+        OperatorRequest::Upgrade => ("upgrades", "upgrade"),
         _ => ("reloads", "reload"),
     };
     let count = |status: &Value, key: &str| status[counts][key].as_u64();
     let moved = |status: &Value, key| count(status, key) != count(&before, key);
     let after = wait(place, |status| {
         status["started"] != before["started"]
-            || status["state"] == "draining" && what == Request::Reload
+            || status["state"] == "draining" && what == OperatorRequest::Reload
             || moved(status, "done")
             || moved(status, "refused")
     })?;
-    if moved(&after, "done") && (what == Request::Upgrade || after["started"] == before["started"])
+    if moved(&after, "done")
+        && (what == OperatorRequest::Upgrade || after["started"] == before["started"])
     {
         return Ok(ended(&before["edits"]["temporary"]));
     }
@@ -104,9 +105,9 @@ pub fn ask_for(what: Request, place: &Place) -> Result<String, NotReloaded> {
     Err(NotReloaded::Drains)
 }
 
-fn name(what: Request) -> &'static str {
+fn name(what: OperatorRequest) -> &'static str {
     match what {
-        Request::Upgrade => "upgrade",
+        OperatorRequest::Upgrade => "upgrade",
         _ => "reload",
     }
 }

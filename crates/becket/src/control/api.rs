@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 
 use super::snapshot::Snapshot;
 use crate::config::{MOST_ADDRESSES, ServerAddress};
-use crate::protocol::Request;
+use crate::protocol::OperatorRequest;
 use crate::worker::listing::{BadField, Filter};
 
 /// A path and a method, and what is done for them.
@@ -76,7 +76,7 @@ pub(crate) enum Change {
     /// Sessions that were kept.
     ForgetSessions,
     /// What a signal would have it do.
-    Asked(Request),
+    Asked(OperatorRequest),
 }
 
 impl Change {
@@ -115,15 +115,15 @@ impl Change {
     }
 
     pub(super) fn of_reload(body: &[u8]) -> Result<Self, Refused> {
-        parse::<Nothing>(body).map(|_| Self::Asked(Request::Reload))
+        parse::<Nothing>(body).map(|_| Self::Asked(OperatorRequest::Reload))
     }
 
     pub(super) fn of_drain(body: &[u8]) -> Result<Self, Refused> {
-        parse::<Nothing>(body).map(|_| Self::Asked(Request::Drain))
+        parse::<Nothing>(body).map(|_| Self::Asked(OperatorRequest::Drain))
     }
 
     pub(super) fn of_upgrade(body: &[u8]) -> Result<Self, Refused> {
-        parse::<Nothing>(body).map(|_| Self::Asked(Request::Upgrade))
+        parse::<Nothing>(body).map(|_| Self::Asked(OperatorRequest::Upgrade))
     }
 }
 

@@ -8,8 +8,8 @@ use std::io;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::signals::Signals;
-use crate::link::{Link, Received};
-use crate::protocol::Request;
+use crate::link::{Delivered, Link};
+use crate::protocol::OperatorRequest;
 use crate::protocol::{Command, Event};
 
 /// The source of commands.
@@ -17,7 +17,7 @@ use crate::protocol::{Command, Event};
 pub struct Commands {
     /// Taken over also where a supervisor gives the commands.
     signals: Signals,
-    supervisor: Option<(Link, UnboundedReceiver<Received>)>,
+    supervisor: Option<(Link, UnboundedReceiver<Delivered>)>,
 }
 
 impl Commands {
@@ -39,7 +39,7 @@ impl Commands {
     }
 
     /// Waits for the next command. Nothing is lost when the future is dropped.
-    pub(crate) async fn next(&mut self) -> Received {
+    pub(crate) async fn next(&mut self) -> Delivered {
         match &mut self.supervisor {
             Some((_, commands)) => match commands.recv().await {
                 Some(received) => received,
@@ -48,11 +48,11 @@ impl Commands {
             },
             None => {
                 let command = match self.signals.next().await {
-                    Request::Reload => Command::Reload(None),
-                    Request::Upgrade => Command::Upgrade,
-                    Request::Reopen => Command::Reopen,
-                    Request::Drain => Command::Drain,
-                    Request::Stop => Command::Stop,
+                    OperatorRequest::Reload => Command::Reload(None),
+                    OperatorRequest::Upgrade => Command::Upgrade,
+                    OperatorRequest::Reopen => Command::Reopen,
+                    OperatorRequest::Drain => Command::Drain,
+                    OperatorRequest::Stop => Command::Stop,
                 };
                 (command, Vec::new())
             }

@@ -7,16 +7,16 @@ use becket_sys::process::{self, hold_signals, receive_signals};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
-use crate::protocol::Request;
+use crate::protocol::OperatorRequest;
 
 /// The signal that asks for this.
-pub(crate) fn signal_for(request: Request) -> process::Signal {
+pub(crate) fn signal_for(request: OperatorRequest) -> process::Signal {
     match request {
-        Request::Reload => process::Signal::HUP,
-        Request::Upgrade => process::Signal::USR2,
-        Request::Reopen => process::Signal::USR1,
-        Request::Drain => process::Signal::TERM,
-        Request::Stop => process::Signal::INT,
+        OperatorRequest::Reload => process::Signal::HUP,
+        OperatorRequest::Upgrade => process::Signal::USR2,
+        OperatorRequest::Reopen => process::Signal::USR1,
+        OperatorRequest::Drain => process::Signal::TERM,
+        OperatorRequest::Stop => process::Signal::INT,
     }
 }
 
@@ -47,13 +47,13 @@ impl Signals {
     }
 
     /// Waits for the next one. Nothing is lost when the future is dropped.
-    pub(crate) async fn next(&mut self) -> Request {
+    pub(crate) async fn next(&mut self) -> OperatorRequest {
         tokio::select! {
-            _ = self.hangup.recv() => Request::Reload,
-            _ = self.user1.recv() => Request::Reopen,
-            _ = self.user2.recv() => Request::Upgrade,
-            _ = self.terminate.recv() => Request::Drain,
-            _ = self.interrupt.recv() => Request::Stop,
+            _ = self.hangup.recv() => OperatorRequest::Reload,
+            _ = self.user1.recv() => OperatorRequest::Reopen,
+            _ = self.user2.recv() => OperatorRequest::Upgrade,
+            _ = self.terminate.recv() => OperatorRequest::Drain,
+            _ = self.interrupt.recv() => OperatorRequest::Stop,
         }
     }
 
@@ -61,7 +61,7 @@ impl Signals {
     ///
     /// # Errors
     /// When the system refuses.
-    pub(crate) async fn hold(&mut self) -> io::Result<Vec<Request>> {
+    pub(crate) async fn hold(&mut self) -> io::Result<Vec<OperatorRequest>> {
         hold_signals()?;
         let mut received = Vec::new();
         // A signal that came just now is in this process, and would be lost with it.

@@ -13,7 +13,7 @@ use becket_sys::fd_passing::InheritedListener;
 
 use super::Opener;
 use crate::files::{FileAt, Files};
-use crate::protocol::{Listed, Listing, SocketKind};
+use crate::protocol::{Listed, Resources, SocketKind};
 
 /// What a process was given to start or reload with.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl Given {
     /// # Errors
     /// When there are not as many as the listing says.
     pub(crate) fn new(
-        listing: Listing,
+        listing: Resources,
         fds: Vec<OwnedFd>,
         opener: &Arc<Opener>,
     ) -> io::Result<Self> {

@@ -25,11 +25,11 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use self::given::Given;
 use crate::protocol::{
-    Command, Event, Found, LONGEST_COMMAND, MOST_OPENED, Restarts, RunAs, Start,
+    Command, Event, LONGEST_COMMAND, MOST_OPENED, OpenResult, ProcessStart, Restarts, RunAs,
 };
 
 /// A command, with the descriptors that came with it.
-pub(crate) type Received = (Command, Vec<OwnedFd>);
+pub(crate) type Delivered = (Command, Vec<OwnedFd>);
 
 /// The way to the supervisor.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ pub(crate) fn begin() -> io::Result<(Link, Given)> {
 type Logs = BTreeMap<PathBuf, io::Result<File>>;
 
 /// Enters the file system and becomes the user of a start command. Returns the logs that the user cannot reach afterwards.
-fn become_user(start: &Start) -> io::Result<Logs> {
+fn become_user(start: &ProcessStart) -> io::Result<Logs> {
     let logs = start.user.as_ref().map(open_logs).transpose()?;
     if let Some(user) = &start.user
         && let Some(folder) = &user.chroot
@@ -138,7 +138,7 @@ impl Link {
     ///
     /// # Errors
     /// When there can be no more threads.
-    pub(crate) fn listen(&self) -> io::Result<UnboundedReceiver<Received>> {
+    pub(crate) fn listen(&self) -> io::Result<UnboundedReceiver<Delivered>> {
         let (sender, receiver) = unbounded_channel();
         let (opened, answers) = channel();
         let opener = Arc::clone(&self.opener);
@@ -157,8 +157,8 @@ impl Link {
 
 fn receive_all(
     stream: &UnixStream,
-    commands: &UnboundedSender<Received>,
-    opened: &Sender<(Vec<Found>, Vec<OwnedFd>)>,
+    commands: &UnboundedSender<Delivered>,
+    opened: &Sender<(Vec<OpenResult>, Vec<OwnedFd>)>,
 ) {
     let mut drains = false;
     loop {
@@ -197,7 +197,7 @@ struct Asking {
     /// Files that were opened ahead, with their listing.
     ahead: VecDeque<(u32, u32, io::Result<Option<File>>)>,
     /// Answers, once a thread receives commands.
-    answers: Option<Receiver<(Vec<Found>, Vec<OwnedFd>)>>,
+    answers: Option<Receiver<(Vec<OpenResult>, Vec<OwnedFd>)>>,
     /// Commands that came before that.
     early: Vec<Command>,
 }
@@ -244,12 +244,12 @@ impl Opener {
             let mut fds = fds.into_iter();
             let opened = numbers.into_iter().zip(found).map(|(number, found)| {
                 let file = match found {
-                    Found::Open => fds
+                    OpenResult::Open => fds
                         .next()
                         .map(|fd| Some(fd.into()))
                         .ok_or(io::ErrorKind::InvalidData.into()),
-                    Found::Own => Ok(None),
-                    Found::Error(error) => Err(io::Error::from_raw_os_error(error)),
+                    OpenResult::Own => Ok(None),
+                    OpenResult::Error(error) => Err(io::Error::from_raw_os_error(error)),
                 };
                 (listing, number, file)
             });
@@ -259,7 +259,7 @@ impl Opener {
         opened.2
     }
 
-    fn answer(&self, asking: &mut Asking) -> io::Result<(Vec<Found>, Vec<OwnedFd>)> {
+    fn answer(&self, asking: &mut Asking) -> io::Result<(Vec<OpenResult>, Vec<OwnedFd>)> {
         if let Some(answers) = &asking.answers {
             return answers
                 .recv_timeout(PATIENCE)
@@ -279,7 +279,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn receive(stream: &UnixStream) -> io::Result<Option<Received>> {
+fn receive(stream: &UnixStream) -> io::Result<Option<Delivered>> {
     let Some((text, fds)) = fd_messages::receive(stream, LONGEST_COMMAND, MOST_FDS)? else {
         return Ok(None);
     };

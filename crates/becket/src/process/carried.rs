@@ -16,10 +16,13 @@ use becket_sys::process::become_program;
 use becket_sys::socket_file::SocketFile;
 use serde::{Deserialize, Serialize};
 
+use crate::control::signals::Signals;
+use crate::log::PATIENCE;
+
 use super::child::Child;
 use super::run::{Runner, run_as};
-use super::supervisor::{Input, Output, ProcessEnd, Standing, Supervisor};
-use crate::protocol::{RunAs, SocketKind, VERSION};
+use super::supervisor::{Action, Input, ProcessEnd, Standing, Supervisor};
+use crate::protocol::{OperatorRequest, RunAs, SocketKind, VERSION};
 
 /// Environment variable that holds [`VERSION`] in a program that a supervisor became.
 pub(super) const IS_CONTINUED: &str = "BECKET_CONTINUED";
@@ -124,7 +127,7 @@ impl Carried {
     }
 
     /// Continues with it.
-    pub(super) fn resume(self, runner: &mut Runner) -> Vec<Output> {
+    pub(super) fn resume(self, runner: &mut Runner) -> Vec<Action> {
         let Self { text, fds } = self;
         let mut fds = fds.into_iter();
         let mut lost = Vec::new();
@@ -179,8 +182,45 @@ impl Carried {
     }
 }
 
+impl Runner {
+    /// Becomes the program of the serving process, once nothing is under way. Returns what came in between, or why that failed.
+    pub(super) async fn become_program(&mut self, signals: &mut Signals) -> Option<Input> {
+        if !self.is_replaced || !self.children.iter().all(Child::is_flushed) {
+            return None;
+        }
+        self.is_replaced = false;
+        let mut standing = self.supervisor.standing(self.now())?;
+        let held = match signals.hold().await {
+            Ok(held) => held,
+            Err(error) => return Some(Input::NotReplaced(error.to_string())),
+        };
+        if held
+            .iter()
+            .all(|request| *request == OperatorRequest::Reload)
+        {
+            // The next program does it: it may be asked for without end.
+            standing.reload |= !held.is_empty();
+        } else {
+            self.is_replaced = true;
+            self.queued = held.into();
+            let released = signals.release().err();
+            return released.map(|error| Input::NotReplaced(error.to_string()));
+        }
+        self.logging.flush(PATIENCE);
+        let carried = Carried::of(self, standing);
+        let error = match carried {
+            Ok(carried) => replace(&self.setup.program, &carried),
+            Err(error) => error,
+        };
+        if let Err(error) = signals.release() {
+            tracing::error!(%error, "cannot take signals");
+        }
+        Some(Input::NotReplaced(error.to_string()))
+    }
+}
+
 /// Becomes another program. Returns where that fails: then nothing has changed.
-pub(super) fn replace(program: &Path, carried: &Carried) -> io::Error {
+fn replace(program: &Path, carried: &Carried) -> io::Error {
     match leave(carried) {
         Ok(stream) => become_program(program, (IS_CONTINUED, VERSION), stream),
         Err(error) => error,

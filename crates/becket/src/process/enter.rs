@@ -25,7 +25,9 @@ use crate::link::given::Given;
 use crate::link::{self, Link};
 use crate::log;
 use crate::prepare::source::Source;
-use crate::protocol::{Command, Event, IS_STARTED, LONGEST_EVENT, Restarts, RunAs, Start, VERSION};
+use crate::protocol::{
+    Command, Event, IS_STARTED, LONGEST_EVENT, ProcessStart, Restarts, RunAs, VERSION,
+};
 use crate::signing::token::agents::Agents;
 use crate::signing::token::wire::tokens;
 
@@ -134,7 +136,7 @@ fn check(source: &Source, seen: &Seen, identity: &Identity) -> io::Result<ExitCo
         .map(|(path, _)| path.clone())
         .collect();
     let (process, stream) = child::spawn(Path::new("/proc/self/exe"))?;
-    let start = Start {
+    let start = ProcessStart {
         supervisor: std::process::id(),
         user: Some(run_as(identity, chroot, &[])),
         restarts: Restarts::default(),

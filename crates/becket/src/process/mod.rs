@@ -6,7 +6,7 @@
 //! `process.user` are one process.
 //!
 //! ```text
-//!    signals, files ─► run ─ Input ─► supervisor ─ Output ─► run ── Command ──►  link ─► control
+//!    signals, files ─► run ─ Input ─► supervisor ─ Action ─► run ── Command ──►  link ─► control
 //!                       ▲             (pure core)             │  ◄── Event ──            of the serving process
 //!                       └──────────── child (pidfd, socket) ──┘
 //!                                                         old process ── handover ──► new process

@@ -3,7 +3,7 @@
 //! Root opens a file only if root alone put it where it is ([`root_only`]), and only if that holds for the configuration as well:
 //! otherwise the owner of either could have root open any file of the host. The process opens everything else itself.
 //!
-//! A [`Listing`] names files and their kind. Their descriptors follow when the process asks for them, at most [`MOST_OPENED`] at a time,
+//! A [`Resources`] names files and their kind. Their descriptors follow when the process asks for them, at most [`MOST_OPENED`] at a time,
 //! so the number of certificates is not bounded by the number of descriptors.
 
 use std::cell::{Cell, RefCell};
@@ -27,7 +27,7 @@ use becket_sys::socket_file::SocketFile;
 use super::needs::Needs;
 use crate::files::{Files, LARGEST, part, reason};
 use crate::prepare::source::Source;
-use crate::protocol::{Found, Listed, Listing, SocketKind};
+use crate::protocol::{Listed, OpenResult, Resources, SocketKind};
 use crate::signing::token::agents::Agents;
 
 /// Bound sockets by what they are for.
@@ -162,7 +162,7 @@ impl Holdings {
 /// A listing, and the descriptors that go with it.
 #[derive(Debug, Default)]
 pub(super) struct Offer {
-    pub(super) listing: Listing,
+    pub(super) listing: Resources,
     pub(super) fds: Vec<OwnedFd>,
 }
 
@@ -330,20 +330,20 @@ impl Offer {
 }
 
 /// Opens listed files by their numbers, in order. Numbers that the listing lacks are errors.
-pub(super) fn open_listed(files: &[PathBuf], numbers: &[u32]) -> (Vec<Found>, Vec<OwnedFd>) {
+pub(super) fn open_listed(files: &[PathBuf], numbers: &[u32]) -> (Vec<OpenResult>, Vec<OwnedFd>) {
     let mut fds = Vec::new();
     let open = |place: &u32| {
         let Some(path) = usize::try_from(*place).ok().and_then(|at| files.get(at)) else {
-            return Found::Error(EINVAL);
+            return OpenResult::Error(EINVAL);
         };
         match root_only::open(path) {
             Ok(Some(RootOnly::File(file))) => {
                 fds.push(file.into());
-                Found::Open
+                OpenResult::Open
             }
-            Ok(Some(RootOnly::Folder(_))) => Found::Error(EINVAL),
-            Ok(None) => Found::Own,
-            Err(error) => Found::Error(number(&error)),
+            Ok(Some(RootOnly::Folder(_))) => OpenResult::Error(EINVAL),
+            Ok(None) => OpenResult::Own,
+            Err(error) => OpenResult::Error(number(&error)),
         }
     };
     let found = numbers.iter().map(open).collect();

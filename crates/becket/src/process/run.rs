@@ -20,17 +20,17 @@ use becket_sys::socket_file::SocketFile;
 use becket_sys::{privileges, root_only};
 use tokio::time::{Instant, sleep_until};
 
-use super::carried::{Carried, replace};
 use super::child::{Child, Happened};
 use super::needs::Needs;
 use super::resources::{Holdings, Offer, Seen, open_listed};
-use super::supervisor::{Input, Notice, Output, Supervisor};
+use super::supervisor::{Action, Input, Notice, Supervisor};
 use crate::control::signals::Signals;
-use crate::log::{Logging, PATIENCE};
+use crate::log::Logging;
 use crate::pid_file::PidFile;
 use crate::prepare::source::Source;
 use crate::protocol::{
-    Command, Event, Listed, MOST_OPENED, Request, RunAs, SocketKind, Start, Times,
+    Command, Event, Listed, MOST_OPENED, OperatorRequest, ProcessStart, ProcessTimes, RunAs,
+    SocketKind,
 };
 use crate::signing::token::agents::Agents;
 use crate::watch::{Places, Watch};
@@ -56,7 +56,7 @@ pub(super) struct Runner {
     /// This process is to become the program of the serving process.
     pub(super) is_replaced: bool,
     /// Signals that came while this process was about to become another program.
-    queued: VecDeque<Request>,
+    pub(super) queued: VecDeque<OperatorRequest>,
     last_listing: u32,
     /// What times are counted from.
     origin: Instant,
@@ -100,7 +100,7 @@ impl Runner {
     }
 
     /// Supervises until the end. The first outputs are those of a start, or of another program's supervisor that continues.
-    pub(super) async fn run(mut self, first: Vec<Output>, mut signals: Signals) -> ExitCode {
+    pub(super) async fn run(mut self, first: Vec<Action>, mut signals: Signals) -> ExitCode {
         let mut outputs = first;
         loop {
             if let Some(code) = self.carry_out(outputs) {
@@ -194,14 +194,14 @@ impl Runner {
         }
     }
 
-    fn handle(&mut self, input: Input) -> Vec<Output> {
+    fn handle(&mut self, input: Input) -> Vec<Action> {
         let is_serving = |process: &u32| self.supervisor.serving() == Some(*process);
         match &input {
-            Input::Event(process, Event::Asked(Request::Reload)) if is_serving(process) => {
+            Input::Event(process, Event::Asked(OperatorRequest::Reload)) if is_serving(process) => {
                 self.asked += 1
             }
             // A log outside of the chroot stays the file that the process has.
-            Input::Asked(Request::Reopen) => {
+            Input::Asked(OperatorRequest::Reopen) => {
                 let chroot = self.current.chroot.as_ref();
                 self.give_logs(|log| chroot.is_none_or(|at| log.starts_with(at)));
             }
@@ -212,11 +212,11 @@ impl Runner {
     }
 
     /// Carries out what was decided, and what follows from that. Returns the exit code when this is the end.
-    fn carry_out(&mut self, outputs: Vec<Output>) -> Option<u8> {
+    fn carry_out(&mut self, outputs: Vec<Action>) -> Option<u8> {
         let mut outputs = VecDeque::from(outputs);
         while let Some(output) = outputs.pop_front() {
             let input = match output {
-                Output::Start {
+                Action::Start {
                     process,
                     is_new,
                     replaces,
@@ -227,8 +227,8 @@ impl Runner {
                         started.map_err(|error| error.to_string()),
                     ))
                 }
-                Output::Reload(process) => Some(Input::Offered(process, self.reload(process))),
-                Output::Exit(code) => return Some(code),
+                Action::Reload(process) => Some(Input::Offered(process, self.reload(process))),
+                Action::Exit(code) => return Some(code),
                 output => {
                     self.carry_out_simple(output);
                     None
@@ -244,10 +244,10 @@ impl Runner {
         None
     }
 
-    fn carry_out_simple(&mut self, output: Output) {
+    fn carry_out_simple(&mut self, output: Action) {
         match output {
-            Output::Send(process, command) => self.send(process, &command),
-            Output::Yield(process, next) => {
+            Action::Send(process, command) => self.send(process, &command),
+            Action::Yield(process, next) => {
                 let offered = self.offered.iter().find(|(of, _)| *of == next);
                 let addresses = offered.map(|(_, offered)| offered.addresses(&self.setup.passed));
                 self.send(
@@ -255,20 +255,20 @@ impl Runner {
                     &Command::Yield(next, addresses.unwrap_or_default()),
                 );
             }
-            Output::Renew(process) => self.renew(process),
-            Output::Watch if self.current.keys.watch => self.watch.note(),
-            Output::Watch => self.watch.stop(),
-            Output::Commit(process) => self.commit(process),
-            Output::Discard(process) => self.discard(process),
-            Output::Release => self.release(),
-            Output::Kill(process) => {
+            Action::Renew(process) => self.renew(process),
+            Action::Watch if self.current.keys.watch => self.watch.note(),
+            Action::Watch => self.watch.stop(),
+            Action::Commit(process) => self.commit(process),
+            Action::Discard(process) => self.discard(process),
+            Action::Release => self.release(),
+            Action::Kill(process) => {
                 if let Some(child) = self.child(process) {
                     child.kill();
                 }
             }
-            Output::Notify(notice) => self.notify(notice),
-            Output::Replace => self.is_replaced = true,
-            Output::Start { .. } | Output::Reload(_) | Output::Exit(_) => {}
+            Action::Notify(notice) => self.notify(notice),
+            Action::Replace => self.is_replaced = true,
+            Action::Start { .. } | Action::Reload(_) | Action::Exit(_) => {}
         }
     }
 
@@ -283,7 +283,12 @@ impl Runner {
     }
 
     /// Starts a process with what the configuration needs now.
-    fn start(&mut self, process: u32, is_new: bool, replaces: Option<u32>) -> io::Result<Times> {
+    fn start(
+        &mut self,
+        process: u32,
+        is_new: bool,
+        replaces: Option<u32>,
+    ) -> io::Result<ProcessTimes> {
         let own = PathBuf::from("/proc/self/exe");
         let program = if is_new {
             self.setup.program.clone()
@@ -332,7 +337,7 @@ impl Runner {
             }
         }
         let user = self.setup.identity.as_ref();
-        let start = Start {
+        let start = ProcessStart {
             supervisor: std::process::id(),
             user: user.map(|user| run_as(user, holdings.chroot.clone(), &needs.logs)),
             restarts,
@@ -350,7 +355,7 @@ impl Runner {
     }
 
     /// Has a process load the configuration as it is now.
-    fn reload(&mut self, process: u32) -> Times {
+    fn reload(&mut self, process: u32) -> ProcessTimes {
         let (seen, mut needs) = self.look();
         needs.workers = self.current.workers;
         let (mut offer, mut holdings) = self.offer(&seen, &needs, self.current.chroot.clone());
@@ -516,38 +521,6 @@ impl Runner {
             tracing::debug!(%error, "cannot notify the service manager");
         }
     }
-
-    /// Becomes the program of the serving process, once nothing is under way. Returns what came in between, or why that failed.
-    async fn become_program(&mut self, signals: &mut Signals) -> Option<Input> {
-        if !self.is_replaced || !self.children.iter().all(Child::is_flushed) {
-            return None;
-        }
-        self.is_replaced = false;
-        let mut standing = self.supervisor.standing(self.now())?;
-        let held = match signals.hold().await {
-            Ok(held) => held,
-            Err(error) => return Some(Input::NotReplaced(error.to_string())),
-        };
-        if held.iter().all(|request| *request == Request::Reload) {
-            // The next program does it: it may be asked for without end.
-            standing.reload |= !held.is_empty();
-        } else {
-            self.is_replaced = true;
-            self.queued = held.into();
-            let released = signals.release().err();
-            return released.map(|error| Input::NotReplaced(error.to_string()));
-        }
-        self.logging.flush(PATIENCE);
-        let carried = Carried::of(self, standing);
-        let error = match carried {
-            Ok(carried) => replace(&self.setup.program, &carried),
-            Err(error) => error,
-        };
-        if let Err(error) = signals.release() {
-            tracing::error!(%error, "cannot take signals");
-        }
-        Some(Input::NotReplaced(error.to_string()))
-    }
 }
 
 /// Sleeps until then, or for ever.
@@ -558,9 +531,9 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
-fn times(seen: &Seen) -> Times {
+fn times(seen: &Seen) -> ProcessTimes {
     let timeouts = &seen.file.timeouts;
-    Times {
+    ProcessTimes {
         drain: timeouts.drain,
         upgrade: timeouts.upgrade,
     }

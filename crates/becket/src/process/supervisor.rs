@@ -1,5 +1,5 @@
 //! The supervisor's decisions, without a process, a socket or a clock: [`Supervisor::handle`] takes an [`Input`] and returns
-//! [`Output`]s for [`run`](super::run) to carry out.
+//! [`Action`]s for [`run`](super::run) to carry out.
 //!
 //! ```text
 //!              start                     Ready ─► Serve, Serving
@@ -27,8 +27,8 @@ use std::time::Duration;
 use becket_proto::limits::{Counts, Ledger};
 
 use self::stages::{Draining, Process, Reload, Serving, Step};
-pub(crate) use self::turn::{Input, Notice, Output, ProcessEnd};
-use crate::protocol::{Command, Event, Request, Restarts, Times};
+pub(crate) use self::turn::{Action, Input, Notice, ProcessEnd, Standing};
+use crate::protocol::{Command, Event, OperatorRequest, ProcessTimes, Restarts};
 
 /// What was asked for and has to wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,36 +68,22 @@ pub(crate) struct Supervisor {
     restarts: Restarts,
 }
 
-/// What another program needs to continue.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Standing {
-    pub(crate) serving: u32,
-    pub(crate) times: Times,
-    /// Process, and how long it may still take to end.
-    pub(crate) leaving: Vec<(u32, Duration)>,
-    pub(crate) held: Vec<(u32, Counts)>,
-    pub(crate) reload: bool,
-    pub(crate) renew: bool,
-    pub(crate) last_id: u32,
-    pub(crate) restarts: Restarts,
-}
-
 impl Supervisor {
     /// Starts the first process.
-    pub(crate) fn begin(&mut self) -> Vec<Output> {
+    pub(crate) fn begin(&mut self) -> Vec<Action> {
         let mut out = Vec::new();
         self.start_serving(&mut out);
         out
     }
 
     /// Starts again after nothing could be carried over: processes of the previous program may still hold the addresses.
-    pub(crate) fn recover(&mut self) -> Vec<Output> {
+    pub(crate) fn recover(&mut self) -> Vec<Action> {
         self.has_served = true;
         self.begin()
     }
 
     /// Continues where the previous program was.
-    pub(crate) fn resume(standing: Standing, now: Duration) -> (Self, Vec<Output>) {
+    pub(crate) fn resume(standing: Standing, now: Duration) -> (Self, Vec<Action>) {
         let draining = |(id, left): (u32, Duration)| {
             let ends_by = now + left;
             Process::Draining(Draining { id, ends_by })
@@ -122,7 +108,7 @@ impl Supervisor {
         };
         (
             supervisor,
-            vec![Output::Watch, Output::Notify(Notice::Ready)],
+            vec![Action::Watch, Action::Notify(Notice::Ready)],
         )
     }
 
@@ -198,7 +184,7 @@ impl Supervisor {
     }
 
     /// Decides what to do.
-    pub(crate) fn handle(&mut self, now: Duration, input: Input) -> Vec<Output> {
+    pub(crate) fn handle(&mut self, now: Duration, input: Input) -> Vec<Action> {
         let mut out = Vec::new();
         match input {
             Input::Asked(request) => self.asked(now, request, NO_FAULT, &mut out),
@@ -227,7 +213,7 @@ impl Supervisor {
                     "the supervisor remains the previous program; the new process serves"
                 );
                 self.is_outdated = false;
-                out.push(Output::Notify(Notice::Ready));
+                out.push(Action::Notify(Notice::Ready));
                 self.proceed(now, &mut out);
             }
             Input::Tick => self.tick(now, &mut out),
@@ -236,24 +222,24 @@ impl Supervisor {
     }
 
     /// Carries out what a signal asks for, or a process. `code` is the exit code if that is the end.
-    fn asked(&mut self, now: Duration, request: Request, code: u8, out: &mut Vec<Output>) {
+    fn asked(&mut self, now: Duration, request: OperatorRequest, code: u8, out: &mut Vec<Action>) {
         match request {
-            Request::Reopen => {
+            OperatorRequest::Reopen => {
                 out.extend(
                     self.all()
-                        .map(|process| Output::Send(process.id(), Command::Reopen)),
+                        .map(|process| Action::Send(process.id(), Command::Reopen)),
                 );
             }
-            Request::Drain => self.drain(now, code, out),
-            Request::Stop => {
+            OperatorRequest::Drain => self.drain(now, code, out),
+            OperatorRequest::Stop => {
                 self.stop_leaving(out);
                 self.end(now, Duration::ZERO, code, Command::Stop, out);
             }
-            Request::Upgrade if self.ending.is_none() => {
+            OperatorRequest::Upgrade if self.ending.is_none() => {
                 self.pending.upgrade = true;
                 self.proceed(now, out);
             }
-            Request::Reload if self.ending.is_none() => {
+            OperatorRequest::Reload if self.ending.is_none() => {
                 let reload = self.serves().and_then(|serving| serving.reload.as_ref());
                 if reload.is_some_and(|reload| reload.late_at.is_none()) {
                     tracing::warn!("reload postponed: the previous reload has not been answered");
@@ -261,12 +247,12 @@ impl Supervisor {
                 self.pending.reload = true;
                 self.proceed(now, out);
             }
-            Request::Upgrade | Request::Reload => {}
+            OperatorRequest::Upgrade | OperatorRequest::Reload => {}
         }
     }
 
     /// The first request lets connections finish; the second one cuts them off.
-    fn drain(&mut self, now: Duration, code: u8, out: &mut Vec<Output>) {
+    fn drain(&mut self, now: Duration, code: u8, out: &mut Vec<Action>) {
         let mut within = Duration::ZERO;
         if self.ending.is_some() {
             self.stop_leaving(out);
@@ -276,9 +262,9 @@ impl Supervisor {
         self.end(now, within, code, Command::Drain, out);
     }
 
-    fn stop_leaving(&self, out: &mut Vec<Output>) {
+    fn stop_leaving(&self, out: &mut Vec<Action>) {
         let leaving = self.leaving.iter();
-        out.extend(leaving.map(|process| Output::Send(process.id(), Command::Stop)));
+        out.extend(leaving.map(|process| Action::Send(process.id(), Command::Stop)));
     }
 
     fn end(
@@ -287,7 +273,7 @@ impl Supervisor {
         within: Duration,
         code: u8,
         command: Command,
-        out: &mut Vec<Output>,
+        out: &mut Vec<Action>,
     ) {
         let ends_by = now + within + GRACE;
         let before = self.ending;
@@ -298,10 +284,10 @@ impl Supervisor {
         });
         self.pending = Pending::default();
         self.restart_at = None;
-        out.extend([Output::Release, Output::Notify(Notice::Stopping)]);
+        out.extend([Action::Release, Action::Notify(Notice::Stopping)]);
         if let Some(next) = self.next.take() {
             let id = next.id();
-            out.extend([Output::Kill(id), Output::Discard(id)]);
+            out.extend([Action::Kill(id), Action::Discard(id)]);
             // Its end is awaited like that of a process that leaves.
             let ends_by = now + GRACE;
             self.leaving
@@ -309,23 +295,23 @@ impl Supervisor {
             self.resume_serving("becket is ending", out);
         }
         match &self.serving {
-            Some(Process::Starting(starting)) => out.push(Output::Kill(starting.id)),
-            Some(process) => out.push(Output::Send(process.id(), command)),
+            Some(Process::Starting(starting)) => out.push(Action::Kill(starting.id)),
+            Some(process) => out.push(Action::Send(process.id(), command)),
             None => {}
         }
         self.finish(out);
     }
 
     /// Ends where no process is left.
-    fn finish(&self, out: &mut Vec<Output>) {
+    fn finish(&self, out: &mut Vec<Action>) {
         if let Some(ending) = self.ending
             && self.all().next().is_none()
         {
-            out.push(Output::Exit(ending.code));
+            out.push(Action::Exit(ending.code));
         }
     }
 
-    fn started(&mut self, now: Duration, id: u32, times: Times) {
+    fn started(&mut self, now: Duration, id: u32, times: ProcessTimes) {
         let is_next = self.next.as_ref().is_some_and(|next| next.id() == id);
         let mut both = self.serving.iter_mut().chain(&mut self.next);
         if let Some(Process::Starting(starting)) = both.find(|process| process.id() == id) {
@@ -335,7 +321,7 @@ impl Supervisor {
     }
 
     /// Tells the next process to serve, if it could.
-    fn serve_next(&mut self, out: &mut Vec<Output>) {
+    fn serve_next(&mut self, out: &mut Vec<Action>) {
         if let Some(Process::Starting(starting)) = &mut self.next
             && starting.step == Step::Loaded
         {
@@ -345,31 +331,37 @@ impl Supervisor {
                 process = id,
                 "the old process does not accept; the new one may serve"
             );
-            out.push(Output::Send(id, Command::Serve(self.ledger.held())));
+            out.push(Action::Send(id, Command::Serve(self.ledger.held())));
         }
     }
 
     /// A process serves now.
-    fn begin_serving(&mut self, now: Duration, id: u32, times: Times, out: &mut Vec<Output>) {
+    fn begin_serving(
+        &mut self,
+        now: Duration,
+        id: u32,
+        times: ProcessTimes,
+        out: &mut Vec<Action>,
+    ) {
         self.serving = Some(Process::serving(id, now, times));
         self.has_served = true;
         out.extend([
-            Output::Commit(id),
-            Output::Watch,
-            Output::Notify(Notice::Ready),
+            Action::Commit(id),
+            Action::Watch,
+            Action::Notify(Notice::Ready),
         ]);
         self.proceed(now, out);
     }
 
     /// The next process serves: the old one leaves.
-    fn succeed(&mut self, now: Duration, id: u32, times: Times, out: &mut Vec<Output>) {
+    fn succeed(&mut self, now: Duration, id: u32, times: ProcessTimes, out: &mut Vec<Action>) {
         self.next = None;
         (self.failures, self.restart_at) = (0, None);
         self.is_outdated = true;
         self.restarts.upgrades += 1;
         tracing::info!(process = id, "upgraded: the new process serves");
         if let Some(Process::Serving(Serving { id, times, .. })) = self.serving.take() {
-            out.push(Output::Send(id, Command::Leave));
+            out.push(Action::Send(id, Command::Leave));
             let ends_by = now + times.drain + GRACE;
             self.leaving
                 .push(Process::Draining(Draining { id, ends_by }));
@@ -378,22 +370,22 @@ impl Supervisor {
     }
 
     /// There is no next process: the serving one continues, or another is started.
-    fn give_up(&mut self, now: Duration, reason: &str, out: &mut Vec<Output>) {
+    fn give_up(&mut self, now: Duration, reason: &str, out: &mut Vec<Action>) {
         let Some(next) = self.next.take() else {
             return;
         };
-        out.push(Output::Discard(next.id()));
+        out.push(Action::Discard(next.id()));
         tracing::error!("upgrade failed, nothing changed: {reason}");
         if self.serving.is_none() {
             self.restart_at = Some(now);
             return;
         }
         self.resume_serving(reason, out);
-        out.push(Output::Notify(Notice::UpgradeRefused));
+        out.push(Action::Notify(Notice::UpgradeRefused));
         self.proceed(now, out);
     }
 
-    fn resume_serving(&mut self, reason: &str, out: &mut Vec<Output>) {
+    fn resume_serving(&mut self, reason: &str, out: &mut Vec<Action>) {
         let Some(serving) = self.serves_mut() else {
             return;
         };
@@ -401,16 +393,16 @@ impl Supervisor {
         let id = serving.id;
         self.ledger.remove(id);
         let resume = Command::Resume(reason.to_owned(), self.ledger.held());
-        out.push(Output::Send(id, resume));
+        out.push(Action::Send(id, resume));
     }
 
-    fn broken(&mut self, id: u32, fault: &str, out: &mut Vec<Output>) {
+    fn broken(&mut self, id: u32, fault: &str, out: &mut Vec<Action>) {
         tracing::error!(
             process = id,
             fault,
             "process violated the control protocol and is killed"
         );
-        out.push(Output::Kill(id));
+        out.push(Action::Kill(id));
         if let Some(Process::Starting(starting)) = &mut self.next
             && starting.id == id
         {
@@ -419,7 +411,7 @@ impl Supervisor {
         }
     }
 
-    fn exited(&mut self, now: Duration, id: u32, ended: &ProcessEnd, out: &mut Vec<Output>) {
+    fn exited(&mut self, now: Duration, id: u32, ended: &ProcessEnd, out: &mut Vec<Action>) {
         if let Some(Process::Starting(starting)) = &self.next
             && starting.id == id
         {
@@ -441,8 +433,8 @@ impl Supervisor {
             );
         }
         if let Some(accepting) = self.accepting() {
-            out.push(Output::Send(accepting, Command::Released(row)));
-            out.push(Output::Send(accepting, Command::Wanted(id, Counts::new())));
+            out.push(Action::Send(accepting, Command::Released(row)));
+            out.push(Action::Send(accepting, Command::Wanted(id, Counts::new())));
         }
         if self.serving.is_none() {
             self.serve_next(out);
@@ -450,12 +442,12 @@ impl Supervisor {
         self.finish(out);
     }
 
-    fn serving_exited(&mut self, now: Duration, ended: &ProcessEnd, out: &mut Vec<Output>) {
+    fn serving_exited(&mut self, now: Duration, ended: &ProcessEnd, out: &mut Vec<Action>) {
         let Some(process) = self.serving.take() else {
             return;
         };
         let id = process.id();
-        out.push(Output::Discard(id));
+        out.push(Action::Discard(id));
         let served = match process {
             Process::Serving(serving) => Some(now.saturating_sub(serving.since)),
             _ => None,
@@ -475,7 +467,7 @@ impl Supervisor {
                 .filter(|code| *code != NO_FAULT)
                 .unwrap_or(FAILED);
             self.ending = Some(Ending { ends_by: now, code });
-            out.push(Output::Release);
+            out.push(Action::Release);
             return;
         }
         self.restarts.deaths += 1;
@@ -488,11 +480,11 @@ impl Supervisor {
         }
     }
 
-    fn start_serving(&mut self, out: &mut Vec<Output>) {
+    fn start_serving(&mut self, out: &mut Vec<Action>) {
         let process = self.new_id();
         self.serving = Some(Process::starting(process));
         self.pending.reload = false;
-        out.push(Output::Start {
+        out.push(Action::Start {
             process,
             is_new: false,
             replaces: None,
@@ -505,7 +497,7 @@ impl Supervisor {
     }
 
     /// Does what was asked for as soon as the serving process is free: an upgrade first, however often reloads are asked for.
-    fn proceed(&mut self, now: Duration, out: &mut Vec<Output>) {
+    fn proceed(&mut self, now: Duration, out: &mut Vec<Action>) {
         let Some(serving) = self.free().filter(|_| self.ending.is_none()) else {
             return;
         };
@@ -513,32 +505,32 @@ impl Supervisor {
         if std::mem::take(&mut self.pending.upgrade) {
             let process = self.new_id();
             self.next = Some(Process::starting(process));
-            let start = Output::Start {
+            let start = Action::Start {
                 process,
                 is_new: true,
                 replaces: Some(id),
             };
-            out.extend([Output::Notify(Notice::Reloading), start]);
+            out.extend([Action::Notify(Notice::Reloading), start]);
         } else if self.is_outdated {
             // The program that this process becomes does the rest.
             if !is_renewing {
-                out.push(Output::Replace);
+                out.push(Action::Replace);
             }
         } else if std::mem::take(&mut self.pending.reload) {
             let late_at = Some(now + LATE);
             if let Some(serving) = self.serves_mut() {
                 serving.reload = Some(Reload { times, late_at });
             }
-            out.extend([Output::Notify(Notice::Reloading), Output::Reload(id)]);
+            out.extend([Action::Notify(Notice::Reloading), Action::Reload(id)]);
         } else if !is_renewing && std::mem::take(&mut self.pending.renew) {
             if let Some(serving) = self.serves_mut() {
                 serving.is_renewing = true;
             }
-            out.push(Output::Renew(id));
+            out.push(Action::Renew(id));
         }
     }
 
-    fn tick(&mut self, now: Duration, out: &mut Vec<Output>) {
+    fn tick(&mut self, now: Duration, out: &mut Vec<Action>) {
         if self.restart_at.is_some_and(|at| at <= now) {
             self.restart_at = None;
             self.start_serving(out);
@@ -553,20 +545,20 @@ impl Supervisor {
                 process,
                 "reload not answered; the serving process continues with the previous configuration"
             );
-            out.push(Output::Notify(Notice::ReloadLate));
+            out.push(Action::Notify(Notice::ReloadLate));
         }
         if let Some(Process::Starting(starting)) = &mut self.next
             && is_over(&mut starting.late_at)
         {
             let reason = || "the new process made no progress within timeouts.upgrade".to_owned();
             starting.reason.get_or_insert_with(reason);
-            out.push(Output::Kill(starting.id));
+            out.push(Action::Kill(starting.id));
         }
-        let kill = |process: u32, ends_by: &mut Duration, out: &mut Vec<Output>| {
+        let kill = |process: u32, ends_by: &mut Duration, out: &mut Vec<Action>| {
             if *ends_by <= now {
                 tracing::error!(process, "a process has not ended in time and is killed");
                 *ends_by = now + GRACE;
-                out.push(Output::Kill(process));
+                out.push(Action::Kill(process));
             }
         };
         for process in &mut self.leaving {
@@ -580,7 +572,7 @@ impl Supervisor {
     }
 }
 
-const NO_TIMES: Times = Times {
+const NO_TIMES: ProcessTimes = ProcessTimes {
     drain: Duration::ZERO,
     upgrade: Duration::from_secs(20),
 };

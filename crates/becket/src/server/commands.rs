@@ -5,13 +5,13 @@ use std::os::fd::OwnedFd;
 
 use super::Control;
 use crate::control::commands::NO_SUPERVISOR;
-use crate::link::Received;
+use crate::link::Delivered;
 use crate::link::given::Given;
-use crate::protocol::{Command, Listing};
+use crate::protocol::{Command, Resources};
 
 impl Control {
     /// Carries out a command that is not about the end.
-    pub(super) fn obey(&mut self, (command, fds): Received, draining: bool) {
+    pub(super) fn obey(&mut self, (command, fds): Delivered, draining: bool) {
         match command {
             Command::Reopen => self.reopen(),
             Command::Token(index) => {
@@ -53,7 +53,7 @@ impl Control {
         }
     }
 
-    fn given(&self, listing: Listing, fds: Vec<OwnedFd>) -> io::Result<Given> {
+    fn given(&self, listing: Resources, fds: Vec<OwnedFd>) -> io::Result<Given> {
         let link = self.commands.supervisor().ok_or(io::ErrorKind::NotFound)?;
         Given::new(listing, fds, &link.opener)
     }

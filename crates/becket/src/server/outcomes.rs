@@ -1,7 +1,7 @@
 //! Clients of the admin pages that wait for the outcome of a reload, a drain or an upgrade.
 //!
 //! A reload that is under way may have read older files than a client knows of. So each reload that is asked for has a number, and
-//! is answered by one whose files were opened after it was asked for (`Listing::asked`).
+//! is answered by one whose files were opened after it was asked for (`Resources::asked`).
 
 use axum::http::StatusCode;
 use becket_proto::limits::Counts;
@@ -11,19 +11,19 @@ use super::Control;
 use crate::control::api::{ChangeOutcome, Refused};
 use crate::control::commands::NO_SUPERVISOR;
 use crate::link::given::Given;
-use crate::protocol::{Event, Request};
+use crate::protocol::{Event, OperatorRequest};
 
 /// Those who wait.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     /// Reloads that were asked for.
     reloads: u64,
-    all: Vec<(Request, u64, ChangeOutcome)>,
+    all: Vec<(OperatorRequest, u64, ChangeOutcome)>,
 }
 
 impl Waiting {
     /// Takes one in, unless there are too many. Returns whether nobody waits for the same already.
-    fn add(&mut self, request: Request, outcome: ChangeOutcome) -> Option<bool> {
+    fn add(&mut self, request: OperatorRequest, outcome: ChangeOutcome) -> Option<bool> {
         self.all.retain(|(.., outcome)| !outcome.is_unwanted());
         if self.all.len() >= MOST {
             let text = "too many wait for an outcome";
@@ -32,7 +32,7 @@ impl Waiting {
             return None;
         }
         let is_first = !self.all.iter().any(|(other, ..)| *other == request);
-        self.reloads += u64::from(request == Request::Reload);
+        self.reloads += u64::from(request == OperatorRequest::Reload);
         self.all.push((request, self.reloads, outcome));
         Some(is_first)
     }
@@ -40,7 +40,7 @@ impl Waiting {
     /// So many reloads that were asked for have this outcome, or an earlier one.
     pub(super) fn reloaded(&mut self, asked: u64, errors: &[String], ended: &[String]) {
         self.answer(
-            |request, number| request == Request::Reload && number <= asked,
+            |request, number| request == OperatorRequest::Reload && number <= asked,
             || outcome(json!({"reloaded": true, "ended": ended}), errors, RELOAD),
         );
     }
@@ -48,7 +48,7 @@ impl Waiting {
     /// Another process serves, or, with errors, does not.
     pub(super) fn upgraded(&mut self, errors: &[String], ended: &[String]) {
         self.answer(
-            |request, _| request == Request::Upgrade,
+            |request, _| request == OperatorRequest::Upgrade,
             || outcome(json!({"upgraded": true, "ended": ended}), errors, UPGRADE),
         );
     }
@@ -62,7 +62,7 @@ impl Waiting {
     /// It drains, and does nothing else any more.
     pub(super) fn drains(&mut self, ended: &[String]) {
         self.answer(
-            |request, _| request == Request::Drain,
+            |request, _| request == OperatorRequest::Drain,
             || Ok(json!({"draining": true, "ended": ended})),
         );
         self.answer(|_, _| true, || Err(too_late()));
@@ -70,7 +70,7 @@ impl Waiting {
 
     fn answer(
         &mut self,
-        is_meant: impl Fn(Request, u64) -> bool,
+        is_meant: impl Fn(OperatorRequest, u64) -> bool,
         outcome: impl Fn() -> Result<Value, Refused>,
     ) {
         let meant = self
@@ -105,10 +105,10 @@ pub(super) fn too_late() -> Refused {
 
 impl Control {
     /// Does what a signal would have it do; the outcome is told when that is done. Returns whether a drain is to begin.
-    pub(super) fn asked(&mut self, request: Request, outcome: ChangeOutcome) -> bool {
+    pub(super) fn asked(&mut self, request: OperatorRequest, outcome: ChangeOutcome) -> bool {
         if self.state.is_draining() {
             outcome.tell(match request {
-                Request::Drain => Ok(json!({"draining": true, "ended": []})),
+                OperatorRequest::Drain => Ok(json!({"draining": true, "ended": []})),
                 _ => Err(too_late()),
             });
             return false;
@@ -117,7 +117,7 @@ impl Control {
             return false;
         };
         // A second command to drain would cut connections off.
-        if request == Request::Drain && !is_first {
+        if request == OperatorRequest::Drain && !is_first {
             return false;
         }
         if let Some(link) = self.commands.supervisor() {
@@ -125,7 +125,7 @@ impl Control {
             return false;
         }
         match request {
-            Request::Reload => {
+            OperatorRequest::Reload => {
                 let asked = self.waiting.reloads;
                 let given = Given {
                     asked,
@@ -133,10 +133,10 @@ impl Control {
                 };
                 self.begin_reload(given, false);
             }
-            Request::Upgrade => self.resume(NO_SUPERVISOR, Counts::new()),
-            Request::Drain => return true,
+            OperatorRequest::Upgrade => self.resume(NO_SUPERVISOR, Counts::new()),
+            OperatorRequest::Drain => return true,
             // No page asks for these.
-            Request::Reopen | Request::Stop => {}
+            OperatorRequest::Reopen | OperatorRequest::Stop => {}
         }
         false
     }
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use tokio::sync::oneshot::{Receiver, channel};
 
-    fn ask(waiting: &mut Waiting, request: Request) -> Receiver<Result<Value, Refused>> {
+    fn ask(waiting: &mut Waiting, request: OperatorRequest) -> Receiver<Result<Value, Refused>> {
         let (sender, receiver) = channel();
         waiting.add(request, ChangeOutcome(sender));
         receiver
@@ -168,8 +168,8 @@ mod tests {
     #[test]
     fn a_reload_is_answered_by_one_that_began_after_it_was_asked_for() {
         let mut waiting = Waiting::default();
-        let mut first = ask(&mut waiting, Request::Reload);
-        let mut second = ask(&mut waiting, Request::Reload);
+        let mut first = ask(&mut waiting, OperatorRequest::Reload);
+        let mut second = ask(&mut waiting, OperatorRequest::Reload);
         waiting.reloaded(0, &[], &[]);
         assert!(first.try_recv().is_err(), "that one was a signal's");
         waiting.reloaded(1, &["a".to_owned(), "b".to_owned()], &[]);
@@ -184,8 +184,12 @@ mod tests {
     #[test]
     fn a_drain_answers_everybody() {
         let mut waiting = Waiting::default();
-        let mut asked = [Request::Reload, Request::Upgrade, Request::Drain]
-            .map(|request| ask(&mut waiting, request));
+        let mut asked = [
+            OperatorRequest::Reload,
+            OperatorRequest::Upgrade,
+            OperatorRequest::Drain,
+        ]
+        .map(|request| ask(&mut waiting, request));
         waiting.drains(&[]);
         let outcomes = asked.each_mut().map(|it| it.try_recv().unwrap().is_ok());
         assert_eq!(outcomes, [false, false, true]);
@@ -195,8 +199,12 @@ mod tests {
     #[test]
     fn an_upgrade_alone_is_answered_by_the_new_process() {
         let mut waiting = Waiting::default();
-        let mut asked = [Request::Reload, Request::Upgrade, Request::Drain]
-            .map(|request| ask(&mut waiting, request));
+        let mut asked = [
+            OperatorRequest::Reload,
+            OperatorRequest::Upgrade,
+            OperatorRequest::Drain,
+        ]
+        .map(|request| ask(&mut waiting, request));
         waiting.replaced(&[]);
         let outcomes = asked.each_mut().map(|it| it.try_recv().unwrap().is_ok());
         assert_eq!(outcomes, [false, true, false]);
@@ -207,14 +215,18 @@ mod tests {
     fn those_who_wait_are_few_and_who_left_makes_room() {
         let mut waiting = Waiting::default();
         let mut all: Vec<_> = (0..MOST)
-            .map(|_| ask(&mut waiting, Request::Upgrade))
+            .map(|_| ask(&mut waiting, OperatorRequest::Upgrade))
             .collect();
-        let refused = ask(&mut waiting, Request::Upgrade)
+        let refused = ask(&mut waiting, OperatorRequest::Upgrade)
             .try_recv()
             .unwrap()
             .unwrap_err();
         assert_eq!(refused.code, StatusCode::SERVICE_UNAVAILABLE);
         all.pop();
-        assert!(ask(&mut waiting, Request::Upgrade).try_recv().is_err());
+        assert!(
+            ask(&mut waiting, OperatorRequest::Upgrade)
+                .try_recv()
+                .is_err()
+        );
     }
 }

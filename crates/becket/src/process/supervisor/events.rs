@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use super::{ASKED_BY_PROCESS, Command, Event, Notice, Output, Process, Request, Step, Supervisor};
+use super::{
+    ASKED_BY_PROCESS, Action, Command, Event, Notice, OperatorRequest, Process, Step, Supervisor,
+};
 
 impl Supervisor {
-    pub(super) fn event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Output>) {
+    pub(super) fn event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Action>) {
         let is_it = |process: &&Process| process.id() == id;
         if self.serving.iter().any(|process| is_it(&process)) {
             match &mut self.serving {
@@ -25,14 +27,14 @@ impl Supervisor {
     }
 
     /// A process starts, and no other serves.
-    fn first_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Output>) {
+    fn first_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Action>) {
         let Some(Process::Starting(starting)) = &mut self.serving else {
             return;
         };
         match (event, starting.step) {
             (Event::Ready, Step::Loading) => {
                 starting.step = Step::MayServe;
-                out.push(Output::Send(id, Command::Serve(self.ledger.held())));
+                out.push(Action::Send(id, Command::Serve(self.ledger.held())));
             }
             (Event::Serving, Step::MayServe) => {
                 let times = starting.times;
@@ -43,7 +45,7 @@ impl Supervisor {
     }
 
     /// A process starts that is to replace another.
-    fn next_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Output>) {
+    fn next_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Action>) {
         let Some(Process::Starting(starting)) = &mut self.next else {
             return;
         };
@@ -60,7 +62,7 @@ impl Supervisor {
                 match self.serves_mut() {
                     Some(old) => {
                         old.yields = true;
-                        out.push(Output::Yield(old.id, id));
+                        out.push(Action::Yield(old.id, id));
                     }
                     None => self.serve_next(out),
                 }
@@ -73,30 +75,30 @@ impl Supervisor {
         }
     }
 
-    fn serving_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Output>) {
+    fn serving_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Action>) {
         let Some(serving) = self.serves_mut() else {
             return;
         };
         match event {
-            Event::Alive => out.push(Output::Notify(Notice::Alive)),
+            Event::Alive => out.push(Action::Notify(Notice::Alive)),
             Event::Loading => serving.progress(now),
             Event::Reloaded | Event::Refused => match serving.reload.take() {
                 Some(reload) if event == Event::Reloaded => {
                     serving.times = reload.times;
                     out.extend([
-                        Output::Commit(id),
-                        Output::Watch,
-                        Output::Notify(Notice::Ready),
+                        Action::Commit(id),
+                        Action::Watch,
+                        Action::Notify(Notice::Ready),
                     ]);
                     self.proceed(now, out);
                 }
                 Some(_) => {
-                    out.extend([Output::Discard(id), Output::Notify(Notice::ReloadRefused)]);
+                    out.extend([Action::Discard(id), Action::Notify(Notice::ReloadRefused)]);
                     self.proceed(now, out);
                 }
                 None => self.misfit(id, &event, out),
             },
-            Event::Changed => out.push(Output::Watch),
+            Event::Changed => out.push(Action::Watch),
             Event::Renewed if serving.is_renewing => {
                 serving.is_renewing = false;
                 self.proceed(now, out);
@@ -113,21 +115,21 @@ impl Supervisor {
             }
             Event::Granted(to, counts) => {
                 if self.ledger.grant(to, &counts) {
-                    out.push(Output::Send(to, Command::Granted(counts)));
+                    out.push(Action::Send(to, Command::Granted(counts)));
                 } else {
-                    out.push(Output::Send(id, Command::Released(counts)));
+                    out.push(Action::Send(id, Command::Released(counts)));
                 }
             }
             // A process that resumed may have sent these before.
             Event::Released(_) | Event::Wanted(_) => {}
             // A second request would cut connections off.
-            Event::Asked(Request::Drain) if self.ending.is_some() => {}
+            Event::Asked(OperatorRequest::Drain) if self.ending.is_some() => {}
             Event::Asked(request) => self.asked(now, request, ASKED_BY_PROCESS, out),
             event => self.misfit(id, &event, out),
         }
     }
 
-    fn leaving_event(&mut self, id: u32, event: Event, out: &mut Vec<Output>) {
+    fn leaving_event(&mut self, id: u32, event: Event, out: &mut Vec<Action>) {
         let accepting = self.accepting();
         let command = match event {
             Event::Released(counts) => Command::Released(self.ledger.release(id, &counts)),
@@ -136,11 +138,11 @@ impl Supervisor {
             _ => return,
         };
         if let Some(accepting) = accepting {
-            out.push(Output::Send(accepting, command));
+            out.push(Action::Send(accepting, command));
         }
     }
 
-    fn misfit(&mut self, id: u32, event: &Event, out: &mut Vec<Output>) {
+    fn misfit(&mut self, id: u32, event: &Event, out: &mut Vec<Action>) {
         // An answer that was on its way when the end began.
         if self.ending.is_none() {
             let text = format!("{event:?}");

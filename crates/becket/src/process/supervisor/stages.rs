@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Event, LATE, NO_TIMES, Times};
+use super::{Event, LATE, NO_TIMES, ProcessTimes};
 
 /// A process in its stage.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Starting {
     pub(super) step: Step,
     /// When it is given up, counted from the last sign of progress; absent for a process that replaces none.
     pub(super) late_at: Option<Duration>,
-    pub(super) times: Times,
+    pub(super) times: ProcessTimes,
     /// What it reported as the reason that it does not start.
     pub(super) reason: Option<String>,
 }
@@ -37,7 +37,7 @@ pub(super) enum Step {
 pub(super) struct Serving {
     pub(super) id: u32,
     pub(super) since: Duration,
-    pub(super) times: Times,
+    pub(super) times: ProcessTimes,
     pub(super) reload: Option<Reload>,
     pub(super) is_renewing: bool,
     /// It was told to yield.
@@ -47,7 +47,7 @@ pub(super) struct Serving {
 /// A reload on its way.
 #[derive(Clone, Debug)]
 pub(super) struct Reload {
-    pub(super) times: Times,
+    pub(super) times: ProcessTimes,
     /// When to report that there is no answer; absent once that was reported.
     pub(super) late_at: Option<Duration>,
 }
@@ -69,7 +69,7 @@ impl Process {
         })
     }
 
-    pub(super) fn serving(id: u32, since: Duration, times: Times) -> Self {
+    pub(super) fn serving(id: u32, since: Duration, times: ProcessTimes) -> Self {
         Self::Serving(Serving {
             id,
             since,

@@ -40,7 +40,7 @@ struct World {
     last: String,
 }
 
-const TIMES: Times = Times {
+const TIMES: ProcessTimes = ProcessTimes {
     drain: Duration::from_secs(30),
     upgrade: Duration::from_secs(20),
 };
@@ -76,11 +76,11 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, outputs: Vec<Output>) {
+    fn carry_out(&mut self, outputs: Vec<Action>) {
         for output in outputs {
             assert!(self.exit.is_none(), "{output:?} after the end");
             match output {
-                Output::Start {
+                Action::Start {
                     process,
                     is_new,
                     replaces,
@@ -104,25 +104,25 @@ impl World {
                     }
                     self.handle(Input::Started(process, Ok(TIMES)));
                 }
-                Output::Reload(process) => {
+                Action::Reload(process) => {
                     self.processes.get_mut(&process).unwrap().offers += 1;
                     self.command(process, Command::Reload(None));
                     self.handle(Input::Offered(process, TIMES));
                 }
-                Output::Renew(process) => self.command(process, Command::Renew(Default::default())),
-                Output::Yield(process, next) => {
+                Action::Renew(process) => self.command(process, Command::Renew(Default::default())),
+                Action::Yield(process, next) => {
                     self.command(process, Command::Yield(next, Vec::new()))
                 }
-                Output::Send(process, command) => self.command(process, command),
-                Output::Commit(process) | Output::Discard(process) => {
+                Action::Send(process, command) => self.command(process, command),
+                Action::Commit(process) | Action::Discard(process) => {
                     if let Some(fake) = self.processes.get_mut(&process) {
                         fake.offers = fake.offers.saturating_sub(1);
                     }
                 }
-                Output::Kill(process) => self.kill(process),
-                Output::Replace => self.replaces = true,
-                Output::Exit(code) => self.exit = Some(code),
-                Output::Watch | Output::Release | Output::Notify(_) => {}
+                Action::Kill(process) => self.kill(process),
+                Action::Replace => self.replaces = true,
+                Action::Exit(code) => self.exit = Some(code),
+                Action::Watch | Action::Release | Action::Notify(_) => {}
             }
         }
     }
@@ -248,17 +248,17 @@ impl World {
             190..194 => self.kill(process),
             194..198 => self.processes.get_mut(&process).unwrap().is_stopped ^= true,
             198..202 => self.rubbish(process),
-            202..212 => self.handle(Input::Asked(Request::Upgrade)),
-            212..220 => self.handle(Input::Asked(Request::Reload)),
-            220..222 => self.handle(Input::Asked(Request::Reopen)),
+            202..212 => self.handle(Input::Asked(OperatorRequest::Upgrade)),
+            212..220 => self.handle(Input::Asked(OperatorRequest::Reload)),
+            220..222 => self.handle(Input::Asked(OperatorRequest::Reopen)),
             222..226 => self.handle(Input::FilesChanged),
-            226..232 => self.event(process, Event::Asked(Request::Upgrade)),
-            232..236 => self.event(process, Event::Asked(Request::Reload)),
+            226..232 => self.event(process, Event::Asked(OperatorRequest::Upgrade)),
+            232..236 => self.event(process, Event::Asked(OperatorRequest::Reload)),
             236..240 => self.event(process, Event::Wanted([(7, 1)].into())),
             240..244 => self.event(process, Event::Released([(7, 1)].into())),
             244 if self.rng.u8(..) < 16 => {
                 self.drains = true;
-                self.handle(Input::Asked(Request::Drain));
+                self.handle(Input::Asked(OperatorRequest::Drain));
             }
             _ => self.wait(),
         }
@@ -377,9 +377,9 @@ fn ended(code: Option<u8>) -> ProcessEnd {
     }
 }
 
-fn exit(outputs: &[Output]) -> Option<u8> {
+fn exit(outputs: &[Action]) -> Option<u8> {
     let mut codes = outputs.iter().filter_map(|output| match output {
-        Output::Exit(code) => Some(*code),
+        Action::Exit(code) => Some(*code),
         _ => None,
     });
     codes.next()
@@ -400,9 +400,9 @@ fn a_first_start_that_fails_ends_with_its_code_and_never_with_0() {
 fn a_drain_that_only_the_process_asked_for_does_not_end_with_0() {
     for (signal, expected) in [(false, ASKED_BY_PROCESS), (true, 0)] {
         let (mut supervisor, now) = serving();
-        supervisor.handle(now, Input::Event(1, Event::Asked(Request::Drain)));
+        supervisor.handle(now, Input::Event(1, Event::Asked(OperatorRequest::Drain)));
         if signal {
-            supervisor.handle(now, Input::Asked(Request::Drain));
+            supervisor.handle(now, Input::Asked(OperatorRequest::Drain));
         }
         let outputs = supervisor.handle(now, Input::Exited(1, ended(Some(0))));
         assert_eq!(exit(&outputs), Some(expected));
@@ -416,7 +416,7 @@ fn a_process_that_dies_is_followed_at_once_and_later_ones_after_a_pause() {
     for pause in [0, 2, 6, 14, 30] {
         let outputs = supervisor.handle(now, Input::Exited(process, ended(None)));
         let starts =
-            |outputs: &[Output]| outputs.iter().any(|it| matches!(it, Output::Start { .. }));
+            |outputs: &[Action]| outputs.iter().any(|it| matches!(it, Action::Start { .. }));
         let is_immediate = starts(&outputs);
         assert_eq!(is_immediate, pause == 0);
         if pause > 0 {
@@ -435,7 +435,7 @@ fn a_process_that_dies_is_followed_at_once_and_later_ones_after_a_pause() {
 #[test]
 fn the_reason_of_a_new_program_reaches_the_process_that_asked() {
     let (mut supervisor, now) = serving();
-    supervisor.handle(now, Input::Event(1, Event::Asked(Request::Upgrade)));
+    supervisor.handle(now, Input::Event(1, Event::Asked(OperatorRequest::Upgrade)));
     supervisor.handle(now, Input::Started(2, Ok(TIMES)));
     supervisor.handle(
         now,
@@ -443,7 +443,7 @@ fn the_reason_of_a_new_program_reaches_the_process_that_asked() {
     );
     let outputs = supervisor.handle(now, Input::Exited(2, ended(Some(2))));
     let resumed = outputs.iter().find_map(|output| match output {
-        Output::Send(1, Command::Resume(reason, _)) => Some(reason),
+        Action::Send(1, Command::Resume(reason, _)) => Some(reason),
         _ => None,
     });
     assert_eq!(resumed.unwrap(), "no certificate (ended)");
@@ -452,7 +452,7 @@ fn the_reason_of_a_new_program_reaches_the_process_that_asked() {
 #[test]
 fn time_counts_from_the_last_progress_and_not_from_signs_of_life() {
     let (mut supervisor, mut now) = serving();
-    supervisor.handle(now, Input::Asked(Request::Upgrade));
+    supervisor.handle(now, Input::Asked(OperatorRequest::Upgrade));
     supervisor.handle(now, Input::Started(2, Ok(TIMES)));
     for _ in 0..5 {
         now += TIMES.upgrade - Duration::from_secs(1);
@@ -467,5 +467,5 @@ fn time_counts_from_the_last_progress_and_not_from_signs_of_life() {
     );
     assert_eq!(supervisor.deadline(), Some(now + TIMES.upgrade));
     let outputs = supervisor.handle(now + TIMES.upgrade, Input::Tick);
-    assert!(matches!(outputs[..], [Output::Kill(2)]));
+    assert!(matches!(outputs[..], [Action::Kill(2)]));
 }

@@ -1,18 +1,20 @@
 //! What goes into the supervisor and comes out of it.
 
-use super::{Command, Event, Request, Times};
+use std::time::Duration;
+
+use super::{Command, Counts, Event, OperatorRequest, ProcessTimes, Restarts};
 
 /// What has happened.
 #[derive(Debug)]
 pub(crate) enum Input {
     /// A signal asks for this.
-    Asked(Request),
+    Asked(OperatorRequest),
     /// A process reported this.
     Event(u32, Event),
     /// A process was started with a configuration of these times, or not.
-    Started(u32, Result<Times, String>),
+    Started(u32, Result<ProcessTimes, String>),
     /// A process was sent a configuration to load.
-    Offered(u32, Times),
+    Offered(u32, ProcessTimes),
     /// A process has ended.
     Exited(u32, ProcessEnd),
     /// A process broke the protocol.
@@ -36,7 +38,7 @@ pub(crate) struct ProcessEnd {
 
 /// What is to be done, in this order.
 #[derive(Debug)]
-pub(crate) enum Output {
+pub(crate) enum Action {
     /// Start a process. `is_new`: the program as it is now, otherwise the one that this process is. Answered by [`Input::Started`].
     Start {
         process: u32,
@@ -78,4 +80,18 @@ pub(crate) enum Notice {
     Reloading,
     Stopping,
     Alive,
+}
+
+/// What another program needs to continue.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Standing {
+    pub(crate) serving: u32,
+    pub(crate) times: ProcessTimes,
+    /// Process, and how long it may still take to end.
+    pub(crate) leaving: Vec<(u32, Duration)>,
+    pub(crate) held: Vec<(u32, Counts)>,
+    pub(crate) reload: bool,
+    pub(crate) renew: bool,
+    pub(crate) last_id: u32,
+    pub(crate) restarts: Restarts,
 }
