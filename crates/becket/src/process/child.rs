@@ -151,7 +151,10 @@ impl Child {
             }
         }
         let has_ended = self.handle.poll_read_ready(cx).is_ready();
-        if let Poll::Ready(happened) = self.poll_event(has_ended, cx) {
+        // A process that does not read its answers asks for no more files: their descriptors are open here.
+        if (has_ended || self.is_flushed())
+            && let Poll::Ready(happened) = self.poll_event(has_ended, cx)
+        {
             return Poll::Ready(happened);
         }
         if has_ended {
@@ -275,3 +278,43 @@ const READ: usize = 64 * 1024;
 /// A process that floods has this much read in each period; an honest one sends less.
 const PER_PERIOD: usize = 4 * 1024;
 const PERIOD: Duration = Duration::from_millis(25);
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::io::Read;
+
+    use super::*;
+    use crate::protocol::{MOST_OPENED, OpenResult};
+
+    #[tokio::test]
+    async fn events_wait_until_commands_are_read() {
+        // It ends with this test.
+        let (_end, input) = UnixStream::pair().unwrap();
+        let mut program = Program::new("cat");
+        program
+            .stdin(Stdio::from(OwnedFd::from(input)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let process = ChildProcess::start(&mut program).unwrap();
+        let (here, mut there) = UnixStream::pair().unwrap();
+        there.set_nonblocking(true).unwrap();
+        let mut child = Child::of(1, process, here, Vec::new()).unwrap();
+        while child.is_flushed() {
+            let answer = Command::Opened(vec![OpenResult::Own; MOST_OPENED]);
+            child.send(&answer, Vec::new());
+        }
+        let mut sent = Outgoing::default();
+        let event = serde_json::to_vec(&Event::Alive).unwrap();
+        sent.push(&event, Vec::new()).unwrap();
+        assert!(sent.flush(&there).unwrap());
+        poll_fn(|cx| child.stream.poll_read_ready(cx).map(drop)).await;
+        let early = poll_fn(|cx| Poll::Ready(child.poll(cx))).await;
+        assert!(early.is_pending(), "{early:?}");
+        while there.read(&mut [0; READ]).is_ok() {}
+        let flushed = poll_fn(|cx| child.poll(cx)).await;
+        assert!(matches!(flushed, Happened::Flushed), "{flushed:?}");
+        let event = poll_fn(|cx| child.poll(cx)).await;
+        assert!(matches!(event, Happened::Event(Event::Alive)), "{event:?}");
+    }
+}
