@@ -112,7 +112,9 @@ pub fn launch(source: Source, given: Given, link: Option<Link>) -> Result<Termin
 
 /// A reason that fits into an event.
 fn shortened(mut reason: String) -> String {
-    reason.truncate(reason.floor_char_boundary(LONGEST_REASON));
+    let end = (0..=reason.len().min(LONGEST_REASON)).rfind(|end| reason.is_char_boundary(*end));
+    // The start is a boundary.
+    reason.truncate(end.unwrap_or(0));
     reason
 }
 

@@ -74,7 +74,7 @@ impl Control {
     pub(super) fn look_first(&mut self) {
         if !self.state.config().file.process.watch {
             self.watching.watch.stop();
-        } else if !self.commands.supervisor().is_some() {
+        } else if self.commands.supervisor().is_none() {
             self.look(Files::default());
         }
     }
