@@ -150,6 +150,18 @@ impl Becket {
         kill_process(pid, signal).expect("becket is there");
     }
 
+    /// Kills the supervisor and every process that it has started.
+    pub fn kill_all(&self) {
+        let serving = children(self.pid());
+        self.signal(Signal::KILL);
+        for pid in serving
+            .into_iter()
+            .filter_map(|pid| Pid::from_raw(pid.cast_signed()))
+        {
+            let _gone = kill_process(pid, Signal::KILL);
+        }
+    }
+
     /// Tells it to reload and waits until it has tried; whether it succeeded.
     #[track_caller]
     pub fn reload(&self) -> bool {

@@ -164,11 +164,11 @@ impl<'n> Node<'n> {
         assert_eq!(becket.ended(), Some(0));
     }
 
-    /// Ends the becket without a word.
+    /// Ends the becket as the end of its host would: all its processes at once.
     #[track_caller]
     pub fn kill(&mut self) {
         let mut becket = self.becket.take().expect("a becket");
-        becket.signal(Signal::KILL);
+        becket.kill_all();
         assert_eq!(becket.ended(), None);
     }
 

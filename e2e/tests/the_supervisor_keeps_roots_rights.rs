@@ -340,6 +340,24 @@ fn a_child_that_floods_its_parent_costs_it_next_to_nothing() {
 }
 
 #[test]
+fn a_process_that_has_files_opened_without_end_keeps_no_signal_waiting() {
+    let Some(_) = nobody() else { return };
+    let place = Place::new();
+    let mut becket = start(&place, &Shape::new("127.0.0.1:1").process(AS_NOBODY));
+    let child = becket.child();
+    let pid = Pid::from_raw(i32::try_from(child).unwrap()).unwrap();
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    let link = pidfd_getfd(pidfd, 0, PidfdGetfdFlags::empty()).unwrap();
+    let files = ["0"; 16].join(",");
+    let text = format!("{{\"Open\":{{\"listing\":1,\"files\":[{files}]}}}}");
+    let ask = [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    while rustix::net::send(&link, &ask, SendFlags::DONTWAIT).is_ok() {}
+    // What was asked for before counts no more than the signal.
+    becket.signal(Signal::TERM);
+    assert!(becket.ended().is_some(), "{}", becket.logs());
+}
+
+#[test]
 fn a_child_that_obeys_no_more_is_told_of_and_killed_in_the_end() {
     let Some(_) = nobody() else { return };
     let place = Place::new();

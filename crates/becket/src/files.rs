@@ -20,6 +20,7 @@ use becket_sys::regular;
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     listed: Arc<BTreeMap<PathBuf, FileAt>>,
+    reporter: Option<Reporter>,
     /// Opens listed files.
     opener: Option<ListedOpener>,
     is_all: bool,
@@ -52,6 +53,15 @@ impl Reach {
 pub(crate) type OpenListed = dyn Fn(u32) -> io::Result<Option<File>> + Send + Sync;
 
 #[derive(Clone)]
+struct Reporter(Arc<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for Reporter {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Reporter").finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone)]
 struct ListedOpener(Arc<OpenListed>);
 
 impl fmt::Debug for ListedOpener {
@@ -79,6 +89,12 @@ impl Files {
             is_all,
             ..Self::default()
         }
+    }
+
+    /// The same, with what reports each file that this process opens itself, as progress.
+    pub(crate) fn reported_by(self, report: Arc<dyn Fn() + Send + Sync>) -> Self {
+        let reporter = Some(Reporter(report));
+        Self { reporter, ..self }
     }
 
     /// The same, with what opens the files of the listing.
@@ -137,6 +153,9 @@ impl Files {
     /// Does what takes a path here.
     fn here<T>(&self, path: &Path, open: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
         self.opened().insert(path.to_owned());
+        if let Some(reporter) = &self.reporter {
+            (reporter.0)();
+        }
         open(path).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => {
                 let beyond = self.check_reach(path).err();

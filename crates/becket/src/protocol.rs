@@ -24,7 +24,7 @@ pub(crate) const LONGEST_EVENT: usize = 1024 * 1024;
 /// Bytes of the longest command: paths of 200 000 certificates.
 pub(crate) const LONGEST_COMMAND: usize = 64 * 1024 * 1024;
 /// Files that are open at a time for one process.
-pub(crate) const MOST_OPENED: usize = 128;
+pub(crate) const MOST_OPENED: usize = 16;
 
 /// What a process is to do.
 #[derive(Debug, Serialize, Deserialize)]
@@ -35,8 +35,8 @@ pub(crate) enum Command {
     Reload(Option<Resources>),
     /// Look for changes in the files of certificates.
     Renew(Resources),
-    /// The answer to [`Event::Open`], in its order, with the descriptors of those that are open.
-    Opened(Vec<OpenResult>),
+    /// The answer to [`Event::Open`]: the listing, the first file, and what came of each, with the descriptors of those that are open.
+    Opened(u32, u32, Vec<OpenResult>),
     /// Accept clients. Other processes hold this much of the limits.
     Serve(Counts),
     /// Send state to the process at the other end of the socket that comes with this: it is to replace this one.

@@ -128,6 +128,10 @@ impl Ledger {
             return false;
         };
         for (key, count) in granted {
+            // A serving process under foreign control grows no row without end.
+            if row.len() >= MOST_LIMITS && !row.contains_key(key) {
+                continue;
+            }
             let held = row.entry(*key).or_default();
             *held = held.saturating_add(*count);
         }
@@ -153,6 +157,9 @@ impl Ledger {
         &self.rows
     }
 }
+
+/// Limits of which a process may hold some.
+const MOST_LIMITS: usize = 20_000;
 
 /// The serving process's view of the others.
 #[derive(Debug, Default)]

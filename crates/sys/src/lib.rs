@@ -34,7 +34,6 @@ pub mod reserve;
 pub mod rlimit;
 pub mod root_only;
 pub mod seqpacket;
-pub mod shared_memory;
 pub mod socket;
 pub mod socket_file;
 pub mod tree;

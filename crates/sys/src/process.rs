@@ -182,6 +182,25 @@ pub fn receive_signals() -> io::Result<()> {
     mask(unsafe { none.assume_init() })
 }
 
+/// Starts something, such as a thread, that never takes a signal: each stays with the thread that calls.
+///
+/// # Errors
+/// None that pthread_sigmask(3) lists.
+pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: with no new set, it fills the second one and changes nothing.
+    match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), before.as_mut_ptr()) }
+    {
+        0 => {}
+        error => return Err(io::Error::from_raw_os_error(error)),
+    }
+    hold_signals()?;
+    let started = start();
+    // SAFETY: it was filled above.
+    mask(unsafe { before.assume_init() })?;
+    Ok(started)
+}
+
 fn mask(set: libc::sigset_t) -> io::Result<()> {
     // SAFETY: the set is borrowed for the call, and the old one is not asked for.
     match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()) }

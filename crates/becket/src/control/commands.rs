@@ -26,9 +26,9 @@ impl Commands {
     /// # Errors
     /// When there is no thread for those of a supervisor.
     pub(crate) fn new(signals: Signals, link: Option<Link>) -> io::Result<Self> {
-        let restarts = link.as_ref().map(|link| link.restarts.deaths);
-        if let Some(restarts) = restarts.filter(|it| *it > 0) {
-            tracing::warn!(restarts, "started again: the previous serving process died");
+        if let Some(link) = link.as_ref().filter(|link| link.follows_a_death) {
+            let deaths = link.restarts.deaths;
+            tracing::warn!(deaths, "started again: the previous serving process died");
         }
         let listen = |link: Link| link.listen().map(|commands| (link, commands));
         let supervisor = link.map(listen).transpose()?;

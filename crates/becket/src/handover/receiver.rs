@@ -41,6 +41,7 @@ pub(crate) fn start(
         shared: Arc::clone(shared),
         outbox,
         is_cut: false,
+        has_left: false,
         sessions: 0,
         sticks: 0,
         secrets: None,
@@ -81,6 +82,7 @@ struct Reader {
     /// To the peers of a cluster.
     outbox: Option<Outbox>,
     is_cut: bool,
+    has_left: bool,
     sessions: u64,
     sticks: usize,
     secrets: Option<Secrets>,
@@ -90,6 +92,14 @@ struct Reader {
 impl Reader {
     /// Takes one record. Returns what control needs to know of it.
     fn take(&mut self, record: Record) -> io::Result<Option<Milestone>> {
+        let is_late = |record: &Record| match record {
+            Record::Session { .. } | Record::Forgotten(_) => false,
+            Record::Left => self.has_left,
+            _ => true,
+        };
+        if self.is_cut && is_late(&record) {
+            return Err(invalid("a record after the cut"));
+        }
         match record {
             Record::Session {
                 name,
@@ -119,7 +129,10 @@ impl Reader {
                 self.servers.push(server);
             }
             Record::Cut => return Ok(Some(self.cut())),
-            Record::Left => return Ok(Some(Milestone::Left)),
+            Record::Left => {
+                self.has_left = true;
+                return Ok(Some(Milestone::Left));
+            }
         }
         Ok(None)
     }

@@ -58,6 +58,8 @@ impl Given {
             });
         let files = Files::new(files.collect(), listing.is_all);
         let (opener, number) = (Arc::clone(opener), listing.number);
+        let reporter = Arc::clone(&opener);
+        let files = files.reported_by(Arc::new(move || reporter.report_progress()));
         let files = files.opened_by(Arc::new(move |file| opener.open(number, file)));
         let mut sockets = BTreeMap::new();
         for (kind, address, count) in listing.sockets {

@@ -2,7 +2,7 @@
 //!
 //! The socket is the process's standard input. Until [`Link::listen`] starts a thread, nothing reads commands but [`Opener`], which keeps those
 //! that it meets. A process that has not served dies with its supervisor (PR_SET_PDEATHSIG); one that serves takes the end of the socket
-//! for [`Command::Drain`].
+//! for [`Command::Leave`].
 
 pub mod given;
 
@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use becket_sys::clock::Stopwatch;
 use becket_sys::fd_messages::{self, Outgoing};
 use becket_sys::log_file::append;
 use becket_sys::process::die_with_parent;
@@ -35,6 +36,8 @@ pub(crate) type Delivered = (Command, Vec<OwnedFd>);
 #[derive(Debug)]
 pub struct Link {
     pub(crate) restarts: Restarts,
+    /// Another process served before, and died.
+    pub(crate) follows_a_death: bool,
     /// Where the process that this one replaces sends its state.
     pub(crate) replaced: Option<UnixStream>,
     pub(crate) opener: Arc<Opener>,
@@ -65,6 +68,7 @@ pub(crate) fn begin() -> io::Result<(Link, Given)> {
     given.sockets.listen_later = start.replaces;
     let link = Link {
         restarts: start.restarts,
+        follows_a_death: !start.replaces && start.restarts.deaths > 0,
         replaced,
         opener,
     };
@@ -158,18 +162,21 @@ impl Link {
 fn receive_all(
     stream: &UnixStream,
     commands: &UnboundedSender<Delivered>,
-    opened: &Sender<(Vec<OpenResult>, Vec<OwnedFd>)>,
+    opened: &Sender<Answer>,
 ) {
     let mut drains = false;
     loop {
         let received = receive(stream).and_then(|it| it.ok_or(io::ErrorKind::UnexpectedEof.into()));
         let is_last = received.is_err();
         let received = received.unwrap_or_else(|error| {
-            tracing::error!(%error, "the supervisor has ended");
-            (Command::Drain, Vec::new())
+            tracing::error!(%error, "the supervisor has ended; draining");
+            // As after an upgrade: the next becket has the addresses, and those of the admin pages.
+            (Command::Leave, Vec::new())
         });
         let sent = match received {
-            (Command::Opened(found), fds) => opened.send((found, fds)).is_ok(),
+            (Command::Opened(listing, first, found), fds) => {
+                opened.send((listing, first, found, fds)).is_ok()
+            }
             // A second command to drain would cut connections off.
             _ if is_last && drains => return,
             received => {
@@ -184,20 +191,25 @@ fn receive_all(
     }
 }
 
+/// Listing, first file, what came of each, and descriptors.
+type Answer = (u32, u32, Vec<OpenResult>, Vec<OwnedFd>);
+
 /// Has the supervisor open the files of a listing, some ahead of the one that is asked for.
 #[derive(Debug)]
 pub(crate) struct Opener {
     stream: UnixStream,
     outgoing: Mutex<Outgoing>,
     asking: Mutex<Asking>,
+    /// When this process last reported that it is loading.
+    reported: Mutex<Option<Stopwatch>>,
 }
 
 #[derive(Debug, Default)]
 struct Asking {
-    /// Files that were opened ahead, with their listing.
-    ahead: VecDeque<(u32, u32, io::Result<Option<File>>)>,
+    /// Files that were opened ahead, by their listing: the first one's number, and what came of each.
+    ahead: BTreeMap<u32, (u32, VecDeque<io::Result<Option<File>>>)>,
     /// Answers, once a thread receives commands.
-    answers: Option<Receiver<(Vec<OpenResult>, Vec<OwnedFd>)>>,
+    answers: Option<Receiver<Answer>>,
     /// Commands that came before that.
     early: Vec<Command>,
 }
@@ -208,6 +220,7 @@ impl Opener {
             stream,
             outgoing: Mutex::default(),
             asking: Mutex::default(),
+            reported: Mutex::default(),
         }
     }
 
@@ -217,11 +230,25 @@ impl Opener {
     /// When the supervisor has ended.
     pub(crate) fn send(&self, event: &Event) -> io::Result<()> {
         let mut outgoing = lock(&self.outgoing);
-        // A supervisor that does not read has enough of signs of life.
-        if outgoing.is_empty() || *event != Event::Alive {
+        // These come again: a supervisor that does not read has enough of them.
+        let comes_again = matches!(event, Event::Alive | Event::Loading | Event::Wanted(_));
+        if outgoing.is_empty() || !comes_again {
             outgoing.push(&serde_json::to_vec(event)?, Vec::new())?;
         }
         outgoing.flush(&self.stream).map(drop)
+    }
+
+    /// Reports that this process is loading, a few times a second at most.
+    pub(crate) fn report_progress(&self) {
+        let mut reported = lock(&self.reported);
+        let is_due = reported
+            .as_ref()
+            .is_none_or(|at| at.elapsed() >= BETWEEN_REPORTS);
+        if is_due {
+            *reported = Some(Stopwatch::start());
+            // The end of the supervisor is noticed where commands arrive.
+            let _ended = self.send(&Event::Loading);
+        }
     }
 
     /// Opens a file by its number in a listing. Absent where this process is to open it by its path.
@@ -230,36 +257,52 @@ impl Opener {
     /// What the system said to the supervisor; `TimedOut` when that does not answer.
     pub(crate) fn open(&self, listing: u32, number: u32) -> io::Result<Option<File>> {
         let mut asking = lock(&self.asking);
-        let is_it = |ahead: &(u32, u32, _)| (ahead.0, ahead.1) == (listing, number);
-        if let Some(at) = asking.ahead.iter().position(is_it) {
-            // Files before it were passed over.
-            asking.ahead.drain(..at);
-        } else {
-            let numbers: Vec<u32> = (number..).take(MOST_OPENED).collect();
-            self.send(&Event::Open {
-                listing,
-                files: numbers.clone(),
-            })?;
-            let (found, fds) = self.answer(&mut asking)?;
-            let mut fds = fds.into_iter();
-            let opened = numbers.into_iter().zip(found).map(|(number, found)| {
-                let file = match found {
-                    OpenResult::Open => fds
-                        .next()
-                        .map(|fd| Some(fd.into()))
-                        .ok_or(io::ErrorKind::InvalidData.into()),
-                    OpenResult::Own => Ok(None),
-                    OpenResult::Error(error) => Err(io::Error::from_raw_os_error(error)),
-                };
-                (listing, number, file)
-            });
-            asking.ahead = opened.collect();
-        }
-        let opened = asking.ahead.pop_front().ok_or(io::ErrorKind::InvalidData)?;
-        opened.2
+        let ahead = asking.ahead.remove(&listing);
+        let has_it = |(first, files): &(u32, VecDeque<_>)| {
+            number
+                .checked_sub(*first)
+                .is_some_and(|skipped| (skipped as usize) < files.len())
+        };
+        let (first, mut files) = match ahead.filter(has_it) {
+            Some(ahead) => ahead,
+            None => (number, self.ask(listing, number, &mut asking)?),
+        };
+        // Files before it were passed over.
+        files.drain(..(number - first) as usize);
+        let opened = files.pop_front().ok_or(io::ErrorKind::InvalidData)?;
+        asking.ahead.insert(listing, (number + 1, files));
+        opened
     }
 
-    fn answer(&self, asking: &mut Asking) -> io::Result<(Vec<OpenResult>, Vec<OwnedFd>)> {
+    /// Has files opened, from this one on.
+    fn ask(
+        &self,
+        listing: u32,
+        first: u32,
+        asking: &mut Asking,
+    ) -> io::Result<VecDeque<io::Result<Option<File>>>> {
+        let files = (first..).take(MOST_OPENED).collect();
+        self.send(&Event::Open { listing, files })?;
+        let (found, fds) = loop {
+            let (of, from, found, fds) = self.answer(asking)?;
+            // A late answer is of another question.
+            if (of, from) == (listing, first) {
+                break (found, fds);
+            }
+        };
+        let mut fds = fds.into_iter();
+        let opened = found.into_iter().map(|found| match found {
+            OpenResult::Open => fds
+                .next()
+                .map(|fd| Some(fd.into()))
+                .ok_or_else(|| io::Error::other("too many open files")),
+            OpenResult::Own => Ok(None),
+            OpenResult::Error(error) => Err(io::Error::from_raw_os_error(error)),
+        });
+        Ok(opened.collect())
+    }
+
+    fn answer(&self, asking: &mut Asking) -> io::Result<Answer> {
         if let Some(answers) = &asking.answers {
             return answers
                 .recv_timeout(PATIENCE)
@@ -267,7 +310,9 @@ impl Opener {
         }
         loop {
             match receive(&self.stream)?.ok_or(io::ErrorKind::UnexpectedEof)? {
-                (Command::Opened(found), fds) => return Ok((found, fds)),
+                (Command::Opened(listing, first, found), fds) => {
+                    return Ok((listing, first, found, fds));
+                }
                 // None with descriptors comes before this process is loaded.
                 (command, _) => asking.early.push(command),
             }
@@ -290,3 +335,4 @@ fn receive(stream: &UnixStream) -> io::Result<Option<Delivered>> {
 const MOST_FDS: usize = 1024 * 1024;
 /// How long the supervisor may take to open some files.
 const PATIENCE: Duration = Duration::from_secs(60);
+const BETWEEN_REPORTS: Duration = Duration::from_millis(250);

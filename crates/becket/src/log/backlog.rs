@@ -15,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use becket_sys::process::without_signals;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::output::Output;
@@ -84,7 +85,8 @@ impl Backlog {
         drop(held);
         let inner = Arc::clone(&self.0);
         let thread = thread::Builder::new().name("becket-log".into());
-        thread.spawn(move || inner.write(output)).map(drop)
+        // A signal that this thread took would be lost when the process becomes another program.
+        without_signals(|| thread.spawn(move || inner.write(output)))?.map(drop)
     }
 
     /// Has the file reopened, behind all lines that are there. A second call before the first is served asks for nothing more:

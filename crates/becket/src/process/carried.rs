@@ -1,8 +1,9 @@
 //! What a supervisor carries over execve(2) to the program that it becomes: [`Carried`], and descriptors, in a socket on standard input.
 //!
-//! The process ID, children, descriptors and the signal mask stay by themselves. Nothing in the new program ends the service: what cannot be
+//! The process ID, children, descriptors and the signal mask stay by themselves. No fault in it ends the service: what cannot be
 //! read is logged and done without, and if nothing can be read, the new program starts as after the death of a serving process.
 
+use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,7 +28,7 @@ use crate::protocol::{OperatorRequest, RunAs, SocketKind, VERSION};
 /// Environment variable that holds [`VERSION`] in a program that a supervisor became.
 pub(super) const IS_CONTINUED: &str = "BECKET_CONTINUED";
 
-/// The text. Descriptors follow in this order: one for each process, sockets, passed sockets, the admin socket.
+/// The text, which is a file in memory. Descriptors follow in this order: one for each process, sockets, passed sockets, the admin socket.
 #[derive(Debug, Serialize, Deserialize)]
 struct Text {
     standing: Standing,
@@ -113,10 +114,14 @@ impl Carried {
     /// Reads it from standard input.
     pub(super) fn receive() -> io::Result<Self> {
         let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-        let received = fd_messages::receive(&stream, MOST_TEXT, MOST_FDS)?;
-        let (text, fds) = received.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let received = fd_messages::receive(&stream, 0, MOST_FDS)?;
+        let (_, mut fds) = received.ok_or(io::ErrorKind::UnexpectedEof)?;
+        if fds.is_empty() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let text = io::read_to_string(File::from(fds.remove(0)))?;
         Ok(Self {
-            text: serde_json::from_slice(&text)?,
+            text: serde_json::from_str(&text)?,
             fds,
         })
     }
@@ -229,12 +234,14 @@ fn replace(program: &Path, carried: &Carried) -> io::Error {
 
 /// Leaves it in a socket. There is no reader before this process is another program: what the socket does not hold cannot be left.
 fn leave(carried: &Carried) -> io::Result<UnixStream> {
-    let fds: Vec<_> = carried.fds.iter().map(AsFd::as_fd).collect();
+    let text = fd_messages::text_file(&serde_json::to_vec(&carried.text)?)?;
+    let fds = [text.as_fd()]
+        .into_iter()
+        .chain(carried.fds.iter().map(AsFd::as_fd));
     let (here, there) = UnixStream::pair()?;
-    fd_messages::send(&here, &serde_json::to_vec(&carried.text)?, &fds, TO_WRITE)?;
+    fd_messages::send(&here, &[], &fds.collect::<Vec<_>>(), TO_WRITE)?;
     Ok(there)
 }
 
 const TO_WRITE: Duration = Duration::from_secs(1);
-const MOST_TEXT: usize = 16 * 1024 * 1024;
 const MOST_FDS: usize = 1024 * 1024;

@@ -38,6 +38,8 @@ pub(super) struct Child {
     unread_since: Option<Instant>,
     /// Bytes of events that may be read now.
     credit: usize,
+    /// Bytes that are read after its end.
+    last_words: usize,
     /// Wakes up when there is more of it, or a command is late.
     timer: Pin<Box<Sleep>>,
     credited: Instant,
@@ -54,7 +56,7 @@ pub(super) type Files = (u32, Vec<PathBuf>);
 pub(super) enum Happened {
     Event(Event),
     Exited(ProcessEnd),
-    Broken(String),
+    Broken(&'static str),
     /// It has read all its commands.
     Flushed,
 }
@@ -88,6 +90,7 @@ impl Child {
             outgoing: Outgoing::default(),
             unread_since: None,
             credit: LONGEST_EVENT,
+            last_words: LONGEST_EVENT,
             timer: Box::pin(sleep_until(now)),
             credited: now,
             is_at_end: false,
@@ -136,6 +139,22 @@ impl Child {
         }
     }
 
+    /// Lets less of what the process sends be read, for work that it caused.
+    pub(super) fn charge(&mut self, bytes: usize) {
+        self.credit = self.credit.saturating_sub(bytes);
+    }
+
+    /// Whether more commands wait for the process than it could have caused.
+    pub(super) fn has_too_many_commands(&self) -> bool {
+        self.outgoing.len() > MOST_COMMANDS
+    }
+
+    /// Nothing more is read of it.
+    fn broken(&mut self, fault: &'static str) -> Happened {
+        (self.incoming, self.is_at_end) = (Incoming::default(), true);
+        Happened::Broken(fault)
+    }
+
     /// Waits for what the process does. Nothing is lost when that is given up.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Happened> {
         if !self.outgoing.is_empty() {
@@ -172,37 +191,34 @@ impl Child {
             .is_some_and(|since| since.elapsed() >= PATIENCE)
         {
             self.unread_since = None;
-            return Poll::Ready(Happened::Broken("it does not read its commands".to_owned()));
+            return Poll::Ready(self.broken("it does not read its commands"));
         }
         self.wake_later(cx);
         Poll::Pending
     }
 
-    /// Reads until an event is whole. What a process sent before it ended is read whatever the rate.
+    /// Reads until an event is whole. What a process sent before it ended is read whatever the rate, up to a bound, and not acted for.
     fn poll_event(&mut self, has_ended: bool, cx: &mut Context<'_>) -> Poll<Happened> {
         loop {
             match self.incoming.take(LONGEST_EVENT) {
-                Ok(Some(text)) => {
-                    return Poll::Ready(match serde_json::from_slice(&text) {
-                        Ok(event) => Happened::Event(event),
-                        Err(error) => Happened::Broken(format!("an unknown event: {error}")),
-                    });
-                }
-                Err(_) if self.is_at_end => return Poll::Pending,
-                Err(_) => {
-                    self.is_at_end = true;
-                    return Poll::Ready(Happened::Broken("an event that is too long".to_owned()));
-                }
+                Ok(Some(text)) => match serde_json::from_slice(&text) {
+                    Ok(Event::Open { .. } | Event::Token(_)) if has_ended => continue,
+                    Ok(event) => return Poll::Ready(Happened::Event(event)),
+                    Err(_) => return Poll::Ready(self.broken("an unknown event")),
+                },
+                Err(_) => return Poll::Ready(self.broken("an event that is too long")),
                 Ok(None) if self.is_at_end => return Poll::Pending,
                 Ok(None) => {}
             }
             self.renew_credit();
-            let most = if has_ended {
-                READ
+            let left = if has_ended {
+                self.last_words
             } else {
-                self.credit.min(READ)
+                self.credit
             };
+            let most = left.min(READ);
             if most == 0 {
+                self.is_at_end |= has_ended;
                 return Poll::Pending;
             }
             let mut guard = None;
@@ -214,6 +230,7 @@ impl Child {
             }
             match self.incoming.read(self.stream.get_ref(), most) {
                 Ok(0) => self.is_at_end = true,
+                Ok(count) if has_ended => self.last_words = self.last_words.saturating_sub(count),
                 Ok(count) => self.credit = self.credit.saturating_sub(count),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => match &mut guard {
                     Some(guard) => guard.clear_ready(),
@@ -277,6 +294,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const READ: usize = 64 * 1024;
 /// A process that floods has this much read in each period; an honest one sends less.
 const PER_PERIOD: usize = 4 * 1024;
+/// Parts of commands: files are asked for one answer after the other.
+const MOST_COMMANDS: usize = 1024;
 const PERIOD: Duration = Duration::from_millis(25);
 
 #[cfg(test)]

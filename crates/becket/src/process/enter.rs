@@ -146,9 +146,14 @@ fn check(source: &Source, seen: &Seen, identity: &Identity) -> io::Result<ExitCo
     send(&stream, &Command::Start(start), offer.fds)?;
     // Until it ends, it asks for files.
     while let Some((text, _)) = fd_messages::receive(&stream, LONGEST_EVENT, 0)? {
-        if let Event::Open { files: numbers, .. } = serde_json::from_slice(&text)? {
+        if let Event::Open {
+            listing,
+            files: numbers,
+        } = serde_json::from_slice(&text)?
+        {
             let (found, fds) = open_listed(&files, &numbers);
-            send(&stream, &Command::Opened(found), fds)?;
+            let first = numbers.first().copied().unwrap_or_default();
+            send(&stream, &Command::Opened(listing, first, found), fds)?;
         }
     }
     let status = process.wait()?;

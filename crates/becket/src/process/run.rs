@@ -57,6 +57,10 @@ pub(super) struct Runner {
     pub(super) is_replaced: bool,
     /// Signals that came while this process was about to become another program.
     pub(super) queued: VecDeque<OperatorRequest>,
+    /// Reports of processes since a deadline has been over.
+    reported: u32,
+    /// A process has served by a configuration that this process opened.
+    has_committed: bool,
     last_listing: u32,
     /// What times are counted from.
     origin: Instant,
@@ -90,6 +94,8 @@ impl Runner {
             asked: 0,
             is_replaced: false,
             queued: VecDeque::new(),
+            reported: 0,
+            has_committed: false,
             last_listing: 0,
             origin: Instant::now(),
         }
@@ -117,8 +123,8 @@ impl Runner {
         }
     }
 
-    /// Waits for the next thing that happens. What processes report counts before what is late: this process may not have run for a
-    /// while.
+    /// Waits for the next thing that happens. Signals come first. What processes report counts before what is late, since this process may
+    /// not have run for a while, but not without end; and processes take turns.
     async fn next(&mut self, signals: &mut Signals) -> Input {
         if let Some(request) = self.queued.pop_front() {
             return Input::Asked(request);
@@ -126,29 +132,38 @@ impl Runner {
         let deadline = self.supervisor.deadline();
         let deadline = deadline.map(|deadline| self.origin + deadline);
         loop {
+            let is_overdue = deadline.is_some_and(|deadline| deadline <= Instant::now());
+            self.reported = if is_overdue { self.reported } else { 0 };
             let children = &mut self.children;
             let happened = poll_fn(|cx| {
-                for child in &mut *children {
-                    if let Poll::Ready(happened) = child.poll(cx) {
-                        return Poll::Ready((child.id, happened));
+                for at in 0..children.len() {
+                    if let Poll::Ready(happened) = children[at].poll(cx) {
+                        let process = children[at].id;
+                        children.rotate_left(at + 1);
+                        return Poll::Ready((process, happened));
                     }
                 }
                 Poll::Pending
             });
             let (process, happened) = tokio::select! {
                 biased;
-                happened = happened => happened,
                 request = signals.next() => return Input::Asked(request),
+                () = std::future::ready(()), if self.reported >= MOST_REPORTED => {
+                    self.reported = 0;
+                    return Input::Tick;
+                }
+                happened = happened => happened,
                 () = at(deadline) => return Input::Tick,
                 () = self.watch.settled() => return Input::FilesChanged,
             };
+            self.reported += 1;
             match happened {
                 Happened::Event(Event::Open { listing, files }) => {
                     return self.open(process, listing, &files);
                 }
                 Happened::Event(Event::Token(index)) => self.replace_agent(process, index),
                 Happened::Event(event) => return Input::Event(process, event),
-                Happened::Broken(fault) => return Input::Broken(process, fault),
+                Happened::Broken(fault) => return Input::Broken(process, fault.to_owned()),
                 Happened::Exited(ended) => {
                     self.children.retain(|child| child.id != process);
                     return Input::Exited(process, ended);
@@ -164,14 +179,16 @@ impl Runner {
         let Some(child) = self.child(process) else {
             return Input::Tick;
         };
-        if numbers.len() > MOST_OPENED {
+        if numbers.len() > MOST_OPENED || child.has_too_many_commands() {
             return Input::Broken(process, "too many files at a time".to_owned());
         }
+        child.charge(numbers.len() * FILE);
         let mut listings = child.listings.iter();
         // Without files, where the listing is of an earlier configuration.
         let files = listings.find(|(number, _)| *number == listing);
         let (found, fds) = open_listed(files.map_or(&[], |(_, files)| files), numbers);
-        child.send(&Command::Opened(found), fds);
+        let first = numbers.first().copied().unwrap_or_default();
+        child.send(&Command::Opened(listing, first, found), fds);
         Input::Event(process, Event::Loading)
     }
 
@@ -302,6 +319,15 @@ impl Runner {
             );
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
+        if is_new {
+            let named = |error: io::Error| {
+                io::Error::new(
+                    error.kind(),
+                    format!("cannot start {}: {error}", program.display()),
+                )
+            };
+            check_program(&program).map_err(named)?;
+        }
         if replaces.is_none() {
             // A new socket each time: what a process asked of its own, such as a multicast group, stays with it.
             let sockets = &mut self.current.sockets;
@@ -310,7 +336,7 @@ impl Runner {
         let (seen, needs) = self.look();
         let times = times(&seen);
         let (mut offer, mut holdings) = self.offer(&seen, &needs, self.chroot(&seen));
-        if self.current.sockets.is_empty() {
+        if !self.has_committed {
             // A process that lost its supervisor may be about to let go of the addresses.
             for _ in 0..TRIES {
                 if !offer.finds_addresses_taken() {
@@ -320,6 +346,7 @@ impl Runner {
                 (offer, holdings) = self.offer(&seen, &needs, self.chroot(&seen));
             }
         }
+        let pair = replaces.map(|_| UnixStream::pair()).transpose()?;
         let mut child = Child::start(process, &program).map_err(|error| {
             io::Error::new(error.kind(), format!("{}: {error}", program.display()))
         })?;
@@ -328,8 +355,7 @@ impl Runner {
         let of_agents = is_new.then_some(program.as_path());
         holdings.agents = offer.start_agents(&seen, &needs, user, of_agents);
         let mut restarts = self.supervisor.restarts();
-        if let Some(old) = replaces {
-            let (here, there) = UnixStream::pair()?;
+        if let (Some(old), Some((here, there))) = (replaces, pair) {
             offer.fds.push(there.into());
             restarts.upgrades += 1;
             if let Some(old) = self.child(old) {
@@ -366,6 +392,7 @@ impl Runner {
         let number = offer.listing.number;
         self.offered.push((process, holdings));
         if let Some(child) = self.child(process) {
+            child.charge(RELOAD);
             child.listings[0] = (number, paths);
             child.send(&Command::Reload(Some(offer.listing)), offer.fds);
         }
@@ -439,6 +466,7 @@ impl Runner {
     }
 
     fn commit(&mut self, process: u32) {
+        self.has_committed = true;
         if let Some(at) = self.offered.iter().position(|(of, _)| *of == process) {
             let unused = mem::replace(&mut self.current, self.offered.remove(at).1);
             self.unused_agents.push(unused.agents);
@@ -543,6 +571,19 @@ fn paths(files: &[(PathBuf, Listed)]) -> Vec<PathBuf> {
     files.iter().map(|(path, _)| path.clone()).collect()
 }
 
+/// Refuses a file that the system would hand to a shell, line by line.
+fn check_program(program: &std::path::Path) -> io::Result<()> {
+    let mut head = [0; 2];
+    io::Read::read_exact(&mut std::fs::File::open(program)?, &mut head)?;
+    match &head {
+        [0x7f, b'E'] | b"#!" => Ok(()),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "it is no program",
+        )),
+    }
+}
+
 /// The folder that is to be the file system of a process.
 pub(super) fn chroot(seen: &Seen, source: &Source) -> Option<PathBuf> {
     let folder = seen.file.process.chroot.as_ref()?;
@@ -560,6 +601,11 @@ pub(super) fn run_as(identity: &Identity, chroot: Option<PathBuf>, logs: &[PathB
     }
 }
 
+/// Reports of processes that count before a deadline that is over.
+const MOST_REPORTED: u32 = 64;
+/// What a file that is opened costs of the bytes that a process may send, and what a reload costs.
+const FILE: usize = 16;
+const RELOAD: usize = 8 * 1024;
 /// Attempts to bind an address that is taken, and the time between them: a process that drains has retired its sockets in half of that.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);

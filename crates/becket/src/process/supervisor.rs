@@ -169,6 +169,14 @@ impl Supervisor {
         (self.next.is_none() && serving.reload.is_none()).then_some(serving)
     }
 
+    /// The serving process, where it could be replaced: a reload that has not been answered in time is not waited for.
+    fn replaceable(&self) -> Option<&Serving> {
+        let serving = self.serves()?;
+        let reload = serving.reload.as_ref();
+        let is_free = reload.is_none_or(|reload| reload.late_at.is_none());
+        (self.next.is_none() && is_free).then_some(serving)
+    }
+
     /// The process that was told to serve last: changes of the ledger go to it.
     fn accepting(&self) -> Option<u32> {
         let mut newest = self.next.iter().chain(&self.serving);
@@ -241,7 +249,8 @@ impl Supervisor {
             }
             OperatorRequest::Reload if self.ending.is_none() => {
                 let reload = self.serves().and_then(|serving| serving.reload.as_ref());
-                if reload.is_some_and(|reload| reload.late_at.is_none()) {
+                let is_late = reload.is_some_and(|reload| reload.late_at.is_none());
+                if is_late && !self.pending.reload {
                     tracing::warn!("reload postponed: the previous reload has not been answered");
                 }
                 self.pending.reload = true;
@@ -253,6 +262,14 @@ impl Supervisor {
 
     /// The first request lets connections finish; the second one cuts them off.
     fn drain(&mut self, now: Duration, code: u8, out: &mut Vec<Action>) {
+        if let Some(ending) = &mut self.ending
+            && ending.code == ASKED_BY_PROCESS
+            && code == NO_FAULT
+        {
+            // The first signal after a drain that the admin pages asked for.
+            ending.code = code;
+            return;
+        }
         let mut within = Duration::ZERO;
         if self.ending.is_some() {
             self.stop_leaving(out);
@@ -460,19 +477,28 @@ impl Supervisor {
         }
         let is_early = served.is_none_or(|served| served < LONG);
         self.failures = if is_early { self.failures + 1 } else { 1 };
-        if !self.has_served || self.failures > MOST_FAILURES {
+        let deaths = self.restarts.deaths + 1;
+        tracing::error!(
+            process = id,
+            how = ended.text,
+            deaths,
+            "the serving process died"
+        );
+        if !self.has_served || self.failures > MOST_FAILURES && self.next.is_none() {
             // A process that ends without being told to has failed, whatever its exit code.
             let code = ended
                 .code
                 .filter(|code| *code != NO_FAULT)
                 .unwrap_or(FAILED);
+            tracing::error!(code, "no other serving process is started; exiting");
             self.ending = Some(Ending { ends_by: now, code });
             out.push(Action::Release);
             return;
         }
-        self.restarts.deaths += 1;
-        tracing::error!(process = id, how = ended.text, "the serving process died");
-        if self.next.is_none() {
+        self.restarts.deaths = deaths;
+        if self.next.is_some() {
+            tracing::info!("waiting for the new process to serve");
+        } else {
             let pause = Duration::from_secs((1 << self.failures) - 2);
             self.restart_at = Some(now + pause);
             // At once where there is no pause, so that no client waits for a timer.
@@ -498,11 +524,12 @@ impl Supervisor {
 
     /// Does what was asked for as soon as the serving process is free: an upgrade first, however often reloads are asked for.
     fn proceed(&mut self, now: Duration, out: &mut Vec<Action>) {
-        let Some(serving) = self.free().filter(|_| self.ending.is_none()) else {
+        if self.ending.is_some() {
             return;
-        };
-        let (id, is_renewing, times) = (serving.id, serving.is_renewing, serving.times);
-        if std::mem::take(&mut self.pending.upgrade) {
+        }
+        if let Some(id) = self.replaceable().map(|serving| serving.id)
+            && std::mem::take(&mut self.pending.upgrade)
+        {
             let process = self.new_id();
             self.next = Some(Process::starting(process));
             let start = Action::Start {
@@ -511,7 +538,13 @@ impl Supervisor {
                 replaces: Some(id),
             };
             out.extend([Action::Notify(Notice::Reloading), start]);
-        } else if self.is_outdated {
+            return;
+        }
+        let Some(serving) = self.free() else {
+            return;
+        };
+        let (id, is_renewing, times) = (serving.id, serving.is_renewing, serving.times);
+        if self.is_outdated {
             // The program that this process becomes does the rest.
             if !is_renewing {
                 out.push(Action::Replace);
@@ -550,8 +583,12 @@ impl Supervisor {
         if let Some(Process::Starting(starting)) = &mut self.next
             && is_over(&mut starting.late_at)
         {
-            let reason = || "the new process made no progress within timeouts.upgrade".to_owned();
-            starting.reason.get_or_insert_with(reason);
+            let reason = match starting.step {
+                Step::Loading => "the new process made no progress within timeouts.upgrade",
+                Step::Loaded => "the old process did not stop accepting within timeouts.upgrade",
+                Step::MayServe => "the new process did not begin to serve within timeouts.upgrade",
+            };
+            starting.reason.get_or_insert_with(|| reason.to_owned());
             out.push(Action::Kill(starting.id));
         }
         let kill = |process: u32, ends_by: &mut Duration, out: &mut Vec<Action>| {

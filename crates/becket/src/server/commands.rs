@@ -7,7 +7,7 @@ use super::Control;
 use crate::control::commands::NO_SUPERVISOR;
 use crate::link::Delivered;
 use crate::link::given::Given;
-use crate::protocol::{Command, Resources};
+use crate::protocol::{Command, Event, Resources};
 
 impl Control {
     /// Carries out a command that is not about the end.
@@ -22,11 +22,17 @@ impl Control {
             Command::Reload(None) => self.begin_reload(Given::default(), draining),
             Command::Reload(Some(listing)) => match self.given(listing, fds) {
                 Ok(given) => self.begin_reload(given, draining),
-                Err(error) => tracing::error!(%error, "cannot reload: files and sockets were lost"),
+                Err(error) => {
+                    tracing::error!(%error, "cannot reload: too many open files");
+                    self.commands.report(&Event::Refused);
+                }
             },
             Command::Renew(listing) => match self.given(listing, fds) {
                 Ok(given) => self.look(given.files),
-                Err(error) => tracing::error!(%error, "cannot look at files: they were lost"),
+                Err(error) => {
+                    tracing::error!(%error, "cannot look at files: too many open files");
+                    self.commands.report(&Event::Renewed);
+                }
             },
             Command::Upgrade if self.commands.supervisor().is_none() => {
                 tracing::error!("not upgraded: {NO_SUPERVISOR}");
@@ -46,7 +52,7 @@ impl Control {
             Command::Granted(counts) => self.handover.limits.granted(&counts, self.state.shared()),
             // A start is over, opened files are taken elsewhere, and the loop knows the end.
             Command::Start(_)
-            | Command::Opened(_)
+            | Command::Opened(..)
             | Command::Leave
             | Command::Drain
             | Command::Stop => {}

@@ -21,6 +21,8 @@ pub(crate) struct Limits {
     spare: u32,
     /// Settlements after which they are given back.
     spare_left: u32,
+    /// Settlements so far: servers take turns in what is asked for them.
+    turn: usize,
 }
 
 #[derive(Debug, Default)]
@@ -125,11 +127,12 @@ impl Limits {
         match &mut self.role {
             Role::Serving(lender) => lend(lender, shared, most),
             Role::Leaving(borrower) => {
+                self.turn = self.turn.wrapping_add(1);
                 self.spare_left = self.spare_left.saturating_sub(1);
                 if self.spare_left == 0 {
                     self.spare = 0;
                 }
-                let (released, wanted) = give_back(borrower, shared, self.spare);
+                let (released, wanted) = give_back(borrower, shared, self.spare, self.turn);
                 let mut events = Vec::new();
                 if !released.is_empty() {
                     events.push(Event::Released(released));
@@ -167,7 +170,12 @@ fn lend(lender: &mut Lender, shared: &Shared, most: Option<u32>) -> Vec<Event> {
         .collect()
 }
 
-fn give_back(borrower: &mut Borrower, shared: &Shared, spare: u32) -> (Counts, Counts) {
+fn give_back(
+    borrower: &mut Borrower,
+    shared: &Shared,
+    spare: u32,
+    turn: usize,
+) -> (Counts, Counts) {
     let (mut released, mut wanted) = (Counts::new(), Counts::new());
     let mut settle = |key: u64, count: &SharedCount, waiting: u32, spare: u32| {
         let settled = borrower.settle(key, count, waiting, spare);
@@ -181,14 +189,31 @@ fn give_back(borrower: &mut Borrower, shared: &Shared, spare: u32) -> (Counts, C
         }
     };
     settle(CONNECTIONS, &shared.connections, 0, spare);
+    let waiting = waiting(shared, turn);
     for server in shared.backends.known_servers() {
         if server.maxconn().is_some() {
-            // The queue has a million places at most.
-            let waiting = server.backend().waiting() as u32;
-            settle(key(server.tag().0), server.slots(), waiting, 0);
+            let key = key(server.tag().0);
+            let waiting = waiting.get(&key).copied().unwrap_or(0);
+            settle(key, server.slots(), waiting, 0);
         }
     }
     (released, wanted)
+}
+
+/// How many of the clients that wait are to be asked for at each server: servers of a backend share them, each in turn one more.
+fn waiting(shared: &Shared, turn: usize) -> Counts {
+    let mut waiting = Counts::new();
+    for backend in shared.backends.all() {
+        let servers = backend.servers();
+        let limited = servers.iter().filter(|server| server.maxconn().is_some());
+        let (number, clients) = (limited.clone().count(), backend.waiting());
+        for (at, server) in limited.enumerate() {
+            let more = (at + turn) % number < clients % number;
+            let count = clients / number + usize::from(more);
+            waiting.insert(key(server.tag().0), count as u32);
+        }
+    }
+    waiting
 }
 
 /// Between two settlements.

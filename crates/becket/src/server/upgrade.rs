@@ -297,14 +297,17 @@ impl Control {
         }
     }
 
-    /// The next process serves: finishes and ends.
+    /// The next process serves, or the supervisor has ended: finishes and ends. Another process needs the addresses.
     pub(super) async fn leave(&mut self) -> Instant {
-        self.waiting.replaced(&self.state.temporary());
+        if self.handover.is_followed() {
+            self.waiting.replaced(&self.state.temporary());
+        }
         let kept = std::mem::take(&mut self.handover.kept);
         let until = self.drain(&kept).await;
         if let Some(pages) = &mut self.pages {
             pages.close();
         }
+        drop(self.admin.unix.take());
         if let Some(sender) = &self.handover.after {
             sender.left();
         }

@@ -120,8 +120,12 @@ impl Supervisor {
                     out.push(Action::Send(id, Command::Released(counts)));
                 }
             }
-            // A process that resumed may have sent these before.
-            Event::Released(_) | Event::Wanted(_) => {}
+            // Between yielding and leaving. A process that resumed may have sent these before, and has no row.
+            event @ (Event::Released(_) | Event::Wanted(_)) => {
+                if serving.yields {
+                    self.leaving_event(id, event, out);
+                }
+            }
             // A second request would cut connections off.
             Event::Asked(OperatorRequest::Drain) if self.ending.is_some() => {}
             Event::Asked(request) => self.asked(now, request, ASKED_BY_PROCESS, out),

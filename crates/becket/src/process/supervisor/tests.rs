@@ -450,6 +450,49 @@ fn the_reason_of_a_new_program_reaches_the_process_that_asked() {
 }
 
 #[test]
+fn what_the_old_process_gives_back_before_it_leaves_reaches_the_new_one() {
+    let (mut supervisor, now) = serving();
+    supervisor.handle(now, Input::Asked(OperatorRequest::Upgrade));
+    supervisor.handle(now, Input::Started(2, Ok(TIMES)));
+    supervisor.handle(now, Input::Event(2, Event::Ready));
+    supervisor.handle(now, Input::Event(1, Event::Yielded(2, [(7, 5)].into())));
+    let outputs = supervisor.handle(now, Input::Event(1, Event::Released([(7, 4)].into())));
+    let released =
+        matches!(&outputs[..], [Action::Send(2, Command::Released(counts))] if counts[&7] == 4);
+    assert!(released, "{outputs:?}");
+}
+
+#[test]
+fn the_first_signal_after_a_drain_by_the_admin_pages_cuts_nothing_off() {
+    let (mut supervisor, now) = serving();
+    supervisor.handle(now, Input::Event(1, Event::Asked(OperatorRequest::Drain)));
+    assert!(
+        supervisor
+            .handle(now, Input::Asked(OperatorRequest::Drain))
+            .is_empty()
+    );
+    let outputs = supervisor.handle(now, Input::Asked(OperatorRequest::Drain));
+    assert!(
+        outputs
+            .iter()
+            .any(|it| matches!(it, Action::Send(1, Command::Drain)))
+    );
+}
+
+#[test]
+fn a_reload_without_an_answer_keeps_no_upgrade_waiting() {
+    let (mut supervisor, now) = serving();
+    supervisor.handle(now, Input::Asked(OperatorRequest::Reload));
+    supervisor.handle(now + LATE, Input::Tick);
+    let outputs = supervisor.handle(now + LATE, Input::Asked(OperatorRequest::Upgrade));
+    assert!(
+        outputs
+            .iter()
+            .any(|it| matches!(it, Action::Start { is_new: true, .. }))
+    );
+}
+
+#[test]
 fn time_counts_from_the_last_progress_and_not_from_signs_of_life() {
     let (mut supervisor, mut now) = serving();
     supervisor.handle(now, Input::Asked(OperatorRequest::Upgrade));
