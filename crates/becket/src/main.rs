@@ -72,7 +72,7 @@ fn run(flags: Flags) -> anyhow::Result<ExitCode> {
         Role::Ended(code) => return Ok(code),
         Role::Serves(given, link) => (given, link),
     };
-    match launch(source, given, link) {
+    match launch(source, *given, link) {
         Ok(server) => Ok(ExitCode::from(server.run() as u8)),
         Err(error) => {
             becket::log::say(&error.to_string());

@@ -118,7 +118,7 @@ impl Call {
             Role::Ended(code) => return Ok(code),
             Role::Serves(given, link) => (given, link),
         };
-        match launch(source, given, link).map(|server| server.run()) {
+        match launch(source, *given, link).map(|server| server.run()) {
             // It was told to end at once, and did.
             Ok(Outcome::Done | Outcome::DrainDeadline) => Ok(ExitCode::SUCCESS),
             Ok(Outcome::Failed) => Ok(ExitCode::FAILURE),

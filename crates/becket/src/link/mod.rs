@@ -204,10 +204,13 @@ pub(crate) struct Opener {
     reported: Mutex<Option<Stopwatch>>,
 }
 
+/// Files in the order of a listing; absent where this process is to open one by its path.
+type Ahead = VecDeque<io::Result<Option<File>>>;
+
 #[derive(Debug, Default)]
 struct Asking {
     /// Files that were opened ahead, by their listing: the first one's number, and what came of each.
-    ahead: BTreeMap<u32, (u32, VecDeque<io::Result<Option<File>>>)>,
+    ahead: BTreeMap<u32, (u32, Ahead)>,
     /// Answers, once a thread receives commands.
     answers: Option<Receiver<Answer>>,
     /// Commands that came before that.
@@ -275,12 +278,7 @@ impl Opener {
     }
 
     /// Has files opened, from this one on.
-    fn ask(
-        &self,
-        listing: u32,
-        first: u32,
-        asking: &mut Asking,
-    ) -> io::Result<VecDeque<io::Result<Option<File>>>> {
+    fn ask(&self, listing: u32, first: u32, asking: &mut Asking) -> io::Result<Ahead> {
         let files = (first..).take(MOST_OPENED).collect();
         self.send(&Event::Open { listing, files })?;
         let (found, fds) = loop {

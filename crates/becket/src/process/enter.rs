@@ -35,7 +35,7 @@ use crate::signing::token::wire::tokens;
 #[derive(Debug)]
 pub enum Role {
     /// It serves or checks, with what it was given, and with the way to a supervisor if it has one.
-    Serves(Given, Option<Link>),
+    Serves(Box<Given>, Option<Link>),
     /// It has supervised, and ends.
     Ended(ExitCode),
 }
@@ -57,7 +57,7 @@ pub enum Task {
 pub fn enter(source: &Source, task: Task) -> io::Result<Role> {
     if is(IS_STARTED)? {
         let (link, given) = link::begin()?;
-        return Ok(Role::Serves(given, Some(link)));
+        return Ok(Role::Serves(Box::new(given), Some(link)));
     }
     let is_continued = continues_supervisor();
     let passed = inherited_listeners()?;
@@ -76,7 +76,7 @@ pub fn enter(source: &Source, task: Task) -> io::Result<Role> {
                 tokens,
                 ..Given::passed(passed)
             };
-            Ok(Role::Serves(given, None))
+            Ok(Role::Serves(Box::new(given), None))
         }
     }
 }
