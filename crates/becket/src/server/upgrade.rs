@@ -39,8 +39,8 @@ pub(crate) struct Handover {
     before: Option<UnboundedReceiver<Milestone>>,
     /// Workers are being parked.
     parking: Option<JoinHandle<()>>,
-    /// What others hold of the limits, from when this process was told to serve.
-    held: Option<Counts>,
+    /// This process was told to serve.
+    is_told: bool,
     /// The old process does not accept any more.
     is_cut: bool,
     stage: Stage,
@@ -156,7 +156,10 @@ impl Control {
 
     /// This process was told to serve. Others hold this much of the limits.
     pub(super) fn told_to_serve(&mut self, held: Counts) {
-        self.handover.held = Some(held);
+        self.handover.is_told = true;
+        // At once: what others give back from here on counts.
+        let (shared, connections) = (self.state.shared(), self.state.config().connections);
+        self.handover.limits.serve(held, shared, connections);
         self.serve_if_told();
     }
 
@@ -164,12 +167,8 @@ impl Control {
         if self.handover.before.is_some() && !self.handover.is_cut {
             return;
         }
-        if let Some(held) = self.handover.held.take()
-            && self.handover.stage == Stage::Loading
-            && !self.state.is_draining()
-        {
-            let (shared, connections) = (self.state.shared(), self.state.config().connections);
-            self.handover.limits.serve(held, shared, connections);
+        let is_loading = self.handover.stage == Stage::Loading;
+        if self.handover.is_told && is_loading && !self.state.is_draining() {
             // From here on this process drains when the supervisor ends.
             if let Err(error) = outlive_parent() {
                 tracing::error!(%error, "this process is killed when the supervisor ends");
