@@ -1,10 +1,13 @@
 //! A server has its `maxconn` from all processes of an upgrade together, whichever of them dies when.
 
 use std::io::{self, Read, Write};
-use std::sync::Arc;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
+
+use rustix::net::RecvFlags;
 
 use becket_e2e::{
     Backend, Becket, Client, Over, Place, Shape, Signal, Trust, eventually, holds_for, until,
@@ -25,9 +28,16 @@ impl Counting {
     pub(crate) fn new() -> Self {
         let (now, most) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
         let counts = (Arc::clone(&now), Arc::clone(&most));
+        let open = Mutex::new(Vec::new());
         let backend = Backend::new(move |mut stream| {
             let (now, most) = &counts;
-            most.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
+            now.fetch_add(1, SeqCst);
+            let mut all = open.lock().unwrap();
+            // One whose end has arrived, and whose thread has not seen it yet, is none.
+            all.retain(is_open);
+            all.push(stream.try_clone()?);
+            most.fetch_max(all.len(), SeqCst);
+            drop(all);
             let mut serve = || {
                 stream.read_exact(&mut [0; 3])?;
                 stream.write_all(b"here")?;
@@ -53,6 +63,14 @@ impl Counting {
             .backend("queue-timeout = \"10m\"")
             .timeouts("drain = \"10m\"\ndrain-idle = \"10m\"")
             .process(TWO_WORKERS)
+    }
+}
+
+fn is_open(stream: &TcpStream) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    match rustix::net::recv(stream, &mut [0; 1], flags) {
+        Ok((count, _)) => count > 0,
+        Err(error) => error == rustix::io::Errno::AGAIN,
     }
 }
 

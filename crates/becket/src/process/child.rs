@@ -320,7 +320,7 @@ mod tests {
         there.set_nonblocking(true).unwrap();
         let mut child = Child::of(1, process, here, Vec::new()).unwrap();
         while child.is_flushed() {
-            let answer = Command::Opened(vec![OpenResult::Own; MOST_OPENED]);
+            let answer = Command::Opened(1, 0, vec![OpenResult::Own; MOST_OPENED]);
             child.send(&answer, Vec::new());
         }
         let mut sent = Outgoing::default();
