@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -28,17 +28,19 @@ impl Counting {
     pub(crate) fn new() -> Self {
         let (now, most) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
         let counts = (Arc::clone(&now), Arc::clone(&most));
-        let open = Mutex::new(Vec::new());
-        let backend = Backend::new(move |mut stream| {
+        let open = Mutex::new(Vec::<Weak<TcpStream>>::new());
+        let backend = Backend::new(move |stream| {
             let (now, most) = &counts;
             now.fetch_add(1, SeqCst);
             let mut all = open.lock().unwrap();
             // One whose end has arrived, and whose thread has not seen it yet, is none.
-            all.retain(is_open);
-            all.push(stream.try_clone()?);
+            let stream = Arc::new(stream);
+            all.retain(|one| one.upgrade().is_some_and(|one| is_open(&one)));
+            all.push(Arc::downgrade(&stream));
             most.fetch_max(all.len(), SeqCst);
             drop(all);
-            let mut serve = || {
+            let serve = || {
+                let mut stream = &*stream;
                 stream.read_exact(&mut [0; 3])?;
                 stream.write_all(b"here")?;
                 stream.read_to_end(&mut Vec::new())

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    ASKED_BY_PROCESS, Action, Command, Event, Notice, OperatorRequest, Process, Step, Supervisor,
+    ASKED_BY_PROCESS, Action, Command, Counts, Event, Notice, OperatorRequest, Process, Step,
+    Supervisor,
 };
 
 impl Supervisor {
@@ -40,6 +41,7 @@ impl Supervisor {
                 let times = starting.times;
                 self.begin_serving(now, id, times, out);
             }
+            (Event::Granted(to, counts), Step::MayServe) => self.granted(id, to, counts, out),
             (event, _) => self.misfit(id, &event, out),
         }
     }
@@ -71,6 +73,7 @@ impl Supervisor {
                 let times = starting.times;
                 self.succeed(now, id, times, out);
             }
+            (Event::Granted(to, counts), Step::MayServe) => self.granted(id, to, counts, out),
             (event, _) => self.misfit(id, &event, out),
         }
     }
@@ -113,13 +116,7 @@ impl Supervisor {
                     self.serve_next(out);
                 }
             }
-            Event::Granted(to, counts) => {
-                if self.ledger.grant(to, &counts) {
-                    out.push(Action::Send(to, Command::Granted(counts)));
-                } else {
-                    out.push(Action::Send(id, Command::Released(counts)));
-                }
-            }
+            Event::Granted(to, counts) => self.granted(id, to, counts, out),
             // Between yielding and leaving. A process that resumed may have sent these before, and has no row.
             event @ (Event::Released(_) | Event::Wanted(_)) => {
                 if serving.yields {
@@ -131,6 +128,16 @@ impl Supervisor {
             Event::Asked(request) => self.asked(now, request, ASKED_BY_PROCESS, out),
             event => self.misfit(id, &event, out),
         }
+    }
+
+    /// A process that may serve lets another use more. A grant for a process that has ended goes back.
+    fn granted(&mut self, id: u32, to: u32, counts: Counts, out: &mut Vec<Action>) {
+        let command = if self.ledger.grant(to, &counts) {
+            Action::Send(to, Command::Granted(counts))
+        } else {
+            Action::Send(id, Command::Released(counts))
+        };
+        out.push(command);
     }
 
     fn leaving_event(&mut self, id: u32, event: Event, out: &mut Vec<Action>) {
