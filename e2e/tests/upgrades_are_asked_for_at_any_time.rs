@@ -91,7 +91,9 @@ fn a_becket_that_is_told_to_end_in_an_upgrade_serves_who_waits() {
     waiting.tls.write_tls(&mut waiting.socket).unwrap();
     becket.signal(Signal::TERM);
     echo(&mut waiting);
-    assert_eq!(http_get(becket.admin, "/healthz").unwrap().0, 503);
+    eventually("it drains", || {
+        http_get(becket.admin, "/healthz").is_ok_and(|(status, _)| status == 503)
+    });
     drop((old, waiting));
     assert_eq!(becket.ended(), Some(0), "{}", becket.logs());
 }
