@@ -6,7 +6,7 @@
 //! `last_day.rs`.
 //!
 //! [`Trials`] finds the trial of before for a configuration that is read anew, so that a report outlives a reload that leaves it alone. It
-//! outlives an upgrade, too: the process that is replaced tells what it remembers ([`Trial::hours`], [`Trial::take_over`]).
+//! ends with an upgrade: the new process begins with none.
 
 mod last_day;
 

@@ -18,7 +18,7 @@
 //! * [`run`], [`child`], [`resources`], [`needs`]: carry out: processes, sockets, files.
 //! * [`carried`]: what passes execve(2), by which the supervisor becomes the new program.
 //! * [`link`](crate::link): the serving process's end. [`handover`](crate::handover): its state on the way to the next process.
-//! * [`enter`]: which part a process plays.
+//! * [`mod@enter`]: which part a process plays.
 //!
 //! Not here: what the serving process does with a command (`server`), signing helpers (`signing/token`), how limits are divided
 //! (`becket_proto::limits`). See `docs/decisions/0043-a-supervisor-and-one-protocol.md`.

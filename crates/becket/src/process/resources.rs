@@ -3,7 +3,7 @@
 //! Root opens a file only if root alone put it where it is ([`root_only`]), and only if that holds for the configuration as well:
 //! otherwise the owner of either could have root open any file of the host. The process opens everything else itself.
 //!
-//! A [`Resources`] names files and their kind. Their descriptors follow when the process asks for them, at most [`MOST_OPENED`] at a time,
+//! A [`Resources`] names files and their kind. Their descriptors follow when the process asks for them, a bounded number at a time,
 //! so the number of certificates is not bounded by the number of descriptors.
 
 use std::cell::{Cell, RefCell};
