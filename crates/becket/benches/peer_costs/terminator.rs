@@ -128,7 +128,8 @@ impl Terminator {
 
     /// CPU time of all threads with one of these names, as the scheduler counts it.
     pub(crate) fn time_of(&self, names: &[&str]) -> Duration {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.0.id())).expect("its threads");
+        let serving = serving(self.0.id());
+        let tasks = fs::read_dir(format!("/proc/{serving}/task")).expect("its threads");
         let times = tasks.flatten().filter_map(|task| {
             let read = |file: &str| fs::read_to_string(task.path().join(file)).ok();
             names.contains(&read("comm")?.trim_end()).then_some(())?;
@@ -137,6 +138,17 @@ impl Terminator {
         });
         times.sum()
     }
+}
+
+/// The process that serves under this supervisor.
+fn serving(supervisor: u32) -> u32 {
+    let children = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children"));
+    let children = children.expect("a supervisor");
+    let first = children
+        .split_whitespace()
+        .next()
+        .expect("a serving process");
+    first.parse().expect("a number")
 }
 
 impl Drop for Terminator {

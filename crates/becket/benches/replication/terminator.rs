@@ -134,7 +134,8 @@ impl Terminator {
 
     /// CPU time of the thread of this name.
     fn thread_time(&self, name: &str) -> Duration {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.0.id())).expect("its threads");
+        let serving = serving(self.0.id());
+        let tasks = fs::read_dir(format!("/proc/{serving}/task")).expect("its threads");
         for task in tasks.flatten() {
             let read = |file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default();
             if read("comm").trim_end() == name {
@@ -145,6 +146,17 @@ impl Terminator {
         }
         panic!("no thread {name}");
     }
+}
+
+/// The process that serves under this supervisor.
+fn serving(supervisor: u32) -> u32 {
+    let children = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children"));
+    let children = children.expect("a supervisor");
+    let first = children
+        .split_whitespace()
+        .next()
+        .expect("a serving process");
+    first.parse().expect("a number")
 }
 
 impl Drop for Terminator {

@@ -355,13 +355,11 @@ impl Runner {
         let of_agents = is_new.then_some(program.as_path());
         holdings.agents = offer.start_agents(&seen, &needs, user, of_agents);
         let mut restarts = self.supervisor.restarts();
-        if let (Some(old), Some((here, there))) = (replaces, pair) {
+        let pair = pair.map(|(here, there)| {
             offer.fds.push(there.into());
             restarts.upgrades += 1;
-            if let Some(old) = self.child(old) {
-                old.send(&Command::Upgrade, vec![here.into()]);
-            }
-        }
+            here
+        });
         let user = self.setup.identity.as_ref();
         let start = ProcessStart {
             supervisor: std::process::id(),
@@ -372,6 +370,9 @@ impl Runner {
         };
         child.listings[0] = (start.listing.number, paths(&start.listing.files));
         child.send(&Command::Start(start), offer.fds);
+        if let (Some(old), Some(here)) = (replaces.and_then(|old| self.child(old)), pair) {
+            old.send(&Command::Upgrade, vec![here.into()]);
+        }
         self.children.push(child);
         self.offered.push((process, holdings));
         if replaces.is_none() {
