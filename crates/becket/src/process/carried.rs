@@ -21,7 +21,8 @@ use crate::control::signals::Signals;
 use crate::log::PATIENCE;
 
 use super::child::Child;
-use super::run::{Runner, run_as};
+use super::resources::run_as;
+use super::run::Runner;
 use super::supervisor::{Action, Input, ProcessEnd, Standing, Supervisor};
 use crate::protocol::{OperatorRequest, RunAs, SocketKind, VERSION};
 

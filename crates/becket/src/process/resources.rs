@@ -27,7 +27,7 @@ use becket_sys::socket_file::SocketFile;
 use super::needs::Needs;
 use crate::files::{Files, LARGEST, part, reason};
 use crate::prepare::source::Source;
-use crate::protocol::{Listed, OpenResult, Resources, SocketKind};
+use crate::protocol::{Listed, OpenResult, ProcessTimes, Resources, RunAs, SocketKind};
 use crate::signing::token::agents::Agents;
 
 /// Bound sockets by what they are for.
@@ -389,6 +389,54 @@ fn sockets(
         });
     }
     Ok(sockets)
+}
+
+pub(super) fn times(seen: &Seen) -> ProcessTimes {
+    let timeouts = &seen.file.timeouts;
+    ProcessTimes {
+        drain: timeouts.drain,
+        upgrade: timeouts.upgrade,
+    }
+}
+
+pub(super) fn paths(files: &[(PathBuf, Listed)]) -> Vec<PathBuf> {
+    files.iter().map(|(path, _)| path.clone()).collect()
+}
+
+/// Refuses a file that the system would hand to a shell, line by line.
+pub(super) fn check_program(program: &Path) -> io::Result<()> {
+    let mut head = [0; 2];
+    std::fs::File::open(program)?.read_exact(&mut head)?;
+    match &head {
+        [0x7f, b'E'] | b"#!" => Ok(()),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "it is no program",
+        )),
+    }
+}
+
+/// The folder that is to be the file system of a process.
+pub(super) fn chroot(seen: &Seen, source: &Source) -> Option<PathBuf> {
+    let folder = seen.file.process.chroot.as_ref()?;
+    Some(source.folder().join(folder))
+}
+
+/// The user that a process becomes, with its logs.
+pub(super) fn run_as(identity: &Identity, chroot: Option<PathBuf>, logs: &[PathBuf]) -> RunAs {
+    RunAs {
+        logs: logs.to_vec(),
+        chroot,
+        uid: identity.uid,
+        gid: identity.gid,
+        groups: identity.groups.clone(),
+    }
+}
+
+/// Whether root alone can change where a path leads to, as far as it exists.
+pub(super) fn is_roots(path: &Path) -> bool {
+    let mut found = path.ancestors().map(root_only::is_roots);
+    found.find_map(Result::ok).unwrap_or(false)
 }
 
 /// The text of a file, of at most 16 MiB; empty where it is none.

@@ -22,15 +22,16 @@ use tokio::time::{Instant, sleep_until};
 
 use super::child::{Child, Happened};
 use super::needs::Needs;
-use super::resources::{Holdings, Offer, Seen, open_listed};
+use super::resources::{
+    Holdings, Offer, Seen, check_program, chroot, is_roots, open_listed, paths, run_as, times,
+};
 use super::supervisor::{Action, Input, Notice, Supervisor};
 use crate::control::signals::Signals;
 use crate::log::Logging;
 use crate::pid_file::PidFile;
 use crate::prepare::source::Source;
 use crate::protocol::{
-    Command, Event, Listed, MOST_OPENED, OperatorRequest, ProcessStart, ProcessTimes, RunAs,
-    SocketKind,
+    Command, Event, MOST_OPENED, OperatorRequest, ProcessStart, ProcessTimes, SocketKind,
 };
 use crate::signing::token::agents::Agents;
 use crate::watch::{Places, Watch};
@@ -306,28 +307,7 @@ impl Runner {
         is_new: bool,
         replaces: Option<u32>,
     ) -> io::Result<ProcessTimes> {
-        let own = PathBuf::from("/proc/self/exe");
-        let program = if is_new {
-            self.setup.program.clone()
-        } else {
-            own
-        };
-        if is_new && privileges::is_root() && !root_only::is_program(&program)? {
-            let text = format!(
-                "{}: others than root can change this program, or the way to it",
-                program.display()
-            );
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
-        }
-        if is_new {
-            let named = |error: io::Error| {
-                io::Error::new(
-                    error.kind(),
-                    format!("cannot start {}: {error}", program.display()),
-                )
-            };
-            check_program(&program).map_err(named)?;
-        }
+        let program = self.program(is_new)?;
         if replaces.is_none() {
             // A new socket each time: what a process asked of its own, such as a multicast group, stays with it.
             let sockets = &mut self.current.sockets;
@@ -379,6 +359,28 @@ impl Runner {
             self.asked = 0;
         }
         Ok(times)
+    }
+
+    /// The program that a new process runs: this one, or the one that an upgrade starts.
+    fn program(&self, is_new: bool) -> io::Result<PathBuf> {
+        if !is_new {
+            return Ok(PathBuf::from("/proc/self/exe"));
+        }
+        let program = self.setup.program.clone();
+        if privileges::is_root() && !root_only::is_program(&program)? {
+            let text = format!(
+                "{}: others than root can change this program, or the way to it",
+                program.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        check_program(&program).map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("cannot start {}: {error}", program.display()),
+            )
+        })?;
+        Ok(program)
     }
 
     /// Has a process load the configuration as it is now.
@@ -560,48 +562,6 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
-fn times(seen: &Seen) -> ProcessTimes {
-    let timeouts = &seen.file.timeouts;
-    ProcessTimes {
-        drain: timeouts.drain,
-        upgrade: timeouts.upgrade,
-    }
-}
-
-fn paths(files: &[(PathBuf, Listed)]) -> Vec<PathBuf> {
-    files.iter().map(|(path, _)| path.clone()).collect()
-}
-
-/// Refuses a file that the system would hand to a shell, line by line.
-fn check_program(program: &std::path::Path) -> io::Result<()> {
-    let mut head = [0; 2];
-    io::Read::read_exact(&mut std::fs::File::open(program)?, &mut head)?;
-    match &head {
-        [0x7f, b'E'] | b"#!" => Ok(()),
-        _ => Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "it is no program",
-        )),
-    }
-}
-
-/// The folder that is to be the file system of a process.
-pub(super) fn chroot(seen: &Seen, source: &Source) -> Option<PathBuf> {
-    let folder = seen.file.process.chroot.as_ref()?;
-    Some(source.folder().join(folder))
-}
-
-/// The user that a process becomes, with its logs.
-pub(super) fn run_as(identity: &Identity, chroot: Option<PathBuf>, logs: &[PathBuf]) -> RunAs {
-    RunAs {
-        logs: logs.to_vec(),
-        chroot,
-        uid: identity.uid,
-        gid: identity.gid,
-        groups: identity.groups.clone(),
-    }
-}
-
 /// Reports of processes that count before a deadline that is over.
 const MOST_REPORTED: u32 = 64;
 /// What a file that is opened costs of the bytes that a process may send, and what a reload costs.
@@ -610,9 +570,3 @@ const RELOAD: usize = 8 * 1024;
 /// Attempts to bind an address that is taken, and the time between them: a process that drains has retired its sockets in half of that.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
-
-/// Whether root alone can change where a path leads to, as far as it exists.
-fn is_roots(path: &std::path::Path) -> bool {
-    let mut found = path.ancestors().map(root_only::is_roots);
-    found.find_map(Result::ok).unwrap_or(false)
-}

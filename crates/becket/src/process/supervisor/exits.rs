@@ -1,0 +1,94 @@
+//! What follows when a process has ended, by its stage.
+
+use std::time::Duration;
+
+use super::{
+    Action, Command, Counts, Ending, FAILED, LONG, MOST_FAILURES, NO_FAULT, Process, ProcessEnd,
+    Supervisor,
+};
+
+impl Supervisor {
+    pub(super) fn exited(
+        &mut self,
+        now: Duration,
+        id: u32,
+        ended: &ProcessEnd,
+        out: &mut Vec<Action>,
+    ) {
+        if let Some(Process::Starting(starting)) = &self.next
+            && starting.id == id
+        {
+            let reason = match &starting.reason {
+                Some(reason) => format!("{reason} ({})", ended.text),
+                None => format!("the new process ended before it served ({})", ended.text),
+            };
+            return self.give_up(now, &reason, out);
+        }
+        let row = self.ledger.remove(id);
+        if self.serving() == Some(id) {
+            self.serving_exited(now, ended, out);
+        } else {
+            self.leaving.retain(|process| process.id() != id);
+            tracing::info!(
+                process = id,
+                how = ended.text,
+                "a process that was replaced has ended"
+            );
+        }
+        if let Some(accepting) = self.accepting() {
+            out.push(Action::Send(accepting, Command::Released(row)));
+            out.push(Action::Send(accepting, Command::Wanted(id, Counts::new())));
+        }
+        if self.serving.is_none() {
+            self.serve_next(out);
+        }
+        self.finish(out);
+    }
+
+    fn serving_exited(&mut self, now: Duration, ended: &ProcessEnd, out: &mut Vec<Action>) {
+        let Some(process) = self.serving.take() else {
+            return;
+        };
+        let id = process.id();
+        out.push(Action::Discard(id));
+        let served = match process {
+            Process::Serving(serving) => Some(now.saturating_sub(serving.since)),
+            _ => None,
+        };
+        if let Some(ending) = &mut self.ending {
+            if served.is_some() && ending.code == NO_FAULT {
+                ending.code = ended.code.unwrap_or(FAILED);
+            }
+            return;
+        }
+        let is_early = served.is_none_or(|served| served < LONG);
+        self.failures = if is_early { self.failures + 1 } else { 1 };
+        let deaths = self.restarts.deaths + 1;
+        tracing::error!(
+            process = id,
+            how = ended.text,
+            deaths,
+            "the serving process died"
+        );
+        if !self.has_served || self.failures > MOST_FAILURES && self.next.is_none() {
+            // A process that ends without being told to has failed, whatever its exit code.
+            let code = ended
+                .code
+                .filter(|code| *code != NO_FAULT)
+                .unwrap_or(FAILED);
+            tracing::error!(code, "no other serving process is started; exiting");
+            self.ending = Some(Ending { ends_by: now, code });
+            out.push(Action::Release);
+            return;
+        }
+        self.restarts.deaths = deaths;
+        if self.next.is_some() {
+            tracing::info!("waiting for the new process to serve");
+        } else {
+            let pause = Duration::from_secs((1 << self.failures) - 2);
+            self.restart_at = Some(now + pause);
+            // At once where there is no pause, so that no client waits for a timer.
+            self.tick(now, out);
+        }
+    }
+}
