@@ -75,7 +75,7 @@ pub(crate) struct Settings {
     pub(crate) file: backend::Server,
     /// What was changed since.
     pub(crate) overrides: Overrides,
-    /// Those of them that are kept.
+    /// The overrides that are kept edits.
     pub(crate) kept: Overrides,
 }
 
@@ -496,7 +496,7 @@ mod tests {
         assert_eq!(
             shown(&state).0,
             500,
-            "a change beside the file is no reload"
+            "a change of a running server is no reload"
         );
         state.restore(&config);
         assert_eq!(shown(&state), (400, None, "/a".to_owned()));

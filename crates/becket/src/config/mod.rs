@@ -156,7 +156,7 @@ impl Policy {
     }
 }
 
-/// How long something lasts that an operator has added beside the file.
+/// How long an operator's addition to the running configuration lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lasts {
@@ -167,7 +167,7 @@ pub enum Lasts {
 }
 
 impl Lasts {
-    /// By whether whoever asks for it writes it to the file of kept edits.
+    /// Returns [`Self::Removal`] for a kept edit, whose `keep` is true.
     pub(crate) fn of(keep: bool) -> Self {
         match keep {
             true => Self::Removal,

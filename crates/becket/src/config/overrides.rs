@@ -1,4 +1,4 @@
-//! What an operator changed of a running server, beside what the file says.
+//! What an operator changed of a running server; it overrides the configuration file.
 
 use becket_config::choices::ServerMode;
 use becket_config::edits::{ServerAction, ServerEdit};
@@ -17,7 +17,7 @@ pub(crate) struct Overrides {
 }
 
 impl Overrides {
-    /// Those of a kept edit. The weight and the limit of a server that it adds are in the file.
+    /// The overrides that a kept edit makes. A server that the edit adds has its weight and limit in the file of kept edits.
     pub(crate) fn of(edit: &ServerEdit) -> Self {
         let is_changed = edit.action == ServerAction::Change;
         let addresses = edit.addresses.iter();

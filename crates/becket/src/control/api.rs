@@ -148,7 +148,7 @@ pub(crate) struct ServerChange {
     /// Addresses of IP with a port, or paths of unix sockets.
     #[serde(default, deserialize_with = "given")]
     pub(crate) addresses: Option<Option<Vec<String>>>,
-    /// Whoever asks writes the change to the file of kept edits, so that no reload ends it.
+    /// The client writes the change to the file of kept edits, so a reload keeps it.
     #[serde(default)]
     pub(crate) keep: bool,
 }
@@ -192,7 +192,7 @@ pub(crate) struct ServerAddition {
     pub(crate) backend: String,
     /// With the keys that it would have in the file.
     pub(crate) server: Box<backend::Server>,
-    /// Whoever asks writes the change to the file of kept edits, so that no reload ends it.
+    /// The client writes the change to the file of kept edits, so a reload keeps it.
     #[serde(default)]
     pub(crate) keep: bool,
 }
@@ -203,7 +203,7 @@ pub(crate) struct ServerAddition {
 pub(crate) struct ServerRemoval {
     pub(crate) backend: String,
     pub(crate) server: String,
-    /// Whoever asks writes the change to the file of kept edits, so that no reload ends it.
+    /// The client writes the change to the file of kept edits, so a reload keeps it.
     #[serde(default)]
     pub(crate) keep: bool,
 }
@@ -220,7 +220,7 @@ pub(crate) struct CertificateSetting {
     /// Paths of both where the change is kept: becket reads them at every start.
     #[serde(default)]
     pub(crate) files: Vec<PathBuf>,
-    /// Whoever asks writes the change to the file of kept edits, so that no reload ends it.
+    /// The client writes the change to the file of kept edits, so a reload keeps it.
     #[serde(default)]
     pub(crate) keep: bool,
 }
@@ -256,7 +256,7 @@ impl fmt::Debug for SecretText {
 pub(crate) struct LogChange {
     /// A filter; `null` is that of the file.
     pub(crate) level: Option<String>,
-    /// Whoever asks writes the change to the file of kept edits, so that no reload ends it.
+    /// The client writes the change to the file of kept edits, so a reload keeps it.
     #[serde(default)]
     pub(crate) keep: bool,
 }

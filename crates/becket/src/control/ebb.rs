@@ -28,7 +28,7 @@ impl Ebb {
         self.replaced = Some(Arc::downgrade(old));
     }
 
-    /// Whether to give memory back now: a replaced configuration is freed, or half of the greatest number of connections, at least
+    /// Returns whether to give memory back now: a replaced configuration is freed, or half of the peak number of connections, and at least
     /// [`WORTH_IT`], have ended and no more are ending. At most once in [`PAUSE`].
     pub(crate) fn has_come(&mut self, connections: usize, now: Duration) -> bool {
         self.peak = self.peak.max(connections);

@@ -57,7 +57,7 @@ impl Signals {
         }
     }
 
-    /// Has signals wait until [`Self::release`], also in another program. Returns those that came before.
+    /// Blocks signals until [`Self::release`]; they stay blocked over an execve. Returns the signals that came before.
     ///
     /// # Errors
     /// When the system refuses.

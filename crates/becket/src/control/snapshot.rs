@@ -330,7 +330,7 @@ pub(crate) fn server(config: &Server, state: &ServerState) -> Value {
     })
 }
 
-/// Whether something was changed, and a reload ends none of it.
+/// Returns whether there are changes and all of them are kept edits.
 fn is_kept(config: &Server, settings: &Settings) -> bool {
     let is_changed = config.added.is_some() || settings.overrides != Overrides::default();
     is_changed && config.added != Some(Lasts::Reload) && settings.temporary().is_empty()

@@ -123,7 +123,7 @@ impl Visitor {
         is_free
     }
 
-    /// Gives the place back, and makes room for an answer of so many bytes.
+    /// Releases the place, and makes room for an answer of `bytes` bytes.
     pub(super) fn write(&self, bytes: usize) {
         let bytes = bytes.max(LEAST_BYTES);
         self.among
@@ -158,7 +158,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A scraper or two, a balancer's probes and some browsers need ten; to push out a client that is alone at its address it takes so many
+/// Scrapers, health probes and browsers need about ten. A flood pushes out a client that is alone at its address only with this many
 /// other addresses, within a round trip.
 const SILENT: usize = 32;
 /// A page takes milliseconds, so this many are a queue of a tenth of a second.

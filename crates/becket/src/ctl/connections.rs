@@ -12,16 +12,16 @@ pub struct FilterFlags {
     /// The one with this id
     #[arg(long, value_name = "ID")]
     id: Option<String>,
-    /// Those of clients of this address or network
+    /// Only connections from this client address or network
     #[arg(long, value_name = "NETWORK")]
     client: Option<String>,
-    /// Those of this listener
+    /// Only connections of this listener
     #[arg(long, value_name = "NAME")]
     listener: Option<String>,
-    /// Those that asked for this server name
+    /// Only connections that asked for this server name
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Those that are at a server of this backend
+    /// Only connections to a server of this backend
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
     /// Those that are at this server
