@@ -288,19 +288,10 @@ fn a_certificate_is_kept_only_where_becket_can_read_its_files_again() {
         command.uid(user);
     });
     let set = |more: &[&str]| {
-        let words = [
-            "ctl",
-            "certificates",
-            "set",
-            "web",
-            "--chain",
-            "new.pem",
-            "--key",
-            "new.pem",
-        ];
         let mut command = Command::new(becket_program());
         command
-            .args(words)
+            .arg("ctl")
+            .args(SET)
             .args(more)
             .args(["--config", "becket.toml"]);
         finish(command_in(command, &place), "")
