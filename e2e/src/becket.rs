@@ -134,6 +134,15 @@ impl Becket {
         })
     }
 
+    /// Processes with this name that the supervisor started and that live, the oldest first.
+    pub fn children_named(&self, name: &str) -> Vec<u32> {
+        let comm = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm"));
+        let mut children = children(self.pid());
+        children.retain(|pid| comm(pid).is_ok_and(|comm| comm.trim_end() == name));
+        children.retain(|pid| is_alive(*pid));
+        children
+    }
+
     /// Whether the process is there and not a zombie.
     pub fn is_alive(&self) -> bool {
         is_alive(self.pid())
@@ -357,7 +366,6 @@ fn is_alive(pid: u32) -> bool {
     !state.is_empty() && !state.starts_with(" Z")
 }
 
-/// The processes that this one's main thread has started.
 /// Children that are no agents of tokens.
 fn serving_children(pid: u32) -> Vec<u32> {
     let name = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm"));
@@ -366,6 +374,7 @@ fn serving_children(pid: u32) -> Vec<u32> {
     children
 }
 
+/// The processes that this one's main thread has started, the oldest first, whatever their numbers.
 fn children(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = children.unwrap_or_default();

@@ -84,31 +84,9 @@ impl Site {
     }
 }
 
-/// The agent that has the token.
+/// The agent that has the token: the newest one.
 fn agent(becket: &Becket) -> Option<u32> {
-    process_of(becket, "becket-token")
-}
-
-/// The newest process of this becket with this name.
-fn process_of(becket: &Becket, name: &str) -> Option<u32> {
-    let stat = |pid: u32| fs::read_to_string(format!("/proc/{pid}/stat")).ok();
-    let parent = |pid| {
-        let stat = stat(pid)?;
-        let mut behind_name = stat.rsplit(')').next()?.split_whitespace();
-        behind_name.nth(1)?.parse::<u32>().ok()
-    };
-    let is_becket = |pid: &u32| {
-        let ancestors = std::iter::successors(Some(*pid), |pid| parent(*pid));
-        ancestors.take(5).any(|pid| pid == becket.pid())
-    };
-    let pids = fs::read_dir("/proc").unwrap().flatten();
-    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| {
-        let stat = stat(*pid).unwrap_or_default();
-        let is_alive = !stat.contains(") Z");
-        is_alive && stat.contains(&format!("({name})")) && is_becket(pid)
-    })
-    .max()
+    becket.children_named("becket-token").pop()
 }
 
 fn signal(pid: u32, signal: &str) {
@@ -503,7 +481,7 @@ fn token_of_nobodys(process: &str) {
     }
     let owner = fs::metadata(format!("/proc/{first}/maps")).unwrap().uid();
     assert_eq!(owner, 0, "no debugger of its user gets in");
-    assert_eq!(process_of(&becket, "exe"), None);
+    assert!(becket.children_named("exe").is_empty());
     // The next one has the PIN from the same file, which it could not open.
     signal(first, "-KILL");
     eventually("another agent", || {

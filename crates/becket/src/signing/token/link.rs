@@ -310,13 +310,13 @@ impl Link {
         needs
     }
 
-    /// Gives the token another agent.
+    /// Gives the token another agent, if it still lacks one: an agent that was asked for before a reload may come after it.
     pub(super) fn replace(&self, socket: Seqpacket) {
-        self.known.starts.fetch_add(1, Relaxed);
         let mut state = self.lock();
-        if let Some(socket) = &state.socket {
-            socket.end();
+        if !state.is_lost {
+            return;
         }
+        self.known.starts.fetch_add(1, Relaxed);
         state.next = Some(socket);
         self.changed.notify_all();
     }

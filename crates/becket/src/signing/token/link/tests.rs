@@ -198,6 +198,15 @@ fn a_configuration_is_refused_whose_pin_or_key_the_token_refuses() {
     assert!(before.answer());
 }
 
+#[test]
+fn an_agent_that_comes_too_late_replaces_none_that_signs() {
+    let bench = Bench::new(Way::Signs).serving();
+    bench.link.replace(agent(&bench.key, Way::Dies));
+    bench.ask();
+    assert!(bench.answer());
+    assert_eq!(bench.link.status().starts, 1);
+}
+
 /// It would be kept for ever.
 #[test]
 fn a_agent_that_opens_its_token_after_the_link_was_closed_does_not_serve() {
