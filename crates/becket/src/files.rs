@@ -16,7 +16,7 @@ use becket_sys::identity::user_name;
 use becket_sys::privileges::effective_user;
 use becket_sys::regular;
 
-/// Where files come from. The default is the file system alone.
+/// Source of files. The default is the file system alone.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     listed: Arc<BTreeMap<PathBuf, FileAt>>,
@@ -31,11 +31,11 @@ pub struct Files {
     reach: Option<Arc<Reach>>,
 }
 
-/// Where a process finds files that is in a sandbox: at these paths, which lead over no link, and below.
+/// Paths that a sandboxed process can open, without links, and everything below them.
 #[derive(Debug, Default)]
 pub(crate) struct Reach {
     pub(crate) read: BTreeSet<PathBuf>,
-    /// Where it makes and writes files as well.
+    /// Paths at which files can be created and written.
     pub(crate) write: BTreeSet<PathBuf>,
 }
 
@@ -70,14 +70,14 @@ impl fmt::Debug for ListedOpener {
     }
 }
 
-/// What the supervisor found at a path.
+/// A path as the supervisor found it.
 #[derive(Debug)]
 pub enum FileAt {
     /// A regular file, by its number in the listing.
     Listed(u32),
     /// A folder, and what is in it.
     Folder(Vec<PathBuf>),
-    /// Nothing that could be opened: the number of the error.
+    /// Error number: the path cannot be opened.
     Error(i32),
 }
 
@@ -91,19 +91,19 @@ impl Files {
         }
     }
 
-    /// The same, with what reports each file that this process opens itself, as progress.
+    /// Calls `report` for each file that this process opens itself.
     pub(crate) fn reported_by(self, report: Arc<dyn Fn() + Send + Sync>) -> Self {
         let reporter = Some(Reporter(report));
         Self { reporter, ..self }
     }
 
-    /// The same, with what opens the files of the listing.
+    /// Opens listed files by `open`.
     pub(crate) fn opened_by(self, open: Arc<OpenListed>) -> Self {
         let opener = Some(ListedOpener(open));
         Self { opener, ..self }
     }
 
-    /// The same, with logs that were opened before.
+    /// Adds logs that were opened before the change of user.
     pub(crate) fn with_logs(self, logs: BTreeMap<PathBuf, io::Result<File>>) -> Self {
         let logs = Arc::new(logs);
         Self { logs, ..self }
@@ -112,7 +112,7 @@ impl Files {
     /// A log that was opened before; nothing where it is to be opened by its path.
     ///
     /// # Errors
-    /// Why it could not be opened.
+    /// Returns the error of opening it.
     pub(crate) fn log(&self, path: &Path) -> io::Result<Option<File>> {
         match self.logs.get(path) {
             None => Ok(None),
@@ -124,7 +124,7 @@ impl Files {
         }
     }
 
-    /// The same, in a sandbox, if there is one.
+    /// Restricts paths to a sandbox, if there is one.
     pub(crate) fn within(self, reach: Option<&Arc<Reach>>) -> Self {
         let reach = reach.cloned();
         Self { reach, ..self }
@@ -136,10 +136,10 @@ impl Files {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the sandbox leaves a path, which need not be there.
+    /// Checks that the sandbox allows a path, which need not exist.
     ///
     /// # Errors
-    /// That it does not.
+    /// Fails if it does not.
     pub(crate) fn check_reach(&self, path: &Path) -> io::Result<()> {
         match &self.reach {
             Some(reach) if !reach.has(path) => Err(io::Error::new(
@@ -150,7 +150,7 @@ impl Files {
         }
     }
 
-    /// Does what takes a path here.
+    /// Opens a path in this process, and explains a denied permission.
     fn here<T>(&self, path: &Path, open: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
         self.opened().insert(path.to_owned());
         if let Some(reporter) = &self.reporter {
@@ -173,17 +173,17 @@ impl Files {
         self.listed.keys().filter(is_closed).cloned().collect()
     }
 
-    /// Whether paths of the host lead nowhere in this process.
+    /// Returns `true` if this process sees no paths of the host.
     pub(crate) fn is_confined(&self) -> bool {
         self.is_all
     }
 
-    /// Whether this process opens a path by its own rights.
+    /// Returns `true` if this process opens a path with its own rights.
     pub(crate) fn is_own(&self, path: &Path) -> bool {
         !self.is_all && !self.listed.contains_key(path)
     }
 
-    /// What the supervisor found at a path; nothing where it is to be looked for here.
+    /// Returns the listed entry of a path; `None` if this process opens the path itself.
     fn listed(&self, path: &Path) -> io::Result<Option<&FileAt>> {
         match self.listed.get(path) {
             None if self.is_all => Err(io::Error::other(
@@ -197,7 +197,7 @@ impl Files {
     /// their place in it.
     ///
     /// # Errors
-    /// What the system says; `InvalidInput` for what is no regular file.
+    /// Returns the error of a system call; `InvalidInput` if the path is not a regular file.
     pub fn open(&self, path: &Path) -> io::Result<(File, Metadata)> {
         match self.listed(path)? {
             None => self.here(path, regular::open),
@@ -219,7 +219,7 @@ impl Files {
     /// The contents of a file. Where it is opened by its path, it may be a pipe.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the error of a system call.
     pub fn bytes(&self, path: &Path) -> io::Result<Vec<u8>> {
         if self.listed(path)?.is_some() {
             let mut bytes = Vec::new();
@@ -230,7 +230,7 @@ impl Files {
         }
     }
 
-    /// Whether there is a folder.
+    /// Returns `true` if the path is a folder.
     pub(crate) fn is_folder(&self, path: &Path) -> bool {
         match self.listed(path) {
             Ok(None) => path.is_dir(),
@@ -242,7 +242,7 @@ impl Files {
     /// The paths of what is in a folder, sorted.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the error of a system call.
     pub fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         match self.listed(folder)? {
             None => {
@@ -297,7 +297,7 @@ fn denied(path: &Path) -> Option<io::Error> {
     Some(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
-/// How far this process can follow a path: what is there, or else the folder that it cannot look into.
+/// Follows a path as far as this process can: to its target, or to the folder that it cannot search.
 fn farthest(path: &Path) -> Option<(PathBuf, Metadata)> {
     let mut path = path.to_owned();
     for _ in 0..MOST_STEPS {
@@ -313,7 +313,7 @@ fn farthest(path: &Path) -> Option<(PathBuf, Metadata)> {
     None
 }
 
-/// What the system says, without its number.
+/// Returns the text of a system error without its number.
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     // Other texts may have paths and names in them.
@@ -325,9 +325,9 @@ pub fn reason(error: &io::Error) -> String {
 
 /// Maximum bytes of a configuration file of another program.
 pub(crate) const LARGEST: u64 = 16 * 1024 * 1024;
-/// Of links and folders on the way to a file.
+/// Maximum number of links and folders in a path.
 const MOST_STEPS: usize = 100;
-/// What is said of folders, sockets and links that lead nowhere.
+/// Errors of opening a folder, a socket or a dangling link.
 const IS_NO_FILE: [io::ErrorKind; 3] = [
     io::ErrorKind::InvalidInput,
     io::ErrorKind::IsADirectory,

@@ -1,4 +1,4 @@
-//! What the supervisor and a process of its own say to each other: [`Command`] down, [`Event`] up.
+//! The protocol between the supervisor and its processes: [`Command`] down, [`Event`] up.
 //!
 //! Each is a frame on a socket pair: a length, JSON, and with a command the descriptors that belong to it
 //! ([`becket_sys::fd_messages`]). A field that a reader does not know is ignored. [`VERSION`] rises when a meaning changes: a process of
@@ -26,7 +26,7 @@ pub(crate) const LONGEST_COMMAND: usize = 64 * 1024 * 1024;
 /// Files that are open at a time for one process.
 pub(crate) const MOST_OPENED: usize = 16;
 
-/// What a process is to do.
+/// An instruction for a process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Command {
     /// The first one: become this user, load the configuration, report [`Event::Ready`].
@@ -52,7 +52,7 @@ pub(crate) enum Command {
     Released(Counts),
     /// A leaving process's clients wait for this much.
     Wanted(u32, Counts),
-    /// This process, which is leaving, may use so much more.
+    /// Raise the share of this leaving process by these counts.
     Granted(Counts),
     /// Use another agent of the token with this index. Its socket comes with this.
     Token(usize),
@@ -64,7 +64,7 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// What a process reports.
+/// A report of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Event {
     /// Open these files of that listing.
@@ -74,15 +74,15 @@ pub(crate) enum Event {
         /// Places in it, at most [`MOST_OPENED`].
         files: Vec<u32>,
     },
-    /// It is loading.
+    /// Loading makes progress.
     Loading,
-    /// It is loaded and could serve.
+    /// Loaded and ready to serve.
     Ready,
-    /// It does not start, for this reason.
+    /// The start failed, for this reason.
     Failed(String),
-    /// It accepts clients.
+    /// The process accepts clients.
     Serving,
-    /// It is alive.
+    /// Periodic sign of life.
     Alive,
     /// The agent of the token with this index has failed.
     Token(usize),
@@ -92,21 +92,21 @@ pub(crate) enum Event {
     Refused,
     /// Files that it opens itself have changed.
     Changed,
-    /// It has looked for changes.
+    /// Files were checked for changes.
     Renewed,
-    /// It does not accept any more, for the sake of this process, and holds this much of the limits.
+    /// Accepting stopped in favor of the process with this number. The counts are the held shares of limits.
     Yielded(u32, Counts),
-    /// It is leaving and gives this back.
+    /// A leaving process returns these shares.
     Released(Counts),
-    /// It is leaving, and its clients wait for this much.
+    /// Clients of a leaving process wait for these shares.
     Wanted(Counts),
-    /// It serves, and lets a leaving process use so much more.
+    /// The serving process lends these shares to the leaving process with this number.
     Granted(u32, Counts),
     /// A client of its admin pages asks for this.
     Asked(OperatorRequest),
 }
 
-/// What an operator asks for: by a signal, or by the admin pages.
+/// A request of an operator, by a signal or through the admin API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OperatorRequest {
     /// SIGHUP: load the configuration again.
@@ -121,7 +121,7 @@ pub enum OperatorRequest {
     Stop,
 }
 
-/// What a process starts with.
+/// Parameters of a start.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ProcessStart {
     /// Process ID of the supervisor.
@@ -165,7 +165,7 @@ pub struct Restarts {
     pub(crate) upgrades: u64,
 }
 
-/// What the supervisor has for a configuration. Descriptors of sockets, of the admin socket and of tokens come with it, in this order.
+/// Resources for a configuration. The descriptors of sockets, of the admin socket and of tokens follow, in this order.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Resources {
     /// Number of this listing.
@@ -187,7 +187,7 @@ pub(crate) struct Resources {
     pub(crate) asked: u64,
 }
 
-/// What is at a listed path.
+/// The kind of a listed path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Listed {
     File,
@@ -195,10 +195,10 @@ pub(crate) enum Listed {
     Error(i32),
 }
 
-/// What came of opening a listed file.
+/// The result of opening a listed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum OpenResult {
-    /// It is open: its descriptor comes with this.
+    /// The descriptor of the open file comes with this.
     Open,
     /// Others than root can change it: the process opens it itself.
     Own,
@@ -206,7 +206,7 @@ pub(crate) enum OpenResult {
     Error(i32),
 }
 
-/// What a socket is for.
+/// The purpose of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum SocketKind {
     /// Clients: bound, one for each worker.

@@ -1,4 +1,4 @@
-//! What a process that is being replaced sends to the process that replaces it.
+//! Records that a replaced process sends to its replacement.
 //!
 //! Owns the layout of a stream between two processes of this program, perhaps of different versions, perhaps with a fault. It
 //! reads and writes no socket: `becket/process/handover` does. A stream begins with a [`HEAD`], then frames follow:
@@ -22,7 +22,7 @@ use crate::session_name::SessionName;
 use crate::session_table::{PolicyTag, Session};
 use crate::ticket::{Epoch, Origin, SecretId, TicketHeader};
 
-/// How a stream begins: the version of this layout, and that of rustls' encoding of sessions.
+/// First bytes of a stream: the version of this layout and of rustls' encoding of sessions.
 pub const HEAD: [u8; 8] = *b"becket\x02\x01";
 const _: () = assert!(HEAD[7] == TicketHeader::VERSION);
 
@@ -41,14 +41,14 @@ pub enum Record {
         name: SessionName,
         /// State and origin.
         session: Session,
-        /// How long it may live still, in whole seconds.
+        /// Remaining lifetime in whole seconds.
         remaining: Duration,
     },
     /// A session that was sent and has ended.
     Forgotten(SessionName),
     /// The ticket secrets of a host that is alone.
     Secrets(Secrets),
-    /// What is known of a server.
+    /// The state of a server.
     Server(Server),
     /// Clients of a backend that stick.
     Sticks {
@@ -63,22 +63,22 @@ pub enum Record {
     Left,
 }
 
-/// What is known of a server.
+/// The state of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     /// The name of its backend.
     pub backend: String,
     /// Its own.
     pub name: String,
-    /// How it is; times in whole seconds.
+    /// Health; times in whole seconds.
     pub known: Known,
     /// Connects that have failed in a row.
     pub failures: u32,
-    /// When that changed, since 1970, in whole seconds; 0 where it has not.
+    /// Time of the last change, in whole seconds since 1970; 0 if there was none.
     pub since: Duration,
-    /// Why.
+    /// Reason.
     pub reason: String,
-    /// Where its name led when it was last looked up.
+    /// Addresses of its name at the last lookup.
     pub addresses: Vec<String>,
 }
 
@@ -89,16 +89,16 @@ pub struct StickEntry {
     pub client: u64,
     /// The number of the server.
     pub server: u64,
-    /// How long that is remembered still, in whole seconds.
+    /// Remaining lifetime in whole seconds.
     pub remaining: Duration,
 }
 
-/// Why a record is none.
+/// A fault in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
-    /// It is of a kind that this program does not know.
+    /// Unknown kind.
     Unknown(u8),
-    /// It does not parse, or its bytes are not those that the checksum is of.
+    /// Malformed, or with a wrong checksum.
     Damaged,
 }
 
@@ -109,7 +109,7 @@ pub struct Secrets {
     pub id: SecretId,
     /// Epochs before the current one.
     pub rotations: u64,
-    /// When the next epoch begins, from now.
+    /// Time until the next epoch.
     pub due: Duration,
     /// The last one seals.
     pub epochs: Vec<(Epoch, Zeroizing<[u8; 32]>)>,
@@ -193,7 +193,7 @@ impl Record {
     /// Reads a record.
     ///
     /// # Errors
-    /// When the bytes are none that this program knows.
+    /// Fails if the bytes are not a known record.
     pub fn read(bytes: &[u8], sum: u32) -> Result<Self, Unreadable> {
         match bytes.first() {
             Some(kind) if checksum(bytes) == sum && *kind > LAST => Err(Unreadable::Unknown(*kind)),
@@ -296,7 +296,7 @@ fn write_text(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(&text.as_bytes()[..end]);
 }
 
-/// Where a text ends that is to have `most` bytes.
+/// Returns the end of a text that is cut to `most` bytes at most.
 fn end_of(text: &str, most: usize) -> usize {
     let whole = (0..=text.len().min(most)).rfind(|end| text.is_char_boundary(*end));
     // The start is always a boundary.

@@ -168,7 +168,7 @@ pub struct Lender {
     wanted: BTreeMap<u32, Counts>,
 }
 
-/// What [`Lender::settle`] decided.
+/// The result of [`Lender::settle`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grants {
     /// Process, and how many it may use from now on.
@@ -247,12 +247,12 @@ pub struct Borrower {
     shares: Counts,
 }
 
-/// What [`Borrower::settle`] found.
+/// The result of [`Borrower::settle`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
     /// Given back: the own share is lower already.
     pub released: u32,
-    /// How many more are needed.
+    /// Number of further places that are needed.
     pub wanted: u32,
 }
 

@@ -23,7 +23,7 @@ use rustix::thread::{CapabilitySet, configure_capability_in_ambient_set};
 /// Leaves the terminal and the process group from which this process was started: setsid(2).
 ///
 /// # Errors
-/// When it leads a group already.
+/// Fails if the process leads a group already.
 pub fn begin_session() -> io::Result<()> {
     setsid()?;
     Ok(())
@@ -35,7 +35,7 @@ pub fn exit_at_once(code: u8) -> ! {
     unsafe { libc::_exit(code.into()) }
 }
 
-/// Has this process killed when its parent's thread that started it ends: prctl(2), PR_SET_PDEATHSIG.
+/// Asks the kernel to kill this process when the parent's thread that started it ends: prctl(2), PR_SET_PDEATHSIG.
 ///
 /// # Errors
 /// `NotFound` when that has ended already, and another process than `parent` is the parent by now.
@@ -71,7 +71,7 @@ pub fn signal_namesake(pid: u32, signal: Signal) -> io::Result<()> {
 /// Lets this process live when its parent ends: takes back [`die_with_parent`].
 ///
 /// # Errors
-/// None that prctl(2) lists.
+/// Returns the error of prctl(2); none is documented.
 pub fn outlive_parent() -> io::Result<()> {
     Ok(set_parent_process_death_signal(None)?)
 }
@@ -93,7 +93,7 @@ impl ChildProcess {
     /// Starts a command, which does not inherit the right to bind low ports. (Root's programs have their rights from the kernel.)
     ///
     /// # Errors
-    /// What the system refuses.
+    /// Returns the error of a system call.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let without_low_ports = || {
             Ok(configure_capability_in_ambient_set(
@@ -114,7 +114,7 @@ impl ChildProcess {
         let number = i32::try_from(pid).ok().filter(|number| *number > 1);
         let pid = number.and_then(Pid::from_raw);
         let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
-        // No other process gets its number before it was waited for.
+        // The number is not reused before this process has waited for it.
         let handle = pidfd_open(pid, PidfdFlags::empty())?;
         Ok(Self { pid, handle })
     }
@@ -124,10 +124,10 @@ impl ChildProcess {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status, if the process has ended.
     ///
     /// # Errors
-    /// When it is no child of this process.
+    /// Fails if it is not a child of this process.
     pub fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
         self.wait_as(WaitOptions::NOHANG)
     }
@@ -135,7 +135,7 @@ impl ChildProcess {
     /// Waits until it has ended.
     ///
     /// # Errors
-    /// When it is no child of this process.
+    /// Fails if it is not a child of this process.
     pub fn wait(self) -> io::Result<ExitStatus> {
         let status = self.wait_as(WaitOptions::empty())?;
         status.ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -144,7 +144,7 @@ impl ChildProcess {
     /// Kills it unless it has ended.
     ///
     /// # Errors
-    /// What pidfd_send_signal(2) returns.
+    /// Returns the error of pidfd_send_signal(2).
     pub fn kill(&self) -> io::Result<()> {
         match pidfd_send_signal(&self.handle, Signal::KILL) {
             Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -158,10 +158,10 @@ impl ChildProcess {
     }
 }
 
-/// Has signals wait, also while this process becomes another program, until [`receive_signals`]. Concerns the thread that calls.
+/// Blocks signals in the calling thread until [`receive_signals`], also over execve(2).
 ///
 /// # Errors
-/// None that pthread_sigmask(3) lists.
+/// Returns the error of pthread_sigmask(3); none is documented.
 pub fn hold_signals() -> io::Result<()> {
     let mut all = MaybeUninit::uninit();
     // SAFETY: fills the set.
@@ -173,7 +173,7 @@ pub fn hold_signals() -> io::Result<()> {
 /// Takes signals again, also those that waited.
 ///
 /// # Errors
-/// As [`hold_signals`].
+/// See [`hold_signals`].
 pub fn receive_signals() -> io::Result<()> {
     let mut none = MaybeUninit::uninit();
     // SAFETY: empties the set.
@@ -185,7 +185,7 @@ pub fn receive_signals() -> io::Result<()> {
 /// Starts something, such as a thread, that never takes a signal: each stays with the thread that calls.
 ///
 /// # Errors
-/// None that pthread_sigmask(3) lists.
+/// Returns the error of pthread_sigmask(3); none is documented.
 pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
     let mut before = MaybeUninit::uninit();
     // SAFETY: with no new set, it fills the second one and changes nothing.

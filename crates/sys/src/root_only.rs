@@ -22,7 +22,7 @@ use rustix::process::{Gid, Uid};
 
 use crate::identity::Identity;
 
-/// What only root can put at a path.
+/// A file or folder at a path that only root can change.
 #[derive(Debug)]
 pub enum RootOnly {
     /// A regular file, open for reading.
@@ -35,7 +35,7 @@ pub enum RootOnly {
 /// path leads to.
 ///
 /// # Errors
-/// What the system says; `InvalidInput` for what is neither a file nor a folder.
+/// Returns the error of a system call; `InvalidInput` for anything but a file or a folder.
 pub fn open(path: &Path) -> io::Result<Option<RootOnly>> {
     let Some((folder, name)) = walk(path)? else {
         return Ok(None);
@@ -55,7 +55,7 @@ pub fn open(path: &Path) -> io::Result<Option<RootOnly>> {
 /// the file is another's already, nothing happens.
 ///
 /// # Errors
-/// What the system says; `PermissionDenied` for what is not a regular file with one name.
+/// Returns the error of a system call; `PermissionDenied` for anything but a regular file with one name.
 pub fn give(path: &Path, identity: &Identity) -> io::Result<()> {
     let Some((folder, Some(name))) = walk(path)? else {
         return Ok(());
@@ -78,7 +78,7 @@ pub fn give(path: &Path, identity: &Identity) -> io::Result<()> {
 /// folder does not matter. Elsewhere, and where the file is not the user's or has several names, nothing is opened.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the error of a system call.
 pub fn open_log(path: &Path, identity: &Identity) -> io::Result<Option<File>> {
     let Some((folder, Some(name))) = walk(path)? else {
         return Ok(None);
@@ -94,7 +94,7 @@ pub fn open_log(path: &Path, identity: &Identity) -> io::Result<Option<File>> {
 /// Returns whether [`give`] would make the file or give away one of root's, or has given it to this user before.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the error of a system call.
 pub fn gives(path: &Path, identity: &Identity) -> io::Result<bool> {
     let Some((folder, Some(name))) = walk(path)? else {
         return Ok(false);
@@ -109,18 +109,18 @@ pub fn gives(path: &Path, identity: &Identity) -> io::Result<bool> {
     }
 }
 
-/// Whether nobody but root can put something at a path.
+/// Returns `true` if root alone can create something at a path.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the error of a system call.
 pub fn is_roots(path: &Path) -> io::Result<bool> {
     Ok(walk(path)?.is_some())
 }
 
-/// Whether nobody but root can change the program at a path: neither the way to it nor the file.
+/// Returns `true` if root alone can change a program: both the file and the path to it.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the error of a system call.
 pub fn is_program(path: &Path) -> io::Result<bool> {
     let Some(RootOnly::File(file)) = open(path)? else {
         return Ok(false);
@@ -134,7 +134,7 @@ pub fn is_program(path: &Path) -> io::Result<bool> {
 /// where another than root may change the way to the folder.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the error of a system call.
 pub fn folder_of(path: &Path) -> io::Result<Option<OwnedFd>> {
     Ok(walk_to(path, Last::Unseen)?.map(|(folder, _)| folder))
 }
@@ -145,7 +145,7 @@ fn walk(path: &Path) -> io::Result<Option<(OwnedFd, Option<OsString>)>> {
     walk_to(path, Last::Checked)
 }
 
-/// Whether the last name of a path is looked at, and the folder that it lies in.
+/// Selects whether the last name of a path and the folder with it are checked.
 #[derive(PartialEq, Eq)]
 enum Last {
     Checked,

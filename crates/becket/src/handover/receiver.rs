@@ -17,12 +17,12 @@ use zeroize::Zeroizing;
 
 use crate::shared::Shared;
 
-/// What control needs to know of the stream. The end of the channel is the end of the stream.
+/// Parts of the stream that control handles. The channel ends with the stream.
 #[derive(Debug)]
 pub(crate) enum Milestone {
     /// The old process does not accept any more.
     Cut(Option<Secrets>, Vec<Server>),
-    /// It has left the addresses of the cluster.
+    /// The old process has closed the addresses of the cluster.
     Left,
 }
 
@@ -30,7 +30,7 @@ pub(crate) enum Milestone {
 /// then.
 ///
 /// # Errors
-/// No thread.
+/// Fails if no thread can be started.
 pub(crate) fn start(
     stream: UnixStream,
     shared: &Arc<Shared>,

@@ -29,7 +29,7 @@ pub(crate) struct Sender {
     shared: Arc<Shared>,
 }
 
-/// What there is to send.
+/// Sources of the state.
 #[derive(Debug)]
 enum Item {
     /// A session was made, or has ended.
@@ -44,7 +44,7 @@ impl Sender {
     /// Begins to send.
     ///
     /// # Errors
-    /// No thread, or no descriptor.
+    /// Fails if no thread or no descriptor is left.
     pub(crate) fn start(stream: UnixStream, shared: &Arc<Shared>) -> io::Result<Self> {
         let (items, received) = channel();
         let waiting = Arc::<AtomicUsize>::default();
@@ -98,7 +98,7 @@ impl Sender {
     }
 }
 
-/// What the thread has.
+/// State of the sending thread.
 struct Writer {
     stream: UnixStream,
     shared: Arc<Shared>,

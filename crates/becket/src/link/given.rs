@@ -1,6 +1,6 @@
-//! What a process has from its supervisor: files that it may have opened, and bound sockets.
+//! Resources from the supervisor: files that it opens on request, and bound sockets.
 //!
-//! Without a supervisor [`Given`] is empty, or has what the service manager passed, and the process opens and binds by its own rights.
+//! Without a supervisor, [`Given`] is empty or has the sockets of the service manager, and the process opens and binds with its own rights.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,12 +15,12 @@ use super::Opener;
 use crate::files::{FileAt, Files};
 use crate::protocol::{Listed, Resources, SocketKind};
 
-/// What a process was given to start or reload with.
+/// Resources of a start or a reload.
 #[derive(Debug, Default)]
 pub struct Given {
-    /// What the configuration names.
+    /// Files that the configuration names.
     pub files: Files,
-    /// What is bound for it.
+    /// Bound sockets.
     pub sockets: BoundSockets,
     /// The unix socket for the admin pages, where the supervisor made it.
     pub admin_socket: Option<io::Result<OwnedFd>>,
@@ -36,7 +36,7 @@ impl Given {
     /// Sorts the descriptors that came with a listing.
     ///
     /// # Errors
-    /// When there are not as many as the listing says.
+    /// Fails if there are fewer descriptors than the listing names.
     pub(crate) fn new(
         listing: Resources,
         fds: Vec<OwnedFd>,
@@ -144,7 +144,7 @@ impl BoundSockets {
         Some(found.map(UdpSocket::from))
     }
 
-    /// Whether an address could be bound; nothing where nobody has tried.
+    /// Returns the result of binding an address; `None` if the supervisor did not bind it.
     pub(crate) fn probed(&self, address: SocketAddr) -> Option<io::Result<()>> {
         let tried =
             [SocketKind::Clients, SocketKind::Admin].map(|kind| self.sockets.get(&(kind, address)));

@@ -38,7 +38,7 @@ pub struct Link {
     pub(crate) restarts: Restarts,
     /// Another process served before, and died.
     pub(crate) follows_a_death: bool,
-    /// Where the process that this one replaces sends its state.
+    /// Stream of state from the process that this one replaces.
     pub(crate) replaced: Option<UnixStream>,
     pub(crate) opener: Arc<Opener>,
 }
@@ -47,7 +47,7 @@ pub struct Link {
 /// started.
 ///
 /// # Errors
-/// When the supervisor has ended, or a right could not be given up.
+/// Fails if the supervisor has ended or a right could not be given up.
 pub(crate) fn begin() -> io::Result<(Link, Given)> {
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let (command, mut fds) = receive(&stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -141,7 +141,7 @@ impl Link {
     /// Starts the thread that receives commands.
     ///
     /// # Errors
-    /// When there can be no more threads.
+    /// Fails if no more threads can be started.
     pub(crate) fn listen(&self) -> io::Result<UnboundedReceiver<Delivered>> {
         let (sender, receiver) = unbounded_channel();
         let (opened, answers) = channel();
@@ -170,7 +170,7 @@ fn receive_all(
         let is_last = received.is_err();
         let received = received.unwrap_or_else(|error| {
             tracing::error!(%error, "the supervisor has ended; draining");
-            // As after an upgrade: the next becket has the addresses, and those of the admin pages.
+            // The next becket takes the addresses of clients and of the admin pages, as after an upgrade.
             (Command::Leave, Vec::new())
         });
         let sent = match received {
@@ -184,7 +184,7 @@ fn receive_all(
                 commands.send(received).is_ok()
             }
         };
-        // Without a receiver this process is on its way out.
+        // There is no receiver once this process ends.
         if !sent || is_last {
             return;
         }
@@ -194,13 +194,13 @@ fn receive_all(
 /// Listing, first file, what came of each, and descriptors.
 type Answer = (u32, u32, Vec<OpenResult>, Vec<OwnedFd>);
 
-/// Has the supervisor open the files of a listing, some ahead of the one that is asked for.
+/// Asks the supervisor to open the files of a listing, some ahead of the one that is needed.
 #[derive(Debug)]
 pub(crate) struct Opener {
     stream: UnixStream,
     outgoing: Mutex<Outgoing>,
     asking: Mutex<Asking>,
-    /// When this process last reported that it is loading.
+    /// Time of the last `Loading`.
     reported: Mutex<Option<Stopwatch>>,
 }
 
@@ -230,7 +230,7 @@ impl Opener {
     /// Sends an event, or as much of it as the socket takes now.
     ///
     /// # Errors
-    /// When the supervisor has ended.
+    /// Fails if the supervisor has ended.
     pub(crate) fn send(&self, event: &Event) -> io::Result<()> {
         let mut outgoing = lock(&self.outgoing);
         // These come again: a supervisor that does not read has enough of them.
@@ -257,7 +257,7 @@ impl Opener {
     /// Opens a file by its number in a listing. Absent where this process is to open it by its path.
     ///
     /// # Errors
-    /// What the system said to the supervisor; `TimedOut` when that does not answer.
+    /// Returns the error that the supervisor got, or `TimedOut` if the supervisor does not answer.
     pub(crate) fn open(&self, listing: u32, number: u32) -> io::Result<Option<File>> {
         let mut asking = lock(&self.asking);
         let ahead = asking.ahead.remove(&listing);
@@ -277,7 +277,7 @@ impl Opener {
         opened
     }
 
-    /// Has files opened, from this one on.
+    /// Requests files, from this one on.
     fn ask(&self, listing: u32, first: u32, asking: &mut Asking) -> io::Result<Ahead> {
         let files = (first..).take(MOST_OPENED).collect();
         self.send(&Event::Open { listing, files })?;
@@ -311,7 +311,7 @@ impl Opener {
                 (Command::Opened(listing, first, found), fds) => {
                     return Ok((listing, first, found, fds));
                 }
-                // None with descriptors comes before this process is loaded.
+                // No command with descriptors is sent before this process is loaded.
                 (command, _) => asking.early.push(command),
             }
         }
@@ -331,6 +331,6 @@ fn receive(stream: &UnixStream) -> io::Result<Option<Delivered>> {
 
 /// Sockets of all addresses.
 const MOST_FDS: usize = 1024 * 1024;
-/// How long the supervisor may take to open some files.
+/// Time that the supervisor has to open a batch of files.
 const PATIENCE: Duration = Duration::from_secs(60);
 const BETWEEN_REPORTS: Duration = Duration::from_millis(250);

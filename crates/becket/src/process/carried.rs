@@ -1,4 +1,4 @@
-//! What a supervisor carries over execve(2) to the program that it becomes: [`Carried`], and descriptors, in a socket on standard input.
+//! State that passes execve(2) to the next program of the supervisor: [`Carried`] and descriptors, in a socket on standard input.
 //!
 //! The process ID, children, descriptors and the signal mask stay by themselves. No fault in it ends the service: what cannot be
 //! read is logged and done without, and if nothing can be read, the new program starts as after the death of a serving process.
@@ -48,7 +48,7 @@ struct Text {
     agents: serde_json::Value,
 }
 
-/// One process.
+/// A process.
 #[derive(Debug, Serialize, Deserialize)]
 struct Carry {
     id: u32,
@@ -57,7 +57,7 @@ struct Carry {
     read: Vec<u8>,
 }
 
-/// What is carried over.
+/// The state without its descriptors.
 #[derive(Debug)]
 pub(super) struct Carried {
     text: Text,

@@ -1,6 +1,6 @@
 //! A process that the supervisor started: its handle (pidfd), the socket on which it takes commands, and what it was given.
 //!
-//! Nothing here waits. Commands that the process does not read are kept for [`PATIENCE`]. Events are read at a bounded rate, so that a
+//! No call here blocks. Commands that the process does not read are kept for [`PATIENCE`]. Events are read at a bounded rate, so that a
 //! process that floods costs next to nothing. The end of the process is learned from its handle, since a socket stays open as long as
 //! any process has a copy of its other end.
 
@@ -25,7 +25,7 @@ use super::carried::IS_CONTINUED;
 use super::supervisor::ProcessEnd;
 use crate::protocol::{Command, Event, IS_STARTED, LONGEST_EVENT, VERSION};
 
-/// One such process.
+/// A process that the supervisor started.
 #[derive(Debug)]
 pub(super) struct Child {
     pub(super) id: u32,
@@ -51,13 +51,13 @@ pub(super) struct Child {
 /// Number of a listing, and its files.
 pub(super) type Files = (u32, Vec<PathBuf>);
 
-/// What a process has done.
+/// An occurrence that [`Child::poll`] returns.
 #[derive(Debug)]
 pub(super) enum Happened {
     Event(Event),
     Exited(ProcessEnd),
     Broken(&'static str),
-    /// It has read all its commands.
+    /// All commands were read.
     Flushed,
 }
 
@@ -68,7 +68,7 @@ impl Child {
         Self::of(id, process, stream, Vec::new())
     }
 
-    /// One that the program before this one has started, with bytes of events that it has read.
+    /// Takes over a process that the previous program started. `read` has bytes of events that the previous program received.
     pub(super) fn adopt(id: u32, pid: u32, stream: OwnedFd, read: Vec<u8>) -> io::Result<Self> {
         Self::of(id, ChildProcess::of(pid)?, stream.into(), read)
     }
@@ -128,7 +128,7 @@ impl Child {
             Ok(false) => {
                 self.unread_since.get_or_insert_with(Instant::now);
             }
-            // It has ended, which its handle tells.
+            // The process has ended, which its handle reports.
             Err(_) => (self.outgoing, self.unread_since) = (Outgoing::default(), None),
         }
     }
@@ -144,12 +144,12 @@ impl Child {
         self.credit = self.credit.saturating_sub(bytes);
     }
 
-    /// Whether more commands wait for the process than it could have caused.
+    /// Returns `true` if more commands are queued than an honest process can cause.
     pub(super) fn has_too_many_commands(&self) -> bool {
         self.outgoing.len() > MOST_COMMANDS
     }
 
-    /// Nothing more is read of it.
+    /// Stops reading events.
     fn broken(&mut self, fault: &'static str) -> Happened {
         (self.incoming, self.is_at_end) = (Incoming::default(), true);
         Happened::Broken(fault)
@@ -288,7 +288,7 @@ pub(super) fn spawn(program: &Path) -> io::Result<(ChildProcess, UnixStream)> {
 
 /// The name of a program that was called by none.
 const NAME: &str = "becket";
-/// How long a process may take to read a command.
+/// Time that a process has to read a command.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes read at a time.
 const READ: usize = 64 * 1024;
@@ -308,7 +308,7 @@ mod tests {
 
     #[tokio::test]
     async fn events_wait_until_commands_are_read() {
-        // It ends with this test.
+        // The process ends with this test.
         let (_end, input) = UnixStream::pair().unwrap();
         let mut program = Program::new("cat");
         program

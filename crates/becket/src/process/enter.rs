@@ -31,16 +31,16 @@ use crate::protocol::{
 use crate::signing::token::agents::Agents;
 use crate::signing::token::wire::tokens;
 
-/// What this process is.
+/// The role of this process.
 #[derive(Debug)]
 pub enum Role {
-    /// It serves or checks, with what it was given, and with the way to a supervisor if it has one.
+    /// Serves or checks, with these resources and, if there is a supervisor, a link to it.
     Serves(Box<Given>, Option<Link>),
-    /// It has supervised, and ends.
+    /// Was the supervisor, and ends.
     Ended(ExitCode),
 }
 
-/// What the program was called for.
+/// The task on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// To serve.
@@ -53,7 +53,7 @@ pub enum Task {
 /// started.
 ///
 /// # Errors
-/// What the system refuses.
+/// Returns the error of a system call.
 pub fn enter(source: &Source, task: Task) -> io::Result<Role> {
     if is(IS_STARTED)? {
         let (link, given) = link::begin()?;
@@ -90,7 +90,7 @@ fn continues_supervisor() -> bool {
     std::env::var_os(IS_CONTINUED).is_some()
 }
 
-/// Whether the environment says so, for this version.
+/// Returns `true` if the environment variable has this version.
 fn is(name: &str) -> io::Result<bool> {
     match std::env::var_os(name) {
         None => Ok(false),
@@ -117,7 +117,7 @@ fn raise_open_files() {
     }
 }
 
-/// Has a process check the configuration as one that serves would find it.
+/// Starts a process that checks the configuration with the rights of a serving process.
 fn check(source: &Source, seen: &Seen, identity: &Identity) -> io::Result<ExitCode> {
     let needs = Needs::by(&seen.file, &source.folder());
     let gives =
@@ -239,5 +239,5 @@ fn program() -> io::Result<PathBuf> {
     std::env::current_exe()
 }
 
-/// How long a process that checks may take to read.
+/// Time that a checking process has to read a command.
 const PATIENCE: Duration = Duration::from_secs(30);

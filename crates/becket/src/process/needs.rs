@@ -1,4 +1,4 @@
-//! What a configuration needs from the supervisor: files to read, addresses to bind, logs to create.
+//! Resources that a configuration needs from the supervisor: files to read, addresses to bind, logs to create.
 //!
 //! Taken from the file as it is written. The serving process, which reads all of it, reports what is wrong.
 
@@ -14,12 +14,12 @@ use crate::protocol::SocketKind;
 use crate::resolver::has_ipv6;
 use crate::signing::token::wire::{TokenSpec, tokens};
 
-/// What a configuration needs.
+/// Resources that a configuration needs.
 #[derive(Debug, Default)]
 pub(super) struct Needs {
     /// Files, and folders whose files are needs.
     pub(super) files: Vec<PathBuf>,
-    /// Those of them that may change while the configuration stays.
+    /// Subset of `files` that may change without a reload.
     pub(super) watched: Vec<PathBuf>,
     pub(super) logs: Vec<PathBuf>,
     /// Tokens that have keys.

@@ -1,4 +1,4 @@
-//! What the supervisor has for a configuration: bound sockets, which stay from one process to the next, and files that it may open.
+//! Resources that the supervisor has for a configuration: bound sockets, which outlive a process, and files that it may open.
 //!
 //! Root opens a file only if root alone put it where it is ([`root_only`]), and only if that holds for the configuration as well:
 //! otherwise the owner of either could have root open any file of the host. The process opens everything else itself.
@@ -37,7 +37,7 @@ pub(super) type Held = BTreeMap<(SocketKind, SocketAddr), Vec<OwnedFd>>;
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) file: File,
-    /// Whether the configuration file is one that only root can change, or the number of the error.
+    /// `Ok` if only root can change the configuration file; otherwise the error number.
     handed: Option<Result<(), i32>>,
     /// Folders with parts of it.
     folders: Vec<PathBuf>,
@@ -129,7 +129,7 @@ impl Parts for PartsByRoot {
     }
 }
 
-/// What is held for one configuration.
+/// Resources of one configuration.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     pub(super) sockets: Held,
@@ -261,7 +261,7 @@ impl Offer {
         self.fds.extend(found.into_iter().flatten());
     }
 
-    /// Whether an address could not be bound because another socket has it.
+    /// Returns `true` if an address could not be bound because another socket has it.
     pub(super) fn finds_addresses_taken(&self) -> bool {
         let mut sockets = self.listing.sockets.iter();
         sockets.any(|(.., found)| *found == Err(EADDRINUSE))
@@ -433,7 +433,7 @@ pub(super) fn run_as(identity: &Identity, chroot: Option<PathBuf>, logs: &[PathB
     }
 }
 
-/// Whether root alone can change where a path leads to, as far as it exists.
+/// Returns `true` if root alone can change where a path leads, as far as it exists.
 pub(super) fn is_roots(path: &Path) -> bool {
     let mut found = path.ancestors().map(root_only::is_roots);
     found.find_map(Result::ok).unwrap_or(false)

@@ -1,6 +1,6 @@
 //! The supervisor's process: waits for signals, files and its processes, and carries out what [`Supervisor`] decides.
 //!
-//! It is one thread, and the one for its log. It waits for a disk at most: what it sends is kept until it is read, the log drops lines that
+//! The process has one thread, and one for its log. It waits for disks only: commands are kept until they are read, the log drops lines that
 //! cannot be written, and no name is looked up. It reads the configuration, but no byte of a peer.
 
 use std::collections::VecDeque;
@@ -44,7 +44,7 @@ pub(super) struct Runner {
     pub(super) logging: Logging,
     /// Sockets and files of the configuration that is in use.
     pub(super) current: Holdings,
-    /// Those of configurations that processes load, by process.
+    /// Sockets and files of configurations that are being loaded, by process.
     pub(super) offered: Vec<(u32, Holdings)>,
     /// Agents of tokens for configurations that are not in use any more, until they have ended.
     pub(super) unused_agents: Vec<Agents>,
@@ -54,7 +54,7 @@ pub(super) struct Runner {
     pub(super) watch: Watch,
     /// Reloads that the serving process has asked for.
     pub(super) asked: u64,
-    /// This process is to become the program of the serving process.
+    /// Set when this process must become the program of the serving process.
     pub(super) is_replaced: bool,
     /// Signals that came while this process was about to become another program.
     pub(super) queued: VecDeque<OperatorRequest>,
@@ -63,11 +63,11 @@ pub(super) struct Runner {
     /// A process has served by a configuration that this process opened.
     has_committed: bool,
     last_listing: u32,
-    /// What times are counted from.
+    /// Origin of all times.
     origin: Instant,
 }
 
-/// What does not change while this process runs.
+/// Settings that do not change while this process runs.
 pub(super) struct Setup {
     pub(super) source: Source,
     /// The user that serving processes become; absent where there are no rights to give up.
@@ -185,7 +185,7 @@ impl Runner {
         }
         child.charge(numbers.len() * FILE);
         let mut listings = child.listings.iter();
-        // Without files, where the listing is of an earlier configuration.
+        // A listing of an earlier configuration has no files.
         let files = listings.find(|(number, _)| *number == listing);
         let (found, fds) = open_listed(files.map_or(&[], |(_, files)| files), numbers);
         let first = numbers.first().copied().unwrap_or_default();
@@ -383,7 +383,7 @@ impl Runner {
         Ok(program)
     }
 
-    /// Has a process load the configuration as it is now.
+    /// Offers a process the current configuration to load.
     fn reload(&mut self, process: u32) -> ProcessTimes {
         let (seen, mut needs) = self.look();
         needs.workers = self.current.workers;
@@ -402,7 +402,7 @@ impl Runner {
         times(&seen)
     }
 
-    /// Has a process look for changes in the files of its configuration, and watches those that root alone can change.
+    /// Asks a process to check the files of its configuration for changes, and watches those that root alone can change.
     fn renew(&mut self, process: u32) {
         let watched = self.current.watched.iter();
         let watched: Vec<PathBuf> = watched.filter(|path| is_roots(path)).cloned().collect();
@@ -564,7 +564,7 @@ async fn at(instant: Option<Instant>) {
 
 /// Reports of processes that count before a deadline that is over.
 const MOST_REPORTED: u32 = 64;
-/// What a file that is opened costs of the bytes that a process may send, and what a reload costs.
+/// Bytes of event credit that an opened file costs, and that a reload costs.
 const FILE: usize = 16;
 const RELOAD: usize = 8 * 1024;
 /// Attempts to bind an address that is taken, and the time between them: a process that drains has retired its sockets in half of that.

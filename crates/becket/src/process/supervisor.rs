@@ -31,7 +31,7 @@ use self::stages::{Draining, Process, Reload, Serving, Step};
 pub(crate) use self::turn::{Action, Input, Notice, ProcessEnd, Standing};
 use crate::protocol::{Command, Event, OperatorRequest, ProcessTimes, Restarts};
 
-/// What was asked for and has to wait.
+/// Requests that wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pending {
     pub(crate) upgrade: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Pending {
 /// The service is ending.
 #[derive(Clone, Copy, Debug)]
 struct Ending {
-    /// When the serving process is killed.
+    /// Deadline after which the serving process is killed.
     ends_by: Duration,
     code: u8,
 }
@@ -50,11 +50,11 @@ struct Ending {
 /// Which processes there are, and what is to become of them.
 #[derive(Debug, Default)]
 pub(crate) struct Supervisor {
-    /// It serves, or starts to where no other does.
+    /// The process that serves, or that starts while no other process serves.
     serving: Option<Process>,
-    /// It is to replace that one.
+    /// The process that replaces `serving` in an upgrade.
     next: Option<Process>,
-    /// They were replaced.
+    /// Replaced processes that finish their connections.
     leaving: Vec<Process>,
     ledger: Ledger,
     pending: Pending,
@@ -113,7 +113,7 @@ impl Supervisor {
         )
     }
 
-    /// What to carry over to another program. Absent while something is under way.
+    /// Returns the state that another program continues from; `None` while a request is under way.
     pub(crate) fn standing(&self, now: Duration) -> Option<Standing> {
         let serving = self.free()?;
         if serving.is_renewing || self.ending.is_some() || self.pending.upgrade {
@@ -184,7 +184,7 @@ impl Supervisor {
         newest.find(|process| process.is_told()).map(Process::id)
     }
 
-    /// When [`Input::Tick`] is due.
+    /// Returns the time of the next [`Input::Tick`].
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let ending = self.ending.filter(|_| self.serving.is_some());
         let ending = ending.map(|ending| ending.ends_by);
@@ -445,7 +445,7 @@ impl Supervisor {
         self.last_id
     }
 
-    /// Does what was asked for as soon as the serving process is free: an upgrade first, however often reloads are asked for.
+    /// Carries out pending requests once the serving process is free. An upgrade comes first, so that frequent reloads cannot delay it.
     fn proceed(&mut self, now: Duration, out: &mut Vec<Action>) {
         if self.ending.is_some() {
             return;
@@ -542,7 +542,7 @@ const FAILED: u8 = 1;
 pub(crate) const ASKED_BY_PROCESS: u8 = 4;
 /// A reload without an answer for so long is reported. Files of a usual size take less than a second.
 const LATE: Duration = Duration::from_secs(20);
-/// What a process that is to end may take for that, in addition to the time of its connections.
+/// Time that a process has to end, in addition to the time of its connections.
 const GRACE: Duration = Duration::from_secs(10);
 /// A process that has served for so long did not die of its configuration.
 const LONG: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! What a process reports, by its stage. An event that does not fit is a fault of the process, which is killed.
+//! Handles events of processes, by stage. A process that sends an event which does not fit its stage is killed.
 
 use std::time::Duration;
 
@@ -145,7 +145,7 @@ impl Supervisor {
         let command = match event {
             Event::Released(counts) => Command::Released(self.ledger.release(id, &counts)),
             Event::Wanted(counts) => Command::Wanted(id, counts),
-            // It was on its way when the process was told to leave, or does not matter any more.
+            // Sent before the process read `Leave`, or irrelevant since.
             _ => return,
         };
         if let Some(accepting) = accepting {

@@ -1,4 +1,4 @@
-//! What follows when a process has ended, by its stage.
+//! Handles the end of a process, by stage.
 
 use std::time::Duration;
 

@@ -16,20 +16,20 @@ pub(super) enum Process {
 pub(super) struct Starting {
     pub(super) id: u32,
     pub(super) step: Step,
-    /// When it is given up, counted from the last sign of progress; absent for a process that replaces none.
+    /// Deadline, counted from the last sign of progress; `None` for a process that replaces no other.
     pub(super) late_at: Option<Duration>,
     pub(super) times: ProcessTimes,
-    /// What it reported as the reason that it does not start.
+    /// Reported reason of a failed start.
     pub(super) reason: Option<String>,
 }
 
-/// How far a process is that starts.
+/// Progress of a process that starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Loading,
-    /// It could serve.
+    /// Loaded and ready to serve.
     Loaded,
-    /// It was told to serve.
+    /// `Serve` was sent.
     MayServe,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Serving {
     pub(super) times: ProcessTimes,
     pub(super) reload: Option<Reload>,
     pub(super) is_renewing: bool,
-    /// It was told to yield.
+    /// `Yield` was sent.
     pub(super) yields: bool,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Serving {
 #[derive(Clone, Debug)]
 pub(super) struct Reload {
     pub(super) times: ProcessTimes,
-    /// When to report that there is no answer; absent once that was reported.
+    /// Deadline after which a missing answer is logged; `None` once it was.
     pub(super) late_at: Option<Duration>,
 }
 
@@ -88,7 +88,7 @@ impl Process {
         }
     }
 
-    /// When the supervisor has to act.
+    /// Returns the time at which the supervisor must act.
     pub(super) fn deadline(&self) -> Option<Duration> {
         match self {
             Self::Starting(starting) => starting.late_at,
@@ -97,7 +97,7 @@ impl Process {
         }
     }
 
-    /// Whether it was told to serve last.
+    /// Returns `true` if `Serve` was the last command about accepting.
     pub(super) fn is_told(&self) -> bool {
         match self {
             Self::Starting(starting) => starting.step == Step::MayServe,

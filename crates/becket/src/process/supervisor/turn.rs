@@ -1,10 +1,10 @@
-//! What goes into the supervisor and comes out of it.
+//! Inputs and actions of the supervisor.
 
 use std::time::Duration;
 
 use super::{Command, Counts, Event, OperatorRequest, ProcessTimes, Restarts};
 
-/// What has happened.
+/// An event that the supervisor handles.
 #[derive(Debug)]
 pub(crate) enum Input {
     /// A signal asks for this.
@@ -21,22 +21,22 @@ pub(crate) enum Input {
     Broken(u32, String),
     /// Files that the supervisor watches have changed.
     FilesChanged,
-    /// This process could not become the new program.
+    /// execve of the new program failed, for this reason.
     NotReplaced(String),
     /// Time has passed.
     Tick,
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessEnd {
     /// Exit code; absent where a signal ended the process.
     pub(crate) code: Option<u8>,
-    /// As people read it.
+    /// Text for logs.
     pub(crate) text: String,
 }
 
-/// What is to be done, in this order.
+/// A step for the runner. Steps are carried out in order.
 #[derive(Debug)]
 pub(crate) enum Action {
     /// Start a process. `is_new`: the program as it is now, otherwise the one that this process is. Answered by [`Input::Started`].
@@ -70,7 +70,7 @@ pub(crate) enum Action {
     Exit(u8),
 }
 
-/// What the service manager is to know.
+/// A notification for the service manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
     Ready,
@@ -82,7 +82,7 @@ pub(crate) enum Notice {
     Alive,
 }
 
-/// What another program needs to continue.
+/// State from which another program continues.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Standing {
     pub(crate) serving: u32,
