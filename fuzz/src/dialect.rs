@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use becket_config::dialect::migration::migrate;
-use becket_config::dialect::{Command, Dialect};
 use becket_config::file::File;
 use becket_config::read::read;
+use becket_dialects::migration::migrate;
+use becket_dialects::{Command, Dialect};
 
 /// Checks one input: a byte that chooses the dialect, a command line of words between NULs, and behind an empty one the file.
 /// Returns 1 if that is a configuration.

@@ -15,6 +15,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("becket-sys", &[]),
     ("becket-stats", &[]),
     ("becket-config", &["proto"]),
+    ("becket-dialects", &["config", "proto"]),
     ("becket-cluster", &["config", "proto", "sys"]),
     ("becket-http", &["proto"]),
     ("becket-multibuffer", &["proto", "sys"]),
@@ -23,6 +24,7 @@ const CRATES: &[(&str, &[&str])] = &[
         &[
             "config",
             "cluster",
+            "dialects",
             "http",
             "multibuffer",
             "proto",
@@ -40,6 +42,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "becket",
             "config",
             "cluster",
+            "dialects",
             "http",
             "multibuffer",
             "proto",

@@ -7,7 +7,7 @@
 
 use std::path::PathBuf;
 
-use becket_config::dialect::Dialect;
+use becket_dialects::Dialect;
 use clap::{Args, Parser};
 
 use crate::ctl::CtlTask;

@@ -168,7 +168,7 @@ impl fmt::Display for Rejected {
 impl std::error::Error for Rejected {}
 
 /// The value, cut where it would fill the screen.
-pub(crate) fn shortened(value: &str) -> String {
+pub fn shortened(value: &str) -> String {
     // Where a key is on a token, somebody may have written the PIN, and this goes to logs.
     if let Some((before, _)) = value.split_once("pin-value=") {
         return format!("{before}pin-value=…");

@@ -522,7 +522,7 @@ impl Text for Vec<u8> {
 }
 
 /// The candidate that was meant, if a slip of the hand explains the text.
-pub(crate) fn meant<'c>(text: &str, among: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+pub fn meant<'c>(text: &str, among: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let lower = text.to_ascii_lowercase();
     let slips = |one: &str| strsim::osa_distance(&lower, &one.to_ascii_lowercase());
     let closest = among.into_iter().map(|one| (slips(one), one)).min()?;

@@ -1,6 +1,6 @@
 //! Becket in the place of hitch, stud and stunnel: started by their names, with their command lines and files.
 //!
-//! What their settings mean is read by [`becket_config::dialect`]; from there on everything goes the way of our own
+//! What their settings mean is read by [`becket_dialects`]; from there on everything goes the way of our own
 //! configuration. Here is what is theirs of a program: exit codes, the test option, the background.
 
 mod background;
@@ -10,9 +10,9 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use becket_config::dialect::migration::{Migration, migrate};
-use becket_config::dialect::{Command, Dialect, Invocation, page};
 use becket_config::error::Rejected;
+use becket_dialects::migration::{Migration, migrate};
+use becket_dialects::{Command, Dialect, Invocation, page};
 use becket_sys::privileges;
 use rustls_pki_types::UnixTime;
 

@@ -8,11 +8,12 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use becket_config::dialect::{Dialect, Invocation, Parts, Translation};
 use becket_config::edits::Edits;
 use becket_config::error::{Problem, Rejected, Report};
 use becket_config::file::File;
+use becket_config::parts::Parts;
 use becket_config::read::read;
+use becket_dialects::{Dialect, Invocation, Translation};
 use rustls_pki_types::UnixTime;
 
 use super::edits::edits;

@@ -14,8 +14,8 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use becket_config::dialect::Parts;
 use becket_config::file::File;
+use becket_config::parts::Parts;
 use becket_config::process::Process;
 use becket_sys::fd_passing::InheritedListener;
 use becket_sys::identity::Identity;

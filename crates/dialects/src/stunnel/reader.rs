@@ -11,9 +11,9 @@ use super::super::draft::{Draft, Origin, SYSLOG, Section, address};
 use super::super::setting::{Kind, Setting, Verdict};
 use super::SETTINGS;
 use super::service::{MOST_VALUES, Service, Settings};
-use crate::address::SectionName;
-use crate::error::Problem;
-use crate::notation::Text;
+use becket_config::address::SectionName;
+use becket_config::error::Problem;
+use becket_config::notation::Text;
 
 /// Sections as they come.
 #[derive(Debug)]

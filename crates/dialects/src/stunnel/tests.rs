@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use fastrand::Rng;
 
 use super::super::migration::migrate;
-use super::super::{Command, Dialect, Invocation, Parts, TOO_LARGE, Translation, Verdict};
+use super::super::{Command, Dialect, Invocation, Translation, Verdict};
 use super::SETTINGS;
-use crate::file::File;
-use crate::read::read;
+use becket_config::file::File;
+use becket_config::parts::{Parts, TOO_LARGE};
+use becket_config::read::read;
 
 fn translated(text: &str) -> Translation {
     let parts = [

@@ -7,9 +7,9 @@ use toml::{Table, Value};
 
 use super::Translation;
 use super::setting::{Kind, Remark, Setting, Verdict};
-use crate::error::{Problem, shortened};
-use crate::notation::Text;
-use crate::suites::Group;
+use becket_config::error::{Problem, shortened};
+use becket_config::notation::Text;
+use becket_config::suites::Group;
 
 /// A setting that was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

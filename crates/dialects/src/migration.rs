@@ -7,13 +7,13 @@ use serde::Serialize;
 use toml::{Table, Value};
 
 use super::{Dialect, Remark, Translation};
-use crate::backend::{Backend, Server};
-use crate::cluster::Cluster;
-use crate::error::{Problem, Report};
-use crate::file::File;
-use crate::listener::Listener;
-use crate::policy::{Policy, ServerTls};
-use crate::read::read;
+use becket_config::backend::{Backend, Server};
+use becket_config::cluster::Cluster;
+use becket_config::error::{Problem, Report};
+use becket_config::file::File;
+use becket_config::listener::Listener;
+use becket_config::policy::{Policy, ServerTls};
+use becket_config::read::read;
 
 /// What becomes of a configuration.
 #[derive(Debug, Serialize)]

@@ -12,7 +12,6 @@ mod getopt;
 mod hitch;
 pub mod migration;
 pub mod page;
-mod parts;
 mod setting;
 mod stud;
 mod stunnel;
@@ -22,9 +21,9 @@ use std::path::Path;
 
 use toml::Table;
 
-pub use self::parts::{Parts, TOO_LARGE};
 pub use self::setting::{Remark, Setting, Verdict};
-use crate::error::Problem;
+use becket_config::error::Problem;
+use becket_config::parts::Parts;
 
 /// A program whose configurations are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,3 +216,8 @@ fn key(path: &str) -> String {
         .map(|part| part.split_once(']').map_or(part, |(_, rest)| rest));
     parts.collect()
 }
+
+/// A configuration that includes no other file.
+#[cfg(test)]
+static NO_PARTS: std::collections::BTreeMap<std::path::PathBuf, Vec<u8>> =
+    std::collections::BTreeMap::new();

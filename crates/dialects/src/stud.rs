@@ -11,7 +11,7 @@ use super::hitch::{self, CONFIG, DEFAULTS, HELP, Reader, TEST, VERSION, Written,
 use super::setting::Kind::{Number, Switch, Text};
 use super::setting::Setting;
 use super::{Command, Invocation, Step, Translation};
-use crate::error::Problem;
+use becket_config::error::Problem;
 
 /// What stud knows: settings of hitch that mean the same to it, in the order of the page, and its own.
 pub(super) static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
@@ -169,12 +169,12 @@ fn bracketed(address: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::NO_PARTS;
     use super::super::migration::migrate;
-    use super::super::parts::NO_PARTS;
     use super::super::{Dialect, Verdict};
     use super::*;
-    use crate::file::File;
-    use crate::read::read;
+    use becket_config::file::File;
+    use becket_config::read::read;
 
     fn translated(text: &str) -> Translation {
         let invocation = Invocation::of_file("stud.conf");

@@ -16,11 +16,11 @@ use std::path::Path;
 use self::reader::Reader;
 pub(super) use self::table::SETTINGS;
 use super::draft::Origin;
-use super::parts::MOST_BYTES;
 use super::setting::Setting;
-use super::{Command, Invocation, Parts, Translation};
-use crate::error::{Problem, shortened};
-use crate::notation::meant;
+use super::{Command, Invocation, Translation};
+use becket_config::error::{Problem, shortened};
+use becket_config::notation::meant;
+use becket_config::parts::{MOST_BYTES, Parts};
 
 /// Reads a command line of stunnel.
 pub(super) fn command(arguments: &[String]) -> Result<Command, String> {

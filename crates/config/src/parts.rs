@@ -20,8 +20,8 @@ pub trait Parts {
 
 /// The error of a part that has more bytes than may be read.
 pub const TOO_LARGE: &str = "too large: all parts together may have 16 MiB";
-/// Bytes of all parts of a configuration together.
-pub(super) const MOST_BYTES: u64 = 16 * 1024 * 1024;
+/// Maximum bytes of all parts of a configuration together.
+pub const MOST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Files in memory, by their paths.
 impl Parts for BTreeMap<PathBuf, Vec<u8>> {
@@ -40,7 +40,3 @@ impl Parts for BTreeMap<PathBuf, Vec<u8>> {
         }
     }
 }
-
-/// A configuration that includes nothing.
-#[cfg(test)]
-pub(super) static NO_PARTS: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();

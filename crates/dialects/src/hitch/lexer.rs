@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use crate::error::Problem;
+use becket_config::error::Problem;
 
 /// A setting with its value, as written.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,8 +23,8 @@ pub(super) use self::table::{CONFIG, DEFAULTS, HELP, OPTIONS, SETTINGS, TEST, VE
 use super::getopt::{self, Found, Opt};
 use super::setting::{Kind, Setting};
 use super::{Command, Invocation, Step, Translation};
-use crate::error::{Problem, shortened};
-use crate::notation::meant;
+use becket_config::error::{Problem, shortened};
+use becket_config::notation::meant;
 
 /// Reads a command line of hitch.
 pub(super) fn command(arguments: &[String]) -> Result<Command, String> {

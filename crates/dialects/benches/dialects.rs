@@ -1,15 +1,15 @@
 //! What a dialect costs beside TOML, and what garbage costs: time, and bytes of the heap at once.
 //!
-//! Run with `cargo bench -p becket-config --bench dialects`. A reader turns text into the table that becomes a `File`; files that it
+//! Run with `cargo bench -p becket-dialects --bench dialects`. A reader turns text into the table that becomes a `File`; files that it
 //! names are not opened, which costs the same whoever names them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use becket_config::dialect::{Dialect, Invocation};
 use becket_config::file::File;
 use becket_config::read::read;
+use becket_dialects::{Dialect, Invocation};
 use divan::{AllocProfiler, Bencher, black_box};
 
 #[global_allocator]

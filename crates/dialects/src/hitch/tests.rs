@@ -4,14 +4,14 @@ use std::path::Path;
 
 use fastrand::Rng;
 
+use super::super::NO_PARTS;
 use super::super::migration::migrate;
-use super::super::parts::NO_PARTS;
 use super::super::{Dialect, Invocation, Translation, Verdict};
 use super::SETTINGS;
-use crate::choices::{ClientCertificates, DefaultCertificate};
-use crate::file::File;
-use crate::read::read;
-use crate::suites::Version;
+use becket_config::choices::{ClientCertificates, DefaultCertificate};
+use becket_config::file::File;
+use becket_config::read::read;
+use becket_config::suites::Version;
 
 fn translated(text: &str) -> Translation {
     let invocation = Invocation::of_file("hitch.conf");
@@ -243,10 +243,10 @@ fn a_problem_of_a_key_is_said_of_the_setting() {
         problem.to_string(),
         "line 5: keepalive = \"99999s\": not in range; accepted: 1s to 9h6m7s, or \"off\""
     );
-    let mut problem = crate::error::Problem::new("listener[main].certificates[1]", "gone");
+    let mut problem = becket_config::error::Problem::new("listener[main].certificates[1]", "gone");
     translation.place(&mut problem);
     assert_eq!(problem.to_string(), "line 4: pem-file = \"b.pem\": gone");
-    let mut problem = crate::error::Problem::new("listener[main].certificates", "missing");
+    let mut problem = becket_config::error::Problem::new("listener[main].certificates", "missing");
     translated("workers = 1").place(&mut problem);
     assert_eq!(problem.to_string(), "pem-file: missing");
 }

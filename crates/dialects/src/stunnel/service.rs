@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::super::draft::Origin;
 use super::table::REPEATED;
-use crate::error::Problem;
+use becket_config::error::Problem;
 
 /// A value, and where it is said.
 pub(super) type Given = (String, Origin);
