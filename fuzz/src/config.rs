@@ -45,7 +45,7 @@ pub fn run(data: &[u8]) -> usize {
             0 => ServerNames::Now,
             _ => ServerNames::Later,
         },
-        files: becket::files::Files::default(),
+        files: becket_keys::files::Files::default(),
         multibuffer: None,
         tokens: Default::default(),
         trials: Default::default(),

@@ -21,11 +21,11 @@ use becket::connection::listener::ListenerState;
 use becket::control::rotation::Rotation;
 use becket::metrics::Counters;
 use becket::prepare::{ServerNames, World, prepare};
-use becket::signing::queue::SigningQueue;
 use becket::socket::Socket;
 use becket::tls::hello_router::HelloRouter;
 use becket::tls::route_configs::Parts;
 use becket_config::file::File;
+use becket_keys::signing::queue::SigningQueue;
 use becket_multibuffer::Multibuffer;
 use becket_proto::session_table::SessionTable;
 use becket_sys::clock::Clock;
@@ -402,7 +402,7 @@ impl Place {
                 folder.path(),
                 UnixTime::now(),
                 ServerNames::Later,
-                becket::files::Files::default(),
+                becket_keys::files::Files::default(),
             )
         };
         let file = File::parse(CONFIG).expect("a configuration");

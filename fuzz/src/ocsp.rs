@@ -1,6 +1,6 @@
 //! OCSP responses, as an operator's file has them or whatever it has instead.
 
-use becket::pki::ocsp::statuses;
+use becket_keys::ocsp::statuses;
 
 /// Checks one input. Returns of how many certificates it says something.
 ///

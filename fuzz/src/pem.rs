@@ -1,7 +1,7 @@
 //! PEM files: certificates and keys are read, or it is said what is broken.
 
-use becket::pki::keys::CertificateFacts;
-use becket::pki::pem::Pem;
+use becket_keys::keys::CertificateFacts;
+use becket_keys::pem::Pem;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 
 /// Checks one input. Returns how many certificates and keys in it are usable.

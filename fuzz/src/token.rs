@@ -1,7 +1,7 @@
 //! What the serving process and the agent of a token send to each other: a packet is one whole message or none. Either side may be
 //! under foreign control.
 
-use becket::signing::token::wire::{LONGEST, TokenAnswer, TokenRequest, read, write};
+use becket_keys::signing::token::wire::{LONGEST, TokenAnswer, TokenRequest, read, write};
 
 /// Reads one packet as either side would. Returns how many messages it is.
 ///

@@ -19,6 +19,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("becket-cluster", &["config", "proto", "sys"]),
     ("becket-http", &["proto"]),
     ("becket-multibuffer", &["proto", "sys"]),
+    ("becket-keys", &["config", "multibuffer", "proto", "sys"]),
     (
         "becket",
         &[
@@ -26,6 +27,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "cluster",
             "dialects",
             "http",
+            "keys",
             "multibuffer",
             "proto",
             "sys",
@@ -44,6 +46,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "cluster",
             "dialects",
             "http",
+            "keys",
             "multibuffer",
             "proto",
             "sys",
@@ -77,17 +80,8 @@ const ROOMS: &[&[&str]] = &[
     &["metrics", "scratch", "sockets", "descriptors", "resolver"],
     &["config"],
     &["trial"],
-    &["socket", "secret", "pki", "link", "ja4"],
-    &[
-        "close_reason",
-        "docroot",
-        "files",
-        "memory",
-        "pid_file",
-        "protocol",
-        "signing",
-        "watch",
-    ],
+    &["socket", "secret", "link", "ja4"],
+    &["close_reason", "docroot", "memory", "pid_file", "protocol"],
     &["labelled"],
 ];
 

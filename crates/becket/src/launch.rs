@@ -36,7 +36,6 @@ use crate::control::rotation::{NotRotated, NotSaved, Rotation};
 use crate::control::signals::Signals;
 use crate::control::state::{MainProcess, Replication, State};
 use crate::descriptors;
-use crate::files::{Files, reason};
 use crate::handover::receiver;
 use crate::link::Link;
 use crate::link::given::{BoundSockets, Given};
@@ -55,14 +54,15 @@ use crate::server::renewal::Watching;
 use crate::server::upgrade::Handover;
 use crate::server::{Control, Terminator, tell_of_kernel_tls};
 use crate::shared::Shared;
-use crate::signing::queue::SigningQueue;
-use crate::signing::token::Tokens;
 use crate::sockets;
 use crate::worker::workers::{Common, Workers};
 use becket_cluster::Bound;
 use becket_cluster::Membership;
 use becket_cluster::NoBoot;
 use becket_cluster::stud::Reception;
+use becket_keys::files::{Files, reason};
+use becket_keys::signing::queue::SigningQueue;
+use becket_keys::signing::token::Tokens;
 
 /// Why a server did not start. Nothing was left behind.
 #[derive(Debug, thiserror::Error)]

@@ -14,8 +14,8 @@ use becket_http::status::Status;
 use becket_proto::labelled;
 
 use crate::close_reason::CloseReason;
-use crate::signing::queue::Signed;
 use crate::socket::Traffic;
+use becket_keys::signing::queue::Signed;
 
 /// A number that one thread counts up and any thread reads.
 #[derive(Debug, Default)]

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::files::reason;
+use becket_keys::files::reason;
 
 /// Looks names up, beside everything else. Its clones share threads and what is under way.
 #[derive(Clone)]

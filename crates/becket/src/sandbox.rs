@@ -19,7 +19,7 @@ use becket_sys::{call_filter, file_reach};
 use serde::Serialize;
 
 use crate::config::Config;
-use crate::files::{Files, Reach};
+use becket_keys::files::{Files, Reach};
 
 /// What this process is confined to.
 #[derive(Clone, Debug, Default, Serialize)]

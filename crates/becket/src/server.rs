@@ -60,11 +60,11 @@ use crate::protocol::{Command, Event};
 use crate::resolver::Resolver;
 use crate::sandbox::Sandbox;
 use crate::secret::ratchet::Ratchet;
-use crate::signing::token::Tokens;
 use crate::sockets::{self, Bound};
 use crate::worker::workers::{WorkerEnded, Workers};
 use becket_cluster::Membership;
 use becket_cluster::stud::Reception;
+use becket_keys::signing::token::Tokens;
 
 /// How a server ended; the number is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

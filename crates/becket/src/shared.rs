@@ -13,7 +13,7 @@ use crate::backend::registry::Backends;
 use crate::docroot::readers::Readers;
 use crate::memory::MemoryStanding;
 use crate::metrics::Counters;
-use crate::signing::queue::SigningQueue;
+use becket_keys::signing::queue::SigningQueue;
 
 /// Everything that more than one thread touches. Nothing else is shared, beside the mailboxes,
 /// the bounded channels of the access log, and in a cluster the bounded outboxes of new sessions;

@@ -143,7 +143,7 @@ pub(crate) fn config(folder: &Path, node: usize, addresses: [SocketAddr; 2]) -> 
         descriptors: 1 << 20,
         resolver: Resolver::system(),
         server_names: ServerNames::Later,
-        files: becket::files::Files::default(),
+        files: becket_keys::files::Files::default(),
         multibuffer: None,
         tokens: Default::default(),
         trials: Default::default(),

@@ -20,8 +20,8 @@ use tokio::task::JoinSet;
 
 use crate::backend::health::check::{Check, Met};
 use crate::config::{Backend, Config, Server};
-use crate::pki::identity::Identity;
 use crate::tls::names;
+use becket_keys::identity::Identity;
 
 /// An address of a server, and what came of it.
 #[derive(Debug, Serialize)]

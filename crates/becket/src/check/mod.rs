@@ -30,12 +30,12 @@ use self::self_test::TestedHandshake;
 use crate::config::{Backend, Cluster, Config, worker_count};
 use crate::control::certificates::{Certificate, certificates};
 use crate::descriptors::{self, HOW_TO_RAISE};
-use crate::files::reason;
 use crate::link::given::{BoundSockets, Given};
 use crate::log::Timestamp;
 use crate::log::output::Output;
 use crate::prepare::source::Source;
 use crate::prepare::{ServerNames, refused_user};
+use becket_keys::files::reason;
 
 /// What was found.
 #[derive(Debug, Serialize)]

@@ -35,13 +35,13 @@ use crate::close_reason::CloseReason;
 use crate::config::{Config, Listener, Policy, Route};
 use crate::control::rotation::Rotation;
 use crate::log::access::ResumedBy;
-use crate::pki::certificates::KeySet;
 use crate::sessions::context::{self, Resuming};
 use crate::tls::chain::is_of_old_version;
 use crate::tls::hello_router::{Choice, HelloRouter, server_name};
 use crate::tls::names;
 use crate::tls::policy::versions;
 use crate::tls::route_configs::Parts;
+use becket_keys::certificates::KeySet;
 
 /// A handshake that went as it should.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

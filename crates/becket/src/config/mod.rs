@@ -33,10 +33,10 @@ pub use self::admin::{Admin, AdminSocket, Token};
 pub use self::backend::{Backend, Server};
 pub use self::cluster::{Cluster, Stud};
 pub use self::onward::Onward;
-use crate::pki::certificates::{CertificateMap, KeySet};
-use crate::pki::keys::Loaded;
-use crate::signing::token::Tokens;
 use crate::trial::Trial;
+use becket_keys::certificates::{CertificateMap, KeySet};
+use becket_keys::keys::Loaded;
+use becket_keys::signing::token::Tokens;
 
 /// Everything a running terminator was told.
 #[derive(Clone, Debug)]

@@ -25,11 +25,11 @@ use crate::backend::slot::Slot;
 use crate::close_reason::CloseReason;
 use crate::scratch::Scratch;
 use crate::sessions::context::Resuming;
-use crate::signing::Offload;
-use crate::signing::worker::WorkerSigning;
 use crate::tls::chain;
 use crate::tls::engine::Engine;
 use crate::tls::hello_router::Served;
+use becket_keys::signing::Offload;
+use becket_keys::signing::worker::WorkerSigning;
 
 /// What a hello decided.
 #[derive(Debug)]

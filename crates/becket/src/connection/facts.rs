@@ -10,12 +10,12 @@ use crate::config::Config;
 use crate::ja4::Ja4;
 use crate::log::Timestamp;
 use crate::log::access::{AccessRecord, RequestRecord, ResumedBy};
-use crate::pki::certificates::CertificateMap;
-use crate::pki::identity::Identity;
-use crate::pki::presented::Presented;
 use crate::socket::Traffic;
 use crate::tls::names;
 use crate::trial::TriedClient;
+use becket_keys::certificates::CertificateMap;
+use becket_keys::identity::Identity;
+use becket_keys::presented::Presented;
 use becket_sys::clock::Now;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 

@@ -43,17 +43,17 @@ use crate::connection::listener::ListenerState;
 use crate::leg::Got;
 use crate::metrics::Offer;
 use crate::pipes::Lent;
-use crate::pki::presented::Presented;
 use crate::scratch::{Buffer, READ, Scratch};
 use crate::sessions::context::{self, Resuming};
-use crate::signing::Offload;
-use crate::signing::queue::Signed;
-use crate::signing::worker::WorkerSigning;
 use crate::socket::Ready;
 use crate::tls::chain;
 use crate::tls::engine::{self, Engine, Received};
 use crate::trial::Judged;
 use becket_config::choices::Introduction;
+use becket_keys::presented::Presented;
+use becket_keys::signing::Offload;
+use becket_keys::signing::queue::Signed;
+use becket_keys::signing::worker::WorkerSigning;
 
 /// A client whose handshake is not complete.
 #[derive(Debug)]

@@ -26,8 +26,8 @@ use crate::ja4::Ja4;
 use crate::leg::Got;
 use crate::log::access_log::AccessSender;
 use crate::scratch::{READ, Scratch};
-use crate::signing::Offload;
 use crate::tls::hello_router::{Choice, Served, server_name};
+use becket_keys::signing::Offload;
 
 /// A client of whom a hello is awaited.
 #[derive(Debug)]

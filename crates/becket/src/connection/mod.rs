@@ -74,8 +74,8 @@ use crate::log::{access::AccessRecord, access_log::AccessSender};
 use crate::metrics::Counters;
 use crate::pipes::{Lent, Pipes};
 use crate::scratch::{Buffer, Scratch};
-use crate::signing::worker::WorkerSigning;
 use crate::socket::{Fault, KernelTlsSocket, Peek, Ready, Socket};
+use becket_keys::signing::worker::WorkerSigning;
 use becket_sys::clock::Now;
 
 /// The sockets that connections run on.

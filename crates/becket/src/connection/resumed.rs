@@ -8,7 +8,7 @@ use super::facts::Agreed;
 use super::handshake::Chosen;
 use crate::log::access::ResumedBy;
 use crate::metrics::{Counters, HandshakeClass};
-use crate::pki::identity::Identity;
+use becket_keys::identity::Identity;
 
 /// Reads what the handshake agreed on. What TLS itself does not know is left out.
 pub(super) fn agreed(chosen: &Chosen, took: Duration) -> Agreed {

@@ -1,4 +1,4 @@
-//! A handshake that waits for a signature; how one is made: [`crate::signing`].
+//! A handshake that waits for a signature; how one is made: [`becket_keys::signing`].
 //!
 //! It owns all that the suspended step of rustls points into: the engine, its input, what came out of it. What the step needs
 //! of resumption is lent to the thread only while it runs (`sessions/context.rs`). Meanwhile nothing is received: a client has nothing
@@ -16,11 +16,11 @@ use super::{Advanced, Connection, Context, Net, Next, Phase, Turn};
 use crate::close_reason::CloseReason;
 use crate::scratch::{Buffer, Scratch};
 use crate::sessions::context::{self, Resuming};
-use crate::signing::Offload;
-use crate::signing::queue::Signed;
-use crate::signing::worker::{Asked, WorkerSigning};
 use crate::socket::Ready;
 use crate::tls::engine::Received;
+use becket_keys::signing::Offload;
+use becket_keys::signing::queue::Signed;
+use becket_keys::signing::worker::{Asked, WorkerSigning};
 
 /// A client whose handshake waits for a signature.
 #[derive(Debug)]

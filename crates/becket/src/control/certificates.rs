@@ -14,8 +14,8 @@ use serde::Serialize;
 
 use crate::config::{Config, Lasts, Listener};
 use crate::log::Timestamp;
-use crate::pki::facts;
-use crate::pki::ocsp::Status;
+use becket_keys::facts;
+use becket_keys::ocsp::Status;
 
 /// One name of one listener and the certificate for one kind of key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -35,7 +35,7 @@ use crate::metrics::{
     BUCKETS, Counter, Counters, HandshakeClass, Histogram, KernelTlsRefusal, Offer, PipeRefusal,
     Resumption, Times, bucket_limit,
 };
-use crate::signing::token::TokenStatus;
+use becket_keys::signing::token::TokenStatus;
 
 /// The content type of what [`exposition`] returns.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -22,11 +22,11 @@ use super::snapshot::Reload;
 use super::state::{MainProcess, Replication, State};
 use crate::config::{Backend, Config, Listener, Policy, Route, Server, ServerAddress};
 use crate::log::Timestamp;
-use crate::pki::certificates::{CertificateMap, KeySet};
 use crate::protocol::Restarts;
 use crate::shared::Shared;
-use crate::signing::Offload;
 use crate::trial::Trials;
+use becket_keys::certificates::{CertificateMap, KeySet};
+use becket_keys::signing::Offload;
 
 /// The server, of one worker.
 pub(super) fn state() -> State {

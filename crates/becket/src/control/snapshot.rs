@@ -30,10 +30,10 @@ use crate::log::Timestamp;
 use crate::memory::MemoryStatus;
 use crate::metrics::{Counters, HandshakeClass};
 use crate::sandbox::Sandbox;
-use crate::signing::batches::BatchCounts;
-use crate::signing::token::TokenStatus;
 use crate::tls::names;
 use crate::trial::Trial;
+use becket_keys::signing::batches::BatchCounts;
+use becket_keys::signing::token::TokenStatus;
 
 /// Everything that pages show.
 #[derive(Debug, serde::Serialize)]

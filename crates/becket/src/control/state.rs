@@ -23,7 +23,7 @@ use crate::log::Timestamp;
 use crate::protocol::Restarts;
 use crate::sandbox::Sandbox;
 use crate::shared::Shared;
-use crate::signing::batches::Batches;
+use becket_keys::signing::batches::Batches;
 
 /// The server as control knows it.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, K
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
-use crate::pki::facts;
+use becket_keys::facts;
 
 /// Where certificate and key are.
 #[derive(Clone, Debug, PartialEq, Eq)]

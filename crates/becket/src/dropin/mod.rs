@@ -18,13 +18,13 @@ use rustls_pki_types::UnixTime;
 
 use self::background::Side;
 use crate::check::check;
-use crate::files::Files;
 use crate::launch::launch;
 use crate::log;
 use crate::prepare::source::Source;
 use crate::process::{Role, Task, continues, enter};
 use crate::server::Outcome;
-use crate::signing::token::Tokens;
+use becket_keys::files::Files;
+use becket_keys::signing::token::Tokens;
 
 /// A call of another program.
 #[derive(Debug)]

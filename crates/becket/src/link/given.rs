@@ -12,8 +12,8 @@ use std::sync::Arc;
 use becket_sys::fd_passing::InheritedListener;
 
 use super::Opener;
-use crate::files::{FileAt, Files};
 use crate::protocol::{Listed, Resources, SocketKind};
+use becket_keys::files::{FileAt, Files};
 
 /// Resources of a start or a reload.
 #[derive(Debug, Default)]

@@ -22,7 +22,7 @@ use becket_config::process::{Log, LogTarget};
 
 use super::access::{AccessLine, LineFormat};
 use super::{Output, PATIENCE};
-use crate::files::Files;
+use becket_keys::files::Files;
 
 /// A worker's end: gives records away.
 #[derive(Clone, Debug)]

@@ -233,7 +233,7 @@ const MOST_BYTES: usize = 1024 * 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::Files;
+    use becket_keys::files::Files;
     use std::fs::{self, File};
     use std::io::Read;
     use std::path::Path;

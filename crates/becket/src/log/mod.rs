@@ -38,7 +38,7 @@ pub(crate) use output::Output;
 pub(crate) use rate::RateLimit;
 pub use timestamp::Timestamp;
 
-use crate::files::Files;
+use becket_keys::files::Files;
 
 /// The installed log: what a signal or a reload may change about it. Dropped, it waits a moment for the last lines to be written.
 #[derive(Debug)]

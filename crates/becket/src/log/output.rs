@@ -18,7 +18,7 @@ use becket_sys::log_file::{append, try_append, write_if_ready};
 use becket_sys::privileges::effective_user;
 
 use super::syslog::Daemon;
-use crate::files::Files;
+use becket_keys::files::Files;
 
 /// A standard stream, a file or a syslog daemon.
 #[derive(Debug)]

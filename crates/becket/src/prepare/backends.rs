@@ -17,7 +17,7 @@ use super::Draft;
 use crate::config::overrides::Overrides;
 use crate::config::{Backend, Lasts, MOST_ADDRESSES, Server, ServerAddress};
 use crate::docroot::Docroot;
-use crate::files::reason;
+use becket_keys::files::reason;
 
 impl Draft<'_> {
     /// All backends, in the order of the file.

@@ -9,7 +9,7 @@ use becket_config::error::Problem;
 use becket_config::read::{Places, Reading};
 use becket_sys::identity::user_name;
 
-use crate::files::{Files, LARGEST, reason};
+use becket_keys::files::{Files, LARGEST, reason};
 
 /// Reads the kept edits of a configuration file. There are none where the file is missing.
 pub(crate) fn edits(files: &Files, config: &Path, path: &Path) -> Reading<Edits> {

@@ -26,12 +26,12 @@ use rustls_pki_types::UnixTime;
 
 use super::Draft;
 use crate::config::{Lasts, Listener, Policy, Route};
-use crate::files::Files;
-use crate::pki::certificates::{CertificateMap, KeySet};
-use crate::pki::keys::{Loaded, Loader, shown};
-use crate::signing::token::Tokens;
 use crate::tls::deferred::deferred;
 use crate::tls::metered::metered;
+use becket_keys::certificates::{CertificateMap, KeySet};
+use becket_keys::files::Files;
+use becket_keys::keys::{Loaded, Loader, shown};
+use becket_keys::signing::token::Tokens;
 
 impl Draft<'_> {
     /// All listeners, in the order of the file.
@@ -231,7 +231,7 @@ impl Draft<'_> {
             Ok(entries) => entries,
             Err(error) => {
                 loaded.extend(self.or_before(folder, |draft| {
-                    let problem = shown(path, folder, crate::files::reason(&error));
+                    let problem = shown(path, folder, becket_keys::files::reason(&error));
                     draft.report.error(problem.accepted("a readable directory"));
                     None
                 }));

@@ -46,13 +46,13 @@ use self::names::Names;
 pub use self::names::ServerNames;
 use crate::config::{Admin, AdminSocket, Config, Token, worker_count};
 use crate::descriptors;
-use crate::files::{Files, reason};
 use crate::log::check_level;
-use crate::pki::keys::Loader;
 use crate::resolver::{Resolver, has_ipv6};
 use crate::secret::ratchet::Ratchet;
-use crate::signing::token::Tokens;
 use crate::trial::Trials;
+use becket_keys::files::{Files, reason};
+use becket_keys::keys::Loader;
+use becket_keys::signing::token::Tokens;
 
 /// What the outcome depends on besides the file.
 pub struct World<'a> {

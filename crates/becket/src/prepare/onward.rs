@@ -22,14 +22,14 @@ use rustls::{ClientConfig, RootCertStore};
 use super::Draft;
 use super::crl::Asked;
 use crate::config::Onward;
-use crate::pki::authorities;
-use crate::pki::digest::digest;
-use crate::pki::keys::shown;
-use crate::pki::pem::Pem;
 use crate::tls::key_log::LateKeyLog;
 use crate::tls::policy::{contents, versions};
 use crate::tls::to_servers::{Pinned, RuleVerifier};
 use crate::tls::verifier::{self, Pins};
+use becket_keys::authorities;
+use becket_keys::digest::digest;
+use becket_keys::keys::shown;
+use becket_keys::pem::Pem;
 
 impl Draft<'_> {
     /// TLS towards servers, as `[backend.tls]` says.

@@ -19,9 +19,9 @@ use rustls_pki_types::CertificateDer;
 use super::Draft;
 use super::crl::Asked;
 use crate::config::Policy;
-use crate::pki::authorities;
 use crate::tls::policy::{contents, digest, versions};
 use crate::tls::{chain, verifier};
+use becket_keys::authorities;
 
 impl Draft<'_> {
     /// All policies that the file names.

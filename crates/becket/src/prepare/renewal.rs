@@ -15,7 +15,7 @@ use becket_config::key;
 use super::listeners::set;
 use super::{Draft, World};
 use crate::config::{Backend, Config, Listener, Policy};
-use crate::pki::keys::Loaded;
+use becket_keys::keys::Loaded;
 
 /// What a look at the files came to.
 #[derive(Debug)]

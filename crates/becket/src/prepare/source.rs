@@ -21,9 +21,9 @@ use super::flags::Flags;
 use super::renewal::{Renewal, renew};
 use super::{Prepared, ServerNames, World, prepare_reading};
 use crate::config::Config;
-use crate::files::{Files, LARGEST, reason};
-use crate::signing::token::Tokens;
 use crate::trial::Trials;
+use becket_keys::files::{Files, LARGEST, reason};
+use becket_keys::signing::token::Tokens;
 
 #[derive(Clone, Debug)]
 enum Asked {

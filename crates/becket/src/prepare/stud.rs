@@ -17,7 +17,7 @@ use rustls::ProtocolVersion;
 
 use super::Draft;
 use crate::config::{Listener, Policy, Stud};
-use crate::pki::keys::{read, shown, warn_if_readable};
+use becket_keys::keys::{read, shown, warn_if_readable};
 
 impl Draft<'_> {
     /// On which terms they are taken, if they are.

@@ -20,7 +20,6 @@ use super::needs::Needs;
 use super::resources::{Offer, Seen, chroot, open_listed, run_as};
 use super::run::{Runner, Setup};
 use crate::control::signals::Signals;
-use crate::files::Files;
 use crate::link::given::Given;
 use crate::link::{self, Link};
 use crate::log;
@@ -28,8 +27,9 @@ use crate::prepare::source::Source;
 use crate::protocol::{
     Command, Event, IS_STARTED, LONGEST_EVENT, ProcessStart, Restarts, RunAs, VERSION,
 };
-use crate::signing::token::agents::Agents;
-use crate::signing::token::wire::tokens;
+use becket_keys::files::Files;
+use becket_keys::signing::token::agents::Agents;
+use becket_keys::signing::token::wire::tokens;
 
 /// The role of this process.
 #[derive(Debug)]

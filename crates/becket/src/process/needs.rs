@@ -12,7 +12,7 @@ use becket_config::file::File;
 use crate::config::{AdminSocket, worker_count};
 use crate::protocol::SocketKind;
 use crate::resolver::has_ipv6;
-use crate::signing::token::wire::{TokenSpec, tokens};
+use becket_keys::signing::token::wire::{TokenSpec, tokens};
 
 /// Resources that a configuration needs.
 #[derive(Debug, Default)]

@@ -33,8 +33,8 @@ use crate::prepare::source::Source;
 use crate::protocol::{
     Command, Event, MOST_OPENED, OperatorRequest, ProcessStart, ProcessTimes, SocketKind,
 };
-use crate::signing::token::agents::Agents;
-use crate::watch::{Places, Watch};
+use becket_keys::signing::token::agents::Agents;
+use becket_keys::watch::{Places, Watch};
 
 /// The supervisor, and everything that it has.
 pub(super) struct Runner {

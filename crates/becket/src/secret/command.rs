@@ -12,7 +12,7 @@ use becket_proto::ticket::UnixSeconds;
 
 use super::ratchet::Ratchet;
 use super::{NoRandomness, NotDerived, SecretBytes, SharedSecret, base64, file};
-use crate::files::reason;
+use becket_keys::files::reason;
 
 /// Arguments of `becket secret`.
 #[derive(Clone, Debug, clap::Args)]
@@ -115,7 +115,7 @@ mod tests {
             let path = folder.path().join(name);
             let said = make(&flags(path.clone(), state), UnixSeconds(1_800_000_000)).unwrap();
             let opened = secret::open(
-                &crate::files::Files::default(),
+                &becket_keys::files::Files::default(),
                 &path,
                 &RunUser::effective(),
             )

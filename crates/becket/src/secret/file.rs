@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use becket_sys::privileges;
 use zeroize::Zeroizing;
 
-use crate::files::{Files, reason};
+use becket_keys::files::{Files, reason};
 
 /// What is wrong with a file, and what would be accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use zeroize::Zeroizing;
 
 use self::file::{FileFault, RunUser};
 use self::ratchet::Ratchet;
-use crate::files::Files;
+use becket_keys::files::Files;
 
 /// 32 secret bytes: erased when dropped, never shown, compared in constant time.
 #[derive(Clone)]

@@ -26,10 +26,10 @@ use crate::control::api::{
 use crate::control::state::LogLevel;
 use crate::control::{reload, snapshot};
 use crate::descriptors;
-use crate::files::{Files, reason};
-use crate::pki::keys::Loaded;
 use crate::prepare::is_filter;
 use crate::prepare::listeners::certificate_of;
+use becket_keys::files::{Files, reason};
+use becket_keys::keys::Loaded;
 
 impl Control {
     /// Carries a change out, and tells what is now. Returns whether a drain is to begin.

@@ -14,8 +14,8 @@ use becket_config::error::{Problem, Report};
 use crate::config::overrides::Overrides;
 use crate::config::{Backend, Config, Lasts, Listener, Server, ServerAddress};
 use crate::control::api::{CertificateSetting, Refused, ServerAddition};
-use crate::pki::keys::Loaded;
 use crate::prepare::listeners::signing_key;
+use becket_keys::keys::Loaded;
 
 /// One of them.
 #[derive(Clone, Debug)]

@@ -16,12 +16,12 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use super::Control;
 use crate::config::Config;
 use crate::control::reload::build;
-use crate::files::Files;
 use crate::log::Timestamp;
 use crate::prepare::renewal::Renewal;
 use crate::protocol::Event;
-use crate::signing::token::Tokens;
-use crate::watch::{Places, Watch};
+use becket_keys::files::Files;
+use becket_keys::signing::token::Tokens;
+use becket_keys::watch::{Places, Watch};
 
 /// What control knows of files that change.
 #[derive(Debug, Default)]

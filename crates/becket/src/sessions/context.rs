@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 use crate::admission::HandshakePermit;
 use crate::close_reason::CloseReason;
 use crate::metrics::Resumption;
-use crate::signing::Request;
+use becket_keys::signing::Request;
 
 /// One handshake's part in resumption.
 #[derive(Debug)]

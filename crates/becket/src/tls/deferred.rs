@@ -1,4 +1,4 @@
-//! Private keys whose signatures crypto threads or tokens make: see [`crate::signing`].
+//! Private keys whose signatures crypto threads or tokens make: see [`becket_keys::signing`].
 //!
 //! rustls asks for a signature as if it had it at once. Where a worker runs the step of a handshake as a coroutine, the
 //! request is left in the handshake that is lent to this thread (`sessions/context.rs`), the coroutine is suspended, and when it
@@ -12,10 +12,10 @@ use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::sign::{CertifiedKey, Signer, SigningKey};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 
-use crate::pki::keys::Loaded;
 use crate::sessions::context;
-use crate::signing::token::TokenKey;
-use crate::signing::{Offload, Request};
+use becket_keys::keys::Loaded;
+use becket_keys::signing::token::TokenKey;
+use becket_keys::signing::{Offload, Request};
 
 /// The same chain with a key whose signatures may be made elsewhere, if it is one of those.
 pub(crate) fn deferred(loaded: &Loaded) -> Arc<CertifiedKey> {

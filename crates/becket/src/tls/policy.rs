@@ -14,7 +14,7 @@ use rustls::crypto::aws_lc_rs::ALL_KX_GROUPS;
 use rustls::{RootCertStore, SupportedProtocolVersion, version};
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, TrustAnchor};
 
-use crate::pki::digest::digest as encode;
+use becket_keys::digest::digest as encode;
 
 /// Computes SHA-256 over a canonical encoding: each part preceded by its length as u64,
 /// big endian. The set of CAs enters as the sorted digests of their names and keys.

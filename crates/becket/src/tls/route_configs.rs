@@ -27,12 +27,12 @@ use super::policy::{groups, versions};
 use super::skipping::SecretsForSkipping;
 use crate::config::{Listener, Policy, Route};
 use crate::metrics::Offer;
-use crate::pki::certificates::CertificateMap;
 use crate::sessions::context;
 use crate::sessions::store::{Kind, Store};
 use crate::sessions::stored::Judge;
 use crate::sessions::tickets::{Secrets, Ticketer};
 use becket_cluster::Outbox;
+use becket_keys::certificates::CertificateMap;
 
 /// What a route's configurations are made of, beside the route itself.
 #[derive(Clone, Debug)]

@@ -33,7 +33,7 @@ use super::engine::Engine;
 use super::path::Paths;
 use super::verifier::Pins;
 use crate::config::{Backend, Onward};
-use crate::pki::facts::not_after;
+use becket_keys::facts::not_after;
 
 /// Sessions that end together, in the configuration that offers them.
 #[derive(Debug)]

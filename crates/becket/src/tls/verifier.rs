@@ -29,8 +29,8 @@ use webpki::KeyUsage;
 
 use super::path::Paths;
 use super::to_servers::{Chained, RuleVerifier};
-use crate::pki::{client_names, facts};
 use crate::sessions::context;
+use becket_keys::{client_names, facts};
 
 /// Makes the verifier of a policy that asks for certificates: of those authorities, or where the policy trusts certificates, one of
 /// these. Chains have at most what `most_chain` allows.

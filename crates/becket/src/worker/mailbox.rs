@@ -20,10 +20,10 @@ use mio::{Events, Poll, Waker};
 use crate::backend::inbox::{BackendEvent, Inbox};
 use crate::backend::registry::Adopted;
 use crate::sessions::tickets::Secrets;
-use crate::signing::queue::{Answers, Signed};
 use crate::sockets::Bound;
 use crate::worker::listing::{Killing, Listing};
 use becket_cluster::Outbox;
+use becket_keys::signing::queue::{Answers, Signed};
 
 /// What a worker is told.
 #[derive(Debug)]

@@ -16,7 +16,6 @@ use crate::config::{Config, Listener};
 use crate::connection::Connection;
 use crate::connection::listener::ListenerState;
 use crate::descriptors;
-use crate::signing::queue::Signed;
 use crate::sockets::Bound;
 use crate::tls::hello_router::HelloRouter;
 use crate::tls::route_configs::Parts;
@@ -24,6 +23,7 @@ use crate::worker::acceptor::Acceptor;
 use crate::worker::mailbox::Message;
 use crate::worker::overdue::Cause;
 use crate::worker::rests::Rests;
+use becket_keys::signing::queue::Signed;
 
 impl Worker {
     /// Reads what has come. A slot that was handed over is in nobody's use, and a turn may be

@@ -53,14 +53,14 @@ use crate::pipes::{BULK, Pipes};
 use crate::scratch::Scratch;
 use crate::sessions::tickets::Secrets;
 use crate::shared::Shared;
-use crate::signing::queue::Answers;
-use crate::signing::worker::WorkerSigning;
 use crate::socket::Ready;
 use crate::sockets::Bound;
 use crate::worker::acceptor::Acceptor;
 use crate::worker::mailbox::Mailbox;
 use crate::worker::net::RealNet;
 use crate::worker::workers::Common;
+use becket_keys::signing::queue::Answers;
+use becket_keys::signing::worker::WorkerSigning;
 
 /// A thread that serves connections.
 #[derive(Debug)]

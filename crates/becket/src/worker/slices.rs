@@ -28,7 +28,7 @@ use mio::Token;
 use super::{FIRST_ACCEPTOR, Worker};
 use crate::close_reason::CloseReason;
 use crate::connection::{Advanced, Connection};
-use crate::signing::Offload;
+use becket_keys::signing::Offload;
 
 /// The shares of those who would come last.
 #[derive(Debug)]

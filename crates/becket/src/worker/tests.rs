@@ -22,14 +22,14 @@ use crate::backend::inbox::{BackendEvent, Inbox};
 use crate::control::rotation::Rotation;
 use crate::memory::{MemoryStatus, Shortage};
 use crate::prepare::{ServerNames, World, prepare};
-use crate::signing::Offload;
-use crate::signing::queue::SigningQueue;
-use crate::signing::token::Tokens;
-use crate::signing::worker::Room;
 use crate::worker::listing::{Filter, Killing, Listing};
 use crate::worker::mailbox::Message;
 use crate::worker::overdue::Cause;
 use crate::worker::rests::Rests;
+use becket_keys::signing::Offload;
+use becket_keys::signing::queue::SigningQueue;
+use becket_keys::signing::token::Tokens;
+use becket_keys::signing::worker::Room;
 
 /// Fewer than wait in the queue of a listening socket of the standard library.
 const MANY: usize = 120;
@@ -64,7 +64,7 @@ fn config_with(
             Path::new("/"),
             now,
             ServerNames::Now,
-            crate::files::Files::default(),
+            becket_keys::files::Files::default(),
         )
     };
     let prepared = prepare(&File::parse(&text).unwrap(), &world)?;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use becket_proto::fresh_queue::FreshQueue;
 
-use crate::signing::Offload;
-use crate::signing::worker::Room;
+use becket_keys::signing::Offload;
+use becket_keys::signing::worker::Room;
 
 /// The clients of one worker that wait for a signature.
 #[derive(Debug, Default)]

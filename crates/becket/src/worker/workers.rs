@@ -16,12 +16,12 @@ use crate::config::Config;
 use crate::log::access_log::AccessWriter;
 use crate::sessions::tickets::Secrets;
 use crate::shared::Shared;
-use crate::signing::queue::SigningQueue;
-use crate::signing::threads::CryptoThreads;
 use crate::sockets::Bound;
 use crate::worker::mailbox::{Mailbox, Message};
 use crate::worker::{MAILBOX, Start, Worker};
 use becket_cluster::Outbox;
+use becket_keys::signing::queue::SigningQueue;
+use becket_keys::signing::threads::CryptoThreads;
 
 /// All workers.
 #[derive(Debug)]

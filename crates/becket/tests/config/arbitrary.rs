@@ -1,7 +1,7 @@
 //! No text and no file makes the configuration panic.
 
-use becket::pki::pem::Pem;
 use becket_config::file::File;
+use becket_keys::pem::Pem;
 use proptest::prelude::*;
 
 use crate::common::{Folder, Made};

@@ -85,7 +85,7 @@ impl Folder {
             descriptors: 1 << 20,
             resolver: Resolver::by(resolve),
             server_names: ServerNames::Now,
-            files: becket::files::Files::default(),
+            files: becket_keys::files::Files::default(),
             multibuffer: None,
             tokens: Default::default(),
             trials: Default::default(),

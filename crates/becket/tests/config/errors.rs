@@ -233,7 +233,7 @@ fn a_start_and_a_reload_look_no_name_up() {
         descriptors: 1 << 20,
         resolver: Resolver::by(|host| Err(std::io::Error::other(format!("{host} was asked for")))),
         server_names: ServerNames::Later,
-        files: becket::files::Files::default(),
+        files: becket_keys::files::Files::default(),
         multibuffer: None,
         tokens: Default::default(),
         trials: Default::default(),

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::common::{BACKEND, Client, House, LONG_RSA, ODD_RSA, OTHER_RSA, RSA};
 use crate::script::stage::Stage;
-use becket::signing::Request;
-use becket::signing::batches::BatchCounts;
-use becket::signing::queue::{SigningQueue, answer};
-use becket::signing::threads::sign;
+use becket_keys::signing::Request;
+use becket_keys::signing::batches::BatchCounts;
+use becket_keys::signing::queue::{SigningQueue, answer};
+use becket_keys::signing::threads::sign;
 use becket_multibuffer::LANES;
 use rustls::SupportedProtocolVersion;
 use rustls::version::{TLS12, TLS13};

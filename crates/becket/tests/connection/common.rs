@@ -89,7 +89,7 @@ impl House {
             descriptors: 1 << 20,
             resolver: Resolver::system(),
             server_names: ServerNames::Later,
-            files: becket::files::Files::default(),
+            files: becket_keys::files::Files::default(),
             // As on a processor with AVX-512 IFMA: what is signed is the same.
             multibuffer: Some(Multibuffer::portable()),
             tokens: Default::default(),

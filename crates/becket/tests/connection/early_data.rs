@@ -9,7 +9,7 @@ use becket::backend::pool::{Pick, PickHint};
 use becket::backend::slot::Slot;
 use becket::close_reason::CloseReason;
 use becket::log::access::ResumedBy;
-use becket::signing::Request;
+use becket_keys::signing::Request;
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::aws_lc_rs::kx_group::{SECP256R1, SECP384R1, X25519};
 use rustls::version::TLS13;

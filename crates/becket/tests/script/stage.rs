@@ -26,9 +26,9 @@ use becket::log::access::AccessRecord;
 use becket::metrics::Counters;
 use becket::pipes::{BULK, Pipes};
 use becket::scratch::Scratch;
-use becket::signing::queue::{Answers, Signed, SigningQueue, answer};
-use becket::signing::worker::WorkerSigning;
-use becket::signing::{Offload, Request};
+use becket_keys::signing::queue::{Answers, Signed, SigningQueue, answer};
+use becket_keys::signing::worker::WorkerSigning;
+use becket_keys::signing::{Offload, Request};
 
 /// A connection under a script.
 #[derive(Debug)]

@@ -240,7 +240,7 @@ fn a_state_is_kept_in_its_file_and_goes_on_from_there() {
     running.save(at(later)).expect("saved");
     let ticket = seal(&ticketer(&running, 1), later);
     let opened = crate::secret::open(
-        &crate::files::Files::default(),
+        &becket_keys::files::Files::default(),
         &path,
         &RunUser::effective(),
     );

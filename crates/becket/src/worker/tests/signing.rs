@@ -9,8 +9,8 @@ use rustls::{Error, RootCertStore};
 
 use super::soak::{MOST_TURNS, Soak, VERSIONS, lives, server, trust};
 use super::*;
-use crate::signing::Request;
-use crate::signing::queue::answer;
+use becket_keys::signing::Request;
+use becket_keys::signing::queue::answer;
 
 #[test]
 fn whatever_happens_while_signatures_are_awaited_nothing_is_left_of_it() {

@@ -15,7 +15,7 @@ use rustls::{ClientConfig, HandshakeKind, RootCertStore};
 
 use super::soak::{LONG, MOST_TURNS, Soak, VERSIONS, lives, server, trust, without_sessions};
 use super::*;
-use crate::signing::token::script::{FIRST_KEY, SECOND_KEY, Script, Way};
+use becket_keys::signing::token::script::{FIRST_KEY, SECOND_KEY, Script, Way};
 
 #[test]
 fn whatever_becomes_of_a_token_nothing_is_left_of_it_and_sessions_resume() {

@@ -114,7 +114,7 @@ pub fn read<T: DeserializeOwned>(packet: &[u8]) -> Option<T> {
 }
 
 /// The tokens that a configuration names, in the order of their first keys.
-pub(crate) fn tokens(file: &File) -> Vec<TokenSpec> {
+pub fn tokens(file: &File) -> Vec<TokenSpec> {
     let listeners = file.listener.iter();
     let certificates = listeners.flat_map(|listener| &listener.certificates);
     let mut tokens: Vec<(&KeyUri, TokenSpec)> = Vec::new();

@@ -10,7 +10,7 @@ use x509_parser::public_key::PublicKey;
 
 /// Names of algorithms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Presented {
+pub struct Presented {
     /// With what the certificate was signed, such as `SHA256`; `None` where it has no short name.
     pub signature: Option<&'static str>,
     /// What kind of key it is for, such as `RSA2048` or `EC256`.
@@ -19,7 +19,7 @@ pub(crate) struct Presented {
 
 impl Presented {
     /// Reads a certificate.
-    pub(crate) fn of(leaf: &CertificateDer<'_>) -> Self {
+    pub fn of(leaf: &CertificateDer<'_>) -> Self {
         let Ok((_, leaf)) = X509Certificate::from_der(leaf) else {
             return Self::default();
         };

@@ -12,7 +12,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use super::identity::whole_subject;
 
 /// Whether a certificate has one of these names.
-pub(crate) fn has_one(leaf: &CertificateDer<'_>, wanted: &[ClientName]) -> bool {
+pub fn has_one(leaf: &CertificateDer<'_>, wanted: &[ClientName]) -> bool {
     let Ok((_, leaf)) = X509Certificate::from_der(leaf) else {
         return false;
     };

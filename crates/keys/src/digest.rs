@@ -3,7 +3,7 @@
 use aws_lc_rs::digest::{Context, SHA256};
 
 /// Computes SHA-256 over a canonical encoding: each part preceded by its length as u64, big endian.
-pub(crate) fn digest(parts: &[&[u8]]) -> [u8; 32] {
+pub fn digest(parts: &[&[u8]]) -> [u8; 32] {
     let mut context = Context::new(&SHA256);
     for part in parts {
         context.update(&(part.len() as u64).to_be_bytes());

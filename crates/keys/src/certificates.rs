@@ -51,7 +51,7 @@ impl CertificateMap {
     }
 
     /// Sets the policy for clients of a name. `None` keeps the one that is set.
-    pub(crate) fn set_policy(&mut self, name: &NamePattern, policy: Option<&Arc<str>>) {
+    pub fn set_policy(&mut self, name: &NamePattern, policy: Option<&Arc<str>>) {
         let set = match name {
             NamePattern::Exact(name) => self.exact.get_mut(name),
             NamePattern::Wildcard(suffix) => self.wildcard.get_mut(suffix),
@@ -62,12 +62,7 @@ impl CertificateMap {
     }
 
     /// The same with one chain more. It answers clients without a known name where it takes the place of one that does.
-    pub(crate) fn with(
-        &self,
-        names: &[NamePattern],
-        key: &Arc<CertifiedKey>,
-        offload: Offload,
-    ) -> Self {
+    pub fn with(&self, names: &[NamePattern], key: &Arc<CertifiedKey>, offload: Offload) -> Self {
         let mut map = self.clone();
         for name in names {
             let hidden = map.insert(name.clone(), Arc::clone(key), offload);
@@ -90,7 +85,7 @@ impl CertificateMap {
     }
 
     /// The keys for a client that asks for this name, or for none.
-    pub(crate) fn keys_for(&self, name: Option<&str>) -> &KeySet {
+    pub fn keys_for(&self, name: Option<&str>) -> &KeySet {
         name.and_then(|name| self.named(name))
             .unwrap_or_else(|| self.default_keys())
     }
@@ -101,7 +96,7 @@ impl CertificateMap {
     }
 
     /// Whether crypto threads sign with any of all these keys.
-    pub(crate) fn needs_crypto_threads(&self) -> bool {
+    pub fn needs_crypto_threads(&self) -> bool {
         let sets = self.exact.values().chain(self.wildcard.values());
         let all = sets.chain([&self.default]).flat_map(|set| &set.keys);
         let mut offloads = all.map(|held| held.offload);
@@ -180,7 +175,7 @@ impl KeySet {
     }
 
     /// Sets the policy. `None` keeps the one that is set.
-    pub(crate) fn set_policy(&mut self, policy: Option<&Arc<str>>) {
+    pub fn set_policy(&mut self, policy: Option<&Arc<str>>) {
         if policy.is_some() {
             self.policy = policy.cloned();
         }
@@ -198,7 +193,7 @@ impl KeySet {
     }
 
     /// Which signatures are handed over in a handshake that may use any of these keys.
-    pub(crate) fn offload(&self) -> Offload {
+    pub fn offload(&self) -> Offload {
         let each = self.keys.iter().map(|held| held.offload);
         each.max().unwrap_or(Offload::Pointless)
     }
@@ -209,12 +204,12 @@ impl KeySet {
     }
 
     /// What is said of a chain, by its place in [`Self::iter`].
-    pub(crate) fn presented(&self, place: usize) -> Option<&Arc<Presented>> {
+    pub fn presented(&self, place: usize) -> Option<&Arc<Presented>> {
         self.keys.get(place).map(|held| &held.presented)
     }
 
     /// A chain as it is sent now, by its place in [`Self::iter`]: without an OCSP response that has expired.
-    pub(crate) fn sent(&self, place: usize, now: UnixSeconds) -> Option<&Arc<CertifiedKey>> {
+    pub fn sent(&self, place: usize, now: UnixSeconds) -> Option<&Arc<CertifiedKey>> {
         let held = self.keys.get(place)?;
         let over = held.bare.as_ref().filter(|(until, _)| *until <= now);
         Some(over.map_or(&held.key, |(_, bare)| bare))

@@ -29,11 +29,11 @@ pub struct Pem {
     /// In the order of the file.
     pub keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
     /// There is a private key that needs a password.
-    pub(crate) encrypted: bool,
+    pub encrypted: bool,
     /// Everybody on this machine can read the file.
-    pub(crate) world_readable: bool,
+    pub world_readable: bool,
     /// SHA-256 of the file.
-    pub(crate) digest: [u8; 32],
+    pub digest: [u8; 32],
 }
 
 impl Pem {

@@ -78,7 +78,7 @@ struct Key {
 
 /// Status of a token.
 #[derive(Clone, Debug, Default, serde::Serialize)]
-pub(crate) struct TokenStatus {
+pub struct TokenStatus {
     /// The module.
     pub module: String,
     /// The token's attributes.

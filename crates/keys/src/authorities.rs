@@ -11,7 +11,7 @@ use super::keys::{read, shown};
 use crate::files::Files;
 
 /// Loads the certificates of a bundle, or those of a folder that has them under their hashes. `path` is the key path for problems.
-pub(crate) fn certificates(
+pub fn certificates(
     files: &Files,
     path: &str,
     place: &Path,
@@ -35,7 +35,7 @@ pub(crate) fn certificates(
 ///
 /// # Errors
 /// What the system says of the folder.
-pub(crate) fn hashed(files: &Files, folder: &Path, prefix: &str) -> io::Result<Vec<PathBuf>> {
+pub fn hashed(files: &Files, folder: &Path, prefix: &str) -> io::Result<Vec<PathBuf>> {
     let is_hashed = |file: &PathBuf| {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         let parts = name.split_once('.');
@@ -53,7 +53,7 @@ pub(crate) fn hashed(files: &Files, folder: &Path, prefix: &str) -> io::Result<V
 }
 
 /// Loads CA certificates as trust anchors. `path` is the key path for problems.
-pub(crate) fn authorities(
+pub fn authorities(
     files: &Files,
     path: &str,
     file: &Path,
@@ -64,7 +64,7 @@ pub(crate) fn authorities(
 }
 
 /// Takes certificates for trust anchors.
-pub(crate) fn anchors(
+pub fn anchors(
     certificates: &[CertificateDer<'_>],
     path: &str,
     file: &Path,

@@ -33,10 +33,11 @@ pub struct Files {
 
 /// Paths that a sandboxed process can open, without links, and everything below them.
 #[derive(Debug, Default)]
-pub(crate) struct Reach {
-    pub(crate) read: BTreeSet<PathBuf>,
+pub struct Reach {
+    /// Paths that can be read.
+    pub read: BTreeSet<PathBuf>,
     /// Paths at which files can be created and written.
-    pub(crate) write: BTreeSet<PathBuf>,
+    pub write: BTreeSet<PathBuf>,
 }
 
 impl Reach {
@@ -50,7 +51,7 @@ impl Reach {
 }
 
 /// Opens a file by its number in the listing. Absent where this process is to open it by its path.
-pub(crate) type OpenListed = dyn Fn(u32) -> io::Result<Option<File>> + Send + Sync;
+pub type OpenListed = dyn Fn(u32) -> io::Result<Option<File>> + Send + Sync;
 
 #[derive(Clone)]
 struct Reporter(Arc<dyn Fn() + Send + Sync>);
@@ -92,19 +93,19 @@ impl Files {
     }
 
     /// Calls `report` for each file that this process opens itself.
-    pub(crate) fn reported_by(self, report: Arc<dyn Fn() + Send + Sync>) -> Self {
+    pub fn reported_by(self, report: Arc<dyn Fn() + Send + Sync>) -> Self {
         let reporter = Some(Reporter(report));
         Self { reporter, ..self }
     }
 
     /// Opens listed files by `open`.
-    pub(crate) fn opened_by(self, open: Arc<OpenListed>) -> Self {
+    pub fn opened_by(self, open: Arc<OpenListed>) -> Self {
         let opener = Some(ListedOpener(open));
         Self { opener, ..self }
     }
 
     /// Adds logs that were opened before the change of user.
-    pub(crate) fn with_logs(self, logs: BTreeMap<PathBuf, io::Result<File>>) -> Self {
+    pub fn with_logs(self, logs: BTreeMap<PathBuf, io::Result<File>>) -> Self {
         let logs = Arc::new(logs);
         Self { logs, ..self }
     }
@@ -113,7 +114,7 @@ impl Files {
     ///
     /// # Errors
     /// Returns the error of opening it.
-    pub(crate) fn log(&self, path: &Path) -> io::Result<Option<File>> {
+    pub fn log(&self, path: &Path) -> io::Result<Option<File>> {
         match self.logs.get(path) {
             None => Ok(None),
             Some(Ok(file)) => file.try_clone().map(Some),
@@ -125,13 +126,13 @@ impl Files {
     }
 
     /// Restricts paths to a sandbox, if there is one.
-    pub(crate) fn within(self, reach: Option<&Arc<Reach>>) -> Self {
+    pub fn within(self, reach: Option<&Arc<Reach>>) -> Self {
         let reach = reach.cloned();
         Self { reach, ..self }
     }
 
     /// Every path that was looked for here so far.
-    pub(crate) fn opened(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+    pub fn opened(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
         // A set is one also where its owner has panicked.
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -140,7 +141,7 @@ impl Files {
     ///
     /// # Errors
     /// Fails if it does not.
-    pub(crate) fn check_reach(&self, path: &Path) -> io::Result<()> {
+    pub fn check_reach(&self, path: &Path) -> io::Result<()> {
         match &self.reach {
             Some(reach) if !reach.has(path) => Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
@@ -166,7 +167,7 @@ impl Files {
     }
 
     /// Files that the supervisor opens, and this process may not.
-    pub(crate) fn closed(&self) -> Vec<PathBuf> {
+    pub fn closed(&self) -> Vec<PathBuf> {
         let is_closed = |path: &&PathBuf| {
             regular::open(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
         };
@@ -174,12 +175,12 @@ impl Files {
     }
 
     /// Returns `true` if this process sees no paths of the host.
-    pub(crate) fn is_confined(&self) -> bool {
+    pub fn is_confined(&self) -> bool {
         self.is_all
     }
 
     /// Returns `true` if this process opens a path with its own rights.
-    pub(crate) fn is_own(&self, path: &Path) -> bool {
+    pub fn is_own(&self, path: &Path) -> bool {
         !self.is_all && !self.listed.contains_key(path)
     }
 
@@ -231,7 +232,7 @@ impl Files {
     }
 
     /// Returns `true` if the path is a folder.
-    pub(crate) fn is_folder(&self, path: &Path) -> bool {
+    pub fn is_folder(&self, path: &Path) -> bool {
         match self.listed(path) {
             Ok(None) => path.is_dir(),
             Ok(Some(listed)) => matches!(listed, FileAt::Folder(_)),
@@ -273,7 +274,7 @@ impl Parts for Files {
 }
 
 /// Returns the text of a part of at most `most` bytes; a larger one is not read.
-pub(crate) fn part(file: &File, most: u64) -> Result<Vec<u8>, String> {
+pub fn part(file: &File, most: u64) -> Result<Vec<u8>, String> {
     let mut text = Vec::new();
     let read = file.metadata().and_then(|found| match found.len() {
         length if length > most => Err(io::Error::other(TOO_LARGE)),
@@ -324,7 +325,7 @@ pub fn reason(error: &io::Error) -> String {
 }
 
 /// Maximum bytes of a configuration file of another program.
-pub(crate) const LARGEST: u64 = 16 * 1024 * 1024;
+pub const LARGEST: u64 = 16 * 1024 * 1024;
 /// Maximum number of links and folders in a path.
 const MOST_STEPS: usize = 100;
 /// Errors of opening a folder, a socket or a dangling link.

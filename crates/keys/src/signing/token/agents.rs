@@ -24,7 +24,7 @@ use super::wire::{Setup, TokenSpec, write};
 
 /// The agents of one configuration. Dropping this ends none of them.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Agents {
+pub struct Agents {
     agents: Vec<Agent>,
     user: Option<(u32, u32, Vec<u32>)>,
     /// The configuration is root's, who opens the files of PINs.
@@ -53,7 +53,7 @@ struct Agent {
 impl Agents {
     /// Starts an agent for each token, as `user`, if root has one. `is_roots`: root alone can change the configuration. Returns a
     /// socket for each token, in their order.
-    pub(crate) fn start(
+    pub fn start(
         tokens: Vec<TokenSpec>,
         user: Option<&Identity>,
         is_roots: bool,
@@ -81,7 +81,7 @@ impl Agents {
 
     /// Replaces an agent, and returns the socket of the new one. Returns `None` when it is too early for that, and after the token has
     /// refused the PIN, since another attempt may lock it.
-    pub(crate) fn again(&mut self, index: usize) -> Option<OwnedFd> {
+    pub fn again(&mut self, index: usize) -> Option<OwnedFd> {
         self.killed.retain(|pid| ended(*pid).is_none());
         let agent = self.agents.get_mut(index)?;
         if agent.since.elapsed() < *PAUSES.get(agent.failures)? {
@@ -111,7 +111,7 @@ impl Agents {
     }
 
     /// Returns `true` once all have ended. Call it when no configuration uses them any more: they are killed if they do not end.
-    pub(crate) fn have_ended(&mut self) -> bool {
+    pub fn have_ended(&mut self) -> bool {
         if self.unused.get_or_insert_with(Stopwatch::start).elapsed() > GRACE {
             self.kill();
         }
@@ -124,7 +124,7 @@ impl Agents {
     }
 
     /// Kills all that run.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         let pids = self.agents.iter_mut().filter_map(|it| it.pid.take());
         self.killed.extend(pids.filter_map(kill));
     }

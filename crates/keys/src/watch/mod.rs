@@ -15,12 +15,12 @@ use std::time::Duration;
 use becket_config::process::Process;
 use tokio::time::{Instant, sleep_until};
 
-pub(crate) use self::places::Places;
+pub use self::places::Places;
 use self::settling::Settling;
 
 /// Waits for changes. The default waits for ever.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub struct Watch {
     places: Option<Places>,
     /// When changes are read, where there are places.
     reads_at: Option<Instant>,
@@ -36,7 +36,7 @@ pub(crate) struct Watch {
 impl Watch {
     /// Watches these from now on, in place of what it watched; changes that were noted are not forgotten. Where the system
     /// does not tell of changes, the files are looked at every minute. Returns how many folders are watched.
-    pub(crate) fn over(&mut self, places: io::Result<Places>, keys: &Process) -> usize {
+    pub fn over(&mut self, places: io::Result<Places>, keys: &Process) -> usize {
         let lacking = match &places {
             Ok(places) => places
                 .error()
@@ -60,12 +60,12 @@ impl Watch {
     }
 
     /// Watches nothing any more.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         *self = Self::default();
     }
 
     /// Something has changed, or may have.
-    pub(crate) fn note(&mut self) {
+    pub fn note(&mut self) {
         let now = Instant::now();
         let origin = *self.origin.get_or_insert(now);
         self.settling.note(now.duration_since(origin));
@@ -73,7 +73,7 @@ impl Watch {
 
     /// Waits until something has changed and settled, or the time has come to look anyway. Nothing is lost when the future is
     /// dropped.
-    pub(crate) async fn settled(&mut self) {
+    pub async fn settled(&mut self) {
         loop {
             let due = self.settling.due_at();
             let due_at = due.and_then(|due| Some(self.origin? + due));

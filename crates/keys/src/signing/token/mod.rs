@@ -7,12 +7,12 @@
 //! serving process asks the supervisor for it by the token's index. See docs/decisions/0032.
 
 pub mod agent;
-pub(crate) mod agents;
+pub mod agents;
 mod link;
 mod module;
 mod public;
-#[cfg(test)]
-pub(crate) mod script;
+#[cfg(any(test, feature = "script"))]
+pub mod script;
 pub mod wire;
 
 use std::io;
@@ -30,7 +30,7 @@ use rustls::sign::{Signer, SigningKey};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 
 use self::link::Link;
-pub(crate) use self::link::TokenStatus;
+pub use self::link::TokenStatus;
 pub use self::public::PublicKey;
 use super::Request;
 use super::queue::{Answers, Asker, Job, Signed};
@@ -70,7 +70,7 @@ impl Tokens {
     }
 
     /// Waits until the agents have opened the tokens of a configuration that is being loaded.
-    pub(crate) fn open(&self, file: &File) -> Self {
+    pub fn open(&self, file: &File) -> Self {
         let given = mem::take(&mut *self.given.lock().unwrap_or_else(PoisonError::into_inner));
         let time_out = file.timeouts.token;
         let open = |(spec, socket): (wire::TokenSpec, OwnedFd)| {
@@ -99,7 +99,7 @@ impl Tokens {
     ///
     /// # Errors
     /// Why it cannot be used.
-    pub(crate) fn key(&self, uri: &KeyUri, public: PublicKey) -> Result<TokenKey, String> {
+    pub fn key(&self, uri: &KeyUri, public: PublicKey) -> Result<TokenKey, String> {
         let uri = uri.to_string();
         let index = |token: &Token| token.0.keys.iter().position(|key| *key == uri);
         let mut tokens = self.tokens.iter();
@@ -118,25 +118,26 @@ impl Tokens {
     ///
     /// # Errors
     /// When the system gives no more threads.
-    pub(crate) fn serve(&self) -> io::Result<()> {
+    pub fn serve(&self) -> io::Result<()> {
         self.tokens.iter().try_for_each(|token| token.0.serve())
     }
 
     /// The indices of tokens that need another agent: each once a second.
-    pub(crate) fn lost(&self) -> Vec<usize> {
+    pub fn lost(&self) -> Vec<usize> {
         let tokens = self.tokens.iter().enumerate();
         let lost = tokens.filter(|(_, token)| token.0.needs_agent());
         lost.map(|(index, _)| index).collect()
     }
 
     /// Gives a token another agent.
-    pub(crate) fn replace(&self, index: usize, socket: OwnedFd) {
+    pub fn replace(&self, index: usize, socket: OwnedFd) {
         if let Some(token) = self.tokens.get(index) {
             token.0.replace(Seqpacket::from(socket));
         }
     }
 
-    pub(crate) fn status(&self) -> Vec<TokenStatus> {
+    /// Returns the status of each token.
+    pub fn status(&self) -> Vec<TokenStatus> {
         self.tokens.iter().map(|token| token.0.status()).collect()
     }
 }
@@ -155,7 +156,7 @@ impl fmt::Debug for Link {
 
 impl TokenKey {
     /// Asks for a signature; the answer goes where the job says.
-    pub(crate) fn ask(&self, job: Job) {
+    pub fn ask(&self, job: Job) {
         self.0.token.0.ask(self.0.key, job);
     }
 }

@@ -79,7 +79,7 @@ impl WorkerSigning {
     }
 
     /// The same, where each token has so many sessions.
-    pub(crate) fn with_sessions(self, sessions: u16, workers: usize) -> Self {
+    pub fn with_sessions(self, sessions: u16, workers: usize) -> Self {
         let most = (PER_SESSION * usize::from(sessions)).div_ceil(workers);
         let tokens = Lane::of(most);
         Self { tokens, ..self }
@@ -95,7 +95,7 @@ impl WorkerSigning {
     }
 
     /// Whether none may begin that might need one with such a key.
-    pub(crate) fn is_crowded(&self, offload: Offload) -> bool {
+    pub fn is_crowded(&self, offload: Offload) -> bool {
         let lane = self.lane(offload == Offload::Token);
         lane.under_way.get() >= 2 * lane.most
     }
@@ -109,7 +109,7 @@ impl WorkerSigning {
     }
 
     /// What is handed over where there may be no crypto threads.
-    pub(crate) fn limit(&self, offload: Offload) -> Offload {
+    pub fn limit(&self, offload: Offload) -> Offload {
         match offload {
             Offload::Batches | Offload::Always if self.queue.threads() == 0 => Offload::Never,
             other => other,
@@ -122,7 +122,7 @@ impl WorkerSigning {
     }
 
     /// Whether the next signature with such a key is handed over: where a batch has begun that pays, or a whole one can be filled.
-    pub(crate) fn takes(&self, offload: Offload) -> bool {
+    pub fn takes(&self, offload: Offload) -> bool {
         let fills_batch = || {
             let held = self.held.borrow().len();
             let enough = if held > 0 { PAYS } else { LANES };
@@ -139,10 +139,7 @@ impl WorkerSigning {
     ///
     /// # Errors
     /// When there is no memory for a stack.
-    pub(crate) fn run<T: 'static>(
-        &self,
-        step: impl FnOnce() -> T + 'static,
-    ) -> io::Result<Progress<T>> {
+    pub fn run<T: 'static>(&self, step: impl FnOnce() -> T + 'static) -> io::Result<Progress<T>> {
         self.stacks.run(step)
     }
 
@@ -182,14 +179,14 @@ impl WorkerSigning {
     }
 
     /// Stacks on which no handshake waits.
-    #[cfg(test)]
-    pub(crate) fn free_stacks(&self) -> usize {
+    #[cfg(any(test, feature = "script"))]
+    pub fn free_stacks(&self) -> usize {
         self.stacks.free()
     }
 
     /// Signatures that were asked for since the beginning, and those of tokens that were not answered.
-    #[cfg(test)]
-    pub(crate) fn asked_of_tokens(&self) -> (u64, usize) {
+    #[cfg(any(test, feature = "script"))]
+    pub fn asked_of_tokens(&self) -> (u64, usize) {
         (self.last.get(), self.tokens.under_way.get())
     }
 
@@ -209,7 +206,7 @@ impl Lane {
 
 impl Asked {
     /// Whether this is the answer.
-    pub(crate) fn is(&self, asker: Asker) -> bool {
+    pub fn is(&self, asker: Asker) -> bool {
         self.number == asker.number
     }
 }

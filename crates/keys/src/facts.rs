@@ -6,7 +6,7 @@ use x509_parser::nom;
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
 /// Reads a certificate in DER.
-pub(crate) fn certificate(der: &[u8]) -> Option<X509Certificate<'_>> {
+pub fn certificate(der: &[u8]) -> Option<X509Certificate<'_>> {
     X509Certificate::from_der(der).ok().map(|(_, read)| read)
 }
 
@@ -15,14 +15,12 @@ pub(crate) fn certificate(der: &[u8]) -> Option<X509Certificate<'_>> {
 /// # Errors
 ///
 /// What is not as RFC 5280 has it.
-pub(crate) fn revocation_list(
-    der: &[u8],
-) -> Result<CertificateRevocationList<'_>, nom::Err<X509Error>> {
+pub fn revocation_list(der: &[u8]) -> Result<CertificateRevocationList<'_>, nom::Err<X509Error>> {
     CertificateRevocationList::from_der(der).map(|(_, read)| read)
 }
 
 /// The end of a certificate's validity; the beginning of 1970 if that was later.
-pub(crate) fn not_after(leaf: &[u8]) -> Option<UnixSeconds> {
+pub fn not_after(leaf: &[u8]) -> Option<UnixSeconds> {
     let seconds = certificate(leaf)?.validity().not_after.timestamp();
     Some(UnixSeconds(u64::try_from(seconds).unwrap_or(0)))
 }

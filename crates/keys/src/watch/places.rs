@@ -16,7 +16,7 @@ use becket_sys::root_only::names_to_walk;
 
 /// Folders that are watched, and for what.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub struct Places {
     watch: FolderWatch,
     names: BTreeMap<WatchedFolder, Names>,
     known: BTreeMap<PathBuf, WatchedFolder>,
@@ -53,7 +53,7 @@ impl Places {
     ///
     /// # Errors
     /// When there is no inotify.
-    pub(crate) fn of(paths: &[PathBuf]) -> io::Result<Self> {
+    pub fn of(paths: &[PathBuf]) -> io::Result<Self> {
         let mut places = Self {
             watch: FolderWatch::new()?,
             names: BTreeMap::new(),
@@ -75,12 +75,12 @@ impl Places {
     }
 
     /// A folder that could not be watched, and why.
-    pub(crate) fn error(&self) -> Option<&(PathBuf, io::Error)> {
+    pub fn error(&self) -> Option<&(PathBuf, io::Error)> {
         self.error.as_ref()
     }
 
     /// How many folders are watched.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.names.len()
     }
 
@@ -88,7 +88,7 @@ impl Places {
     ///
     /// # Errors
     /// What the system says.
-    pub(crate) fn changed(&self) -> io::Result<bool> {
+    pub fn changed(&self) -> io::Result<bool> {
         let mut matters = false;
         for _ in 0..READS {
             let more = self.watch.read(|change| {

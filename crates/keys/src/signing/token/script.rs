@@ -1,5 +1,7 @@
 //! Agents that are threads of a test: each does what the test has it do, request by request.
 
+#![expect(missing_docs, reason = "names of behaviours say what they do")]
+
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,7 +19,7 @@ use super::wire::{LONGEST, Mechanisms, TokenAnswer, TokenFault, TokenRequest, re
 
 /// Behaviour of an agent that has proved its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub enum Way {
     Signs,
     Fails,
     /// Signs something else.
@@ -38,9 +40,9 @@ pub(crate) enum Way {
 }
 
 /// A URI of the first key.
-pub(crate) const FIRST_KEY: &str = "pkcs11:object=a?module-path=/x";
+pub const FIRST_KEY: &str = "pkcs11:object=a?module-path=/x";
 /// A URI of the second key.
-pub(crate) const SECOND_KEY: &str = "pkcs11:object=b?module-path=/x";
+pub const SECOND_KEY: &str = "pkcs11:object=b?module-path=/x";
 
 /// An agent with one key, of P-256.
 pub(super) fn play(socket: &Seqpacket, pair: &KeyPair, way: impl Fn() -> Way) {
@@ -98,7 +100,7 @@ fn sign(key: &KeyPair, digest: &[u8]) -> Vec<u8> {
 }
 
 /// A token of a test, which also is the supervisor that starts agents.
-pub(crate) struct Script {
+pub struct Script {
     keys: Vec<KeyPair>,
     way: Mutex<Way>,
     changed: Condvar,
@@ -109,7 +111,7 @@ pub(crate) struct Script {
 
 impl Script {
     /// A token with these keys.
-    pub(crate) fn new(keys: Vec<KeyPair>) -> Arc<Self> {
+    pub fn new(keys: Vec<KeyPair>) -> Arc<Self> {
         Arc::new(Self {
             keys,
             way: Mutex::new(Way::Signs),
@@ -121,13 +123,13 @@ impl Script {
     }
 
     /// Has agents go another way.
-    pub(crate) fn go(&self, way: Way) {
+    pub fn go(&self, way: Way) {
         *self.way.lock().unwrap() = way;
         self.changed.notify_all();
     }
 
     /// Ends all agents.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         let agents = self.agents.lock().unwrap();
         agents
             .iter()
@@ -136,14 +138,14 @@ impl Script {
     }
 
     /// Agents that run.
-    pub(crate) fn agents(&self) -> usize {
+    pub fn agents(&self) -> usize {
         let mut agents = self.agents.lock().unwrap();
         agents.retain(|agent| agent.strong_count() > 0);
         agents.len()
     }
 
     /// Starts an agent for a configuration that names this key, if the token has it.
-    pub(crate) fn start(self: &Arc<Self>, key: usize) -> Vec<OwnedFd> {
+    pub fn start(self: &Arc<Self>, key: usize) -> Vec<OwnedFd> {
         if key >= self.keys.len() {
             return Vec::new();
         }
@@ -156,7 +158,7 @@ impl Script {
     }
 
     /// Replaces the agents that are asked for, and counts what these tokens do from now on.
-    pub(crate) fn supervise(self: &Arc<Self>, tokens: &Tokens, key: usize) {
+    pub fn supervise(self: &Arc<Self>, tokens: &Tokens, key: usize) {
         let mut known = self.known.lock().unwrap();
         for token in &tokens.tokens {
             if !known.iter().any(|it| Arc::ptr_eq(it, &token.0.known)) {
@@ -179,12 +181,12 @@ impl Script {
     }
 
     /// How many signatures are none, at most.
-    pub(crate) fn odd(&self) -> u64 {
+    pub fn odd(&self) -> u64 {
         self.odd.load(Relaxed)
     }
 
     /// Signatures that it made, and that it did not make.
-    pub(crate) fn counts(&self) -> [u64; 2] {
+    pub fn counts(&self) -> [u64; 2] {
         let known = self.known.lock().unwrap();
         let sum = |count: fn(&Known) -> u64| known.iter().map(|known| count(known)).sum();
         [

@@ -61,7 +61,7 @@ impl Status {
 impl Loader {
     /// Loads what an OCSP responder says of a chain, and has it sent with it for as long as that counts. What does not count, or
     /// says that the certificate is not good, is not sent: clients would refuse it.
-    pub(crate) fn staple(&self, path: &str, file: &Path, to: &mut Loaded, report: &mut Report) {
+    pub fn staple(&self, path: &str, file: &Path, to: &mut Loaded, report: &mut Report) {
         let response = match self.files.bytes(file) {
             Ok(response) => response,
             Err(error) => {
@@ -109,7 +109,7 @@ impl Loader {
 
 impl Loaded {
     /// Removes the OCSP response.
-    pub(crate) fn unstaple(&mut self) {
+    pub fn unstaple(&mut self) {
         self.ocsp = None;
         if self.key.ocsp.is_some() {
             self.key = Arc::new(CertifiedKey {
@@ -212,8 +212,8 @@ mod tests {
     use rustls::crypto::aws_lc_rs::sign::any_supported_type;
     use rustls_pki_types::{PrivateKeyDer, UnixTime};
 
+    use crate::certificates::KeySet;
     use crate::files::Files;
-    use crate::pki::certificates::KeySet;
 
     fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
         let contents = parts.concat();

@@ -23,13 +23,13 @@ pub struct Job {
     /// What is to be signed.
     pub request: Request,
     /// Who waits for it in its worker.
-    pub(crate) asker: Asker,
+    pub asker: Asker,
     /// Nobody waits for it any more.
-    pub(crate) abandoned: Arc<AtomicBool>,
+    pub abandoned: Arc<AtomicBool>,
     /// Since it was asked for.
-    pub(crate) asked: Stopwatch,
+    pub asked: Stopwatch,
     /// Where the answer goes.
-    pub(crate) answers: Arc<dyn Answers>,
+    pub answers: Arc<dyn Answers>,
 }
 
 /// Answers jobs with what `sign` makes of those requests that somebody waits for, one answer each.
@@ -72,7 +72,7 @@ pub struct Asker {
     /// Where the connection lives in its worker; by now it may be another one.
     pub place: usize,
     /// No two signatures of a worker have the same.
-    pub(crate) number: u64,
+    pub number: u64,
 }
 
 /// What became of a request.
@@ -83,11 +83,11 @@ pub struct Signed {
     /// A token was asked.
     pub by_token: bool,
     /// Nothing when the asker had left.
-    pub(crate) signature: Option<Result<Vec<u8>, Error>>,
+    pub signature: Option<Result<Vec<u8>, Error>>,
     /// From the request to a thread that took it.
-    pub(crate) waited: Duration,
+    pub waited: Duration,
     /// How long it signed.
-    pub(crate) took: Duration,
+    pub took: Duration,
 }
 
 /// Takes answers for one worker, from any thread.
@@ -135,7 +135,7 @@ impl SigningQueue {
     }
 
     /// How many threads serve it now.
-    pub(crate) fn serving(&self) -> usize {
+    pub fn serving(&self) -> usize {
         match self.served.load(Relaxed) {
             true => self.threads,
             false => 0,
@@ -152,7 +152,7 @@ impl SigningQueue {
     }
 
     /// Whether this may be signed in a batch.
-    pub(crate) fn batches_take(&self, request: &Request) -> bool {
+    pub fn batches_take(&self, request: &Request) -> bool {
         self.class_of(request).is_some()
     }
 
@@ -166,7 +166,7 @@ impl SigningQueue {
     }
 
     /// Leaves jobs for the next thread that is free.
-    pub(crate) fn push(&self, jobs: impl IntoIterator<Item = Job>) {
+    pub fn push(&self, jobs: impl IntoIterator<Item = Job>) {
         let mut state = self.lock();
         for job in jobs {
             state.jobs.push(self.class_of(&job.request), job);
@@ -180,7 +180,7 @@ impl SigningQueue {
     }
 
     /// As [`Self::try_pop`], but waits for a job; `None` when the queue is closed.
-    pub(crate) fn pop(&self) -> Option<Vec<Job>> {
+    pub fn pop(&self) -> Option<Vec<Job>> {
         let mut state = self.lock();
         while !state.closed {
             let jobs = state.jobs.pop();
@@ -211,7 +211,7 @@ impl SigningQueue {
     }
 
     /// Sends the threads home: what waits is signed by nobody.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.lock().closed = true;
         self.filled.notify_all();
     }

@@ -74,7 +74,7 @@ pub enum Offload {
 
 impl Offload {
     /// What is best for a key, by its kind. docs/decisions/0029 and 0031 have the figures.
-    pub(crate) fn of(key: &dyn SigningKey, in_batches: bool) -> Self {
+    pub fn of(key: &dyn SigningKey, in_batches: bool) -> Self {
         let is_short_rsa = || {
             key.algorithm() == SignatureAlgorithm::RSA
                 && key.public_key().is_some_and(|key| key.len() < LONG_RSA)

@@ -32,7 +32,7 @@ use becket_config::key_source::KeyUri;
 
 /// One chain with its key.
 #[derive(Clone, Debug)]
-pub(crate) struct Loaded {
+pub struct Loaded {
     /// What rustls signs with.
     pub key: Arc<CertifiedKey>,
     /// The numbers of the key, where it may sign in batches.
@@ -44,20 +44,20 @@ pub(crate) struct Loaded {
     /// The file of the chain.
     pub file: Arc<Path>,
     /// The key, where it is on a token.
-    pub(crate) token: Option<TokenKey>,
+    pub token: Option<TokenKey>,
     /// It is of a kept edit: it hides those of the file with its names.
-    pub(crate) is_kept: bool,
+    pub is_kept: bool,
     /// Of the files of chain and key, and of their paths.
-    pub(crate) digest: [u8; 32],
+    pub digest: [u8; 32],
     /// Of the file of the OCSP response that is sent.
-    pub(crate) ocsp: Option<[u8; 32]>,
+    pub ocsp: Option<[u8; 32]>,
     /// Name of the policy for its clients, if it has one.
-    pub(crate) policy: Option<Arc<str>>,
+    pub policy: Option<Arc<str>>,
 }
 
 impl Loaded {
     /// Whether two come of the same files with the same contents.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    pub fn is_same(&self, other: &Self) -> bool {
         (self.digest, self.ocsp) == (other.digest, other.ocsp)
     }
 }
@@ -72,7 +72,7 @@ struct Private {
 
 /// Loads chains and keys, and notes what is wrong with them.
 #[derive(Debug)]
-pub(crate) struct Loader {
+pub struct Loader {
     /// What loads private keys and verifies signatures.
     pub provider: CryptoProvider,
     /// The time at which certificates must be valid.
@@ -89,7 +89,7 @@ pub(crate) struct Loader {
 
 impl Loader {
     /// Loads chain and key from one file. `path` is the key path for problems.
-    pub(crate) fn bundle(&self, path: &str, file: &Path, report: &mut Report) -> Option<Loaded> {
+    pub fn bundle(&self, path: &str, file: &Path, report: &mut Report) -> Option<Loaded> {
         let pem = read(&self.files, path, file, report)?;
         let digest = digest(&[file.as_os_str().as_bytes(), &pem.digest]);
         self.warn_if_readable((path, file, digest), &pem, report);
@@ -97,7 +97,7 @@ impl Loader {
     }
 
     /// Loads chain and key from two files. `path` is the key path for problems.
-    pub(crate) fn pair(
+    pub fn pair(
         &self,
         path: &str,
         chain: &Path,
@@ -118,7 +118,7 @@ impl Loader {
     }
 
     /// Loads chain and key from texts of PEM.
-    pub(crate) fn texts(&self, chain: &[u8], key: &[u8], report: &mut Report) -> Option<Loaded> {
+    pub fn texts(&self, chain: &[u8], key: &[u8], report: &mut Report) -> Option<Loaded> {
         let mut parse = |path: &str, text: &[u8]| {
             let pem = Pem::parse(text);
             pem.map_err(|fault| report.error(Problem::new(path, fault).accepted("PEM")))
@@ -146,7 +146,7 @@ impl Loader {
     }
 
     /// Loads a chain whose key is on a token, which proves that it is. `path` is the key path for problems.
-    pub(crate) fn on_token(
+    pub fn on_token(
         &self,
         path: &str,
         chain: &Path,
@@ -397,7 +397,7 @@ impl Loader {
     }
 
     /// Checks the dates of a chain that was not loaded again.
-    pub(crate) fn check_known(&self, path: &str, known: &Loaded, report: &mut Report) {
+    pub fn check_known(&self, path: &str, known: &Loaded, report: &mut Report) {
         if let Some(facts) = facts_of(path, &known.file, &known.key.cert, report) {
             self.check_dates(path, &known.file, &facts, report);
         }
@@ -435,7 +435,7 @@ pub struct CertificateFacts {
     /// DNS names, else the common name.
     pub names: Vec<NamePattern>,
     /// DNS names that no ClientHello can contain.
-    pub(crate) unusable: Vec<String>,
+    pub unusable: Vec<String>,
     /// Seconds since 1970.
     pub not_before: i64,
     /// Seconds since 1970.
@@ -502,12 +502,14 @@ fn facts_of(
         .ok()
 }
 
+/// Reads a PEM file that is the value of a key, or reports why not.
 pub(crate) fn read(files: &Files, path: &str, file: &Path, report: &mut Report) -> Option<Pem> {
     Pem::read(files, file)
         .map_err(|fault| report.error(shown(path, file, fault).accepted("a readable PEM file")))
         .ok()
 }
 
+/// Warns of a private key that all users can read.
 pub(crate) fn warn_if_readable(path: &str, file: &Path, pem: &Pem, report: &mut Report) {
     if pem.world_readable && !pem.keys.is_empty() {
         let fault = "everybody on this machine can read this private key";

@@ -19,7 +19,7 @@ pub struct Identity {
     /// The last common name of the subject, which is the most specific one.
     pub common_name: Option<Box<str>>,
     /// The certificate's serial number in hexadecimal digits, as OpenSSL writes it.
-    pub(crate) serial: Box<str>,
+    pub serial: Box<str>,
 }
 
 impl Identity {
