@@ -503,14 +503,14 @@ fn facts_of(
 }
 
 /// Reads a PEM file that is the value of a key, or reports why not.
-pub(crate) fn read(files: &Files, path: &str, file: &Path, report: &mut Report) -> Option<Pem> {
+pub fn read(files: &Files, path: &str, file: &Path, report: &mut Report) -> Option<Pem> {
     Pem::read(files, file)
         .map_err(|fault| report.error(shown(path, file, fault).accepted("a readable PEM file")))
         .ok()
 }
 
 /// Warns of a private key that all users can read.
-pub(crate) fn warn_if_readable(path: &str, file: &Path, pem: &Pem, report: &mut Report) {
+pub fn warn_if_readable(path: &str, file: &Path, pem: &Pem, report: &mut Report) {
     if pem.world_readable && !pem.keys.is_empty() {
         let fault = "everybody on this machine can read this private key";
         report.warn(shown(path, file, fault).accepted("chmod o-r"));

@@ -56,7 +56,7 @@ impl Watch {
         self.lacking = lacking;
         self.places = places.ok();
         self.reads_at = self.places.as_ref().map(|_| now + BETWEEN_READS);
-        self.places.as_ref().map_or(0, Places::len)
+        self.places.as_ref().map_or(0, Places::folders)
     }
 
     /// Watches nothing any more.

@@ -79,8 +79,8 @@ impl Places {
         self.error.as_ref()
     }
 
-    /// How many folders are watched.
-    pub fn len(&self) -> usize {
+    /// Returns the number of watched folders.
+    pub fn folders(&self) -> usize {
         self.names.len()
     }
 

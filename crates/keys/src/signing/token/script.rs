@@ -1,6 +1,10 @@
 //! Agents that are threads of a test: each does what the test has it do, request by request.
 
-#![expect(missing_docs, reason = "names of behaviours say what they do")]
+#![expect(
+    missing_docs,
+    clippy::unwrap_used,
+    reason = "part of tests: a failure panics, and names say what an agent does"
+)]
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
