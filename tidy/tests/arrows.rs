@@ -17,7 +17,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("becket-config", &["proto"]),
     ("becket-dialects", &["config", "proto"]),
     ("becket-cluster", &["config", "proto", "sys"]),
-    ("becket-http", &["proto"]),
+    ("becket-http", &["config", "proto", "sys"]),
     ("becket-multibuffer", &["proto", "sys"]),
     ("becket-keys", &["config", "multibuffer", "proto", "sys"]),
     (

@@ -17,7 +17,6 @@ pub mod control;
 pub mod ctl;
 pub mod demo;
 pub mod descriptors;
-pub mod docroot;
 pub mod dropin;
 pub(crate) mod handover;
 pub mod ja4;

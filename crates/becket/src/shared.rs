@@ -10,9 +10,9 @@ use becket_sys::clock::Clock;
 use crate::admission::SharedAdmission;
 use crate::backend::cancel::Cancels;
 use crate::backend::registry::Backends;
-use crate::docroot::readers::Readers;
 use crate::memory::MemoryStanding;
 use crate::metrics::Counters;
+use becket_http::docroot::readers::Readers;
 use becket_keys::signing::queue::SigningQueue;
 
 /// Everything that more than one thread touches. Nothing else is shared, beside the mailboxes,

@@ -1,5 +1,5 @@
 //! HTTP/1.1 as far as a server of static files speaks it: the head of a request in, the status, the range and the head of the
-//! answer out. No I/O, no clock.
+//! answer out; and the folders that are served ([`docroot`]). Everything but [`docroot`] is pure: no I/O, no clock.
 //!
 //! The order of use: [`head::end`] finds the end of a head, [`head::parse`] reads it, [`head::Head::request`] refuses what a server of
 //! files does not serve, [`path::decode`] makes a path below a folder of the target, [`coding::accepted`] says which
@@ -11,6 +11,7 @@
 
 pub mod answer;
 pub mod coding;
+pub mod docroot;
 pub mod head;
 pub mod path;
 pub mod select;

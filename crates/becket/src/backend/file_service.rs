@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::inbox::{BackendEvent, Inbox};
-use crate::docroot::cache::Cache;
-use crate::docroot::readers::Readers;
-use crate::docroot::{AtPath, Docroot, FileKey, OpenFile};
+use becket_http::docroot::cache::Cache;
+use becket_http::docroot::readers::Readers;
+use becket_http::docroot::{AtPath, Docroot, FileKey, OpenFile};
 
 /// One worker's view of a docroot.
 #[derive(Debug)]

@@ -30,8 +30,8 @@ use super::registry::lone_state;
 use super::server_state::ServerState;
 use super::slot::Slot;
 use crate::config::{Backend, ServerAddress};
-use crate::docroot::readers::Readers;
 use crate::tls::to_servers::ServerTls;
+use becket_http::docroot::readers::Readers;
 
 /// One worker's view of a backend.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use becket_config::notation::Text;
 
 use super::overrides::Overrides;
 use super::{Lasts, Onward, ServerAddress};
-use crate::docroot::Docroot;
+use becket_http::docroot::Docroot;
 
 /// A pool of servers.
 #[derive(Clone, Debug)]

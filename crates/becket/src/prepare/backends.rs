@@ -16,7 +16,7 @@ use becket_config::key;
 use super::Draft;
 use crate::config::overrides::Overrides;
 use crate::config::{Backend, Lasts, MOST_ADDRESSES, Server, ServerAddress};
-use crate::docroot::Docroot;
+use becket_http::docroot::Docroot;
 use becket_keys::files::reason;
 
 impl Draft<'_> {

@@ -9,7 +9,7 @@ use becket_http::head::Refusal;
 use becket_http::select::{Selected, date_text};
 use becket_http::status::Status;
 
-use crate::docroot::{AtPath, OpenFile};
+use becket_http::docroot::{AtPath, OpenFile};
 
 /// An answer before it is written.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use becket_sys::clock::Now;
 use super::reply::{Content, Reply};
 use crate::backend::file_service::FileService;
 use crate::backend::pool::Pool;
-use crate::docroot::{AtPath, FileKey};
+use becket_http::docroot::{AtPath, FileKey};
 
 /// What answers requests.
 #[derive(Clone, Debug)]

@@ -34,7 +34,7 @@ impl fmt::Debug for State {
 
 impl Readers {
     /// Has a thread do this.
-    pub(crate) fn run(self: &Arc<Self>, job: Job) {
+    pub fn run(self: &Arc<Self>, job: Job) {
         let mut state = self.lock();
         state.jobs.push_back(job);
         let starts = state.asleep == 0 && state.threads < MOST;

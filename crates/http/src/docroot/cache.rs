@@ -12,7 +12,7 @@ use super::{FileKey, OpenFile};
 
 /// Open files by what was wanted.
 #[derive(Debug, Default)]
-pub(crate) struct Cache {
+pub struct Cache {
     entries: HashMap<FileKey, Entry>,
     /// By when they were used last: a number that grows.
     used: BTreeMap<u64, FileKey>,
@@ -29,7 +29,7 @@ struct Entry {
 
 impl Cache {
     /// The file that was found for this, unless that is too long ago to be sure.
-    pub(crate) fn get(&mut self, wanted: &FileKey, now: Duration) -> Option<Arc<OpenFile>> {
+    pub fn get(&mut self, wanted: &FileKey, now: Duration) -> Option<Arc<OpenFile>> {
         let entry = self.entries.get_mut(wanted)?;
         if now.saturating_sub(entry.looked) >= FRESH {
             return None;
@@ -45,7 +45,7 @@ impl Cache {
 
     /// Keeps what was found now; `most` is how many there may be. Returns the file to serve, the one that was open if it is the
     /// same.
-    pub(crate) fn keep(
+    pub fn keep(
         &mut self,
         wanted: &FileKey,
         file: Arc<OpenFile>,
@@ -99,8 +99,8 @@ mod tests {
     use std::io::Write;
     use std::time::UNIX_EPOCH;
 
+    use crate::coding::Codings;
     use becket_config::backend::Files;
-    use becket_http::coding::Codings;
 
     use super::*;
     use crate::docroot::{AtPath, Docroot};

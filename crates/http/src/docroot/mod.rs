@@ -6,7 +6,7 @@
 //!
 //! `becket-http` decides what is sent of a file; `connection/serving.rs` sends it.
 
-pub(crate) mod cache;
+pub mod cache;
 mod open_file;
 pub mod readers;
 
@@ -15,13 +15,13 @@ use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::coding::{Coding, Codings};
+use crate::path::RelativePath;
+use crate::status::Status;
 use becket_config::backend::Files;
-use becket_http::coding::{Coding, Codings};
-use becket_http::path::RelativePath;
-use becket_http::status::Status;
 use becket_sys::tree::{Lookup, Tree};
 
-pub(crate) use self::open_file::OpenFile;
+pub use self::open_file::OpenFile;
 
 /// A folder whose files are served.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub struct Docroot {
 
 /// What is at a path.
 #[derive(Clone, Debug)]
-pub(crate) enum AtPath {
+pub enum AtPath {
     /// A file to serve.
     File(Arc<OpenFile>),
     /// A folder, and the path lacks the slash that says so.
@@ -46,15 +46,18 @@ pub(crate) enum AtPath {
 
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct FileKey {
-    pub(crate) path: Vec<u8>,
-    pub(crate) is_folder: bool,
-    pub(crate) codings: Codings,
+pub struct FileKey {
+    /// Decoded path below the folder.
+    pub path: Vec<u8>,
+    /// The path ends with a slash.
+    pub is_folder: bool,
+    /// Codings that the client accepts.
+    pub codings: Codings,
 }
 
 impl FileKey {
     /// A path, and the compressed variants that the client takes.
-    pub(crate) fn new(path: RelativePath, codings: Codings) -> Self {
+    pub fn new(path: RelativePath, codings: Codings) -> Self {
         let RelativePath { bytes, is_folder } = path;
         Self {
             path: bytes,
@@ -75,7 +78,7 @@ impl Docroot {
     }
 
     /// Looks for what is wanted; nothing where that would have to wait for a disk and may not.
-    pub(crate) fn find(&self, wanted: &FileKey, waits: bool) -> Option<AtPath> {
+    pub fn find(&self, wanted: &FileKey, waits: bool) -> Option<AtPath> {
         let FileKey { path, codings, .. } = wanted;
         if !wanted.is_folder {
             return self.best(path, *codings, waits);
@@ -100,7 +103,7 @@ impl Docroot {
     }
 
     /// Looks for the page of an error.
-    pub(crate) fn page(&self, status: Status) -> Option<FileKey> {
+    pub fn page(&self, status: Status) -> Option<FileKey> {
         let mut pages = self.keys.error_page.iter();
         let page = pages.find(|page| {
             page.status

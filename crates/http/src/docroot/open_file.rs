@@ -5,24 +5,25 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+use crate::coding::Coding;
+use crate::select::{Representation, date_text};
 use aws_lc_rs::digest::{SHA256, digest};
 use becket_config::backend::Files;
 use becket_config::glob;
-use becket_http::coding::Coding;
-use becket_http::select::{Representation, date_text};
 use becket_sys::tree::read_cached;
 
 /// A regular file, as it was when it was opened.
 #[derive(Debug)]
-pub(crate) struct OpenFile {
+pub struct OpenFile {
     file: File,
-    pub(crate) len: u64,
+    /// Length in bytes.
+    pub len: u64,
     modified: u64,
     etag: String,
     /// Lines that say what this is: type and coding.
-    pub(crate) content: String,
+    pub content: String,
     /// Lines that a client keeps with it: validators, how long it is fresh, by what it was chosen.
-    pub(crate) kept: String,
+    pub kept: String,
 }
 
 impl OpenFile {
@@ -61,7 +62,7 @@ impl OpenFile {
     }
 
     /// The file as conditions see it.
-    pub(crate) fn representation(&self) -> Representation<'_> {
+    pub fn representation(&self) -> Representation<'_> {
         Representation {
             etag: &self.etag,
             modified: self.modified,
@@ -78,7 +79,7 @@ impl OpenFile {
     ///
     /// # Errors
     /// As [`read_cached`].
-    pub(crate) fn read_cached(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+    pub fn read_cached(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
         read_cached(&self.file, buffer, at)
     }
 
@@ -86,7 +87,7 @@ impl OpenFile {
     ///
     /// # Errors
     /// What pread(2) says.
-    pub(crate) fn read(&self, at: u64, len: usize) -> io::Result<Vec<u8>> {
+    pub fn read(&self, at: u64, len: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         let mut filled = 0;
         while filled < len {
