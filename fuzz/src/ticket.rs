@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use becket::control::rotation::Rotation;
-use becket::metrics::Resumption;
+use becket::resumption::Resumption;
 use becket::secret::base64;
 use becket::secret::ratchet::Ratchet;
 use becket::sessions::context::{Resuming, lend};

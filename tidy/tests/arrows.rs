@@ -57,7 +57,7 @@ const CRATES: &[(&str, &[&str])] = &[
 /// Rooms of the terminator, from the top of the house to its cellar.
 const ROOMS: &[&[&str]] = &[
     &["main"],
-    &["cli", "dropin"],
+    &["cli", "dropin", "secret_command"],
     &["demo"],
     &["ctl", "top"],
     &["process", "launch", "reload"],

@@ -30,8 +30,8 @@ use becket_config::listener::ListenMode;
 use becket_config::process::Admission;
 use becket_proto::admission::{Bucket, Claim, Holding, Rate, Share, Source, Sources};
 
-use crate::close_reason::CloseReason;
 use crate::config::Listener;
+use becket_proto::close_reason::CloseReason;
 
 /// What all workers share.
 #[derive(Debug)]

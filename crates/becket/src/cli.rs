@@ -13,7 +13,7 @@ use clap::{Args, Parser};
 use crate::ctl::CtlTask;
 use crate::demo::folder::FilesFlags;
 use crate::prepare::flags::Flags;
-use crate::secret::command::SecretFlags;
+use crate::secret_command::SecretFlags;
 use crate::status::Place;
 
 /// What `--version` says; `-V` says the number alone. Packages set the commit.

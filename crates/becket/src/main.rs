@@ -30,7 +30,7 @@ use becket::prepare::source::Source;
 use becket::process::{Role, Task, enter};
 use becket::protocol::OperatorRequest;
 use becket::secret;
-use becket::secret::command::{NotMade, SecretFlags};
+use becket::secret_command::{NotMade, SecretFlags};
 use becket::top::{self, NotShown};
 use becket_keys::signing::token::{Tokens, agent};
 use becket_proto::ticket::UnixSeconds;
@@ -169,7 +169,7 @@ fn say(text: impl Display) -> anyhow::Result<bool> {
 }
 
 fn make_secret(flags: &SecretFlags) -> ExitCode {
-    match secret::command::make(flags, UnixSeconds(UnixTime::now().as_secs())) {
+    match secret_command::make(flags, UnixSeconds(UnixTime::now().as_secs())) {
         Ok(said) => {
             println!("{said}");
             ExitCode::SUCCESS

@@ -13,6 +13,7 @@ pub mod backlog;
 pub mod balance;
 pub mod bounded_table;
 pub mod client_hello;
+pub mod close_reason;
 pub mod der;
 pub mod epoch;
 pub mod fair_queue;

@@ -31,7 +31,6 @@ use rustls::{ConnectionCommon, DigitallySignedStruct, Error, HandshakeKind, Side
 use rustls::{SignatureScheme, SupportedProtocolVersion, version};
 use serde::Serialize;
 
-use crate::close_reason::CloseReason;
 use crate::config::{Config, Listener, Policy, Route};
 use crate::control::rotation::Rotation;
 use crate::log::access::ResumedBy;
@@ -42,6 +41,7 @@ use crate::tls::names;
 use crate::tls::policy::versions;
 use crate::tls::route_configs::Parts;
 use becket_keys::certificates::KeySet;
+use becket_proto::close_reason::CloseReason;
 
 /// A handshake that went as it should.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -22,7 +22,6 @@ use super::{Context, Net, Next, Phase};
 use crate::admission::HandshakePermit;
 use crate::backend::pool::{Pick, Pool};
 use crate::backend::slot::Slot;
-use crate::close_reason::CloseReason;
 use crate::scratch::Scratch;
 use crate::sessions::context::Resuming;
 use crate::tls::chain;
@@ -30,6 +29,7 @@ use crate::tls::engine::Engine;
 use crate::tls::hello_router::Served;
 use becket_keys::signing::Offload;
 use becket_keys::signing::worker::WorkerSigning;
+use becket_proto::close_reason::CloseReason;
 
 /// What a hello decided.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use super::closing::Closing;
 use super::{Context, Net, Next, Phase};
 use crate::backend::cancel::CancelOutcome;
 use crate::backend::pool::Pool;
-use crate::close_reason::CloseReason;
+use becket_proto::close_reason::CloseReason;
 
 /// A client whose cancel is under way.
 #[derive(Debug)]

@@ -8,11 +8,11 @@
 use becket_proto::half_pipe::HalfPipe;
 
 use super::{Context, Net, Next, Phase};
-use crate::close_reason::CloseReason;
 use crate::leg::Got;
 use crate::pipes::Lent;
 use crate::scratch::{READ, Scratch};
 use crate::socket::{Fault, Socket};
+use becket_proto::close_reason::CloseReason;
 
 /// Waits for the client to take the last bytes.
 #[derive(Debug)]

@@ -22,11 +22,11 @@ use super::handshake::Handshaking;
 use super::hearing::Hello;
 use super::relay::Relaying;
 use super::{Context, Core, Net, Next, Phase, Turn};
-use crate::close_reason::CloseReason;
 use crate::connection::listener::ListenerState;
 use crate::leg::Got;
 use crate::scratch::Scratch;
 use crate::socket::Peek;
+use becket_proto::close_reason::CloseReason;
 
 /// A client that has a server and no TLS yet.
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use becket_proto::half_pipe::HalfPipe;
 use super::connect::{Pending, Purpose};
 use super::serving::{Serving, Site};
 use super::{Context, Net, Next, Said};
-use crate::close_reason::CloseReason;
 use crate::connection::listener::ListenerState;
 use becket_config::listener::ListenMode;
+use becket_proto::close_reason::CloseReason;
 
 /// A client that was accepted by a listener without TLS, or with STARTTLS.
 #[derive(Debug)]

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Connection, Net};
-use crate::close_reason::CloseReason;
 use crate::config::Config;
 use crate::ja4::Ja4;
 use crate::log::Timestamp;
@@ -16,6 +15,7 @@ use crate::trial::TriedClient;
 use becket_keys::certificates::CertificateMap;
 use becket_keys::identity::Identity;
 use becket_keys::presented::Presented;
+use becket_proto::close_reason::CloseReason;
 use becket_sys::clock::Now;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 

@@ -6,9 +6,9 @@
 
 use becket_sys::clock::Now;
 
-use crate::close_reason::CloseReason;
 use crate::connection::facts::Facts;
 use crate::log::{Escaped, RateLimit};
+use becket_proto::close_reason::CloseReason;
 
 /// Tells of failures.
 #[derive(Debug)]

@@ -23,11 +23,11 @@ use becket_proto::proxy_header::{
 
 use super::facts::{Facts, ProxyDetails};
 use super::{Context, Net, Next, Phase};
-use crate::close_reason::CloseReason;
 use crate::connection::listener::ListenerState;
 use crate::leg::Got;
 use crate::scratch::{Buffer, Scratch};
 use crate::socket::{Peek, Socket};
+use becket_proto::close_reason::CloseReason;
 
 /// A client that has not been introduced yet.
 #[derive(Debug)]

@@ -38,11 +38,10 @@ use super::signing::{self, Signing};
 use super::{Context, Net, Next, Phase, Said, Turn};
 use crate::backend::pool::Pool;
 use crate::backend::slot::Slot;
-use crate::close_reason::CloseReason;
 use crate::connection::listener::ListenerState;
 use crate::leg::Got;
-use crate::metrics::Offer;
 use crate::pipes::Lent;
+use crate::resumption::Offer;
 use crate::scratch::{Buffer, READ, Scratch};
 use crate::sessions::context::{self, Resuming};
 use crate::socket::Ready;
@@ -54,6 +53,7 @@ use becket_keys::presented::Presented;
 use becket_keys::signing::Offload;
 use becket_keys::signing::queue::Signed;
 use becket_keys::signing::worker::WorkerSigning;
+use becket_proto::close_reason::CloseReason;
 
 /// A client whose handshake is not complete.
 #[derive(Debug)]

@@ -20,7 +20,6 @@ use super::passing::Passing;
 use super::relay::Relaying;
 use super::{Context, Net, Next, Phase, Said};
 use crate::backend::pool::Pool;
-use crate::close_reason::CloseReason;
 use crate::connection::listener::ListenerState;
 use crate::ja4::Ja4;
 use crate::leg::Got;
@@ -28,6 +27,7 @@ use crate::log::access_log::AccessSender;
 use crate::scratch::{READ, Scratch};
 use crate::tls::hello_router::{Choice, Served, server_name};
 use becket_keys::signing::Offload;
+use becket_proto::close_reason::CloseReason;
 
 /// A client of whom a hello is awaited.
 #[derive(Debug)]

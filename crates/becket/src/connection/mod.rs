@@ -32,6 +32,7 @@ mod handshake;
 mod hearing;
 mod hello;
 mod introduction;
+pub(crate) mod kernel_tls;
 pub mod listener;
 mod passing;
 mod queued;
@@ -65,7 +66,6 @@ use crate::backend::cancel::Cancels;
 use crate::backend::inbox::Grant;
 use crate::backend::server_state::ServerState;
 use crate::backend::slot::Slot;
-use crate::close_reason::CloseReason;
 use crate::config::ServerAddress;
 use crate::connection::failure_log::FailureLog;
 use crate::connection::listener::ListenerState;
@@ -76,6 +76,7 @@ use crate::pipes::{Lent, Pipes};
 use crate::scratch::{Buffer, Scratch};
 use crate::socket::{Fault, KernelTlsSocket, Peek, Ready, Socket};
 use becket_keys::signing::worker::WorkerSigning;
+use becket_proto::close_reason::CloseReason;
 use becket_sys::clock::Now;
 
 /// The sockets that connections run on.

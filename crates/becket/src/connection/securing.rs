@@ -22,13 +22,13 @@ use rustls::client::UnbufferedClientConnection;
 use super::connect::Attempt;
 use super::facts::Facts;
 use super::{Context, Net, Next, Phase, Said, Turn};
-use crate::close_reason::CloseReason;
+use crate::connection::kernel_tls::Tls;
 use crate::leg::{Got, Leg};
 use crate::pipes::Lent;
 use crate::scratch::{Buffer, READ, Scratch};
 use crate::tls::engine::Received;
-use crate::tls::kernel::Tls;
 use crate::tls::to_servers::ServerTls;
+use becket_proto::close_reason::CloseReason;
 
 /// A connection whose server has answered and has not shown who it is.
 #[derive(Debug)]

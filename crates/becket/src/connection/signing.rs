@@ -13,7 +13,6 @@ use rustls::Error;
 
 use super::handshake::{Ahead, Chosen, Flights, Handshaking, abandon};
 use super::{Advanced, Connection, Context, Net, Next, Phase, Turn};
-use crate::close_reason::CloseReason;
 use crate::scratch::{Buffer, Scratch};
 use crate::sessions::context::{self, Resuming};
 use crate::socket::Ready;
@@ -21,6 +20,7 @@ use crate::tls::engine::Received;
 use becket_keys::signing::Offload;
 use becket_keys::signing::queue::Signed;
 use becket_keys::signing::worker::{Asked, WorkerSigning};
+use becket_proto::close_reason::CloseReason;
 
 /// A client whose handshake waits for a signature.
 #[derive(Debug)]

@@ -30,12 +30,13 @@ use super::admin_http::Refusal;
 use super::snapshot::Snapshot;
 use crate::backend::backend_state::BackendState;
 use crate::backend::server_state::ServerState;
-use crate::close_reason::CloseReason;
 use crate::metrics::{
-    BUCKETS, Counter, Counters, HandshakeClass, Histogram, KernelTlsRefusal, Offer, PipeRefusal,
-    Resumption, Times, bucket_limit,
+    BUCKETS, Counter, Counters, HandshakeClass, Histogram, KernelTlsRefusal, PipeRefusal, Times,
+    bucket_limit,
 };
+use crate::resumption::{Offer, Resumption};
 use becket_keys::signing::token::TokenStatus;
+use becket_proto::close_reason::CloseReason;
 
 /// The content type of what [`exposition`] returns.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -23,7 +23,6 @@ use super::rotation::Standing;
 use crate::admission::SharedAdmission;
 use crate::backend::backend_state::BackendState;
 use crate::backend::server_state::{ServerState, Settings};
-use crate::close_reason::CloseReason;
 use crate::config::overrides::Overrides;
 use crate::config::{Backend, Config, Lasts, Listener, Server};
 use crate::log::Timestamp;
@@ -34,6 +33,7 @@ use crate::tls::names;
 use crate::trial::Trial;
 use becket_keys::signing::batches::BatchCounts;
 use becket_keys::signing::token::TokenStatus;
+use becket_proto::close_reason::CloseReason;
 
 /// Everything that pages show.
 #[derive(Debug, serde::Serialize)]

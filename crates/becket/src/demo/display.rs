@@ -112,8 +112,8 @@ const COLUMNS: [(&str, usize); 10] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::close_reason::CloseReason;
     use crate::metrics::HandshakeClass;
+    use becket_proto::close_reason::CloseReason;
     use std::sync::mpsc::channel;
 
     fn words(line: &str) -> Vec<String> {

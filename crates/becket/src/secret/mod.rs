@@ -9,7 +9,6 @@
 //! `prepare/cluster.rs`; which epochs there are is `control/rotation`'s business.
 
 pub mod base64;
-pub mod command;
 pub mod file;
 pub mod ratchet;
 

@@ -20,9 +20,9 @@ use becket_proto::ticket::{Origin, OriginId, UnixSeconds};
 use zeroize::Zeroizing;
 
 use crate::admission::HandshakePermit;
-use crate::close_reason::CloseReason;
-use crate::metrics::Resumption;
+use crate::resumption::Resumption;
 use becket_keys::signing::Request;
+use becket_proto::close_reason::CloseReason;
 
 /// One handshake's part in resumption.
 #[derive(Debug)]

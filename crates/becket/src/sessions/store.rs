@@ -28,7 +28,7 @@ use zeroize::Zeroizing;
 
 use super::context::{self, Opened};
 use super::stored::Judge;
-use crate::metrics::Resumption;
+use crate::resumption::Resumption;
 
 /// The view of one policy on a table that all workers share.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 
 use super::context;
-use crate::metrics::Resumption;
+use crate::resumption::Resumption;
 
 /// Judges the clients of one policy's sessions; the default asks nothing of them.
 #[derive(Clone, Debug, Default)]

@@ -24,7 +24,7 @@ use zeroize::Zeroizing;
 
 use super::context::{self, Opened};
 use super::stored::Judge;
-use crate::metrics::Resumption;
+use crate::resumption::Resumption;
 use crate::secret::SecretBytes;
 
 /// The secrets of all epochs that open tickets; never empty. `control/rotation` makes them.

@@ -10,10 +10,10 @@ use becket_proto::client_hello::{ClientHello, MAX_NAME_BYTES};
 use rustls::ServerConfig;
 
 use super::route_configs::{Parts, RouteConfigs};
-use crate::close_reason::CloseReason;
 use crate::config::{Listener, Route};
-use crate::metrics::Offer;
+use crate::resumption::Offer;
 use crate::trial::Judged;
+use becket_proto::close_reason::CloseReason;
 
 /// Routes of one listener with their configurations.
 #[derive(Debug)]

@@ -20,7 +20,6 @@ pub mod chain;
 pub(crate) mod deferred;
 pub mod engine;
 pub mod hello_router;
-pub(crate) mod kernel;
 pub mod key_log;
 pub(crate) mod metered;
 pub mod names;

@@ -26,7 +26,7 @@ use super::key_log::LateKeyLog;
 use super::policy::{groups, versions};
 use super::skipping::SecretsForSkipping;
 use crate::config::{Listener, Policy, Route};
-use crate::metrics::Offer;
+use crate::resumption::Offer;
 use crate::sessions::context;
 use crate::sessions::store::{Kind, Store};
 use crate::sessions::stored::Judge;

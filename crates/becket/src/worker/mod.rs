@@ -42,7 +42,6 @@ use self::slices::{GATHER, Shares};
 use self::unsigned::Unsigned;
 use crate::admission::WorkerAdmission;
 use crate::backend::pool::Pool;
-use crate::close_reason::CloseReason;
 use crate::config::Config;
 use crate::connection::failure_log::FailureLog;
 use crate::connection::{Advanced, Connection, Side, Turn};
@@ -61,6 +60,7 @@ use crate::worker::net::RealNet;
 use crate::worker::workers::Common;
 use becket_keys::signing::queue::Answers;
 use becket_keys::signing::worker::WorkerSigning;
+use becket_proto::close_reason::CloseReason;
 
 /// A thread that serves connections.
 #[derive(Debug)]

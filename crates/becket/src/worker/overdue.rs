@@ -9,8 +9,8 @@ use super::Worker;
 use super::listing::Killing;
 use super::rests::Rests;
 use crate::backend::server_state::ServerState;
-use crate::close_reason::CloseReason;
 use crate::connection::{Advanced, Connection};
+use becket_proto::close_reason::CloseReason;
 
 /// A look at every connection, of which each turn does a part.
 #[derive(Debug)]

@@ -26,9 +26,9 @@ use becket_proto::share::TimeShare;
 use mio::Token;
 
 use super::{FIRST_ACCEPTOR, Worker};
-use crate::close_reason::CloseReason;
 use crate::connection::{Advanced, Connection};
 use becket_keys::signing::Offload;
+use becket_proto::close_reason::CloseReason;
 
 /// The shares of those who would come last.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::script::stage::Stage;
 use becket::admission::{SharedAdmission, WorkerAdmission};
-use becket::close_reason::CloseReason;
+use becket_proto::close_reason::CloseReason;
 use rustls::ClientConfig;
 use rustls::version::{TLS12, TLS13};
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::script::net::Plan;
 use crate::script::stage::Stage;
 use becket::admission::{SharedAdmission, WorkerAdmission};
-use becket::close_reason::CloseReason;
 use becket_config::process::Admission;
+use becket_proto::close_reason::CloseReason;
 use becket_proto::networks::Network;
 use becket_proto::proxy_header::{
     Accept, Decoded, Endpoints, Format, ProxyHeader, Tlvs, Transport, decode,

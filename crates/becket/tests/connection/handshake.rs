@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::script::link::End;
 use crate::script::stage::Stage;
-use becket::close_reason::CloseReason;
+use becket_proto::close_reason::CloseReason;
 use rustls::AlertDescription as Alert;
 use rustls::Error::AlertReceived;
 use rustls::version::{TLS12, TLS13};

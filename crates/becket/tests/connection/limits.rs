@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use becket::close_reason::CloseReason;
+use becket_proto::close_reason::CloseReason;
 use rustls::version::TLS13;
 
 use crate::common::{Client, House, house, server_got, server_says};

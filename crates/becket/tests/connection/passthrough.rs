@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use crate::script::stage::Stage;
-use becket::close_reason::CloseReason;
+use becket_proto::close_reason::CloseReason;
 use becket_proto::proxy_header::{Accept, Decoded, decode};
 use becket_proto::ticket::{Epoch, KeyId, NodeId, SecretId, TicketHeader, TicketPolicy};
 use rustls::server::ProducesTickets;

@@ -9,8 +9,8 @@ use crate::script::net::Plan;
 use crate::script::stage::Stage;
 use becket::backend::pool::{Pick, PickHint};
 use becket::backend::slot::Slot;
-use becket::close_reason::CloseReason;
 use becket::metrics::{Histogram, Times};
+use becket_proto::close_reason::CloseReason;
 use rustls::version::{TLS12, TLS13};
 
 use crate::common::{Client, House, server_got, server_says};

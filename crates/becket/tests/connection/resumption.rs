@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::script::net::Plan;
 use crate::script::stage::Stage;
-use becket::close_reason::CloseReason;
 use becket::log::access::ResumedBy;
-use becket::metrics::{Offer, Resumption};
+use becket::resumption::{Offer, Resumption};
+use becket_proto::close_reason::CloseReason;
 use rustls::ClientConfig;
 use rustls::version::{TLS12, TLS13};
 

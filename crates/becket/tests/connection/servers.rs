@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::script::net::Plan;
 use crate::script::stage::Stage;
-use becket::close_reason::CloseReason;
+use becket_proto::close_reason::CloseReason;
 use becket_proto::proxy_header::{Accept, Decoded, decode};
 use rustls::version::{TLS12, TLS13};
 

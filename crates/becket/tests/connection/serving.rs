@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::common::{Client, House, pattern};
 use crate::script::link::End;
 use crate::script::stage::Stage;
-use becket::close_reason::CloseReason;
+use becket_proto::close_reason::CloseReason;
 use rustls::version::TLS13;
 use tempfile::TempDir;
 

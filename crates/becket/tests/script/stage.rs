@@ -17,7 +17,6 @@ use super::net::{Plan, ScriptedNet};
 use becket::admission::{SharedAdmission, WorkerAdmission};
 use becket::backend::cancel::Cancels;
 use becket::backend::inbox::{BackendEvent, TestInbox};
-use becket::close_reason::CloseReason;
 use becket::connection::facts::Facts;
 use becket::connection::failure_log::FailureLog;
 use becket::connection::listener::ListenerState;
@@ -29,6 +28,7 @@ use becket::scratch::Scratch;
 use becket_keys::signing::queue::{Answers, Signed, SigningQueue, answer};
 use becket_keys::signing::worker::WorkerSigning;
 use becket_keys::signing::{Offload, Request};
+use becket_proto::close_reason::CloseReason;
 
 /// A connection under a script.
 #[derive(Debug)]

@@ -8,16 +8,16 @@ use std::rc::Rc;
 use becket_config::process::Limits;
 use becket_proto::half_pipe::{HalfPipe, Next as Step};
 
-use crate::close_reason::CloseReason;
 use crate::connection::Side;
+use crate::connection::kernel_tls::Tls;
 use crate::leg::{Got, Leg};
 use crate::metrics::{Counter, Counters};
 use crate::pipes::{Lent, PLACES, Pipes};
 use crate::scratch::{READ, Scratch};
 use crate::socket::{Fault, KernelTlsSocket};
 use crate::tls::engine::is_without_data;
-use crate::tls::kernel::Tls;
 use crate::tls::side::TlsSide;
+use becket_proto::close_reason::CloseReason;
 
 /// A leg with its TLS, and the direction that ends at its peer.
 pub(in crate::connection) struct Half<'a, S, C: TlsSide> {

@@ -15,15 +15,15 @@ use becket_proto::half_pipe::HalfPipe;
 use becket_proto::records;
 
 use super::half::Half;
-use crate::close_reason::CloseReason;
 use crate::connection::Side;
+use crate::connection::kernel_tls::{KernelFailure, KernelTls, Negotiated, Taken, Tls};
 use crate::leg::Got;
 use crate::metrics::KernelTlsRefusal;
 use crate::pipes::Lent;
 use crate::scratch::{Buffer, READ};
 use crate::socket::{Fault, KernelTlsSocket};
-use crate::tls::kernel::{KernelFailure, KernelTls, Negotiated, Taken, Tls};
 use crate::tls::side::TlsSide;
+use becket_proto::close_reason::CloseReason;
 
 impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
     /// Whether bytes pass as they are on this socket, because there is no TLS or the kernel has it.

@@ -32,14 +32,14 @@ use super::handshake::TICKETS_WAIT;
 use super::passing::Learner;
 use super::{Context, Core, Net, Next, Phase, Said, Side};
 use crate::backend::slot::Slot;
-use crate::close_reason::CloseReason;
+use crate::connection::kernel_tls::Tls;
 use crate::leg::Leg;
 use crate::metrics::Counters;
 use crate::pipes::Lent;
 use crate::scratch::{Buffer, Scratch};
 use crate::socket::Socket;
 use crate::tls::engine::Engine;
-use crate::tls::kernel::Tls;
+use becket_proto::close_reason::CloseReason;
 
 /// Client and server, joined.
 #[derive(Debug)]

@@ -34,13 +34,13 @@ use super::handshake::TICKETS_WAIT;
 use super::relay::Half;
 use super::{Context, Net, Next, Phase, Said, Side};
 use crate::backend::file_service::{Awaited, FileService, ReaderAnswer};
-use crate::close_reason::CloseReason;
+use crate::connection::kernel_tls::Tls;
 use crate::log::access::RequestRecord;
 use crate::pipes::Lent;
 use crate::scratch::{READ, Scratch};
 use crate::tls::engine::Engine;
-use crate::tls::kernel::Tls;
 use becket_http::docroot::{AtPath, FileKey, OpenFile};
+use becket_proto::close_reason::CloseReason;
 
 /// A client whose requests are answered here.
 #[derive(Debug)]

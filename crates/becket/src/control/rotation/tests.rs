@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use super::*;
 use crate::config::{Cluster, Config};
 use crate::control::sample;
-use crate::metrics::Resumption;
+use crate::resumption::Resumption;
 use crate::secret::file::RunUser;
 use crate::secret::{SecretBytes, SharedSecret};
 use crate::sessions::context::{self, Resuming};

@@ -19,12 +19,12 @@ use rustls::{
     CipherSuite, CommonState, ConnectionTrafficSecrets, ProtocolVersion, SupportedCipherSuite,
 };
 
-use super::engine::Engine;
-use super::side::TlsSide;
 use crate::leg::Leg;
 use crate::metrics::Counter;
 use crate::scratch::Buffer;
 use crate::socket::{Fault, KernelTlsSocket};
+use crate::tls::engine::Engine;
+use crate::tls::side::TlsSide;
 
 /// TLS of a leg.
 pub(crate) enum Tls<C: TlsSide> {

@@ -4,7 +4,7 @@
 //! What a peer does is an outcome, not an error. Every connection ends with exactly one reason,
 //! chosen by the first thing that made its end inevitable.
 
-use becket_proto::labelled;
+use crate::labelled;
 
 labelled! {
 /// Why a connection ended.
@@ -151,7 +151,7 @@ pub enum CloseReason {
 impl CloseReason {
     /// Whether a handshake came to nothing by what the client did or did not do. Who was turned away so that others could be
     /// served, or looked whether becket is there, is not among them.
-    pub(crate) const fn is_failed_handshake(self) -> bool {
+    pub const fn is_failed_handshake(self) -> bool {
         matches!(
             self,
             Self::HandshakeAborted
@@ -172,7 +172,7 @@ impl CloseReason {
 
     /// Whether a handshake failed that a client which asks for the right name makes well: then our certificate, versions or
     /// suites may be wrong.
-    pub(crate) const fn may_be_our_fault(self) -> bool {
+    pub const fn may_be_our_fault(self) -> bool {
         matches!(
             self,
             Self::HandshakeAborted
@@ -184,7 +184,7 @@ impl CloseReason {
     }
 
     /// Whether a server, or the way to it, is at fault: somebody has to mend that.
-    pub(crate) const fn is_fault_of_servers(self) -> bool {
+    pub const fn is_fault_of_servers(self) -> bool {
         matches!(
             self,
             Self::NoServer

@@ -10,8 +10,8 @@ use becket_config::notation::duration;
 use becket_proto::epoch::EpochLength;
 use becket_proto::ticket::UnixSeconds;
 
-use super::ratchet::Ratchet;
-use super::{NoRandomness, NotDerived, SecretBytes, SharedSecret, base64, file};
+use crate::secret::ratchet::Ratchet;
+use crate::secret::{NoRandomness, NotDerived, SecretBytes, SharedSecret, base64, file};
 use becket_keys::files::reason;
 
 /// Arguments of `becket secret`.
