@@ -1,7 +1,7 @@
 //! Fingerprints of hellos: each is well formed, and what a client may shuffle or make up does not change it.
 
-use becket::ja4::Ja4;
 use becket_proto::client_hello::{Peek, peek};
+use becket_tls::ja4::Ja4;
 
 /// Checks one stream. Returns how many fingerprints it has.
 ///

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use becket::control::rotation::Rotation;
-use becket::resumption::Resumption;
-use becket::secret::base64;
-use becket::secret::ratchet::Ratchet;
-use becket::sessions::context::{Resuming, lend};
-use becket::sessions::tickets::Ticketer;
 use becket_proto::ticket::UnixSeconds;
 use becket_sys::clock::Clock;
+use becket_tls::resumption::Resumption;
+use becket_tls::secret::base64;
+use becket_tls::secret::ratchet::Ratchet;
+use becket_tls::sessions::context::{Resuming, lend};
+use becket_tls::sessions::tickets::Ticketer;
 use rustls::server::ProducesTickets;
 
 /// Offers the input as a ticket, then laid over a genuine one, then reads it as a file. Returns whether the second one

@@ -11,10 +11,10 @@ mod tangle;
 
 use std::sync::Arc;
 
-use becket::tls::verifier;
 use becket_config::choices::ClientCertificates;
 use becket_config::policy::Policy;
 use becket_config::process::Limits;
+use becket_tls::verifier;
 use divan::Bencher;
 use rustls::RootCertStore;
 use rustls::pki_types::UnixTime;

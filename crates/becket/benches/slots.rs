@@ -15,9 +15,9 @@ use becket::backend::inbox::{BackendEvent, Inbox, TestInbox};
 use becket::backend::pool::{Pick, PickHint, Pool};
 use becket::backend::registry::lone_state;
 use becket::backend::slot::Slot;
-use becket::config::{Backend, Server, ServerAddress};
 use becket_config::choices::{Balance, StickBy};
 use becket_proto::ticket::OriginId;
+use becket_tls::config::{Backend, Server, ServerAddress};
 use divan::{Bencher, black_box};
 
 const BALANCES: [Balance; 6] = [

@@ -8,12 +8,12 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket::ja4::Ja4;
-use becket::trial::{Judged, Trial, Trials, TriedClient};
 use becket_config::choices::ClientCertificates;
 use becket_config::policy::Policy;
 use becket_config::suites::Version;
 use becket_proto::client_hello::{ClientHello, Peek, peek};
+use becket_tls::ja4::Ja4;
+use becket_tls::trial::{Judged, Trial, Trials, TriedClient};
 use divan::Bencher;
 use rustls::SignatureAlgorithm;
 use rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;

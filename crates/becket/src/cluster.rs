@@ -14,9 +14,9 @@ use zeroize::Zeroizing;
 
 use crate::backend::health::prober;
 use crate::backend::registry::Backends;
-use crate::config::Config;
 use crate::resolver::Resolver;
 use crate::shared::Shared;
+use becket_tls::config::Config;
 
 /// What replication is told; nothing where sessions are not replicated.
 pub(crate) fn settings(config: &Config) -> Option<Settings> {

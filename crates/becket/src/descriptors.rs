@@ -11,7 +11,7 @@ use becket_config::choices::KernelTls;
 use becket_config::process::Limits;
 use becket_sys::rlimit;
 
-use crate::config::{Backend, Config, Listener};
+use becket_tls::config::{Backend, Config, Listener};
 
 /// Descriptors that are there without any connection: a listening socket per address and worker,
 /// each worker's poll, waker and reserve, and the files that it keeps open.

@@ -27,7 +27,6 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::cluster;
-use crate::config::{Config, crypto_thread_count, worker_count};
 use crate::control::admin::AdminSockets;
 use crate::control::commands::Commands;
 use crate::control::ebb::Ebb;
@@ -46,7 +45,6 @@ use crate::prepare::source::Source;
 use crate::prepare::{ServerNames, refused_user};
 use crate::protocol::{Event, Restarts, SocketKind};
 use crate::sandbox::Sandbox;
-use crate::secret::ratchet::Ratchet;
 use crate::server::edits::Edits;
 use crate::server::limits::Limits;
 use crate::server::outcomes::Waiting;
@@ -63,6 +61,8 @@ use becket_cluster::stud::Reception;
 use becket_keys::files::{Files, reason};
 use becket_keys::signing::queue::SigningQueue;
 use becket_keys::signing::token::Tokens;
+use becket_tls::config::{Config, crypto_thread_count, worker_count};
+use becket_tls::secret::ratchet::Ratchet;
 
 /// Why a server did not start. Nothing was left behind.
 #[derive(Debug, thiserror::Error)]

@@ -12,8 +12,8 @@ use becket_sys::kernel_tls::Record;
 
 use crate::metrics::Counter;
 use crate::pipes::Lent;
-use crate::scratch::{Buffer, READ};
 use crate::socket::{Fault, KernelTlsSocket, Ready, Socket, Traffic};
+use becket_tls::scratch::{Buffer, READ};
 
 /// One side's socket.
 #[derive(Debug)]

@@ -5,12 +5,10 @@
 //! loop, and [`connection`], the life of one client. `docs/architecture.md` has the picture.
 #![forbid(unsafe_code)]
 
-pub mod admission;
 pub mod backend;
 pub mod check;
 pub mod cli;
 pub mod cluster;
-pub mod config;
 pub mod connection;
 pub mod control;
 pub mod ctl;
@@ -18,7 +16,6 @@ pub mod demo;
 pub mod descriptors;
 pub mod dropin;
 pub(crate) mod handover;
-pub mod ja4;
 pub mod launch;
 pub(crate) mod leg;
 pub mod link;
@@ -32,18 +29,12 @@ pub mod process;
 pub mod protocol;
 pub mod reload;
 pub mod resolver;
-pub mod resumption;
 pub mod sandbox;
-pub mod scratch;
-pub mod secret;
 pub mod secret_command;
 pub mod server;
-pub mod sessions;
 pub mod shared;
 pub mod socket;
 pub mod sockets;
 pub mod status;
-pub mod tls;
 pub mod top;
-pub mod trial;
 pub mod worker;

@@ -29,7 +29,7 @@ use becket::prepare::flags::Flags;
 use becket::prepare::source::Source;
 use becket::process::{Role, Task, enter};
 use becket::protocol::OperatorRequest;
-use becket::secret;
+use becket::secret_command;
 use becket::secret_command::{NotMade, SecretFlags};
 use becket::top::{self, NotShown};
 use becket_keys::signing::token::{Tokens, agent};

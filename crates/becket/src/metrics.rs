@@ -13,10 +13,10 @@ use rustls::HandshakeKind;
 use becket_http::status::Status;
 use becket_proto::labelled;
 
-use crate::resumption::{Offer, Resumption};
 use crate::socket::Traffic;
 use becket_keys::signing::queue::Signed;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::resumption::{Offer, Resumption};
 
 /// A number that one thread counts up and any thread reads.
 #[derive(Debug, Default)]

@@ -18,8 +18,8 @@ use becket_config::choices::SandboxMode;
 use becket_sys::{call_filter, file_reach};
 use serde::Serialize;
 
-use crate::config::Config;
 use becket_keys::files::{Files, Reach};
+use becket_tls::config::Config;
 
 /// What this process is confined to.
 #[derive(Clone, Debug, Default, Serialize)]

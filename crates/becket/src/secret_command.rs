@@ -10,9 +10,9 @@ use becket_config::notation::duration;
 use becket_proto::epoch::EpochLength;
 use becket_proto::ticket::UnixSeconds;
 
-use crate::secret::ratchet::Ratchet;
-use crate::secret::{NoRandomness, NotDerived, SecretBytes, SharedSecret, base64, file};
 use becket_keys::files::reason;
+use becket_tls::secret::ratchet::Ratchet;
+use becket_tls::secret::{NoRandomness, NotDerived, SecretBytes, SharedSecret, base64, file};
 
 /// Arguments of `becket secret`.
 #[derive(Clone, Debug, clap::Args)]
@@ -97,8 +97,8 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(7 * 86_400 / 2);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::secret;
-    use crate::secret::file::RunUser;
+    use becket_tls::secret;
+    use becket_tls::secret::file::RunUser;
 
     fn flags(file: PathBuf, state: bool) -> SecretFlags {
         SecretFlags {

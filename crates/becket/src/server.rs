@@ -39,7 +39,6 @@ use self::upgrade::Handover;
 use crate::backend::health::prober::Prober;
 use crate::backend::registry::Adopted;
 use crate::cluster;
-use crate::config::Config;
 use crate::control::admin::{self, AdminSockets, Pages};
 use crate::control::api::ChangeRequest;
 use crate::control::commands::Commands;
@@ -59,12 +58,13 @@ use crate::prepare::source::Source;
 use crate::protocol::{Command, Event};
 use crate::resolver::Resolver;
 use crate::sandbox::Sandbox;
-use crate::secret::ratchet::Ratchet;
 use crate::sockets::{self, Bound};
 use crate::worker::workers::{WorkerEnded, Workers};
 use becket_cluster::Membership;
 use becket_cluster::stud::Reception;
 use becket_keys::signing::token::Tokens;
+use becket_tls::config::Config;
+use becket_tls::secret::ratchet::Ratchet;
 
 /// How a server ended; the number is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,13 +7,13 @@ use becket_proto::limits::SharedCount;
 use becket_proto::session_table::SessionTable;
 use becket_sys::clock::Clock;
 
-use crate::admission::SharedAdmission;
 use crate::backend::cancel::Cancels;
 use crate::backend::registry::Backends;
 use crate::memory::MemoryStanding;
 use crate::metrics::Counters;
 use becket_http::docroot::readers::Readers;
 use becket_keys::signing::queue::SigningQueue;
+use becket_tls::admission::SharedAdmission;
 
 /// Everything that more than one thread touches. Nothing else is shared, beside the mailboxes,
 /// the bounded channels of the access log, and in a cluster the bounded outboxes of new sessions;

@@ -13,9 +13,9 @@ use becket_config::error::Problem;
 use becket_config::listener;
 use becket_sys::socket::{Keepalive, ListenOptions, listen, listen_on, probe, set_options};
 
-use crate::config::{Config, Listener};
 use crate::link::given::BoundSockets;
 use crate::protocol::SocketKind;
+use becket_tls::config::{Config, Listener};
 
 /// A listening socket of one worker.
 #[derive(Debug)]

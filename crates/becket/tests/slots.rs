@@ -19,10 +19,10 @@ use becket::backend::pool::{Pick, PickHint, Pool};
 use becket::backend::registry::lone_state;
 use becket::backend::server_state::ServerState;
 use becket::backend::slot::Slot;
-use becket::config::{Backend, Server, ServerAddress};
 use becket_config::choices::Balance;
 use becket_proto::balance::mix;
 use becket_proto::queue::Arrival;
+use becket_tls::config::{Backend, Server, ServerAddress};
 
 const ROUNDS: u64 = 20_000;
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use becket::secret::{base64, file};
+use becket_tls::secret::{base64, file};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rcgen::{PKCS_RSA_SHA256, RsaKeySize};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

@@ -9,10 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use becket::cluster;
-use becket::config::Config;
 use becket::prepare::{ServerNames, World, prepare};
 use becket::resolver::Resolver;
-use becket::secret::{base64, file};
 use becket::shared::Shared;
 use becket_cluster::{ClusterStatus, Membership, Outbox, SessionEvent};
 use becket_config::file::File;
@@ -21,6 +19,8 @@ use becket_proto::session_table::{Limits, Lives, PolicyTag, Session, SessionTabl
 use becket_proto::ticket::{Origin, OriginId};
 use becket_sys::clock::Clock;
 use becket_sys::cpu::thread_time;
+use becket_tls::config::Config;
+use becket_tls::secret::{base64, file};
 use rustls::pki_types::UnixTime;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 

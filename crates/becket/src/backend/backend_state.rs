@@ -28,7 +28,7 @@ use super::inbox::{BackendEvent, Grant, Inbox};
 use super::pool::Pick;
 use super::server_state::ServerState;
 use super::slot::Slot;
-use crate::config::Backend;
+use becket_tls::config::Backend;
 
 /// One backend, seen by all threads.
 #[derive(Debug)]

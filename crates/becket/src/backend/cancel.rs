@@ -29,8 +29,8 @@ use super::backend_state::{BackendState, Waiter};
 use super::health::check::{Check, Failure};
 use super::inbox::BackendEvent;
 use super::server_state::ServerState;
-use crate::config::Backend;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::config::Backend;
 
 /// Where workers leave cancels, and what became of them.
 #[derive(Debug)]

@@ -29,9 +29,9 @@ use super::inbox::Inbox;
 use super::registry::lone_state;
 use super::server_state::ServerState;
 use super::slot::Slot;
-use crate::config::{Backend, ServerAddress};
-use crate::tls::to_servers::ServerTls;
 use becket_http::docroot::readers::Readers;
+use becket_tls::config::{Backend, ServerAddress};
+use becket_tls::to_servers::ServerTls;
 
 /// One worker's view of a backend.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use becket_proto::ticket::OriginId;
 use super::backend_state::BackendState;
 use super::inbox::Inbox;
 use super::server_state::ServerState;
-use crate::config::{Backend, Config, Server};
+use becket_tls::config::{Backend, Config, Server};
 
 /// The state of a backend that no configuration knows, for checks, tests and benches; `inboxes` are of its
 /// workers.
@@ -266,8 +266,8 @@ fn adopt_servers(state: &Arc<BackendState>, backend: &Backend) {
 mod tests {
     use super::*;
     use crate::backend::slot::Slot;
-    use crate::config::ServerAddress;
     use crate::control::sample;
+    use becket_tls::config::ServerAddress;
 
     fn config(backends: &[(&str, &[&str])]) -> Arc<Config> {
         let server = |name: &&str| {

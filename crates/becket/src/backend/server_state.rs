@@ -20,8 +20,8 @@ use becket_proto::limits::SharedCount;
 
 use super::backend_state::BackendState;
 use super::health::Watched;
-use crate::config::overrides::Overrides;
-use crate::config::{Server, ServerAddress};
+use becket_tls::config::overrides::Overrides;
+use becket_tls::config::{Server, ServerAddress};
 
 /// One server, seen by all threads.
 #[derive(Debug)]
@@ -460,7 +460,7 @@ const UNLIMITED: u32 = u32::MAX;
 mod tests {
     use super::*;
     use crate::backend::registry::lone_state;
-    use crate::config::Backend;
+    use becket_tls::config::Backend;
 
     fn server(change: impl FnOnce(&mut backend::Server)) -> Server {
         let mut server = Server::plain("a", vec![ServerAddress::Unix("/a".into())]);

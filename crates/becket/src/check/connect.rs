@@ -19,9 +19,9 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 
 use crate::backend::health::check::{Check, Met};
-use crate::config::{Backend, Config, Server};
-use crate::tls::names;
 use becket_keys::identity::Identity;
+use becket_tls::config::{Backend, Config, Server};
+use becket_tls::names;
 
 /// An address of a server, and what came of it.
 #[derive(Debug, Serialize)]

@@ -27,7 +27,6 @@ use serde::Serialize;
 
 use self::connect::Tried;
 use self::self_test::TestedHandshake;
-use crate::config::{Backend, Cluster, Config, worker_count};
 use crate::control::certificates::{Certificate, certificates};
 use crate::descriptors::{self, HOW_TO_RAISE};
 use crate::link::given::{BoundSockets, Given};
@@ -36,6 +35,7 @@ use crate::log::output::Output;
 use crate::prepare::source::Source;
 use crate::prepare::{ServerNames, refused_user};
 use becket_keys::files::reason;
+use becket_tls::config::{Backend, Cluster, Config, worker_count};
 
 /// What was found.
 #[derive(Debug, Serialize)]

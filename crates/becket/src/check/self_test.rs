@@ -31,17 +31,17 @@ use rustls::{ConnectionCommon, DigitallySignedStruct, Error, HandshakeKind, Side
 use rustls::{SignatureScheme, SupportedProtocolVersion, version};
 use serde::Serialize;
 
-use crate::config::{Config, Listener, Policy, Route};
 use crate::control::rotation::Rotation;
 use crate::log::access::ResumedBy;
-use crate::sessions::context::{self, Resuming};
-use crate::tls::chain::is_of_old_version;
-use crate::tls::hello_router::{Choice, HelloRouter, server_name};
-use crate::tls::names;
-use crate::tls::policy::versions;
-use crate::tls::route_configs::Parts;
 use becket_keys::certificates::KeySet;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::chain::is_of_old_version;
+use becket_tls::config::{Config, Listener, Policy, Route};
+use becket_tls::hello_router::{Choice, HelloRouter, server_name};
+use becket_tls::names;
+use becket_tls::policy::versions;
+use becket_tls::route_configs::Parts;
+use becket_tls::sessions::context::{self, Resuming};
 
 /// A handshake that went as it should.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

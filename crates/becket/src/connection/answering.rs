@@ -19,17 +19,17 @@ use super::handshake::{Ahead, Chosen, Flights, Handshaking, Reserved};
 use super::hello::{DECODE_ERROR, Refusal, fatal_alert};
 use super::queued::{AfterQueue, Queued};
 use super::{Context, Net, Next, Phase};
-use crate::admission::HandshakePermit;
 use crate::backend::pool::{Pick, Pool};
 use crate::backend::slot::Slot;
-use crate::scratch::Scratch;
-use crate::sessions::context::Resuming;
-use crate::tls::chain;
-use crate::tls::engine::Engine;
-use crate::tls::hello_router::Served;
 use becket_keys::signing::Offload;
 use becket_keys::signing::worker::WorkerSigning;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::admission::HandshakePermit;
+use becket_tls::chain;
+use becket_tls::engine::Engine;
+use becket_tls::hello_router::Served;
+use becket_tls::scratch::Scratch;
+use becket_tls::sessions::context::Resuming;
 
 /// What a hello decided.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use becket_proto::half_pipe::HalfPipe;
 use super::{Context, Net, Next, Phase};
 use crate::leg::Got;
 use crate::pipes::Lent;
-use crate::scratch::{READ, Scratch};
 use crate::socket::{Fault, Socket};
 use becket_proto::close_reason::CloseReason;
+use becket_tls::scratch::{READ, Scratch};
 
 /// Waits for the client to take the last bytes.
 #[derive(Debug)]

@@ -33,16 +33,16 @@ use super::serving::{Serving, Site};
 use super::{Context, Core, Net, Next, Phase, Said, Turn, introduction};
 use crate::backend::pool::{Pick, PickHint, Pool};
 use crate::backend::slot::Slot;
-use crate::config::ServerAddress;
 use crate::connection::kernel_tls::Tls;
 use crate::connection::listener::ListenerState;
 use crate::leg::Leg;
 use crate::pipes::Lent;
 use crate::socket::Fault;
 use crate::socket::Ready;
-use crate::tls::chain;
-use crate::tls::engine::Engine;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::chain;
+use becket_tls::config::ServerAddress;
+use becket_tls::engine::Engine;
 
 /// A client on its way to a server, whichever that will be.
 #[derive(Debug)]

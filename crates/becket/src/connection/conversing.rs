@@ -24,9 +24,9 @@ use super::relay::Relaying;
 use super::{Context, Core, Net, Next, Phase, Turn};
 use crate::connection::listener::ListenerState;
 use crate::leg::Got;
-use crate::scratch::Scratch;
 use crate::socket::Peek;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::scratch::Scratch;
 
 /// A client that has a server and no TLS yet.
 #[derive(Debug)]

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Connection, Net};
-use crate::config::Config;
-use crate::ja4::Ja4;
 use crate::log::Timestamp;
 use crate::log::access::{AccessRecord, RequestRecord, ResumedBy};
 use crate::socket::Traffic;
-use crate::tls::names;
-use crate::trial::TriedClient;
 use becket_keys::certificates::CertificateMap;
 use becket_keys::identity::Identity;
 use becket_keys::presented::Presented;
 use becket_proto::close_reason::CloseReason;
 use becket_sys::clock::Now;
+use becket_tls::config::Config;
+use becket_tls::ja4::Ja4;
+use becket_tls::names;
+use becket_tls::trial::TriedClient;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 
 /// Filled in as the connection proceeds.

@@ -25,9 +25,9 @@ use super::facts::{Facts, ProxyDetails};
 use super::{Context, Net, Next, Phase};
 use crate::connection::listener::ListenerState;
 use crate::leg::Got;
-use crate::scratch::{Buffer, Scratch};
 use crate::socket::{Peek, Socket};
 use becket_proto::close_reason::CloseReason;
+use becket_tls::scratch::{Buffer, Scratch};
 
 /// A client that has not been introduced yet.
 #[derive(Debug)]

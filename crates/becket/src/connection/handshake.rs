@@ -41,19 +41,19 @@ use crate::backend::slot::Slot;
 use crate::connection::listener::ListenerState;
 use crate::leg::Got;
 use crate::pipes::Lent;
-use crate::resumption::Offer;
-use crate::scratch::{Buffer, READ, Scratch};
-use crate::sessions::context::{self, Resuming};
 use crate::socket::Ready;
-use crate::tls::chain;
-use crate::tls::engine::{self, Engine, Received};
-use crate::trial::Judged;
 use becket_config::choices::Introduction;
 use becket_keys::presented::Presented;
 use becket_keys::signing::Offload;
 use becket_keys::signing::queue::Signed;
 use becket_keys::signing::worker::WorkerSigning;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::chain;
+use becket_tls::engine::{self, Engine, Received};
+use becket_tls::resumption::Offer;
+use becket_tls::scratch::{Buffer, READ, Scratch};
+use becket_tls::sessions::context::{self, Resuming};
+use becket_tls::trial::Judged;
 
 /// A client whose handshake is not complete.
 #[derive(Debug)]

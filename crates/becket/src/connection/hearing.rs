@@ -21,13 +21,13 @@ use super::relay::Relaying;
 use super::{Context, Net, Next, Phase, Said};
 use crate::backend::pool::Pool;
 use crate::connection::listener::ListenerState;
-use crate::ja4::Ja4;
 use crate::leg::Got;
 use crate::log::access_log::AccessSender;
-use crate::scratch::{READ, Scratch};
-use crate::tls::hello_router::{Choice, Served, server_name};
 use becket_keys::signing::Offload;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::hello_router::{Choice, Served, server_name};
+use becket_tls::ja4::Ja4;
+use becket_tls::scratch::{READ, Scratch};
 
 /// A client of whom a hello is awaited.
 #[derive(Debug)]

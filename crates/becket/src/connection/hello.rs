@@ -9,8 +9,8 @@ use becket_proto::plain_http::PLAIN_HTTP_ANSWER;
 use super::closing::Closing;
 use super::{Context, Net, Next};
 use crate::socket::Socket;
-use crate::tls::names;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::names;
 
 /// Why there will be no TLS.
 #[derive(Debug)]

@@ -13,10 +13,10 @@ use becket_proto::proxy_header::{EncodeError, Endpoints, Format, ProxyHeader, Ss
 
 use super::facts::{Agreed, Facts};
 use super::{Core, Net};
-use crate::ja4::Ja4;
 use crate::socket::Socket;
-use crate::tls::engine::Engine;
-use crate::tls::names;
+use becket_tls::engine::Engine;
+use becket_tls::ja4::Ja4;
+use becket_tls::names;
 
 /// Encodes what the server is told of a client whose handshake is complete, or who has none with us.
 ///

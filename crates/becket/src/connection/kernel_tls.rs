@@ -21,10 +21,10 @@ use rustls::{
 
 use crate::leg::Leg;
 use crate::metrics::Counter;
-use crate::scratch::Buffer;
 use crate::socket::{Fault, KernelTlsSocket};
-use crate::tls::engine::Engine;
-use crate::tls::side::TlsSide;
+use becket_tls::engine::Engine;
+use becket_tls::scratch::Buffer;
+use becket_tls::side::TlsSide;
 
 /// TLS of a leg.
 pub(crate) enum Tls<C: TlsSide> {

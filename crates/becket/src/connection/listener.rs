@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::backend::pool::Pool;
-use crate::config::Listener;
-use crate::tls::hello_router::HelloRouter;
 use becket_config::listener::ListenMode;
+use becket_tls::config::Listener;
+use becket_tls::hello_router::HelloRouter;
 
 /// A listener as one worker serves it.
 #[derive(Debug)]

@@ -61,23 +61,23 @@ use self::entering::Entering;
 use self::facts::Facts;
 use self::{greeting::Greeting, handshake::Handshaking};
 use self::{queued::Queued, relay::Relaying, securing::Securing, serving::Serving};
-use crate::admission::{Admitted, HalfOpen, SourcePermit, WorkerAdmission};
 use crate::backend::cancel::Cancels;
 use crate::backend::inbox::Grant;
 use crate::backend::server_state::ServerState;
 use crate::backend::slot::Slot;
-use crate::config::ServerAddress;
 use crate::connection::failure_log::FailureLog;
 use crate::connection::listener::ListenerState;
 use crate::leg::{Got, Leg};
 use crate::log::{access::AccessRecord, access_log::AccessSender};
 use crate::metrics::Counters;
 use crate::pipes::{Lent, Pipes};
-use crate::scratch::{Buffer, Scratch};
 use crate::socket::{Fault, KernelTlsSocket, Peek, Ready, Socket};
 use becket_keys::signing::worker::WorkerSigning;
 use becket_proto::close_reason::CloseReason;
 use becket_sys::clock::Now;
+use becket_tls::admission::{Admitted, HalfOpen, SourcePermit, WorkerAdmission};
+use becket_tls::config::ServerAddress;
+use becket_tls::scratch::{Buffer, Scratch};
 
 /// The sockets that connections run on.
 pub trait Net {

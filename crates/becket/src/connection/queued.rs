@@ -21,10 +21,10 @@ use super::{Context, Net, Next, Phase};
 use crate::backend::backend_state::Wait;
 use crate::backend::inbox::Grant;
 use crate::backend::pool::Pool;
-use crate::scratch::Scratch;
 use crate::socket::Ready;
 use crate::socket::Socket;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::scratch::Scratch;
 
 /// A client without a slot.
 #[derive(Debug)]

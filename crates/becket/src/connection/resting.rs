@@ -5,8 +5,8 @@ use std::time::Duration;
 use becket_config::process::Timeouts;
 
 use super::{Advanced, Connection, Context, Net, Next, Phase, Turn};
-use crate::scratch::Scratch;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::scratch::Scratch;
 
 impl<N: Net> Connection<N> {
     /// The process has begun to drain: a connection at rest is given less time.

@@ -25,10 +25,10 @@ use super::{Context, Net, Next, Phase, Said, Turn};
 use crate::connection::kernel_tls::Tls;
 use crate::leg::{Got, Leg};
 use crate::pipes::Lent;
-use crate::scratch::{Buffer, READ, Scratch};
-use crate::tls::engine::Received;
-use crate::tls::to_servers::ServerTls;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::engine::Received;
+use becket_tls::scratch::{Buffer, READ, Scratch};
+use becket_tls::to_servers::ServerTls;
 
 /// A connection whose server has answered and has not shown who it is.
 #[derive(Debug)]

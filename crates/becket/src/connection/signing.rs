@@ -13,14 +13,14 @@ use rustls::Error;
 
 use super::handshake::{Ahead, Chosen, Flights, Handshaking, abandon};
 use super::{Advanced, Connection, Context, Net, Next, Phase, Turn};
-use crate::scratch::{Buffer, Scratch};
-use crate::sessions::context::{self, Resuming};
 use crate::socket::Ready;
-use crate::tls::engine::Received;
 use becket_keys::signing::Offload;
 use becket_keys::signing::queue::Signed;
 use becket_keys::signing::worker::{Asked, WorkerSigning};
 use becket_proto::close_reason::CloseReason;
+use becket_tls::engine::Received;
+use becket_tls::scratch::{Buffer, Scratch};
+use becket_tls::sessions::context::{self, Resuming};
 
 /// A client whose handshake waits for a signature.
 #[derive(Debug)]

@@ -20,9 +20,9 @@ use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
 use super::snapshot::Snapshot;
-use crate::config::{MOST_ADDRESSES, ServerAddress};
 use crate::protocol::OperatorRequest;
 use crate::worker::listing::{BadField, Filter};
+use becket_tls::config::{MOST_ADDRESSES, ServerAddress};
 
 /// A path and a method, and what is done for them.
 pub(super) struct Route {

@@ -12,10 +12,10 @@ use rustls::SignatureAlgorithm;
 use rustls::sign::CertifiedKey;
 use serde::Serialize;
 
-use crate::config::{Config, Lasts, Listener};
 use crate::log::Timestamp;
 use becket_keys::facts;
 use becket_keys::ocsp::Status;
+use becket_tls::config::{Config, Lasts, Listener};
 
 /// One name of one listener and the certificate for one kind of key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

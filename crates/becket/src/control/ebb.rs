@@ -7,7 +7,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::config::Config;
+use becket_tls::config::Config;
 
 /// Watches connections and configurations end.
 #[derive(Debug, Default)]

@@ -34,9 +34,9 @@ use crate::metrics::{
     BUCKETS, Counter, Counters, HandshakeClass, Histogram, KernelTlsRefusal, PipeRefusal, Times,
     bucket_limit,
 };
-use crate::resumption::{Offer, Resumption};
 use becket_keys::signing::token::TokenStatus;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::resumption::{Offer, Resumption};
 
 /// The content type of what [`exposition`] returns.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -15,13 +15,13 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use crate::config::{Config, Listener};
 use crate::prepare::Prepared;
 use crate::prepare::source::Source;
-use crate::sessions::tickets::Secrets;
 use crate::sockets;
-use crate::tls::hello_router::HelloRouter;
-use crate::tls::route_configs::Parts;
+use becket_tls::config::{Config, Listener};
+use becket_tls::hello_router::HelloRouter;
+use becket_tls::route_configs::Parts;
+use becket_tls::sessions::tickets::Secrets;
 
 /// A reload on its way. At most one is prepared at a time; what is asked for meanwhile is
 /// remembered once, since the last state of the files is what counts.
@@ -218,9 +218,9 @@ mod tests {
     use becket_proto::ticket::NodeId;
 
     use super::*;
-    use crate::config::Cluster;
     use crate::control::sample;
-    use crate::secret::{SecretBytes, SharedSecret};
+    use becket_tls::config::Cluster;
+    use becket_tls::secret::{SecretBytes, SharedSecret};
 
     fn clustered(change: impl FnOnce(&mut Cluster)) -> Config {
         let secret = SecretBytes::new(zeroize::Zeroizing::new([1; 32]));

@@ -20,13 +20,13 @@ use rustls::sign::CertifiedKey;
 use super::rotation::Rotation;
 use super::snapshot::Reload;
 use super::state::{MainProcess, Replication, State};
-use crate::config::{Backend, Config, Listener, Policy, Route, Server, ServerAddress};
 use crate::log::Timestamp;
 use crate::protocol::Restarts;
 use crate::shared::Shared;
-use crate::trial::Trials;
 use becket_keys::certificates::{CertificateMap, KeySet};
 use becket_keys::signing::Offload;
+use becket_tls::config::{Backend, Config, Listener, Policy, Route, Server, ServerAddress};
+use becket_tls::trial::Trials;
 
 /// The server, of one worker.
 pub(super) fn state() -> State {

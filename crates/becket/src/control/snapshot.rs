@@ -20,20 +20,20 @@ use super::certificates::Certificate;
 use super::history::Moment;
 use super::process::ProcessUsage;
 use super::rotation::Standing;
-use crate::admission::SharedAdmission;
 use crate::backend::backend_state::BackendState;
 use crate::backend::server_state::{ServerState, Settings};
-use crate::config::overrides::Overrides;
-use crate::config::{Backend, Config, Lasts, Listener, Server};
 use crate::log::Timestamp;
 use crate::memory::MemoryStatus;
 use crate::metrics::{Counters, HandshakeClass};
 use crate::sandbox::Sandbox;
-use crate::tls::names;
-use crate::trial::Trial;
 use becket_keys::signing::batches::BatchCounts;
 use becket_keys::signing::token::TokenStatus;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::admission::SharedAdmission;
+use becket_tls::config::overrides::Overrides;
+use becket_tls::config::{Backend, Config, Lasts, Listener, Server};
+use becket_tls::names;
+use becket_tls::trial::Trial;
 
 /// Everything that pages show.
 #[derive(Debug, serde::Serialize)]

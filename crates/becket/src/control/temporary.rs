@@ -3,7 +3,7 @@
 use super::certificates::Certificate;
 use super::snapshot::RunningBackend;
 use super::state::LogLevel;
-use crate::config::Lasts;
+use becket_tls::config::Lasts;
 
 /// Each temporary change, as text.
 pub(super) fn temporary(

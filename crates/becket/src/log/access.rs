@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Escaped, Timestamp};
-use crate::ja4::Ja4;
 use becket_config::access_format::{AccessFormat, Part};
 use becket_config::choices::LogFormat;
 use becket_config::process::Log;
 use becket_keys::identity::Identity;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::ja4::Ja4;
 
 /// What one connection was. A connection that ended early has `None` for what was not known yet.
 #[derive(Clone, Debug)]

@@ -14,10 +14,10 @@ use becket_config::edits::ServerAction;
 use becket_config::key;
 
 use super::Draft;
-use crate::config::overrides::Overrides;
-use crate::config::{Backend, Lasts, MOST_ADDRESSES, Server, ServerAddress};
 use becket_http::docroot::Docroot;
 use becket_keys::files::reason;
+use becket_tls::config::overrides::Overrides;
+use becket_tls::config::{Backend, Lasts, MOST_ADDRESSES, Server, ServerAddress};
 
 impl Draft<'_> {
     /// All backends, in the order of the file.

@@ -17,10 +17,10 @@ use becket_proto::ticket::{NodeId, UnixSeconds};
 use becket_sys::identity::Identity;
 
 use super::Draft;
-use crate::config::Cluster;
-use crate::secret::file::RunUser;
-use crate::secret::ratchet::Ratchet;
-use crate::secret::{self, SharedSecret};
+use becket_tls::config::Cluster;
+use becket_tls::secret::file::RunUser;
+use becket_tls::secret::ratchet::Ratchet;
+use becket_tls::secret::{self, SharedSecret};
 
 impl Draft<'_> {
     /// The section, when there is one. Its chains are left in the draft.

@@ -15,11 +15,11 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::pem::{Error, SectionKind};
 
 use super::Draft;
-use crate::tls::verifier;
 use becket_keys::authorities::hashed;
 use becket_keys::facts;
 use becket_keys::files::{Files, reason};
 use becket_keys::keys::shown;
+use becket_tls::verifier;
 
 /// What is asked about the certificates of clients, or of servers.
 pub(super) struct Asked<'a> {

@@ -25,13 +25,13 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::UnixTime;
 
 use super::Draft;
-use crate::config::{Lasts, Listener, Policy, Route};
-use crate::tls::deferred::deferred;
-use crate::tls::metered::metered;
 use becket_keys::certificates::{CertificateMap, KeySet};
 use becket_keys::files::Files;
 use becket_keys::keys::{Loaded, Loader, shown};
 use becket_keys::signing::token::Tokens;
+use becket_tls::config::{Lasts, Listener, Policy, Route};
+use becket_tls::deferred::deferred;
+use becket_tls::metered::metered;
 
 impl Draft<'_> {
     /// All listeners, in the order of the file.

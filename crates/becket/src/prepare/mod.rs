@@ -44,15 +44,15 @@ use tracing_subscriber::filter::LevelFilter;
 
 use self::names::Names;
 pub use self::names::ServerNames;
-use crate::config::{Admin, AdminSocket, Config, Token, worker_count};
 use crate::descriptors;
 use crate::log::check_level;
 use crate::resolver::{Resolver, has_ipv6};
-use crate::secret::ratchet::Ratchet;
-use crate::trial::Trials;
 use becket_keys::files::{Files, reason};
 use becket_keys::keys::Loader;
 use becket_keys::signing::token::Tokens;
+use becket_tls::config::{Admin, AdminSocket, Config, Token, worker_count};
+use becket_tls::secret::ratchet::Ratchet;
+use becket_tls::trial::Trials;
 
 /// What the outcome depends on besides the file.
 pub struct World<'a> {

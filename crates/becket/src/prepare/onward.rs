@@ -21,15 +21,15 @@ use rustls::{ClientConfig, RootCertStore};
 
 use super::Draft;
 use super::crl::Asked;
-use crate::config::Onward;
-use crate::tls::key_log::LateKeyLog;
-use crate::tls::policy::{contents, versions};
-use crate::tls::to_servers::{Pinned, RuleVerifier};
-use crate::tls::verifier::{self, Pins};
 use becket_keys::authorities;
 use becket_keys::digest::digest;
 use becket_keys::keys::shown;
 use becket_keys::pem::Pem;
+use becket_tls::config::Onward;
+use becket_tls::key_log::LateKeyLog;
+use becket_tls::policy::{contents, versions};
+use becket_tls::to_servers::{Pinned, RuleVerifier};
+use becket_tls::verifier::{self, Pins};
 
 impl Draft<'_> {
     /// TLS towards servers, as `[backend.tls]` says.

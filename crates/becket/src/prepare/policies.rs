@@ -18,10 +18,10 @@ use rustls_pki_types::CertificateDer;
 
 use super::Draft;
 use super::crl::Asked;
-use crate::config::Policy;
-use crate::tls::policy::{contents, digest, versions};
-use crate::tls::{chain, verifier};
 use becket_keys::authorities;
+use becket_tls::config::Policy;
+use becket_tls::policy::{contents, digest, versions};
+use becket_tls::{chain, verifier};
 
 impl Draft<'_> {
     /// All policies that the file names.

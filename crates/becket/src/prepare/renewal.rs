@@ -14,8 +14,8 @@ use becket_config::key;
 
 use super::listeners::set;
 use super::{Draft, World};
-use crate::config::{Backend, Config, Listener, Policy};
 use becket_keys::keys::Loaded;
+use becket_tls::config::{Backend, Config, Listener, Policy};
 
 /// What a look at the files came to.
 #[derive(Debug)]

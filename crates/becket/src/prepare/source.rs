@@ -20,10 +20,10 @@ use super::edits::edits;
 use super::flags::Flags;
 use super::renewal::{Renewal, renew};
 use super::{Prepared, ServerNames, World, prepare_reading};
-use crate::config::Config;
-use crate::trial::Trials;
 use becket_keys::files::{Files, LARGEST, reason};
 use becket_keys::signing::token::Tokens;
+use becket_tls::config::Config;
+use becket_tls::trial::Trials;
 
 #[derive(Clone, Debug)]
 enum Asked {

@@ -16,8 +16,8 @@ use becket_proto::session_table::PolicyTag;
 use rustls::ProtocolVersion;
 
 use super::Draft;
-use crate::config::{Listener, Policy, Stud};
 use becket_keys::keys::{read, shown, warn_if_readable};
+use becket_tls::config::{Listener, Policy, Stud};
 
 impl Draft<'_> {
     /// On which terms they are taken, if they are.

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use becket_config::address::Address;
 use becket_config::file::File;
 
-use crate::config::{AdminSocket, worker_count};
 use crate::protocol::SocketKind;
 use crate::resolver::has_ipv6;
 use becket_keys::signing::token::wire::{TokenSpec, tokens};
+use becket_tls::config::{AdminSocket, worker_count};
 
 /// Resources that a configuration needs.
 #[derive(Debug, Default)]

@@ -17,8 +17,6 @@ use super::edits::{Edit, Edited, missing, no_server, said};
 use super::outcomes::too_late;
 use crate::backend::health::prober::Prober;
 use crate::backend::server_state::{ServerState, Settings};
-use crate::config::overrides::{Overrides, limit};
-use crate::config::{Backend, Lasts};
 use crate::control::api::{
     CertificateRemoval, CertificateSetting, Change, ChangeRequest, LogChange, Refused,
     ServerAddition, ServerChange, ServerRemoval,
@@ -30,6 +28,8 @@ use crate::prepare::is_filter;
 use crate::prepare::listeners::certificate_of;
 use becket_keys::files::{Files, reason};
 use becket_keys::keys::Loaded;
+use becket_tls::config::overrides::{Overrides, limit};
+use becket_tls::config::{Backend, Lasts};
 
 impl Control {
     /// Carries a change out, and tells what is now. Returns whether a drain is to begin.

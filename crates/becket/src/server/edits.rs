@@ -11,11 +11,11 @@ use becket_config::address::Address;
 use becket_config::backend;
 use becket_config::error::{Problem, Report};
 
-use crate::config::overrides::Overrides;
-use crate::config::{Backend, Config, Lasts, Listener, Server, ServerAddress};
 use crate::control::api::{CertificateSetting, Refused, ServerAddition};
 use crate::prepare::listeners::signing_key;
 use becket_keys::keys::Loaded;
+use becket_tls::config::overrides::Overrides;
+use becket_tls::config::{Backend, Config, Lasts, Listener, Server, ServerAddress};
 
 /// One of them.
 #[derive(Clone, Debug)]

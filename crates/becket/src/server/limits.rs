@@ -236,8 +236,8 @@ mod tests {
 
     use super::*;
     use crate::backend::slot::Slot;
-    use crate::config::{Backend, Config, Server, ServerAddress};
     use crate::control::sample;
+    use becket_tls::config::{Backend, Config, Server, ServerAddress};
 
     /// A process with one server that has two slots.
     fn process() -> Shared {

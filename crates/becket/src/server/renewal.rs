@@ -14,7 +14,6 @@ use rustls::pki_types::UnixTime;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::Control;
-use crate::config::Config;
 use crate::control::reload::build;
 use crate::log::Timestamp;
 use crate::prepare::renewal::Renewal;
@@ -22,6 +21,7 @@ use crate::protocol::Event;
 use becket_keys::files::Files;
 use becket_keys::signing::token::Tokens;
 use becket_keys::watch::{Places, Watch};
+use becket_tls::config::Config;
 
 /// What control knows of files that change.
 #[derive(Debug, Default)]

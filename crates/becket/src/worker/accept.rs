@@ -17,7 +17,6 @@ use mio::net::TcpStream;
 
 use super::slices::{GATHER, SLICE};
 use super::{Entry, Worker, token_of};
-use crate::admission::Admitted;
 use crate::connection::facts::Facts;
 use crate::connection::listener::ListenerState;
 use crate::connection::{Advanced, Connection, Side};
@@ -26,6 +25,7 @@ use crate::socket::Traffic;
 use crate::worker::acceptor::{Accepted, Acceptor};
 use crate::worker::net::BOTH;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::admission::Admitted;
 
 impl Worker {
     /// Accepts from every socket that may have clients: one at least, and no more after `end`.

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use super::Worker;
 use super::overdue::Cause;
 use crate::connection::glance::{Glance, PHASES};
-use crate::tls::names;
+use becket_tls::names;
 
 /// The name of a connection while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,11 +19,11 @@ use mio::{Events, Poll, Waker};
 
 use crate::backend::inbox::{BackendEvent, Inbox};
 use crate::backend::registry::Adopted;
-use crate::sessions::tickets::Secrets;
 use crate::sockets::Bound;
 use crate::worker::listing::{Killing, Listing};
 use becket_cluster::Outbox;
 use becket_keys::signing::queue::{Answers, Signed};
+use becket_tls::sessions::tickets::Secrets;
 
 /// What a worker is told.
 #[derive(Debug)]
@@ -167,7 +167,7 @@ impl Mailbox {
 mod tests {
     use super::*;
     use crate::backend::pool::{Pick, PickHint, Pool};
-    use crate::config::{Backend, Server, ServerAddress};
+    use becket_tls::config::{Backend, Server, ServerAddress};
 
     #[test]
     fn whoever_is_awake_sees_that_letters_have_come() {

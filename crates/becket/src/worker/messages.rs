@@ -8,22 +8,22 @@ use std::sync::Arc;
 use mio::{Interest, Token};
 
 use super::{Ending, FIRST_ACCEPTOR, Worker};
-use crate::admission::WorkerAdmission;
 use crate::backend::inbox::{BackendEvent, Grant, Inbox};
 use crate::backend::pool::Pool;
 use crate::backend::registry::Adopted;
-use crate::config::{Config, Listener};
 use crate::connection::Connection;
 use crate::connection::listener::ListenerState;
 use crate::descriptors;
 use crate::sockets::Bound;
-use crate::tls::hello_router::HelloRouter;
-use crate::tls::route_configs::Parts;
 use crate::worker::acceptor::Acceptor;
 use crate::worker::mailbox::Message;
 use crate::worker::overdue::Cause;
 use crate::worker::rests::Rests;
 use becket_keys::signing::queue::Signed;
+use becket_tls::admission::WorkerAdmission;
+use becket_tls::config::{Config, Listener};
+use becket_tls::hello_router::HelloRouter;
+use becket_tls::route_configs::Parts;
 
 impl Worker {
     /// Reads what has come. A slot that was handed over is in nobody's use, and a turn may be

@@ -40,17 +40,13 @@ use slab::Slab;
 use self::overdue::Sweep;
 use self::slices::{GATHER, Shares};
 use self::unsigned::Unsigned;
-use crate::admission::WorkerAdmission;
 use crate::backend::pool::Pool;
-use crate::config::Config;
 use crate::connection::failure_log::FailureLog;
 use crate::connection::{Advanced, Connection, Side, Turn};
 use crate::log::RateLimit;
 use crate::log::access_log::AccessSender;
 use crate::metrics::Counters;
 use crate::pipes::{BULK, Pipes};
-use crate::scratch::Scratch;
-use crate::sessions::tickets::Secrets;
 use crate::shared::Shared;
 use crate::socket::Ready;
 use crate::sockets::Bound;
@@ -61,6 +57,10 @@ use crate::worker::workers::Common;
 use becket_keys::signing::queue::Answers;
 use becket_keys::signing::worker::WorkerSigning;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::admission::WorkerAdmission;
+use becket_tls::config::Config;
+use becket_tls::scratch::Scratch;
+use becket_tls::sessions::tickets::Secrets;
 
 /// A thread that serves connections.
 #[derive(Debug)]

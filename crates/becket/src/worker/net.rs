@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 
-use crate::config::ServerAddress;
 use crate::connection::Net;
 use crate::socket::{Sends, ServerSocket};
+use becket_tls::config::ServerAddress;
 
 /// Makes sockets for the connection that is being advanced.
 #[derive(Debug)]

@@ -12,9 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::backend::inbox::Inbox;
 use crate::backend::registry::Adopted;
-use crate::config::Config;
 use crate::log::access_log::AccessWriter;
-use crate::sessions::tickets::Secrets;
 use crate::shared::Shared;
 use crate::sockets::Bound;
 use crate::worker::mailbox::{Mailbox, Message};
@@ -22,6 +20,8 @@ use crate::worker::{MAILBOX, Start, Worker};
 use becket_cluster::Outbox;
 use becket_keys::signing::queue::SigningQueue;
 use becket_keys::signing::threads::CryptoThreads;
+use becket_tls::config::Config;
+use becket_tls::sessions::tickets::Secrets;
 
 /// All workers.
 #[derive(Debug)]

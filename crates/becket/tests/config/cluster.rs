@@ -4,12 +4,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use becket::config::Config;
 use becket::prepare::Prepared;
 use becket::prepare::ServerNames;
 use becket::prepare::flags::Flags;
 use becket::prepare::source::Source;
 use becket_proto::ticket::NodeId;
+use becket_tls::config::Config;
 use rustls_pki_types::UnixTime;
 
 use crate::common::{Folder, NOW, SECRET, lines, site};

@@ -6,10 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use becket::config::Config;
 use becket::prepare::{Prepared, ServerNames, World, prepare_text};
 use becket::resolver::Resolver;
 use becket_config::error::{Problem, Rejected};
+use becket_tls::config::Config;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,
     PKCS_RSA_SHA256, SignatureAlgorithm, date_time_ymd,

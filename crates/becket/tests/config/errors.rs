@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::common::{Folder, Made, NOW, lines, site};
-use becket::config::{MOST_ADDRESSES, ServerAddress};
 use becket::prepare::flags::Flags;
 use becket::prepare::source::Source;
 use becket::prepare::{ServerNames, World, prepare};
@@ -13,6 +12,7 @@ use becket_config::address::NamePattern;
 use becket_config::choices::{AlpnMismatch, ProxyTlv};
 use becket_config::file::File;
 use becket_config::suites::Version;
+use becket_tls::config::{MOST_ADDRESSES, ServerAddress};
 use rustls_pki_types::UnixTime;
 
 fn now() -> UnixTime {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use becket::config::Config;
+use becket_tls::config::Config;
 use rustls::sign::CertifiedKey;
 
 use crate::common::{Folder, Made, NOW, lines, site};

@@ -1,7 +1,7 @@
 //! Revocation lists: what is refused, and what is only said.
 
-use becket::config::Policy;
 use becket::prepare::Prepared;
+use becket_tls::config::Policy;
 use rcgen::{
     CertificateParams, CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair,
     RevokedCertParams, SerialNumber, date_time_ymd,

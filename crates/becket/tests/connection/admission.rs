@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::script::stage::Stage;
-use becket::admission::{SharedAdmission, WorkerAdmission};
 use becket_proto::close_reason::CloseReason;
+use becket_tls::admission::{SharedAdmission, WorkerAdmission};
 use rustls::ClientConfig;
 use rustls::version::{TLS12, TLS13};
 

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::script::stage::Stage;
 use becket::log::access::ResumedBy;
-use becket::tls::{chain, verifier};
 use becket_config::choices::ClientCertificates;
 use becket_config::policy::Policy;
 use becket_config::process::Limits;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::{chain, verifier};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::aws_lc_rs;

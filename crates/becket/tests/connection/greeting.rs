@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use crate::script::net::Plan;
 use crate::script::stage::Stage;
-use becket::admission::{SharedAdmission, WorkerAdmission};
 use becket_config::process::Admission;
 use becket_proto::close_reason::CloseReason;
 use becket_proto::networks::Network;
 use becket_proto::proxy_header::{
     Accept, Decoded, Endpoints, Format, ProxyHeader, Tlvs, Transport, decode,
 };
+use becket_tls::admission::{SharedAdmission, WorkerAdmission};
 use rustls::version::TLS13;
 
 use crate::common::{Client, House, server_got};

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::script::net::Plan;
 use crate::script::stage::Stage;
 use becket::log::access::ResumedBy;
-use becket::resumption::{Offer, Resumption};
 use becket_proto::close_reason::CloseReason;
+use becket_tls::resumption::{Offer, Resumption};
 use rustls::ClientConfig;
 use rustls::version::{TLS12, TLS13};
 

@@ -5,8 +5,8 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 
 use super::link::{End, Watch, pair};
-use becket::config::ServerAddress;
 use becket::connection::Net;
+use becket_tls::config::ServerAddress;
 
 /// What becomes of a connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,6 @@ use becket_sys::clock::Now;
 
 use super::link::{End, Watch, pair};
 use super::net::{Plan, ScriptedNet};
-use becket::admission::{SharedAdmission, WorkerAdmission};
 use becket::backend::cancel::Cancels;
 use becket::backend::inbox::{BackendEvent, TestInbox};
 use becket::connection::facts::Facts;
@@ -24,11 +23,12 @@ use becket::connection::{Advanced, Connection, Side, Turn};
 use becket::log::access::AccessRecord;
 use becket::metrics::Counters;
 use becket::pipes::{BULK, Pipes};
-use becket::scratch::Scratch;
 use becket_keys::signing::queue::{Answers, Signed, SigningQueue, answer};
 use becket_keys::signing::worker::WorkerSigning;
 use becket_keys::signing::{Offload, Request};
 use becket_proto::close_reason::CloseReason;
+use becket_tls::admission::{SharedAdmission, WorkerAdmission};
+use becket_tls::scratch::Scratch;
 
 /// A connection under a script.
 #[derive(Debug)]

@@ -31,9 +31,9 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::backend::server_state::ServerState;
-use crate::config::{Backend, Server, ServerAddress};
-use crate::tls::chain;
-use crate::tls::to_servers::{self, RuleVerifier};
+use becket_tls::chain;
+use becket_tls::config::{Backend, Server, ServerAddress};
+use becket_tls::to_servers::{self, RuleVerifier};
 
 /// What is done to find out whether a server is well.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::backend::inbox::{BackendEvent, Grant, TestInbox};
-use crate::config::Server;
+use becket_tls::config::Server;
 
 struct Fixture {
     pool: Pool,

@@ -13,11 +13,11 @@ use crate::connection::kernel_tls::Tls;
 use crate::leg::{Got, Leg};
 use crate::metrics::{Counter, Counters};
 use crate::pipes::{Lent, PLACES, Pipes};
-use crate::scratch::{READ, Scratch};
 use crate::socket::{Fault, KernelTlsSocket};
-use crate::tls::engine::is_without_data;
-use crate::tls::side::TlsSide;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::engine::is_without_data;
+use becket_tls::scratch::{READ, Scratch};
+use becket_tls::side::TlsSide;
 
 /// A leg with its TLS, and the direction that ends at its peer.
 pub(in crate::connection) struct Half<'a, S, C: TlsSide> {

@@ -20,10 +20,10 @@ use crate::connection::kernel_tls::{KernelFailure, KernelTls, Negotiated, Taken,
 use crate::leg::Got;
 use crate::metrics::KernelTlsRefusal;
 use crate::pipes::Lent;
-use crate::scratch::{Buffer, READ};
 use crate::socket::{Fault, KernelTlsSocket};
-use crate::tls::side::TlsSide;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::scratch::{Buffer, READ};
+use becket_tls::side::TlsSide;
 
 impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
     /// Whether bytes pass as they are on this socket, because there is no TLS or the kernel has it.

@@ -36,10 +36,10 @@ use crate::connection::kernel_tls::Tls;
 use crate::leg::Leg;
 use crate::metrics::Counters;
 use crate::pipes::Lent;
-use crate::scratch::{Buffer, Scratch};
 use crate::socket::Socket;
-use crate::tls::engine::Engine;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::engine::Engine;
+use becket_tls::scratch::{Buffer, Scratch};
 
 /// Client and server, joined.
 #[derive(Debug)]

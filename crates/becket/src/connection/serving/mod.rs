@@ -37,10 +37,10 @@ use crate::backend::file_service::{Awaited, FileService, ReaderAnswer};
 use crate::connection::kernel_tls::Tls;
 use crate::log::access::RequestRecord;
 use crate::pipes::Lent;
-use crate::scratch::{READ, Scratch};
-use crate::tls::engine::Engine;
 use becket_http::docroot::{AtPath, FileKey, OpenFile};
 use becket_proto::close_reason::CloseReason;
+use becket_tls::engine::Engine;
+use becket_tls::scratch::{READ, Scratch};
 
 /// A client whose requests are answered here.
 #[derive(Debug)]
@@ -519,7 +519,7 @@ impl Serving {
                 cx.turn.counters.file_waits.add(1);
                 let part = (body.rest.start, whole.min(READ));
                 body.asked = Some(service.read_later(&body.file, part, cx.turn.place));
-                if scratch.plain.len() > 0 {
+                if !scratch.plain.is_empty() {
                     self.put(false, cx, scratch)?;
                 }
                 self.doing = Doing::Sending(body);

@@ -103,7 +103,7 @@ fn only_the_socket_and_the_token_list_clients_and_change_something() {
         );
     }
     let mut config = sample::config();
-    config.admin.token = crate::config::Token::of(b"0123456789abcdef");
+    config.admin.token = becket_tls::config::Token::of(b"0123456789abcdef");
     state.set_config(Arc::new(config));
     let with = |token: &str| {
         let line = format!("GET /connections HTTP/1.1\r\nAuthorization: {token}\r\nX:");

@@ -11,8 +11,8 @@ use becket_proto::ticket::{Epoch, KeyId, NodeId, SecretId};
 use becket_sys::clock::Now;
 
 use super::NoRandomness;
-use crate::secret::SecretBytes;
-use crate::sessions::tickets::{EpochSecret, KEPT_EPOCHS, Secrets};
+use becket_tls::secret::SecretBytes;
+use becket_tls::sessions::tickets::{EpochSecret, KEPT_EPOCHS, Secrets};
 
 /// Draws secrets and says when the next is due.
 #[derive(Debug)]

@@ -23,12 +23,12 @@ use zeroize::Zeroizing;
 
 use self::alone::Alone;
 use self::shared::Shared;
-use crate::config::Config;
 use crate::log::Timestamp;
-use crate::secret::SecretBytes;
-use crate::secret::ratchet::{NotWalked, Ratchet};
-pub use crate::secret::{NoRandomness, NotDerived};
-use crate::sessions::tickets::{EpochSecret, Secrets};
+use becket_tls::config::Config;
+use becket_tls::secret::SecretBytes;
+use becket_tls::secret::ratchet::{NotWalked, Ratchet};
+pub use becket_tls::secret::{NoRandomness, NotDerived};
+use becket_tls::sessions::tickets::{EpochSecret, Secrets};
 
 /// Makes secrets and says when the next are due.
 #[derive(Debug)]

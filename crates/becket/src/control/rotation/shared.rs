@@ -13,10 +13,10 @@ use becket_proto::ticket::{KeyId, NodeId, SecretId, UnixSeconds};
 use becket_sys::clock::Now;
 
 use super::{NotRotated, NotSaved};
-use crate::config::Cluster;
-use crate::secret::ratchet::Ratchet;
-use crate::secret::{SecretBytes, TicketRoot};
-use crate::sessions::tickets::{EpochSecret, Secrets};
+use becket_tls::config::Cluster;
+use becket_tls::secret::ratchet::Ratchet;
+use becket_tls::secret::{SecretBytes, TicketRoot};
+use becket_tls::sessions::tickets::{EpochSecret, Secrets};
 
 /// The secrets of a cluster, and the epoch by this node's clock.
 #[derive(Debug)]

@@ -12,13 +12,13 @@ use rustls::server::ProducesTickets;
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::config::{Cluster, Config};
 use crate::control::sample;
-use crate::resumption::Resumption;
-use crate::secret::file::RunUser;
-use crate::secret::{SecretBytes, SharedSecret};
-use crate::sessions::context::{self, Resuming};
-use crate::sessions::tickets::Ticketer;
+use becket_tls::config::{Cluster, Config};
+use becket_tls::resumption::Resumption;
+use becket_tls::secret::file::RunUser;
+use becket_tls::secret::{SecretBytes, SharedSecret};
+use becket_tls::sessions::context::{self, Resuming};
+use becket_tls::sessions::tickets::Ticketer;
 
 const HOUR: u64 = 3600;
 const START: u64 = 500_000 * HOUR;
@@ -239,7 +239,7 @@ fn a_state_is_kept_in_its_file_and_goes_on_from_there() {
     assert!(running.tick(DAY, at(later)).expect("secrets"));
     running.save(at(later)).expect("saved");
     let ticket = seal(&ticketer(&running, 1), later);
-    let opened = crate::secret::open(
+    let opened = becket_tls::secret::open(
         &becket_keys::files::Files::default(),
         &path,
         &RunUser::effective(),

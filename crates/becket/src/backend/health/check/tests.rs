@@ -15,8 +15,8 @@ use rustls::{ServerConfig, ServerConnection};
 use tokio::net::UnixSocket;
 
 use super::*;
-use crate::config::Onward;
-use crate::tls::to_servers::{RuleVerifier, for_check};
+use becket_tls::config::Onward;
+use becket_tls::to_servers::{RuleVerifier, for_check};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -1,0 +1,615 @@
+//! Who is let in when more want to than can be served: connections of a source at accept, full handshakes where the
+//! private key would be used.
+//!
+//! Unfinished handshakes of a source are counted by each worker for itself, without a lock, since that is done for every
+//! client: the kernel spreads the connections of a source over the workers, and each admits its part of the bound.
+//!
+//! [`SharedAdmission`] is what all workers share: one bucket for all full handshakes, which is one atomic number, and the
+//! sources, spread over shards with a lock each. A [`WorkerAdmission`] is a worker's way in, under the rules of its configuration;
+//! what is not limited takes neither a lock nor an atomic number.
+//!
+//! The signature is what a full handshake costs more than a resumed one, so only the former needs a
+//! token. Whether a handshake is full is
+//! known for sure only when rustls asks the private key for a signature: by then our ticketer did not open the ticket,
+//! or the table does not hold the ID, for this policy and name. So the [`HandshakePermit`] of a handshake is claimed there
+//! (`tls/metered.rs`), and a hello cannot pass for a resumption by what it claims. A hello that offers nothing that
+//! could resume is looked at before ([`HandshakePermit::look`]): if there is no token for it, not even keys are exchanged.
+//!
+//! What is not admitted is *shed*: reset, which costs the least on both sides, and counted by its [`CloseReason`].
+//! The arithmetic is [`becket_proto::admission`]'s.
+
+use std::cell::RefCell;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use becket_config::listener::ListenMode;
+use becket_config::process::Admission;
+use becket_proto::admission::{Bucket, Claim, Holding, Rate, Share, Source, Sources};
+
+use crate::config::Listener;
+use becket_proto::close_reason::CloseReason;
+
+/// What all workers share.
+#[derive(Debug)]
+pub struct SharedAdmission {
+    workers: usize,
+    /// A [`Bucket`] of tokens for full handshakes.
+    bucket: AtomicU64,
+    /// Full handshakes that have begun and not ended.
+    in_flight: AtomicU32,
+    /// Times that the table had no place for a source.
+    untracked: AtomicU64,
+    seed: RandomState,
+    shards: [Mutex<Sources<RandomState>>; SHARDS],
+}
+
+impl SharedAdmission {
+    /// Nobody is in. The table holds nothing and allocates nothing until it is used.
+    pub fn new(workers: usize) -> Self {
+        let seed = RandomState::new();
+        let shard = || Mutex::new(Sources::new(0, seed.clone()));
+        Self {
+            workers,
+            bucket: AtomicU64::new(0),
+            in_flight: AtomicU32::new(0),
+            untracked: AtomicU64::new(0),
+            shards: std::array::from_fn(|_| shard()),
+            seed,
+        }
+    }
+
+    /// How many sources are tracked at most, rounded up to a multiple of 64.
+    pub fn set_limit(&self, sources: usize) {
+        for shard in &self.shards {
+            lock(shard).set_limit(sources.div_ceil(SHARDS));
+        }
+    }
+
+    /// Full handshakes that have begun and not ended, where they are limited.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Relaxed)
+    }
+
+    /// Sources that are tracked. Takes every shard's lock in turn.
+    pub fn sources(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).len()).sum()
+    }
+
+    /// Times that a client was let in without being counted for its source: the table was full.
+    pub fn untracked(&self) -> u64 {
+        self.untracked.load(Relaxed)
+    }
+
+    /// Shows all sources that are tracked, and whether each may begin a full handshake. Takes one shard's lock at a time, for
+    /// some hundred sources.
+    pub fn visit(&self, share: Share, now: Duration, mut show: impl FnMut(Holding)) {
+        for shard in &self.shards {
+            let mut from = Some(0);
+            while let Some(place) = from {
+                from = lock(shard).visit(place, SHOWN_AT_ONCE, share, now, &mut show);
+            }
+        }
+    }
+
+    fn shard(&self, source: Source) -> MutexGuard<'_, Sources<RandomState>> {
+        // The table takes its low and its highest bits.
+        let index = (self.seed.hash_one(source) >> 32) as usize % SHARDS;
+        lock(&self.shards[index])
+    }
+
+    fn connect(&self, source: Source, most: u32, now: Duration) -> Claim {
+        let claim = self.shard(source).connect(source, most, now);
+        self.note(claim)
+    }
+
+    fn note(&self, claim: Claim) -> Claim {
+        if claim == Claim::Untracked {
+            self.untracked.fetch_add(1, Relaxed);
+        }
+        claim
+    }
+
+    /// Takes a token of the bucket for all.
+    fn take(&self, rate: Option<Rate>, now: Duration) -> bool {
+        let Some(rate) = rate else {
+            return true;
+        };
+        let next = |bucket| rate.take(Bucket(bucket), now).map(|bucket| bucket.0);
+        self.bucket.fetch_update(Relaxed, Relaxed, next).is_ok()
+    }
+
+    fn has_one(&self, rate: Option<Rate>, now: Duration) -> bool {
+        let bucket = Bucket(self.bucket.load(Relaxed));
+        rate.is_none_or(|rate| rate.has_one(bucket, now))
+    }
+
+    /// Counts a full handshake, of which there may be `most`.
+    fn start(&self, most: Option<u32>) -> bool {
+        let before = self.in_flight.fetch_add(1, Relaxed);
+        let admitted = most.is_none_or(|most| before < most);
+        if !admitted {
+            self.in_flight.fetch_sub(1, Relaxed);
+        }
+        admitted
+    }
+}
+
+fn lock(shard: &Mutex<Sources<RandomState>>) -> MutexGuard<'_, Sources<RandomState>> {
+    // Counts in a poisoned shard are whole: no step of the table leaves them otherwise.
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What counts a client that was let in.
+#[derive(Debug, Default)]
+pub struct Admitted {
+    /// Until it is gone, where connections of a source are limited.
+    pub permit: Option<Box<SourcePermit>>,
+    /// Until it has keys.
+    pub half_open: Option<Box<HalfOpen>>,
+}
+
+/// One worker's way in.
+#[derive(Debug)]
+pub struct WorkerAdmission {
+    shared: Arc<SharedAdmission>,
+    keys: Admission,
+    /// Full handshakes of all clients together.
+    all: Share,
+    /// Full handshakes of one source.
+    per_source: Share,
+    /// This worker's clients without keys, counted as connections.
+    half_open: Rc<RefCell<Sources<RandomState>>>,
+}
+
+impl WorkerAdmission {
+    /// Admission under these rules, which the tables take their limit from. It goes on with what the worker's before it
+    /// has counted.
+    pub fn new(shared: &Arc<SharedAdmission>, keys: &Admission, before: Option<&Self>) -> Rc<Self> {
+        shared.set_limit(keys.sources);
+        let half_open = match before {
+            Some(before) => Rc::clone(&before.half_open),
+            None => Rc::new(RefCell::new(Sources::new(0, shared.seed.clone()))),
+        };
+        let most = keys.sources.div_ceil(shared.workers);
+        half_open.borrow_mut().set_limit(most);
+        Rc::new(Self {
+            shared: Arc::clone(shared),
+            keys: keys.clone(),
+            all: keys.all(),
+            per_source: keys.source(),
+            half_open,
+        })
+    }
+
+    /// Lets a client in by its address, or says why not. What is returned counts it for its source, where that is
+    /// limited.
+    ///
+    /// # Errors
+    ///
+    /// Its network is denied, or its source has as many connections, or handshakes, as it may have.
+    pub fn admit(
+        &self,
+        listener: &Listener,
+        client: IpAddr,
+        now: Duration,
+    ) -> Result<Admitted, CloseReason> {
+        if !listener.lets_in(client) {
+            return Err(CloseReason::DeniedNetwork);
+        }
+        let half_open = match listener.keys.speaks() {
+            ListenMode::Plain => None,
+            ListenMode::Tls | ListenMode::StartTls(_) => self.half_open(client, now)?,
+        };
+        let permit = self.enter(client, now)?;
+        Ok(Admitted { permit, half_open })
+    }
+
+    /// What a handshake of `client` has to claim if it turns out to be a full one; nothing where those are not limited.
+    pub fn handshake_permit(self: &Rc<Self>, client: IpAddr) -> Option<HandshakePermit> {
+        self.limits_handshakes().then(|| HandshakePermit {
+            admission: Rc::clone(self),
+            client,
+            state: PermitState::NotYet,
+        })
+    }
+
+    fn limits_handshakes(&self) -> bool {
+        self.all != Share::default() || self.limits_source()
+    }
+
+    fn limits_source(&self) -> bool {
+        self.per_source != Share::default()
+    }
+
+    /// The source of a client.
+    pub fn source(&self, client: IpAddr) -> Source {
+        self.keys.prefixes().source(client)
+    }
+
+    /// Counts a client without keys, until the [`HalfOpen`] is dropped. Takes no lock: each worker admits its part.
+    fn half_open(
+        &self,
+        client: IpAddr,
+        now: Duration,
+    ) -> Result<Option<Box<HalfOpen>>, CloseReason> {
+        // More workers than connections do not exist; then each admits one.
+        let most = self
+            .keys
+            .half_open_per_source
+            .div_ceil(u32::try_from(self.shared.workers).unwrap_or(u32::MAX));
+        let source = self.source(client);
+        let claim = self.half_open.borrow_mut().connect(source, most, now);
+        match self.shared.note(claim) {
+            Claim::Granted => Ok(Some(Box::new(HalfOpen {
+                sources: Rc::clone(&self.half_open),
+                source,
+            }))),
+            Claim::Refused => Err(CloseReason::SourceHalfOpen),
+            Claim::Untracked => Ok(None),
+        }
+    }
+
+    /// Counts a connection of a client, until the [`SourcePermit`] is dropped. Takes one shard's lock if connections of a source
+    /// are limited. `Ok(None)` where there is nothing to count.
+    ///
+    /// # Errors
+    ///
+    /// When the client's source has as many as it may have.
+    pub fn enter(
+        &self,
+        client: IpAddr,
+        now: Duration,
+    ) -> Result<Option<Box<SourcePermit>>, CloseReason> {
+        let Some(most) = self.keys.connections_per_source else {
+            return Ok(None);
+        };
+        let source = self.source(client);
+        match self.shared.connect(source, most, now) {
+            Claim::Granted => Ok(Some(Box::new(SourcePermit {
+                shared: Arc::clone(&self.shared),
+                source,
+            }))),
+            Claim::Refused => Err(CloseReason::SourceConnections),
+            Claim::Untracked => Ok(None),
+        }
+    }
+
+    /// Whether a full handshake would be admitted now. Takes nothing.
+    fn look(&self, client: IpAddr, now: Duration) -> Result<(), CloseReason> {
+        let Self { shared, all, .. } = self;
+        let in_flight = shared.in_flight();
+        if all.in_flight.is_some_and(|most| in_flight >= most) {
+            return Err(CloseReason::AdmissionInFlight);
+        }
+        if !shared.has_one(all.rate, now) {
+            return Err(CloseReason::AdmissionRate);
+        }
+        let source = self.source(client);
+        match self.limits_source() && !shared.shard(source).may_begin(source, self.per_source, now)
+        {
+            true => Err(CloseReason::AdmissionSource),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes what a full handshake costs: of the source first, and only what it may have of what all have.
+    fn begin(&self, client: IpAddr, now: Duration) -> Result<FullHandshake, CloseReason> {
+        let Self { shared, all, .. } = self;
+        if !shared.start(all.in_flight) {
+            return Err(CloseReason::AdmissionInFlight);
+        }
+        // From here on, dropping it gives back what was taken.
+        let mut begun = FullHandshake {
+            shared: Arc::clone(shared),
+            source: None,
+        };
+        if !self.limits_source() {
+            let taken = shared.take(all.rate, now);
+            return taken.then_some(begun).ok_or(CloseReason::AdmissionRate);
+        }
+        let source = self.source(client);
+        let mut sources = shared.shard(source);
+        if !sources.may_begin(source, self.per_source, now) {
+            return Err(CloseReason::AdmissionSource);
+        }
+        if !shared.take(all.rate, now) {
+            return Err(CloseReason::AdmissionRate);
+        }
+        // Nobody came in between: the shard is locked.
+        if shared.note(sources.begin_full(source, self.per_source, now)) == Claim::Granted {
+            begun.source = Some(source);
+        }
+        Ok(begun)
+    }
+}
+
+/// A connection that is counted for its source.
+#[derive(Debug)]
+pub struct SourcePermit {
+    shared: Arc<SharedAdmission>,
+    source: Source,
+}
+
+impl Drop for SourcePermit {
+    fn drop(&mut self) {
+        self.shared.shard(self.source).disconnect(self.source);
+    }
+}
+
+/// A client without keys that is counted for its source.
+#[derive(Debug)]
+pub struct HalfOpen {
+    sources: Rc<RefCell<Sources<RandomState>>>,
+    source: Source,
+}
+
+impl Drop for HalfOpen {
+    fn drop(&mut self) {
+        self.sources.borrow_mut().disconnect(self.source);
+    }
+}
+
+/// A full handshake that is under way.
+#[derive(Debug)]
+struct FullHandshake {
+    shared: Arc<SharedAdmission>,
+    /// `None` where sources are not limited, or this one is not tracked.
+    source: Option<Source>,
+}
+
+impl Drop for FullHandshake {
+    fn drop(&mut self) {
+        self.shared.in_flight.fetch_sub(1, Relaxed);
+        if let Some(source) = self.source {
+            self.shared.shard(source).end_full(source);
+        }
+    }
+}
+
+/// The right of one handshake to be a full one, to be claimed when it turns out to be that.
+#[derive(Debug)]
+pub struct HandshakePermit {
+    admission: Rc<WorkerAdmission>,
+    client: IpAddr,
+    state: PermitState,
+}
+
+#[derive(Debug)]
+enum PermitState {
+    NotYet,
+    Yes(
+        #[expect(dead_code, reason = "what it holds is given back when it is dropped")]
+        FullHandshake,
+    ),
+    Refused(CloseReason),
+}
+
+impl HandshakePermit {
+    /// Whether there is a token, for a handshake that can only be a full one. Takes none.
+    ///
+    /// # Errors
+    ///
+    /// Why the client is to be shed.
+    pub fn look(&self, now: Duration) -> Result<(), CloseReason> {
+        self.admission.look(self.client, now)
+    }
+
+    /// Claims it, once. What was taken is given back, but for the token, when this is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Why the client is to be shed.
+    pub fn claim(&mut self, now: Duration) -> Result<(), CloseReason> {
+        if matches!(self.state, PermitState::NotYet) {
+            self.state = match self.admission.begin(self.client, now) {
+                Ok(begun) => PermitState::Yes(begun),
+                Err(reason) => PermitState::Refused(reason),
+            };
+        }
+        self.refused().map_or(Ok(()), Err)
+    }
+
+    /// Why it was refused, if it was.
+    pub fn refused(&self) -> Option<CloseReason> {
+        match self.state {
+            PermitState::Refused(reason) => Some(reason),
+            PermitState::NotYet | PermitState::Yes(_) => None,
+        }
+    }
+}
+
+/// Locks that the sources are spread over: as many as the session table's.
+const SHARDS: usize = 64;
+/// Sources that are shown under one lock: some microseconds.
+const SHOWN_AT_ONCE: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(100);
+    const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+    const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
+
+    fn rate(per_second: u32) -> Option<Rate> {
+        let number = NonZeroU32::new(per_second)?;
+        Some(Rate::new(number, number))
+    }
+
+    fn admission(all: Share, source: Share) -> (Arc<SharedAdmission>, Rc<WorkerAdmission>) {
+        let shared = Arc::new(SharedAdmission::new(2));
+        let keys = Admission {
+            connections_per_source: Some(2),
+            half_open_per_source: 5,
+            sources: 1000,
+            ..Admission::default()
+        };
+        let mut admission = WorkerAdmission::new(&shared, &keys, None);
+        let limits = Rc::get_mut(&mut admission).unwrap();
+        (limits.all, limits.per_source) = (all, source);
+        (shared, admission)
+    }
+
+    fn begin(
+        admission: &Rc<WorkerAdmission>,
+        client: IpAddr,
+        now: Duration,
+    ) -> Result<HandshakePermit, CloseReason> {
+        let mut permit = admission.handshake_permit(client).unwrap();
+        let looked = permit.look(now);
+        assert_eq!(permit.claim(now), looked, "a look tells what would happen");
+        permit.claim(now).map(|()| permit)
+    }
+
+    #[test]
+    fn tokens_are_taken_once_and_grow_again() {
+        let all = Share {
+            rate: rate(2),
+            in_flight: None,
+        };
+        let (_, admission) = admission(all, Share::default());
+        for _ in 0..2 {
+            begin(&admission, ONE, NOW).unwrap();
+        }
+        assert_eq!(
+            begin(&admission, ONE, NOW).unwrap_err(),
+            CloseReason::AdmissionRate
+        );
+        begin(&admission, ONE, NOW + Duration::from_millis(500)).unwrap();
+    }
+
+    #[test]
+    fn handshakes_in_flight_are_given_back_when_they_end() {
+        let all = Share {
+            rate: None,
+            in_flight: Some(2),
+        };
+        let (shared, admission) = admission(all, Share::default());
+        let kept = [
+            begin(&admission, ONE, NOW).unwrap(),
+            begin(&admission, OTHER, NOW).unwrap(),
+        ];
+        assert_eq!(
+            begin(&admission, ONE, NOW).unwrap_err(),
+            CloseReason::AdmissionInFlight
+        );
+        assert_eq!(shared.in_flight(), 2);
+        drop(kept);
+        assert_eq!(shared.in_flight(), 0);
+        begin(&admission, ONE, NOW).unwrap();
+    }
+
+    #[test]
+    fn a_source_that_is_over_its_share_takes_nothing_from_the_others() {
+        let all = Share {
+            rate: rate(3),
+            in_flight: Some(3),
+        };
+        let source = Share {
+            rate: rate(1),
+            in_flight: None,
+        };
+        let (shared, admission) = admission(all, source);
+        begin(&admission, ONE, NOW).unwrap();
+        for _ in 0..10 {
+            assert_eq!(
+                begin(&admission, ONE, NOW).unwrap_err(),
+                CloseReason::AdmissionSource
+            );
+        }
+        begin(&admission, OTHER, NOW).unwrap();
+        assert_eq!(shared.in_flight(), 0);
+    }
+
+    #[test]
+    fn connections_of_a_source_are_counted_until_they_end() {
+        let (shared, admission) = admission(Share::default(), Share::default());
+        let first = admission.enter(ONE, NOW).unwrap();
+        let _second = admission.enter(ONE, NOW).unwrap();
+        assert_eq!(
+            admission.enter(ONE, NOW).unwrap_err(),
+            CloseReason::SourceConnections
+        );
+        assert!(admission.enter(OTHER, NOW).unwrap().is_some());
+        drop(first);
+        assert!(admission.enter(ONE, NOW).unwrap().is_some());
+        assert!(
+            admission.handshake_permit(ONE).is_none(),
+            "handshakes are not limited"
+        );
+        assert!(shared.sources() >= 1);
+    }
+
+    #[test]
+    fn where_the_table_is_full_the_limits_for_all_hold() {
+        let all = Share {
+            rate: rate(2),
+            in_flight: None,
+        };
+        let source = Share {
+            rate: rate(1),
+            in_flight: None,
+        };
+        let (shared, admission) = admission(all, source);
+        shared.set_limit(0);
+        let _two = [
+            begin(&admission, ONE, NOW).unwrap(),
+            begin(&admission, ONE, NOW).unwrap(),
+        ];
+        assert_eq!(
+            begin(&admission, ONE, NOW).unwrap_err(),
+            CloseReason::AdmissionRate
+        );
+        assert_eq!(shared.untracked(), 2);
+        assert_eq!(shared.in_flight(), 2);
+    }
+
+    #[test]
+    fn workers_share_one_bucket() {
+        let shared = Arc::new(SharedAdmission::new(4));
+        let rate = rate(1000);
+        let taken: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|_| scope.spawn(|| (0..1000).filter(|_| shared.take(rate, NOW)).count()))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .sum()
+        });
+        assert_eq!(taken, 1000);
+    }
+
+    #[test]
+    fn a_worker_admits_its_part_of_the_half_open_ones_of_a_source_also_over_a_reload() {
+        let (shared, admission) = admission(Share::default(), Share::default());
+        let mut held: Vec<_> = (0..3)
+            .map(|_| admission.half_open(ONE, NOW).unwrap())
+            .collect();
+        assert_eq!(
+            admission.half_open(ONE, NOW).unwrap_err(),
+            CloseReason::SourceHalfOpen
+        );
+        assert!(admission.half_open(OTHER, NOW).unwrap().is_some());
+        let again = WorkerAdmission::new(&shared, &admission.keys, Some(&admission));
+        assert!(again.half_open(ONE, NOW).is_err());
+        held.pop();
+        assert!(again.half_open(ONE, NOW).unwrap().is_some());
+        let anothers = WorkerAdmission::new(&shared, &admission.keys, None);
+        assert!(anothers.half_open(ONE, NOW).unwrap().is_some());
+    }
+
+    #[test]
+    fn without_limits_nothing_is_counted() {
+        let shared = Arc::new(SharedAdmission::new(1));
+        let admission = WorkerAdmission::new(&shared, &Admission::default(), None);
+        assert!(admission.enter(ONE, NOW).unwrap().is_none());
+        assert!(admission.handshake_permit(ONE).is_none());
+    }
+}

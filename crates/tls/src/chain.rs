@@ -1,0 +1,339 @@
+//! What a peer's chain of certificates may be before anybody builds paths of it: of clients and of
+//! servers alike.
+//!
+//! webpki looks for a path from the leaf to an authority by depth-first search, and parses *all*
+//! certificates of the chain again at each step. Its budget counts the steps (200 000) and the
+//! signature checks (100), not what is parsed on the way, so nine certificates that name each
+//! other, with some filler, cost seconds. Here each certificate is parsed once, and a chain is
+//! refused if such a search could become long. Of what passes, webpki gets only what a path from
+//! the leaf could lead through: it makes at most [`MOST_STEPS`] steps, and parses those
+//! certificates at the leaf and at each step, so 39 times, or 234 certificates in all. That it
+//! does so lies in its search and cannot be changed from outside.
+//!
+//! Source: RFC 5280 section 6; rustls-webpki 0.103.16, `verify_cert.rs`, `build_chain_inner`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use becket_config::process::Limits;
+use rustls::pki_types::{CertificateDer, TrustAnchor};
+use rustls::{CertificateError, Error, OtherError};
+use webpki::EndEntityCert;
+
+use super::engine::Overfull;
+use super::names;
+use crate::scratch::LARGEST_RECORD;
+
+/// What a chain has too much of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Excess {
+    /// Bytes, the leaf included.
+    Bytes {
+        /// What was shown.
+        shown: usize,
+        /// `limits.certificate-chain`.
+        most: usize,
+    },
+    /// Certificates beside the leaf.
+    Intermediates {
+        /// What was shown.
+        shown: usize,
+        /// `limits.chain-intermediates`.
+        most: usize,
+    },
+    /// Certificates beside the leaf that have one subject: more than `limits.chain-same-subject`.
+    OneSubject(usize),
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes { shown, most } => {
+                write!(
+                    out,
+                    "the chain has {shown} bytes, limits.certificate-chain is {most}"
+                )
+            }
+            Self::Intermediates { shown, most } => write!(
+                out,
+                "the chain has {shown} intermediate certificates, limits.chain-intermediates is {most}"
+            ),
+            Self::OneSubject(most) => write!(
+                out,
+                "more intermediate certificates of the chain have one subject than limits.chain-same-subject, {most}"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Excess {}
+
+/// Looks at a chain, and parses each certificate once.
+/// Returns those intermediates that a path could lead through: the leaf's issuers by name, then
+/// theirs. Among certificates of one subject the order stays.
+///
+/// # Errors
+///
+/// [`Excess`], in a way that makes rustls send an alert; [`is_excess`] finds it again.
+pub fn usable<'a>(
+    leaf: &CertificateDer<'_>,
+    intermediates: &'a [CertificateDer<'_>],
+    most: Limits,
+) -> Result<Vec<CertificateDer<'a>>, Error> {
+    if let Some(excess) = too_long(leaf, intermediates, most) {
+        return Err(refused(excess));
+    }
+    // What webpki cannot parse it passes over, so it is of no subject.
+    let parsed = intermediates.iter().map(EndEntityCert::try_from);
+    let parsed: Vec<_> = parsed.filter_map(Result::ok).collect();
+    let alike = |one: &EndEntityCert<'_>| {
+        let same = |other: &&EndEntityCert<'_>| other.subject() == one.subject();
+        parsed.iter().filter(same).count()
+    };
+    if parsed
+        .iter()
+        .any(|one| alike(one) > most.chain_same_subject)
+    {
+        return Err(refused(Excess::OneSubject(most.chain_same_subject)));
+    }
+    // That of a leaf that cannot be parsed nobody looks for.
+    let Ok(leaf) = EndEntityCert::try_from(leaf) else {
+        return Ok(Vec::new());
+    };
+    Ok(reachable(leaf.issuer(), &parsed))
+}
+
+/// Follows the issuers' names. Each certificate is found once, so this ends.
+fn reachable<'a>(first: &[u8], parsed: &[EndEntityCert<'a>]) -> Vec<CertificateDer<'a>> {
+    let (mut found, mut left): (Vec<_>, Vec<_>) =
+        (parsed.iter()).partition(|one| one.subject() == first);
+    let mut next = 0;
+    while let Some(issuer) = found.get(next).map(|one| one.issuer()) {
+        let (issuers, others) = (left.into_iter()).partition(|one| one.subject() == issuer);
+        found.extend::<Vec<_>>(issuers);
+        left = others;
+        next += 1;
+    }
+    found.into_iter().map(|one| one.der()).collect()
+}
+
+fn too_long(
+    leaf: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+    most: Limits,
+) -> Option<Excess> {
+    let shown = leaf.len() + intermediates.iter().map(|one| one.len()).sum::<usize>();
+    if shown > most.certificate_chain {
+        let most = most.certificate_chain;
+        return Some(Excess::Bytes { shown, most });
+    }
+    let (shown, most) = (intermediates.len(), most.chain_intermediates);
+    (shown > most).then_some(Excess::Intermediates { shown, most })
+}
+
+fn refused(excess: Excess) -> Error {
+    let cause = OtherError(Arc::new(excess));
+    Error::InvalidCertificate(CertificateError::Other(cause))
+}
+
+/// Whether a peer was refused for the size of its chain: by [`usable`], or because the message did
+/// not even fit into what an engine holds.
+pub fn is_excess(error: &Error) -> bool {
+    match error {
+        Error::InvalidCertificate(CertificateError::Other(OtherError(cause))) => {
+            cause.is::<Excess>()
+        }
+        Error::Other(OtherError(cause)) => cause.is::<Overfull>(),
+        _ => false,
+    }
+}
+
+/// Whether a certificate was refused for its version alone: before X.509 version 3.
+pub fn is_of_old_version(error: &Error) -> bool {
+    let Error::InvalidCertificate(CertificateError::Other(OtherError(cause))) = error else {
+        return false;
+    };
+    matches!(
+        cause.downcast_ref(),
+        Some(webpki::Error::UnsupportedCertVersion)
+    )
+}
+
+/// What is wrong with a peer or its certificate, in words, also where webpki refuses what others take.
+pub fn explain(error: &Error) -> String {
+    let fault = match error {
+        Error::AlertReceived(alert) => {
+            return format!("the peer sent alert {}", names::alert(*alert));
+        }
+        Error::InvalidCertificate(fault) => fault,
+        other => return in_words(other),
+    };
+    match fault {
+        CertificateError::Other(OtherError(cause)) => {
+            if let Some(excess) = cause.downcast_ref::<Excess>() {
+                return format!("invalid peer certificate: {excess}");
+            }
+            if let Some(webpki::Error::UnsupportedCertVersion) = cause.downcast_ref() {
+                return format!("invalid peer certificate: {VERSION_1}");
+            }
+        }
+        CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext {
+            public_key_algorithm_id,
+            ..
+        } if public_key_algorithm_id.starts_with(&RSASSA_PSS) => {
+            return format!("invalid peer certificate: {PSS_KEY}");
+        }
+        CertificateError::ApplicationVerificationFailure => {
+            return "the client's certificate has none of policy.client-names".to_owned();
+        }
+        _ => {}
+    }
+    in_words(error)
+}
+
+/// An error whose cause, at its end, rustls may name as its code does.
+fn in_words(error: &Error) -> String {
+    let text = error.to_string();
+    match text.rsplit_once(' ') {
+        Some((rest, cause)) if cause.bytes().all(|byte| byte.is_ascii_alphabetic()) => {
+            format!("{rest} {}", names::words(cause, ' '))
+        }
+        _ => text,
+    }
+}
+
+/// Whether an authority's key is for RSASSA-PSS alone, so that nothing it signs can be verified.
+pub fn is_useless(authority: &TrustAnchor<'_>) -> bool {
+    // The algorithm is a SEQUENCE of its own, shorter than 128 bytes.
+    let algorithm = authority.subject_public_key_info.get(2..);
+    algorithm.is_some_and(|algorithm| algorithm.starts_with(&RSASSA_PSS))
+}
+
+/// What an engine has to hold of a message with a chain of `most_bytes`, or of any record.
+pub fn most_held(most_bytes: usize) -> usize {
+    LARGEST_RECORD.max(most_bytes + FRAMING)
+}
+
+/// How often webpki may go on to another certificate: three names with two certificates each, each
+/// certificate once on a path, make 2 + 4 + 8 + 8 + 8 + 8 beginnings of paths. A test tries all.
+pub const MOST_STEPS: usize = 38;
+/// What webpki does not take, and what to do.
+const VERSION_1: &str = "X.509 version 1 is not supported; an authority of today issues version 3";
+const PSS_KEY: &str = "a key for RSASSA-PSS alone is not supported; one of kind rsaEncryption is, and signs by PSS as well";
+/// The algorithm of a public key that may only sign by PSS: 1.2.840.113549.1.1.10 in DER
+/// (RFC 4055, section 1.2).
+const RSASSA_PSS: [u8; 11] = [6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0a];
+/// Lengths, extensions of certificates in TLS 1.3 with an answer of OCSP, headers of records.
+const FRAMING: usize = 4 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The most that `limits.chain-intermediates` allows.
+    const MOST_INTERMEDIATES: usize = 6;
+
+    /// A chain as webpki's search sees it: for each certificate the number of its subject and of
+    /// its issuer. Names that are the leaf's issuer have number 0.
+    type Chain = Vec<(usize, usize)>;
+
+    /// Counts the steps of the search when no path is good, as `build_chain_inner` makes them.
+    fn steps(chain: &Chain, wanted: usize, path: &mut Vec<usize>) -> usize {
+        let mut made = 0;
+        for (at, (subject, issuer)) in chain.iter().enumerate() {
+            if *subject == wanted && !path.contains(&at) {
+                if path.len() == MOST_INTERMEDIATES {
+                    made += 1;
+                    continue;
+                }
+                path.push(at);
+                made += 1 + steps(chain, *issuer, path);
+                path.pop();
+            }
+        }
+        made
+    }
+
+    /// Calls `with` for every list of `len` numbers below `base`.
+    fn every(base: usize, len: usize, mut with: impl FnMut(&[usize])) {
+        for mut code in 0..base.pow(len as u32) {
+            let digits = (0..len).map(|_| {
+                let digit = code % base;
+                code /= base;
+                digit
+            });
+            with(&digits.collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn no_chain_that_passes_takes_more_steps_than_are_stated() {
+        let mut most = 0;
+        for names in 1..=MOST_INTERMEDIATES {
+            // Subjects in order, the first ones twice as long as there is room for it.
+            let doubles = MOST_INTERMEDIATES - names;
+            if doubles > names {
+                continue;
+            }
+            let subjects =
+                (0..names).flat_map(|name| [name].repeat(1 + usize::from(name < doubles)));
+            let subjects: Vec<usize> = subjects.collect();
+            every(names, MOST_INTERMEDIATES, |issuers| {
+                let chain = subjects.iter().copied().zip(issuers.iter().copied());
+                let chain = chain.collect();
+                for leaf in 0..names {
+                    most = most.max(steps(&chain, leaf, &mut Vec::new()));
+                }
+            });
+        }
+        assert_eq!(most, MOST_STEPS);
+    }
+
+    #[test]
+    fn what_webpki_does_not_take_is_said_in_words() {
+        let certificate = include_bytes!("../../proto/testdata/client_certificate/x509-v1.der");
+        let version = EndEntityCert::try_from(&certificate[..].into()).err();
+        let version = OtherError(Arc::new(version.expect("version 1 is not parsed")));
+        let version = CertificateError::Other(version);
+
+        let certificate = include_bytes!("../../proto/testdata/client_certificate/rsassa-pss.der");
+        let certificate = certificate[..].into();
+        let key = EndEntityCert::try_from(&certificate).expect("version 3 is parsed");
+        let by = webpki::aws_lc_rs::RSA_PSS_2048_8192_SHA256_LEGACY_KEY;
+        let Err(webpki::Error::UnsupportedSignatureAlgorithmForPublicKeyContext(context)) =
+            key.verify_signature(by, b"", b"")
+        else {
+            panic!("webpki has come to take keys for RSASSA-PSS alone");
+        };
+        let key = CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext {
+            signature_algorithm_id: context.signature_algorithm_id,
+            public_key_algorithm_id: context.public_key_algorithm_id,
+        };
+        for (error, said) in [(version, "version 1"), (key, "RSASSA-PSS alone")] {
+            let text = explain(&Error::InvalidCertificate(error));
+            assert!(text.contains(said), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_authority_that_signs_by_pss_alone_is_known_by_its_key() {
+        let authority = |key: &[u8]| TrustAnchor {
+            subject: [0; 2].as_slice().into(),
+            subject_public_key_info: key.to_vec().into(),
+            name_constraints: None,
+        };
+        let alone = [&[0x30, 13], &RSASSA_PSS[..], &[5, 0, 3, 2, 0, 0]].concat();
+        assert!(is_useless(&authority(&alone)));
+        let mut any = alone;
+        // rsaEncryption.
+        any[12] = 1;
+        assert!(!is_useless(&authority(&any)));
+        assert!(!is_useless(&authority(&[])));
+    }
+
+    #[test]
+    fn nine_alike_would_take_more_steps_than_webpki_grants() {
+        let alike = vec![(0, 0); 9];
+        assert_eq!(steps(&alike, 0, &mut Vec::new()), 260_649);
+    }
+}

@@ -1,0 +1,61 @@
+//! `[cluster]` as it is used: what this becket shares with others.
+
+use std::net::SocketAddr;
+
+use becket_cluster::stud::StudKey;
+use becket_cluster::{Multicast, Peer};
+use becket_config::cluster;
+use becket_proto::epoch::EpochLength;
+use becket_proto::session_table::PolicyTag;
+use becket_proto::ticket::NodeId;
+
+use super::Config;
+use crate::secret::SharedSecret;
+
+/// What this becket shares with others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cluster {
+    /// As the file has it.
+    pub keys: cluster::Cluster,
+    /// Names this becket among the others; at least 1. A hint in tickets, and the name of a peer.
+    pub node: NodeId,
+    /// The first one seals; all of them open and let peers in. Never empty, each id once.
+    pub secrets: Vec<SharedSecret>,
+    /// How long an epoch of ticket keys lasts; the same on all nodes.
+    pub rotation: EpochLength,
+    /// Where datagrams of peers arrive; without, only tickets are shared.
+    pub listen: Option<SocketAddr>,
+    /// Peers by address. Each name once.
+    pub peers: Vec<Peer>,
+    /// Discovery of further peers.
+    pub multicast: Option<Multicast>,
+}
+
+/// Terms on which sessions of stud and hitch are taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stud {
+    /// Where their datagrams arrive.
+    pub listen: SocketAddr,
+    /// What seals them.
+    pub key: StudKey,
+    /// Configuration name of the policy.
+    pub policy_name: String,
+    /// The policy under which they resume.
+    pub policy: PolicyTag,
+    /// Numbers of its suites for TLS 1.2.
+    pub suites: Vec<u16>,
+    /// It refuses sessions without extended master secret.
+    pub require_ems: bool,
+}
+
+impl Config {
+    /// Where datagrams of peers arrive, if they do.
+    pub fn peers_arrive_at(&self) -> Option<SocketAddr> {
+        self.cluster.as_ref()?.listen
+    }
+
+    /// Terms on which sessions of stud and hitch are taken, if they are.
+    pub fn stud(&self) -> Option<&Stud> {
+        self.stud.as_ref()
+    }
+}

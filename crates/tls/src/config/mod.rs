@@ -1,0 +1,236 @@
+//! The configuration as the program uses it: validated, immutable, shared by `Arc`.
+//!
+//! A [`Config`] is the [`File`] and what was built of it: certificates are read, names are resolved, every reference between
+//! sections is an index. What needs no building is read where it is written, in the file, or in the `keys` of a section. It is
+//! made by [`crate::prepare`], and valid by construction. A reload makes a second `Config` beside the first and swaps the
+//! `Arc`: nothing in here changes after it was made.
+
+mod admin;
+mod backend;
+mod cluster;
+mod onward;
+pub mod overrides;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use becket_config::address::Address;
+use becket_config::file::File;
+use becket_config::process::{Log, Process};
+use becket_config::{listener, policy};
+use becket_multibuffer::Multibuffer;
+use becket_proto::networks::Networks;
+use becket_sys::kernel_tls::{self, Support};
+use rustls::SupportedCipherSuite;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::sign::CertifiedKey;
+use serde::Serialize;
+
+pub use self::admin::{Admin, AdminSocket, Token};
+pub use self::backend::{Backend, Server};
+pub use self::cluster::{Cluster, Stud};
+pub use self::onward::Onward;
+use crate::trial::Trial;
+use becket_keys::certificates::{CertificateMap, KeySet};
+use becket_keys::keys::Loaded;
+use becket_keys::signing::token::Tokens;
+
+/// Everything a running terminator was told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// As it was written, with every default.
+    pub file: Arc<File>,
+    /// Where clients arrive. Names are unique; addresses are unique over all listeners.
+    pub listeners: Vec<Arc<Listener>>,
+    /// Where connections go. [`Route::backend`] indexes this list.
+    pub backends: Vec<Arc<Backend>>,
+    /// Connections in all: those of the limits, or what descriptors allow.
+    pub connections: usize,
+    /// What is shared with other hosts; absent when it is alone.
+    pub cluster: Option<Cluster>,
+    /// Sessions of stud and hitch; received only where this is set.
+    pub stud: Option<Stud>,
+    /// The section, with whole paths.
+    pub log: Log,
+    /// What signs in batches, where that is configured and the processor can do it.
+    pub batches: Option<Multibuffer>,
+    /// Where the admin pages are.
+    pub admin: Admin,
+    /// The tokens that have keys of it.
+    pub tokens: Tokens,
+}
+
+impl Config {
+    /// What the kernel can take over; `None` where it is not asked to.
+    pub fn kernel_tls(&self) -> Option<&'static Support> {
+        let asks = self.file.asks_for_kernel_tls().next();
+        asks.map(|_| kernel_tls::support())
+    }
+}
+
+/// A listener: addresses, certificates, and routes behind it.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    /// As the file has it.
+    pub keys: listener::Listener,
+    /// Addresses to bind, at least one.
+    pub bind: Vec<SocketAddr>,
+    /// Chains and keys by name, with the default; empty where no TLS ends.
+    pub certificates: Arc<CertificateMap>,
+    /// The same, as they were loaded.
+    pub credentials: Vec<Loaded>,
+    /// Certificates that an operator set, with those of kept edits.
+    pub set: Vec<(Arc<CertifiedKey>, Lasts)>,
+    /// Who may come in; `None` is everybody who is not denied.
+    pub allow: Option<Networks>,
+    /// Who may not, even if allowed.
+    pub deny: Networks,
+    /// Whose PROXY headers are believed; others are reset.
+    pub trusted: Networks,
+    /// Tried in order; the last one matches every hello.
+    pub routes: Vec<Route>,
+}
+
+impl Listener {
+    /// Whether a client may come in from this address. Costs a binary search where there is a list.
+    pub fn lets_in(&self, client: IpAddr) -> bool {
+        let allowed = self.allow.as_ref();
+        allowed.is_none_or(|networks| networks.contains(client)) && !self.deny.contains(client)
+    }
+
+    /// The routes of clients that ask for this name, with their indices, in the order in which they are tried.
+    pub fn routes_for(&self, name: Option<&str>) -> impl Iterator<Item = (usize, &Route)> {
+        let by_certificate = self.routes.iter().any(|route| route.is_of_certificate);
+        let keys = by_certificate.then(|| self.certificates.keys_for(name));
+        let policy = keys.and_then(KeySet::policy);
+        let is_for = move |route: &Route| match policy {
+            Some(policy) => route.is_of_certificate && route.keys.policy.as_deref() == Some(policy),
+            None => !route.is_of_certificate && route.is_for(name),
+        };
+        let routes = self.routes.iter().enumerate();
+        routes.filter(move |(_, route)| is_for(route))
+    }
+}
+
+/// Where a hello goes: the first route whose names and protocols match.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// As the file has it; with every default where it is the listener's own.
+    pub keys: listener::Route,
+    /// For clients whose certificate has this policy, and for no others.
+    pub is_of_certificate: bool,
+    /// Protocols offered by ALPN, most preferred first, perhaps the listener's; empty means that ALPN is not negotiated.
+    pub alpn: Vec<Vec<u8>>,
+    /// TLS parameters and the border that sessions never cross; absent where no TLS ends, since there is none or it passes.
+    pub policy: Option<Arc<Policy>>,
+    /// Index into [`Config::backends`].
+    pub backend: usize,
+}
+
+/// TLS parameters of a group of clients. A session made under one policy never opens another.
+#[derive(Debug)]
+pub struct Policy {
+    /// As the file has it; with every default, and the listener's name, where a listener has none.
+    pub keys: policy::Policy,
+    /// SHA-256 over what makes sessions exchangeable; see [`crate::policy`].
+    pub digest: [u8; 32],
+    /// SHA-256 over what its files hold: CAs, clients' certificates, revocation lists.
+    pub contents: [u8; 32],
+    /// Suites, most preferred first: the server's order decides.
+    pub suites: Vec<SupportedCipherSuite>,
+    /// Verifies client certificates; `None` when none is asked for. Built once for all workers:
+    /// revocation lists may be large.
+    pub verifier: Option<Arc<dyn ClientCertVerifier>>,
+    /// Judges its clients and refuses nobody. What it counts goes on over a reload that leaves it as it is.
+    pub trial: Option<Arc<Trial>>,
+}
+
+impl Policy {
+    /// The digest as it is shown.
+    pub fn digest_in_hex(&self) -> String {
+        let bytes = self.digest.iter();
+        bytes.map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// How long an operator's addition to the running configuration lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lasts {
+    /// Until the next reload, upgrade or restart.
+    Reload,
+    /// Until the edit is removed from the file of kept edits.
+    Removal,
+}
+
+impl Lasts {
+    /// Returns [`Self::Removal`] for a kept edit, whose `keep` is true.
+    pub fn of(keep: bool) -> Self {
+        match keep {
+            true => Self::Removal,
+            false => Self::Reload,
+        }
+    }
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerAddress {
+    /// TCP over IPv4 or IPv6.
+    Tcp(SocketAddr),
+    /// A unix stream socket.
+    Unix(PathBuf),
+}
+
+impl ServerAddress {
+    /// One that needs no lookup; `None` for the others.
+    pub fn fixed(address: &Address) -> Option<Self> {
+        match address {
+            Address::Ip(ip, port) => Some(Self::Tcp((*ip, *port).into())),
+            Address::Unix(path) => Some(Self::Unix(path.clone())),
+            Address::Name(..) | Address::Any(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// Addresses of a server that are used: some more than a client would be led to, and a DNS server may say thousands.
+pub const MOST_ADDRESSES: usize = 64;
+
+impl Config {
+    /// Every trial with the name of its policy, by name.
+    pub fn trials(&self) -> BTreeMap<String, Arc<Trial>> {
+        let routes = self.listeners.iter().flat_map(|it| &it.routes);
+        let policies = routes.filter_map(|route| route.policy.as_deref());
+        let trials = policies.filter_map(|it| Some((it.keys.name.to_string(), it.trial.clone()?)));
+        trials.collect()
+    }
+
+    /// Whether there is a key with which crypto threads sign.
+    pub fn has_expensive_keys(&self) -> bool {
+        let mut listeners = self.listeners.iter();
+        listeners.any(|listener| listener.certificates.needs_crypto_threads())
+    }
+}
+
+/// How many worker threads there are to be.
+pub fn worker_count(process: &Process) -> usize {
+    let workers = process.workers;
+    workers.unwrap_or_else(|| becket_sys::affinity::worker_count().get())
+}
+
+/// How many threads sign for so many workers.
+pub fn crypto_thread_count(process: &Process, workers: usize) -> usize {
+    process.crypto_threads.unwrap_or(workers)
+}

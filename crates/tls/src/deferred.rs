@@ -1,0 +1,96 @@
+//! Private keys whose signatures crypto threads or tokens make: see [`becket_keys::signing`].
+//!
+//! rustls asks for a signature as if it had it at once. Where a worker runs the step of a handshake as a coroutine, the
+//! request is left in the handshake that is lent to this thread (`sessions/context.rs`), the coroutine is suspended, and when it
+//! goes on, the answer lies there. Anywhere else, as in `becket check`, the key signs at once. Only keys whose signatures may be
+//! handed over ([`Offload`]) are wrapped, and only where there are crypto threads; those on tokens always.
+
+use std::sync::Arc;
+
+use becket_multibuffer::PrivateKey;
+use rustls::pki_types::SubjectPublicKeyInfoDer;
+use rustls::sign::{CertifiedKey, Signer, SigningKey};
+use rustls::{Error, SignatureAlgorithm, SignatureScheme};
+
+use crate::sessions::context;
+use becket_keys::keys::Loaded;
+use becket_keys::signing::token::TokenKey;
+use becket_keys::signing::{Offload, Request};
+
+/// The same chain with a key whose signatures may be made elsewhere, if it is one of those.
+pub fn deferred(loaded: &Loaded) -> Arc<CertifiedKey> {
+    if loaded.offload < Offload::Batches {
+        return Arc::clone(&loaded.key);
+    }
+    let chain = CertifiedKey::clone(&loaded.key);
+    let key = DeferredKey {
+        key: Arc::clone(&chain.key),
+        batch_key: loaded.batch_key.clone(),
+        token: loaded.token.clone(),
+    };
+    Arc::new(CertifiedKey {
+        key: Arc::new(key),
+        ..chain
+    })
+}
+
+#[derive(Clone, Debug)]
+struct DeferredKey {
+    key: Arc<dyn SigningKey>,
+    batch_key: Option<Arc<PrivateKey>>,
+    token: Option<TokenKey>,
+}
+
+impl SigningKey for DeferredKey {
+    fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
+        let signer = self.key.choose_scheme(offered)?;
+        let key = self.clone();
+        Some(Box::new(DeferredSigner { key, signer }))
+    }
+
+    fn public_key(&self) -> Option<SubjectPublicKeyInfoDer<'_>> {
+        self.key.public_key()
+    }
+
+    fn algorithm(&self) -> SignatureAlgorithm {
+        self.key.algorithm()
+    }
+}
+
+#[derive(Debug)]
+struct DeferredSigner {
+    key: DeferredKey,
+    signer: Box<dyn Signer>,
+}
+
+impl Signer for DeferredSigner {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
+        if !becket_sys::coroutine::can_suspend() {
+            return self.signer.sign(message);
+        }
+        context::with(|resuming| {
+            resuming.request = Some(Request {
+                key: Arc::clone(&self.key.key),
+                batch_key: self.key.batch_key.clone(),
+                token: self.key.token.clone(),
+                scheme: self.scheme(),
+                message: message.to_vec(),
+            });
+        });
+        if !becket_sys::coroutine::suspend() {
+            return Err(Error::General("nobody waits for the signature".into()));
+        }
+        let answer = context::with(|resuming| {
+            let answer = resuming.signature.take();
+            resuming.token_failed = self.key.token.is_some() && !matches!(answer, Some(Ok(_)));
+            answer
+        });
+        answer
+            .flatten()
+            .unwrap_or_else(|| Err(Error::General("no signature came".into())))
+    }
+
+    fn scheme(&self) -> SignatureScheme {
+        self.signer.scheme()
+    }
+}

@@ -1,0 +1,138 @@
+//! The path from a peer's certificate to an authority: what verifies it, of all that was shown.
+//!
+//! rustls' own verifier of clients asks webpki the same, and keeps the answer to itself. Sessions are kept with the leaf and
+//! its path alone ([`context`](crate::sessions::context)), so webpki is asked here, with the options of that verifier: the
+//! whole path looked up in revocation lists, lists that are overdue used all the same. Its verifier of servers insists on a
+//! name, which `verify = "chain"` does not have. [`chain`] chooses what webpki gets to see.
+//!
+//! Source: RFC 5280 section 6; rustls 0.23.46, `webpki/client_verifier.rs`, and `pki_error` in `webpki/mod.rs`.
+
+use std::sync::Arc;
+
+use becket_config::choices::UnknownStatus;
+use becket_config::process::Limits;
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
+use rustls::{CertRevocationListError, CertificateError, Error, OtherError, RootCertStore};
+use webpki::{
+    CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, OwnedCertRevocationList,
+    RevocationCheckDepth, RevocationOptionsBuilder, UnknownStatusPolicy,
+};
+
+use super::chain;
+
+/// Finds paths to these authorities.
+#[derive(Debug)]
+pub struct Paths {
+    roots: Arc<RootCertStore>,
+    lists: Vec<CertRevocationList<'static>>,
+    unknown: UnknownStatusPolicy,
+    algorithms: WebPkiSupportedAlgorithms,
+    /// Authentication of clients or of servers.
+    usage: KeyUsage,
+    /// What a chain may have.
+    most_chain: Limits,
+}
+
+impl Paths {
+    /// Takes chains as `most_chain` allows.
+    ///
+    /// # Errors
+    ///
+    /// When a list cannot be used.
+    pub fn new(
+        roots: Arc<RootCertStore>,
+        (lists, unknown): (&[CertificateRevocationListDer<'static>], UnknownStatus),
+        (algorithms, usage): (WebPkiSupportedAlgorithms, KeyUsage),
+        most_chain: Limits,
+    ) -> Result<Self, CertRevocationListError> {
+        let lists = lists
+            .iter()
+            .map(|list| OwnedCertRevocationList::from_der(list).map(Into::into));
+        let lists: Result<_, webpki::Error> = lists.collect();
+        Ok(Self {
+            roots,
+            lists: lists.map_err(|fault| CertRevocationListError::Other(boxed(fault)))?,
+            unknown: match unknown {
+                UnknownStatus::Refuse => UnknownStatusPolicy::Deny,
+                UnknownStatus::Allow => UnknownStatusPolicy::Allow,
+            },
+            algorithms,
+            usage,
+            most_chain,
+        })
+    }
+
+    /// Verifies the leaf. Returns the places of its issuers among the intermediates, from the leaf on, without the
+    /// authority.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no path, as rustls says it, so that the alert is the right one.
+    pub fn find(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<Vec<usize>, Error> {
+        let usable = chain::usable(leaf, intermediates, self.most_chain)?;
+        let leaf = EndEntityCert::try_from(leaf).map_err(fault)?;
+        let lists: Vec<_> = self.lists.iter().collect();
+        // There is nothing to build without lists.
+        let revocation = RevocationOptionsBuilder::new(&lists).ok().map(|options| {
+            options
+                .with_depth(RevocationCheckDepth::Chain)
+                .with_status_policy(self.unknown)
+                .with_expiration_policy(ExpirationPolicy::Ignore)
+                .build()
+        });
+        let path = leaf.verify_for_usage(
+            self.algorithms.all,
+            &self.roots.roots,
+            &usable,
+            now,
+            self.usage,
+            revocation,
+            None,
+        );
+        let path = path.map_err(fault)?;
+        let place = |der| intermediates.iter().position(|one| *one == der);
+        let issuers = path.intermediate_certificates();
+        Ok(issuers.filter_map(|one| place(one.der())).collect())
+    }
+}
+
+/// The faults for which there is an alert, or words in [`chain::explain`]; the others are told as webpki tells them.
+fn fault(fault: webpki::Error) -> Error {
+    use webpki::Error as E;
+    Error::InvalidCertificate(match fault {
+        E::BadDer | E::BadDerTime | E::TrailingData(_) => CertificateError::BadEncoding,
+        E::CertNotValidYet { time, not_before } => {
+            CertificateError::NotValidYetContext { time, not_before }
+        }
+        E::CertExpired { time, not_after } => CertificateError::ExpiredContext { time, not_after },
+        E::InvalidCertValidity => CertificateError::Expired,
+        E::UnknownIssuer => CertificateError::UnknownIssuer,
+        E::CertRevoked => CertificateError::Revoked,
+        E::UnknownRevocationStatus => CertificateError::UnknownRevocationStatus,
+        E::InvalidSignatureForPublicKey => CertificateError::BadSignature,
+        E::UnsupportedSignatureAlgorithmContext(of) => {
+            CertificateError::UnsupportedSignatureAlgorithmContext {
+                signature_algorithm_id: of.signature_algorithm_id,
+                supported_algorithms: of.supported_algorithms,
+            }
+        }
+        E::UnsupportedSignatureAlgorithmForPublicKeyContext(of) => {
+            CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext {
+                signature_algorithm_id: of.signature_algorithm_id,
+                public_key_algorithm_id: of.public_key_algorithm_id,
+            }
+        }
+        E::RequiredEkuNotFoundContext(_) => CertificateError::InvalidPurpose,
+        other => CertificateError::Other(boxed(other)),
+    })
+}
+
+fn boxed(fault: webpki::Error) -> OtherError {
+    OtherError(Arc::new(fault))
+}

@@ -1,0 +1,288 @@
+//! The few `ServerConfig`s of one route, alike but for how sessions resume and whether ALPN is
+//! negotiated.
+//!
+//! rustls fixes per configuration what should depend on the hello: whether ALPN may fail to
+//! overlap, how many tickets are sent, whether a TLS 1.2 client gets a ticket or an ID. So each
+//! route has a few, and the peeked hello picks one ([`RouteConfigs::pick`]). They differ in nothing that
+//! concerns trust: certificates, verifier and policy are the same.
+//!
+//! Where a policy takes early data they have no ticketer: their sessions are kept by
+//! a [`Store`] of their own, and nothing else opens.
+
+use std::sync::Arc;
+
+use becket_config::choices::KernelTls;
+use becket_config::file::File;
+use becket_config::suites::Version;
+use becket_proto::client_hello::ClientHello;
+use becket_proto::session_table::{PolicyTag, SessionTable};
+use rustls::ServerConfig;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::{ClientHello as ReadHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::server::{ProducesTickets, danger::ClientCertVerifier};
+use rustls::sign::CertifiedKey;
+
+use super::key_log::LateKeyLog;
+use super::policy::{groups, versions};
+use super::skipping::SecretsForSkipping;
+use crate::config::{Listener, Policy, Route};
+use crate::resumption::Offer;
+use crate::sessions::context;
+use crate::sessions::store::{Kind, Store};
+use crate::sessions::stored::Judge;
+use crate::sessions::tickets::{Secrets, Ticketer};
+use becket_cluster::Outbox;
+use becket_keys::certificates::CertificateMap;
+
+/// What a route's configurations are made of, beside the route itself.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// Shared by all workers.
+    pub table: Arc<SessionTable>,
+    /// Shared by all workers, and by nobody else: sessions that admit early data.
+    pub early: Arc<SessionTable>,
+    /// Current ticket secrets.
+    pub secrets: Arc<Secrets>,
+    /// The configuration: lifetimes.
+    pub file: Arc<File>,
+    /// Write secrets to the file that SSLKEYLOGFILE names.
+    pub key_log: bool,
+    /// Where new sessions are told to the peers; absent without a cluster.
+    pub outbox: Option<Outbox>,
+}
+
+impl Parts {
+    /// Parts that share nothing with those that serve: to see whether configurations can be built, and what they do.
+    pub fn apart(secrets: &Arc<Secrets>, file: &Arc<File>) -> Self {
+        let table = || Arc::new(SessionTable::new(Default::default(), Default::default()));
+        Self {
+            table: table(),
+            early: table(),
+            secrets: Arc::clone(secrets),
+            file: Arc::clone(file),
+            key_log: false,
+            outbox: None,
+        }
+    }
+}
+
+/// The configurations of one route.
+#[derive(Debug)]
+pub struct RouteConfigs {
+    with_alpn: Resuming,
+    without_alpn: Resuming,
+    ticketer: Arc<Ticketer>,
+    /// Where the policy takes early data.
+    early: Option<Store>,
+    tls13: bool,
+    tls12_tickets: bool,
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+}
+
+/// One ALPN setting, by how sessions resume.
+#[derive(Debug)]
+struct Resuming {
+    /// TLS 1.3, two tickets: the client has none of ours.
+    two_tickets: Arc<ServerConfig>,
+    /// TLS 1.3 with a ticket of ours: one new one replaces it. Also TLS 1.2 by ticket.
+    one_ticket: Arc<ServerConfig>,
+    /// TLS 1.2 by session ID.
+    by_id: Arc<ServerConfig>,
+}
+
+impl RouteConfigs {
+    /// Builds the configurations of a route. Costs one key derivation per ticket epoch.
+    ///
+    /// # Errors
+    ///
+    /// When the policy's suites, groups and versions do not fit each other, when the set of CAs
+    /// is empty, or when there is no ticket secret.
+    pub fn new(
+        route: &Route,
+        policy: &Policy,
+        listener: &Listener,
+        parts: &Parts,
+    ) -> Result<Self, rustls::Error> {
+        let verifier = policy.verifier.clone();
+        let judge = Judge::new(verifier.clone());
+        let ticketer = Ticketer::new(&parts.secrets, policy.digest, parts.file.session_max_age())
+            .ok_or_else(|| rustls::Error::General("no ticket secret".into()))?
+            .judging(judge.clone())
+            .at_most(parts.file.limits.client_hello / 2);
+        let ticketer = Arc::new(ticketer);
+        let mut plain = base(policy, &listener.certificates, verifier.clone())?;
+        plain.enable_secret_extraction = listener.keys.kernel_tls == KernelTls::Bulk;
+        if parts.key_log {
+            plain.key_log = Arc::new(LateKeyLog::default());
+        }
+        plain.key_log = Arc::new(SecretsForSkipping {
+            next: plain.key_log,
+        });
+        let mut with_alpn = plain.clone();
+        with_alpn.alpn_protocols.clone_from(&route.alpn);
+        let early = policy.keys.early_data.map(|_| Store {
+            table: Arc::clone(&parts.early),
+            policy: PolicyTag::from_digest(&policy.digest),
+            max_age: parts.file.session_max_age(),
+            judge,
+            kind: Kind::Early,
+        });
+        let resuming = |base| match &early {
+            Some(store) => Resuming::early(base, policy, store),
+            None => Resuming::new(base, policy, parts, &ticketer),
+        };
+        Ok(Self {
+            with_alpn: resuming(with_alpn),
+            without_alpn: resuming(plain),
+            ticketer,
+            early,
+            tls13: policy.keys.versions.contains(&Version::Tls13),
+            tls12_tickets: parts.file.tls12_tickets(&policy.keys),
+            verifier,
+        })
+    }
+
+    /// The configuration that answers this hello. `alpn` says whether to negotiate it.
+    pub fn pick(&self, hello: &ClientHello<'_>, alpn: bool) -> &Arc<ServerConfig> {
+        let by_resumption = if alpn {
+            &self.with_alpn
+        } else {
+            &self.without_alpn
+        };
+        if self.tls13 && hello.offers_tls13() {
+            return if self.may_resume(hello) {
+                &by_resumption.one_ticket
+            } else {
+                &by_resumption.two_tickets
+            };
+        }
+        if self.tls12_tickets && hello.session_ticket().is_some() {
+            return &by_resumption.one_ticket;
+        }
+        &by_resumption.by_id
+    }
+
+    /// By what a hello of this kind resumes here, if it offers anything.
+    pub fn offer(&self, hello: &ClientHello<'_>) -> Offer {
+        match hello.session_ticket() {
+            _ if self.tls13 && hello.offers_tls13() => Offer::Psk,
+            Some([_, ..]) if self.tls12_tickets => Offer::Ticket,
+            _ => Offer::Id,
+        }
+    }
+
+    /// Whether the hello offers what might resume: something that looks like a ticket of ours, or
+    /// a TLS 1.2 session ID. No proof; that there is nothing is one.
+    pub fn may_resume(&self, hello: &ClientHello<'_>) -> bool {
+        if self.tls13 && hello.offers_tls13() {
+            // The session ID is there for the sake of middle boxes (RFC 8446, appendix D.4).
+            return match &self.early {
+                Some(early) => early.recognises(hello),
+                None => hello
+                    .psk_identities()
+                    .any(|psk| self.ticketer.recognises(psk.identity)),
+            };
+        }
+        match hello.session_ticket() {
+            Some(ticket @ [_, ..]) => self.ticketer.recognises(ticket),
+            _ => !hello.session_id().is_empty(),
+        }
+    }
+
+    /// Verifies client certificates; `None` when the policy asks for none.
+    pub fn verifier(&self) -> Option<&Arc<dyn ClientCertVerifier>> {
+        self.verifier.as_ref()
+    }
+}
+
+impl Resuming {
+    fn new(base: ServerConfig, policy: &Policy, parts: &Parts, ticketer: &Arc<Ticketer>) -> Self {
+        let store = |stores| {
+            Arc::new(Store {
+                table: parts.table.clone(),
+                policy: PolicyTag::from_digest(&policy.digest),
+                max_age: parts.file.session_max_age(),
+                judge: Judge::new(policy.verifier.clone()),
+                kind: Kind::ById {
+                    lifetime: parts.file.sessions.id_lifetime,
+                    stores,
+                    outbox: parts.outbox.clone().filter(|_| stores),
+                },
+            })
+        };
+        let mut two_tickets = base.clone();
+        two_tickets.session_storage = store(false);
+        two_tickets.ticketer = Arc::clone(ticketer) as Arc<dyn ProducesTickets>;
+        let mut one_ticket = two_tickets.clone();
+        one_ticket.send_tls13_tickets = 1;
+        let mut by_id = base;
+        by_id.session_storage = store(parts.file.sessions.table_entries > 0);
+        Self {
+            two_tickets: Arc::new(two_tickets),
+            one_ticket: Arc::new(one_ticket),
+            by_id: Arc::new(by_id),
+        }
+    }
+
+    /// TLS 1.3 with sessions that admit early data; rustls hands out the keys of the store as
+    /// tickets. That data may be answered before the client has finished is the point of it.
+    fn early(base: ServerConfig, policy: &Policy, store: &Store) -> Self {
+        let mut two_tickets = base;
+        two_tickets.session_storage = Arc::new(store.clone());
+        two_tickets.max_early_data_size = policy.keys.early_data.unwrap_or(0);
+        two_tickets.send_half_rtt_data = true;
+        let mut one_ticket = two_tickets.clone();
+        one_ticket.send_tls13_tickets = 1;
+        let two_tickets = Arc::new(two_tickets);
+        Self {
+            by_id: Arc::clone(&two_tickets),
+            two_tickets,
+            one_ticket: Arc::new(one_ticket),
+        }
+    }
+}
+
+/// What all configurations of a route share.
+fn base(
+    policy: &Policy,
+    certificates: &Arc<CertificateMap>,
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+) -> Result<ServerConfig, rustls::Error> {
+    let provider = CryptoProvider {
+        cipher_suites: policy.suites.clone(),
+        kx_groups: groups(&policy.keys.groups),
+        ..aws_lc_rs::default_provider()
+    };
+    let builder = ServerConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&versions(&policy.keys.versions))?;
+    let builder = match verifier {
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(Resolver(Arc::clone(certificates))));
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.ignore_client_order = true;
+    config.require_ems = policy.keys.requires_ems();
+    Ok(config)
+}
+
+/// Finds the chain for the name that rustls read, and refuses when that is not the name by which
+/// the route was chosen: two parsers saw the hello, and they must not disagree on it.
+#[derive(Debug)]
+struct Resolver(Arc<CertificateMap>);
+
+impl ResolvesServerCert for Resolver {
+    fn resolve(&self, hello: ReadHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let name = hello.server_name();
+        context::with(|resuming| resuming.server_name.as_deref() == name).filter(|same| *same)?;
+        let keys = self.0.keys_for(name);
+        let chosen = keys.choose(hello.signature_schemes());
+        let chosen = chosen.or_else(|| keys.iter().next())?;
+        let place = keys.iter().position(|key| Arc::ptr_eq(key, chosen))?;
+        let now = context::with(|resuming| {
+            resuming.presented = Some(place);
+            resuming.unix_now
+        })?;
+        keys.sent(place, now).cloned()
+    }
+}

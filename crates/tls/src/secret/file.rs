@@ -1,0 +1,279 @@
+//! Files with secrets: read only when nobody else can, made once, replaced as a whole.
+//!
+//! A file is made with mode 0600 and never overwritten; a state is replaced by writing a new file beside it, syncing it,
+//! renaming it and syncing the folder, so that after a crash there is the old one or the new one. What the medium
+//! keeps of a file that is gone is not in our hands; docs/security.md says so.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use becket_sys::privileges;
+use zeroize::Zeroizing;
+
+use becket_keys::files::{Files, reason};
+
+/// What is wrong with a file, and what would be accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileFault {
+    /// In words.
+    pub fault: String,
+    /// In words, too.
+    pub accepted: String,
+}
+
+impl FileFault {
+    /// Describes a fault.
+    pub fn new(fault: impl Into<String>, accepted: impl Into<String>) -> Self {
+        Self {
+            fault: fault.into(),
+            accepted: accepted.into(),
+        }
+    }
+}
+
+/// The user that becket runs as, or will run as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunUser {
+    /// The number.
+    pub uid: u32,
+    /// As a shell command names it.
+    pub name: String,
+}
+
+impl RunUser {
+    /// Whoever runs this process.
+    pub fn effective() -> Self {
+        let uid = privileges::effective_user();
+        let name = match uid {
+            0 => "root".to_owned(),
+            uid => uid.to_string(),
+        };
+        Self { uid, name }
+    }
+
+    /// Whoever else owns a file can change its mode, and read and replace what is in it.
+    fn check_owner(&self, path: &Path, owner: u32) -> Result<(), FileFault> {
+        if owner == 0 || owner == self.uid {
+            return Ok(());
+        }
+        let name = &self.name;
+        let fault = match self.uid {
+            0 => format!("it belongs to user {owner}, and not to root"),
+            _ => format!("it belongs to user {owner}, and neither to root nor to {name}"),
+        };
+        let advice = format!("chown {} {}", quoted(Path::new(name)), quoted(path));
+        Err(FileFault::new(fault, advice))
+    }
+}
+
+/// Reads a small file that belongs to root or to this user, and that only its owner can read.
+///
+/// # Errors
+/// When it is not there, is no file, is larger than any secret, is not text, belongs to somebody else or is open to others.
+pub fn read(files: &Files, path: &Path, user: &RunUser) -> Result<Zeroizing<String>, FileFault> {
+    let fault = |error: &io::Error| FileFault::new(reason(error), super::ROOT_FILE);
+    let (file, metadata) = files.open(path).map_err(|error| fault(&error))?;
+    user.check_owner(path, metadata.uid())?;
+    let mode = metadata.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        let fault = format!("others than its owner may use it (mode {mode:04o})");
+        let advice = format!("chmod 600 {}", quoted(path));
+        return Err(FileFault::new(fault, advice));
+    }
+    let mut text = Zeroizing::new(String::with_capacity(LARGEST + 1));
+    file.take(LARGEST as u64 + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| match error.kind() {
+            ErrorKind::InvalidData => FileFault::new("not text", super::ROOT_FILE),
+            _ => fault(&error),
+        })?;
+    if text.len() > LARGEST {
+        return Err(FileFault::new("too long", super::ROOT_FILE));
+    }
+    Ok(text)
+}
+
+/// Makes a file that was not there, and syncs it and its folder.
+///
+/// # Errors
+/// What the system says; `AlreadyExists` when there is something by that name. Nothing is left behind.
+pub fn create(path: &Path, text: &str) -> io::Result<()> {
+    write_new(path, text)?;
+    sync_folder(path)
+}
+
+/// Puts a text in the place of a file, as a whole. A link stays what it is: the file that it leads to is replaced, or the
+/// old text would live on there.
+///
+/// # Errors
+/// What the system says; the old file is then still there.
+pub fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let target = match fs::canonicalize(path) {
+        // A file that was lost is made anew.
+        Err(error) if error.kind() == ErrorKind::NotFound => path.to_owned(),
+        found => found?,
+    };
+    let path = target.as_path();
+    let fresh = beside(path);
+    // What a crash has left: a state that never came into use.
+    match fs::remove_file(&fresh) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    write_new(&fresh, text)?;
+    if let Err(error) = fs::rename(&fresh, path) {
+        discard(&fresh);
+        return Err(error);
+    }
+    sync_folder(path)
+}
+
+fn write_new(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    let written = file
+        .write_all(text.as_bytes())
+        .and_then(|()| file.sync_all());
+    if written.is_err() {
+        discard(path);
+    }
+    written
+}
+
+/// Removes what we made; when that fails too, the first error is what matters.
+fn discard(path: &Path) {
+    let _left_behind = fs::remove_file(path);
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    File::open(folder)?.sync_all()
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    PathBuf::from(name)
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    match text.chars().all(plain) {
+        true => text.into_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+/// More than a state has.
+const LARGEST: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn read(path: &Path) -> Result<Zeroizing<String>, FileFault> {
+        super::read(&Files::default(), path, &RunUser::effective())
+    }
+
+    #[test]
+    fn a_file_is_made_for_its_owner_and_never_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        create(&path, "one\n").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let again = create(&path, "two\n").unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::AlreadyExists);
+        assert_eq!(*read(&path).unwrap(), "one\n");
+    }
+
+    #[test]
+    fn a_file_that_others_may_use_is_refused_with_the_command_that_helps() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("it's secret");
+        create(&path, "one\n").unwrap();
+        for mode in [0o640, 0o604, 0o660, 0o610] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let fault = read(&path).unwrap_err();
+            assert!(fault.fault.contains(&format!("{mode:04o}")), "{fault:?}");
+            let quoted = format!("'{}", folder.path().join("it").display());
+            assert_eq!(fault.accepted, format!(r"chmod 600 {quoted}'\''s secret'"));
+        }
+    }
+
+    #[test]
+    fn a_file_of_another_user_is_refused_with_the_command_that_helps() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        create(&path, "one\n").unwrap();
+        let owner = fs::metadata(&path).unwrap().uid();
+        let user = RunUser {
+            uid: owner + 1,
+            name: "becket".to_owned(),
+        };
+        assert!(user.check_owner(&path, 0).is_ok(), "root");
+        assert!(user.check_owner(&path, owner + 1).is_ok(), "ours");
+        let fault = user.check_owner(&path, owner + 2).unwrap_err();
+        assert!(fault.fault.contains(&(owner + 2).to_string()), "{fault:?}");
+        assert_eq!(fault.accepted, format!("chown becket {}", path.display()));
+        if owner != 0 {
+            let refused = super::read(&Files::default(), &path, &user);
+            assert!(refused.unwrap_err().fault.starts_with("it belongs to"));
+            return;
+        }
+        // As root, a file can be given to somebody else.
+        std::os::unix::fs::chown(&path, Some(12345), None).unwrap();
+        let refused = super::read(&Files::default(), &path, &user);
+        assert!(refused.unwrap_err().fault.contains("user 12345"));
+    }
+
+    #[test]
+    fn what_is_no_file_of_ours_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        assert_eq!(read(folder.path()).unwrap_err().fault, "not a file");
+        assert!(read(&path).unwrap_err().fault.contains("no such file"));
+        create(&path, &"a".repeat(LARGEST + 1)).unwrap();
+        assert_eq!(read(&path).unwrap_err().fault, "too long");
+    }
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_and_what_a_crash_left_is_no_obstacle() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        create(&path, "one\n").unwrap();
+        fs::write(folder.path().join("state.new"), "half").unwrap();
+        replace(&path, "two\n").unwrap();
+        assert_eq!(*read(&path).unwrap(), "two\n");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_a_link_leads_to_is_replaced_and_the_link_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("state"), folder.path().join("link"));
+        create(&path, "one\n").unwrap();
+        std::os::unix::fs::symlink("state", &link).unwrap();
+        replace(&link, "two\n").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(
+            *read(&path).unwrap(),
+            "two\n",
+            "nothing of the old text is left"
+        );
+        fs::remove_file(&path).unwrap();
+        replace(&path, "three\n").unwrap();
+        assert_eq!(*read(&path).unwrap(), "three\n");
+    }
+}

@@ -1,0 +1,243 @@
+//! Sessions that we keep: one table for all workers, seen by rustls through one policy.
+//!
+//! The table is [`becket_proto::session_table`]'s: sharded, bounded, expiring. A [`Store`] adds
+//! the policy to every key, so that an ID of one policy is never found under another, and the
+//! handshake's origin to every entry. It serves two kinds of sessions, each in a table of its own.
+//!
+//! TLS 1.2 sessions by ID: rustls reads them ([`StoresServerSessions::get`]), as often as they are
+//! good. In a cluster each new one is announced to the peers.
+//!
+//! TLS 1.3 sessions of policies that take early data (0-RTT): what a client sends as early data can
+//! be recorded and sent again by somebody else, so a session that admits it must open once and never
+//! more (RFC 8446, section 8.1, "single-use tickets"). [`StoresServerSessions::take`] removes it under
+//! its shard's lock, so of two hellos that offer it, on whichever workers, one resumes and the other
+//! makes a full handshake. A ticket could not do that: it carries the session with it, as often as it
+//! is copied. So these sessions are not replicated, and they end with the process, or move to the one that replaces it. rustls keeps to
+//! the same: it takes early data only where there is no ticketer, and only if the client's idea of
+//! the age of the session agrees with ours (section 8.3).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket_cluster::{Outbox, SessionEvent};
+use becket_proto::client_hello::ClientHello;
+use becket_proto::session_name::SessionName;
+use becket_proto::session_table::{Lives, Lookup, PolicyTag, Session, SessionTable};
+use rustls::server::StoresServerSessions;
+use zeroize::Zeroizing;
+
+use super::context::{self, Opened};
+use super::stored::Judge;
+use crate::resumption::Resumption;
+
+/// The view of one policy on a table that all workers share.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// Shared by all workers; each call takes one shard's lock.
+    pub table: Arc<SessionTable>,
+    /// The border that no session crosses.
+    pub policy: PolicyTag,
+    /// Age since the full handshake at which nothing resumes.
+    pub max_age: Duration,
+    /// Of clients that come back.
+    pub judge: Judge,
+    /// What is kept in it.
+    pub kind: Kind,
+}
+
+/// What sessions a store keeps.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// Those of TLS 1.2 by ID.
+    ById {
+        /// How long an ID is good for.
+        lifetime: Duration,
+        /// Whether new sessions are stored. Not for clients that get a ticket: they would never
+        /// come back by ID.
+        stores: bool,
+        /// Where new sessions are told to the peers; absent without a cluster.
+        outbox: Option<Outbox>,
+    },
+    /// Those that admit early data, each for one resumption.
+    Early,
+}
+
+impl Store {
+    /// Whether a hello offers a session by PSK that is kept here. Takes none: that is rustls' part,
+    /// and another worker may be faster.
+    pub fn recognises(&self, hello: &ClientHello<'_>) -> bool {
+        // Whether it has expired does not matter to who asks, so no clock is needed.
+        let find = |id| self.table.get(self.policy, id, Duration::ZERO);
+        let mut offered = hello.psk_identities();
+        offered.any(|psk| matches!(find(psk.identity), Lookup::Hit(_)))
+    }
+
+    /// Opens a session for the lent handshake: by `get` or `take` of the table.
+    fn open(
+        &self,
+        id: &[u8],
+        look_up: impl FnOnce(&SessionTable, PolicyTag, &[u8], Duration) -> Lookup,
+    ) -> Option<Vec<u8>> {
+        let now = context::with(|resuming| (resuming.mono_now, resuming.unix_now));
+        let (mono, unix) = now?;
+        let found = match look_up(&self.table, self.policy, id, mono) {
+            Lookup::Hit(session) if session.origin.is_too_old(unix, self.max_age) => {
+                Err(Resumption::TooOld)
+            }
+            Lookup::Hit(session) => self.judge.admits(&session.state).map(|()| session),
+            Lookup::Miss => Err(Resumption::Unknown),
+            Lookup::Expired => Err(Resumption::Expired),
+            Lookup::OtherPolicy => Err(Resumption::OtherPolicy),
+        };
+        let by_id = matches!(self.kind, Kind::ById { .. });
+        context::with(|resuming| {
+            resuming.note(&found, |session| Opened {
+                origin: session.origin,
+                by_id,
+            });
+            let session = found.ok()?;
+            if by_id {
+                resuming.session = SessionName::new(self.policy, id);
+            }
+            Some(session.into_state())
+        })?
+    }
+}
+
+impl StoresServerSessions for Store {
+    fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        let value = Zeroizing::new(value);
+        context::with(|resuming| {
+            let Some(state) = resuming.kept(&value) else {
+                return false;
+            };
+            let session = Session::new(state, resuming.origin(self.max_age));
+            let lives = Lives {
+                now: resuming.mono_now,
+                ttl: match self.kind {
+                    Kind::ById { lifetime, .. } => lifetime,
+                    Kind::Early => self.max_age.min(ADVERTISED),
+                },
+            };
+            let stored = self.table.insert(self.policy, &key, session, lives).stored;
+            if let Kind::ById { outbox, .. } = &self.kind {
+                resuming.session = SessionName::new(self.policy, &key).filter(|_| stored);
+                if let (Some(outbox), Some(name)) = (outbox, resuming.session) {
+                    outbox.leave(SessionEvent::Made(name));
+                }
+            }
+            stored
+        })
+        .unwrap_or(false)
+    }
+
+    /// rustls asks this for TLS 1.2 only.
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        match self.kind {
+            Kind::ById { .. } => self.open(key, SessionTable::get),
+            Kind::Early => None,
+        }
+    }
+
+    /// rustls asks this for TLS 1.3 only.
+    fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+        match self.kind {
+            Kind::ById { .. } => None,
+            Kind::Early => self.open(key, SessionTable::take),
+        }
+    }
+
+    fn can_cache(&self) -> bool {
+        match self.kind {
+            Kind::ById { stores, .. } => stores,
+            Kind::Early => true,
+        }
+    }
+}
+
+/// The lifetime that rustls tells clients of sessions that are not tickets.
+const ADVERTISED: Duration = Duration::from_secs(24 * 60 * 60);
+
+#[cfg(test)]
+mod tests {
+    use becket_proto::ticket::UnixSeconds;
+
+    use super::context::Resuming;
+    use super::*;
+
+    fn store(policy: u64) -> Store {
+        Store {
+            table: Arc::new(SessionTable::new(Default::default(), Default::default())),
+            policy: PolicyTag(policy),
+            max_age: Duration::from_secs(3600),
+            judge: Judge::default(),
+            kind: Kind::Early,
+        }
+    }
+
+    fn at(unix: u64) -> Option<Resuming> {
+        let mut resuming = Resuming::new(None);
+        resuming.unix_now = UnixSeconds(1_000_000 + unix);
+        resuming.mono_now = Duration::from_secs(unix);
+        Some(resuming)
+    }
+
+    fn take(from: &Store, now: u64) -> (Option<Vec<u8>>, Option<Resumption>) {
+        let mut resuming = at(now);
+        let state = context::lend(&mut resuming, || from.take(b"id"));
+        (state, resuming.and_then(|resuming| resuming.outcome))
+    }
+
+    fn put(into: &Store) -> bool {
+        context::lend(&mut at(0), || into.put(b"id".to_vec(), b"state".to_vec()))
+    }
+
+    #[test]
+    fn a_session_opens_once() {
+        let store = store(1);
+        assert!(put(&store));
+        let state = Some(b"state".to_vec());
+        assert_eq!(take(&store, 1), (state, Some(Resumption::Opened)));
+        assert_eq!(take(&store, 1), (None, Some(Resumption::Unknown)));
+    }
+
+    #[test]
+    fn of_many_workers_that_are_offered_a_session_one_opens_it() {
+        let store = store(1);
+        for _ in 0..200 {
+            assert!(put(&store));
+            let opened: usize = std::thread::scope(|scope| {
+                let workers = [(); 4].map(|()| scope.spawn(|| take(&store, 1).0.is_some()));
+                workers
+                    .map(|worker| usize::from(worker.join().unwrap()))
+                    .iter()
+                    .sum()
+            });
+            assert_eq!(opened, 1);
+        }
+    }
+
+    #[test]
+    fn a_session_of_another_policy_is_not_found_and_stays() {
+        let one = store(1);
+        let two = Store {
+            policy: PolicyTag(2),
+            ..one.clone()
+        };
+        assert!(put(&one));
+        assert_eq!(take(&two, 1), (None, Some(Resumption::OtherPolicy)));
+        assert!(take(&one, 1).0.is_some());
+    }
+
+    #[test]
+    fn a_session_ends_at_the_maximum_age() {
+        let store = store(1);
+        assert!(put(&store));
+        assert_eq!(take(&store, 3600).0, None);
+    }
+
+    #[test]
+    fn nothing_is_kept_outside_a_handshake() {
+        assert!(!store(1).put(b"id".to_vec(), b"state".to_vec()));
+    }
+}

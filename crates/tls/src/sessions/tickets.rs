@@ -1,0 +1,423 @@
+//! Session tickets: one key per policy and epoch, sealed with AES-256-GCM-SIV.
+//!
+//! A ticket is a header, then the sealed context and rustls' state (the layout is
+//! [`becket_proto::ticket`]'s). The header and the whole policy digest are associated data, so a
+//! ticket of one policy never opens under another. The header selects the key: at most one AEAD
+//! operation decides, and a mismatch is counted as what it is. GCM-SIV (RFC 8452) because many
+//! nodes may draw random nonces under one key.
+//!
+//! A [`Ticketer`] is immutable and owned by one worker. Control makes new [`Secrets`] at every
+//! rotation, those of the next epoch of a cluster among them; workers then derive their keys once,
+//! between two turns and for no handshake, and build new configurations. Old keys die with the last
+//! handshake that borrowed them, at most `timeouts.handshake` later.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
+use becket_proto::session_table::PolicyTag;
+use becket_proto::ticket::{KeyId, KeyRing, NodeId, Origin, Selection, TicketHeader};
+use rustls::server::ProducesTickets;
+use zeroize::Zeroizing;
+
+use super::context::{self, Opened};
+use super::stored::Judge;
+use crate::resumption::Resumption;
+use crate::secret::SecretBytes;
+
+/// The secrets of all epochs that open tickets; never empty. `control/rotation` makes them.
+pub struct Secrets {
+    /// How long an epoch lasts.
+    pub rotation: Duration,
+    /// Who seals: a hint in every ticket. 0 for a host that is alone.
+    pub node: NodeId,
+    /// The last one seals, the others only open, some of them because peers are ahead.
+    pub epochs: Vec<EpochSecret>,
+}
+
+/// The secret of one epoch.
+#[derive(Clone)]
+pub struct EpochSecret {
+    /// Its name in ticket headers.
+    pub id: KeyId,
+    /// Erased on drop.
+    pub secret: SecretBytes,
+}
+
+impl Secrets {
+    /// Whether these are the same secrets: ids name them.
+    pub fn same_as(&self, other: &Self) -> bool {
+        let ids = |of: &Self| -> Vec<KeyId> { of.epochs.iter().map(|epoch| epoch.id).collect() };
+        self.node == other.node && self.rotation == other.rotation && ids(self) == ids(other)
+    }
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids: Vec<KeyId> = self.epochs.iter().map(|epoch| epoch.id).collect();
+        out.debug_struct("Secrets").field("epochs", &ids).finish()
+    }
+}
+
+/// Seals and opens the tickets of one policy for rustls.
+#[derive(Debug)]
+pub struct Ticketer {
+    ring: KeyRing<Arc<LessSafeKey>>,
+    policy: [u8; 32],
+    node: NodeId,
+    lifetime: Duration,
+    max_age: Duration,
+    judge: Judge,
+    /// Bytes of a ticket.
+    longest: usize,
+}
+
+impl Ticketer {
+    /// Derives the policy's keys, one HKDF each. Returns nothing when there is no secret.
+    pub fn new(secrets: &Secrets, policy: [u8; 32], max_age: Duration) -> Option<Self> {
+        let (sealing, opening) = secrets.epochs.split_last()?;
+        let tag = PolicyTag::from_digest(&policy).for_ticket();
+        let mut ring = KeyRing::new(tag, sealing.id, derive(sealing, &policy)?);
+        for epoch in opening {
+            ring.accept(epoch.id, derive(epoch, &policy)?);
+        }
+        Some(Self {
+            ring,
+            policy,
+            node: secrets.node,
+            // Whatever moment of its epoch it is sealed in, a ticket is good for this long.
+            lifetime: secrets.rotation.min(max_age).min(LONGEST_LIFETIME),
+            max_age,
+            judge: Judge::default(),
+            longest: usize::MAX,
+        })
+    }
+
+    /// Opens a session only for a client whom the judge admits.
+    pub fn judging(self, judge: Judge) -> Self {
+        Self { judge, ..self }
+    }
+
+    /// Makes no ticket of more bytes: its client would come back with a hello that is too large.
+    pub fn at_most(self, longest: usize) -> Self {
+        Self { longest, ..self }
+    }
+
+    /// Whether a ticket names a key of ours: cheap, and no proof.
+    pub fn recognises(&self, ticket: &[u8]) -> bool {
+        TicketHeader::decode(ticket)
+            .is_some_and(|(header, _)| matches!(self.ring.select(&header), Selection::Key(_)))
+    }
+
+    fn seal(&self, origin: Origin, state: &[u8]) -> Option<Vec<u8>> {
+        let (id, key) = self.ring.sealing();
+        let mut nonce = [0; 12];
+        aws_lc_rs::rand::fill(&mut nonce).ok()?;
+        let header = TicketHeader {
+            version: TicketHeader::VERSION,
+            key: id,
+            policy: self.ring.policy(),
+            node: self.node,
+            nonce,
+        }
+        .encode();
+        let whole = length(state);
+        let mut ticket = Vec::with_capacity(whole);
+        ticket.extend_from_slice(&header);
+        ticket.extend_from_slice(&origin.encode());
+        ticket.extend_from_slice(state);
+        let sealed = ticket.get_mut(TicketHeader::LEN..)?;
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let tag = key
+            .seal_in_place_separate_tag(nonce, self.associated(&header), sealed)
+            .ok()?;
+        ticket.extend_from_slice(tag.as_ref());
+        Some(ticket)
+    }
+
+    fn open(&self, ticket: &[u8]) -> Result<(Origin, Vec<u8>), Resumption> {
+        let (header, sealed) = TicketHeader::decode(ticket).ok_or(Resumption::Unknown)?;
+        let key = match self.ring.select(&header) {
+            Selection::Key(key) => key,
+            Selection::UnknownVersion => return Err(Resumption::Unknown),
+            Selection::UnknownSecret => return Err(Resumption::UnknownSecret),
+            Selection::OtherPolicy => return Err(Resumption::OtherPolicy),
+            Selection::OtherEpoch => return Err(Resumption::Expired),
+        };
+        let mut sealed = Zeroizing::new(sealed.to_vec());
+        let nonce = Nonce::assume_unique_for_key(header.nonce);
+        let opened = key
+            .open_in_place(nonce, self.associated(&header.encode()), &mut sealed)
+            .map_err(|_| Resumption::BadSeal)?;
+        let (origin, state) = Origin::decode(opened).ok_or(Resumption::BadSeal)?;
+        Ok((origin, state.to_vec()))
+    }
+
+    fn associated(&self, header: &[u8; TicketHeader::LEN]) -> Aad<[u8; TicketHeader::LEN + 32]> {
+        let mut bytes = [0; TicketHeader::LEN + 32];
+        let (first, second) = bytes.split_at_mut(TicketHeader::LEN);
+        first.copy_from_slice(header);
+        second.copy_from_slice(&self.policy);
+        Aad::from(bytes)
+    }
+}
+
+impl ProducesTickets for Ticketer {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn lifetime(&self) -> u32 {
+        u32::try_from(self.lifetime.as_secs()).unwrap_or(u32::MAX)
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        let (origin, state) = context::with(|resuming| {
+            let state = Zeroizing::new(resuming.kept(plain)?);
+            let fits = length(&state) <= self.longest;
+            resuming.withheld |= !fits;
+            fits.then(|| (resuming.origin(self.max_age), state))
+        })??;
+        self.seal(origin, &state)
+    }
+
+    fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
+        let now = context::with(|resuming| resuming.unix_now)?;
+        let result = self.open(cipher).and_then(|(origin, state)| {
+            if origin.is_too_old(now, self.max_age) {
+                return Err(Resumption::TooOld);
+            }
+            self.judge.admits(&state)?;
+            Ok((origin, state))
+        });
+        context::with(|resuming| {
+            resuming.note(&result, |(origin, _)| Opened {
+                origin: *origin,
+                by_id: false,
+            });
+            result.ok().map(|(_, state)| state)
+        })?
+    }
+}
+
+/// Bytes of the ticket for a state.
+fn length(state: &[u8]) -> usize {
+    TicketHeader::LEN + Origin::LEN + state.len() + TAG
+}
+
+/// Output length of the derivation.
+struct KeyLength;
+
+impl KeyType for KeyLength {
+    fn len(&self) -> usize {
+        32
+    }
+}
+
+/// HKDF-SHA256 (RFC 5869) from the epoch's secret; the info is the policy, preceded by its
+/// length, and the start of the epoch.
+fn derive(epoch: &EpochSecret, policy: &[u8; 32]) -> Option<Arc<LessSafeKey>> {
+    let extracted = Salt::new(HKDF_SHA256, b"becket ticket 1").extract(epoch.secret.expose());
+    let length = (policy.len() as u32).to_be_bytes();
+    let start = epoch.id.epoch.0.to_be_bytes();
+    let info = [&length[..], policy, &start];
+    let mut key = Zeroizing::new([0; 32]);
+    extracted
+        .expand(&info, KeyLength)
+        .and_then(|okm| okm.fill(&mut key[..]))
+        .ok()?;
+    let key = UnboundKey::new(&AES_256_GCM_SIV, &key[..]).ok()?;
+    Some(Arc::new(LessSafeKey::new(key)))
+}
+
+/// Epochs whose tickets still open beside the current one: a ticket lives for one to two rotations.
+pub const KEPT_EPOCHS: u32 = 1;
+/// RFC 8446, section 4.6.1: "Servers MUST NOT use any value greater than 604800 seconds".
+const LONGEST_LIFETIME: Duration = Duration::from_secs(604_800);
+/// Bytes that the seal adds (RFC 8452).
+const TAG: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use becket_proto::ticket::{Epoch, SecretId, UnixSeconds};
+
+    use super::context::Resuming;
+    use super::*;
+
+    fn secrets(epochs: &[(u32, u8)]) -> Secrets {
+        let epochs = epochs.iter().map(|&(start, byte)| EpochSecret {
+            id: KeyId {
+                secret: SecretId(1),
+                epoch: Epoch(start),
+            },
+            secret: SecretBytes::new(Zeroizing::new([byte; 32])),
+        });
+        Secrets {
+            rotation: Duration::from_secs(100),
+            node: NodeId(5),
+            epochs: epochs.collect(),
+        }
+    }
+
+    fn ticketer(epochs: &[(u32, u8)], policy: u8) -> Ticketer {
+        let day = Duration::from_secs(86_400);
+        Ticketer::new(&secrets(epochs), [policy; 32], day).expect("secrets are given")
+    }
+
+    fn at(now: u64) -> Option<Resuming> {
+        let mut resuming = Resuming::new(None);
+        resuming.unix_now = UnixSeconds(now);
+        Some(resuming)
+    }
+
+    fn outcome(of: &Ticketer, ticket: &[u8], now: u64) -> Option<Resumption> {
+        let mut resuming = at(now);
+        let opened = context::lend(&mut resuming, || of.decrypt(ticket));
+        let resuming = resuming?;
+        assert_eq!(
+            opened.is_some(),
+            resuming.outcome == Some(Resumption::Opened)
+        );
+        resuming.outcome
+    }
+
+    #[test]
+    fn a_ticket_opens_with_its_origin_and_state() {
+        let one = ticketer(&[(1000, 7)], 1);
+        let mut making = at(1005);
+        let ticket = context::lend(&mut making, || one.encrypt(b"state")).expect("sealed");
+        let mut opening = at(1010);
+        let state = context::lend(&mut opening, || one.decrypt(&ticket));
+        assert_eq!(state.as_deref(), Some(&b"state"[..]));
+        let origin = making.expect("lent back").origin(one.max_age);
+        assert_eq!(opening.expect("lent back").origin(one.max_age), origin);
+        assert_eq!(origin.at, UnixSeconds(1005));
+    }
+
+    #[test]
+    fn a_ticket_that_cannot_be_used_is_counted_by_its_cause() {
+        let one = ticketer(&[(1000, 7)], 1);
+        let ticket = context::lend(&mut at(1000), || one.encrypt(b"state")).expect("sealed");
+        assert_eq!(
+            outcome(&ticketer(&[(1000, 7), (1100, 8)], 1), &ticket, 1101),
+            Some(Resumption::Opened)
+        );
+        assert_eq!(
+            outcome(&ticketer(&[(1200, 9)], 1), &ticket, 1201),
+            Some(Resumption::Expired)
+        );
+        assert_eq!(
+            outcome(&ticketer(&[(1000, 7)], 2), &ticket, 1001),
+            Some(Resumption::OtherPolicy)
+        );
+        assert_eq!(
+            outcome(&ticketer(&[(1000, 8)], 1), &ticket, 1001),
+            Some(Resumption::BadSeal)
+        );
+        assert_eq!(
+            outcome(&one, b"not one of ours", 1001),
+            Some(Resumption::Unknown)
+        );
+        let mut foreign = ticket.clone();
+        foreign[1] ^= 1;
+        assert_eq!(
+            outcome(&one, &foreign, 1001),
+            Some(Resumption::UnknownSecret)
+        );
+        assert_eq!(
+            outcome(&one, &ticket, 1000 + 86_400),
+            Some(Resumption::TooOld)
+        );
+    }
+
+    #[test]
+    fn a_ticket_names_the_node_that_sealed_it() {
+        let one = ticketer(&[(1000, 7)], 1);
+        let ticket = context::lend(&mut at(1000), || one.encrypt(b"state")).expect("sealed");
+        let (header, _) = TicketHeader::decode(&ticket).expect("a header");
+        assert_eq!(header.node, NodeId(5));
+    }
+
+    #[test]
+    fn a_rotation_that_came_late_keeps_the_epoch_before() {
+        let ticket = {
+            let one = ticketer(&[(1000, 7)], 1);
+            context::lend(&mut at(1000), || one.encrypt(b"state")).expect("sealed")
+        };
+        for later in [1101, 5000, 900] {
+            let two = ticketer(&[(1000, 7), (later, 8)], 1);
+            assert_eq!(
+                outcome(&two, &ticket, 1200),
+                Some(Resumption::Opened),
+                "{later}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let one = ticketer(&[(1000, 7)], 1);
+        let ticket = context::lend(&mut at(1000), || one.encrypt(b"state")).expect("sealed");
+        for bit in 0..ticket.len() * 8 {
+            let mut bad = ticket.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(
+                outcome(&one, &bad, 1000),
+                Some(Resumption::Opened),
+                "bit {bit}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_ticket_does_not_outlive_the_clients_certificate() {
+        let (now, until) = (1_000_000, 1_000_050);
+        let one = ticketer(&[(1_000_000, 7)], 1);
+        let mut making = at(now);
+        making.as_mut().expect("given").client_until = Some(UnixSeconds(until));
+        let ticket = context::lend(&mut making, || one.encrypt(b"state")).expect("sealed");
+        assert_eq!(outcome(&one, &ticket, until - 1), Some(Resumption::Opened));
+        assert_eq!(outcome(&one, &ticket, until), Some(Resumption::TooOld));
+    }
+
+    #[test]
+    fn no_ticket_is_made_that_is_longer_than_allowed() {
+        let longest = length(b"state");
+        let one = ticketer(&[(1000, 7)], 1).at_most(longest);
+        let mut making = at(1000);
+        let ticket = context::lend(&mut making, || one.encrypt(b"state"));
+        assert_eq!(ticket.map(|ticket| ticket.len()), Some(longest));
+        assert!(!making.as_ref().expect("given").withheld);
+        assert_eq!(context::lend(&mut making, || one.encrypt(b"states")), None);
+        assert!(making.expect("given").withheld);
+    }
+
+    #[test]
+    fn of_the_clients_chain_only_what_verified_it_is_sealed() {
+        let one = ticketer(&[(1000, 7)], 1);
+        let mut making = at(1000);
+        making.as_mut().expect("given").client_path = Some(vec![1, 0]);
+        let shown = state_with(&[b"leaf", b"root", b"between", b"filler"]);
+        let ticket = context::lend(&mut making, || one.encrypt(&shown)).expect("sealed");
+        let state = context::lend(&mut at(1000), || one.decrypt(&ticket));
+        assert_eq!(state, Some(state_with(&[b"leaf", b"between", b"root"])));
+        // It could not be judged later.
+        assert_eq!(context::lend(&mut making, || one.encrypt(b"state")), None);
+    }
+
+    /// As rustls encodes it, so far as anybody looks.
+    fn state_with(chain: &[&[u8]]) -> Vec<u8> {
+        let listed: Vec<u8> = (chain.iter())
+            .flat_map(|one| [&[0, 0, one.len() as u8], *one].concat())
+            .collect();
+        let head = [0, 3, 4, 0x13, 1, 2, 7, 7, 1, 1, 0, 0, listed.len() as u8];
+        [&head[..], &listed, b"behind"].concat()
+    }
+
+    #[test]
+    fn nothing_is_sealed_outside_a_handshake() {
+        assert!(ticketer(&[(1000, 7)], 1).encrypt(b"state").is_none());
+    }
+}

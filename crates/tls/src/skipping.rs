@@ -1,0 +1,226 @@
+//! Early data that is not taken: its records are thrown away here, so that rustls never sees them.
+//!
+//! A client sends early data before it knows whether that is taken. If not, a server is to skip the
+//! records that its handshake key does not open (RFC 8446, section 4.2.10). rustls does, but reads
+//! skipped records again in every call, charges its budget each time, and counts seals as data: a client that
+//! sent what it was allowed to would be told that its records are broken. What rustls has skipped cannot be
+//! taken from it either: it looks like the beginning of a message, of which it keeps positions.
+//!
+//! So each record is tried here first, on a copy, with the key that rustls derived ([`ClientSecrets`], by way of its
+//! key log). The client's first message has number 0, so nothing else has to be known. One that does not open is
+//! skipped, [`MOST`] bytes of them; with the first that opens this is over. After a HelloRetryRequest the client's second hello ends it. A record is tried once, and counts as
+//! [`LEAST`] bytes at least, which bounds the work.
+//!
+//! Where early data may be taken and the session resumed, only rustls knows whether it is: it is shown the
+//! first record, if that holds early data by its own key, and when nothing comes out, it was skipped.
+//!
+//! Source: RFC 8446, sections 4.2.10, 5.2, 7.1 and 7.3.
+
+use std::sync::Arc;
+
+use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::hkdf;
+use becket_proto::records::{APPLICATION_DATA, HANDSHAKE as HANDSHAKE_RECORD};
+use rustls::{CipherSuite, CommonState, Error, HandshakeKind, KeyLog, PeerMisbehaved};
+use zeroize::Zeroizing;
+
+use crate::sessions::context::{self, ClientSecrets};
+
+/// Leaves a client's secrets in the handshake that is lent to this thread, if it wants them.
+#[derive(Debug)]
+pub struct SecretsForSkipping {
+    /// Gets everything as well.
+    pub next: Arc<dyn KeyLog>,
+}
+
+impl KeyLog for SecretsForSkipping {
+    fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
+        if self.next.will_log(label) {
+            self.next.log(label, client_random, secret);
+        }
+        context::with(|resuming| {
+            let Some(secrets) = &mut resuming.secrets else {
+                return;
+            };
+            let place = match label {
+                EARLY => &mut secrets.early,
+                HANDSHAKE => &mut secrets.handshake,
+                _ => return,
+            };
+            *place = Some(Zeroizing::new(secret.to_vec()));
+        });
+    }
+
+    fn will_log(&self, label: &str) -> bool {
+        let ours = matches!(label, EARLY | HANDSHAKE);
+        let wanted = || context::with(|resuming| resuming.secrets.is_some()) == Some(true);
+        (ours && wanted()) || self.next.will_log(label)
+    }
+}
+
+/// Watches the records of a client that announced early data.
+pub struct Skipping {
+    /// The policy takes early data, so this client's may be taken.
+    may_be_taken: bool,
+    /// Bytes that may still be skipped.
+    left: usize,
+    key: Option<FirstKey>,
+}
+
+/// What is to be done with a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is early data that is not taken.
+    Skip,
+    /// It is early data, and rustls knows whether that is taken: if it makes nothing of it,
+    /// [`Skipping::refuse`] and throw it away.
+    Ask,
+    /// It is for rustls, and the next may not be.
+    Pass,
+    /// All that follow are for rustls.
+    Over,
+}
+
+impl Skipping {
+    /// Begins before the hello is processed.
+    pub fn new(may_be_taken: bool) -> Self {
+        Self {
+            may_be_taken,
+            left: MOST,
+            key: None,
+        }
+    }
+
+    /// Judges a whole record that rustls has not seen.
+    ///
+    /// # Errors
+    ///
+    /// When more was sent than is skipped.
+    pub fn judge(&mut self, record: &[u8], common: &CommonState) -> Result<Verdict, Error> {
+        let kind = common.handshake_kind();
+        let is_retried = kind == Some(HandshakeKind::FullWithHelloRetryRequest);
+        match record.first() {
+            Some(&APPLICATION_DATA) => {}
+            // RFC 8446, section 4.1.2: "Early data is not permitted after a HelloRetryRequest."
+            Some(&HANDSHAKE_RECORD) if is_retried => return Ok(Verdict::Over),
+            _ => return Ok(Verdict::Pass),
+        }
+        if self.may_be_taken && kind == Some(HandshakeKind::Resumed) {
+            let key = key_of(common, |secrets| &secrets.early);
+            let holds = key.and_then(|key| key.open(record));
+            return Ok(match holds {
+                Some(APPLICATION_DATA) => Verdict::Ask,
+                _ => Verdict::Over,
+            });
+        }
+        if self.key.is_none() {
+            self.key = key_of(common, |secrets| &secrets.handshake);
+        }
+        match &self.key {
+            // The client is to send another hello, and what is sealed before it is early data.
+            None if is_retried => {}
+            Some(key) if key.open(record).is_none() => {}
+            None | Some(_) => return Ok(Verdict::Over),
+        }
+        self.skip(record.len())?;
+        Ok(Verdict::Skip)
+    }
+
+    /// rustls was asked about a record of so many bytes, and has skipped it: so it takes no early data.
+    ///
+    /// # Errors
+    ///
+    /// When more was sent than is skipped.
+    pub fn refuse(&mut self, len: usize) -> Result<(), Error> {
+        self.may_be_taken = false;
+        self.skip(len)
+    }
+
+    fn skip(&mut self, len: usize) -> Result<(), Error> {
+        let data = len.saturating_sub(OVERHEAD);
+        match self.left.checked_sub(data.max(LEAST)) {
+            Some(left) => self.left = left,
+            None => return Err(PeerMisbehaved::TooMuchEarlyDataReceived.into()),
+        }
+        Ok(())
+    }
+}
+
+/// The key of a secret that the lent handshake knows.
+fn key_of(
+    common: &CommonState,
+    secret: impl FnOnce(&ClientSecrets) -> &Option<Zeroizing<Vec<u8>>>,
+) -> Option<FirstKey> {
+    let suite = common.negotiated_cipher_suite()?.suite();
+    context::with(|resuming| {
+        let secret = secret(resuming.secrets.as_ref()?).as_ref()?;
+        FirstKey::derive(suite, secret)
+    })?
+}
+
+/// Opens the first record under a secret.
+struct FirstKey {
+    key: LessSafeKey,
+    iv: [u8; aead::NONCE_LEN],
+}
+
+impl FirstKey {
+    /// RFC 8446, section 7.3.
+    fn derive(suite: CipherSuite, secret: &[u8]) -> Option<Self> {
+        let (hash, cipher) = match suite {
+            CipherSuite::TLS13_AES_128_GCM_SHA256 => (hkdf::HKDF_SHA256, &aead::AES_128_GCM),
+            CipherSuite::TLS13_AES_256_GCM_SHA384 => (hkdf::HKDF_SHA384, &aead::AES_256_GCM),
+            CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => {
+                (hkdf::HKDF_SHA256, &aead::CHACHA20_POLY1305)
+            }
+            _ => return None,
+        };
+        let secret = hkdf::Prk::new_less_safe(hash, secret);
+        let mut key = Zeroizing::new([0; 32]);
+        let key = key.get_mut(..cipher.key_len())?;
+        expand(&secret, b"tls13 key", key)?;
+        let mut iv = [0; aead::NONCE_LEN];
+        expand(&secret, b"tls13 iv", &mut iv)?;
+        Some(Self {
+            key: LessSafeKey::new(UnboundKey::new(cipher, key).ok()?),
+            iv,
+        })
+    }
+
+    /// The type of what is in a record, if it opens.
+    fn open(&self, record: &[u8]) -> Option<u8> {
+        let (header, sealed) = record.split_first_chunk::<5>()?;
+        let mut sealed = Zeroizing::new(sealed.to_vec());
+        // RFC 8446, section 5.3: the number is 0, so the nonce is the IV.
+        let nonce = Nonce::assume_unique_for_key(self.iv);
+        let plain = self
+            .key
+            .open_in_place(nonce, Aad::from(header), &mut sealed);
+        // Section 5.4: behind the type there may be zeros.
+        plain.ok()?.iter().rev().copied().find(|byte| *byte != 0)
+    }
+}
+
+/// HKDF-Expand-Label without a context: RFC 8446, section 7.1.
+fn expand(secret: &hkdf::Prk, label: &[u8], out: &mut [u8]) -> Option<()> {
+    struct Length(usize);
+    impl hkdf::KeyType for Length {
+        fn len(&self) -> usize {
+            self.0
+        }
+    }
+    let length = u16::try_from(out.len()).ok()?.to_be_bytes();
+    let label_length = [u8::try_from(label.len()).ok()?];
+    let info = [&length[..], &label_length, label, &[0]];
+    let expanded = secret.expand(&info, Length(out.len())).ok()?;
+    expanded.fill(out).ok()
+}
+
+const EARLY: &str = "CLIENT_EARLY_TRAFFIC_SECRET";
+const HANDSHAKE: &str = "CLIENT_HANDSHAKE_TRAFFIC_SECRET";
+/// The most that `early-data` allows anywhere, here or where the client got its session.
+const MOST: usize = 64 * 1024;
+/// Some 4000 trials in all, which take as long as two or three signatures.
+const LEAST: usize = 16;
+/// Header, type and tag.
+const OVERHEAD: usize = 5 + 1 + 16;

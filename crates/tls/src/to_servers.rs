@@ -1,0 +1,396 @@
+//! TLS towards the servers of one backend, as one worker has it.
+//!
+//! Each server has a `ClientConfig` of its own, because each has a name of its own to verify and
+//! sessions of its own to resume: a ticket of one server is wasted on another. The sessions stay
+//! with the worker, so the lock inside of rustls' store is never fought over. A resumption shows no
+//! certificate, so sessions end with the first certificate of a chain that was verified: the
+//! `ClientConfig` is then made anew, with nothing to resume. A reload makes all of them anew.
+//!
+//! rustls takes one name for what is sent as SNI and for what is verified. Here these are two: the
+//! name that rustls is given is the one to send, and [`Named`] verifies the other. An IP address
+//! is never sent (RFC 6066, section 3), so it stands for "send none".
+
+use std::cell::RefCell;
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use becket_config::choices::Verify;
+use becket_config::policy::{ServerAlpn, Sni};
+use becket_config::process::Limits;
+use becket_proto::starttls::Protocol;
+use becket_proto::ticket::UnixSeconds;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, UnbufferedClientConnection, verify_server_name};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+
+use super::chain;
+use super::engine::Engine;
+use super::path::Paths;
+use super::verifier::Pins;
+use crate::config::{Backend, Onward};
+use becket_keys::facts::not_after;
+
+/// Sessions that end together, in the configuration that offers them.
+#[derive(Debug)]
+struct Generation {
+    config: Arc<ClientConfig>,
+    /// When the first certificate is over on which they rest, in seconds since 1970.
+    until: Arc<AtomicU64>,
+}
+
+/// Servers of a backend with what it takes to open TLS to each.
+#[derive(Debug)]
+pub struct ServerTls {
+    /// Where its TLS is configured.
+    backend: Arc<Backend>,
+    servers: Vec<ServerTlsConfig>,
+    /// What an engine holds of an unfinished record or message, in bytes.
+    most_held: usize,
+}
+
+/// One server's.
+#[derive(Debug)]
+struct ServerTlsConfig {
+    server: Arc<str>,
+    sessions: RefCell<Generation>,
+    /// The name that is sent when neither the client nor the configuration says another.
+    own: ServerName<'static>,
+}
+
+impl ServerTls {
+    /// Prepares every server of a backend; `None` when its servers speak plain TCP.
+    pub fn new(backend: &Arc<Backend>) -> Option<Self> {
+        let onward = backend.tls.as_ref()?;
+        let servers = backend.servers.iter();
+        Some(Self {
+            backend: Arc::clone(backend),
+            servers: servers
+                .map(|server| ServerTlsConfig::new(onward, &server.name))
+                .collect(),
+            most_held: chain::most_held(onward.most_chain.certificate_chain),
+        })
+    }
+
+    /// Whether clients have a say in what servers are asked for: then a server that refuses need not
+    /// be broken.
+    pub fn speaks_for_client(&self) -> bool {
+        let keys = self.backend.tls.as_ref().map(|onward| &onward.keys);
+        keys.is_some_and(|keys| keys.sni == Some(Sni::Client) || keys.alpn == ServerAlpn::Client)
+    }
+
+    /// The protocol in which the servers are asked for TLS, where it does not begin at once.
+    pub fn starttls(&self) -> Option<Protocol> {
+        starttls(&self.backend)
+    }
+
+    /// Begins TLS to a server at this time, for a client that sent this name and has agreed on this protocol.
+    ///
+    /// # Errors
+    ///
+    /// When rustls cannot begin.
+    pub fn open(
+        &self,
+        server: &str,
+        client_name: Option<&str>,
+        client_alpn: Option<&[u8]>,
+        now: UnixSeconds,
+    ) -> Result<Engine<UnbufferedClientConnection>, Error> {
+        let known = self
+            .servers
+            .iter()
+            .find(|server_tls| *server_tls.server == *server);
+        let onward = self.backend.tls.as_ref();
+        let onward = onward.ok_or_else(|| Error::General("a backend without TLS".into()))?;
+        // A reload brought it, and this client has waited since before. It resumes nothing.
+        let fresh;
+        let server_tls = match known {
+            Some(server_tls) => server_tls,
+            None => {
+                fresh = ServerTlsConfig::new(onward, &Arc::from(server));
+                &fresh
+            }
+        };
+        let sent = match &onward.keys.sni {
+            None => server_tls.own.clone(),
+            Some(Sni::Fixed(name)) => name.clone(),
+            Some(Sni::Client) => client_name
+                .and_then(|name| ServerName::try_from(name.to_owned()).ok())
+                .unwrap_or_else(no_name),
+            Some(Sni::Off) => no_name(),
+        };
+        let alpn = match &onward.keys.alpn {
+            ServerAlpn::Fixed(protocols) => protocols.clone(),
+            ServerAlpn::Client => client_alpn.map(<[u8]>::to_vec).into_iter().collect(),
+        };
+        let config = server_tls.config(onward, now);
+        let movable = config.enable_secret_extraction;
+        let connection = UnbufferedClientConnection::new_with_alpn(config, sent, alpn)?;
+        Ok(Engine::of(connection, self.most_held, movable))
+    }
+}
+
+/// The protocol in which the servers of a backend are asked for TLS.
+pub fn starttls(backend: &Backend) -> Option<Protocol> {
+    let written = backend.tls.as_ref()?.keys.starttls;
+    written.map(Protocol::from)
+}
+
+/// What a health check opens TLS to a server with, and the name to send. There is no client whose
+/// name or protocol could be passed on. `alpn` keeps those of the configured protocols that the check
+/// speaks.
+pub fn for_check(
+    onward: &Onward,
+    server: &Arc<str>,
+    alpn: impl Fn(&[u8]) -> bool,
+) -> (Arc<ClientConfig>, ServerName<'static>) {
+    let server_tls = ServerTlsConfig::new(onward, server);
+    let mut config = (*server_tls.sessions.into_inner().config).clone();
+    // A check sees what a new client would, the certificate among it.
+    config.resumption = Resumption::disabled();
+    if let ServerAlpn::Fixed(protocols) = &onward.keys.alpn {
+        config.alpn_protocols = protocols.iter().filter(|one| alpn(one)).cloned().collect();
+    }
+    let name = match &onward.keys.sni {
+        None | Some(Sni::Client) => server_tls.own,
+        Some(Sni::Fixed(name)) => name.clone(),
+        Some(Sni::Off) => no_name(),
+    };
+    (Arc::new(config), name)
+}
+
+impl ServerTlsConfig {
+    fn new(onward: &Onward, server: &Arc<str>) -> Self {
+        let name = onward.name_of(server);
+        Self {
+            server: Arc::clone(server),
+            sessions: RefCell::new(Generation::new(onward, name.clone())),
+            own: name.unwrap_or_else(no_name),
+        }
+    }
+
+    /// What is offered now. Connections that are open keep the configuration of theirs, and what
+    /// tickets they still get are offered to nobody.
+    fn config(&self, onward: &Onward, now: UnixSeconds) -> Arc<ClientConfig> {
+        let mut sessions = self.sessions.borrow_mut();
+        if sessions.until.load(Relaxed) <= now.0 {
+            *sessions = Generation::new(onward, onward.name_of(&self.server));
+        }
+        Arc::clone(&sessions.config)
+    }
+}
+
+impl Generation {
+    fn new(onward: &Onward, name: Option<ServerName<'static>>) -> Self {
+        let until = Arc::new(AtomicU64::new(u64::MAX));
+        let mut config = onward.client.clone();
+        config.resumption = Resumption::in_memory_sessions(SESSIONS);
+        let name = match onward.keys.verify {
+            Verify::Full => name,
+            // `Chained` ignores it.
+            Verify::Chain => Some(no_name()),
+            Verify::Pinned | Verify::None => None,
+        };
+        if let Some(name) = name {
+            let rule = Named {
+                name,
+                verifier: Arc::clone(&onward.verifier),
+                most_chain: onward.most_chain,
+                until: Arc::clone(&until),
+            };
+            let provider = Arc::clone(config.crypto_provider());
+            let verifier = Arc::new(RuleVerifier { rule, provider });
+            config.dangerous().set_certificate_verifier(verifier);
+        }
+        Self {
+            config: Arc::new(config),
+            until,
+        }
+    }
+}
+
+/// Has a rule say which certificates of servers are good. That a server holds its key is always verified, as the provider does it.
+#[derive(Debug)]
+pub struct RuleVerifier<R> {
+    /// Decides which certificates are accepted.
+    pub rule: R,
+    /// Verifies signatures.
+    pub provider: Arc<CryptoProvider>,
+}
+
+/// Says which certificates of servers are good.
+pub trait CertificateRule: fmt::Debug + Send + Sync {
+    /// Judges what a server has shown at this time.
+    ///
+    /// # Errors
+    /// Why it is not good.
+    fn judge(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<(), Error>;
+}
+
+impl<R: CertificateRule> ServerCertVerifier for RuleVerifier<R> {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _sent: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let judged = self
+            .rule
+            .judge(end_entity, intermediates, ocsp_response, now);
+        judged.map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, cert, dss, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, cert, dss, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
+
+/// A certificate must be for one name, whatever name was sent as SNI. Looks at the chain before anybody else does.
+#[derive(Debug)]
+struct Named {
+    name: ServerName<'static>,
+    verifier: Arc<dyn ServerCertVerifier>,
+    /// What a chain may have.
+    most_chain: Limits,
+    /// The first end of a certificate that was good; see [`Generation`].
+    until: Arc<AtomicU64>,
+}
+
+impl CertificateRule for Named {
+    fn judge(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        let usable = chain::usable(end_entity, intermediates, self.most_chain)?;
+        let _verified = self.verifier.verify_server_cert(
+            end_entity,
+            &usable,
+            &self.name,
+            ocsp_response,
+            now,
+        )?;
+        // What is over already is on no path that verified: servers show such ones, too.
+        let ends = [end_entity]
+            .into_iter()
+            .chain(&usable)
+            .filter_map(|one| not_after(one));
+        if let Some(first) = ends
+            .map(|end| end.0)
+            .filter(|end| *end > now.as_secs())
+            .min()
+        {
+            self.until.fetch_min(first, Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// A path must lead to an authority, for `verify = "chain"`.
+#[derive(Debug)]
+pub struct Chained(pub Paths);
+
+impl CertificateRule for Chained {
+    fn judge(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        self.0.find(end_entity, intermediates, now).map(drop)
+    }
+}
+
+/// Every certificate is good, for `verify = "none"`.
+#[derive(Debug)]
+pub struct AnyCertificate;
+
+impl CertificateRule for AnyCertificate {
+    fn judge(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+impl RuleVerifier<AnyCertificate> {
+    /// Accepts any certificate.
+    pub fn none(provider: Arc<CryptoProvider>) -> Self {
+        let rule = AnyCertificate;
+        Self { rule, provider }
+    }
+}
+
+/// A certificate must be listed, and where there is a name, be for that, for `verify = "pinned"`.
+#[derive(Debug)]
+pub struct Pinned {
+    /// Accepted certificates.
+    pub pins: Pins,
+    /// Name that the certificate must have.
+    pub name: Option<ServerName<'static>>,
+}
+
+impl CertificateRule for Pinned {
+    fn judge(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        self.pins.verify(end_entity, now)?;
+        match &self.name {
+            Some(name) => verify_server_name(&ParsedCertificate::try_from(end_entity)?, name),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An address, which is never sent as a name.
+fn no_name() -> ServerName<'static> {
+    ServerName::from(Ipv4Addr::UNSPECIFIED)
+}
+
+/// Sessions kept per server and worker: 32 names that clients ask for, eight tickets each.
+const SESSIONS: usize = 256;

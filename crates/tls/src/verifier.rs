@@ -1,0 +1,243 @@
+//! The verifiers of certificates: of servers, and of clients, which also tells how long the certificate
+//! is good for.
+//!
+//! The verification itself is webpki's (RFC 5280), revocation lists included: the whole path is
+//! looked up in them. A list that is overdue is used all the same: it is the operator who is
+//! told, and no client could help it. What is added is the names that a policy lets in, a look at the chain before webpki gets it
+//! ([`chain`](super::chain)), and notes in the handshake's [`Resuming`](crate::sessions::context::Resuming): a
+//! session ends with the certificate that it rests on, and keeps the path that verified it
+//! ([`path`](super::path)) and no more.
+
+use std::sync::Arc;
+
+use becket_config::choices::{ClientCertificates, ClientTrust, UnknownStatus};
+use becket_config::client_name::ClientName;
+use becket_config::policy::Policy;
+use becket_config::process::Limits;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    SignatureScheme,
+};
+
+use webpki::KeyUsage;
+
+use super::path::Paths;
+use super::to_servers::{Chained, RuleVerifier};
+use crate::sessions::context;
+use becket_keys::{client_names, facts};
+
+/// Makes the verifier of a policy that asks for certificates: of those authorities, or where the policy trusts certificates, one of
+/// these. Chains have at most what `most_chain` allows.
+///
+/// # Errors
+///
+/// When the set of CAs is empty, or a list cannot be used.
+pub fn of_clients(
+    policy: &Policy,
+    (roots, pins): (&Arc<RootCertStore>, Vec<CertificateDer<'static>>),
+    lists: &[CertificateRevocationListDer<'static>],
+    most_chain: Limits,
+) -> Result<Arc<dyn ClientCertVerifier>, VerifierBuilderError> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let algorithms = provider.signature_verification_algorithms;
+    let asked = (lists, policy.crl_unknown);
+    let usage = (algorithms, KeyUsage::client_auth());
+    let paths = Paths::new(Arc::clone(roots), asked, usage, most_chain)?;
+    let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider);
+    if policy.client_certificates == ClientCertificates::Optional {
+        builder = builder.allow_unauthenticated();
+    }
+    let inner = builder.build()?;
+    Ok(Arc::new(Noting {
+        inner,
+        paths,
+        pins: (policy.client_trust == ClientTrust::Certificates).then_some(Pins(pins)),
+        names: policy.client_names.clone(),
+    }))
+}
+
+/// Certificates that are trusted by themselves, whoever issued them. At least the time must be theirs.
+#[derive(Debug)]
+pub struct Pins(pub Vec<CertificateDer<'static>>);
+
+impl Pins {
+    /// Whether this is one of them.
+    ///
+    /// # Errors
+    /// Why it is not good.
+    pub fn verify(&self, leaf: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
+        if !self.0.iter().any(|pin| pin == leaf) {
+            return Err(CertificateError::UnknownIssuer.into());
+        }
+        let read = facts::certificate(leaf).ok_or(CertificateError::BadEncoding)?;
+        let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let validity = read.validity();
+        match () {
+            () if now < validity.not_before.timestamp() => {
+                Err(CertificateError::NotValidYet.into())
+            }
+            () if now > validity.not_after.timestamp() => Err(CertificateError::Expired.into()),
+            () => Ok(()),
+        }
+    }
+}
+
+/// Makes the verifier of servers' certificates; names are verified beside it, in `onward.rs`.
+///
+/// # Errors
+///
+/// As for clients.
+pub fn of_servers(
+    authorities: Arc<RootCertStore>,
+    (lists, unknown): (Vec<CertificateRevocationListDer<'static>>, UnknownStatus),
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ServerCertVerifier>, VerifierBuilderError> {
+    let provider = Arc::clone(provider);
+    let mut builder =
+        WebPkiServerVerifier::builder_with_provider(authorities, provider).with_crls(lists);
+    if unknown == UnknownStatus::Allow {
+        builder = builder.allow_unknown_revocation_status();
+    }
+    let verifier: Arc<dyn ServerCertVerifier> = builder.build()?;
+    Ok(verifier)
+}
+
+/// Makes the verifier of servers' certificates that takes any name.
+///
+/// # Errors
+///
+/// When a list cannot be used.
+pub fn of_any_server(
+    authorities: Arc<RootCertStore>,
+    (lists, unknown): (Vec<CertificateRevocationListDer<'static>>, UnknownStatus),
+    most_chain: Limits,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ServerCertVerifier>, VerifierBuilderError> {
+    let algorithms = provider.signature_verification_algorithms;
+    let usage = (algorithms, KeyUsage::server_auth());
+    let paths = Paths::new(authorities, (&lists, unknown), usage, most_chain)?;
+    Ok(Arc::new(RuleVerifier {
+        rule: Chained(paths),
+        provider: Arc::clone(provider),
+    }))
+}
+
+/// Whether a verifier takes a list, apart from its signature.
+///
+/// # Errors
+///
+/// Why not.
+pub fn accepts(
+    authorities: &Arc<RootCertStore>,
+    list: &CertificateRevocationListDer<'static>,
+) -> Result<(), VerifierBuilderError> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(authorities), provider);
+    builder.with_crls([list.clone()]).build().map(drop)
+}
+
+/// Verifies as the inner verifier would, and notes by what.
+#[derive(Debug)]
+struct Noting {
+    /// What is asked of clients, and signatures.
+    inner: Arc<dyn ClientCertVerifier>,
+    paths: Paths,
+    /// In the place of paths.
+    pins: Option<Pins>,
+    /// `policy.client-names`.
+    names: Vec<ClientName>,
+}
+
+impl ClientCertVerifier for Noting {
+    fn offer_client_auth(&self) -> bool {
+        self.inner.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.inner.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let path = match &self.pins {
+            Some(pins) => pins.verify(leaf, now).map(|()| Vec::new())?,
+            None => self.paths.find(leaf, intermediates, now)?,
+        };
+        if !self.names.is_empty() && !client_names::has_one(leaf, &self.names) {
+            return Err(CertificateError::ApplicationVerificationFailure.into());
+        }
+        context::with(|resuming| {
+            resuming.client_until = facts::not_after(leaf);
+            resuming.client_path = Some(path);
+        });
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls12_signature(message, leaf, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls13_signature(message, leaf, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_pin_is_one_certificate_in_its_time() {
+        let issue = || {
+            let mut params = rcgen::CertificateParams::new(["a.test".to_owned()]).unwrap();
+            params.not_before = rcgen::date_time_ymd(2026, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2026, 1, 2);
+            let key = rcgen::KeyPair::generate().unwrap();
+            params.self_signed(&key).unwrap().der().clone()
+        };
+        let (known, stranger) = (issue(), issue());
+        let pins = Pins(vec![issue(), known.clone()]);
+        let verify = |leaf: &CertificateDer<'_>, at: u64| {
+            let now = UnixTime::since_unix_epoch(Duration::from_secs(at));
+            pins.verify(leaf, now)
+        };
+        let refused = |error: CertificateError| Err(Error::from(error));
+        assert_eq!(verify(&known, 1_767_225_600), Ok(()));
+        let early = verify(&known, 1_767_225_599);
+        assert_eq!(early, refused(CertificateError::NotValidYet));
+        let late = verify(&known, 1_767_312_001);
+        assert_eq!(late, refused(CertificateError::Expired));
+        let other = verify(&stranger, 1_767_225_600);
+        assert_eq!(other, refused(CertificateError::UnknownIssuer));
+    }
+}
