@@ -38,8 +38,6 @@ use crate::descriptors;
 use crate::handover::receiver;
 use crate::link::Link;
 use crate::link::given::{BoundSockets, Given};
-use crate::log::access_log::{AccessThread, AccessWriter};
-use crate::log::{self, LogError, Logging};
 use crate::memory::MemoryWatch;
 use crate::prepare::source::Source;
 use crate::prepare::{ServerNames, refused_user};
@@ -61,6 +59,8 @@ use becket_cluster::stud::Reception;
 use becket_keys::files::{Files, reason};
 use becket_keys::signing::queue::SigningQueue;
 use becket_keys::signing::token::Tokens;
+use becket_log::access_log::{AccessThread, AccessWriter};
+use becket_log::{self, LogError, Logging};
 use becket_tls::config::{Config, crypto_thread_count, worker_count};
 use becket_tls::secret::ratchet::Ratchet;
 

@@ -19,7 +19,6 @@ pub(crate) mod handover;
 pub mod launch;
 pub(crate) mod leg;
 pub mod link;
-pub mod log;
 pub(crate) mod memory;
 pub mod metrics;
 pub(crate) mod pid_file;

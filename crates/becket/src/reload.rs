@@ -12,9 +12,9 @@ use becket_sys::process::signal_namesake;
 use serde_json::Value;
 
 use crate::control::signals::signal_for;
-use crate::log::Escaped;
 use crate::protocol::OperatorRequest;
 use crate::status::{NoStatus, Place, ended};
+use becket_log::Escaped;
 
 /// Why it was not done, as far as is known.
 #[derive(Debug, thiserror::Error)]

@@ -50,8 +50,6 @@ use crate::control::state::State;
 use crate::control::temporary::log_ended;
 use crate::descriptors;
 use crate::link::given::{BoundSockets, Given};
-use crate::log::access_log::AccessThread;
-use crate::log::{Logging, Timestamp};
 use crate::memory::{MemoryWatch, Relief};
 use crate::prepare::Prepared;
 use crate::prepare::source::Source;
@@ -63,6 +61,8 @@ use crate::worker::workers::{WorkerEnded, Workers};
 use becket_cluster::Membership;
 use becket_cluster::stud::Reception;
 use becket_keys::signing::token::Tokens;
+use becket_log::access_log::AccessThread;
+use becket_log::{Logging, Timestamp};
 use becket_tls::config::Config;
 use becket_tls::secret::ratchet::Ratchet;
 

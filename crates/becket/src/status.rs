@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use becket_config::file::File;
 
-use crate::log::Escaped;
+use becket_log::Escaped;
 
 /// Why there is nothing to show.
 #[derive(Debug, thiserror::Error)]

@@ -32,8 +32,8 @@ use rustls::{SignatureScheme, SupportedProtocolVersion, version};
 use serde::Serialize;
 
 use crate::control::rotation::Rotation;
-use crate::log::access::ResumedBy;
 use becket_keys::certificates::KeySet;
+use becket_log::access::ResumedBy;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::chain::is_of_old_version;
 use becket_tls::config::{Config, Listener, Policy, Route};

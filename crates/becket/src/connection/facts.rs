@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Connection, Net};
-use crate::log::Timestamp;
-use crate::log::access::{AccessRecord, RequestRecord, ResumedBy};
 use crate::socket::Traffic;
 use becket_keys::certificates::CertificateMap;
 use becket_keys::identity::Identity;
 use becket_keys::presented::Presented;
+use becket_log::Timestamp;
+use becket_log::access::{AccessRecord, RequestRecord, ResumedBy};
 use becket_proto::close_reason::CloseReason;
 use becket_sys::clock::Now;
 use becket_tls::config::Config;

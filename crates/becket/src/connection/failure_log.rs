@@ -7,7 +7,7 @@
 use becket_sys::clock::Now;
 
 use crate::connection::facts::Facts;
-use crate::log::{Escaped, RateLimit};
+use becket_log::{Escaped, RateLimit};
 use becket_proto::close_reason::CloseReason;
 
 /// Tells of failures.

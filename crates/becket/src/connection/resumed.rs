@@ -6,9 +6,9 @@ use rustls::{HandshakeKind, ProtocolVersion};
 
 use super::facts::Agreed;
 use super::handshake::Chosen;
-use crate::log::access::ResumedBy;
 use crate::metrics::{Counters, HandshakeClass};
 use becket_keys::identity::Identity;
+use becket_log::access::ResumedBy;
 
 /// Reads what the handshake agreed on. What TLS itself does not know is left out.
 pub(super) fn agreed(chosen: &Chosen, took: Duration) -> Agreed {

@@ -12,9 +12,9 @@ use rustls::SignatureAlgorithm;
 use rustls::sign::CertifiedKey;
 use serde::Serialize;
 
-use crate::log::Timestamp;
 use becket_keys::facts;
 use becket_keys::ocsp::Status;
+use becket_log::Timestamp;
 use becket_tls::config::{Config, Lasts, Listener};
 
 /// One name of one listener and the certificate for one kind of key.

@@ -18,11 +18,11 @@ use super::snapshot::{
     Totals, WatchStatus, listener,
 };
 use super::temporary::temporary;
-use crate::log::Timestamp;
 use crate::protocol::Restarts;
 use crate::sandbox::Sandbox;
 use crate::shared::Shared;
 use becket_keys::signing::batches::Batches;
+use becket_log::Timestamp;
 use becket_tls::config::Config;
 
 /// The server as control knows it.

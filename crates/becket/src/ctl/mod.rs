@@ -18,8 +18,8 @@ use zeroize::Zeroizing;
 use self::connections::of_connections;
 pub use self::connections::{ConnectionTask, FilterFlags};
 use self::kept::Kept;
-use crate::log::Escaped;
 use crate::status::{Answer, NoStatus, Place, ended};
+use becket_log::Escaped;
 
 /// What is to be done.
 #[derive(Clone, Debug, Subcommand)]

@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::log::Escaped;
+use becket_log::Escaped;
 
 /// What becket said about a connection, escaped for display; `None` is what it did not say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

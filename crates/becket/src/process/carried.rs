@@ -18,7 +18,7 @@ use becket_sys::socket_file::SocketFile;
 use serde::{Deserialize, Serialize};
 
 use crate::control::signals::Signals;
-use crate::log::PATIENCE;
+use becket_log::PATIENCE;
 
 use super::child::Child;
 use super::resources::run_as;

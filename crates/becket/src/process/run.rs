@@ -27,7 +27,6 @@ use super::resources::{
 };
 use super::supervisor::{Action, Input, Notice, Supervisor};
 use crate::control::signals::Signals;
-use crate::log::Logging;
 use crate::pid_file::PidFile;
 use crate::prepare::source::Source;
 use crate::protocol::{
@@ -35,6 +34,7 @@ use crate::protocol::{
 };
 use becket_keys::signing::token::agents::Agents;
 use becket_keys::watch::{Places, Watch};
+use becket_log::Logging;
 
 /// The supervisor, and everything that it has.
 pub(super) struct Runner {

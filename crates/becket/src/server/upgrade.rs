@@ -21,8 +21,8 @@ use crate::backend::health::prober::Prober;
 use crate::control::snapshot::Reload;
 use crate::handover::receiver::Milestone;
 use crate::handover::sender::Sender;
-use crate::log::{Escaped, Timestamp};
 use crate::protocol::Event;
+use becket_log::{Escaped, Timestamp};
 
 /// What happens on the way to serving, or to leaving.
 pub(super) enum Step {

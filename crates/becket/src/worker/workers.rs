@@ -12,7 +12,6 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::backend::inbox::Inbox;
 use crate::backend::registry::Adopted;
-use crate::log::access_log::AccessWriter;
 use crate::shared::Shared;
 use crate::sockets::Bound;
 use crate::worker::mailbox::{Mailbox, Message};
@@ -20,6 +19,7 @@ use crate::worker::{MAILBOX, Start, Worker};
 use becket_cluster::Outbox;
 use becket_keys::signing::queue::SigningQueue;
 use becket_keys::signing::threads::CryptoThreads;
+use becket_log::access_log::AccessWriter;
 use becket_tls::config::Config;
 use becket_tls::sessions::tickets::Secrets;
 

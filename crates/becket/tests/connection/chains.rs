@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::script::stage::Stage;
-use becket::log::access::ResumedBy;
 use becket_config::choices::ClientCertificates;
 use becket_config::policy::Policy;
 use becket_config::process::Limits;
+use becket_log::access::ResumedBy;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::{chain, verifier};
 use rustls::client::WebPkiServerVerifier;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::script::net::Plan;
 use crate::script::stage::Stage;
-use becket::log::access::ResumedBy;
+use becket_log::access::ResumedBy;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::resumption::{Offer, Resumption};
 use rustls::ClientConfig;

@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 
 use self::alone::Alone;
 use self::shared::Shared;
-use crate::log::Timestamp;
+use becket_log::Timestamp;
 use becket_tls::config::Config;
 use becket_tls::secret::SecretBytes;
 use becket_tls::secret::ratchet::{NotWalked, Ratchet};

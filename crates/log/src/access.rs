@@ -61,41 +61,41 @@ pub struct AccessRecord {
     /// From accept to traffic keys; `None` if the handshake was not completed.
     pub handshake: Option<Duration>,
     /// From accept to the end.
-    pub(crate) total: Duration,
+    pub total: Duration,
     /// Why it ended.
     pub reason: CloseReason,
 }
 
 /// One request for a file. Its line has the time of the request.
 #[derive(Clone, Debug)]
-pub(crate) struct RequestRecord {
+pub struct RequestRecord {
     /// When its head was whole.
-    pub(crate) at: Timestamp,
+    pub at: Timestamp,
     /// Who asked.
-    pub(crate) client: SocketAddr,
+    pub client: SocketAddr,
     /// Configuration name of the listener.
-    pub(crate) listener: Arc<str>,
+    pub listener: Arc<str>,
     /// The server name of the handshake.
-    pub(crate) sni: Option<Box<str>>,
+    pub sni: Option<Box<str>>,
     /// The name of the connection.
-    pub(crate) id: Option<Box<[u8]>>,
+    pub id: Option<Box<[u8]>>,
     /// As it was sent; nothing where the head was none.
-    pub(crate) method: Option<Box<str>>,
+    pub method: Option<Box<str>>,
     /// The same.
-    pub(crate) target: Option<Box<str>>,
+    pub target: Option<Box<str>>,
     /// Its number; empty where the connection ended before there was an answer.
-    pub(crate) status: &'static str,
+    pub status: &'static str,
     /// Bytes of the body that were sent.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Monotonic time of the request.
-    pub(crate) began: Duration,
+    pub began: Duration,
     /// From there to the last byte, as the socket took it or was about to.
-    pub(crate) took: Duration,
+    pub took: Duration,
 }
 
 /// A line of the access log.
 #[derive(Debug)]
-pub(crate) enum AccessLine {
+pub enum AccessLine {
     /// At the end of a connection.
     Connection(Box<AccessRecord>),
     /// At the end of a request for a file.
@@ -120,7 +120,7 @@ type Each<'a> = &'a mut dyn FnMut(&str, Field<'_>) -> fmt::Result;
 impl AccessLine {
     /// Appends the line with its line break to `out`. Allocates only where `out` grows, and in
     /// JSON for values with characters to escape.
-    pub(crate) fn write(&self, format: &LineFormat, out: &mut String) {
+    pub fn write(&self, format: &LineFormat, out: &mut String) {
         let before = out.len();
         let written = match format {
             LineFormat::Template(template) => self.fill(template, out),
@@ -199,7 +199,7 @@ impl AccessLine {
 
 /// What lines look like.
 #[derive(Clone, Debug)]
-pub(crate) enum LineFormat {
+pub enum LineFormat {
     /// Every field, by its name.
     All(LogFormat),
     /// Those that a template names.
@@ -208,7 +208,7 @@ pub(crate) enum LineFormat {
 
 impl LineFormat {
     /// Whether lines have the fingerprint of the client.
-    pub(crate) fn has_ja4(&self) -> bool {
+    pub fn has_ja4(&self) -> bool {
         match self {
             Self::All(_) => true,
             Self::Template(template) => template.parts().contains(&Part::Field("ja4")),
@@ -216,7 +216,7 @@ impl LineFormat {
     }
 
     /// That of a configuration.
-    pub(crate) fn of(log: &Log) -> Self {
+    pub fn of(log: &Log) -> Self {
         match &log.access_format {
             Some(template) => Self::Template(template.clone()),
             None => Self::All(log.format),
@@ -280,7 +280,7 @@ impl ResumedBy {
 
 /// One value of a line.
 #[derive(Clone, Copy)]
-pub(crate) enum Field<'a> {
+pub enum Field<'a> {
     /// Text that needs no escaping but JSON's own.
     Text(&'a dyn Display),
     /// A count, or a time in microseconds.
@@ -294,7 +294,7 @@ impl AccessRecord {
     ///
     /// # Errors
     /// The first that `each` returns.
-    pub(crate) fn fields(&self, each: Each<'_>) -> fmt::Result {
+    pub fn fields(&self, each: Each<'_>) -> fmt::Result {
         let listener = Escaped::word(&*self.listener);
         let sni = self.sni.as_deref().map(Escaped::word);
         let alpn = self.alpn.as_deref().map(Escaped::word);
@@ -345,20 +345,20 @@ fn micros(time: Duration) -> u64 {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+pub mod tests {
     use super::*;
     use becket_config::notation::Text as _;
     use becket_proto::client_hello::{Peek, peek};
 
     fn ja4() -> Ja4 {
-        let hello = include_bytes!("../../../proto/testdata/client_hello/openssl-tls12.bin");
+        let hello = include_bytes!("../../proto/testdata/client_hello/openssl-tls12.bin");
         let Peek::Hello(hello) = peek(hello) else {
             panic!("no hello");
         };
         Ja4::of(&hello).unwrap()
     }
 
-    pub(crate) fn record() -> AccessRecord {
+    pub fn record() -> AccessRecord {
         AccessRecord {
             accepted: Timestamp::from_unix(Duration::from_micros(1_234_567_890_000_001)),
             client: "192.0.2.1:4711".parse().unwrap(),
@@ -486,7 +486,7 @@ pub(crate) mod tests {
 
     #[test]
     fn the_page_about_metrics_has_every_field_and_no_other() {
-        let page = include_str!("../../../../docs/metrics.md");
+        let page = include_str!("../../../docs/metrics.md");
         let (_, section) = page.split_once("## Access log").unwrap();
         let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
         let documented: Vec<_> = rows.filter_map(|row| row.split('`').next()).collect();

@@ -22,7 +22,7 @@ use becket_keys::files::Files;
 
 /// A standard stream, a file or a syslog daemon.
 #[derive(Debug)]
-pub(crate) enum Output {
+pub enum Output {
     /// The process' standard output.
     Stdout,
     /// The process' standard error.
@@ -40,7 +40,7 @@ impl Output {
     ///
     /// # Errors
     /// What the system says when the file cannot be opened for appending, and by whom it must be.
-    pub(crate) fn open(path: Option<&Path>, files: &Files) -> io::Result<Self> {
+    pub fn open(path: Option<&Path>, files: &Files) -> io::Result<Self> {
         let Some(path) = path else {
             return Ok(Self::Stderr);
         };
@@ -63,7 +63,7 @@ impl Output {
     ///
     /// # Errors
     /// As there, as far as can be told.
-    pub(crate) fn check(path: &Path) -> io::Result<()> {
+    pub fn check(path: &Path) -> io::Result<()> {
         match Self::stream(path) {
             Some(_) => Ok(()),
             None => try_append(path).map_err(|error| refusal(path, &error)),
@@ -83,7 +83,7 @@ impl Output {
     ///
     /// # Errors
     /// What the system says; the old file stays in use then.
-    pub(crate) fn reopen(&mut self) -> io::Result<()> {
+    pub fn reopen(&mut self) -> io::Result<()> {
         match self {
             Self::File(path, file) => *file = append(path)?,
             Self::Outside(..) => {
@@ -99,7 +99,7 @@ impl Output {
     ///
     /// # Errors
     /// `WouldBlock`, or what the system says; a part of the line may have been written.
-    pub(crate) fn write_if_ready(&mut self, line: &[u8]) -> io::Result<()> {
+    pub fn write_if_ready(&mut self, line: &[u8]) -> io::Result<()> {
         match self {
             Self::Stdout => write_if_ready(io::stdout(), line),
             Self::Stderr => write_if_ready(io::stderr(), line),
@@ -112,7 +112,7 @@ impl Output {
     ///
     /// # Errors
     /// What the system says; some of the lines may have been written.
-    pub(crate) fn write_all(&mut self, lines: &[u8]) -> io::Result<()> {
+    pub fn write_all(&mut self, lines: &[u8]) -> io::Result<()> {
         match self {
             Self::Stdout => {
                 let mut stdout = io::stdout().lock();

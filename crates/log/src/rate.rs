@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Admits at most N lines per second.
 #[derive(Clone, Debug)]
-pub(crate) struct RateLimit {
+pub struct RateLimit {
     lines_per_second: u32,
     /// When the running second began; `None` before the first line.
     window: Option<Instant>,
@@ -21,7 +21,7 @@ pub(crate) struct RateLimit {
 
 impl RateLimit {
     /// Makes a limit that starts with an unused second.
-    pub(crate) const fn per_second(lines: u32) -> Self {
+    pub const fn per_second(lines: u32) -> Self {
         Self {
             lines_per_second: lines,
             window: None,
@@ -33,7 +33,7 @@ impl RateLimit {
     /// Decides about one line: `Some(n)` is to be written and to say that `n` were suppressed
     /// before it; `None` is to be left out. A `now` earlier than the last one counts as the same
     /// second.
-    pub(crate) fn admit(&mut self, now: Instant) -> Option<u64> {
+    pub fn admit(&mut self, now: Instant) -> Option<u64> {
         let over = self
             .window
             .is_none_or(|start| now.saturating_duration_since(start) >= SECOND);

@@ -8,13 +8,14 @@
 //! ever written as [`Escaped`].
 //!
 //! Not here: which events are logged (each call site), signals (`control`).
+#![forbid(unsafe_code)]
 
 pub mod access;
 pub mod access_log;
 mod backlog;
 mod escape;
 mod last_words;
-pub(crate) mod output;
+pub mod output;
 mod rate;
 mod syslog;
 mod timestamp;
@@ -32,17 +33,17 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
-use backlog::Backlog;
-pub(crate) use escape::Escaped;
-pub(crate) use output::Output;
-pub(crate) use rate::RateLimit;
-pub use timestamp::Timestamp;
+use self::backlog::Backlog;
+pub use self::escape::Escaped;
+pub use self::output::Output;
+pub use self::rate::RateLimit;
+pub use self::timestamp::Timestamp;
 
 use becket_keys::files::Files;
 
 /// The installed log: what a signal or a reload may change about it. Dropped, it waits a moment for the last lines to be written.
 #[derive(Debug)]
-pub(crate) struct Logging {
+pub struct Logging {
     backlog: Backlog,
     syslog: Option<Backlog>,
     filter: reload::Handle<EnvFilter, Registry>,
@@ -70,7 +71,7 @@ pub enum LogError {
 ///
 /// # Errors
 /// A filter that does not parse, a file that does not open, or a second call.
-pub(crate) fn install(log: &Log, files: &Files) -> Result<Logging, LogError> {
+pub fn install(log: &Log, files: &Files) -> Result<Logging, LogError> {
     let output = Output::open(log.file.file(), files).map_err(LogError::File)?;
     let (subscriber, logging) = subscriber(log, output)?;
     tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::Installed)?;
@@ -81,7 +82,7 @@ pub(crate) fn install(log: &Log, files: &Files) -> Result<Logging, LogError> {
 ///
 /// # Errors
 /// [`LogError::Filter`] with the reason.
-pub(crate) fn check_level(level: &str) -> Result<(), LogError> {
+pub fn check_level(level: &str) -> Result<(), LogError> {
     filter(level).map(drop)
 }
 
@@ -90,7 +91,7 @@ impl Logging {
     ///
     /// # Errors
     /// When there can be no more threads.
-    pub(crate) fn start(&self) -> Result<(), LogError> {
+    pub fn start(&self) -> Result<(), LogError> {
         for backlog in [&self.backlog].into_iter().chain(&self.syslog) {
             backlog.start().map_err(LogError::Thread)?;
         }
@@ -99,22 +100,22 @@ impl Logging {
     }
 
     /// Waits until the lines so far are written, but not for longer than this.
-    pub(crate) fn flush(&self, patience: Duration) {
+    pub fn flush(&self, patience: Duration) {
         self.backlog.flush(patience);
     }
 
     /// Opens the log file anew after it was rotated. A failure keeps the old file and is logged.
-    pub(crate) fn reopen(&self) {
+    pub fn reopen(&self) {
         self.backlog.reopen();
     }
 
     /// Lines that could not be written, so far.
-    pub(crate) fn dropped(&self) -> Arc<AtomicU64> {
+    pub fn dropped(&self) -> Arc<AtomicU64> {
         self.backlog.dropped()
     }
 
     /// Lines that the syslog daemon did not take, so far.
-    pub(crate) fn syslog_dropped(&self) -> Arc<AtomicU64> {
+    pub fn syslog_dropped(&self) -> Arc<AtomicU64> {
         self.syslog
             .as_ref()
             .map(Backlog::dropped)
@@ -125,7 +126,7 @@ impl Logging {
     ///
     /// # Errors
     /// [`LogError::Filter`] if it does not parse; the old filter stays then.
-    pub(crate) fn set_level(&self, level: &str) -> Result<(), LogError> {
+    pub fn set_level(&self, level: &str) -> Result<(), LogError> {
         let filter = filter(level)?;
         let refused = |error: reload::Error| LogError::Filter(error.to_string());
         self.filter.reload(filter).map_err(refused)

@@ -128,7 +128,7 @@ impl Write for Message<'_> {
 
 /// The daemon, and the socket to it once there was a line.
 #[derive(Debug)]
-pub(crate) struct Daemon {
+pub struct Daemon {
     place: Place,
     socket: Option<Socket>,
 }

@@ -14,13 +14,13 @@ pub struct Timestamp(u64);
 
 impl Timestamp {
     /// The moment `since_epoch` after the epoch; capped at the end of the year 9999.
-    pub(crate) fn from_unix(since_epoch: Duration) -> Self {
+    pub fn from_unix(since_epoch: Duration) -> Self {
         let us = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
         Self(us.min(LAST_US))
     }
 
     /// Whole seconds since the epoch.
-    pub(crate) const fn unix_seconds(self) -> u64 {
+    pub const fn unix_seconds(self) -> u64 {
         self.0 / MICROS
     }
 }

@@ -12,14 +12,14 @@ use std::fmt::{self, Display, Write};
 /// Writes peer bytes as printable ASCII: `\n` and the like become `\x0a`, a backslash `\\`, a
 /// double quote `\"`; what is beyond [`LONGEST`] bytes becomes `...`. Does not allocate.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Escaped<'a> {
+pub struct Escaped<'a> {
     bytes: &'a [u8],
     word: bool,
 }
 
 impl<'a> Escaped<'a> {
     /// Escapes text or bytes; spaces stay.
-    pub(crate) fn new(bytes: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
+    pub fn new(bytes: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         Self {
             bytes: bytes.as_ref(),
             word: false,
@@ -28,7 +28,7 @@ impl<'a> Escaped<'a> {
 
     /// Escapes spaces too, so that the result is one field of a line that is split at spaces.
     /// An empty value becomes `""`.
-    pub(crate) fn word(bytes: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
+    pub fn word(bytes: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         Self {
             bytes: bytes.as_ref(),
             word: true,

@@ -34,12 +34,12 @@ pub struct AccessSender {
 
 impl AccessSender {
     /// Whether lines have the fingerprint of the client.
-    pub(crate) fn has_ja4(&self) -> bool {
+    pub fn has_ja4(&self) -> bool {
         self.has_ja4
     }
 
     /// Hands over one record without waiting. It is dropped, and counted, if the channel is full or the writer is gone.
-    pub(crate) fn send(&self, record: impl Into<AccessLine>) {
+    pub fn send(&self, record: impl Into<AccessLine>) {
         if self.lines.try_send(record.into()).is_err() {
             self.dropped.fetch_add(1, Relaxed);
         }
@@ -75,7 +75,7 @@ pub struct AccessThread {
 
 impl AccessThread {
     /// Has the file opened anew, behind what the workers have sent. A failure keeps the old file and is logged.
-    pub(crate) fn reopen(&self) {
+    pub fn reopen(&self) {
         let sent = self.orders.as_ref().map(|orders| orders.try_send(()));
         if let Some(Err(TrySendError::Disconnected(()))) = sent {
             tracing::error!("access log not reopened: nobody writes it any more");
@@ -114,7 +114,7 @@ impl AccessWriter {
     }
 
     /// Makes the channel of one more worker.
-    pub(crate) fn attach(&mut self) -> AccessSender {
+    pub fn attach(&mut self) -> AccessSender {
         let (lines, receiver) = sync_channel(CAPACITY);
         self.receivers.push(receiver);
         let dropped = Arc::clone(&self.dropped);
@@ -219,14 +219,14 @@ impl AccessWriter {
 const TICK: Duration = Duration::from_millis(100);
 /// Records that a worker may be ahead of the writer: 0.1 s at 40 000 connections a second. A slot is
 /// a pointer and its kind, 64 KiB per worker.
-pub(crate) const CAPACITY: usize = 4096;
+pub const CAPACITY: usize = 4096;
 /// Lines are written in blocks of about this size.
 const BLOCK_BYTES: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::access::tests::record;
+    use crate::access::tests::record;
     use becket_config::choices::LogFormat;
     use std::fs;
     use std::path::Path;
