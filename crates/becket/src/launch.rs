@@ -132,7 +132,7 @@ fn launch_parts(
     let loaded = loading.load(unix, ServerNames::Later);
     let prepared = loaded.map_err(StartError::Rejected)?;
     let config = Arc::new(prepared.config);
-    let logging = log::install(&config.log, &files)?;
+    let logging = becket_log::install(&config.log, &files)?;
     tell_warnings(&prepared.warnings);
     let count = worker_count(&config.file.process);
     let (memory, sandbox) = confine(&source, &config, &files, count)?;

@@ -345,7 +345,7 @@ fn micros(time: Duration) -> u64 {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
     use becket_config::notation::Text as _;
     use becket_proto::client_hello::{Peek, peek};
@@ -358,7 +358,7 @@ pub mod tests {
         Ja4::of(&hello).unwrap()
     }
 
-    pub fn record() -> AccessRecord {
+    pub(crate) fn record() -> AccessRecord {
         AccessRecord {
             accepted: Timestamp::from_unix(Duration::from_micros(1_234_567_890_000_001)),
             client: "192.0.2.1:4711".parse().unwrap(),

@@ -24,7 +24,6 @@ use crate::process::{Role, Task, continues, enter};
 use crate::server::Outcome;
 use becket_keys::files::Files;
 use becket_keys::signing::token::Tokens;
-use becket_log;
 
 /// A call of another program.
 #[derive(Debug)]
@@ -123,7 +122,7 @@ impl Call {
             Ok(Outcome::Done | Outcome::DrainDeadline) => Ok(ExitCode::SUCCESS),
             Ok(Outcome::Failed) => Ok(ExitCode::FAILURE),
             Err(error) => {
-                log::say(&error.to_string());
+                becket_log::say(&error.to_string());
                 Ok(ExitCode::FAILURE)
             }
         }

@@ -29,7 +29,6 @@ use crate::protocol::{
 use becket_keys::files::Files;
 use becket_keys::signing::token::agents::Agents;
 use becket_keys::signing::token::wire::tokens;
-use becket_log;
 
 /// The role of this process.
 #[derive(Debug)]
@@ -113,7 +112,7 @@ fn identity(seen: &Seen) -> Option<Identity> {
 /// For sockets and files that are passed on. A serving process needs as many.
 fn raise_open_files() {
     if let Err(error) = rlimit::raise_open_files(rlimit::most_open_files()) {
-        log::say(&format!("becket: {error}"));
+        becket_log::say(&format!("becket: {error}"));
     }
 }
 
@@ -213,17 +212,18 @@ fn supervise(
 }
 
 /// The supervisor logs to standard error or syslog, as the configuration says. A level that is wrong is reported by the serving process.
-fn start_log(seen: &Seen) -> io::Result<log::Logging> {
+fn start_log(seen: &Seen) -> io::Result<becket_log::Logging> {
     let (file, level) = (&seen.file.log, &seen.file.log.level);
     let log = Log {
-        level: log::check_level(level).map_or_else(|_| "info".to_owned(), |()| level.clone()),
+        level: becket_log::check_level(level)
+            .map_or_else(|_| "info".to_owned(), |()| level.clone()),
         format: file.format,
         syslog: file.syslog.clone(),
         syslog_facility: file.syslog_facility,
         syslog_tag: file.syslog_tag.clone(),
         ..Log::default()
     };
-    let logging = log::install(&log, &Files::default()).map_err(io::Error::other)?;
+    let logging = becket_log::install(&log, &Files::default()).map_err(io::Error::other)?;
     logging.start().map_err(io::Error::other)?;
     Ok(logging)
 }
