@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::time::Duration;
 
-use becket::prepare::{ServerNames, World, prepare};
-use becket::resolver::Resolver;
 use becket_config::file::File;
 use becket_config::read::read;
+use becket_prepare::resolver::Resolver;
+use becket_prepare::{ServerNames, World, prepare};
 use rustls::pki_types::UnixTime;
 
 /// Checks one input. Returns 1 if it is a usable configuration.

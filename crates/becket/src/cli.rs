@@ -12,9 +12,9 @@ use clap::{Args, Parser};
 
 use crate::ctl::CtlTask;
 use crate::demo::folder::FilesFlags;
-use crate::prepare::flags::Flags;
 use crate::secret_command::SecretFlags;
 use crate::status::Place;
+use becket_prepare::flags::Flags;
 
 /// What `--version` says; `-V` says the number alone. Packages set the commit.
 const VERSION: &str = concat!(

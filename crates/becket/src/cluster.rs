@@ -14,8 +14,8 @@ use zeroize::Zeroizing;
 
 use crate::backend::health::prober;
 use crate::backend::registry::Backends;
-use crate::resolver::Resolver;
 use crate::shared::Shared;
+use becket_prepare::resolver::Resolver;
 use becket_tls::config::Config;
 
 /// What replication is told; nothing where sessions are not replicated.
@@ -127,16 +127,20 @@ pub fn membership(
     let host = Host {
         table: Arc::clone(&shared.table),
         sticks: Arc::<Backends>::clone(&shared.backends),
-        resolver: Arc::new(Resolver::system()),
+        resolver: Arc::new(PeerResolver(Resolver::system())),
         clock: shared.clock,
         workers: shared.workers,
     };
     Membership::new(bound, settings, host).map(Some)
 }
 
-impl Resolve for Resolver {
+/// Resolves the names of peers, as often as those of servers.
+#[derive(Debug)]
+struct PeerResolver(Resolver);
+
+impl Resolve for PeerResolver {
     fn look_up(&self, host: &str) -> Pin<Box<dyn Future<Output = Found> + Send>> {
-        Box::pin(Self::look_up(self, host))
+        Box::pin(self.0.look_up(host))
     }
 
     fn again(&self, interval: Option<Duration>, is_known: bool) -> Option<Duration> {

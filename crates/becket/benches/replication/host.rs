@@ -9,11 +9,11 @@ use std::thread;
 use std::time::Duration;
 
 use becket::cluster;
-use becket::prepare::{ServerNames, World, prepare};
-use becket::resolver::Resolver;
 use becket::shared::Shared;
 use becket_cluster::{ClusterStatus, Membership, Outbox, SessionEvent};
 use becket_config::file::File;
+use becket_prepare::resolver::Resolver;
+use becket_prepare::{ServerNames, World, prepare};
 use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Limits, Lives, PolicyTag, Session, SessionTable};
 use becket_proto::ticket::{Origin, OriginId};

@@ -15,9 +15,9 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use crate::prepare::Prepared;
-use crate::prepare::source::Source;
 use crate::sockets;
+use becket_prepare::Prepared;
+use becket_prepare::source::Source;
 use becket_tls::config::{Config, Listener};
 use becket_tls::hello_router::HelloRouter;
 use becket_tls::route_configs::Parts;

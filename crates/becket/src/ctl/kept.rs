@@ -20,11 +20,11 @@ use becket_sys::identity::user_name;
 use becket_sys::{privileges, regular, root_only};
 
 use super::{AddFlags, CertificateTask, CtlTask, NotDone, ServerName, ServerTask};
-use crate::prepare::edits::edits;
 use crate::status::Place;
 use becket_keys::files::{Files, reason};
 use becket_keys::keys::CertificateFacts;
 use becket_keys::pem::Pem;
+use becket_prepare::edits::edits;
 
 /// The file of kept edits, locked.
 pub(super) struct Kept {

@@ -12,7 +12,7 @@ use becket_config::notation::Text;
 
 use super::certificate::{CertificateFiles, TemporaryFolder};
 use super::{DemoError, FIRST_PORT, MORE_PORTS, free, made, quoted};
-use crate::prepare::flags::Flags;
+use becket_prepare::flags::Flags;
 
 /// Arguments of `becket files`.
 #[derive(Clone, Debug, clap::Args)]

@@ -21,8 +21,8 @@ pub use self::display::display;
 
 use self::backend::DemoBackend;
 use self::certificate::{CertificateFiles, TemporaryFolder, ensure, state_folder};
-use crate::prepare::flags::Flags;
 use becket_config::choices::Introduction;
+use becket_prepare::flags::Flags;
 
 /// What the demo runs on. Dropping it stops the backend.
 #[derive(Debug)]
@@ -213,9 +213,9 @@ mod tests {
         let flags = demo(dir.path()).flags();
         assert_eq!(flags.frontend, ["127.0.0.1:8443"]);
         assert_eq!(flags.certificates.len(), 1);
-        let source = crate::prepare::source::Source::new(flags).unwrap();
+        let source = becket_prepare::source::Source::new(flags).unwrap();
         let now = rustls_pki_types::UnixTime::since_unix_epoch(std::time::Duration::ZERO);
-        let names = crate::prepare::ServerNames::Now;
+        let names = becket_prepare::ServerNames::Now;
         source.load(now, names).unwrap();
     }
 }

@@ -22,13 +22,13 @@ use super::run::{Runner, Setup};
 use crate::control::signals::Signals;
 use crate::link::given::Given;
 use crate::link::{self, Link};
-use crate::prepare::source::Source;
 use crate::protocol::{
     Command, Event, IS_STARTED, LONGEST_EVENT, ProcessStart, Restarts, RunAs, VERSION,
 };
 use becket_keys::files::Files;
 use becket_keys::signing::token::agents::Agents;
 use becket_keys::signing::token::wire::tokens;
+use becket_prepare::source::Source;
 
 /// The role of this process.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use becket_config::address::Address;
 use becket_config::file::File;
 
 use crate::protocol::SocketKind;
-use crate::resolver::has_ipv6;
 use becket_keys::signing::token::wire::{TokenSpec, tokens};
+use becket_prepare::resolver::has_ipv6;
 use becket_tls::config::{AdminSocket, worker_count};
 
 /// Resources that a configuration needs.

@@ -25,10 +25,10 @@ use becket_sys::socket::{ListenOptions, bind, datagrams, probe, succeed};
 use becket_sys::socket_file::SocketFile;
 
 use super::needs::Needs;
-use crate::prepare::source::Source;
 use crate::protocol::{Listed, OpenResult, ProcessTimes, Resources, RunAs, SocketKind};
 use becket_keys::files::{Files, LARGEST, part, reason};
 use becket_keys::signing::token::agents::Agents;
+use becket_prepare::source::Source;
 
 /// Bound sockets by what they are for.
 pub(super) type Held = BTreeMap<(SocketKind, SocketAddr), Vec<OwnedFd>>;

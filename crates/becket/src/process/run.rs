@@ -28,13 +28,13 @@ use super::resources::{
 use super::supervisor::{Action, Input, Notice, Supervisor};
 use crate::control::signals::Signals;
 use crate::pid_file::PidFile;
-use crate::prepare::source::Source;
 use crate::protocol::{
     Command, Event, MOST_OPENED, OperatorRequest, ProcessStart, ProcessTimes, SocketKind,
 };
 use becket_keys::signing::token::agents::Agents;
 use becket_keys::watch::{Places, Watch};
 use becket_log::Logging;
+use becket_prepare::source::Source;
 
 /// The supervisor, and everything that it has.
 pub(super) struct Runner {

@@ -23,11 +23,11 @@ use crate::control::api::{
 };
 use crate::control::state::LogLevel;
 use crate::control::{reload, snapshot};
-use crate::descriptors;
-use crate::prepare::is_filter;
-use crate::prepare::listeners::certificate_of;
 use becket_keys::files::{Files, reason};
 use becket_keys::keys::Loaded;
+use becket_prepare::descriptors;
+use becket_prepare::is_filter;
+use becket_prepare::listeners::certificate_of;
 use becket_tls::config::overrides::{Overrides, limit};
 use becket_tls::config::{Backend, Lasts};
 

@@ -12,8 +12,8 @@ use becket_config::backend;
 use becket_config::error::{Problem, Report};
 
 use crate::control::api::{CertificateSetting, Refused, ServerAddition};
-use crate::prepare::listeners::signing_key;
 use becket_keys::keys::Loaded;
+use becket_prepare::listeners::signing_key;
 use becket_tls::config::overrides::Overrides;
 use becket_tls::config::{Backend, Config, Lasts, Listener, Server, ServerAddress};
 

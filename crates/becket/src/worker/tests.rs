@@ -21,7 +21,6 @@ use super::*;
 use crate::backend::inbox::{BackendEvent, Inbox};
 use crate::control::rotation::Rotation;
 use crate::memory::{MemoryStatus, Shortage};
-use crate::prepare::{ServerNames, World, prepare};
 use crate::worker::listing::{Filter, Killing, Listing};
 use crate::worker::mailbox::Message;
 use crate::worker::overdue::Cause;
@@ -30,6 +29,7 @@ use becket_keys::signing::Offload;
 use becket_keys::signing::queue::SigningQueue;
 use becket_keys::signing::token::Tokens;
 use becket_keys::signing::worker::Room;
+use becket_prepare::{ServerNames, World, prepare};
 
 /// Fewer than wait in the queue of a listening socket of the standard library.
 const MANY: usize = 120;

@@ -4,8 +4,8 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use becket::check::{Findings, check};
-use becket::prepare::flags::Flags;
-use becket::prepare::source::Source;
+use becket_prepare::flags::Flags;
+use becket_prepare::source::Source;
 use rustls_pki_types::UnixTime;
 
 use crate::common::{Folder, NOW, site};

@@ -4,10 +4,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use becket::prepare::Prepared;
-use becket::prepare::ServerNames;
-use becket::prepare::flags::Flags;
-use becket::prepare::source::Source;
+use becket_prepare::Prepared;
+use becket_prepare::ServerNames;
+use becket_prepare::flags::Flags;
+use becket_prepare::source::Source;
 use becket_proto::ticket::NodeId;
 use becket_tls::config::Config;
 use rustls_pki_types::UnixTime;

@@ -6,9 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use becket::prepare::{Prepared, ServerNames, World, prepare_text};
-use becket::resolver::Resolver;
 use becket_config::error::{Problem, Rejected};
+use becket_prepare::resolver::Resolver;
+use becket_prepare::{Prepared, ServerNames, World, prepare_text};
 use becket_tls::config::Config;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::common::{Folder, Made, NOW, lines, site};
-use becket::prepare::flags::Flags;
-use becket::prepare::source::Source;
-use becket::prepare::{ServerNames, World, prepare};
-use becket::resolver::Resolver;
 use becket_config::address::NamePattern;
 use becket_config::choices::{AlpnMismatch, ProxyTlv};
 use becket_config::file::File;
 use becket_config::suites::Version;
+use becket_prepare::flags::Flags;
+use becket_prepare::resolver::Resolver;
+use becket_prepare::source::Source;
+use becket_prepare::{ServerNames, World, prepare};
 use becket_tls::config::{MOST_ADDRESSES, ServerAddress};
 use rustls_pki_types::UnixTime;
 

@@ -1,6 +1,6 @@
 //! Revocation lists: what is refused, and what is only said.
 
-use becket::prepare::Prepared;
+use becket_prepare::Prepared;
 use becket_tls::config::Policy;
 use rcgen::{
     CertificateParams, CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair,

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use becket::prepare::ServerNames;
-use becket::prepare::flags::Flags;
-use becket::prepare::source::Source;
 use becket_config::choices::{Balance, OnDown, QueuePlace, StickBy};
+use becket_prepare::ServerNames;
+use becket_prepare::flags::Flags;
+use becket_prepare::source::Source;
 use rustls_pki_types::UnixTime;
 
 use crate::common::{Folder, NOW, lines};

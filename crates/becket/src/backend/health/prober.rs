@@ -27,7 +27,7 @@ use super::check::{Check, Failure};
 use crate::backend::registry::Backends;
 use crate::backend::server_state::ServerState;
 use crate::backend::slot::Reservation;
-use crate::resolver::{Found, Resolver};
+use becket_prepare::resolver::{Found, Resolver};
 use becket_tls::config::{Backend, Config, MOST_ADDRESSES, Server, ServerAddress};
 
 /// All servers that are looked after.

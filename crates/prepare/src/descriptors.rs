@@ -15,7 +15,7 @@ use becket_tls::config::{Backend, Config, Listener};
 
 /// Descriptors that are there without any connection: a listening socket per address and worker,
 /// each worker's poll, waker and reserve, and the files that it keeps open.
-pub(crate) fn fixed(listeners: &[Arc<Listener>], backends: &[Arc<Backend>], workers: usize) -> u64 {
+pub fn fixed(listeners: &[Arc<Listener>], backends: &[Arc<Backend>], workers: usize) -> u64 {
     let addresses: usize = listeners.iter().map(|listener| listener.bind.len()).sum();
     let files = backends.iter().filter_map(|it| it.keys.files.as_ref());
     let open: usize = files.map(|files| files.open_files).sum();
@@ -24,7 +24,7 @@ pub(crate) fn fixed(listeners: &[Arc<Listener>], backends: &[Arc<Backend>], work
 
 /// Descriptors that the pipes of all workers would take: none where every client's TLS ends here, and not in the kernel, so that
 /// no bytes are passed as they are.
-pub(crate) fn of_pipes(listeners: &[Arc<Listener>], limits: &Limits, workers: usize) -> u64 {
+pub fn of_pipes(listeners: &[Arc<Listener>], limits: &Limits, workers: usize) -> u64 {
     let mut routes = listeners.iter().flat_map(|listener| &listener.routes);
     let pass = routes.any(|route| route.policy.is_none());
     let in_kernel = |listener: &Arc<Listener>| listener.keys.kernel_tls == KernelTls::Bulk;
@@ -36,12 +36,12 @@ pub(crate) fn of_pipes(listeners: &[Arc<Listener>], limits: &Limits, workers: us
 }
 
 /// How much of a limit is for pipes before connections have what is left: nothing where there are few.
-pub(crate) fn spared_for_pipes(limit: u64, of_pipes: u64) -> u64 {
+pub fn spared_for_pipes(limit: u64, of_pipes: u64) -> u64 {
     of_pipes.min(limit.saturating_sub(FEW) / 8)
 }
 
 /// Pipes that each worker may have: as many as are asked for, if the limit has room for them beside the connections.
-pub(crate) fn pipes(config: &Config, workers: usize) -> usize {
+pub fn pipes(config: &Config, workers: usize) -> usize {
     let fixed = fixed(&config.listeners, &config.backends, workers);
     let left = rlimit::most_open_files().saturating_sub(needed(config.connections, fixed));
     let asked = of_pipes(&config.listeners, &config.file.limits, workers);
@@ -49,14 +49,14 @@ pub(crate) fn pipes(config: &Config, workers: usize) -> usize {
 }
 
 /// Descriptors for so many connections beside those that are [`fixed`].
-pub(crate) fn needed(connections: usize, fixed: u64) -> u64 {
+pub fn needed(connections: usize, fixed: u64) -> u64 {
     let connections = connections as u64;
     let spare = LEAST_SPARE + connections.div_ceil(PER_SPARE);
     fixed + connections * 2 + spare.min(MOST_SPARE)
 }
 
 /// The most connections that need no more descriptors than `limit`.
-pub(crate) fn fitting(limit: u64, fixed: u64) -> usize {
+pub fn fitting(limit: u64, fixed: u64) -> usize {
     let left = limit.saturating_sub(fixed);
     let many = left.saturating_sub(MOST_SPARE) / 2;
     let few = left.saturating_sub(LEAST_SPARE);
@@ -80,7 +80,7 @@ pub fn raise(config: &Config, workers: usize) -> io::Result<()> {
 }
 
 /// What to do about a limit that is too low.
-pub(crate) const HOW_TO_RAISE: &str = "LimitNOFILE= in a service, ulimit -Hn in a shell";
+pub const HOW_TO_RAISE: &str = "LimitNOFILE= in a service, ulimit -Hn in a shell";
 
 /// What a worker has open beside its sockets.
 const OF_WORKER: usize = 8;

@@ -397,7 +397,7 @@ fn sign_alike(one: &File, other: &File) -> bool {
 }
 
 /// A chain whose key signs where the configuration wants it, for what it says that this costs.
-pub(crate) fn signing_key(loaded: &Loaded, file: &File) -> Arc<CertifiedKey> {
+pub fn signing_key(loaded: &Loaded, file: &File) -> Arc<CertifiedKey> {
     let key = match file.process.has_crypto_threads() || loaded.token.is_some() {
         true => deferred(loaded),
         false => Arc::clone(&loaded.key),
@@ -412,7 +412,7 @@ pub(crate) fn signing_key(loaded: &Loaded, file: &File) -> Arc<CertifiedKey> {
 ///
 /// # Errors
 /// All that is wrong with them.
-pub(crate) fn certificate_of(
+pub fn certificate_of(
     chain: &str,
     key: &str,
     now: UnixTime,

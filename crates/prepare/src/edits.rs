@@ -12,7 +12,7 @@ use becket_sys::identity::user_name;
 use becket_keys::files::{Files, LARGEST, reason};
 
 /// Reads the kept edits of a configuration file. There are none where the file is missing.
-pub(crate) fn edits(files: &Files, config: &Path, path: &Path) -> Reading<Edits> {
+pub fn edits(files: &Files, config: &Path, path: &Path) -> Reading<Edits> {
     let shown = path.to_string_lossy();
     match text(files, config, path) {
         Ok(text) => {

@@ -30,7 +30,7 @@ pub struct Resolver(Arc<Inner>);
 pub type Found = Result<Arc<[IpAddr]>, String>;
 
 /// Whether this machine has IPv6, so that `:PORT` means both families.
-pub(crate) fn has_ipv6() -> bool {
+pub fn has_ipv6() -> bool {
     UdpSocket::bind("[::]:0").is_ok()
 }
 
@@ -66,7 +66,7 @@ impl Resolver {
     }
 
     /// Asks for the addresses of a host, at once; the future waits for the answer.
-    pub(crate) fn look_up(&self, host: &str) -> impl Future<Output = Found> + Send + 'static {
+    pub fn look_up(&self, host: &str) -> impl Future<Output = Found> + Send + 'static {
         let (sender, receiver) = oneshot::channel();
         let mut desk = self.0.lock();
         desk.ask(host, sender);

@@ -7,18 +7,22 @@
 //!
 //! This file holds the sections with plain values; a file for each other part holds the rest.
 
+#![forbid(unsafe_code)]
+
+pub mod descriptors;
 pub mod flags;
+pub mod resolver;
 pub mod source;
 
 mod backends;
 mod cluster;
 mod crl;
-pub(crate) mod edits;
-pub(crate) mod listeners;
+pub mod edits;
+pub mod listeners;
 mod names;
 mod onward;
 mod policies;
-pub(crate) mod renewal;
+pub mod renewal;
 mod stud;
 
 use std::collections::HashMap;
@@ -44,8 +48,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use self::names::Names;
 pub use self::names::ServerNames;
-use crate::descriptors;
-use crate::resolver::{Resolver, has_ipv6};
+use self::resolver::{Resolver, has_ipv6};
 use becket_keys::files::{Files, reason};
 use becket_keys::keys::Loader;
 use becket_keys::signing::token::Tokens;
@@ -123,7 +126,7 @@ pub fn prepare_text(text: &str, over: &Table, world: &World<'_>) -> Result<Prepa
 ///
 /// # Errors
 /// All that is wrong, each with its line, key path and value.
-pub(crate) fn prepare_reading(reading: Reading, world: &World<'_>) -> Result<Prepared, Rejected> {
+pub fn prepare_reading(reading: Reading, world: &World<'_>) -> Result<Prepared, Rejected> {
     let Reading {
         file,
         problems: mut errors,
@@ -496,7 +499,7 @@ impl Draft<'_> {
 }
 
 /// The reason why this process cannot serve as the configured user, if there is one: only root can change the user.
-pub(crate) fn refused_user(config: &Config, is_confined: bool) -> Option<Problem> {
+pub fn refused_user(config: &Config, is_confined: bool) -> Option<Problem> {
     let process = &config.file.process;
     // The supervisor has looked the user up. In a chroot there is no database of users.
     let user = process.user.as_ref().filter(|_| !is_confined)?;
@@ -514,7 +517,7 @@ pub(crate) fn refused_user(config: &Config, is_confined: bool) -> Option<Problem
 }
 
 /// Whether `tracing` takes it, and a lone word is a level: as a target it would silence us.
-pub(crate) fn is_filter(level: &str) -> bool {
+pub fn is_filter(level: &str) -> bool {
     let parts = level.split(',').map(str::trim);
     let lone = parts.filter(|part| !part.contains(['=', '[']));
     !level.trim().is_empty()

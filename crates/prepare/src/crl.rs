@@ -26,7 +26,7 @@ pub(super) struct Asked<'a> {
     /// As the file names them.
     pub files: &'a [String],
     /// Who issued the certificates, and the key that says so.
-    pub(crate) authorities: &'a Arc<RootCertStore>,
+    pub authorities: &'a Arc<RootCertStore>,
     pub key: &'static str,
 }
 

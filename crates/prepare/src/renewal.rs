@@ -19,19 +19,19 @@ use becket_tls::config::{Backend, Config, Listener, Policy};
 
 /// What a look at the files came to.
 #[derive(Debug)]
-pub(crate) struct Renewal {
+pub struct Renewal {
     /// The configuration as it is with them; absent where nothing has changed.
-    pub(crate) config: Option<Config>,
+    pub config: Option<Config>,
     /// What does not fit.
-    pub(crate) kept_out: Vec<Problem>,
+    pub kept_out: Vec<Problem>,
     /// What was noticed of what is new.
-    pub(crate) warnings: Vec<Problem>,
+    pub warnings: Vec<Problem>,
     /// Key paths of what is new.
-    pub(crate) taken: Vec<String>,
+    pub taken: Vec<String>,
 }
 
 /// Looks at the files of a configuration. Blocks.
-pub(crate) fn renew(running: &Config, world: &World<'_>) -> Renewal {
+pub fn renew(running: &Config, world: &World<'_>) -> Renewal {
     let mut draft = Draft::new(&running.file, world);
     draft.kept_out = Some(Vec::new());
     let mut taken = Vec::new();

@@ -173,7 +173,7 @@ impl Source {
     }
 
     /// Replaces key paths by settings of the other program, if the configuration is written for one.
-    pub(crate) fn place(&self, report: &mut Report) {
+    pub fn place(&self, report: &mut Report) {
         if let Ok(Some(translation)) = self.translation() {
             let all = report.errors.iter_mut().chain(&mut report.warnings);
             all.for_each(|problem| translation.place(problem));
@@ -181,7 +181,7 @@ impl Source {
     }
 
     /// Looks at the files of a configuration that runs. Blocks.
-    pub(crate) fn renew(&self, running: &Config, now: UnixTime) -> Renewal {
+    pub fn renew(&self, running: &Config, now: UnixTime) -> Renewal {
         let folder = self.folder();
         let world = World {
             tokens: running.tokens.clone(),
@@ -191,7 +191,7 @@ impl Source {
     }
 
     /// The files of a configuration that this process opens by its own rights, and that may change.
-    pub(crate) fn watched(&self, file: &File) -> Vec<PathBuf> {
+    pub fn watched(&self, file: &File) -> Vec<PathBuf> {
         let folder = self.folder();
         let named = file.files_of_certificates().into_iter();
         let mut paths: Vec<PathBuf> = named.map(|text| folder.join(text)).collect();
@@ -200,7 +200,7 @@ impl Source {
     }
 
     /// Files that the supervisor opened, and this process may not.
-    pub(crate) fn read_by_root(&self) -> Vec<PathBuf> {
+    pub fn read_by_root(&self) -> Vec<PathBuf> {
         self.files.closed()
     }
 
@@ -216,7 +216,7 @@ impl Source {
     ///
     /// # Errors
     /// All that is wrong; nothing was changed.
-    pub(crate) fn reload(&self, running: &Config, now: UnixTime) -> Result<Prepared, Rejected> {
+    pub fn reload(&self, running: &Config, now: UnixTime) -> Result<Prepared, Rejected> {
         let running = Some(running);
         self.load_in(&World {
             running,
