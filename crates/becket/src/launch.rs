@@ -48,6 +48,7 @@ use crate::server::upgrade::Handover;
 use crate::server::{Control, Terminator, tell_of_kernel_tls};
 use crate::shared::Shared;
 use crate::sockets;
+use crate::worker::bound::BoundListener;
 use crate::worker::workers::{Common, Workers};
 use becket_cluster::Bound;
 use becket_cluster::Membership;
@@ -216,7 +217,7 @@ fn tell_warnings(warnings: &[Problem]) {
 /// Starts the workers, and who writes the access log for them.
 fn start_workers(
     common: &Common,
-    sockets: Vec<Vec<sockets::Bound>>,
+    sockets: Vec<Vec<BoundListener>>,
     mut access: Option<AccessWriter>,
 ) -> Result<(Workers, Option<AccessThread>), StartError> {
     let workers = Workers::start(common, sockets, access.as_mut());
@@ -265,7 +266,7 @@ fn rejected(source: &Source, errors: Vec<Problem>) -> StartError {
 
 /// Every socket of a configuration.
 struct AllSockets {
-    listeners: Vec<Vec<sockets::Bound>>,
+    listeners: Vec<Vec<BoundListener>>,
     peers: Option<Bound>,
     stud: Option<UdpSocket>,
     admin: AdminSockets,

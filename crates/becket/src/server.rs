@@ -52,7 +52,8 @@ use crate::link::given::{BoundSockets, Given};
 use crate::memory::{MemoryWatch, Relief};
 use crate::protocol::{Command, Event};
 use crate::sandbox::Sandbox;
-use crate::sockets::{self, Bound};
+use crate::sockets;
+use crate::worker::bound::BoundListener;
 use crate::worker::workers::{WorkerEnded, Workers};
 use becket_cluster::Membership;
 use becket_cluster::stud::Reception;
@@ -443,7 +444,7 @@ impl Control {
     }
 
     /// Nothing in here can fail in a way that leaves half of a configuration behind.
-    fn commit(&mut self, config: Arc<Config>, added: Vec<Vec<Bound>>) {
+    fn commit(&mut self, config: Arc<Config>, added: Vec<Vec<BoundListener>>) {
         let adopted = self.state.shared().backends.adopt(&config);
         self.exchange(Arc::clone(&config), &adopted, added);
         self.state.shared().backends.restore(&adopted);
@@ -461,7 +462,7 @@ impl Control {
     }
 
     /// Has everything use another configuration, and each worker its new sockets, if there are any.
-    fn exchange(&mut self, config: Arc<Config>, adopted: &Adopted, added: Vec<Vec<Bound>>) {
+    fn exchange(&mut self, config: Arc<Config>, adopted: &Adopted, added: Vec<Vec<BoundListener>>) {
         self.ebb.replace(&self.state.config());
         self.state.set_config(config);
         // By the new limits, and before anybody has slots of servers that are new here.
@@ -472,7 +473,7 @@ impl Control {
     }
 
     /// For each worker, where no socket is new.
-    fn no_sockets(&self) -> Vec<Vec<Bound>> {
+    fn no_sockets(&self) -> Vec<Vec<BoundListener>> {
         (0..self.workers.len()).map(|_| Vec::new()).collect()
     }
 

@@ -15,18 +15,8 @@ use becket_sys::socket::{Keepalive, ListenOptions, listen, listen_on, probe, set
 
 use crate::link::given::BoundSockets;
 use crate::protocol::SocketKind;
+use crate::worker::bound::BoundListener;
 use becket_tls::config::{Config, Listener};
-
-/// A listening socket of one worker.
-#[derive(Debug)]
-pub struct Bound {
-    /// The configured address.
-    pub address: SocketAddr,
-    /// The socket, not registered yet.
-    pub listener: TcpListener,
-    /// It belongs to the service manager, which will pass it to the next process.
-    pub(crate) inherited: bool,
-}
 
 /// Binds every address of `config` that is not in `held`, for each worker. Returns one list per
 /// worker. Those in `retiring` are still ours for a moment, so they are not probed.
@@ -39,8 +29,8 @@ pub fn bind(
     (held, retiring): (&[SocketAddr], &[SocketAddr]),
     workers: usize,
     given: &mut BoundSockets,
-) -> Result<Vec<Vec<Bound>>, Vec<Problem>> {
-    let mut all: Vec<Vec<Bound>> = (0..workers).map(|_| Vec::new()).collect();
+) -> Result<Vec<Vec<BoundListener>>, Vec<Problem>> {
+    let mut all: Vec<Vec<BoundListener>> = (0..workers).map(|_| Vec::new()).collect();
     let mut problems = Vec::new();
     let addresses = config
         .listeners
@@ -79,10 +69,10 @@ fn sockets_for(
     workers: usize,
     is_new: bool,
     given: &mut BoundSockets,
-) -> io::Result<Vec<Bound>> {
+) -> io::Result<Vec<BoundListener>> {
     let options = options(&listener.keys);
     let bound = |inherited| {
-        move |listener| Bound {
+        move |listener| BoundListener {
             address,
             listener,
             inherited,

@@ -266,7 +266,6 @@ fn adopt_servers(state: &Arc<BackendState>, backend: &Backend) {
 mod tests {
     use super::*;
     use crate::backend::slot::Slot;
-    use crate::control::sample;
     use becket_tls::config::ServerAddress;
 
     fn config(backends: &[(&str, &[&str])]) -> Arc<Config> {
@@ -280,7 +279,7 @@ mod tests {
         };
         Arc::new(Config {
             backends: backends.iter().map(backend).collect(),
-            ..sample::config()
+            ..Config::default()
         })
     }
 

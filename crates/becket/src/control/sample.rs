@@ -9,7 +9,6 @@ use becket_cluster::replica::{self, Boot, PeerState, PeerStatus, WarmUp};
 use becket_cluster::stud::StudStatus;
 use becket_cluster::{ClusterStatus, ConfiguredPeer, Numbers};
 use becket_config::address::NamePattern;
-use becket_config::process::Log;
 use becket_config::{listener, policy};
 use becket_proto::session_table::SessionTable;
 use becket_proto::ticket::{NodeId, SecretId};
@@ -114,16 +113,10 @@ pub(crate) fn config() -> Config {
     web.insert(wildcard, key("*.example.net"), Offload::Never);
     let other = CertificateMap::new(set(key("other.example")));
     Config {
-        file: Arc::default(),
         listeners: vec![listener("web", web), listener("other", other)],
         backends: vec![Arc::new(Backend::plain("app", vec![server()]))],
         connections: 10,
-        cluster: None,
-        stud: None,
-        log: Log::default(),
-        batches: None,
-        admin: Default::default(),
-        tokens: Default::default(),
+        ..Config::default()
     }
 }
 

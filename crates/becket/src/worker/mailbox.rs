@@ -19,7 +19,7 @@ use mio::{Events, Poll, Waker};
 
 use crate::backend::inbox::{BackendEvent, Inbox};
 use crate::backend::registry::Adopted;
-use crate::sockets::Bound;
+use crate::worker::bound::BoundListener;
 use crate::worker::listing::{Killing, Listing};
 use becket_cluster::Outbox;
 use becket_keys::signing::queue::{Answers, Signed};
@@ -34,7 +34,7 @@ pub enum Message {
         /// Complete and checked.
         adopted: Adopted,
         /// One socket per new address.
-        added: Vec<Bound>,
+        added: Vec<BoundListener>,
         /// Where peers are told of sessions, from now on; nothing without peers.
         outbox: Option<Outbox>,
     },

@@ -13,8 +13,8 @@ use crate::backend::pool::Pool;
 use crate::backend::registry::Adopted;
 use crate::connection::Connection;
 use crate::connection::listener::ListenerState;
-use crate::sockets::Bound;
 use crate::worker::acceptor::Acceptor;
+use crate::worker::bound::BoundListener;
 use crate::worker::mailbox::Message;
 use crate::worker::overdue::Cause;
 use crate::worker::rests::Rests;
@@ -151,7 +151,11 @@ impl Worker {
 
     /// Serves by another configuration. What is the same in both stays: sessions with servers are in pools, and a router takes
     /// time to build.
-    pub(super) fn take_over(&mut self, adopted: &Adopted, added: Vec<Bound>) -> io::Result<()> {
+    pub(super) fn take_over(
+        &mut self,
+        adopted: &Adopted,
+        added: Vec<BoundListener>,
+    ) -> io::Result<()> {
         let pool = |(backend, state): (&Arc<_>, &Arc<_>)| {
             let is_same = |it: &&Rc<Pool>| {
                 Arc::ptr_eq(it.backend(), backend) && Arc::ptr_eq(it.state(), state)
@@ -181,7 +185,7 @@ impl Worker {
         &mut self,
         config: Arc<Config>,
         pools: Rc<[Rc<Pool>]>,
-        added: Vec<Bound>,
+        added: Vec<BoundListener>,
         before: &[Rc<ListenerState>],
     ) -> io::Result<()> {
         let states = self

@@ -9,6 +9,7 @@
 
 mod accept;
 mod acceptor;
+pub mod bound;
 pub mod listing;
 pub mod mailbox;
 mod messages;
@@ -47,8 +48,8 @@ use crate::metrics::Counters;
 use crate::pipes::{BULK, Pipes};
 use crate::shared::Shared;
 use crate::socket::Ready;
-use crate::sockets::Bound;
 use crate::worker::acceptor::Acceptor;
+use crate::worker::bound::BoundListener;
 use crate::worker::mailbox::Mailbox;
 use crate::worker::net::RealNet;
 use crate::worker::workers::Common;
@@ -127,7 +128,7 @@ pub(crate) struct Start {
     pub(crate) mailbox: Arc<Mailbox>,
     /// Where lines of the access log go; absent without one.
     pub(crate) access: Option<AccessSender>,
-    pub(crate) sockets: Vec<Bound>,
+    pub(crate) sockets: Vec<BoundListener>,
 }
 
 /// A connection and its place in the worker's queues.

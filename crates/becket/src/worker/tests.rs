@@ -14,12 +14,13 @@ use becket_config::error::Rejected;
 use becket_config::file::File;
 use becket_multibuffer::Multibuffer;
 use becket_proto::session_table::SessionTable;
+use becket_proto::ticket::NodeId;
+use becket_tls::sessions::tickets::Secrets;
 use mio::Waker;
 use rustls::pki_types::UnixTime;
 
 use super::*;
 use crate::backend::inbox::{BackendEvent, Inbox};
-use crate::control::rotation::Rotation;
 use crate::memory::{MemoryStatus, Shortage};
 use crate::worker::listing::{Filter, Killing, Listing};
 use crate::worker::mailbox::Message;
@@ -89,13 +90,12 @@ fn worker_with(config: &Arc<Config>, signatures: Arc<SigningQueue>) -> (Worker, 
     let shared = Arc::new(shared);
     let poll = Poll::new().unwrap();
     let waker = Waker::new(poll.registry(), Token(MAILBOX)).unwrap();
-    let rotation = Rotation::start(Duration::from_secs(3600), clock.now()).unwrap();
     let start = Start {
         number: 0,
         poll,
         mailbox: Arc::new(Mailbox::new(waker)),
         access: None,
-        sockets: vec![Bound {
+        sockets: vec![BoundListener {
             address: WEB.parse().unwrap(),
             listener: socket,
             inherited: false,
@@ -103,7 +103,11 @@ fn worker_with(config: &Arc<Config>, signatures: Arc<SigningQueue>) -> (Worker, 
         common: Common {
             is_parked: false,
             adopted: shared.backends.adopt(config),
-            secrets: Arc::clone(rotation.secrets()),
+            secrets: Arc::new(Secrets {
+                rotation: Duration::from_secs(3600),
+                node: NodeId(0),
+                epochs: Vec::new(),
+            }),
             outboxes: Vec::new(),
             ended: tokio::sync::mpsc::unbounded_channel().0,
             shared,

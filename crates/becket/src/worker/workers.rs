@@ -13,7 +13,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::backend::inbox::Inbox;
 use crate::backend::registry::Adopted;
 use crate::shared::Shared;
-use crate::sockets::Bound;
+use crate::worker::bound::BoundListener;
 use crate::worker::mailbox::{Mailbox, Message};
 use crate::worker::{MAILBOX, Start, Worker};
 use becket_cluster::Outbox;
@@ -71,7 +71,7 @@ impl Workers {
     /// When a worker cannot be made: no descriptor, no thread, or an unusable configuration.
     pub fn start(
         common: &Common,
-        sockets: Vec<Vec<Bound>>,
+        sockets: Vec<Vec<BoundListener>>,
         mut access: Option<&mut AccessWriter>,
     ) -> io::Result<Self> {
         let cpus = becket_sys::affinity::allowed_cpus()?;
@@ -155,7 +155,7 @@ impl Workers {
     pub(crate) fn reload(
         &mut self,
         adopted: &Adopted,
-        added: Vec<Vec<Bound>>,
+        added: Vec<Vec<BoundListener>>,
         outboxes: &[Outbox],
     ) {
         for (number, (mailbox, added)) in self.mailboxes.iter().zip(added).enumerate() {

@@ -38,8 +38,8 @@ use becket_keys::certificates::{CertificateMap, KeySet};
 use becket_keys::keys::Loaded;
 use becket_keys::signing::token::Tokens;
 
-/// Everything a running terminator was told.
-#[derive(Clone, Debug)]
+/// Everything that a running terminator was configured with.
+#[derive(Clone, Debug, Default)]
 pub struct Config {
     /// As it was written, with every default.
     pub file: Arc<File>,
