@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{io, thread};
 
-use becket::worker::mailbox::{Mailbox, Message};
 use becket_keys::signing::Request;
 use becket_keys::signing::queue::{Answers, SigningQueue};
 use becket_keys::signing::threads::CryptoThreads;
 use becket_keys::signing::worker::WorkerSigning;
+use becket_proxy::worker::mailbox::{Mailbox, Message};
 use becket_sys::clock::Stopwatch;
 use becket_sys::coroutine::{Progress, Stacks, suspend};
 use mio::{Events, Poll, Token, Waker};

@@ -10,13 +10,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket::backend::backend_state::{BackendState, Wait};
-use becket::backend::inbox::{BackendEvent, Inbox, TestInbox};
-use becket::backend::pool::{Pick, PickHint, Pool};
-use becket::backend::registry::lone_state;
-use becket::backend::slot::Slot;
 use becket_config::choices::{Balance, StickBy};
 use becket_proto::ticket::OriginId;
+use becket_proxy::backend::backend_state::{BackendState, Wait};
+use becket_proxy::backend::inbox::{BackendEvent, Inbox, TestInbox};
+use becket_proxy::backend::pool::{Pick, PickHint, Pool};
+use becket_proxy::backend::registry::lone_state;
+use becket_proxy::backend::slot::Slot;
 use becket_tls::config::{Backend, Server, ServerAddress};
 use divan::{Bencher, black_box};
 

@@ -12,10 +12,10 @@ use becket_config::error::Problem;
 use becket_proto::session_table::PolicyTag;
 use zeroize::Zeroizing;
 
-use crate::backend::health::prober;
-use crate::backend::registry::Backends;
-use crate::shared::Shared;
 use becket_prepare::resolver::Resolver;
+use becket_proxy::backend::health::prober;
+use becket_proxy::backend::registry::Backends;
+use becket_proxy::shared::Shared;
 use becket_tls::config::Config;
 
 /// What replication is told; nothing where sessions are not replicated.

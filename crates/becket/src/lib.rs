@@ -5,32 +5,23 @@
 //! loop, and [`connection`], the life of one client. `docs/architecture.md` has the picture.
 #![forbid(unsafe_code)]
 
-pub mod backend;
 pub mod check;
 pub mod cli;
 pub mod cluster;
-pub mod connection;
 pub mod control;
 pub mod ctl;
 pub mod demo;
 pub mod dropin;
 pub(crate) mod handover;
 pub mod launch;
-pub(crate) mod leg;
 pub mod link;
-pub(crate) mod memory;
-pub mod metrics;
 pub(crate) mod pid_file;
-pub mod pipes;
 pub mod process;
 pub mod protocol;
 pub mod reload;
 pub mod sandbox;
 pub mod secret_command;
 pub mod server;
-pub mod shared;
-pub mod socket;
 pub mod sockets;
 pub mod status;
 pub mod top;
-pub mod worker;

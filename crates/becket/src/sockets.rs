@@ -15,7 +15,7 @@ use becket_sys::socket::{Keepalive, ListenOptions, listen, listen_on, probe, set
 
 use crate::link::given::BoundSockets;
 use crate::protocol::SocketKind;
-use crate::worker::bound::BoundListener;
+use becket_proxy::worker::bound::BoundListener;
 use becket_tls::config::{Config, Listener};
 
 /// Binds every address of `config` that is not in `held`, for each worker. Returns one list per

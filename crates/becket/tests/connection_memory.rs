@@ -15,8 +15,8 @@ use std::alloc::System;
 use std::sync::Arc;
 
 use crate::script::net::ScriptedNet;
-use becket::connection::Connection;
-use becket::worker::net::RealNet;
+use becket_proxy::connection::Connection;
+use becket_proxy::worker::net::RealNet;
 use cap::Cap;
 use rustls::version::{TLS12, TLS13};
 

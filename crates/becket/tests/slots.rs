@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
-use becket::backend::backend_state::{BackendState, Wait};
-use becket::backend::inbox::{BackendEvent, Grant, Inbox, TestInbox};
-use becket::backend::pool::{Pick, PickHint, Pool};
-use becket::backend::registry::lone_state;
-use becket::backend::server_state::ServerState;
-use becket::backend::slot::Slot;
 use becket_config::choices::Balance;
 use becket_proto::balance::mix;
 use becket_proto::queue::Arrival;
+use becket_proxy::backend::backend_state::{BackendState, Wait};
+use becket_proxy::backend::inbox::{BackendEvent, Grant, Inbox, TestInbox};
+use becket_proxy::backend::pool::{Pick, PickHint, Pool};
+use becket_proxy::backend::registry::lone_state;
+use becket_proxy::backend::server_state::ServerState;
+use becket_proxy::backend::slot::Slot;
 use becket_tls::config::{Backend, Server, ServerAddress};
 
 const ROUNDS: u64 = 20_000;

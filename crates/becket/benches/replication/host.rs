@@ -9,7 +9,6 @@ use std::thread;
 use std::time::Duration;
 
 use becket::cluster;
-use becket::shared::Shared;
 use becket_cluster::{ClusterStatus, Membership, Outbox, SessionEvent};
 use becket_config::file::File;
 use becket_prepare::resolver::Resolver;
@@ -17,6 +16,7 @@ use becket_prepare::{ServerNames, World, prepare};
 use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Limits, Lives, PolicyTag, Session, SessionTable};
 use becket_proto::ticket::{Origin, OriginId};
+use becket_proxy::shared::Shared;
 use becket_sys::clock::Clock;
 use becket_sys::cpu::thread_time;
 use becket_tls::config::Config;

@@ -7,9 +7,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 use std::{hint, thread};
 
-use becket::shared::Shared;
 use becket_proto::session_table::{Lives, Lookup, PolicyTag, Session};
 use becket_proto::ticket::{Origin, OriginId};
+use becket_proxy::shared::Shared;
 use becket_stats::histogram::Histogram;
 use becket_sys::cpu::thread_time;
 

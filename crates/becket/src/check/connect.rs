@@ -8,7 +8,7 @@
 //! Bounded: [`MOST_AT_ONCE`] addresses at a time, each for `timeouts.connect`, [`FAREWELL`] and the
 //! time of a health check.
 //!
-//! [`FAREWELL`]: crate::backend::health::check::FAREWELL
+//! [`FAREWELL`]: becket_proxy::backend::health::check::FAREWELL
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
@@ -18,8 +18,8 @@ use becket_sys::clock::Clock;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use crate::backend::health::check::{Check, Met};
 use becket_keys::identity::Identity;
+use becket_proxy::backend::health::check::{Check, Met};
 use becket_tls::config::{Backend, Config, Server};
 use becket_tls::names;
 

@@ -45,8 +45,8 @@ use super::state::State;
 use super::trials;
 use super::visitors::{PLACES, SHARE_OF_AN_ADDRESS, Visitor, Visitors};
 use super::web::web;
-use crate::worker::mailbox::Mailbox;
 use becket_log::Escaped;
+use becket_proxy::worker::mailbox::Mailbox;
 
 /// Everything that may be asked. Where two methods have one path, they stand together.
 pub(super) const ROUTES: [Route; 20] = [

@@ -26,7 +26,7 @@ use super::admin::Desk;
 use super::visitors::{Visitor, Visitors};
 use becket_proto::labelled;
 
-use crate::metrics::Counter;
+use becket_proxy::metrics::Counter;
 
 labelled! {
 /// Why a connection ended without the answer that it was for.

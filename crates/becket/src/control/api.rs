@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 
 use super::snapshot::Snapshot;
 use crate::protocol::OperatorRequest;
-use crate::worker::listing::{BadField, Filter};
+use becket_proxy::worker::listing::{BadField, Filter};
 use becket_tls::config::{MOST_ADDRESSES, ServerAddress};
 
 /// A path and a method, and what is done for them.

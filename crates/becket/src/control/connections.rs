@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 
 use super::api::Refused;
 use super::state::State;
-use crate::worker::listing::{ConnectionRow, Filter, Killing, ListedPage, Listing};
-use crate::worker::mailbox::{Mailbox, Message};
+use becket_proxy::worker::listing::{ConnectionRow, Filter, Killing, ListedPage, Listing};
+use becket_proxy::worker::mailbox::{Mailbox, Message};
 
 /// Which connections are wanted.
 #[derive(Debug)]

@@ -28,14 +28,14 @@ use prometheus_client::registry::Registry;
 
 use super::admin_http::Refusal;
 use super::snapshot::Snapshot;
-use crate::backend::backend_state::BackendState;
-use crate::backend::server_state::ServerState;
-use crate::metrics::{
+use becket_keys::signing::token::TokenStatus;
+use becket_proto::close_reason::CloseReason;
+use becket_proxy::backend::backend_state::BackendState;
+use becket_proxy::backend::server_state::ServerState;
+use becket_proxy::metrics::{
     BUCKETS, Counter, Counters, HandshakeClass, Histogram, KernelTlsRefusal, PipeRefusal, Times,
     bucket_limit,
 };
-use becket_keys::signing::token::TokenStatus;
-use becket_proto::close_reason::CloseReason;
 use becket_tls::resumption::{Offer, Resumption};
 
 /// The content type of what [`exposition`] returns.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::snapshot::Totals;
-use crate::metrics::{BUCKETS, Counters, Histogram, quantile};
+use becket_proxy::metrics::{BUCKETS, Counters, Histogram, quantile};
 
 /// What was in some seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]

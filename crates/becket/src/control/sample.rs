@@ -20,10 +20,10 @@ use super::rotation::Rotation;
 use super::snapshot::Reload;
 use super::state::{MainProcess, Replication, State};
 use crate::protocol::Restarts;
-use crate::shared::Shared;
 use becket_keys::certificates::{CertificateMap, KeySet};
 use becket_keys::signing::Offload;
 use becket_log::Timestamp;
+use becket_proxy::shared::Shared;
 use becket_tls::config::{Backend, Config, Listener, Policy, Route, Server, ServerAddress};
 use becket_tls::trial::Trials;
 

@@ -20,9 +20,9 @@ use super::snapshot::{
 use super::temporary::temporary;
 use crate::protocol::Restarts;
 use crate::sandbox::Sandbox;
-use crate::shared::Shared;
 use becket_keys::signing::batches::Batches;
 use becket_log::Timestamp;
+use becket_proxy::shared::Shared;
 use becket_tls::config::Config;
 
 /// The server as control knows it.

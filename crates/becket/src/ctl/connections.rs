@@ -139,7 +139,7 @@ const PAGE: usize = 1000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::listing::Filter;
+    use becket_proxy::worker::listing::Filter;
 
     #[test]
     fn every_field_of_a_filter_has_a_flag() {

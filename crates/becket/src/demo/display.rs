@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use becket_stats::units::{show_bytes, show_count, show_us};
 
 use crate::control::snapshot::Totals;
-use crate::metrics::{BUCKETS, Counters, Histogram, quantile};
+use becket_proxy::metrics::{BUCKETS, Counters, Histogram, quantile};
 
 /// Prints a line a second until something comes through `stop`, or its other end is dropped.
 ///
@@ -112,8 +112,8 @@ const COLUMNS: [(&str, usize); 10] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::HandshakeClass;
     use becket_proto::close_reason::CloseReason;
+    use becket_proxy::metrics::HandshakeClass;
     use std::sync::mpsc::channel;
 
     fn words(line: &str) -> Vec<String> {

@@ -15,7 +15,7 @@ use becket_proto::session_table::Lives;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use zeroize::Zeroizing;
 
-use crate::shared::Shared;
+use becket_proxy::shared::Shared;
 
 /// Parts of the stream that control handles. The channel ends with the stream.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Listener, Session};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::shared::Shared;
+use becket_proxy::shared::Shared;
 
 /// The way to the new process.
 #[derive(Debug)]

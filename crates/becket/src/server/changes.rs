@@ -15,8 +15,6 @@ use serde_json::{Value, json};
 use super::Control;
 use super::edits::{Edit, Edited, missing, no_server, said};
 use super::outcomes::too_late;
-use crate::backend::health::prober::Prober;
-use crate::backend::server_state::{ServerState, Settings};
 use crate::control::api::{
     CertificateRemoval, CertificateSetting, Change, ChangeRequest, LogChange, Refused,
     ServerAddition, ServerChange, ServerRemoval,
@@ -28,6 +26,8 @@ use becket_keys::keys::Loaded;
 use becket_prepare::descriptors;
 use becket_prepare::is_filter;
 use becket_prepare::listeners::certificate_of;
+use becket_proxy::backend::health::prober::Prober;
+use becket_proxy::backend::server_state::{ServerState, Settings};
 use becket_tls::config::overrides::{Overrides, limit};
 use becket_tls::config::{Backend, Lasts};
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use becket_proto::limits::{Borrower, Counts, Lender, SharedCount};
 
 use crate::protocol::Event;
-use crate::shared::Shared;
+use becket_proxy::shared::Shared;
 
 /// How this process takes part.
 #[derive(Debug, Default)]
@@ -235,8 +235,8 @@ mod tests {
     use becket_sys::clock::Clock;
 
     use super::*;
-    use crate::backend::slot::Slot;
     use crate::control::sample;
+    use becket_proxy::backend::slot::Slot;
     use becket_tls::config::{Backend, Config, Server, ServerAddress};
 
     /// A process with one server that has two slots.

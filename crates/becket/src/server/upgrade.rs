@@ -17,12 +17,12 @@ use tokio::time::Instant;
 
 use super::Control;
 use super::limits::Limits;
-use crate::backend::health::prober::Prober;
 use crate::control::snapshot::Reload;
 use crate::handover::receiver::Milestone;
 use crate::handover::sender::Sender;
 use crate::protocol::Event;
 use becket_log::{Escaped, Timestamp};
+use becket_proxy::backend::health::prober::Prober;
 
 /// What happens on the way to serving, or to leaving.
 pub(super) enum Step {

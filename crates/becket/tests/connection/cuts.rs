@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::script::link::{End, Watch};
 use crate::script::net::Plan;
 use crate::script::stage::Stage;
-use becket::socket::Socket;
 use becket_proto::close_reason::CloseReason;
+use becket_proxy::socket::Socket;
 use proptest::prelude::*;
 use rustls::version::{TLS12, TLS13};
 

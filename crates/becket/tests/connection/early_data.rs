@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::script::stage::Stage;
-use becket::backend::pool::{Pick, PickHint};
-use becket::backend::slot::Slot;
 use becket_keys::signing::Request;
 use becket_log::access::ResumedBy;
 use becket_proto::close_reason::CloseReason;
+use becket_proxy::backend::pool::{Pick, PickHint};
+use becket_proxy::backend::slot::Slot;
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::aws_lc_rs::kx_group::{SECP256R1, SECP384R1, X25519};
 use rustls::version::TLS13;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::script::link::Watch;
 use crate::script::net::Plan;
 use crate::script::stage::Stage;
-use becket::socket::Socket;
 use becket_proto::close_reason::CloseReason;
+use becket_proxy::socket::Socket;
 use proptest::prelude::*;
 use rustls::version::{TLS12, TLS13};
 

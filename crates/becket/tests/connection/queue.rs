@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::script::net::Plan;
 use crate::script::stage::Stage;
-use becket::backend::pool::{Pick, PickHint};
-use becket::backend::slot::Slot;
-use becket::metrics::{Histogram, Times};
 use becket_proto::close_reason::CloseReason;
+use becket_proxy::backend::pool::{Pick, PickHint};
+use becket_proxy::backend::slot::Slot;
+use becket_proxy::metrics::{Histogram, Times};
 use rustls::version::{TLS12, TLS13};
 
 use crate::common::{Client, House, server_got, server_says};
@@ -167,7 +167,7 @@ fn a_client_that_ends_its_stream_stays_unless_it_is_configured_to_leave() {
         let (mut stage, mut client) = enter(&house, [Plan::Accept]);
         client.tls.send_close_notify();
         client.flush();
-        becket::socket::Socket::finish(&mut client.end);
+        becket_proxy::socket::Socket::finish(&mut client.end);
         client.talk(&mut stage);
         if aborts {
             assert_eq!(stage.closed(), Some(CloseReason::LeftQueue));

@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket::socket::Socket;
 use becket_proto::close_reason::CloseReason;
+use becket_proxy::socket::Socket;
 use rustls::version::{TLS12, TLS13};
 
 use crate::common::{Client, house, server_got, server_says};

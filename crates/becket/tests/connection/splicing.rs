@@ -8,9 +8,9 @@ use crate::cuts::plain;
 use crate::script::link::End;
 use crate::script::net::Plan;
 use crate::script::stage::Stage;
-use becket::metrics::PipeRefusal;
-use becket::pipes::{BULK, Pipes};
 use becket_proto::close_reason::CloseReason;
+use becket_proxy::metrics::PipeRefusal;
+use becket_proxy::pipes::{BULK, Pipes};
 use rustls::version::TLS13;
 
 /// A client that is joined with its server, and a stage that lends so many pipes.

@@ -18,7 +18,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use becket::socket::{Peek, Ready, Socket};
+use becket_proxy::socket::{Peek, Ready, Socket};
 use becket_sys::kernel_tls::Support;
 use becket_sys::pipe::Pipe;
 

@@ -1,6 +1,6 @@
 //! Connections without a kernel: scripted sockets, and a stage on which a connection runs.
 //!
-//! The life of a connection is written against [`Net`](becket::connection::Net), so it runs here
+//! The life of a connection is written against [`Net`](becket_proxy::connection::Net), so it runs here
 //! exactly as in a worker, one turn at a time, with time as a value. Tests drive it into every corner, and so does
 //! the fuzz target of the connection, which includes this folder by its path.
 //!

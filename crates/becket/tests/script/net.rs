@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 
 use super::link::{End, Watch, pair};
-use becket::connection::Net;
+use becket_proxy::connection::Net;
 use becket_tls::config::ServerAddress;
 
 /// What becomes of a connect.

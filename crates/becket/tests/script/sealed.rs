@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind};
 
-use becket::socket::{KernelTlsSocket, Peek};
+use becket_proxy::socket::{KernelTlsSocket, Peek};
 use becket_sys::kernel_tls::{Cipher, Direction, Key, Record, Support};
 
 use super::kernel::EIO;

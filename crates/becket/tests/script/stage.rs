@@ -14,19 +14,19 @@ use becket_sys::clock::Now;
 
 use super::link::{End, Watch, pair};
 use super::net::{Plan, ScriptedNet};
-use becket::backend::cancel::Cancels;
-use becket::backend::inbox::{BackendEvent, TestInbox};
-use becket::connection::facts::Facts;
-use becket::connection::failure_log::FailureLog;
-use becket::connection::listener::ListenerState;
-use becket::connection::{Advanced, Connection, Side, Turn};
-use becket::metrics::Counters;
-use becket::pipes::{BULK, Pipes};
 use becket_keys::signing::queue::{Answers, Signed, SigningQueue, answer};
 use becket_keys::signing::worker::WorkerSigning;
 use becket_keys::signing::{Offload, Request};
 use becket_log::access::AccessRecord;
 use becket_proto::close_reason::CloseReason;
+use becket_proxy::backend::cancel::Cancels;
+use becket_proxy::backend::inbox::{BackendEvent, TestInbox};
+use becket_proxy::connection::facts::Facts;
+use becket_proxy::connection::failure_log::FailureLog;
+use becket_proxy::connection::listener::ListenerState;
+use becket_proxy::connection::{Advanced, Connection, Side, Turn};
+use becket_proxy::metrics::Counters;
+use becket_proxy::pipes::{BULK, Pipes};
 use becket_tls::admission::{SharedAdmission, WorkerAdmission};
 use becket_tls::scratch::Scratch;
 

@@ -167,7 +167,7 @@ fn the_file_for_programs_has_every_route_and_every_field() {
             assert_eq!(fields, schema, "{}", route.path);
         }
     }
-    let mut filter: BTreeSet<_> = crate::worker::listing::Filter::FIELDS
+    let mut filter: BTreeSet<_> = becket_proxy::worker::listing::Filter::FIELDS
         .map(str::to_owned)
         .into();
     let parameters = api["paths"]["/connections"]["get"]["parameters"].as_array();

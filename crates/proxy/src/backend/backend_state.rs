@@ -1,0 +1,376 @@
+//! What all workers know of one backend: who waits for a slot, and which server a client had.
+//!
+//! The queue is first in, first out, over all workers. Newcomers see that somebody waits and go behind
+//! them, unless none of those would take a server that is free; a slot that becomes free is given to
+//! whoever has waited for longest, whichever worker holds that connection, through the worker's [`Inbox`].
+//!
+//! No wake-up is lost: a slot is given back by "count one less, then look whether somebody waits", a
+//! waiter arrives by "be counted, then look for a slot", all four sequentially consistent, and
+//! [`BackendState::settle`] is what both do last. It is also called when a limit, a weight or the health
+//! of a server changes. While nobody waits it is one load.
+//!
+//! Order of locks: this one is never held while another is taken.
+
+use std::hash::RandomState;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use becket_config::choices::OnDown;
+use becket_proto::bounded_table::Cursor;
+use becket_proto::queue::{Arrival, Queue, Stay};
+use becket_proto::stick::Stick;
+use becket_sys::clock::Stopwatch;
+
+use super::eligible::Eligible;
+use super::inbox::{BackendEvent, Grant, Inbox};
+use super::pool::Pick;
+use super::server_state::ServerState;
+use super::slot::Slot;
+use becket_tls::config::Backend;
+
+/// One backend, seen by all threads.
+#[derive(Debug)]
+pub struct BackendState {
+    name: String,
+    /// How many wait: the length of the queue, readable without its lock.
+    waiting: AtomicUsize,
+    /// Whether one of them would take any server.
+    wants_any: AtomicBool,
+    /// Of the last who had to wait; see [`Arrival`].
+    arrivals: AtomicU64,
+    /// How many may.
+    room: AtomicUsize,
+    hand_overs: AtomicU64,
+    closes_on_down: AtomicBool,
+    line: Mutex<Line>,
+    /// Which server a client had; empty where clients do not stick.
+    stick: Stick,
+    /// How long a client is remembered that does not come back, in milliseconds.
+    stick_life: AtomicU64,
+    inboxes: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
+}
+
+/// What is behind the lock.
+#[derive(Debug)]
+struct Line {
+    queue: Queue<Waiter>,
+    servers: Arc<[Arc<ServerState>]>,
+    /// Those that are no longer configured and that connections may still hold.
+    gone: Vec<Weak<ServerState>>,
+}
+
+impl Line {
+    /// Replaces the servers; the list that it was is to be dropped when the lock is free again.
+    fn replace(&mut self, servers: Arc<[Arc<ServerState>]>) -> Arc<[Arc<ServerState>]> {
+        let before = std::mem::replace(&mut self.servers, servers);
+        self.gone.extend(before.iter().map(Arc::downgrade));
+        let stays = |server: &Weak<_>| {
+            self.servers
+                .iter()
+                .any(|one| server.as_ptr() == Arc::as_ptr(one))
+        };
+        self.gone
+            .retain(|server| server.strong_count() > 0 && !stays(server));
+        before
+    }
+}
+
+/// Somebody who waits for a slot.
+#[derive(Debug)]
+pub struct Waiter {
+    /// Of the worker that holds the connection.
+    pub inbox: Arc<dyn Inbox>,
+    /// Where the connection lives in that worker.
+    pub place: usize,
+}
+
+/// A place in the queue; dropping it leaves the queue.
+#[derive(Debug)]
+pub struct Wait {
+    backend: Arc<BackendState>,
+    stay: Option<Stay>,
+}
+
+/// The queue is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueFull;
+
+impl BackendState {
+    pub(super) fn new(name: String, inboxes: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>) -> Self {
+        Self {
+            name,
+            waiting: AtomicUsize::new(0),
+            wants_any: AtomicBool::new(false),
+            arrivals: AtomicU64::new(0),
+            room: AtomicUsize::new(0),
+            hand_overs: AtomicU64::new(0),
+            closes_on_down: AtomicBool::new(false),
+            line: Mutex::new(Line {
+                queue: Queue::default(),
+                servers: Arc::new([]),
+                gone: Vec::new(),
+            }),
+            stick: Stick::new(0, RandomState::new()),
+            stick_life: AtomicU64::new(0),
+            inboxes,
+        }
+    }
+
+    /// Takes over what the configuration says, and gives slots to those who wait if there are more now.
+    pub(super) fn configure(self: &Arc<Self>, config: &Backend, servers: Arc<[Arc<ServerState>]>) {
+        self.room.store(config.keys.queue_length, SeqCst);
+        let closes = config.keys.on_down == OnDown::Close;
+        self.closes_on_down.store(closes, Relaxed);
+        self.stick.set_limit(config.most_remembered());
+        // At most some days, so it fits.
+        let life = config.keys.stick_lifetime.as_millis() as u64;
+        self.stick_life.store(life, Relaxed);
+        let mut line = self.lock();
+        let before = line.replace(servers);
+        drop(line);
+        drop(before);
+        self.settle();
+    }
+
+    /// Forgets the servers: the backend is no longer configured. Who waits is refused.
+    pub(super) fn close(self: &Arc<Self>) {
+        let before = self.lock().replace(Arc::new([]));
+        drop(before);
+        self.settle();
+    }
+
+    /// The backend's configured name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its servers, as configured now. Takes the lock.
+    pub fn servers(&self) -> Arc<[Arc<ServerState>]> {
+        Arc::clone(&self.lock().servers)
+    }
+
+    /// Its servers, and those that were and are still held by connections. Takes the lock.
+    pub(super) fn known_servers(&self) -> Vec<Arc<ServerState>> {
+        let line = self.lock();
+        let gone = line.gone.iter().filter_map(Weak::upgrade);
+        line.servers.iter().cloned().chain(gone).collect()
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(SeqCst)
+    }
+
+    /// Servers that none of those who wait would take, by [`ServerState::key`]; `None` when nobody waits. Takes
+    /// the lock only where all who wait have tried something.
+    pub(super) fn unwanted(&self) -> Option<Vec<u64>> {
+        if self.waiting() == 0 {
+            return None;
+        }
+        if self.wants_any.load(Relaxed) {
+            return Some(Vec::new());
+        }
+        self.lock().queue.tried_by_all()
+    }
+
+    /// Slots that were handed to somebody who waited, ever.
+    pub fn hand_overs(&self) -> u64 {
+        self.hand_overs.load(Relaxed)
+    }
+
+    /// How long a client is remembered that does not come back.
+    pub fn stick_life(&self) -> Duration {
+        Duration::from_millis(self.stick_life.load(Relaxed))
+    }
+
+    /// How many clients are remembered. Takes the locks of that memory.
+    pub fn sticks(&self) -> usize {
+        self.stick.len()
+    }
+
+    /// The server that a client had, by the numbers that stand for both.
+    pub fn recall(&self, client: u64, now: Duration) -> Option<u64> {
+        self.stick.recall(client, now, self.stick_life())
+    }
+
+    /// From now on a client has this server, for `life` or as long as is configured, whichever ends
+    /// first. Returns whether that is news.
+    pub fn learn(&self, client: u64, server: &ServerState, now: Duration, life: Duration) -> bool {
+        self.learn_key(client, server.key(), now, life)
+    }
+
+    /// The same by [`ServerState::key`], of a server that may not be known here yet.
+    pub fn learn_key(&self, client: u64, server: u64, now: Duration, life: Duration) -> bool {
+        self.stick
+            .learn(client, server, now, life.min(self.stick_life()))
+    }
+
+    /// The same for what another host learnt some time ago: a client that is known here keeps its server.
+    pub fn learn_unless_known(
+        &self,
+        client: u64,
+        server: &ServerState,
+        now: Duration,
+        life: Duration,
+    ) -> bool {
+        let life = life.min(self.stick_life());
+        self.stick
+            .learn_unless_known(client, server.key(), now, life)
+    }
+
+    /// Shows who is remembered: client, server, and how long still. See [`Stick::visit`].
+    pub fn visit_sticks(
+        &self,
+        from: Cursor,
+        now: Duration,
+        at_most: usize,
+        show: impl FnMut(u64, u64, Duration),
+    ) -> Option<Cursor> {
+        self.stick.visit(from, now, at_most, show)
+    }
+
+    /// How many wait, and how many may.
+    pub(super) fn fill(&self) -> (usize, usize) {
+        (self.waiting.load(SeqCst), self.room.load(Relaxed))
+    }
+
+    /// When somebody comes who is served at once: behind all who had to wait so far.
+    pub(super) fn arrival(&self) -> Arrival {
+        Arrival(self.arrivals.load(Relaxed)).served_at_once()
+    }
+
+    /// Joins the queue: a newcomer its end, one who had a slot `before` the place of its first arrival.
+    /// `tried` are servers that have failed it, by [`ServerState::key`]. The slot comes through the waiter's
+    /// inbox, perhaps at once.
+    ///
+    /// # Errors
+    ///
+    /// When the queue is full; for newcomers only, the others were let in.
+    pub fn wait(
+        self: &Arc<Self>,
+        waiter: Waiter,
+        tried: &[u64],
+        before: Option<Arrival>,
+    ) -> Result<Wait, QueueFull> {
+        let begun = Stopwatch::start();
+        let mut line = self.lock();
+        let stay = line.queue.join(waiter, tried, before);
+        self.count(&line.queue);
+        // There may be room for it that nobody in front can use: the queue is full when it still is after that.
+        let grants: Vec<_> = std::iter::from_fn(|| self.next_grant(&mut line, begun)).collect();
+        let room = self.room.load(Relaxed);
+        let is_over = before.is_none() && line.queue.len() > room;
+        let refused = is_over.then(|| line.queue.cancel(stay)).flatten();
+        self.count(&line.queue);
+        drop(line);
+        for (waiter, grant) in grants {
+            waiter.inbox.deliver(BackendEvent::Granted(grant));
+        }
+        match refused {
+            Some(_) => Err(QueueFull),
+            None => Ok(Wait {
+                backend: Arc::clone(self),
+                stay: Some(stay),
+            }),
+        }
+    }
+
+    /// Gives free slots to those who wait, the longest waiter first, until there are no more of either.
+    pub fn settle(self: &Arc<Self>) {
+        while self.waiting.load(SeqCst) > 0 {
+            let begun = Stopwatch::start();
+            let Some((waiter, grant)) = self.next_grant(&mut self.lock(), begun) else {
+                return;
+            };
+            waiter.inbox.deliver(BackendEvent::Granted(grant));
+        }
+    }
+
+    /// The longest waiter for whom there is a slot, or no server at all; it is no longer in the queue.
+    fn next_grant(self: &Arc<Self>, line: &mut Line, begun: Stopwatch) -> Option<(Waiter, Grant)> {
+        let Line { queue, servers, .. } = line;
+        let taken = queue.take_first(|tried| match offer(servers, tried) {
+            Pick::Slot(slot) => Some(Some(slot)),
+            Pick::Nobody => Some(None),
+            Pick::Full => None,
+        })?;
+        self.count(queue);
+        let slot = taken.found.map(|slot| slot.had_since(taken.arrival));
+        self.hand_overs.fetch_add(slot.is_some().into(), Relaxed);
+        let grant = Grant {
+            place: taken.item.place,
+            stay: taken.stay,
+            backend: Arc::clone(self),
+            slot,
+            begun,
+        };
+        Some((taken.item, grant))
+    }
+
+    /// Says how many wait, to those who have not the lock.
+    fn count(&self, queue: &Queue<Waiter>) {
+        self.wants_any.store(queue.holds_novices(), Relaxed);
+        self.waiting.store(queue.len(), SeqCst);
+        self.arrivals.store(queue.arrivals().0, Relaxed);
+    }
+
+    /// Tells the workers to end a server's connections, where that is wanted.
+    pub(super) fn tell_of_failure(&self, server: &Arc<ServerState>) {
+        if !self.closes_on_down.load(Relaxed) {
+            return;
+        }
+        for inbox in self.inboxes.get().into_iter().flatten() {
+            inbox.deliver(BackendEvent::Failed(Arc::clone(server)));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Line> {
+        // No call leaves a queue half changed.
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wait {
+    /// Whether this grant ends this wait.
+    pub fn is_over_by(&self, grant: &Grant) -> bool {
+        self.stay == Some(grant.stay) && Arc::ptr_eq(&self.backend, &grant.backend)
+    }
+
+    /// It is over: there is nothing to leave.
+    pub fn end(mut self) {
+        self.stay = None;
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        let Some(stay) = self.stay else {
+            return;
+        };
+        let mut line = self.backend.lock();
+        // One who was granted a slot and left has it in its worker's inbox, and drops it there.
+        let left = line.queue.cancel(stay);
+        self.backend.count(&line.queue);
+        drop(line);
+        // Whatever was free when it left, those who stay cannot use.
+        drop(left);
+    }
+}
+
+/// Claims a slot at the least busy of the servers that a client may be given.
+fn offer(servers: &[Arc<ServerState>], tried: &[u64]) -> Pick {
+    let eligible = Eligible::new(servers, tried);
+    let cost = |server: &&Arc<ServerState>| {
+        u64::from(server.in_use()) * u64::from(u16::MAX) / u64::from(server.weight().max(1))
+    };
+    let is_free = |server: &&Arc<ServerState>| eligible.contains(server) && server.has_room();
+    // A slot may be lost to somebody who came before anyone waited; then the next is looked for.
+    while let Some(server) = servers.iter().filter(is_free).min_by_key(cost) {
+        if let Some(slot) = Slot::claim(server) {
+            return Pick::Slot(slot);
+        }
+    }
+    eligible.shortage()
+}

@@ -1,0 +1,25 @@
+//! Backends: who gets the next connection, and who has to wait for it.
+//!
+//! * [`server_state`]: what all workers know of one server: how many connections it has, how it is;
+//! * [`slot`]: one of the connections that a server may have, claimed by one connection of ours;
+//! * [`backend_state`]: what all workers know of one backend: those who wait for a slot, and who had which
+//!   server;
+//! * `eligible`: which servers may be given a client;
+//! * [`registry`]: all of them, by name, so that they outlive a reload;
+//! * [`pool`]: one worker's view of a backend: it chooses;
+//! * [`health`]: control's part: checks, and names that are resolved anew;
+//! * [`cancel`]: cancels of PostgreSQL clients, passed on to all servers of a backend;
+//! * [`inbox`]: how a worker learns of a slot that it was given.
+//!
+//! Who is chosen is decided by `becket_proto::balance`; connecting is `connection/connect.rs`.
+
+pub mod backend_state;
+pub mod cancel;
+mod eligible;
+pub mod file_service;
+pub mod health;
+pub mod inbox;
+pub mod pool;
+pub mod registry;
+pub mod server_state;
+pub mod slot;

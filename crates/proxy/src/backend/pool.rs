@@ -1,0 +1,339 @@
+//! One worker's view of a backend: which server a connection gets.
+//!
+//! The wheel, the dice and the addresses are the worker's own; what is shared is in [`ServerState`]s and
+//! read as atomics, so a choice takes no lock, no system call and no allocation. A client that is known
+//! again takes one shard's lock of the backend's memory.
+//!
+//! A server that is full is passed over, also by hashes and by those who stick: becket keeps no client
+//! waiting for one server while another is free. When all are full, the connection waits for the first
+//! slot of any ([`Pick::Full`]).
+
+use std::cell::{Cell, RefCell};
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket_cluster::{Outbox, PeerStick, SessionEvent};
+use becket_config::choices::{Balance, StickBy};
+use becket_proto::balance::{self, Candidate, Wheel};
+use becket_proto::queue::Arrival;
+use becket_proto::ticket::{NodeId, OriginId};
+
+use super::backend_state::{BackendState, QueueFull, Wait, Waiter};
+use super::cancel::{Cancel, CancelOutcome, Telling};
+use super::eligible::Eligible;
+use super::file_service::FileService;
+use super::inbox::Inbox;
+use super::registry::lone_state;
+use super::server_state::ServerState;
+use super::slot::Slot;
+use becket_http::docroot::readers::Readers;
+use becket_tls::config::{Backend, ServerAddress};
+use becket_tls::to_servers::ServerTls;
+
+/// One worker's view of a backend.
+#[derive(Debug)]
+pub struct Pool {
+    backend: Arc<Backend>,
+    tls: Option<ServerTls>,
+    /// Where peers of a cluster are told of clients that stick.
+    outbox: Option<Outbox>,
+    state: Arc<BackendState>,
+    inbox: Arc<dyn Inbox>,
+    /// Where files are served, and not servers.
+    files: Option<FileService>,
+    servers: Arc<[Arc<ServerState>]>,
+    /// Of each, as this worker has seen them last, and their generation.
+    addresses: Vec<RefCell<(u32, Rc<[ServerAddress]>)>>,
+    wheel: RefCell<Wheel>,
+    /// Filled for each choice; here so that nothing is allocated for it.
+    candidates: RefCell<Vec<Candidate>>,
+    /// Counts choices.
+    choices: Cell<u64>,
+    /// Counts connects that came from a source address.
+    departures: Cell<usize>,
+    /// What dice are thrown with.
+    seed: RandomState,
+}
+
+/// By what a client may be known again, or always be given the same server.
+#[derive(Clone, Copy, Debug)]
+pub struct PickHint<'a> {
+    /// Its address.
+    pub source: IpAddr,
+    /// The server name of its hello.
+    pub name: Option<&'a str>,
+    /// The session that it resumes or has just made.
+    pub origin: Option<OriginId>,
+}
+
+/// What becomes of a connection that asks for a server.
+#[derive(Debug)]
+pub enum Pick {
+    /// It may connect.
+    Slot(Slot),
+    /// It has to wait.
+    Full,
+    /// No server is in service that was not tried.
+    Nobody,
+}
+
+impl Pool {
+    /// A view for the worker that `inbox` belongs to. `start` sets its wheel apart from other workers'.
+    pub fn new(
+        backend: Arc<Backend>,
+        state: Arc<BackendState>,
+        inbox: Arc<dyn Inbox>,
+        start: usize,
+    ) -> Self {
+        let servers = state.servers();
+        let seen = |server: &Arc<ServerState>| {
+            let generation = server.generation();
+            RefCell::new((generation, Rc::from(&*server.addresses())))
+        };
+        let pool = Self {
+            wheel: RefCell::new(Wheel::new(servers.len())),
+            candidates: RefCell::new(Vec::with_capacity(servers.len())),
+            tls: ServerTls::new(&backend),
+            outbox: None,
+            files: None,
+            backend,
+            state,
+            inbox,
+            addresses: servers.iter().map(seen).collect(),
+            servers,
+            choices: Cell::new(start as u64),
+            departures: Cell::new(start),
+            seed: RandomState::new(),
+        };
+        pool.survey(&Eligible::new(&pool.servers, &[]));
+        for _ in 0..start.checked_rem(pool.servers.len()).unwrap_or(0) {
+            pool.wheel.borrow_mut().turn(&pool.candidates.borrow());
+        }
+        pool
+    }
+
+    /// Tells the peers of a cluster of clients that stick.
+    #[must_use]
+    pub fn telling(mut self, outbox: Option<Outbox>) -> Self {
+        self.outbox = outbox;
+        self
+    }
+
+    /// Has these threads wait for disks, where the backend serves files.
+    #[must_use]
+    pub fn reading(mut self, readers: &Arc<Readers>) -> Self {
+        let docroot = self.backend.docroot.as_ref();
+        self.files = docroot.map(|docroot| FileService::new(docroot, readers, &self.inbox));
+        self
+    }
+
+    /// The files that are served in place of servers.
+    pub fn files(&self) -> Option<&FileService> {
+        self.files.as_ref()
+    }
+
+    /// A view of a backend that no other worker has, for checks, tests and benches.
+    pub fn lone(backend: Arc<Backend>, inbox: Arc<dyn Inbox>) -> Self {
+        let state = lone_state(&backend, vec![Arc::clone(&inbox)]);
+        Self::new(backend, state, inbox, 0).reading(&Arc::default())
+    }
+
+    /// The backend as configured.
+    pub fn backend(&self) -> &Arc<Backend> {
+        &self.backend
+    }
+
+    /// What all workers know of the backend.
+    pub fn state(&self) -> &Arc<BackendState> {
+        &self.state
+    }
+
+    /// What it takes to open TLS to the servers; `None` when they speak plain TCP.
+    pub fn tls(&self) -> Option<&ServerTls> {
+        self.tls.as_ref()
+    }
+
+    /// Chooses a server for a newcomer and claims a slot there, unless others wait for it already. `had`
+    /// is the server that [`Self::recall`] found, `tried` are those that failed it.
+    pub fn pick(&self, hint: &PickHint<'_>, had: Option<u64>, tried: &[u64]) -> Pick {
+        let unwanted = self.state.unwanted();
+        let is_open = |server: &u64| {
+            let unwanted = unwanted.as_ref();
+            unwanted.is_none_or(|unwanted| unwanted.contains(server))
+        };
+        let had = had.filter(is_open);
+        if let Some(slot) = had.and_then(|server| self.claim_again(server, tried)) {
+            return Pick::Slot(slot);
+        }
+        let eligible = Eligible::new(&self.servers, tried);
+        if unwanted.as_ref().is_some_and(Vec::is_empty) {
+            return eligible.shortage();
+        }
+        self.survey(&eligible);
+        let mut candidates = self.candidates.borrow_mut();
+        for candidate in candidates.iter_mut() {
+            candidate.open &= is_open(&candidate.key);
+        }
+        while let Some(index) = self.choose(&candidates, hint) {
+            if let Some(slot) = self.servers.get(index).and_then(Slot::claim) {
+                return Pick::Slot(slot);
+            }
+            // Another worker was faster with the last slot.
+            if let Some(candidate) = candidates.get_mut(index) {
+                candidate.open = false;
+            }
+        }
+        eligible.shortage()
+    }
+
+    /// What the connection that lives at `place` in this worker leaves, and waits for, where its client asks to cancel
+    /// what another one does.
+    pub fn cancel(&self, place: usize, request: &[u8]) -> (Cancel, CancelOutcome) {
+        let inbox = Arc::clone(&self.inbox);
+        let (telling, told) = Telling::begin(Waiter { inbox, place });
+        let cancel = Cancel {
+            request: request.into(),
+            backend: Arc::clone(&self.backend),
+            state: Arc::clone(&self.state),
+            telling,
+        };
+        (cancel, told)
+    }
+
+    /// Joins the queue, for the connection that lives at `place` in this worker: see [`BackendState::wait`].
+    ///
+    /// # Errors
+    ///
+    /// When the queue is full.
+    pub fn wait(
+        &self,
+        place: usize,
+        tried: &[u64],
+        before: Option<Arrival>,
+    ) -> Result<Wait, QueueFull> {
+        let inbox = Arc::clone(&self.inbox);
+        self.state.wait(Waiter { inbox, place }, tried, before)
+    }
+
+    /// By what this client is remembered; nothing where clients do not stick, or it has no session.
+    fn stick_key(&self, hint: &PickHint<'_>) -> Option<u64> {
+        match self.backend.keys.stick {
+            StickBy::None => None,
+            StickBy::Source => Some(balance::address_key(hint.source)),
+            StickBy::TlsSession => hint.origin.map(|origin| origin.0),
+        }
+    }
+
+    /// The server that a client had, if it is remembered.
+    pub fn recall(&self, hint: &PickHint<'_>, now: Duration) -> Option<u64> {
+        self.state.recall(self.stick_key(hint)?, now)
+    }
+
+    /// From now on a client has this server. The peers of a cluster are told, if it is news and the
+    /// client is known by its session.
+    pub fn learn(&self, hint: &PickHint<'_>, server: &ServerState, now: Duration) {
+        let Some(client) = self.stick_key(hint) else {
+            return;
+        };
+        let life = self.backend.keys.stick_lifetime;
+        let news = self.state.learn(client, server, now, life);
+        if news
+            && self.backend.keys.stick == StickBy::TlsSession
+            && let (Some(outbox), Some(origin)) = (&self.outbox, hint.origin)
+        {
+            outbox.leave(SessionEvent::Stuck(PeerStick {
+                origin,
+                server: server.tag(),
+                life,
+            }));
+        }
+    }
+
+    /// The server that is a becket with this node, by its [`ServerState::key`], if balancing could choose it: a node is
+    /// what the client says, which must not get it to a backup, or to a server that is being emptied.
+    pub fn at_node(&self, node: NodeId) -> Option<u64> {
+        let mut servers = self.backend.servers.iter();
+        let server = servers.find(|server| server.keys.node == Some(node.0))?;
+        let key = balance::name_key(&server.name);
+        let eligible = Eligible::new(&self.servers, &[]);
+        let mut servers = self.servers.iter();
+        servers
+            .any(|server| server.key() == key && eligible.contains(server))
+            .then_some(key)
+    }
+
+    /// The addresses of a server, in the order in which they are tried.
+    pub fn addresses(&self, server: &Arc<ServerState>) -> Rc<[ServerAddress]> {
+        let mut all = self.servers.iter().zip(&self.addresses);
+        let Some((_, seen)) = all.find(|(one, _)| Arc::ptr_eq(one, server)) else {
+            // A reload brought it while this view's last connections are under way.
+            return Rc::from(&*server.addresses());
+        };
+        let generation = server.generation();
+        let mut seen = seen.borrow_mut();
+        if seen.0 != generation {
+            *seen = (generation, Rc::from(&*server.addresses()));
+        }
+        Rc::clone(&seen.1)
+    }
+
+    /// The address to connect from, each in turn; nothing where the kernel chooses.
+    pub fn source(&self, to: &ServerAddress) -> Option<IpAddr> {
+        let (ServerAddress::Tcp(to), [_, ..]) = (to, &*self.backend.keys.source) else {
+            return None;
+        };
+        let departure = self.departures.get();
+        self.departures.set(departure.wrapping_add(1));
+        let sources = self.backend.keys.source.iter();
+        let fitting = sources.filter(|source| source.is_ipv4() == to.is_ipv4());
+        let turn = departure.checked_rem(fitting.clone().count())?;
+        fitting.clone().nth(turn).copied()
+    }
+
+    /// Reads what the choice depends on.
+    fn survey(&self, eligible: &Eligible<'_>) {
+        let mut candidates = self.candidates.borrow_mut();
+        candidates.clear();
+        candidates.extend(self.servers.iter().map(|server| Candidate {
+            key: server.key(),
+            weight: server.weight(),
+            in_use: server.in_use(),
+            open: eligible.contains(server) && server.has_room(),
+        }));
+    }
+
+    fn choose(&self, candidates: &[Candidate], hint: &PickHint<'_>) -> Option<usize> {
+        let choice = self.choices.get();
+        self.choices.set(choice.wrapping_add(1));
+        match self.backend.keys.balance {
+            Balance::RoundRobin => self.wheel.borrow_mut().turn(candidates),
+            Balance::LeastConnections => balance::least_connections(candidates, choice as usize),
+            Balance::TwoRandomChoices => {
+                balance::two_choices(candidates, self.seed.hash_one(choice))
+            }
+            Balance::First => balance::first(candidates),
+            Balance::SourceHash => {
+                balance::rendezvous(candidates, balance::address_key(hint.source))
+            }
+            Balance::SniHash => {
+                balance::rendezvous(candidates, balance::name_key(hint.name.unwrap_or_default()))
+            }
+        }
+    }
+
+    /// The server that a client had, if it is in service and has room. Its weight may be 0: such a
+    /// server is being emptied, and keeps those whom it has.
+    fn claim_again(&self, server: u64, tried: &[u64]) -> Option<Slot> {
+        let had = self.servers.iter().find(|one| one.key() == server)?;
+        if !had.is_in_service() || tried.contains(&server) {
+            return None;
+        }
+        Slot::claim(had)
+    }
+}
+
+#[cfg(test)]
+mod tests;

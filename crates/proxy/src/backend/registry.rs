@@ -1,0 +1,432 @@
+//! The states of all backends and servers, by name, so that a reload finds those that stay.
+//!
+//! Used at the start and at reloads only: a worker's pools hold what they need. A server is the same
+//! one when its backend and itself have the names that they had. States of what is no longer configured
+//! live on while connections hold them, and are found again if they come back before those have ended: so
+//! `maxconn` holds over reloads too.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use becket_cluster::replica::{ServerTag, StickCursor};
+use becket_cluster::{PeerStick, StickMemory};
+use becket_config::choices::StickBy;
+use becket_proto::ticket::OriginId;
+
+use super::backend_state::BackendState;
+use super::inbox::Inbox;
+use super::server_state::ServerState;
+use becket_tls::config::{Backend, Config, Server};
+
+/// The state of a backend that no configuration knows, for checks, tests and benches; `inboxes` are of its
+/// workers.
+pub fn lone_state(backend: &Backend, inboxes: Vec<Arc<dyn Inbox>>) -> Arc<BackendState> {
+    let inboxes = Arc::new(OnceLock::from(inboxes));
+    let state = Arc::new(BackendState::new(backend.keys.name.to_string(), inboxes));
+    adopt_servers(&state, backend);
+    state
+}
+
+/// The servers of backends whose clients are known by their sessions, as the nodes of a cluster speak of them.
+#[derive(Debug, Default)]
+struct KnownToPeers {
+    servers: HashMap<ServerTag, Arc<ServerState>>,
+    sticky: Vec<Sticky>,
+}
+
+/// A backend whose clients are known by their sessions.
+#[derive(Debug)]
+struct Sticky {
+    backend: Arc<BackendState>,
+    /// Its servers by [`ServerState::key`]: a dump asks for each client, under a lock that workers take.
+    tags: HashMap<u64, ServerTag>,
+}
+
+/// A configuration that was taken over, and the states of its backends. Workers are given both together,
+/// so that one that is late with an older configuration finds the states that count for it.
+#[derive(Clone, Debug)]
+pub struct Adopted {
+    config: Arc<Config>,
+    states: Arc<[Arc<BackendState>]>,
+}
+
+impl Adopted {
+    /// The configuration.
+    pub fn config(&self) -> &Arc<Config> {
+        &self.config
+    }
+
+    /// Its backends, each with its state.
+    pub fn backends(&self) -> impl Iterator<Item = (&Arc<Backend>, &Arc<BackendState>)> {
+        self.config.backends.iter().zip(self.states.iter())
+    }
+}
+
+/// All backends.
+#[derive(Debug, Default)]
+pub struct Backends {
+    by_name: Mutex<HashMap<String, Arc<BackendState>>>,
+    /// Those that are no longer configured and that connections may still hold.
+    gone: Mutex<Vec<Weak<BackendState>>>,
+    /// Made anew with each configuration: peers speak of a server in every record.
+    known_to_peers: Mutex<Arc<KnownToPeers>>,
+    inboxes: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
+}
+
+impl Backends {
+    /// Tells where the workers are to be reached. Only the first call counts.
+    pub fn set_inboxes(&self, inboxes: Vec<Arc<dyn Inbox>>) {
+        // A second set of workers would be a second server.
+        let _first = self.inboxes.set(inboxes);
+    }
+
+    /// Takes over a configuration: makes what is new, changes what stays, forgets what is gone.
+    pub fn adopt(&self, config: &Arc<Config>) -> Adopted {
+        Adopted {
+            states: self.adopt_all(&config.backends),
+            config: Arc::clone(config),
+        }
+    }
+
+    /// Goes on with another configuration of the backends that it has, whose states stay as they are.
+    pub fn keep(&self, config: &Arc<Config>) -> Adopted {
+        let by_name = self.lock();
+        let state = |backend: &Arc<Backend>| {
+            let state = by_name.get(&*backend.keys.name).cloned();
+            state.unwrap_or_else(|| self.make(backend))
+        };
+        Adopted {
+            states: config.backends.iter().map(state).collect(),
+            config: Arc::clone(config),
+        }
+    }
+
+    /// Takes over these backends and no others. Returns their states in the same order.
+    pub fn adopt_all(&self, backends: &[Arc<Backend>]) -> Arc<[Arc<BackendState>]> {
+        let mut by_name = self.lock();
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = std::mem::take(&mut *by_name);
+        let held: Vec<Arc<BackendState>> = gone.iter().filter_map(Weak::upgrade).collect();
+        let found = |name: &str| held.iter().find(|state| state.name() == name).cloned();
+        let mut adopt = |backend: &Arc<Backend>| {
+            let state = before
+                .remove(&*backend.keys.name)
+                .or_else(|| found(&backend.keys.name))
+                .unwrap_or_else(|| self.make(backend));
+            by_name.insert(backend.keys.name.to_string(), Arc::clone(&state));
+            adopt_servers(&state, backend);
+            state
+        };
+        let states: Arc<[_]> = backends.iter().map(&mut adopt).collect();
+        let is_back = |state: &Weak<_>| {
+            by_name
+                .values()
+                .any(|one| state.as_ptr() == Arc::as_ptr(one))
+        };
+        gone.retain(|state| state.strong_count() > 0 && !is_back(state));
+        gone.extend(before.values().map(Arc::downgrade));
+        let known = Arc::new(KnownToPeers::new(backends, &states));
+        drop((by_name, gone));
+        let old = std::mem::replace(&mut *self.known_to_peers(), known);
+        drop(old);
+        before.values().for_each(|state| state.close());
+        states
+    }
+
+    /// Forgets what operators changed of servers, except for kept edits.
+    pub fn restore(&self, adopted: &Adopted) {
+        for (backend, state) in adopted.backends() {
+            for (config, server) in backend.servers.iter().zip(&*state.servers()) {
+                server.restore(config);
+            }
+        }
+    }
+
+    /// The state of a backend by its name.
+    pub fn by_name(&self, name: &str) -> Option<Arc<BackendState>> {
+        self.lock().get(name).cloned()
+    }
+
+    /// The states of all, as configured now. Takes a lock.
+    pub fn all(&self) -> Vec<Arc<BackendState>> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// The servers of all, those included that are still held by connections. Takes locks.
+    pub fn known_servers(&self) -> Vec<Arc<ServerState>> {
+        let configured = self.all();
+        let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone: Vec<_> = gone.iter().filter_map(Weak::upgrade).collect();
+        let states = configured.iter().chain(&gone);
+        states.flat_map(|state| state.known_servers()).collect()
+    }
+
+    fn make(&self, backend: &Backend) -> Arc<BackendState> {
+        let inboxes = Arc::clone(&self.inboxes);
+        Arc::new(BackendState::new(backend.keys.name.to_string(), inboxes))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<BackendState>>> {
+        // Replaced as a whole, so it is never half changed.
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known_to_peers(&self) -> MutexGuard<'_, Arc<KnownToPeers>> {
+        // Replaced as a whole, too.
+        self.known_to_peers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What peers of a cluster tell, and are told, of clients that are known by their sessions.
+impl StickMemory for Backends {
+    fn learn_from_peer(&self, stick: &PeerStick, late: bool, now: Duration) -> bool {
+        let known = Arc::clone(&self.known_to_peers());
+        let Some(server) = known.servers.get(&stick.server) else {
+            return false;
+        };
+        let (client, backend) = (stick.origin.0, server.backend());
+        if late {
+            backend.learn_unless_known(client, server, now, stick.life)
+        } else {
+            backend.learn(client, server, now, stick.life)
+        }
+    }
+
+    fn visit_sticks(
+        &self,
+        from: StickCursor,
+        now: Duration,
+        at_most: usize,
+        show: &mut dyn FnMut(&PeerStick, Duration),
+    ) -> Option<StickCursor> {
+        let known = Arc::clone(&self.known_to_peers());
+        let Sticky { backend, tags } = known.sticky.get(from.backend)?;
+        let life = backend.stick_life();
+        let at = backend.visit_sticks(from.at, now, at_most, |client, server, remaining| {
+            if let Some(server) = tags.get(&server) {
+                let stick = PeerStick {
+                    origin: OriginId(client),
+                    server: *server,
+                    life: remaining,
+                };
+                show(&stick, life.saturating_sub(remaining));
+            }
+        });
+        let next = StickCursor {
+            backend: from.backend + usize::from(at.is_none()),
+            at: at.unwrap_or_default(),
+        };
+        (next.backend < known.sticky.len()).then_some(next)
+    }
+}
+
+impl KnownToPeers {
+    fn new(backends: &[Arc<Backend>], states: &[Arc<BackendState>]) -> Self {
+        let mut known = Self::default();
+        let by_session =
+            |(config, _): &(&Arc<Backend>, _)| config.keys.stick == StickBy::TlsSession;
+        for (_, backend) in backends.iter().zip(states).filter(by_session) {
+            let servers = backend.servers();
+            let tagged = servers
+                .iter()
+                .map(|server| (server.tag(), Arc::clone(server)));
+            known.servers.extend(tagged);
+            known.sticky.push(Sticky {
+                backend: Arc::clone(backend),
+                tags: servers
+                    .iter()
+                    .map(|server| (server.key(), server.tag()))
+                    .collect(),
+            });
+        }
+        known
+    }
+}
+
+fn adopt_servers(state: &Arc<BackendState>, backend: &Backend) {
+    let before = state.known_servers();
+    let server = |config: &Server| {
+        let same = before.iter().find(|state| *state.name() == config.name);
+        match same {
+            Some(same) => {
+                same.configure(config);
+                Arc::clone(same)
+            }
+            None => Arc::new(ServerState::new(config, Arc::clone(state))),
+        }
+    };
+    let servers = backend.servers.iter().map(server).collect();
+    state.configure(backend, servers);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::slot::Slot;
+    use becket_tls::config::ServerAddress;
+
+    fn config(backends: &[(&str, &[&str])]) -> Arc<Config> {
+        let server = |name: &&str| {
+            let mut server = Server::plain(name, vec![ServerAddress::Unix(name.into())]);
+            server.keys.maxconn = Some(1);
+            server
+        };
+        let backend = |(name, servers): &(&str, &[&str])| {
+            Arc::new(Backend::plain(name, servers.iter().map(server).collect()))
+        };
+        Arc::new(Config {
+            backends: backends.iter().map(backend).collect(),
+            ..Config::default()
+        })
+    }
+
+    fn server(backends: &Backends, name: &str) -> Arc<ServerState> {
+        let servers = backends.by_name("app").unwrap().servers();
+        let mut servers = servers.iter();
+        Arc::clone(servers.find(|server| &**server.name() == name).unwrap())
+    }
+
+    #[test]
+    fn servers_that_stay_keep_their_connections_and_take_new_limits() {
+        let backends = Backends::default();
+        backends.adopt(&config(&[("app", &["/a", "/b"])]));
+        let before = server(&backends, "/b");
+        let _slot = Slot::claim(&before).unwrap();
+        let mut other = config(&[("app", &["/c", "/b"])]);
+        let backends_of = &mut Arc::get_mut(&mut other).unwrap().backends;
+        Arc::get_mut(&mut backends_of[0]).unwrap().servers[1]
+            .keys
+            .maxconn = Some(2);
+        backends.adopt(&other);
+        let after = server(&backends, "/b");
+        assert!(Arc::ptr_eq(&before, &after));
+        assert_eq!((after.in_use(), after.maxconn()), (1, Some(2)));
+    }
+
+    #[test]
+    fn what_a_peer_says_of_a_client_is_kept_for_the_servers_that_are_configured_now() {
+        let backends = Backends::default();
+        let with = |by: StickBy, servers: &[(&str, &[&str])]| {
+            let mut config = config(servers);
+            for backend in &mut Arc::get_mut(&mut config).unwrap().backends {
+                let backend = Arc::get_mut(backend).unwrap();
+                (backend.keys.stick_entries, backend.keys.stick) = (100, by);
+            }
+            config
+        };
+        let sticky = |servers: &[(&str, &[&str])]| with(StickBy::TlsSession, servers);
+        let now = Duration::from_secs(1);
+        backends.adopt(&sticky(&[("app", &["/a", "/b"]), ("other", &["/b"])]));
+        let told = |name: &str, origin| PeerStick {
+            origin: OriginId(origin),
+            server: server(&backends, name).tag(),
+            life: Duration::from_secs(60),
+        };
+        let (to_a, to_b) = (told("/a", 1), told("/b", 2));
+        assert!(backends.learn_from_peer(&to_a, false, now));
+        assert!(!backends.learn_from_peer(&to_a, false, now), "no news");
+        assert!(backends.learn_from_peer(&to_b, false, now));
+        let had = |backend, origin| {
+            let state = backends.by_name(backend).unwrap();
+            state.recall(origin, now)
+        };
+        assert_eq!(had("app", 2), Some(server(&backends, "/b").key()));
+        assert_eq!(had("other", 2), None, "a tag names one backend's server");
+        backends.adopt(&sticky(&[("app", &["/b"])]));
+        let other = PeerStick {
+            origin: OriginId(3),
+            ..to_a
+        };
+        assert!(
+            !backends.learn_from_peer(&other, false, now),
+            "no such server"
+        );
+        backends.adopt(&with(StickBy::Source, &[("app", &["/a", "/b"])]));
+        assert!(
+            !backends.learn_from_peer(&other, false, now),
+            "here, a client is an address"
+        );
+    }
+
+    #[test]
+    fn a_walk_shows_each_client_that_is_known_by_its_session_as_a_peer_can_learn_it() {
+        let with = |by: StickBy| {
+            let mut config = config(&[("app", &["/a", "/b"]), ("other", &["/c"])]);
+            for backend in &mut Arc::get_mut(&mut config).unwrap().backends {
+                let backend = Arc::get_mut(backend).unwrap();
+                (backend.keys.stick_entries, backend.keys.stick) = (1000, by);
+            }
+            config
+        };
+        let [here, there] = [0, 1].map(|_| Backends::default());
+        let now = Duration::from_secs(1);
+        here.adopt(&with(StickBy::TlsSession));
+        there.adopt(&with(StickBy::TlsSession));
+        let told = |origin| PeerStick {
+            origin: OriginId(origin),
+            server: server(&here, if origin % 2 == 0 { "/a" } else { "/b" }).tag(),
+            life: Duration::from_secs(60),
+        };
+        (0..300).for_each(|origin| assert!(here.learn_from_peer(&told(origin), false, now)));
+        let walk = || {
+            let (mut shown, mut cursor) = (Vec::new(), Some(StickCursor::default()));
+            while let Some(from) = cursor {
+                cursor = here.visit_sticks(from, now, 7, &mut |stick, _| shown.push(*stick));
+            }
+            shown
+        };
+        let mut shown = walk();
+        shown.sort_unstable_by_key(|stick| stick.origin.0);
+        assert!(shown.iter().copied().eq((0..300).map(told)));
+        // What is known there stays.
+        let other = PeerStick {
+            server: told(1).server,
+            ..told(0)
+        };
+        assert!(there.learn_from_peer(&other, false, now));
+        let news = shown.iter();
+        let news = news.filter(|stick| there.learn_from_peer(stick, true, now));
+        assert_eq!(news.count(), 299);
+        let kept = there.by_name("app").unwrap().recall(0, now);
+        assert_eq!(kept, Some(server(&there, "/b").key()));
+        here.adopt(&with(StickBy::Source));
+        assert!(walk().is_empty(), "addresses mean nothing elsewhere");
+    }
+
+    #[test]
+    fn what_comes_back_while_connections_hold_it_is_the_same() {
+        let backends = Backends::default();
+        backends.adopt(&config(&[("app", &["/a", "/b"])]));
+        let slot = Slot::claim(&server(&backends, "/a")).unwrap();
+        // The server goes, then the whole backend, and both come back.
+        for without in [config(&[("app", &["/b"])]), config(&[("other", &["/a"])])] {
+            backends.adopt(&without);
+            backends.adopt(&config(&[("app", &["/a"])]));
+            assert!(
+                Slot::claim(&server(&backends, "/a")).is_none(),
+                "still in use"
+            );
+        }
+        drop(slot);
+        assert_eq!(server(&backends, "/a").in_use(), 0);
+    }
+
+    #[test]
+    fn a_worker_that_is_late_with_an_older_configuration_counts_with_the_others() {
+        let backends = Backends::default();
+        let first = backends.adopt(&config(&[("app", &["/a"]), ("old", &["/a"])]));
+        backends.adopt(&config(&[("app", &["/b"])]));
+        // Only now a worker takes over the first one, of which this backend has gone.
+        let (backend, late) = first.backends().nth(1).unwrap();
+        assert_eq!(&*backend.keys.name, "old");
+        assert!(late.servers().is_empty(), "nobody is sent there");
+        let third = backends.adopt(&config(&[("old", &["/a"])]));
+        let (_, again) = third.backends().next().unwrap();
+        assert!(Arc::ptr_eq(late, again), "counted in one place");
+        let _slot = Slot::claim(&late.servers()[0]).unwrap();
+        assert!(Slot::claim(&again.servers()[0]).is_none());
+    }
+}

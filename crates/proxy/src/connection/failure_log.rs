@@ -1,0 +1,122 @@
+//! Failed handshakes and connects, told one by one and at a bounded rate.
+//!
+//! One per worker. Every failure is counted by its [`CloseReason`] anyway; these lines are for
+//! whoever has to find out why a particular client does not get in. What the peer chose (its
+//! name) is escaped.
+
+use becket_sys::clock::Now;
+
+use crate::connection::facts::Facts;
+use becket_log::{Escaped, RateLimit};
+use becket_proto::close_reason::CloseReason;
+
+/// Tells of failures.
+#[derive(Debug)]
+pub struct FailureLog {
+    clients: RateLimit,
+    /// Of their own: a flood of clients must not hide them.
+    servers: RateLimit,
+}
+
+impl FailureLog {
+    /// Writes a line, or counts it as suppressed. What is wrong with servers, or with becket, is for somebody to mend: a
+    /// warning. What clients do is not.
+    pub fn note(&mut self, facts: &Facts, reason: CloseReason, detail: &str, now: Now) {
+        let is_ours = reason.is_fault_of_servers() || reason == CloseReason::Internal;
+        let limit = if is_ours {
+            &mut self.servers
+        } else {
+            &mut self.clients
+        };
+        let Some(suppressed) = limit.admit(now.instant) else {
+            return;
+        };
+        macro_rules! line {
+            ($level:ident) => {
+                tracing::$level!(
+                    client = %facts.client,
+                    listener = %facts.listener,
+                    name = facts.server_name.as_deref().map(|name| display(Escaped::new(name))),
+                    reason = reason.label(),
+                    detail = (!detail.is_empty()).then(|| display(Escaped::new(detail))),
+                    suppressed = (suppressed > 0).then_some(suppressed),
+                    "connection failed",
+                )
+            };
+        }
+        if is_ours { line!(warn) } else { line!(info) }
+    }
+}
+
+/// Starts with an unused second.
+impl Default for FailureLog {
+    fn default() -> Self {
+        Self {
+            clients: RateLimit::per_second(LINES_PER_SECOND),
+            servers: RateLimit::per_second(LINES_PER_SECOND),
+        }
+    }
+}
+
+/// Per worker: enough to see a pattern, too little to fill a disk.
+const LINES_PER_SECOND: u32 = 10;
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use becket_sys::clock::Clock;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(line);
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_servers_is_a_warning_that_no_flood_of_clients_hides() {
+        let (lines, now) = (Lines::default(), Clock::start().now());
+        let facts = Facts::new(([192, 0, 2, 1], 5).into(), "web".into(), now);
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false);
+        let subscriber = subscriber.with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let mut log = FailureLog::default();
+            for _ in 0..100 {
+                log.note(&facts, CloseReason::NotTls, "", now);
+            }
+            log.note(
+                &facts,
+                CloseReason::ConnectFailed,
+                "backend app: refused",
+                now,
+            );
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(
+            text.lines().count(),
+            LINES_PER_SECOND as usize + 1,
+            "{text}"
+        );
+        let (first, last) = (text.lines().next().unwrap(), text.lines().last().unwrap());
+        assert!(
+            first.contains(" INFO ") && !first.contains("detail="),
+            "{first}"
+        );
+        assert!(last.contains(" WARN "), "{last}");
+        assert!(
+            last.contains("reason=\"connect-failed\" detail=backend app: refused"),
+            "{last}"
+        );
+    }
+}

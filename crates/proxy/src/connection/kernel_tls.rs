@@ -1,0 +1,485 @@
+//! TLS of a leg whose records the kernel seals and opens: what is left to do for us.
+//!
+//! A [`KernelTls`] is made of an [`Engine`] at rest, which it consumes: secrets and numbers of records go to the kernel, and
+//! rustls keeps what a KeyUpdate or a ticket needs. From then on data is plain on the socket. What is no data is looked at here
+//! ([`KernelTls::take_record`]): alerts, tickets of servers, KeyUpdates. So is what rustls counted before: records without data
+//! (`proto::records`), and records under one key, whose number is asked of the kernel when it may have become large.
+//!
+//! When a leg moves, and how its ends are passed on, is for `connection/relay/kernel.rs`. Sources: RFC 8446 sections 4.6.3, 5.5
+//! and 6; `becket_sys::kernel_tls`.
+
+use std::io::{self, ErrorKind};
+use std::{fmt, mem};
+
+use becket_proto::post_handshake::{Alert, Message, Messages, Unexpected};
+use becket_proto::records::{APPLICATION_DATA, Allowance};
+use becket_sys::kernel_tls::{Cipher, Direction, Key, Version};
+use rustls::kernel::KernelConnection;
+use rustls::{
+    CipherSuite, CommonState, ConnectionTrafficSecrets, ProtocolVersion, SupportedCipherSuite,
+};
+
+use crate::leg::Leg;
+use crate::metrics::Counter;
+use crate::socket::{Fault, KernelTlsSocket};
+use becket_tls::engine::Engine;
+use becket_tls::scratch::Buffer;
+use becket_tls::side::TlsSide;
+
+/// TLS of a leg.
+pub enum Tls<C: TlsSide> {
+    /// Records are sealed and opened here.
+    Own(Engine<C>),
+    /// The kernel does.
+    Kernel(Box<KernelTls<C>>),
+    /// On the way from one to the other. Where that fails, the connection ends.
+    Between,
+}
+
+/// What the kernel leaves to us.
+pub struct KernelTls<C: TlsSide> {
+    connection: KernelConnection<C::Data>,
+    kind: Negotiated,
+    /// The kernel takes a second key.
+    rekeys: bool,
+    messages: Messages,
+    allowance: Allowance,
+    wear: Wear,
+    /// The peer wants us to have a new key as well.
+    owes_update: bool,
+    close_notify_sent: bool,
+}
+
+/// What the kernel has to be able to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Negotiated {
+    pub version: Version,
+    pub cipher: Cipher,
+}
+
+/// What [`KernelTls::take_record`] took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Data, now in the buffer.
+    Data,
+    /// No data, and nothing ends by it; so much of a turn's budget.
+    Heeded(usize),
+    /// The peer sends no more, and said so.
+    CloseNotify,
+    /// The peer sends no more, and did not say so.
+    End,
+    /// Nothing for now.
+    Nothing,
+}
+
+/// Why a connection cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelFailure {
+    /// The peer broke TLS; the alert that says how.
+    Broken(u8),
+    /// The peer sent a fatal alert.
+    Alert,
+    /// The peer sent more records without data than it may.
+    WithoutData,
+    /// A new key is due, and the kernel does not take one.
+    KeyUpdate,
+    /// The kernel refused a key.
+    Refused,
+    /// What the socket said.
+    Socket(Fault),
+}
+
+/// Records that are sealed under one key.
+#[derive(Clone, Copy, Debug)]
+struct Wear {
+    /// How many there may be.
+    limit: u64,
+    /// There may have been so many since the kernel was asked.
+    since: u64,
+    /// It is asked again when there may have been more.
+    ask: u64,
+}
+
+impl<C: TlsSide> Tls<C> {
+    /// The engine, where records are opened here.
+    pub fn engine(&self) -> Option<&Engine<C>> {
+        match self {
+            Self::Own(engine) => Some(engine),
+            Self::Kernel(_) | Self::Between => None,
+        }
+    }
+
+    /// The engine, to be written to.
+    pub fn engine_mut(&mut self) -> Option<&mut Engine<C>> {
+        match self {
+            Self::Own(engine) => Some(engine),
+            Self::Kernel(_) | Self::Between => None,
+        }
+    }
+}
+
+impl<C: TlsSide> fmt::Debug for Tls<C> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own(engine) => engine.fmt(out),
+            Self::Kernel(kernel) => out.debug_tuple("Kernel").field(&kernel.kind).finish(),
+            Self::Between => out.write_str("Between"),
+        }
+    }
+}
+
+impl Negotiated {
+    /// What was negotiated, if kernels know it.
+    pub fn of(common: &CommonState) -> Option<Self> {
+        let version = match common.protocol_version()? {
+            ProtocolVersion::TLSv1_2 => Version::Tls12,
+            ProtocolVersion::TLSv1_3 => Version::Tls13,
+            _ => return None,
+        };
+        let cipher = match common.negotiated_cipher_suite()?.suite() {
+            CipherSuite::TLS13_AES_128_GCM_SHA256
+            | CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
+            | CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 => Cipher::Aes128Gcm,
+            CipherSuite::TLS13_AES_256_GCM_SHA384
+            | CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
+            | CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => Cipher::Aes256Gcm,
+            CipherSuite::TLS13_CHACHA20_POLY1305_SHA256
+            | CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+            | CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => Cipher::ChaCha20Poly1305,
+            _ => return None,
+        };
+        Some(Self { version, cipher })
+    }
+
+    fn set_key(
+        self,
+        socket: &mut impl KernelTlsSocket,
+        direction: Direction,
+        (sequence, secrets): (u64, ConnectionTrafficSecrets),
+    ) -> Result<(), KernelFailure> {
+        let (cipher, key, iv) = match &secrets {
+            ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (Cipher::Aes128Gcm, key, iv),
+            ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (Cipher::Aes256Gcm, key, iv),
+            ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => {
+                (Cipher::ChaCha20Poly1305, key, iv)
+            }
+            _ => return Err(KernelFailure::Refused),
+        };
+        let iv = iv.as_ref().try_into().map_err(|_| KernelFailure::Refused)?;
+        let key = Key {
+            version: self.version,
+            cipher,
+            key: key.as_ref(),
+            iv,
+            sequence,
+        };
+        let set = socket.set_key(direction, &key);
+        set.map_err(|_| KernelFailure::Refused)
+    }
+}
+
+impl<C: TlsSide> KernelTls<C> {
+    /// Hands an engine that is [at rest](Engine::is_at_rest) over to the kernel, on a socket that has its layer.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelFailure::Refused`]: the engine is gone, and the connection with it.
+    pub fn enter(
+        engine: Engine<C>,
+        kind: Negotiated,
+        socket: &mut impl KernelTlsSocket,
+    ) -> Result<Self, KernelFailure> {
+        let secrets = engine.into_secrets();
+        let (secrets, connection) = secrets.map_err(|_| KernelFailure::Refused)?;
+        let limit = confidentiality_limit(connection.negotiated_cipher_suite());
+        let wear = Wear::new(limit, secrets.tx.0);
+        kind.set_key(socket, Direction::Send, secrets.tx)?;
+        kind.set_key(socket, Direction::Receive, secrets.rx)?;
+        Ok(Self {
+            connection,
+            kind,
+            rekeys: socket.support().rekey && kind.version == Version::Tls13,
+            messages: Messages::default(),
+            allowance: Allowance::new(),
+            wear,
+            owes_update: false,
+            close_notify_sent: false,
+        })
+    }
+
+    /// So much data came by another way than [`Self::take_record`].
+    ///
+    /// # Errors
+    ///
+    /// [`KernelFailure::Broken`] where it came amid a message.
+    pub fn note_data(&mut self, bytes: usize) -> Result<(), KernelFailure> {
+        if self.messages.is_begun() {
+            return Err(KernelFailure::Broken(UNEXPECTED_MESSAGE));
+        }
+        let _weight = self.allowance.charge(bytes, bytes);
+        Ok(())
+    }
+
+    /// Takes a record that was found to hold no data, or data after all.
+    ///
+    /// # Errors
+    ///
+    /// Why the connection ends.
+    pub fn take_record<S: KernelTlsSocket>(
+        &mut self,
+        leg: &mut Leg<S>,
+        buffer: &mut Buffer,
+        counter: &Counter,
+    ) -> Result<Taken, KernelFailure> {
+        let record = leg.receive_record(buffer, counter);
+        let Some(record) = record? else {
+            return Ok(Taken::Nothing);
+        };
+        let content = &buffer.next(record.len)[..];
+        match record.kind {
+            None if record.len == 0 => return Ok(Taken::End),
+            None | Some(APPLICATION_DATA) => {
+                self.note_data(record.len)?;
+                buffer.advance(record.len);
+                return Ok(Taken::Data);
+            }
+            Some(_) => {}
+        }
+        let weight = self.allowance.charge(record.len + SEALING, 0);
+        let weight = weight.ok_or(KernelFailure::WithoutData)?;
+        match record.kind {
+            Some(ALERT) if !self.messages.is_begun() => {
+                match Alert::read(content, self.kind.version == Version::Tls13) {
+                    Some(Alert::CloseNotify) => return Ok(Taken::CloseNotify),
+                    Some(Alert::Warning) => {}
+                    Some(Alert::Fatal) => return Err(KernelFailure::Alert),
+                    None => return Err(KernelFailure::Broken(DECODE_ERROR)),
+                }
+            }
+            Some(HANDSHAKE) => {
+                let mut messages = mem::take(&mut self.messages);
+                messages.take(content, |message| self.heed(&message, &mut leg.socket))?;
+                self.messages = messages;
+            }
+            _ => return Err(KernelFailure::Broken(UNEXPECTED_MESSAGE)),
+        }
+        Ok(Taken::Heeded(weight))
+    }
+
+    fn heed(
+        &mut self,
+        message: &Message<'_>,
+        socket: &mut impl KernelTlsSocket,
+    ) -> Result<(), KernelFailure> {
+        match (message, self.kind.version) {
+            (Message::KeyUpdate { requested }, Version::Tls13) => {
+                if !self.rekeys {
+                    return Err(KernelFailure::KeyUpdate);
+                }
+                let secrets = self.connection.update_rx_secret();
+                let secrets = secrets.map_err(|_| KernelFailure::Refused)?;
+                self.kind.set_key(socket, Direction::Receive, secrets)?;
+                self.owes_update |= requested;
+                Ok(())
+            }
+            (Message::Ticket(ticket), Version::Tls13) => {
+                let taken = C::take_ticket(&mut self.connection, ticket);
+                taken.map_err(|_| KernelFailure::Broken(UNEXPECTED_MESSAGE))
+            }
+            (Message::Renegotiation, Version::Tls12) => {
+                match socket.send_record(ALERT, &[1, NO_RENEGOTIATION]) {
+                    Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error.into()),
+                    _ => Ok(()),
+                }
+            }
+            _ => Err(KernelFailure::Broken(UNEXPECTED_MESSAGE)),
+        }
+    }
+
+    /// Does what is due before so many bytes are sent, in so many pieces at most. False where the socket takes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelFailure::KeyUpdate`] where the key is worn out and cannot be replaced.
+    pub fn before_sending(
+        &mut self,
+        socket: &mut impl KernelTlsSocket,
+        bytes: usize,
+        pieces: usize,
+    ) -> Result<bool, KernelFailure> {
+        if self.wear.is_due() {
+            let next = socket.next_record(self.kind.cipher);
+            let next = next.map_err(|_| KernelFailure::Refused)?;
+            self.wear = Wear::new(self.wear.limit, next);
+            if self.wear.is_over() {
+                if !self.rekeys {
+                    return Err(KernelFailure::KeyUpdate);
+                }
+                self.owes_update = true;
+            }
+        }
+        if self.owes_update {
+            match socket.send_record(HANDSHAKE, &KEY_UPDATE) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+            let secrets = self.connection.update_tx_secret();
+            let secrets = secrets.map_err(|_| KernelFailure::Refused)?;
+            self.kind.set_key(socket, Direction::Send, secrets)?;
+            self.wear = Wear::new(self.wear.limit, 0);
+            self.owes_update = false;
+        }
+        self.wear.note(bytes, pieces);
+        Ok(true)
+    }
+
+    /// Says that no more data follows, once. False where the socket takes nothing now.
+    ///
+    /// Waits for room that is more than this record takes: the kernel keeps a record that TCP does not take whole, and a FIN
+    /// that followed at once would cut it.
+    ///
+    /// # Errors
+    ///
+    /// What the socket said.
+    pub fn close_notify(
+        &mut self,
+        socket: &mut impl KernelTlsSocket,
+    ) -> Result<bool, KernelFailure> {
+        if self.close_notify_sent {
+            return Ok(true);
+        }
+        if !socket.has_room() {
+            return Ok(false);
+        }
+        match socket.send_record(ALERT, &[1, 0]) {
+            Ok(()) => self.close_notify_sent = true,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(self.close_notify_sent)
+    }
+
+    /// Tells the peer why this ends, if its socket takes that.
+    pub fn tell(&self, failure: KernelFailure, socket: &mut impl KernelTlsSocket) {
+        let description = match failure {
+            KernelFailure::Broken(description) => description,
+            KernelFailure::WithoutData => UNEXPECTED_MESSAGE,
+            _ => return,
+        };
+        if !self.close_notify_sent {
+            let _lost = socket.send_record(ALERT, &[2, description]);
+        }
+    }
+}
+
+impl Wear {
+    fn new(limit: u64, next: u64) -> Self {
+        Self {
+            limit,
+            since: 0,
+            ask: limit.saturating_sub(next) / 2,
+        }
+    }
+
+    /// The kernel makes a record of 16 KiB at most, and in the worst case one of each piece; of what does not go in one call,
+    /// one more.
+    fn note(&mut self, bytes: usize, pieces: usize) {
+        self.since += (bytes / RECORD + 2 * pieces) as u64;
+    }
+
+    fn is_due(self) -> bool {
+        self.since > self.ask
+    }
+
+    fn is_over(self) -> bool {
+        self.ask < self.limit / 64
+    }
+}
+
+impl From<Unexpected> for KernelFailure {
+    fn from(_: Unexpected) -> Self {
+        Self::Broken(UNEXPECTED_MESSAGE)
+    }
+}
+
+impl From<Fault> for KernelFailure {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Unopened => Self::Broken(BAD_RECORD_MAC),
+            fault => Self::Socket(fault),
+        }
+    }
+}
+
+impl From<io::Error> for KernelFailure {
+    fn from(error: io::Error) -> Self {
+        Fault::from(error).into()
+    }
+}
+
+fn confidentiality_limit(suite: SupportedCipherSuite) -> u64 {
+    match suite {
+        SupportedCipherSuite::Tls12(suite) => suite.common.confidentiality_limit,
+        SupportedCipherSuite::Tls13(suite) => suite.common.confidentiality_limit,
+    }
+}
+
+/// The type of a record: RFC 8446, section 5.1.
+const ALERT: u8 = 21;
+/// The type of a record.
+const HANDSHAKE: u8 = 22;
+/// The message that we take a new key and ask for none (RFC 8446, section 4.6.3).
+const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
+/// An alert: RFC 8446, section 6.2, as the next ones.
+const UNEXPECTED_MESSAGE: u8 = 10;
+/// An alert.
+const BAD_RECORD_MAC: u8 = 20;
+/// An alert.
+const DECODE_ERROR: u8 = 50;
+/// An alert of TLS 1.2 (RFC 5246, section 7.2.2).
+const NO_RENEGOTIATION: u8 = 100;
+/// Data of a record at most.
+const RECORD: usize = 16 * 1024;
+/// What sealing adds to a record, at least: header, type, tag.
+const SEALING: usize = 5 + 1 + 16;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// A kernel that makes as many records as it may of each call, and one that makes as few as it can.
+        #[test]
+        fn no_key_seals_more_than_it_may(
+            limit in 1_u64 << 20..1 << 24,
+            already in 0..1_u64 << 19,
+            sends in prop::collection::vec((0..300_000_usize, 1..512_usize, any::<bool>()), 1..400),
+        ) {
+            let (mut wear, mut sealed, mut asked) = (Wear::new(limit, already), already, 0_u64);
+            for (bytes, pieces, many) in sends.iter().cycle().take(20_000) {
+                if wear.is_due() {
+                    asked += 1;
+                    wear = Wear::new(limit, sealed);
+                    if wear.is_over() {
+                        break;
+                    }
+                }
+                wear.note(*bytes, *pieces);
+                sealed += if *many { (bytes / RECORD + 2 * pieces) as u64 } else { 1 };
+                prop_assert!(sealed < limit);
+            }
+            // It is asked again after half of what is left: not for every call.
+            prop_assert!(asked <= 20_000 / 2);
+        }
+    }
+
+    #[test]
+    fn a_cipher_without_a_limit_is_never_worn() {
+        let mut wear = Wear::new(u64::MAX, 1 << 40);
+        wear.note(usize::MAX, 256);
+        assert!(!wear.is_due() && !wear.is_over());
+    }
+}

@@ -1,0 +1,249 @@
+//! One leg of a connection: a socket, what is known of its readiness, and how much it carried.
+//!
+//! The sockets are registered edge-triggered, once. A short read or write empties or fills the
+//! socket (epoll(7) says so of streams), so the next byte brings a new event and no call is spent
+//! on finding `EAGAIN`. The exception is an end that was already reported: no event follows it,
+//! so such a leg stays readable until the end itself was read.
+
+use std::io::{self, Read};
+
+use becket_proto::half_pipe::HalfPipe;
+use becket_sys::kernel_tls::Record;
+
+use crate::metrics::Counter;
+use crate::pipes::Lent;
+use crate::socket::{Fault, KernelTlsSocket, Ready, Socket, Traffic};
+use becket_tls::scratch::{Buffer, READ};
+
+/// One side's socket.
+#[derive(Debug)]
+pub struct Leg<S> {
+    /// Non-blocking, registered.
+    pub socket: S,
+    /// Gathered from events, cleared by calls.
+    pub ready: Ready,
+    /// Bytes so far.
+    pub traffic: Traffic,
+    /// A call was told that the peer had reset.
+    reset: bool,
+}
+
+/// What [`Leg::receive`] or [`Leg::splice`] got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Got {
+    /// So many bytes, now in the buffer or the pipe.
+    Bytes(usize),
+    /// Nothing for now.
+    Nothing,
+    /// The end of the stream.
+    End,
+}
+
+impl<S: Socket> Leg<S> {
+    /// A leg of which nothing is known but `ready`.
+    pub fn new(socket: S, ready: Ready) -> Self {
+        Self {
+            socket,
+            ready,
+            traffic: Traffic::default(),
+            reset: false,
+        }
+    }
+
+    /// Receives up to `most` bytes behind what `buffer` holds. One system call.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::Closed`] or [`Fault::Reset`], never [`Fault::WouldBlock`].
+    pub fn receive(
+        &mut self,
+        buffer: &mut Buffer,
+        most: usize,
+        counter: &Counter,
+    ) -> Result<Got, Fault> {
+        let received = self.socket.receive(buffer.next(most));
+        let got = self.note_received(received, counter);
+        if let Ok(Got::Bytes(n)) = got {
+            buffer.advance(n);
+            self.ready.readable = n == most || self.ready.ended;
+        }
+        got
+    }
+
+    /// Moves up to `most` bytes into the pipe that was lent, which is empty. One system call. Only
+    /// [`Got::Nothing`] says that the socket is empty.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::receive`], or [`Fault::Refused`].
+    pub fn splice(
+        &mut self,
+        pipe: &mut HalfPipe<Lent>,
+        most: usize,
+        counter: &Counter,
+    ) -> Result<Got, Fault> {
+        let Some((lent, _)) = pipe.lent() else {
+            return Err(Fault::Refused);
+        };
+        let received = self.socket.splice_in(lent.pipe(), most);
+        let got = self.note_received(received, counter);
+        if let Ok(Got::Bytes(n)) = got {
+            pipe.fill(n);
+        }
+        got
+    }
+
+    /// Receives a record of whatever type, where the kernel opens them, into the room behind what `buffer` holds, and leaves it
+    /// to the caller to count it in; `None` when there is none. One system call.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::receive`], or [`Fault::Unopened`].
+    pub fn receive_record(
+        &mut self,
+        buffer: &mut Buffer,
+        counter: &Counter,
+    ) -> Result<Option<Record>, Fault>
+    where
+        S: KernelTlsSocket,
+    {
+        let record = match self
+            .socket
+            .receive_record(buffer.next(READ))
+            .map_err(Fault::from)
+        {
+            Ok(Record { kind: None, len: 0 }) if self.reset => return Err(Fault::Reset),
+            Ok(record) => record,
+            Err(Fault::WouldBlock) => return Ok(None),
+            Err(fault) => return Err(fault),
+        };
+        self.traffic.received += record.len as u64;
+        counter.add(record.len as u64);
+        Ok(Some(record))
+    }
+
+    fn note_received(
+        &mut self,
+        received: io::Result<usize>,
+        counter: &Counter,
+    ) -> Result<Got, Fault> {
+        match received.map_err(Fault::from) {
+            Ok(0) if self.reset => Err(Fault::Reset),
+            Ok(0) => {
+                self.ready.readable = false;
+                Ok(Got::End)
+            }
+            Ok(n) => {
+                self.traffic.received += n as u64;
+                counter.add(n as u64);
+                Ok(Got::Bytes(n))
+            }
+            Err(Fault::WouldBlock) => {
+                self.ready.readable = false;
+                Ok(Got::Nothing)
+            }
+            Err(fault) => {
+                self.reset |= fault == Fault::Reset;
+                Err(fault)
+            }
+        }
+    }
+
+    /// Sends from `bytes` and returns how many were taken; fewer than all means that the socket
+    /// is full. One system call, none for no bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::receive`].
+    pub fn send(&mut self, bytes: &[u8], counter: &Counter) -> Result<usize, Fault> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let sent = self.socket.send(bytes);
+        let sent = self.note_sent(sent, counter)?;
+        self.ready.writable = sent == bytes.len();
+        Ok(sent)
+    }
+
+    fn note_sent(&mut self, sent: io::Result<usize>, counter: &Counter) -> Result<usize, Fault> {
+        let sent = match sent.map_err(Fault::from) {
+            Ok(n) => n,
+            Err(Fault::WouldBlock) => 0,
+            Err(fault) => {
+                self.reset |= fault == Fault::Reset;
+                return Err(fault);
+            }
+        };
+        self.traffic.sent += sent as u64;
+        counter.add(sent as u64);
+        Ok(sent)
+    }
+
+    /// Sends what waits in `pipe`, as far as the socket takes it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::receive`].
+    pub fn flush(&mut self, pipe: &mut HalfPipe<Lent>, counter: &Counter) -> Result<(), Fault> {
+        self.empty(pipe, counter)?;
+        let sent = self.send(pipe.waiting(), counter)?;
+        pipe.sent(sent);
+        if pipe.waits() {
+            pipe.block_sink();
+        } else {
+            pipe.handle_writable();
+        }
+        Ok(())
+    }
+
+    /// Sends what is in the pipe that was lent, if one was, until the socket is full. Where the kernel does not splice to the
+    /// socket, the bytes are left on the heap.
+    fn empty(&mut self, pipe: &mut HalfPipe<Lent>, counter: &Counter) -> Result<(), Fault> {
+        while let Some((lent, filled @ 1..)) = pipe.lent() {
+            let sent = self.socket.splice_out(lent.pipe(), filled);
+            match self.note_sent(sent, counter) {
+                Ok(0) => {
+                    self.ready.writable = false;
+                    return Ok(());
+                }
+                Ok(n) => {
+                    self.ready.writable = true;
+                    pipe.sent(n);
+                }
+                Err(Fault::Refused) => {
+                    let mut bytes = vec![0; filled];
+                    let read = lent.pipe().read_exact(&mut bytes);
+                    read.map_err(Fault::from)?;
+                    if let Some(lent) = pipe.take_pipe(bytes) {
+                        lent.refused();
+                    }
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends `bytes` behind what waits in `pipe`, which keeps what the socket does not take.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::receive`].
+    pub fn push(
+        &mut self,
+        bytes: &[u8],
+        pipe: &mut HalfPipe<Lent>,
+        counter: &Counter,
+    ) -> Result<(), Fault> {
+        if bytes.is_empty() || !pipe.is_clear() {
+            pipe.offer(bytes);
+            return Ok(());
+        }
+        let sent = self.send(bytes, counter)?;
+        if sent < bytes.len() {
+            pipe.offer(&bytes[sent..]);
+            pipe.block_sink();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,27 @@
+//! The data plane: workers, each with an event loop of its own, and the connections of clients from accept to close.
+//!
+//! This crate accepts clients, relays bytes, chooses servers, queues for their slots and counts. It reads no file of the configuration and
+//! takes no command from an operator: control sends it messages ([`worker::mailbox`]).
+//!
+//! * [`worker`]: the event loop; [`worker::workers`]: all workers as control sees them;
+//! * [`connection`]: the phases of a connection, over the traits of [`socket`];
+//! * [`backend`]: servers, their slots, queues and health;
+//! * [`leg`], [`pipes`]: one side of a connection, and what lends it a pipe;
+//! * [`shared`]: what workers and control share; [`metrics`]: counters; [`memory`]: the watermark.
+//!
+//! Start reading at [`shared`], then [`worker`], then [`connection`].
+#![forbid(unsafe_code)]
+#![allow(
+    missing_docs,
+    reason = "a crate of one program: a name that says what it is needs no comment"
+)]
+
+pub mod backend;
+pub mod connection;
+pub mod leg;
+pub mod memory;
+pub mod metrics;
+pub mod pipes;
+pub mod shared;
+pub mod socket;
+pub mod worker;

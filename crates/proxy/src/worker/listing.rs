@@ -1,0 +1,361 @@
+//! Lists of open connections, and their end by an operator's word: what a worker answers when it is asked.
+//!
+//! Each message asks for a bounded part ([`LOOKS`] places, [`ROWS`] rows), so a list of any length is read in pages between
+//! which the worker does everything else. A connection is named by its worker, its place and the time of its accept: places
+//! are used again, times are not.
+
+use std::fmt::{self, Display};
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket_proto::networks::Network;
+use serde::{Serialize, Serializer};
+use tokio::sync::oneshot;
+
+use super::Worker;
+use super::overdue::Cause;
+use crate::connection::glance::{Glance, PHASES};
+use becket_tls::names;
+
+/// The name of a connection while it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionId {
+    worker: usize,
+    place: usize,
+    /// Nanoseconds since the process started.
+    accepted: u64,
+}
+
+impl Display for ConnectionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}-{}", self.worker, self.place, self.accepted)
+    }
+}
+
+impl FromStr for ConnectionId {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut parts = text.splitn(3, '-').map(|part| part.parse().ok());
+        let mut next = || parts.next().flatten().ok_or(());
+        let place = |number: u64| usize::try_from(number).map_err(|_| ());
+        Ok(Self {
+            worker: place(next()?)?,
+            place: place(next()?)?,
+            accepted: next()?,
+        })
+    }
+}
+
+impl Serialize for ConnectionId {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+/// Which connections are meant: those that have all that is given.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Filter {
+    id: Option<ConnectionId>,
+    client: Option<Network>,
+    listener: Option<String>,
+    name: Option<String>,
+    backend: Option<String>,
+    server: Option<String>,
+    phase: Option<String>,
+    /// Open for at least so long.
+    age: Option<Duration>,
+}
+
+/// A field of a filter that cannot be used.
+#[derive(Debug, PartialEq)]
+pub struct BadField {
+    pub fault: String,
+    pub accepted: String,
+}
+
+impl Filter {
+    /// What a filter may say.
+    pub const FIELDS: [&str; 8] = [
+        "id", "client", "listener", "name", "backend", "server", "phase", "age",
+    ];
+
+    /// Adds a field.
+    ///
+    /// # Errors
+    /// There is no such field, or the value does not fit.
+    pub fn set(&mut self, field: &str, value: &str) -> Result<(), BadField> {
+        let bad = |accepted: &str| BadField {
+            fault: format!("{field}: {value:?}"),
+            accepted: accepted.to_owned(),
+        };
+        let text = Some(value.to_owned());
+        match field {
+            "id" => self.id = Some(value.parse().map_err(|()| bad("an id of a list"))?),
+            "client" => {
+                let accepted = "an address or a network such as 192.0.2.0/24";
+                self.client = Some(value.parse().map_err(|_| bad(accepted))?);
+            }
+            "listener" => self.listener = text,
+            "name" => self.name = text.map(|name| name.to_ascii_lowercase()),
+            "backend" => self.backend = text,
+            "server" => self.server = text,
+            "phase" if PHASES.contains(&value) => self.phase = text,
+            "phase" => return Err(bad(&PHASES.join(", "))),
+            "age" => {
+                let seconds = value.parse().map_err(|_| bad("whole seconds"))?;
+                self.age = Some(Duration::from_secs(seconds));
+            }
+            _ => {
+                return Err(BadField {
+                    fault: format!("there is no {field:?}"),
+                    accepted: Self::FIELDS.join(", "),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether every connection is meant.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn takes(&self, id: ConnectionId, glance: &Glance<'_>, now: Duration) -> bool {
+        fn is(wanted: &Option<String>, found: Option<&str>) -> bool {
+            wanted.is_none() || wanted.as_deref() == found
+        }
+        let (facts, server) = (glance.facts, glance.server);
+        let client = facts.client.ip();
+        let age = now.saturating_sub(facts.accepted);
+        self.id.is_none_or(|wanted| wanted == id)
+            && self.client.is_none_or(|wanted| wanted.contains(client))
+            && is(&self.listener, Some(&facts.listener))
+            && is(&self.name, facts.server_name.as_deref())
+            && is(&self.backend, server.map(|server| server.backend().name()))
+            && is(&self.server, server.map(|server| &**server.name()))
+            && is(&self.phase, Some(glance.phase))
+            && self.age.is_none_or(|least| age >= least)
+    }
+}
+
+/// A connection in a list.
+#[derive(Clone, Debug, Serialize)]
+pub struct ConnectionRow {
+    pub id: ConnectionId,
+    pub client: SocketAddr,
+    pub listener: Arc<str>,
+    /// The server name of the hello.
+    pub name: Option<Box<str>>,
+    pub phase: &'static str,
+    pub version: Option<&'static str>,
+    pub suite: Option<&'static str>,
+    /// How the session was resumed.
+    pub resumed: Option<&'static str>,
+    pub backend: Option<String>,
+    pub server: Option<Arc<str>>,
+    pub age_seconds: u64,
+    pub client_bytes_in: u64,
+    pub client_bytes_out: u64,
+    pub server_bytes_in: u64,
+    pub server_bytes_out: u64,
+}
+
+impl ConnectionRow {
+    fn of(id: ConnectionId, glance: &Glance<'_>, now: Duration) -> Self {
+        let facts = glance.facts;
+        let tls = facts.tls.as_ref();
+        Self {
+            id,
+            client: SocketAddr::new(canonical(facts.client.ip()), facts.client.port()),
+            listener: Arc::clone(&facts.listener),
+            name: facts.server_name.clone(),
+            phase: glance.phase,
+            version: tls.and_then(|tls| tls.version).map(names::version),
+            suite: tls.and_then(|tls| tls.suite).map(names::suite),
+            resumed: tls.and_then(|tls| tls.resumed).map(|by| by.label()),
+            backend: glance.server.map(|it| it.backend().name().to_owned()),
+            server: glance.server.map(|it| Arc::clone(it.name())),
+            age_seconds: now.saturating_sub(facts.accepted).as_secs(),
+            client_bytes_in: glance.traffic.received,
+            client_bytes_out: glance.traffic.sent,
+            server_bytes_in: facts.server_traffic.received,
+            server_bytes_out: facts.server_traffic.sent,
+        }
+    }
+}
+
+fn canonical(address: IpAddr) -> IpAddr {
+    address.to_canonical()
+}
+
+/// Asks a worker for some of its connections.
+#[derive(Debug)]
+pub struct Listing {
+    pub filter: Arc<Filter>,
+    /// The place to begin at.
+    pub from: usize,
+    /// Rows at most.
+    pub most: usize,
+    pub reply: oneshot::Sender<ListedPage>,
+}
+
+/// Some of a worker's connections.
+#[derive(Debug, Default)]
+pub struct ListedPage {
+    pub rows: Vec<ConnectionRow>,
+    /// The place to go on from; nothing at the end.
+    pub next: Option<usize>,
+}
+
+/// Asks a worker to end connections.
+#[derive(Debug)]
+pub struct Killing {
+    pub filter: Arc<Filter>,
+    /// Those that were ended so far.
+    pub count: u64,
+    /// Notified in the end.
+    pub reply: oneshot::Sender<u64>,
+}
+
+impl Worker {
+    /// Answers with a page. Whoever asked may have left.
+    pub(super) fn list(&self, listing: Listing) {
+        let Listing {
+            filter,
+            from,
+            most,
+            reply,
+        } = listing;
+        let end = self.connections.capacity();
+        let mut page = ListedPage::default();
+        let mut place = from;
+        while place < end && place < from + LOOKS && page.rows.len() < most.min(ROWS) {
+            if let Some(entry) = self.connections.get(place) {
+                let glance = entry.connection.glance();
+                let id = self.id_of(place, &glance);
+                if filter.takes(id, &glance, self.now.mono) {
+                    let row = ConnectionRow::of(id, &glance, self.now.mono);
+                    page.rows.push(row);
+                }
+            }
+            place += 1;
+        }
+        page.next = (place < end).then_some(place);
+        reply.send(page).ok();
+    }
+
+    /// Begins to end connections.
+    pub(super) fn kill(&mut self, killing: Killing) {
+        self.sweep(Cause::Killed(killing));
+    }
+
+    /// Whether the connection at a place is to be ended.
+    pub(super) fn is_meant(&self, place: usize, filter: &Filter) -> bool {
+        self.connections.get(place).is_some_and(|entry| {
+            let glance = entry.connection.glance();
+            filter.takes(self.id_of(place, &glance), &glance, self.now.mono)
+        })
+    }
+
+    fn id_of(&self, place: usize, glance: &Glance<'_>) -> ConnectionId {
+        ConnectionId {
+            worker: self.number,
+            place,
+            accepted: u64::try_from(glance.facts.accepted.as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// Places looked at for one message: some 100 us when none of them is meant.
+const LOOKS: usize = 4096;
+/// Rows of one answer: some 100 us to copy.
+const ROWS: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_the_fields_that_are_documented() {
+        let text = include_str!("../../../../docs/admin.openapi.json");
+        let api: serde_json::Value = serde_json::from_str(text).unwrap();
+        let row = ConnectionRow {
+            id: "1-2-3".parse().unwrap(),
+            client: ([192, 0, 2, 1], 1).into(),
+            listener: "web".into(),
+            name: None,
+            phase: PHASES[0],
+            version: None,
+            suite: None,
+            resumed: None,
+            backend: None,
+            server: None,
+            age_seconds: 0,
+            client_bytes_in: 0,
+            client_bytes_out: 0,
+            server_bytes_in: 0,
+            server_bytes_out: 0,
+        };
+        let row = serde_json::to_value(row).unwrap();
+        let written = &api["components"]["schemas"]["Connection"]["properties"];
+        let keys = |object: &serde_json::Value| -> Vec<String> {
+            object.as_object().unwrap().keys().cloned().collect()
+        };
+        assert_eq!(keys(&row), keys(written));
+    }
+
+    #[test]
+    fn an_id_is_read_as_it_is_written_and_nothing_else() {
+        let id = ConnectionId {
+            worker: 1,
+            place: 22,
+            accepted: 333,
+        };
+        assert_eq!(id.to_string(), "1-22-333");
+        assert_eq!("1-22-333".parse(), Ok(id));
+        for text in [
+            "",
+            "1",
+            "1-2",
+            "a-2-3",
+            "1-2-3-4",
+            "-1-2-3",
+            "1-2-99999999999999999999",
+        ] {
+            assert!(text.parse::<ConnectionId>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_filter_says_which_fields_it_has_and_what_they_take() {
+        let mut filter = Filter::default();
+        let values = [
+            "0-1-2",
+            "192.0.2.0/24",
+            "web",
+            "WWW.example.org",
+            "app",
+            "a:1",
+            "relaying",
+            "60",
+        ];
+        for (field, value) in Filter::FIELDS.into_iter().zip(values) {
+            assert!(Filter::default().is_empty());
+            filter.set(field, value).unwrap();
+            assert!(!filter.is_empty());
+        }
+        assert_eq!(filter.name.as_deref(), Some("www.example.org"));
+        for (field, value, accepted) in [
+            ("phase", "idle", "relaying"),
+            ("age", "1h", "whole seconds"),
+            ("client", "example.org", "192.0.2.0/24"),
+            ("ip", "::1", "client"),
+        ] {
+            let bad = filter.set(field, value).unwrap_err();
+            assert!(bad.accepted.contains(accepted), "{bad:?}");
+        }
+    }
+}
