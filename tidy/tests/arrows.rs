@@ -80,6 +80,12 @@ const CRATES: &[(&str, &[&str])] = &[
             "tls",
         ],
     ),
+    (
+        "becket-process",
+        &[
+            "config", "dialects", "keys", "log", "prepare", "proto", "sys", "tls",
+        ],
+    ),
     ("becket-load", &["proto", "sys", "stats"]),
     ("becket-bench", &["load", "stats", "sys"]),
     ("becket-e2e", &[]),
@@ -106,15 +112,14 @@ const ROOMS: &[&[&str]] = &[
     &["cli", "dropin", "secret_command"],
     &["demo"],
     &["ctl", "top"],
-    &["process", "launch", "reload"],
+    &["launch", "reload"],
     &["server"],
     &["check", "status"],
     &["control"],
     &["sandbox"],
     &["cluster", "handover"],
     &["sockets"],
-    &["link"],
-    &["close_reason", "docroot", "pid_file", "protocol"],
+    &["close_reason", "docroot"],
     &["labelled"],
 ];
 

@@ -9,7 +9,7 @@
 //! 6. start the workers.
 //!
 //! Until the last step nothing serves, so a start that fails has changed nothing. Rights of root are the supervisor's
-//! ([`crate::process`]).
+//! ([`becket_process`]).
 
 use std::io;
 use std::net::{TcpListener, UdpSocket};
@@ -32,12 +32,8 @@ use crate::control::commands::Commands;
 use crate::control::ebb::Ebb;
 use crate::control::reload::Reloading;
 use crate::control::rotation::{NotRotated, NotSaved, Rotation};
-use crate::control::signals::Signals;
 use crate::control::state::{MainProcess, Replication, State};
 use crate::handover::receiver;
-use crate::link::Link;
-use crate::link::given::{BoundSockets, Given};
-use crate::protocol::{Event, Restarts, SocketKind};
 use crate::sandbox::Sandbox;
 use crate::server::edits::Edits;
 use crate::server::limits::Limits;
@@ -58,6 +54,10 @@ use becket_log::{self, LogError, Logging};
 use becket_prepare::descriptors;
 use becket_prepare::source::Source;
 use becket_prepare::{ServerNames, refused_user};
+use becket_process::link::Link;
+use becket_process::link::given::{BoundSockets, Given};
+use becket_process::protocol::{Event, Restarts, SocketKind};
+use becket_process::signals::Signals;
 use becket_proxy::memory::MemoryWatch;
 use becket_proxy::shared::Shared;
 use becket_proxy::worker::bound::BoundListener;

@@ -11,10 +11,10 @@ use std::time::Duration;
 use becket_sys::process::signal_namesake;
 use serde_json::Value;
 
-use crate::control::signals::signal_for;
-use crate::protocol::OperatorRequest;
 use crate::status::{NoStatus, Place, ended};
 use becket_log::Escaped;
+use becket_process::protocol::OperatorRequest;
+use becket_process::signals::signal_for;
 
 /// Why it was not done, as far as is known.
 #[derive(Debug, thiserror::Error)]

@@ -13,8 +13,8 @@ use becket_config::error::Problem;
 use becket_config::listener;
 use becket_sys::socket::{Keepalive, ListenOptions, listen, listen_on, probe, set_options};
 
-use crate::link::given::BoundSockets;
-use crate::protocol::SocketKind;
+use becket_process::link::given::BoundSockets;
+use becket_process::protocol::SocketKind;
 use becket_proxy::worker::bound::BoundListener;
 use becket_tls::config::{Config, Listener};
 

@@ -28,13 +28,13 @@ use serde::Serialize;
 use self::connect::Tried;
 use self::self_test::TestedHandshake;
 use crate::control::certificates::{Certificate, certificates};
-use crate::link::given::{BoundSockets, Given};
 use becket_keys::files::reason;
 use becket_log::Timestamp;
 use becket_log::output::Output;
 use becket_prepare::descriptors::{self, HOW_TO_RAISE};
 use becket_prepare::source::Source;
 use becket_prepare::{ServerNames, refused_user};
+use becket_process::link::given::{BoundSockets, Given};
 use becket_tls::config::{Backend, Cluster, Config, worker_count};
 
 /// What was found.

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
 use super::snapshot::Snapshot;
-use crate::protocol::OperatorRequest;
+use becket_process::protocol::OperatorRequest;
 use becket_proxy::worker::listing::{BadField, Filter};
 use becket_tls::config::{MOST_ADDRESSES, ServerAddress};
 

@@ -7,10 +7,10 @@ use std::io;
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::signals::Signals;
-use crate::link::{Delivered, Link};
-use crate::protocol::OperatorRequest;
-use crate::protocol::{Command, Event};
+use becket_process::link::{Delivered, Link};
+use becket_process::protocol::OperatorRequest;
+use becket_process::protocol::{Command, Event};
+use becket_process::signals::Signals;
 
 /// The source of commands.
 #[derive(Debug)]

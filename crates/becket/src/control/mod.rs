@@ -20,7 +20,6 @@ pub mod page;
 pub mod process;
 pub(crate) mod reload;
 pub mod rotation;
-pub(crate) mod signals;
 pub(crate) mod snapshot;
 pub mod state;
 pub(crate) mod temporary;

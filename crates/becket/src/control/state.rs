@@ -18,10 +18,10 @@ use super::snapshot::{
     Totals, WatchStatus, listener,
 };
 use super::temporary::temporary;
-use crate::protocol::Restarts;
 use crate::sandbox::Sandbox;
 use becket_keys::signing::batches::Batches;
 use becket_log::Timestamp;
+use becket_process::protocol::Restarts;
 use becket_proxy::shared::Shared;
 use becket_tls::config::Config;
 

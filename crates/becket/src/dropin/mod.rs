@@ -19,11 +19,11 @@ use rustls_pki_types::UnixTime;
 use self::background::Side;
 use crate::check::check;
 use crate::launch::launch;
-use crate::process::{Role, Task, continues, enter};
 use crate::server::Outcome;
 use becket_keys::files::Files;
 use becket_keys::signing::token::Tokens;
 use becket_prepare::source::Source;
+use becket_process::{Role, Task, continues, enter};
 
 /// A call of another program.
 #[derive(Debug)]

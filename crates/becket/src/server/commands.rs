@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 
 use super::Control;
 use crate::control::commands::NO_SUPERVISOR;
-use crate::link::Delivered;
-use crate::link::given::Given;
-use crate::protocol::{Command, Event, Resources};
+use becket_process::link::Delivered;
+use becket_process::link::given::Given;
+use becket_process::protocol::{Command, Event, Resources};
 
 impl Control {
     /// Carries out a command that is not about the end.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use becket_proto::limits::{Borrower, Counts, Lender, SharedCount};
 
-use crate::protocol::Event;
+use becket_process::protocol::Event;
 use becket_proxy::shared::Shared;
 
 /// How this process takes part.

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::Control;
 use crate::control::api::{ChangeOutcome, Refused};
 use crate::control::commands::NO_SUPERVISOR;
-use crate::link::given::Given;
-use crate::protocol::{Event, OperatorRequest};
+use becket_process::link::given::Given;
+use becket_process::protocol::{Event, OperatorRequest};
 
 /// Those who wait.
 #[derive(Debug, Default)]

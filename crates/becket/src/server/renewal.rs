@@ -15,12 +15,12 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::Control;
 use crate::control::reload::build;
-use crate::protocol::Event;
 use becket_keys::files::Files;
 use becket_keys::signing::token::Tokens;
 use becket_keys::watch::{Places, Watch};
 use becket_log::Timestamp;
 use becket_prepare::renewal::Renewal;
+use becket_process::protocol::Event;
 use becket_tls::config::Config;
 
 /// What control knows of files that change.

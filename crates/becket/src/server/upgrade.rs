@@ -20,8 +20,8 @@ use super::limits::Limits;
 use crate::control::snapshot::Reload;
 use crate::handover::receiver::Milestone;
 use crate::handover::sender::Sender;
-use crate::protocol::Event;
 use becket_log::{Escaped, Timestamp};
+use becket_process::protocol::Event;
 use becket_proxy::backend::health::prober::Prober;
 
 /// What happens on the way to serving, or to leaving.

@@ -29,7 +29,7 @@ pub struct Given {
     /// Logs that root would make, where there is only a check.
     pub logs: Vec<PathBuf>,
     /// Reloads that this process had asked for when these were opened.
-    pub(crate) asked: u64,
+    pub asked: u64,
 }
 
 impl Given {
@@ -37,11 +37,7 @@ impl Given {
     ///
     /// # Errors
     /// Fails if there are fewer descriptors than the listing names.
-    pub(crate) fn new(
-        listing: Resources,
-        fds: Vec<OwnedFd>,
-        opener: &Arc<Opener>,
-    ) -> io::Result<Self> {
+    pub fn new(listing: Resources, fds: Vec<OwnedFd>, opener: &Arc<Opener>) -> io::Result<Self> {
         let mut fds = fds.into_iter();
         let mut next = || fds.next().ok_or(io::ErrorKind::InvalidData);
         let files = listing
@@ -89,7 +85,7 @@ impl Given {
     }
 
     /// Takes what the service manager passed to this process.
-    pub(crate) fn passed(listeners: Vec<InheritedListener>) -> Self {
+    pub fn passed(listeners: Vec<InheritedListener>) -> Self {
         let mut sockets = BTreeMap::new();
         for passed in listeners {
             if let Ok(address) = passed.listener.local_addr() {
@@ -114,12 +110,12 @@ impl Given {
 pub struct BoundSockets {
     sockets: BTreeMap<(SocketKind, SocketAddr), Result<Vec<OwnedFd>, i32>>,
     /// Another process serves still: a socket that does not listen yet is not to begin before that has ended.
-    pub(crate) listen_later: bool,
+    pub listen_later: bool,
 }
 
 impl BoundSockets {
     /// Takes the sockets of an address; nothing where none was handed over, and this process binds for itself.
-    pub(crate) fn take(
+    pub fn take(
         &mut self,
         kind: SocketKind,
         address: SocketAddr,
@@ -129,7 +125,7 @@ impl BoundSockets {
     }
 
     /// Takes the one socket of an address.
-    pub(crate) fn take_one(
+    pub fn take_one(
         &mut self,
         kind: SocketKind,
         address: SocketAddr,
@@ -139,13 +135,13 @@ impl BoundSockets {
     }
 
     /// Takes the socket for datagrams of an address.
-    pub(crate) fn take_datagrams(&mut self, address: SocketAddr) -> Option<io::Result<UdpSocket>> {
+    pub fn take_datagrams(&mut self, address: SocketAddr) -> Option<io::Result<UdpSocket>> {
         let found = self.take_one(SocketKind::Datagrams, address)?;
         Some(found.map(UdpSocket::from))
     }
 
     /// Returns the result of binding an address; `None` if the supervisor did not bind it.
-    pub(crate) fn probed(&self, address: SocketAddr) -> Option<io::Result<()>> {
+    pub fn probed(&self, address: SocketAddr) -> Option<io::Result<()>> {
         let tried =
             [SocketKind::Clients, SocketKind::Admin].map(|kind| self.sockets.get(&(kind, address)));
         let found = tried.into_iter().flatten().next()?;
@@ -156,7 +152,7 @@ impl BoundSockets {
     }
 
     /// Addresses of sockets that the service manager passed and nobody took.
-    pub(crate) fn unused(&self) -> impl Iterator<Item = SocketAddr> {
+    pub fn unused(&self) -> impl Iterator<Item = SocketAddr> {
         let passed = self
             .sockets
             .keys()

@@ -26,11 +26,11 @@ use super::resources::{
     Holdings, Offer, Seen, check_program, chroot, is_roots, open_listed, paths, run_as, times,
 };
 use super::supervisor::{Action, Input, Notice, Supervisor};
-use crate::control::signals::Signals;
 use crate::pid_file::PidFile;
 use crate::protocol::{
     Command, Event, MOST_OPENED, OperatorRequest, ProcessStart, ProcessTimes, SocketKind,
 };
+use crate::signals::Signals;
 use becket_keys::signing::token::agents::Agents;
 use becket_keys::watch::{Places, Watch};
 use becket_log::Logging;

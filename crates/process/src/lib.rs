@@ -12,23 +12,33 @@
 //!                                                         old process ── handover ──► new process
 //! ```
 //!
-//! * [`protocol`](crate::protocol): [`Command`](crate::protocol::Command), [`Event`](crate::protocol::Event) and what they carry: the only
+//! * [`protocol`]: [`Command`](protocol::Command), [`Event`](protocol::Event) and what they carry: the only
 //!   vocabulary.
 //! * [`supervisor`]: decides; the diagram of states is there.
 //! * [`run`], [`child`], [`resources`], [`needs`]: carry out: processes, sockets, files.
 //! * [`carried`]: what passes execve(2), by which the supervisor becomes the new program.
-//! * [`link`](crate::link): the serving process's end. [`handover`](crate::handover): its state on the way to the next process.
+//! * [`link`]: the serving process's end. Its state passes to the next process in `becket_control::handover`.
 //! * [`mod@enter`]: which part a process plays.
 //!
 //! Not here: what the serving process does with a command (`server`), signing helpers (`signing/token`), how limits are divided
 //! (`becket_proto::limits`). See `docs/decisions/0043-a-supervisor-and-one-protocol.md`.
 
+#![forbid(unsafe_code)]
+#![allow(
+    missing_docs,
+    reason = "a crate of one program: a name that says what it is needs no comment"
+)]
+
 mod carried;
 mod child;
 mod enter;
+pub mod link;
 mod needs;
+pub mod pid_file;
+pub mod protocol;
 mod resources;
 mod run;
+pub mod signals;
 mod supervisor;
 
 pub use self::enter::{Role, Task, continues, enter};

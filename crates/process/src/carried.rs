@@ -17,7 +17,7 @@ use becket_sys::process::become_program;
 use becket_sys::socket_file::SocketFile;
 use serde::{Deserialize, Serialize};
 
-use crate::control::signals::Signals;
+use crate::signals::Signals;
 use becket_log::PATIENCE;
 
 use super::child::Child;

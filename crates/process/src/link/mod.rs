@@ -30,17 +30,17 @@ use crate::protocol::{
 };
 
 /// A command, with the descriptors that came with it.
-pub(crate) type Delivered = (Command, Vec<OwnedFd>);
+pub type Delivered = (Command, Vec<OwnedFd>);
 
 /// The way to the supervisor.
 #[derive(Debug)]
 pub struct Link {
-    pub(crate) restarts: Restarts,
+    pub restarts: Restarts,
     /// Another process served before, and died.
-    pub(crate) follows_a_death: bool,
+    pub follows_a_death: bool,
     /// Stream of state from the process that this one replaces.
-    pub(crate) replaced: Option<UnixStream>,
-    pub(crate) opener: Arc<Opener>,
+    pub replaced: Option<UnixStream>,
+    pub opener: Arc<Opener>,
 }
 
 /// Reads the start command, and becomes the user that this process is to be, without any right of root's. Call it before threads are
@@ -48,7 +48,7 @@ pub struct Link {
 ///
 /// # Errors
 /// Fails if the supervisor has ended or a right could not be given up.
-pub(crate) fn begin() -> io::Result<(Link, Given)> {
+pub fn begin() -> io::Result<(Link, Given)> {
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let (command, mut fds) = receive(&stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let Command::Start(start) = command else {
@@ -126,7 +126,7 @@ fn call_by_name() {
 
 impl Link {
     /// Reports an event, without waiting. The end of the supervisor is noticed where commands arrive.
-    pub(crate) fn report(&self, event: &Event) {
+    pub fn report(&self, event: &Event) {
         if matches!(
             event,
             Event::Ready | Event::Reloaded | Event::Refused | Event::Renewed
@@ -142,7 +142,7 @@ impl Link {
     ///
     /// # Errors
     /// Fails if no more threads can be started.
-    pub(crate) fn listen(&self) -> io::Result<UnboundedReceiver<Delivered>> {
+    pub fn listen(&self) -> io::Result<UnboundedReceiver<Delivered>> {
         let (sender, receiver) = unbounded_channel();
         let (opened, answers) = channel();
         let opener = Arc::clone(&self.opener);
@@ -196,7 +196,7 @@ type Answer = (u32, u32, Vec<OpenResult>, Vec<OwnedFd>);
 
 /// Asks the supervisor to open the files of a listing, some ahead of the one that is needed.
 #[derive(Debug)]
-pub(crate) struct Opener {
+pub struct Opener {
     stream: UnixStream,
     outgoing: Mutex<Outgoing>,
     asking: Mutex<Asking>,
@@ -218,7 +218,7 @@ struct Asking {
 }
 
 impl Opener {
-    pub(crate) fn new(stream: UnixStream) -> Self {
+    pub fn new(stream: UnixStream) -> Self {
         Self {
             stream,
             outgoing: Mutex::default(),
@@ -231,7 +231,7 @@ impl Opener {
     ///
     /// # Errors
     /// Fails if the supervisor has ended.
-    pub(crate) fn send(&self, event: &Event) -> io::Result<()> {
+    pub fn send(&self, event: &Event) -> io::Result<()> {
         let mut outgoing = lock(&self.outgoing);
         // These come again: a supervisor that does not read has enough of them.
         let comes_again = matches!(event, Event::Alive | Event::Loading | Event::Wanted(_));
@@ -242,7 +242,7 @@ impl Opener {
     }
 
     /// Reports that this process is loading, a few times a second at most.
-    pub(crate) fn report_progress(&self) {
+    pub fn report_progress(&self) {
         let mut reported = lock(&self.reported);
         let is_due = reported
             .as_ref()
@@ -258,7 +258,7 @@ impl Opener {
     ///
     /// # Errors
     /// Returns the error that the supervisor got, or `TimedOut` if the supervisor does not answer.
-    pub(crate) fn open(&self, listing: u32, number: u32) -> io::Result<Option<File>> {
+    pub fn open(&self, listing: u32, number: u32) -> io::Result<Option<File>> {
         let mut asking = lock(&self.asking);
         let ahead = asking.ahead.remove(&listing);
         let has_it = |(first, files): &(u32, VecDeque<_>)| {

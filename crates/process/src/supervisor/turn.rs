@@ -31,9 +31,9 @@ pub(crate) enum Input {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessEnd {
     /// Exit code; absent where a signal ended the process.
-    pub(crate) code: Option<u8>,
+    pub code: Option<u8>,
     /// Text for logs.
-    pub(crate) text: String,
+    pub text: String,
 }
 
 /// A step for the runner. Steps are carried out in order.
@@ -85,13 +85,13 @@ pub(crate) enum Notice {
 /// State from which another program continues.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Standing {
-    pub(crate) serving: u32,
-    pub(crate) times: ProcessTimes,
+    pub serving: u32,
+    pub times: ProcessTimes,
     /// Process, and how long it may still take to end.
-    pub(crate) leaving: Vec<(u32, Duration)>,
-    pub(crate) held: Vec<(u32, Counts)>,
-    pub(crate) reload: bool,
-    pub(crate) renew: bool,
-    pub(crate) last_id: u32,
-    pub(crate) restarts: Restarts,
+    pub leaving: Vec<(u32, Duration)>,
+    pub held: Vec<(u32, Counts)>,
+    pub reload: bool,
+    pub renew: bool,
+    pub last_id: u32,
+    pub restarts: Restarts,
 }

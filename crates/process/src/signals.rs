@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::protocol::OperatorRequest;
 
 /// The signal that asks for this.
-pub(crate) fn signal_for(request: OperatorRequest) -> process::Signal {
+pub fn signal_for(request: OperatorRequest) -> process::Signal {
     match request {
         OperatorRequest::Reload => process::Signal::HUP,
         OperatorRequest::Upgrade => process::Signal::USR2,
@@ -22,7 +22,7 @@ pub(crate) fn signal_for(request: OperatorRequest) -> process::Signal {
 
 /// Where signals arrive.
 #[derive(Debug)]
-pub(crate) struct Signals {
+pub struct Signals {
     hangup: Signal,
     user1: Signal,
     user2: Signal,
@@ -36,7 +36,7 @@ impl Signals {
     /// # Errors
     ///
     /// When the system refuses, or there is no runtime.
-    pub(crate) fn listen() -> io::Result<Self> {
+    pub fn listen() -> io::Result<Self> {
         Ok(Self {
             hangup: signal(SignalKind::hangup())?,
             user1: signal(SignalKind::user_defined1())?,
@@ -47,7 +47,7 @@ impl Signals {
     }
 
     /// Waits for the next one. Nothing is lost when the future is dropped.
-    pub(crate) async fn next(&mut self) -> OperatorRequest {
+    pub async fn next(&mut self) -> OperatorRequest {
         tokio::select! {
             _ = self.hangup.recv() => OperatorRequest::Reload,
             _ = self.user1.recv() => OperatorRequest::Reopen,
@@ -61,7 +61,7 @@ impl Signals {
     ///
     /// # Errors
     /// When the system refuses.
-    pub(crate) async fn hold(&mut self) -> io::Result<Vec<OperatorRequest>> {
+    pub async fn hold(&mut self) -> io::Result<Vec<OperatorRequest>> {
         hold_signals()?;
         let mut received = Vec::new();
         // A signal that came just now is in this process, and would be lost with it.
@@ -75,7 +75,7 @@ impl Signals {
     ///
     /// # Errors
     /// When the system refuses.
-    pub(crate) fn release(&self) -> io::Result<()> {
+    pub fn release(&self) -> io::Result<()> {
         receive_signals()
     }
 }

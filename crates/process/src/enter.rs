@@ -19,12 +19,12 @@ use super::child;
 use super::needs::Needs;
 use super::resources::{Offer, Seen, chroot, open_listed, run_as};
 use super::run::{Runner, Setup};
-use crate::control::signals::Signals;
 use crate::link::given::Given;
 use crate::link::{self, Link};
 use crate::protocol::{
     Command, Event, IS_STARTED, LONGEST_EVENT, ProcessStart, Restarts, RunAs, VERSION,
 };
+use crate::signals::Signals;
 use becket_keys::files::Files;
 use becket_keys::signing::token::agents::Agents;
 use becket_keys::signing::token::wire::tokens;

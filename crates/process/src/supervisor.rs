@@ -34,9 +34,9 @@ use crate::protocol::{Command, Event, OperatorRequest, ProcessTimes, Restarts};
 /// Requests that wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pending {
-    pub(crate) upgrade: bool,
-    pub(crate) reload: bool,
-    pub(crate) renew: bool,
+    pub upgrade: bool,
+    pub reload: bool,
+    pub renew: bool,
 }
 
 /// The service is ending.

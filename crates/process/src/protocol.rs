@@ -16,19 +16,19 @@ use becket_sys::identity::Identity;
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames, and of what a supervisor carries over to the program that it becomes.
-pub(crate) const VERSION: &str = "3";
+pub const VERSION: &str = "3";
 /// Environment variable that holds [`VERSION`] in a process that a supervisor started.
-pub(crate) const IS_STARTED: &str = "BECKET_CHILD";
+pub const IS_STARTED: &str = "BECKET_CHILD";
 /// Bytes of the longest event: what is held of 20 000 limits.
-pub(crate) const LONGEST_EVENT: usize = 1024 * 1024;
+pub const LONGEST_EVENT: usize = 1024 * 1024;
 /// Bytes of the longest command: paths of 200 000 certificates.
-pub(crate) const LONGEST_COMMAND: usize = 64 * 1024 * 1024;
+pub const LONGEST_COMMAND: usize = 64 * 1024 * 1024;
 /// Files that are open at a time for one process.
-pub(crate) const MOST_OPENED: usize = 16;
+pub const MOST_OPENED: usize = 16;
 
 /// An instruction for a process.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Command {
+pub enum Command {
     /// The first one: become this user, load the configuration, report [`Event::Ready`].
     Start(ProcessStart),
     /// Load the configuration again. Without a supervisor there is no listing.
@@ -66,7 +66,7 @@ pub(crate) enum Command {
 
 /// A report of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Event {
+pub enum Event {
     /// Open these files of that listing.
     Open {
         /// Number of the listing.
@@ -123,31 +123,31 @@ pub enum OperatorRequest {
 
 /// Parameters of a start.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct ProcessStart {
+pub struct ProcessStart {
     /// Process ID of the supervisor.
-    pub(crate) supervisor: u32,
+    pub supervisor: u32,
     /// The user to become; absent where the supervisor has no rights to give up.
-    pub(crate) user: Option<RunAs>,
-    pub(crate) restarts: Restarts,
+    pub user: Option<RunAs>,
+    pub restarts: Restarts,
     /// Another process serves. The last descriptor is a socket on which that one sends its state.
-    pub(crate) replaces: bool,
-    pub(crate) listing: Resources,
+    pub replaces: bool,
+    pub listing: Resources,
 }
 
 /// A user by numbers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct RunAs {
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) groups: Vec<u32>,
+pub struct RunAs {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
     /// The folder that is to be its file system.
-    pub(crate) chroot: Option<PathBuf>,
+    pub chroot: Option<PathBuf>,
     /// Logs. A log that the user cannot reach is opened before the change of user.
-    pub(crate) logs: Vec<PathBuf>,
+    pub logs: Vec<PathBuf>,
 }
 
 impl RunAs {
-    pub(crate) fn identity(&self) -> Identity {
+    pub fn identity(&self) -> Identity {
         Identity {
             uid: self.uid,
             gid: self.gid,
@@ -160,36 +160,36 @@ impl RunAs {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restarts {
     /// Serving processes that died.
-    pub(crate) deaths: u64,
+    pub deaths: u64,
     /// Upgrades.
-    pub(crate) upgrades: u64,
+    pub upgrades: u64,
 }
 
 /// Resources for a configuration. The descriptors of sockets, of the admin socket and of tokens follow, in this order.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Resources {
+pub struct Resources {
     /// Number of this listing.
-    pub(crate) number: u32,
+    pub number: u32,
     /// Files that the supervisor opens when it is asked, and folders with what is in them.
-    pub(crate) files: Vec<(PathBuf, Listed)>,
+    pub files: Vec<(PathBuf, Listed)>,
     /// Sockets of an address, or the number of the error.
-    pub(crate) sockets: Vec<(SocketKind, SocketAddr, Result<usize, i32>)>,
+    pub sockets: Vec<(SocketKind, SocketAddr, Result<usize, i32>)>,
     /// A listening unix socket for the admin pages, or the number of the error.
-    pub(crate) admin_socket: Option<Result<(), i32>>,
+    pub admin_socket: Option<Result<(), i32>>,
     /// Number of agents of tokens.
     #[serde(default)]
-    pub(crate) tokens: usize,
+    pub tokens: usize,
     /// Logs that the supervisor would create, for a process that only checks.
-    pub(crate) logs: Vec<PathBuf>,
+    pub logs: Vec<PathBuf>,
     /// The process finds no other file than these.
-    pub(crate) is_all: bool,
+    pub is_all: bool,
     /// Reloads that the process had asked for when this was made.
-    pub(crate) asked: u64,
+    pub asked: u64,
 }
 
 /// The kind of a listed path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Listed {
+pub enum Listed {
     File,
     Folder(Vec<PathBuf>),
     Error(i32),
@@ -197,7 +197,7 @@ pub(crate) enum Listed {
 
 /// The result of opening a listed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum OpenResult {
+pub enum OpenResult {
     /// The descriptor of the open file comes with this.
     Open,
     /// Others than root can change it: the process opens it itself.
@@ -208,7 +208,7 @@ pub(crate) enum OpenResult {
 
 /// The purpose of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) enum SocketKind {
+pub enum SocketKind {
     /// Clients: bound, one for each worker.
     Clients,
     /// Clients: passed by the service manager, one for all workers.
@@ -221,9 +221,9 @@ pub(crate) enum SocketKind {
 
 /// ProcessTimes of a configuration that concern the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ProcessTimes {
+pub struct ProcessTimes {
     /// `timeouts.drain`
-    pub(crate) drain: Duration,
+    pub drain: Duration,
     /// `timeouts.upgrade`
-    pub(crate) upgrade: Duration,
+    pub upgrade: Duration,
 }

@@ -8,7 +8,7 @@ use becket_sys::pid_file;
 
 /// A file with the number of this process, removed when dropped.
 #[derive(Debug)]
-pub(crate) struct PidFile {
+pub struct PidFile {
     file: pid_file::PidFile,
     path: PathBuf,
 }
@@ -18,7 +18,7 @@ impl PidFile {
     ///
     /// # Errors
     /// What the system says.
-    pub(crate) fn of(process: &Process, folder: &Path) -> io::Result<Option<Self>> {
+    pub fn of(process: &Process, folder: &Path) -> io::Result<Option<Self>> {
         let Some(path) = &process.pid_file else {
             return Ok(None);
         };
