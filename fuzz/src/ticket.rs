@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use becket::control::rotation::Rotation;
+use becket_control::rotation::Rotation;
 use becket_proto::ticket::UnixSeconds;
 use becket_sys::clock::Clock;
 use becket_tls::resumption::Resumption;

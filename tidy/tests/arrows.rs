@@ -24,7 +24,6 @@ const CRATES: &[(&str, &[&str])] = &[
         "becket",
         &[
             "config",
-            "cluster",
             "dialects",
             "http",
             "keys",
@@ -39,21 +38,12 @@ const CRATES: &[(&str, &[&str])] = &[
     ),
     (
         "becket-tls",
-        &[
-            "cluster",
-            "config",
-            "http",
-            "keys",
-            "multibuffer",
-            "proto",
-            "sys",
-        ],
+        &["config", "http", "keys", "multibuffer", "proto", "sys"],
     ),
     ("becket-log", &["config", "keys", "proto", "sys", "tls"]),
     (
         "becket-prepare",
         &[
-            "cluster",
             "config",
             "dialects",
             "http",
@@ -68,7 +58,6 @@ const CRATES: &[(&str, &[&str])] = &[
     (
         "becket-proxy",
         &[
-            "cluster",
             "config",
             "http",
             "keys",
@@ -86,6 +75,24 @@ const CRATES: &[(&str, &[&str])] = &[
             "config", "dialects", "keys", "log", "prepare", "proto", "sys", "tls",
         ],
     ),
+    (
+        "becket-control",
+        &[
+            "config",
+            "dialects",
+            "http",
+            "keys",
+            "log",
+            "multibuffer",
+            "prepare",
+            "process",
+            "proto",
+            "proxy",
+            "stats",
+            "sys",
+            "tls",
+        ],
+    ),
     ("becket-load", &["proto", "sys", "stats"]),
     ("becket-bench", &["load", "stats", "sys"]),
     ("becket-e2e", &[]),
@@ -95,7 +102,6 @@ const CRATES: &[(&str, &[&str])] = &[
         &[
             "becket",
             "config",
-            "cluster",
             "dialects",
             "http",
             "keys",
@@ -112,13 +118,8 @@ const ROOMS: &[&[&str]] = &[
     &["cli", "dropin", "secret_command"],
     &["demo"],
     &["ctl", "top"],
-    &["launch", "reload"],
-    &["server"],
+    &["reload"],
     &["check", "status"],
-    &["control"],
-    &["sandbox"],
-    &["cluster", "handover"],
-    &["sockets"],
     &["close_reason", "docroot"],
     &["labelled"],
 ];

@@ -7,17 +7,10 @@
 
 pub mod check;
 pub mod cli;
-pub mod cluster;
-pub mod control;
 pub mod ctl;
 pub mod demo;
 pub mod dropin;
-pub(crate) mod handover;
-pub mod launch;
 pub mod reload;
-pub mod sandbox;
 pub mod secret_command;
-pub mod server;
-pub mod sockets;
 pub mod status;
 pub mod top;

@@ -19,14 +19,14 @@ use becket::cli::{
     CheckFlags, Cli, CtlFlags, DemoFlags, MigrateFlags, PlaceFlags, StatusFlags, Subcommand,
     TopFlags,
 };
-use becket::control::page::{page, problems};
 use becket::ctl::NotDone;
 use becket::demo::folder::{self, FilesFlags};
 use becket::dropin::{self, Call};
-use becket::launch::launch;
 use becket::secret_command;
 use becket::secret_command::{NotMade, SecretFlags};
 use becket::top::{self, NotShown};
+use becket_control::launch::launch;
+use becket_control::page::{page, problems};
 use becket_keys::signing::token::{Tokens, agent};
 use becket_prepare::flags::Flags;
 use becket_prepare::source::Source;

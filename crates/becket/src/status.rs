@@ -2,7 +2,7 @@
 //!
 //! Where it is, is said, or read from the configuration file, or it is the usual socket. Nothing else of the file is
 //! looked at: keys need not be readable for whoever asks. The page is made of the JSON as it
-//! comes ([`crate::control::page`]), so a becket of another version is shown as far as its fields are known.
+//! comes ([`becket_control::page`]), so a becket of another version is shown as far as its fields are known.
 
 use std::fmt;
 use std::io::{self, Read, Write};

@@ -8,9 +8,9 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use becket::cluster;
 use becket_cluster::{ClusterStatus, Membership, Outbox, SessionEvent};
 use becket_config::file::File;
+use becket_control::cluster;
 use becket_prepare::resolver::Resolver;
 use becket_prepare::{ServerNames, World, prepare};
 use becket_proto::session_name::SessionName;

@@ -27,7 +27,7 @@ use serde::Serialize;
 
 use self::connect::Tried;
 use self::self_test::TestedHandshake;
-use crate::control::certificates::{Certificate, certificates};
+use becket_control::certificates::{Certificate, certificates};
 use becket_keys::files::reason;
 use becket_log::Timestamp;
 use becket_log::output::Output;

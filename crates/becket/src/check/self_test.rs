@@ -31,7 +31,7 @@ use rustls::{ConnectionCommon, DigitallySignedStruct, Error, HandshakeKind, Side
 use rustls::{SignatureScheme, SupportedProtocolVersion, version};
 use serde::Serialize;
 
-use crate::control::rotation::Rotation;
+use becket_control::rotation::Rotation;
 use becket_keys::certificates::KeySet;
 use becket_log::access::ResumedBy;
 use becket_proto::close_reason::CloseReason;

@@ -18,8 +18,8 @@ use rustls_pki_types::UnixTime;
 
 use self::background::Side;
 use crate::check::check;
-use crate::launch::launch;
-use crate::server::Outcome;
+use becket_control::launch::launch;
+use becket_control::server::Outcome;
 use becket_keys::files::Files;
 use becket_keys::signing::token::Tokens;
 use becket_prepare::source::Source;

@@ -7,7 +7,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use serde_json::Value;
 
 use super::Sample;
-use crate::control::page::{list, number, seconds_between, text};
+use becket_control::page::{list, number, seconds_between, text};
 
 /// By what servers are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

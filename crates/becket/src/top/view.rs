@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::time::Duration;
 
 use super::screen::{Screen, ServerRow, SortBy};
-use crate::control::page::{list, number, problems, span, text};
+use becket_control::page::{list, number, problems, span, text};
 
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     let head = head(screen);

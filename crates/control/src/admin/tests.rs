@@ -1,0 +1,338 @@
+//! The pages and changes over a socket of their own.
+
+use super::super::sample;
+use super::*;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
+
+use becket_sys::socket::{ListenOptions, listen};
+use becket_sys::socket_file::SocketAccess;
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn serving(read: fn(&State) -> Snapshot) -> (SocketAddr, Arc<State>) {
+    let (address, state, pages) = serving_until(read);
+    std::mem::forget(pages);
+    (address, state)
+}
+
+fn serving_until(read: fn(&State) -> Snapshot) -> (SocketAddr, Arc<State>, Pages) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (state, pages) = serving_at(listener, read);
+    (address, state, pages)
+}
+
+fn serving_at(
+    listener: std::net::TcpListener,
+    read: fn(&State) -> Snapshot,
+) -> (Arc<State>, Pages) {
+    let state = Arc::new(sample::state());
+    let sockets = AdminSockets {
+        tcp: Some(listener),
+        unix: None,
+    };
+    // Nobody carries changes out.
+    let (control, _) = channel(1);
+    let desk = Desk::new(Arc::clone(&state), read, control, Vec::new());
+    let pages = serve(&sockets, desk).unwrap();
+    (state, pages)
+}
+
+/// Sends a request and reads until the server closes.
+fn request(address: SocketAddr, line: &str) -> String {
+    let mut stream = ask(address, line);
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn ask(address: SocketAddr, line: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "{line} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    stream
+}
+
+#[test]
+fn every_page_answers_and_closes() {
+    let (address, _) = serving(State::snapshot);
+    for (path, part) in [
+        ("/", "<h1>becket 0"),
+        ("/metrics", "becket_workers 1\n"),
+        ("/status", "\"state\": \"serving\""),
+        ("/healthz", "serving\n"),
+    ] {
+        let answer = request(address, &format!("GET {path}"));
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        assert!(answer.contains("connection: close\r\n"), "{answer}");
+        assert!(answer.contains(part), "{part} is not in {answer}");
+    }
+}
+
+#[test]
+fn of_two_that_have_the_socket_the_one_that_lets_in_answers() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (_, old) = serving_at(listener.try_clone().unwrap(), State::snapshot);
+    let (state, new) = serving_at(listener, State::snapshot);
+    state.set_draining();
+    for (is_new, answer) in [(true, "draining\n"), (false, "serving\n")] {
+        old.let_in(!is_new);
+        new.let_in(is_new);
+        for _ in 0..20 {
+            let said = request(address, "GET /healthz");
+            assert!(said.ends_with(answer), "{said}");
+        }
+    }
+}
+
+#[test]
+fn only_the_socket_and_the_token_list_clients_and_change_something() {
+    let (address, state) = serving(State::snapshot);
+    for route in &ROUTES {
+        let is_page = matches!(route.action, Action::Page(_) | Action::Health);
+        let answer = request(address, &format!("{} {}", route.method, route.path));
+        let expected = if is_page { "200" } else { "403" };
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {expected} ")),
+            "{answer}"
+        );
+    }
+    let mut config = sample::config();
+    config.admin.token = becket_tls::config::Token::of(b"0123456789abcdef");
+    state.set_config(Arc::new(config));
+    let with = |token: &str| {
+        let line = format!("GET /connections HTTP/1.1\r\nAuthorization: {token}\r\nX:");
+        request(address, &line)
+    };
+    for wrong in ["Bearer 0123456789abcdeg", "Basic 0123456789abcdef", ""] {
+        let answer = with(wrong);
+        assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+        assert!(answer.contains("www-authenticate: Bearer\r\n"), "{answer}");
+    }
+    let answer = with("Bearer 0123456789abcdef");
+    assert!(
+        answer.ends_with("{\"connections\":[],\"next\":null}"),
+        "{answer}"
+    );
+    assert!(state.refusals().of(Refusal::Forbidden).value() > 3);
+}
+
+#[test]
+fn the_file_for_programs_has_every_route_and_every_field() {
+    use std::collections::BTreeSet;
+    let text = include_str!("../../../../docs/admin.openapi.json");
+    let api: Value = serde_json::from_str(text).unwrap();
+    let keys = |object: &Value| -> BTreeSet<String> {
+        let object = object.as_object().unwrap_or_else(|| panic!("{object}"));
+        object.keys().cloned().collect()
+    };
+    let written = keys(&api["paths"]).into_iter().flat_map(|path| {
+        let methods = keys(&api["paths"][&path]);
+        methods
+            .into_iter()
+            .map(move |method| (path.clone(), method))
+    });
+    let routes = ROUTES.iter();
+    let routes = routes.map(|it| (it.path.to_owned(), it.method.to_ascii_lowercase()));
+    assert_eq!(written.collect::<BTreeSet<_>>(), routes.collect());
+
+    let schema = |name: &str| keys(&api["components"]["schemas"][name]["properties"]);
+    let status = serde_json::to_value(sample::state().snapshot()).unwrap();
+    assert_eq!(keys(&status), schema("Status"));
+    assert_eq!(keys(&status["totals"]), schema("Totals"));
+    assert_eq!(keys(&status["backends"][0]), schema("Backend"));
+    assert_eq!(keys(&status["backends"][0]["servers"][0]), schema("Server"));
+    // What is not a field is answered with those that there are.
+    let fields = |route: &Route| {
+        let (Action::Change(parse) | Action::TakeKey(parse) | Action::Tell(parse)) = route.action
+        else {
+            return None;
+        };
+        let refused = parse(b"{\"?\":1}").unwrap_err();
+        let (_, known) = refused.error.split_once("expected ")?;
+        let fields = known.split('`').skip(1).step_by(2);
+        Some(fields.map(str::to_owned).collect::<BTreeSet<_>>())
+    };
+    for route in &ROUTES {
+        let operation = &api["paths"][route.path][route.method.to_ascii_lowercase()];
+        let body = &operation["requestBody"]["content"]["application/json"]["schema"]["$ref"];
+        let name = body.as_str().and_then(|name| name.rsplit('/').next());
+        if let Some(fields) = fields(route) {
+            let schema = name.map(schema).unwrap_or_default();
+            assert_eq!(fields, schema, "{}", route.path);
+        }
+    }
+    let mut filter: BTreeSet<_> = becket_proxy::worker::listing::Filter::FIELDS
+        .map(str::to_owned)
+        .into();
+    let parameters = api["paths"]["/connections"]["get"]["parameters"].as_array();
+    let parameters = parameters.unwrap().iter();
+    let mut words: BTreeSet<_> = parameters
+        .map(|it| it["name"].as_str().unwrap().to_owned())
+        .collect();
+    assert!(words.remove("limit") && words.remove("cursor"));
+    assert_eq!(words, filter);
+    filter.insert("all".to_owned());
+    assert_eq!(schema("Kill"), filter);
+}
+
+#[test]
+fn who_comes_when_the_pages_are_closed_is_left_to_another_process() {
+    let (address, _, pages) = serving_until(State::snapshot);
+    assert!(request(address, "GET /healthz").contains("serving"));
+    drop(pages);
+    // This one alone had the socket: it is closed in a moment, and there is nobody else.
+    while TcpStream::connect(address).is_ok() {}
+}
+
+#[test]
+fn who_waits_when_the_process_ends_is_answered_before() {
+    let (address, _, pages) = serving_until(State::snapshot);
+    pages.let_in(false);
+    let mut waiting: Vec<_> = (0..20).map(|_| ask(address, "GET /healthz")).collect();
+    pages.let_in(true);
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(pages.finish(PATIENCE));
+    for stream in &mut waiting {
+        // It is there already.
+        stream.set_nonblocking(true).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+}
+
+#[test]
+fn who_waits_is_left_to_the_process_that_has_the_sockets() {
+    // The old process may let somebody in before it hears that it is not to.
+    let mut answers = (0..100).map(|_| answer_of_a_process_that_follows());
+    let left = answers.any(|answer| answer.ends_with("draining\n"));
+    assert!(left, "the old process answers all");
+}
+
+/// What a client hears that comes when a process lets in nobody any more; another one follows, which drains.
+fn answer_of_a_process_that_follows() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (_, old) = serving_at(listener.try_clone().unwrap(), State::snapshot);
+    old.let_in(false);
+    let mut waiting = ask(address, "GET /healthz");
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(old.finish(PATIENCE));
+    let (state, _new) = serving_at(listener, State::snapshot);
+    state.set_draining();
+    let mut answer = String::new();
+    waiting.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn texts_that_are_not_ours_are_escaped() {
+    let (address, _) = serving(State::snapshot);
+    let page = request(address, "GET /");
+    assert!(
+        page.contains("&quot;&lt;b&gt;&quot; is not an address"),
+        "{page}"
+    );
+    assert!(
+        page.contains("content-security-policy: default-src 'none'"),
+        "{page}"
+    );
+}
+
+#[test]
+fn health_turns_to_503_while_draining() {
+    let (address, state) = serving(State::snapshot);
+    state.set_draining();
+    let answer = request(address, "GET /healthz");
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(answer.contains("cache-control: no-store\r\n"), "{answer}");
+}
+
+#[test]
+fn a_refused_request_closes_its_connection_too() {
+    let (address, _) = serving(State::snapshot);
+    let answer = request(address, "GET /other");
+    assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+    let answer = request(address, "DELETE /metrics");
+    assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+}
+
+#[test]
+fn health_is_told_while_a_page_is_made_and_pages_beyond_the_places_are_refused() {
+    // Every page waits for the end of the test.
+    static GATE: Mutex<()> = Mutex::new(());
+    let gate = GATE.lock().unwrap();
+    let (address, state) = serving(|state| {
+        drop(GATE.lock().unwrap_or_else(PoisonError::into_inner));
+        state.snapshot()
+    });
+    let pages: Vec<_> = (0..=SHARE_OF_AN_ADDRESS)
+        .map(|_| ask(address, "GET /metrics"))
+        .collect();
+    let busy = || state.refusals().of(Refusal::Busy).value();
+    while busy() == 0 {
+        let answer = request(address, "GET /healthz");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    drop(gate);
+    let answers = pages.into_iter().map(|mut stream| {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    });
+    let refused = answers.filter(|answer| answer.starts_with("HTTP/1.1 503 "));
+    assert_eq!(refused.count(), 1);
+}
+
+#[test]
+fn clients_that_read_no_answer_hold_up_neither_the_socket_nor_other_pages() {
+    let options = ListenOptions {
+        send_buffer: Some(4096),
+        ..ListenOptions::default()
+    };
+    let listener = listen("127.0.0.1:0".parse().unwrap(), &options).unwrap();
+    let address = listener.local_addr().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("admin.sock");
+    let access = SocketAccess {
+        mode: 0o600,
+        owner: None,
+        group: None,
+    };
+    let sockets = AdminSockets {
+        tcp: Some(listener),
+        unix: Some(SocketFile::bind(&path, &access).unwrap()),
+    };
+    // More than the kernel holds between two sockets.
+    let large = |state: &State| {
+        let mut snapshot = state.snapshot();
+        let certificate = snapshot.certificates[0].clone();
+        snapshot.certificates = vec![certificate; 5000].into();
+        snapshot
+    };
+    let (control, _) = channel(1);
+    let desk = Desk::new(Arc::new(sample::state()), large, control, Vec::new());
+    let _pages = serve(&sockets, desk).unwrap();
+    let began = |mut stream: TcpStream| {
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap();
+        assert_eq!(status, *b"HTTP/1.1 200");
+        stream
+    };
+    let _slow: Vec<_> = (0..PLACES)
+        .map(|_| began(ask(address, "GET /status")))
+        .collect();
+    let mut operator = UnixStream::connect(&path).unwrap();
+    operator.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(operator, "GET /connections HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    operator.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.0 200 "), "{answer}");
+    began(ask(address, "GET /status"));
+}

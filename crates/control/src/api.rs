@@ -1,0 +1,472 @@
+//! What may be asked of the admin pages, in one table, and what a change says.
+//!
+//! A change is a JSON object; so is every answer. `docs/admin.openapi.json` has all of it, held to this file by a test.
+//! What is wrong with a request is answered with what would be accepted ([`Refused`]). Changes are carried out by control, one
+//! at a time (`server/changes.rs`), between two turns of its loop; lists of connections come from the workers
+//! ([`super::connections`]).
+
+use std::fmt;
+use std::path::PathBuf;
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use becket_config::address::FixedAddress;
+use becket_config::backend;
+use becket_config::choices::ServerMode;
+use becket_config::notation::Text;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+use tokio::sync::oneshot;
+use zeroize::Zeroizing;
+
+use super::snapshot::Snapshot;
+use becket_process::protocol::OperatorRequest;
+use becket_proxy::worker::listing::{BadField, Filter};
+use becket_tls::config::{MOST_ADDRESSES, ServerAddress};
+
+/// A path and a method, and what is done for them.
+pub(super) struct Route {
+    pub(super) path: &'static str,
+    pub(super) method: &'static str,
+    pub(super) action: Action,
+}
+
+/// What is done for a request.
+#[derive(Clone, Copy)]
+pub(super) enum Action {
+    /// Says whether becket serves: to everybody, by every name.
+    Health,
+    /// Makes a page of what runs.
+    Page(fn(Snapshot) -> Response),
+    /// Lists connections.
+    Connections,
+    /// Counts connections by source, name and server.
+    TopConnections,
+    /// Ends connections.
+    Kill,
+    /// Lists sources.
+    Sources,
+    /// Reports the trials of policies.
+    Trials,
+    /// Has control change something.
+    Change(fn(&[u8]) -> Result<Change, Refused>),
+    /// Has control take a private key: over the socket only, and what was said is not logged.
+    TakeKey(fn(&[u8]) -> Result<Change, Refused>),
+    /// Has becket do what a signal would have it do. That takes its time.
+    Tell(fn(&[u8]) -> Result<Change, Refused>),
+}
+
+/// What control is to change.
+#[derive(Debug, PartialEq)]
+pub enum Change {
+    /// Something of a server.
+    Server(ServerChange),
+    /// A server more.
+    AddServer(ServerAddition),
+    /// A server less.
+    RemoveServer(ServerRemoval),
+    /// A certificate that the file does not have.
+    SetCertificate(CertificateSetting),
+    /// One of those less.
+    RemoveCertificate(CertificateRemoval),
+    /// The level of the log.
+    Log(LogChange),
+    /// Ticket keys, before their time.
+    RotateTickets,
+    /// Sessions that were kept.
+    ForgetSessions,
+    /// What a signal would have it do.
+    Asked(OperatorRequest),
+}
+
+impl Change {
+    pub(super) fn of_server(body: &[u8]) -> Result<Self, Refused> {
+        let change: ServerChange = parse(body)?;
+        change.check()?;
+        Ok(Self::Server(change))
+    }
+
+    pub(super) fn of_addition(body: &[u8]) -> Result<Self, Refused> {
+        Ok(Self::AddServer(parse(body)?))
+    }
+
+    pub(super) fn of_removal(body: &[u8]) -> Result<Self, Refused> {
+        Ok(Self::RemoveServer(parse(body)?))
+    }
+
+    pub(super) fn of_certificate(body: &[u8]) -> Result<Self, Refused> {
+        Ok(Self::SetCertificate(parse(body)?))
+    }
+
+    pub(super) fn of_certificate_removal(body: &[u8]) -> Result<Self, Refused> {
+        Ok(Self::RemoveCertificate(parse(body)?))
+    }
+
+    pub(super) fn of_log(body: &[u8]) -> Result<Self, Refused> {
+        Ok(Self::Log(parse(body)?))
+    }
+
+    pub(super) fn of_tickets(body: &[u8]) -> Result<Self, Refused> {
+        parse::<Nothing>(body).map(|_| Self::RotateTickets)
+    }
+
+    pub(super) fn of_sessions(body: &[u8]) -> Result<Self, Refused> {
+        parse::<Nothing>(body).map(|_| Self::ForgetSessions)
+    }
+
+    pub(super) fn of_reload(body: &[u8]) -> Result<Self, Refused> {
+        parse::<Nothing>(body).map(|_| Self::Asked(OperatorRequest::Reload))
+    }
+
+    pub(super) fn of_drain(body: &[u8]) -> Result<Self, Refused> {
+        parse::<Nothing>(body).map(|_| Self::Asked(OperatorRequest::Drain))
+    }
+
+    pub(super) fn of_upgrade(body: &[u8]) -> Result<Self, Refused> {
+        parse::<Nothing>(body).map(|_| Self::Asked(OperatorRequest::Upgrade))
+    }
+}
+
+/// No fields.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+/// What is to be another of a server. What is absent stays as it is; `null` is what the file says.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerChange {
+    pub backend: String,
+    pub server: String,
+    #[serde(default, deserialize_with = "given")]
+    pub mode: Option<Option<ServerMode>>,
+    #[serde(default, deserialize_with = "given")]
+    pub weight: Option<Option<u32>>,
+    /// 0 is no limit.
+    #[serde(default, deserialize_with = "given")]
+    pub maxconn: Option<Option<u32>>,
+    /// Addresses of IP with a port, or paths of unix sockets.
+    #[serde(default, deserialize_with = "given")]
+    pub addresses: Option<Option<Vec<String>>>,
+    /// The client writes the change to the file of kept edits, so a reload keeps it.
+    #[serde(default)]
+    pub keep: bool,
+}
+
+impl ServerChange {
+    fn check(&self) -> Result<(), Refused> {
+        if self.weight.flatten().is_some_and(|weight| weight > 256) {
+            return Err(Refused::unusable("weight is not in range", "0 to 256"));
+        }
+        self.server_addresses().map(drop)
+    }
+
+    /// The addresses that are to be used.
+    pub fn server_addresses(&self) -> Result<Option<Vec<ServerAddress>>, Refused> {
+        let Some(Some(texts)) = &self.addresses else {
+            return Ok(None);
+        };
+        if texts.is_empty() || texts.len() > MOST_ADDRESSES {
+            let accepted = format!("1 to {MOST_ADDRESSES} addresses, or null");
+            return Err(Refused::unusable(
+                "addresses: too few or too many",
+                accepted,
+            ));
+        }
+        let parse = |text: &String| {
+            let parsed = FixedAddress::parse(text).ok();
+            let address = parsed.and_then(|parsed| ServerAddress::fixed(&parsed.address));
+            address.ok_or_else(|| {
+                let accepted = "IP:PORT, [V6]:PORT or /unix/path; a name is for the file";
+                Refused::unusable(format!("addresses: {text:?}"), accepted)
+            })
+        };
+        texts.iter().map(parse).collect::<Result<_, _>>().map(Some)
+    }
+}
+
+/// A server that is to be beside those of the file.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerAddition {
+    pub backend: String,
+    /// With the keys that it would have in the file.
+    pub server: Box<backend::Server>,
+    /// The client writes the change to the file of kept edits, so a reload keeps it.
+    #[serde(default)]
+    pub keep: bool,
+}
+
+/// A server that is to be there no more, of the file or added.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerRemoval {
+    pub backend: String,
+    pub server: String,
+    /// The client writes the change to the file of kept edits, so a reload keeps it.
+    #[serde(default)]
+    pub keep: bool,
+}
+
+/// A certificate that is to be beside those of the file, and before them.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CertificateSetting {
+    pub listener: String,
+    /// PEM, the server's own first.
+    pub chain: String,
+    /// PEM.
+    pub key: SecretText,
+    /// Paths of both where the change is kept: becket reads them at every start.
+    #[serde(default)]
+    pub files: Vec<PathBuf>,
+    /// The client writes the change to the file of kept edits, so a reload keeps it.
+    #[serde(default)]
+    pub keep: bool,
+}
+
+/// A certificate that was set and is to be there no more.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CertificateRemoval {
+    pub listener: String,
+    /// One of its names.
+    pub name: String,
+}
+
+/// A text that is not shown, and erased when it is dropped.
+#[derive(PartialEq)]
+pub struct SecretText(pub Zeroizing<String>);
+
+impl<'de> Deserialize<'de> for SecretText {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        String::deserialize(d).map(|text| Self(Zeroizing::new(text)))
+    }
+}
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretText")
+    }
+}
+
+/// Another level of the log.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogChange {
+    /// A filter; `null` is that of the file.
+    pub level: Option<String>,
+    /// The client writes the change to the file of kept edits, so a reload keeps it.
+    #[serde(default)]
+    pub keep: bool,
+}
+
+/// Tells a field that is `null` from one that is absent.
+fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    d: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(d).map(Some)
+}
+
+/// The object of a request; nothing is an empty one.
+fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused> {
+    let body = match body.trim_ascii() {
+        [] => b"{}",
+        body => body,
+    };
+    serde_json::from_slice(body).map_err(|error| {
+        let code = match error.classify() {
+            serde_json::error::Category::Data => StatusCode::UNPROCESSABLE_ENTITY,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        Refused::new(
+            code,
+            error.to_string(),
+            "a JSON object: see docs/admin.openapi.json",
+        )
+    })
+}
+
+/// The filter of a request to end connections: fields with texts or numbers, or `"all": true`, which means it.
+pub(super) fn filter_of(body: &[u8]) -> Result<Filter, Refused> {
+    let mut fields: Map<String, Value> = parse(body)?;
+    let all = fields.remove("all") == Some(Value::Bool(true));
+    let mut filter = Filter::default();
+    for (field, value) in &fields {
+        let text = match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        filter.set(field, &text)?;
+    }
+    if filter.is_empty() && !all {
+        let accepted = format!("one of {}, or \"all\": true", Filter::FIELDS.join(", "));
+        return Err(Refused::unusable("no connection is named", accepted));
+    }
+    Ok(filter)
+}
+
+/// The words behind the `?` of a request, decoded.
+pub(super) fn query(text: Option<&str>) -> Vec<(String, String)> {
+    let pairs = form_urlencoded::parse(text.unwrap_or_default().as_bytes());
+    pairs.into_owned().collect()
+}
+
+/// Why nothing was done.
+#[derive(Debug, PartialEq)]
+pub struct Refused {
+    pub code: StatusCode,
+    pub error: String,
+    /// What would be done.
+    pub accepted: String,
+}
+
+impl Refused {
+    pub fn new(code: StatusCode, error: impl Into<String>, accepted: impl Into<String>) -> Self {
+        Self {
+            code,
+            error: error.into(),
+            accepted: accepted.into(),
+        }
+    }
+
+    /// The request is understood, and what it says cannot be used.
+    pub fn unusable(error: impl Into<String>, accepted: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, error, accepted)
+    }
+}
+
+impl From<BadField> for Refused {
+    fn from(bad: BadField) -> Self {
+        Self::unusable(bad.fault, bad.accepted)
+    }
+}
+
+/// Where an outcome is told. Whoever asked may have left.
+#[derive(Debug)]
+pub struct ChangeOutcome(pub oneshot::Sender<Result<Value, Refused>>);
+
+impl ChangeOutcome {
+    pub fn tell(self, outcome: Result<Value, Refused>) {
+        self.0.send(outcome).ok();
+    }
+
+    /// Whether nobody waits for it any more.
+    pub fn is_unwanted(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+/// A change for control, and where the outcome is told.
+#[derive(Debug)]
+pub struct ChangeRequest {
+    pub change: Change,
+    pub outcome: ChangeOutcome,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(text: &str) -> Result<ServerChange, Refused> {
+        match Change::of_server(text.as_bytes())? {
+            Change::Server(change) => Ok(change),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_absent_stays_and_null_is_what_the_file_says() {
+        let change = server(r#"{"backend":"app","server":"a:1","weight":null,"maxconn":0}"#);
+        let expected = ServerChange {
+            backend: "app".to_owned(),
+            server: "a:1".to_owned(),
+            weight: Some(None),
+            maxconn: Some(Some(0)),
+            ..ServerChange::default()
+        };
+        assert_eq!(change.unwrap(), expected);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused_with_what_could() {
+        for (text, code, part) in [
+            ("", 422, "missing field `backend`"),
+            ("[", 400, "EOF"),
+            (
+                r#"{"backend":"app","server":"a","wait":1}"#,
+                422,
+                "`weight`",
+            ),
+            (
+                r#"{"backend":"app","server":"a","weight":257}"#,
+                422,
+                "not in range",
+            ),
+            (
+                r#"{"backend":"app","server":"a","mode":"up"}"#,
+                422,
+                "`maintenance`",
+            ),
+            (
+                r#"{"backend":"app","server":"a","addresses":[]}"#,
+                422,
+                "too few",
+            ),
+            (
+                r#"{"backend":"app","server":"a","addresses":["b.test:1"]}"#,
+                422,
+                "b.test",
+            ),
+        ] {
+            let refused = server(text).unwrap_err();
+            assert_eq!(refused.code.as_u16(), code, "{text}");
+            assert!(refused.error.contains(part), "{refused:?}");
+            assert!(!refused.accepted.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_server_is_added_with_the_keys_of_the_file_and_a_key_is_not_shown() {
+        let add = |server: &str| {
+            let text = format!("{{\"backend\":\"app\",\"server\":{server}}}");
+            Change::of_addition(text.as_bytes())
+        };
+        let added = add(r#"{"address":"10.0.0.1:80","weight":7,"maxconn":9,"fast-open":true}"#);
+        let Ok(Change::AddServer(addition)) = added else {
+            panic!("{added:?}");
+        };
+        assert_eq!(
+            (addition.server.weight, addition.server.maxconn),
+            (7, Some(9))
+        );
+        assert!(addition.server.fast_open && !addition.keep);
+        for refused in [r#"{"address":"a"}"#, r#"{"weight":257}"#, r#"{"port":1}"#] {
+            assert_eq!(add(refused).unwrap_err().code.as_u16(), 422, "{refused}");
+        }
+        let text = br#"{"listener":"web","chain":"c","key":"hidden"}"#;
+        let shown = format!("{:?}", Change::of_certificate(text).unwrap());
+        assert!(!shown.contains("hidden"), "{shown}");
+    }
+
+    #[test]
+    fn to_end_all_connections_has_to_be_said() {
+        assert!(filter_of(b"").is_err());
+        assert!(filter_of(br#"{"all":false}"#).is_err());
+        assert!(filter_of(br#"{"all":true}"#).unwrap().is_empty());
+        assert!(
+            !filter_of(br#"{"age":60,"client":"::1"}"#)
+                .unwrap()
+                .is_empty()
+        );
+        assert!(filter_of(br#"{"age":"long"}"#).is_err());
+    }
+
+    #[test]
+    fn a_query_is_decoded() {
+        let expected = [("server", "[::1]:80"), ("name", "a b")];
+        let expected = expected.map(|(field, value)| (field.to_owned(), value.to_owned()));
+        assert_eq!(query(Some("server=%5B::1%5D%3A80&name=a+b")), expected);
+        assert!(query(None).is_empty());
+    }
+}

@@ -1,0 +1,122 @@
+//! The certificates that listeners answer with, and when they expire.
+//!
+//! The list is made once per configuration, since it parses every leaf (some 10 us each), and kept
+//! beside it for the pages. Whether a certificate is sound is `prepare`'s question, not asked
+//! here: one that does not parse is left out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket_proto::ticket::UnixSeconds;
+use rustls::SignatureAlgorithm;
+use rustls::sign::CertifiedKey;
+use serde::Serialize;
+
+use becket_keys::facts;
+use becket_keys::ocsp::Status;
+use becket_log::Timestamp;
+use becket_tls::config::{Config, Lasts, Listener};
+
+/// One name of one listener and the certificate for one kind of key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Certificate {
+    /// Configuration name of the listener.
+    pub listener: String,
+    /// The server name, `*.example.org` for a wildcard, or [`DEFAULT`].
+    pub name: String,
+    /// Kind of key: `ecdsa`, `rsa`, `ed25519` or `other`.
+    pub key: &'static str,
+    /// When it expires.
+    pub not_after: Timestamp,
+    /// When the OCSP response that is sent with it expires; absent where none is, or it does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ocsp_until: Option<Timestamp>,
+    /// Until when it is here that an operator has set it; absent where the file has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub set_until: Option<Lasts>,
+}
+
+/// Lists every certificate of every listener by name, sorted. The default certificate has a line of
+/// its own only where no name has it.
+pub fn certificates(config: &Config) -> Arc<[Certificate]> {
+    let mut list: Vec<_> = config.listeners.iter().flat_map(|l| of(l)).collect();
+    list.sort_by(|a, b| (&a.listener, &a.name, a.key).cmp(&(&b.listener, &b.name, b.key)));
+    list.into()
+}
+
+fn of(listener: &Listener) -> Vec<Certificate> {
+    let map = &listener.certificates;
+    let mut list = Vec::new();
+    let mut named = Vec::new();
+    for (name, keys) in map.names() {
+        let name = name.to_string();
+        for key in keys.iter() {
+            named.push(Arc::as_ptr(key));
+            list.extend(entry(listener, &name, key));
+        }
+    }
+    named.sort_unstable();
+    for key in map.default_keys().iter() {
+        if named.binary_search(&Arc::as_ptr(key)).is_err() {
+            list.extend(entry(listener, DEFAULT, key));
+        }
+    }
+    list
+}
+
+fn entry(listener: &Listener, name: &str, key: &CertifiedKey) -> Option<Certificate> {
+    let leaf = key.cert.first()?;
+    let at = |seconds: UnixSeconds| Timestamp::from_unix(Duration::from_secs(seconds.0));
+    let status = key
+        .ocsp
+        .as_deref()
+        .map(|response| Status::read(response, leaf));
+    let mut set = listener.set.iter();
+    let set = set.find(|(set, _)| std::ptr::eq(&**set, key));
+    Some(Certificate {
+        set_until: set.map(|(_, lasts)| *lasts),
+        listener: listener.keys.name.to_string(),
+        name: name.to_owned(),
+        key: kind(key.key.algorithm()),
+        not_after: at(facts::not_after(leaf)?),
+        ocsp_until: status.and_then(Result::ok).and_then(|it| it.until).map(at),
+    })
+}
+
+fn kind(algorithm: SignatureAlgorithm) -> &'static str {
+    match algorithm {
+        SignatureAlgorithm::ECDSA => "ecdsa",
+        SignatureAlgorithm::RSA => "rsa",
+        SignatureAlgorithm::ED25519 => "ed25519",
+        _ => "other",
+    }
+}
+
+/// Stands for clients that send no name, or one that is not covered. Not a valid host name.
+pub const DEFAULT: &str = "(default)";
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    #[test]
+    fn every_name_is_listed_once_and_the_default_only_if_it_has_no_name() {
+        let config = sample::config();
+        let list = certificates(&config);
+        let names: Vec<_> = list
+            .iter()
+            .map(|c| (&*c.listener, &*c.name, c.key))
+            .collect();
+        let expected = [
+            ("other", "(default)", "ecdsa"),
+            ("web", "*.example.net", "ecdsa"),
+            ("web", "example.org", "ecdsa"),
+        ];
+        assert_eq!(names, expected);
+        assert!(
+            list.iter()
+                .all(|c| c.not_after.to_string().starts_with("2040-01-01T"))
+        );
+    }
+}

@@ -1,0 +1,145 @@
+//! What the terminator and replication know of each other: settings from a configuration, the memory of sticks, names.
+
+use std::io;
+use std::net::UdpSocket;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket_cluster::stud::{self, Reception, Terms};
+use becket_cluster::{Bound, Found, Host, Membership, NoBoot, NotBound, Resolve, Secret, Settings};
+use becket_config::error::Problem;
+use becket_proto::session_table::PolicyTag;
+use zeroize::Zeroizing;
+
+use becket_prepare::resolver::Resolver;
+use becket_proxy::backend::health::prober;
+use becket_proxy::backend::registry::Backends;
+use becket_proxy::shared::Shared;
+use becket_tls::config::Config;
+
+/// What replication is told; nothing where sessions are not replicated.
+pub fn settings(config: &Config) -> Option<Settings> {
+    let cluster = config.cluster.as_ref()?;
+    let routes = config
+        .listeners
+        .iter()
+        .flat_map(|listener| &listener.routes);
+    let sticks = config
+        .backends
+        .iter()
+        .map(|backend| backend.keys.stick_lifetime);
+    Some(Settings {
+        node: cluster.node,
+        listen: cluster.listen?,
+        secrets: cluster
+            .secrets
+            .iter()
+            .map(|secret| Secret {
+                id: secret.id,
+                key: Zeroizing::new(*secret.replication.expose()),
+            })
+            .collect(),
+        peers: cluster.peers.clone(),
+        resolve_interval: cluster.keys.resolve_interval,
+        multicast: cluster.multicast.clone(),
+        limits: cluster.keys.limits.clone(),
+        policies: routes
+            .filter_map(|route| route.policy.as_ref())
+            .map(|policy| PolicyTag::from_digest(&policy.digest))
+            .collect(),
+        id_lifetime: config.file.sessions.id_lifetime,
+        max_age: config.file.session_max_age(),
+        stick_lifetime: sticks.max().unwrap_or_default(),
+    })
+}
+
+/// Terms on which sessions of stud and hitch are taken, if they are.
+pub fn terms(config: &Config) -> Option<Terms> {
+    let (cluster, stud) = (config.file.cluster.as_ref()?, config.stud()?);
+    Some(Terms {
+        listen: stud.listen,
+        key: stud.key.clone(),
+        policy_name: stud.policy_name.clone(),
+        policy: stud.policy,
+        suites: stud.suites.clone(),
+        require_ems: stud.require_ems,
+        id_lifetime: config.file.sessions.id_lifetime,
+        max_age: config.file.session_max_age(),
+        datagrams_per_turn: cluster.limits.datagrams_per_turn,
+    })
+}
+
+/// Binds the socket of replication, where there is one, unless it is given.
+///
+/// # Errors
+/// What cannot be bound.
+pub fn bind(
+    config: &Config,
+    given: Option<io::Result<UdpSocket>>,
+) -> Result<Option<Bound>, Problem> {
+    let settings = settings(config);
+    let bound = settings.map(|settings| becket_cluster::bind(&settings, given));
+    bound.transpose().map_err(problem)
+}
+
+/// Binds the socket on which sessions of stud and hitch arrive, unless it is given.
+///
+/// # Errors
+/// What cannot be bound.
+pub fn bind_stud(
+    config: &Config,
+    given: Option<io::Result<UdpSocket>>,
+) -> Result<Option<UdpSocket>, Problem> {
+    let socket = terms(config).map(|terms| stud::bind(&terms, given));
+    socket.transpose().map_err(problem)
+}
+
+/// Receives sessions of stud and hitch once it is started; nothing without a socket.
+pub fn reception(socket: Option<UdpSocket>, config: &Config, shared: &Shared) -> Option<Reception> {
+    let table = Arc::clone(&shared.table);
+    Some(Reception::new(socket?, terms(config)?, table, shared.clock))
+}
+
+/// What was not bound, as a fault of the configuration.
+fn problem(of: NotBound) -> Problem {
+    Problem::new(of.key, of.fault)
+        .value(of.value)
+        .accepted(of.accepted)
+}
+
+/// This host's part in a cluster; nothing without a socket.
+///
+/// # Errors
+/// When the system gives no random bytes.
+pub fn membership(
+    bound: Option<Bound>,
+    config: &Config,
+    shared: &Shared,
+) -> Result<Option<Membership>, NoBoot> {
+    let (Some(bound), Some(settings)) = (bound, settings(config)) else {
+        return Ok(None);
+    };
+    let host = Host {
+        table: Arc::clone(&shared.table),
+        sticks: Arc::<Backends>::clone(&shared.backends),
+        resolver: Arc::new(PeerResolver(Resolver::system())),
+        clock: shared.clock,
+        workers: shared.workers,
+    };
+    Membership::new(bound, settings, host).map(Some)
+}
+
+/// Resolves the names of peers, as often as those of servers.
+#[derive(Debug)]
+struct PeerResolver(Resolver);
+
+impl Resolve for PeerResolver {
+    fn look_up(&self, host: &str) -> Pin<Box<dyn Future<Output = Found> + Send>> {
+        Box::pin(self.0.look_up(host))
+    }
+
+    fn again(&self, interval: Option<Duration>, is_known: bool) -> Option<Duration> {
+        prober::again(interval, is_known)
+    }
+}

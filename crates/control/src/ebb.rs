@@ -1,0 +1,109 @@
+//! When memory is given back to the system: after many connections have ended, and after a configuration was replaced.
+//!
+//! The system's allocator keeps what was freed, in an arena per worker, for the next connections. After a crowd, or a configuration with
+//! many certificates, that is most of what the process holds. Giving it back locks one arena after the other for as long as its
+//! pages take, so it is done rarely, on a thread made for it. Pure; see docs/decisions/0009-allocator.md for what it costs and brings.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use becket_tls::config::Config;
+
+/// Watches connections and configurations end.
+#[derive(Debug, Default)]
+pub struct Ebb {
+    /// The most connections since memory was given back.
+    peak: usize,
+    /// How many there were at the last look.
+    before: usize,
+    /// The configuration that was replaced last.
+    replaced: Option<Weak<Config>>,
+    /// When memory was given back, by the monotonic clock.
+    last: Option<Duration>,
+}
+
+impl Ebb {
+    /// Notes that a configuration was replaced. Workers may still use it.
+    pub fn replace(&mut self, old: &Arc<Config>) {
+        self.replaced = Some(Arc::downgrade(old));
+    }
+
+    /// Returns whether to give memory back now: a replaced configuration is freed, or half of the peak number of connections, and at least
+    /// [`WORTH_IT`], have ended and no more are ending. At most once in [`PAUSE`].
+    pub fn has_come(&mut self, connections: usize, now: Duration) -> bool {
+        self.peak = self.peak.max(connections);
+        let leaving = connections < std::mem::replace(&mut self.before, connections);
+        let gone = self.peak - connections;
+        let is_ebb = !leaving && gone >= WORTH_IT.max(connections);
+        let replaced = self.replaced.as_ref();
+        let is_freed = replaced.is_some_and(|old| old.strong_count() == 0);
+        let recent = self
+            .last
+            .is_some_and(|last| now.saturating_sub(last) < PAUSE);
+        if recent || !(is_ebb || is_freed) {
+            return false;
+        }
+        self.peak = connections;
+        self.replaced = self.replaced.take().filter(|_| !is_freed);
+        self.last = Some(now);
+        true
+    }
+}
+
+/// Connections that must have gone: some ten megabytes.
+const WORTH_IT: usize = 2000;
+/// Between two times.
+const PAUSE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    const fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn it_comes_once_when_half_of_a_crowd_has_gone() {
+        let mut ebb = Ebb::default();
+        for connections in [0, 5000, 9000, 4501, 4501, 4500] {
+            assert!(!ebb.has_come(connections, at(1)));
+        }
+        assert!(ebb.has_come(4500, at(2)));
+        assert!(!ebb.has_come(4500, at(200)));
+    }
+
+    #[test]
+    fn the_rest_of_a_crowd_is_another_one_a_minute_later() {
+        let mut ebb = Ebb::default();
+        ebb.has_come(9000, at(1));
+        ebb.has_come(4000, at(2));
+        assert!(ebb.has_come(4000, at(2)));
+        ebb.has_come(0, at(61));
+        assert!(!ebb.has_come(0, at(61)));
+        assert!(ebb.has_come(0, at(62)));
+    }
+
+    #[test]
+    fn it_comes_once_when_a_replaced_configuration_is_freed() {
+        let mut ebb = Ebb::default();
+        let old = Arc::new(sample::config());
+        ebb.replace(&old);
+        assert!(!ebb.has_come(0, at(1)));
+        drop(old);
+        assert!(ebb.has_come(0, at(1)));
+        ebb.replace(&Arc::new(sample::config()));
+        assert!(!ebb.has_come(0, at(60)));
+        assert!(ebb.has_come(0, at(61)));
+        assert!(!ebb.has_come(0, at(200)));
+    }
+
+    #[test]
+    fn few_connections_are_not_worth_it() {
+        let mut ebb = Ebb::default();
+        ebb.has_come(WORTH_IT - 1, at(1));
+        ebb.has_come(0, at(100));
+        assert!(!ebb.has_come(0, at(100)));
+    }
+}

@@ -1,0 +1,678 @@
+//! `/metrics`: every number in the text form that Prometheus reads (OpenMetrics 1.0).
+//!
+//! The page is made of a [`Snapshot`]; counters of workers are summed. Only `becket_connections` is shown
+//! per worker, since the balance between workers is what one looks for; the number of series does not depend
+//! on what peers do: labels are names of the configuration, words of ours, and the numbers of nodes that peers
+//! with the secret give themselves, of which there are no more than peers that are remembered. Histograms are
+//! coarsened to powers of two of microseconds, whose limits fall on limits of the counting buckets, so that
+//! nothing is guessed.
+//!
+//! `docs/metrics.md` has every name with its meaning; a test holds page and text together.
+//! Source: OpenMetrics 1.0, section "Text Format".
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use becket_cluster::ClusterStatus;
+use becket_cluster::replica::{Cause, PeerState, PeerStatus, WarmUp};
+use becket_http::status::Status;
+use becket_sys::kernel_tls::{Cipher, Version};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeLabelValue, EncodeMetric, MetricEncoder, NoLabelSet, text,
+};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+use super::admin_http::Refusal;
+use super::snapshot::Snapshot;
+use becket_keys::signing::token::TokenStatus;
+use becket_proto::close_reason::CloseReason;
+use becket_proxy::backend::backend_state::BackendState;
+use becket_proxy::backend::server_state::ServerState;
+use becket_proxy::metrics::{
+    BUCKETS, Counter, Counters, HandshakeClass, Histogram, KernelTlsRefusal, PipeRefusal, Times,
+    bucket_limit,
+};
+use becket_tls::resumption::{Offer, Resumption};
+
+/// The content type of what [`exposition`] returns.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Writes the page.
+///
+/// # Errors
+/// Only if a value cannot be formatted, which is a fault of ours.
+pub fn exposition(snapshot: Snapshot) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(snapshot));
+    let mut page = String::with_capacity(16 * 1024);
+    text::encode(&mut page, &registry)?;
+    Ok(page)
+}
+
+/// Writes families to a page, one a line: kind, name without `_total`, help, names of labels if it has
+/// any, and its value or the values for each set of labels.
+macro_rules! families {
+    ($page:ident: $($kind:ident $name:ident $help:literal $([$($label:ident),+])? = $values:expr;)+) => {
+        $(families!(@one $page $kind $name $help $([$($label),+])? = $values);)+
+    };
+    (@one $page:ident $kind:ident $name:ident $help:literal = $value:expr) => {
+        $page.one(MetricType::$kind, stringify!($name), $help, $value)?
+    };
+    (@one $page:ident $kind:ident $name:ident $help:literal [$($label:ident),+] = $values:expr) => {
+        $page.each(MetricType::$kind, stringify!($name), $help, [$(stringify!($label)),+], $values)?
+    };
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut page = Page(encoder);
+        for (name, help, counter) in Counters::PLAIN {
+            page.one(MetricType::Counter, name, help.trim(), self.sum(counter))?;
+        }
+        self.connections(&mut page)?;
+        self.trials(&mut page)?;
+        self.kernel_tls(&mut page)?;
+        self.process(&mut page)?;
+        self.backends(&mut page)?;
+        self.tokens(&mut page)?;
+        if let Some(of) = &self.cluster {
+            self.cluster(of, &mut page)?;
+        }
+        if let Some(stud) = &self.stud {
+            families! { page:
+                Counter becket_stud_datagrams "Datagrams of stud and hitch by what became of the session in them" [outcome]
+                    = stud.datagrams.iter().map(|(outcome, count)| ([*outcome], *count));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Snapshot {
+    fn trials(&self, page: &mut Page<'_>) -> fmt::Result {
+        let trials = self.trials.iter().flat_map(|(policy, trial)| {
+            let totals = trial.totals();
+            totals.map(move |(outcome, count)| ([&**policy, outcome.label()], count))
+        });
+        families! { page:
+            Counter becket_trial "Clients of a policy by what its trial says of them" [policy, outcome] = trials;
+        }
+        Ok(())
+    }
+
+    fn connections(&self, page: &mut Page<'_>) -> fmt::Result {
+        let open = self.counters.iter().enumerate().map(|(worker, c)| {
+            // Closed first: an end that is counted in between must not outnumber the beginnings.
+            let closed = c.closed.total();
+            let open = c.accepted.value().saturating_sub(closed);
+            ([worker.to_string()], open)
+        });
+        let handshakes = HandshakeClass::ALL.map(|class| {
+            let version = if class.tls13 { "1.3" } else { "1.2" };
+            let count = self.sum(|c| &c.handshakes[class.index()]);
+            ([version, kind(class.resumed)], count)
+        });
+        let offers = Offer::ALL.iter().flat_map(|&offer| {
+            let each = Resumption::ALL.iter();
+            each.map(move |&became| {
+                let count = self.sum(|c| c.resumptions.of(offer, became));
+                ([offer.label(), became.label()], count)
+            })
+        });
+        families! { page:
+            Gauge becket_connections "Connections open" [worker] = open;
+            Counter becket_connections_closed "Connections ended, by reason" [reason]
+                = CloseReason::ALL.iter().map(|&why| ([why.label()], self.sum(|c| c.closed.of(why))));
+            Gauge becket_handshakes_in_flight "Handshakes begun and not ended yet" = self.totals.handshakes_in_flight;
+            Gauge becket_signatures_in_flight "Signatures asked of crypto threads and not answered yet" = self.totals.signatures_in_flight;
+            Counter becket_handshakes "Handshakes completed" [version, kind] = handshakes;
+            Counter becket_resumptions_offered "Sessions and tickets that clients offered, by what became of them" [kind, outcome]
+                = offers;
+            Counter becket_early_data "Handshakes for which the client announced early data, by what became of it" [outcome]
+                = [(["accepted"], self.sum(|c| &c.early_accepted)), (["rejected"], self.sum(|c| &c.early_rejected))];
+            Counter becket_server_handshakes "TLS handshakes with servers that were completed" [kind]
+                = [false, true].map(|resumed| ([kind(resumed)], self.sum(|c| &c.server_handshakes[usize::from(resumed)])));
+            Gauge becket_pipes_lent "Pipes in use, through which bulk passes without a copy" = self.totals.pipes_lent;
+            Counter becket_pipe_refusals "Times that bulk was copied for want of a pipe" [reason]
+                = PipeRefusal::ALL.iter().map(|&why| ([why.label()], self.sum(|c| &c.pipe_refusals[why as usize])));
+            Gauge becket_sessions "TLS 1.2 sessions in the table" = self.sessions.entries;
+            Gauge becket_sessions_capacity "TLS 1.2 sessions that the table may hold" = self.sessions.capacity;
+            Gauge becket_early_sessions "TLS 1.3 sessions that admit early data" = self.early_sessions;
+            Gauge becket_ticket_epoch "Number of the ticket key in use" = self.tickets.standing.epoch;
+            Gauge becket_ticket_rotation_seconds "Time until the ticket key changes" = self.tickets.next_rotation_seconds;
+            Gauge becket_certificate_expiry_timestamp_seconds "When a certificate expires" [listener, name, key]
+                = self.certificates.iter().map(|c| ([&*c.listener, &*c.name, c.key], c.not_after.unix_seconds()));
+            Gauge becket_ocsp_expiry_timestamp_seconds "When the OCSP response of a certificate expires" [listener, name, key]
+                = self.certificates.iter().filter_map(|c| Some(([&*c.listener, &*c.name, c.key], c.ocsp_until?.unix_seconds())));
+            Gauge becket_full_handshakes_in_flight "Full handshakes begun and not ended, where they are limited"
+                = self.admission.full_handshakes_in_flight;
+            Gauge becket_sources "Sources that admission tracks" = self.admission.sources;
+            Counter becket_sources_untracked "Times that a client was not counted for its source" = self.admission.untracked;
+        }
+        let (full, resumed) = (
+            self.histogram(|c| &c.handshake_full),
+            self.histogram(|c| &c.handshake_resumed),
+        );
+        page.histogram(
+            "becket_signature_seconds",
+            "Time that a signature took a crypto thread",
+            &[(None, self.histogram(|c| &c.signature))],
+        )?;
+        page.histogram(
+            "becket_signature_wait_seconds",
+            "Time that a signature waited for a crypto thread",
+            &[(None, self.histogram(|c| &c.signature_wait))],
+        )?;
+        page.histogram(
+            "becket_handshake_seconds",
+            "Time from accept to traffic keys",
+            &[(Some(kind(false)), full), (Some(kind(true)), resumed)],
+        )
+    }
+
+    fn kernel_tls(&self, page: &mut Page<'_>) -> fmt::Result {
+        let kernel_tls = Version::ALL.iter().flat_map(|&version| {
+            Cipher::ALL.map(|cipher| {
+                let kernel = self.kernel_tls;
+                let has = kernel.is_some_and(|kernel| kernel.has(version, cipher));
+                ([version.label(), cipher.label()], has)
+            })
+        });
+        families! { page:
+            Gauge becket_kernel_tls_supported "1 for what the kernel can take over and is asked to" [version, cipher] = kernel_tls;
+            Gauge becket_kernel_tls_rekeys "1 where the kernel replaces keys" = self.kernel_tls.is_some_and(|kernel| kernel.rekey);
+            Counter becket_kernel_tls_refusals "Times that the kernel did not take over the TLS of a leg" [reason]
+                = KernelTlsRefusal::ALL.iter().map(|&why| ([why.label()], self.sum(|c| &c.kernel_tls_refusals[why as usize])));
+        }
+        Ok(())
+    }
+
+    fn process(&self, page: &mut Page<'_>) -> fmt::Result {
+        let (tried, ok) = match &self.reload {
+            None => (self.started, true),
+            Some(reload) => (reload.time, reload.errors.is_empty()),
+        };
+        let batches = self.rsa_batches.unwrap_or_default();
+        let memory = self.memory.unwrap_or_default();
+        families! { page:
+            Counter becket_file_requests "Requests for files, and those that were redirected, by status" [status]
+                = Status::ALL.iter().map(|&status| ([status.label()], self.sum(|c| &c.file_requests[status as usize])));
+            Gauge becket_build_info "Always 1; the label says what runs" [version] = [([self.version], 1_u64)];
+            Gauge becket_workers "Worker threads" = self.workers;
+            Gauge becket_crypto_threads "Threads that sign for the workers" = self.crypto_threads;
+            Counter becket_rsa_batches "Batches of RSA signatures" = batches.made;
+            Counter becket_rsa_batch_signatures "RSA signatures that were made in batches" = batches.signatures;
+            Counter becket_rsa_batch_repeats "RSA signatures of a batch that did not verify, or were not made, and were made singly"
+                = batches.repeated;
+            Gauge becket_memory_used_bytes "Memory in use, as limits.memory measures it; 0 without a limit" = memory.used;
+            Gauge becket_memory_watermark_bytes "Memory above which room is made; 0 without a limit" = memory.watermark;
+            Gauge becket_memory_shortage "0: memory is not short; 1: connections at rest end; 2: new clients wait; 3: they are refused"
+                = memory.shortage as u64;
+            Counter becket_sandbox_refusals "System calls that the sandbox refused, or would have" [call]
+                = self.refused_calls.iter().map(|(call, count)| ([call.as_str()], *count));
+            Counter becket_restarts "Serving processes that died and were replaced" = self.restarts;
+            Gauge becket_draining "1 while the process finishes what it has and accepts nothing" = self.state == "draining";
+            Counter becket_log_lines_dropped "Lines of the log that were dropped" = self.log_lines_dropped;
+            Counter becket_syslog_lines_dropped "Lines of the log that the syslog daemon did not take" = self.syslog_lines_dropped;
+            Counter becket_access_lines_dropped "Lines of the access log that were dropped" = self.access_lines_dropped;
+            Gauge becket_reload_ok "1 if the last reload, or the start, succeeded" = ok;
+            Gauge becket_reload_timestamp_seconds "Time of the last reload, or of the start" = tried.unix_seconds();
+            Counter becket_watch_renewals "Times that something was taken of files that had changed" = self.watch.renewals;
+            Counter becket_watch_failures "Times that something in files that had changed did not fit" = self.watch.failures;
+            Gauge becket_watch_kept_out "Files that do not fit, in whose place what was in use before still is" = self.watch.kept_out.len();
+            Counter becket_admin_refused "Connections to the admin pages that were not served" [reason]
+                = Refusal::ALL.iter().zip(self.admin_refused).map(|(why, count)| ([why.label()], count));
+            Counter becket_cancels "Cancels of PostgreSQL clients, for each server that was to be told" [outcome]
+                = [(["passed"], self.cancels.0), (["failed"], self.cancels.1)];
+            Gauge process_start_time_seconds "When the process started" = self.started.unix_seconds();
+        }
+        let process = &self.process;
+        if let Some(count) = process.open_descriptors {
+            families! { page: Gauge process_open_fds "Open file descriptors" = count; }
+        }
+        if let Some(most) = process.descriptor_limit {
+            families! { page: Gauge process_max_fds "Limit of open file descriptors" = most; }
+        }
+        if let Some(bytes) = process.resident_bytes {
+            families! { page: Gauge process_resident_memory_bytes "Resident memory" = bytes; }
+        }
+        if let Some(seconds) = process.cpu_seconds {
+            families! { page: Counter process_cpu_seconds "User and system time of all threads" = seconds; }
+        }
+        Ok(())
+    }
+
+    fn backends(&self, page: &mut Page<'_>) -> fmt::Result {
+        let backends = |number: fn(&BackendState) -> u64| {
+            let states = self.backends.iter().map(|backend| &backend.state);
+            states.map(move |state| ([state.name()], number(state)))
+        };
+        let lists = self.backends.iter().map(|backend| backend.state.servers());
+        let servers: Vec<_> = lists.flat_map(|list| list.to_vec()).collect();
+        let servers = |number: fn(&ServerState) -> u64| {
+            let each = servers.iter();
+            each.map(move |one| ([one.backend().name(), &**one.name()], number(one)))
+        };
+        families! { page:
+            Gauge becket_queue "Connections that wait for a slot of a server" [backend] = backends(|b| b.waiting() as u64);
+            Counter becket_queue_hand_overs "Slots handed to a connection that waited" [backend] = backends(BackendState::hand_overs);
+            Gauge becket_stick_entries "Clients whose server is remembered" [backend] = backends(|b| b.sticks() as u64);
+            Gauge becket_server_in_service "1 if the server may be given connections" [backend, server]
+                = servers(|one| one.is_in_service().into());
+            Gauge becket_server_connections "Connections to the server, connects under way included" [backend, server]
+                = servers(|one| one.in_use().into());
+            Counter becket_server_connects "Connects to the server that succeeded" [backend, server]
+                = servers(ServerState::connections);
+            Counter becket_server_connect_failures "Times that the server could not be connected" [backend, server]
+                = servers(ServerState::failures);
+            Counter becket_server_checks "Health checks of the server that have ended" [backend, server]
+                = servers(|one| one.watched().checks);
+            Counter becket_server_check_failures "Health checks that the server has not passed" [backend, server]
+                = servers(|one| one.watched().check_failures);
+            Counter becket_server_outages "Times that the server went out of service" [backend, server]
+                = servers(|one| one.watched().outages);
+            Gauge becket_server_lost_its_name "1 if the server's name did not resolve when it was last looked up" [backend, server]
+                = servers(|one| one.lost_its_name().into());
+        }
+        page.histogram(
+            "becket_queue_wait_seconds",
+            "Time from asking for a slot to getting one, of connections that waited",
+            &[(None, self.histogram(|c| &c.queue_waited))],
+        )?;
+        page.histogram(
+            "becket_queue_hand_over_seconds",
+            "Time from giving back a slot to the connect of who waited for it",
+            &[(None, self.histogram(|c| &c.hand_over))],
+        )
+    }
+
+    fn tokens(&self, page: &mut Page<'_>) -> fmt::Result {
+        let tokens = |number: fn(&TokenStatus) -> u64| {
+            let each = self.tokens.iter();
+            each.map(move |one| ([one.module.as_str(), &one.token], number(one)))
+        };
+        families! { page:
+            Gauge becket_token_available "1 if the token signs with every key that is in use" [module, token]
+                = tokens(|one| one.available.into());
+            Gauge becket_token_in_flight "Signatures asked of the token and not answered yet" [module, token]
+                = tokens(|one| one.in_flight as u64);
+            Counter becket_token_signatures "Signatures that the token made" [module, token] = tokens(|one| one.signatures);
+            Counter becket_token_failures "Signatures that the token did not make, or not in time" [module, token]
+                = tokens(|one| one.failures);
+            Counter becket_token_starts "Processes that were started for the token" [module, token] = tokens(|one| one.starts);
+        }
+        Ok(())
+    }
+
+    fn cluster(&self, cluster: &ClusterStatus, page: &mut Page<'_>) -> fmt::Result {
+        let (sessions, total) = (&cluster.sessions, &cluster.replica.total);
+        let states = PeerState::ALL.map(|state| {
+            let peers = cluster.replica.peers.iter();
+            (
+                [state.label()],
+                peers.filter(|peer| peer.state == state).count(),
+            )
+        });
+        let lost_names = cluster.names.iter().filter(|name| name.problem.is_some());
+        families! { page:
+            Counter becket_cluster_sessions "Sessions told to peers, kept of theirs, and not told because control was behind" [what]
+                = [(["told"], sessions.told), (["stored"], sessions.stored), (["untold"], sessions.untold)];
+            Counter becket_cluster_sessions_ended "Sessions that ended with a fatal alert: told to peers, and removed because of theirs" [what]
+                = [(["told"], sessions.ends_told), (["removed"], sessions.ended)];
+            Counter becket_cluster_sticks "Clients that stick to a server: told to peers, and kept of theirs" [what]
+                = [(["told"], sessions.sticks_told), (["kept"], sessions.sticks)];
+            Counter becket_cluster_datagrams "Datagrams sent to peers, and genuine ones received" [way]
+                = [(["out"], total.sent), (["in"], total.received)];
+            Counter becket_cluster_bytes "Bytes of these datagrams" [way]
+                = [(["out"], total.sent_bytes), (["in"], total.received_bytes)];
+            Counter becket_cluster_records "Records in these datagrams; of received ones, those that were put to use" [way]
+                = [(["out"], total.sent_records), (["in"], total.received_records)];
+            Counter becket_cluster_datagrams_lost "Datagrams of peers that never came" = total.lost();
+            Counter becket_cluster_dropped "Datagrams and records that were dropped" [cause]
+                = Cause::ALL.map(|cause| ([cause.label()], total.drops.of(cause)));
+            Gauge becket_cluster_peers "Peers" [state] = states;
+            Gauge becket_cluster_peers_configured "Peers of the configuration" = cluster.names.len();
+            Gauge becket_cluster_collisions "Numbers of nodes that two or more processes use" = cluster.replica.collisions.len();
+            Gauge becket_cluster_names_unresolved "Names of peers that do not resolve" = lost_names.count();
+            Gauge becket_cluster_warm "1 once what others hold was received, as far as there was any" = cluster.replica.warm_up == WarmUp::Done;
+            Gauge becket_cluster_peer_heard_seconds "Time since a node was heard" [node]
+                = by_node(cluster, |peer| peer.heard_ago.as_secs_f64(), f64::min);
+            Gauge becket_cluster_peer_lost "Datagrams of a node that never came, since it became a peer" [node]
+                = by_node(cluster, |peer| peer.traffic.lost(), |a, b| a + b);
+        }
+        Ok(())
+    }
+
+    fn histogram(&self, histogram: impl Fn(&Counters) -> &Histogram) -> Times {
+        Histogram::gather(self.counters.iter().map(|worker| histogram(worker)))
+    }
+
+    /// Sum over the workers.
+    fn sum(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
+        self.counters.iter().map(|c| counter(c).value()).sum()
+    }
+}
+
+/// One value per node: two processes may use one number.
+fn by_node<T: Copy>(
+    cluster: &ClusterStatus,
+    value: impl Fn(&PeerStatus) -> T,
+    join: impl Fn(T, T) -> T,
+) -> impl Iterator<Item = ([String; 1], T)> {
+    let mut nodes: BTreeMap<u16, T> = BTreeMap::new();
+    for peer in &cluster.replica.peers {
+        let one = value(peer);
+        let joined = nodes
+            .get(&peer.node.0)
+            .map_or(one, |other| join(*other, one));
+        nodes.insert(peer.node.0, joined);
+    }
+    nodes
+        .into_iter()
+        .map(|(node, value)| ([node.to_string()], value))
+}
+
+/// The page while it is written.
+struct Page<'a>(DescriptorEncoder<'a>);
+
+impl Page<'_> {
+    fn one(
+        &mut self,
+        kind: MetricType,
+        name: &str,
+        help: &str,
+        value: impl Into<Number>,
+    ) -> fmt::Result {
+        let metric = self.0.encode_descriptor(name, help, None, kind)?;
+        value.into().encode(kind, metric)
+    }
+
+    fn each<K: EncodeLabelValue, const N: usize>(
+        &mut self,
+        kind: MetricType,
+        name: &str,
+        help: &str,
+        labels: [&'static str; N],
+        values: impl IntoIterator<Item = ([K; N], impl Into<Number>)>,
+    ) -> fmt::Result {
+        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
+        for (of, value) in values {
+            let set: Vec<(&str, K)> = labels.into_iter().zip(of).collect();
+            value.into().encode(kind, metric.encode_family(&set)?)?;
+        }
+        Ok(())
+    }
+
+    /// One or more histograms, the label `kind` of each if it has one.
+    fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        histograms: &[(Option<&'static str>, Times)],
+    ) -> fmt::Result {
+        let kind = MetricType::Histogram;
+        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
+        for (label, Times { counts, seconds }) in histograms {
+            let (count, buckets) = (counts.iter().sum(), coarse(counts));
+            let Some(label) = label else {
+                metric.encode_histogram::<NoLabelSet>(*seconds, count, &buckets, None)?;
+                continue;
+            };
+            let labels = [("kind", *label)];
+            let mut family = metric.encode_family(&labels)?;
+            family.encode_histogram::<NoLabelSet>(*seconds, count, &buckets, None)?;
+        }
+        Ok(())
+    }
+}
+
+/// A value, whole or not: the text has one form for both.
+enum Number {
+    Whole(u64),
+    Real(f64),
+}
+
+impl Number {
+    fn encode(self, kind: MetricType, metric: MetricEncoder<'_>) -> fmt::Result {
+        match (kind, self) {
+            (MetricType::Counter, Self::Whole(value)) => ConstCounter::new(value).encode(metric),
+            (MetricType::Counter, Self::Real(value)) => ConstCounter::new(value).encode(metric),
+            (_, Self::Whole(value)) => ConstGauge::new(value).encode(metric),
+            (_, Self::Real(value)) => ConstGauge::new(value).encode(metric),
+        }
+    }
+}
+
+impl From<u64> for Number {
+    fn from(value: u64) -> Self {
+        Self::Whole(value)
+    }
+}
+
+impl From<u32> for Number {
+    fn from(value: u32) -> Self {
+        Self::Whole(value.into())
+    }
+}
+
+impl From<usize> for Number {
+    fn from(value: usize) -> Self {
+        Self::Whole(value as u64)
+    }
+}
+
+impl From<bool> for Number {
+    fn from(value: bool) -> Self {
+        Self::Whole(value.into())
+    }
+}
+
+impl From<f64> for Number {
+    fn from(value: f64) -> Self {
+        Self::Real(value)
+    }
+}
+
+fn kind(resumed: bool) -> &'static str {
+    if resumed { "resumed" } else { "full" }
+}
+
+/// Counting buckets gathered between powers of two of microseconds, with their limits in seconds;
+/// the last one is open.
+fn coarse(counts: &[u64; BUCKETS]) -> Vec<(f64, u64)> {
+    let mut buckets: Vec<(f64, u64)> = (FIRST_POWER..=LAST_POWER)
+        .map(|power| ((1_u64 << power) as f64 / 1e6, 0))
+        .chain([(f64::INFINITY, 0)])
+        .collect();
+    for (index, count) in counts.iter().enumerate() {
+        let limit = bucket_limit(index) as f64 / 1e6;
+        if let Some((_, sum)) = buckets.iter_mut().find(|(end, _)| limit <= *end) {
+            *sum += count;
+        }
+    }
+    buckets
+}
+
+/// 64 us: no handshake is faster.
+const FIRST_POWER: u32 = 6;
+/// 16.8 s: beyond the default time-out of handshakes.
+const LAST_POWER: u32 = 24;
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::super::snapshot::Totals;
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// Name, as queried, with type and label names.
+    type Families = BTreeMap<String, (String, BTreeSet<String>)>;
+
+    fn page(counters: Vec<Arc<Counters>>) -> String {
+        let mut snapshot = sample::state().snapshot();
+        snapshot.counters = counters;
+        snapshot.totals = Totals::of(&snapshot.counters);
+        snapshot.workers = snapshot.counters.len();
+        snapshot.cluster = Some(sample::cluster());
+        snapshot.stud = Some(sample::stud());
+        let mut certificates = snapshot.certificates.to_vec();
+        certificates[0].ocsp_until = Some(certificates[0].not_after);
+        snapshot.certificates = certificates.into();
+        snapshot.tokens = vec![TokenStatus::default()];
+        snapshot.refused_calls.insert("ptrace".to_owned(), 1);
+        exposition(snapshot).unwrap()
+    }
+
+    /// The families of a rendered page.
+    fn rendered(page: &str) -> Families {
+        let mut families = Families::new();
+        let mut name = String::new();
+        for line in page.lines() {
+            if let Some(described) = line.strip_prefix("# TYPE ") {
+                let (base, kind) = described.split_once(' ').unwrap();
+                let suffix = if kind == "counter" { "_total" } else { "" };
+                name = format!("{base}{suffix}");
+                families.insert(name.clone(), (kind.to_owned(), BTreeSet::new()));
+            } else if let Some((_, labels)) =
+                line.split_once('{').filter(|_| !line.starts_with('#'))
+            {
+                let names = labels
+                    .split("=\"")
+                    .filter_map(|part| part.rsplit(['{', ',']).next());
+                let names =
+                    names.filter(|n| n.chars().all(|c| c.is_ascii_lowercase()) && *n != "le");
+                let family = families.get_mut(&name).unwrap();
+                family.1.extend(names.map(str::to_owned));
+            }
+        }
+        families
+    }
+
+    /// The families of the table in `docs/metrics.md`.
+    fn documented() -> Families {
+        let text = include_str!("../../../docs/metrics.md");
+        let rows = text.lines().filter(|line| line.starts_with("| `"));
+        let rows = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
+        let rows = rows.filter(|row| matches!(row[2], "counter" | "gauge" | "histogram"));
+        rows.map(|row| {
+            let labels = row[4].split(", ").filter(|label| !label.is_empty());
+            let labels = labels.map(|label| label.trim_matches('`').to_owned());
+            assert!(!row[3].is_empty() && row[5].len() > 10, "{row:?}");
+            (
+                row[1].trim_matches('`').to_owned(),
+                (row[2].to_owned(), labels.collect()),
+            )
+        })
+        .collect()
+    }
+
+    #[test]
+    fn the_page_about_metrics_has_every_name_type_and_label_and_no_other() {
+        let page = page(vec![Arc::default(), Arc::default()]);
+        assert_eq!(rendered(&page), documented());
+    }
+
+    #[test]
+    fn the_page_about_metrics_has_every_reason_and_no_other() {
+        let page = include_str!("../../../docs/metrics.md");
+        let (_, section) = page.split_once("### Reasons").unwrap();
+        let (section, _) = section.split_once("###").unwrap();
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+        let documented: Vec<_> = rows.filter_map(|row| row.split('`').next()).collect();
+        let labels: Vec<_> = CloseReason::ALL
+            .iter()
+            .map(|reason| reason.label())
+            .collect();
+        assert_eq!(labels, documented);
+    }
+
+    #[test]
+    fn the_page_about_metrics_has_every_cause_and_no_other() {
+        let page = include_str!("../../../docs/metrics.md");
+        let (_, section) = page.split_once("### Causes").unwrap();
+        let (section, _) = section.split_once("###").unwrap();
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+        let documented: Vec<_> = rows.filter_map(|row| row.split('`').next()).collect();
+        assert_eq!(Cause::ALL.map(Cause::label), documented[..]);
+    }
+
+    #[test]
+    fn workers_are_summed_and_open_connections_shown_for_each() {
+        let workers: Vec<Arc<Counters>> = vec![Arc::default(), Arc::default()];
+        workers[0].accepted.add(5);
+        workers[1].accepted.add(2);
+        workers[1].closed.of(CloseReason::NotTls).add(2);
+        workers[0].handshakes[HandshakeClass {
+            tls13: true,
+            resumed: true,
+        }
+        .index()]
+        .add(3);
+        workers[1].handshakes_begun.add(4);
+        workers[1].handshakes_ended.add(1);
+        let page = page(workers);
+        for line in [
+            "becket_connections_accepted_total 7",
+            "becket_connections{worker=\"0\"} 5",
+            "becket_connections{worker=\"1\"} 0",
+            "becket_connections_closed_total{reason=\"not-tls\"} 2",
+            "becket_connections_closed_total{reason=\"finished\"} 0",
+            "becket_handshakes_total{version=\"1.3\",kind=\"resumed\"} 3",
+            "becket_handshakes_in_flight 3",
+            "becket_workers 2",
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line} is not in\n{page}");
+        }
+        assert!(page.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn coarse_buckets_keep_every_time_on_its_side_of_every_limit() {
+        let times = [
+            0,
+            7,
+            63,
+            64,
+            65,
+            127,
+            128,
+            1_000,
+            1_024,
+            16_777_215,
+            16_777_216,
+            u64::MAX / 2,
+        ];
+        for us in times {
+            let histogram = Histogram::default();
+            histogram.record(Duration::from_micros(us));
+            let buckets = coarse(&Histogram::gather([&histogram]).counts);
+            assert_eq!(buckets.iter().map(|(_, count)| count).sum::<u64>(), 1);
+            let (limit, _) = buckets.iter().find(|(_, count)| *count == 1).unwrap();
+            let seconds = us as f64 / 1e6;
+            assert!(seconds < *limit, "{us} us in the bucket up to {limit} s");
+            assert!(seconds >= limit / 2.0 || *limit < 1e-4 || limit.is_infinite());
+        }
+    }
+
+    #[test]
+    fn the_histogram_ends_with_all_of_them() {
+        let worker = Counters::default();
+        worker.handshake_full.record(Duration::from_micros(900));
+        worker.handshake_full.record(Duration::from_secs(60));
+        let page = page(vec![Arc::new(worker)]);
+        for line in [
+            "becket_handshake_seconds_bucket{le=\"0.001024\",kind=\"full\"} 1",
+            "becket_handshake_seconds_bucket{le=\"+Inf\",kind=\"full\"} 2",
+            "becket_handshake_seconds_count{kind=\"full\"} 2",
+            "becket_handshake_seconds_sum{kind=\"full\"} 60.0009",
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line} is not in\n{page}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The new process's end: a thread that takes the old process's state.
+//!
+//! If the stream ends early, the new process serves with what it has: an old process that died has nothing more to send, and state of another
+//! version is not understood.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
+
+use becket_cluster::{Outbox, SessionEvent};
+use becket_proto::handover::{FRAME, HEAD, Record, Secrets, Server, StickEntry, Unreadable, frame};
+use becket_proto::session_table::Lives;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use zeroize::Zeroizing;
+
+use becket_proxy::shared::Shared;
+
+/// Parts of the stream that control handles. The channel ends with the stream.
+#[derive(Debug)]
+pub enum Milestone {
+    /// The old process does not accept any more.
+    Cut(Option<Secrets>, Vec<Server>),
+    /// The old process has closed the addresses of the cluster.
+    Left,
+}
+
+/// Begins to receive. Sessions of the old process's last handshakes go to the cluster by `outbox`, since the old process has left it by
+/// then.
+///
+/// # Errors
+/// Fails if no thread can be started.
+pub fn start(
+    stream: UnixStream,
+    shared: &Arc<Shared>,
+    outbox: Option<Outbox>,
+) -> io::Result<UnboundedReceiver<Milestone>> {
+    let (milestones, reached) = unbounded_channel();
+    let reader = Reader {
+        shared: Arc::clone(shared),
+        outbox,
+        is_cut: false,
+        has_left: false,
+        sessions: 0,
+        sticks: 0,
+        secrets: None,
+        servers: Vec::new(),
+    };
+    let thread = thread::Builder::new().name("becket-handover".into());
+    thread.spawn(move || {
+        if let Err(error) = receive(&stream, reader, &milestones) {
+            tracing::warn!(%error, "cannot receive more state from the old process");
+        }
+    })?;
+    Ok(reached)
+}
+
+fn receive(
+    mut stream: &UnixStream,
+    mut reader: Reader,
+    milestones: &UnboundedSender<Milestone>,
+) -> io::Result<()> {
+    let mut head = [0; HEAD.len()];
+    stream.read_exact(&mut head)?;
+    if head != HEAD {
+        return Err(invalid("its version is different"));
+    }
+    let mut unknown = BTreeSet::new();
+    while let Some(record) = next_record(stream, &mut unknown)? {
+        if let Some(milestone) = reader.take(record)?
+            && milestones.send(milestone).is_err()
+        {
+            break;
+        }
+    }
+    Ok(())
+}
+
+struct Reader {
+    shared: Arc<Shared>,
+    /// To the peers of a cluster.
+    outbox: Option<Outbox>,
+    is_cut: bool,
+    has_left: bool,
+    sessions: u64,
+    sticks: usize,
+    secrets: Option<Secrets>,
+    servers: Vec<Server>,
+}
+
+impl Reader {
+    /// Takes one record. Returns what control needs to know of it.
+    fn take(&mut self, record: Record) -> io::Result<Option<Milestone>> {
+        let is_late = |record: &Record| match record {
+            Record::Session { .. } | Record::Forgotten(_) => false,
+            Record::Left => self.has_left,
+            _ => true,
+        };
+        if self.is_cut && is_late(&record) {
+            return Err(invalid("a record after the cut"));
+        }
+        match record {
+            Record::Session {
+                name,
+                session,
+                remaining,
+            } => {
+                let lives = Lives {
+                    now: self.shared.clock.mono(),
+                    ttl: remaining,
+                };
+                self.shared
+                    .table
+                    .insert(name.policy(), name.id(), session, lives);
+                self.sessions += 1;
+                self.pass_to_cluster(SessionEvent::Made(name));
+            }
+            Record::Forgotten(name) => {
+                self.shared.table.remove(name.policy(), name.id());
+                self.pass_to_cluster(SessionEvent::Ended(name));
+            }
+            Record::Sticks { backend, sticks } => self.learn(&backend, &sticks),
+            Record::Secrets(secrets) => self.secrets = Some(secrets),
+            Record::Server(server) => {
+                if self.servers.len() >= MOST_SERVERS {
+                    return Err(invalid("too many servers"));
+                }
+                self.servers.push(server);
+            }
+            Record::Cut => return Ok(Some(self.cut())),
+            Record::Left => {
+                self.has_left = true;
+                return Ok(Some(Milestone::Left));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Passes on what the old process's last connections make: until the cut it does that itself.
+    fn pass_to_cluster(&self, event: SessionEvent) {
+        if let Some(outbox) = self.outbox.as_ref().filter(|_| self.is_cut) {
+            outbox.leave(event);
+        }
+    }
+
+    /// Remembers where clients stick, of a backend that is configured here too. Its servers need not be known yet.
+    fn learn(&mut self, backend: &str, sticks: &[StickEntry]) {
+        let Some(backend) = self.shared.backends.by_name(backend) else {
+            return;
+        };
+        let now = self.shared.clock.mono();
+        for stick in sticks {
+            backend.learn_key(stick.client, stick.server, now, stick.remaining);
+        }
+        self.sticks += sticks.len();
+    }
+
+    fn cut(&mut self) -> Milestone {
+        self.is_cut = true;
+        let servers = std::mem::take(&mut self.servers);
+        tracing::info!(
+            sessions = self.sessions,
+            sticks = self.sticks,
+            servers = servers.len(),
+            "received the state of the old process"
+        );
+        Milestone::Cut(self.secrets.take(), servers)
+    }
+}
+
+/// The next record of a kind that is known; absent at the end.
+fn next_record(mut stream: &UnixStream, unknown: &mut BTreeSet<u8>) -> io::Result<Option<Record>> {
+    loop {
+        let mut head = [0; FRAME];
+        match stream.read_exact(&mut head) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            read => read?,
+        }
+        let (length, sum) = frame(head).ok_or_else(|| invalid("a record is too long"))?;
+        let mut record = Zeroizing::new(vec![0; length]);
+        stream.read_exact(&mut record)?;
+        match Record::read(&record, sum) {
+            Ok(record) => return Ok(Some(record)),
+            Err(Unreadable::Damaged) => return Err(invalid("a record is damaged")),
+            Err(Unreadable::Unknown(kind)) if unknown.insert(kind) => {
+                tracing::warn!(kind, "skipping records of an unknown kind");
+            }
+            Err(Unreadable::Unknown(_)) => {}
+        }
+    }
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// Servers that are kept until the cut, at most some KiB each.
+const MOST_SERVERS: usize = 100_000;

@@ -1,0 +1,212 @@
+//! The old process's end: a thread that sends the state there is, and what comes.
+//!
+//! Sessions by ID are copied, and so is which clients stick to which servers: everything once, and at the cut what came in the meantime.
+//! Sessions that admit early data stay: each opens once, in the process that made it. The new process is not trusted to read: a write
+//! waits until the upgrade is given up, and sessions that wait to be sent are dropped beyond [`MOST_WAITING`].
+
+use std::io::{self, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{self, Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use becket_proto::bounded_table::Cursor;
+use becket_proto::handover::{HEAD, LONGEST, Record, Secrets, Server, StickEntry};
+use becket_proto::session_name::SessionName;
+use becket_proto::session_table::{Listener, Session};
+use zeroize::{Zeroize, Zeroizing};
+
+use becket_proxy::shared::Shared;
+
+/// The way to the new process.
+#[derive(Debug)]
+pub struct Sender {
+    stream: UnixStream,
+    items: mpsc::Sender<Item>,
+    shared: Arc<Shared>,
+}
+
+/// Sources of the state.
+#[derive(Debug)]
+enum Item {
+    /// A session was made, or has ended.
+    Session(SessionName),
+    /// The last state of a process that does not accept any more.
+    Cut(Option<Secrets>, Vec<Server>),
+    /// The addresses of the cluster are free.
+    Left,
+}
+
+impl Sender {
+    /// Begins to send.
+    ///
+    /// # Errors
+    /// Fails if no thread or no descriptor is left.
+    pub fn start(stream: UnixStream, shared: &Arc<Shared>) -> io::Result<Self> {
+        let (items, received) = channel();
+        let waiting = Arc::<AtomicUsize>::default();
+        let (sender, count) = (items.clone(), Arc::clone(&waiting));
+        shared.table.tell(Some(Listener::new(move |name| {
+            if count.fetch_add(1, Relaxed) >= MOST_WAITING
+                || sender.send(Item::Session(name)).is_err()
+            {
+                count.fetch_sub(1, Relaxed);
+            }
+        })));
+        let mut writer = Writer {
+            stream: stream.try_clone()?,
+            shared: Arc::clone(shared),
+            frames: Zeroizing::new(Vec::with_capacity(2 * LONGEST)),
+        };
+        let thread = thread::Builder::new().name("becket-handover".into());
+        thread.spawn(move || {
+            if let Err(error) = writer.send_all(&received, &waiting) {
+                tracing::warn!(%error, "cannot send state to the new process");
+            }
+            writer.shared.table.tell(None);
+        })?;
+        Ok(Self {
+            stream,
+            items,
+            shared: Arc::clone(shared),
+        })
+    }
+
+    /// Sends the rest. Called once no worker accepts.
+    pub fn cut(&self, secrets: Option<Secrets>, servers: Vec<Server>) {
+        self.leave(Item::Cut(secrets, servers));
+    }
+
+    /// Sends that the addresses of the cluster are free.
+    pub fn left(&self) {
+        self.leave(Item::Left);
+    }
+
+    fn leave(&self, item: Item) {
+        // A thread that has ended has logged why.
+        let _ended = self.items.send(item);
+    }
+
+    /// Ends this, since there will be no new process.
+    pub fn give_up(self) {
+        self.shared.table.tell(None);
+        // The thread may wait for a reader.
+        let _closed_already = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// State of the sending thread.
+struct Writer {
+    stream: UnixStream,
+    shared: Arc<Shared>,
+    /// To be sent.
+    frames: Zeroizing<Vec<u8>>,
+}
+
+impl Writer {
+    fn send_all(&mut self, items: &Receiver<Item>, waiting: &AtomicUsize) -> io::Result<()> {
+        self.frames.extend_from_slice(&HEAD);
+        self.copy_table()?;
+        let copied = self.shared.clock.mono();
+        self.copy_sticks(None)?;
+        for item in items {
+            match item {
+                Item::Session(name) => {
+                    waiting.fetch_sub(1, Relaxed);
+                    self.write_session(name);
+                }
+                Item::Cut(secrets, servers) => {
+                    self.copy_sticks(Some(copied))?;
+                    for server in servers {
+                        Record::Server(server).write(&mut self.frames);
+                        self.send()?;
+                    }
+                    if let Some(secrets) = secrets {
+                        Record::Secrets(secrets).write(&mut self.frames);
+                    }
+                    Record::Cut.write(&mut self.frames);
+                }
+                Item::Left => Record::Left.write(&mut self.frames),
+            }
+            self.send()?;
+        }
+        Ok(())
+    }
+
+    /// Sends every session of TLS 1.2 that is in the table now.
+    fn copy_table(&mut self) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let mut next = Some(Cursor::default());
+        while let Some(from) = next {
+            let now = shared.clock.mono();
+            next = shared.table.visit(from, now, AT_ONCE, |visited| {
+                if let Some(name) = SessionName::new(visited.policy, visited.id) {
+                    self.write(name, visited.session.clone(), visited.remaining);
+                }
+            });
+            self.send()?;
+        }
+        Ok(())
+    }
+
+    /// Sends which clients stick where: all, or those that came since then.
+    fn copy_sticks(&mut self, since: Option<Duration>) -> io::Result<()> {
+        for backend in self.shared.backends.all() {
+            let life = backend.stick_life();
+            let mut next = Some(Cursor::default());
+            while let Some(from) = next {
+                let now = self.shared.clock.mono();
+                let mut sticks = Vec::with_capacity(AT_ONCE);
+                next = backend.visit_sticks(from, now, AT_ONCE, |client, server, remaining| {
+                    // Each use gives it its whole life again.
+                    if since.is_none_or(|since| now + remaining >= since + life) {
+                        sticks.push(StickEntry {
+                            client,
+                            server,
+                            remaining,
+                        });
+                    }
+                });
+                if !sticks.is_empty() {
+                    let backend = backend.name().to_owned();
+                    Record::Sticks { backend, sticks }.write(&mut self.frames);
+                    self.send()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a session as it is now, or that it has ended.
+    fn write_session(&mut self, name: SessionName) {
+        match self.shared.table.copy(&name, self.shared.clock.mono()) {
+            Some((session, remaining)) => self.write(name, session, remaining),
+            None => Record::Forgotten(name).write(&mut self.frames),
+        }
+    }
+
+    fn write(&mut self, name: SessionName, session: Session, remaining: Duration) {
+        let record = Record::Session {
+            name,
+            session,
+            remaining,
+        };
+        record.write(&mut self.frames);
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        let sent = self.stream.write_all(&self.frames);
+        // Only what was in it: a table is sent in thousands of steps, most of them empty.
+        self.frames.as_mut_slice().zeroize();
+        self.frames.clear();
+        sent
+    }
+}
+
+/// Sessions that may wait to be sent, 48 bytes each: what one core makes in a minute.
+const MOST_WAITING: usize = 100_000;
+/// Places of a table that are visited under its lock.
+const AT_ONCE: usize = 64;

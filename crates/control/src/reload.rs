@@ -1,0 +1,287 @@
+//! Reload: prepare beside the running configuration, then commit or discard.
+//!
+//! Preparing reads every file, takes from the running configuration what has not changed, builds every TLS configuration once and
+//! binds every new address. Workers get the new configuration only when all of that worked. Names of servers and peers are
+//! looked up after the commit; known names keep their addresses. A reload that fails changes nothing and reports everything
+//! that is wrong.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket_config::error::Problem;
+use rustls::pki_types::UnixTime;
+use serde::Serialize;
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+use crate::sockets;
+use becket_prepare::Prepared;
+use becket_prepare::source::Source;
+use becket_tls::config::{Config, Listener};
+use becket_tls::hello_router::HelloRouter;
+use becket_tls::route_configs::Parts;
+use becket_tls::sessions::tickets::Secrets;
+
+/// A reload on its way. At most one is prepared at a time; what is asked for meanwhile is
+/// remembered once, since the last state of the files is what counts.
+#[derive(Debug, Default)]
+pub struct Reloading {
+    running: Option<Running>,
+    again: Option<ReloadRequest>,
+    answered: u64,
+}
+
+/// A reload that is asked for.
+#[derive(Debug)]
+pub struct ReloadRequest {
+    /// Where the configuration comes from.
+    pub source: Source,
+    /// The running configuration, without edits.
+    pub running: Arc<Config>,
+    /// Ticket secrets.
+    pub secrets: Arc<Secrets>,
+    /// The wall clock.
+    pub unix: Duration,
+    /// Number of reloads asked for over the admin pages so far.
+    pub asked: u64,
+}
+
+/// One that is being prepared.
+#[derive(Debug)]
+struct Running {
+    /// How many were asked for over the admin pages when it began.
+    asked: u64,
+    task: JoinHandle<Result<Prepared, Vec<String>>>,
+}
+
+impl Reloading {
+    /// Starts to prepare on a thread of its own. A reload that is asked for meanwhile is prepared next.
+    pub fn begin(&mut self, mut request: ReloadRequest) {
+        if self.running.is_some() {
+            let before = self.again.take().map_or(0, |before| before.asked);
+            request.asked = request.asked.max(before);
+            self.again = Some(request);
+            return;
+        }
+        let asked = request.asked;
+        let task = tokio::task::spawn_blocking(move || prepare(&request));
+        self.running = Some(Running { asked, task });
+    }
+
+    /// Forgets what is being prepared and what was asked for: it would open listeners that a drain has closed. Returns
+    /// whether there was anything.
+    pub fn give_up(&mut self) -> bool {
+        self.again = None;
+        self.running.take().is_some()
+    }
+
+    /// Whether one is on its way.
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// How many of those that were asked for over the admin pages have an outcome by the last one.
+    pub fn answered(&self) -> u64 {
+        self.answered
+    }
+
+    /// Waits for what is being prepared, for ever when there is nothing. Nothing is lost when
+    /// the future is dropped.
+    pub async fn prepared(&mut self) -> Result<Prepared, Vec<String>> {
+        let Some(Running { asked, task }) = &mut self.running else {
+            return std::future::pending().await;
+        };
+        let joined = task.await;
+        self.answered = self.answered.max(*asked);
+        self.running = None;
+        if let Some(request) = self.again.take() {
+            self.begin(request);
+        }
+        joined.unwrap_or_else(|error| Err(vec![error.to_string()]))
+    }
+}
+
+/// Loads the configuration and proves that workers can use it. Blocks.
+fn prepare(request: &ReloadRequest) -> Result<Prepared, Vec<String>> {
+    let now = UnixTime::since_unix_epoch(request.unix);
+    let prepared = request.source.reload(&request.running, now);
+    let prepared = prepared.map_err(|rejected| {
+        let errors = rejected.errors.iter().map(Problem::to_string);
+        errors.collect::<Vec<_>>()
+    })?;
+    let config = &prepared.config;
+    build(config, &config.listeners, &request.secrets).map_err(|problem| vec![problem])?;
+    Ok(prepared)
+}
+
+/// Builds every TLS configuration of some listeners once, and drops them.
+pub fn build<'a>(
+    config: &Config,
+    listeners: impl IntoIterator<Item = &'a Arc<Listener>>,
+    secrets: &Arc<Secrets>,
+) -> Result<(), String> {
+    let parts = Parts::apart(secrets, &config.file);
+    for listener in listeners {
+        HelloRouter::new(Arc::clone(listener), &parts)
+            .map_err(|error| format!("listener[{}]: {error}", listener.keys.name))?;
+    }
+    Ok(())
+}
+
+/// The keys of replication that differ: its sockets and its queues are made for one `cluster.listen`,
+/// and a node that changes its number is another node. Tickets have the new number at once.
+fn replication(old: &Config, new: &Config) -> Vec<String> {
+    let (Some(was), Some(is)) = (&old.cluster, &new.cluster) else {
+        return Vec::new();
+    };
+    if was.listen.is_none() || was.listen != is.listen {
+        return Vec::new();
+    }
+    let differs = [
+        ("cluster.node", was.node != is.node),
+        ("cluster.multicast", was.multicast != is.multicast),
+        (
+            "cluster.limits.queue",
+            was.keys.limits.queue != is.keys.limits.queue,
+        ),
+    ];
+    let differing = differs.into_iter().filter(|(_, differs)| *differs);
+    differing.map(|(key, _)| key.to_owned()).collect()
+}
+
+/// The socket for sessions of stud and hitch is opened at the start only; it is closed at once.
+fn stud(old: &Config, new: &Config) -> Option<String> {
+    let (was, is) = (old.stud(), new.stud()?);
+    let other = was.is_none_or(|was| was.listen != is.listen);
+    other.then(|| "cluster.stud-listen".to_owned())
+}
+
+/// The keys of a section that differ, but for those that a reload takes.
+fn changed<T: Serialize>(section: &str, was: &T, is: &T, live: &[&str]) -> Vec<String> {
+    let table = |keys| match serde_json::to_value(keys) {
+        Ok(Value::Object(table)) => table,
+        other => unreachable!("a section is a table of keys: {other:?}"),
+    };
+    let (was, is) = (table(was), table(is));
+    let keys: BTreeSet<_> = was.keys().chain(is.keys()).collect();
+    keys.into_iter()
+        .filter(|key| was.get(*key) != is.get(*key) && !live.contains(&key.as_str()))
+        .map(|key| format!("{section}.{key}"))
+        .collect()
+}
+
+/// The keys that differ and wait for a restart.
+pub fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
+    let admin = [
+        ("admin.address", old.admin.address != new.admin.address),
+        ("admin.socket", old.admin.socket != new.admin.socket),
+    ];
+    let mut keys: Vec<String> = admin
+        .into_iter()
+        .filter(|(_, differs)| *differs)
+        .map(|(key, _)| key.to_owned())
+        .collect();
+    keys.extend(changed("log", &old.log, &new.log, &["level"]));
+    let (was, is) = (&old.file.process, &new.file.process);
+    keys.extend(changed(
+        "process",
+        was,
+        is,
+        &["key-log", "watch", "watch-interval"],
+    ));
+    keys.extend(replication(old, new));
+    keys.extend(stud(old, new));
+    for listener in &new.listeners {
+        let kept = |other: &&Arc<Listener>| {
+            sockets::options(&other.keys) != sockets::options(&listener.keys)
+                && other
+                    .bind
+                    .iter()
+                    .any(|address| listener.bind.contains(address))
+        };
+        if old.listeners.iter().any(|other| kept(&other)) {
+            keys.push(format!(
+                "listener[{}], options of its sockets",
+                listener.keys.name
+            ));
+        }
+    }
+    keys
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use becket_proto::epoch::EpochLength;
+    use becket_proto::ticket::NodeId;
+
+    use super::*;
+    use crate::sample;
+    use becket_tls::config::Cluster;
+    use becket_tls::secret::{SecretBytes, SharedSecret};
+
+    fn clustered(change: impl FnOnce(&mut Cluster)) -> Config {
+        let secret = SecretBytes::new(zeroize::Zeroizing::new([1; 32]));
+        let mut cluster = Cluster {
+            node: NodeId(1),
+            secrets: vec![SharedSecret::of_root(secret, Path::new("secret")).unwrap()],
+            rotation: EpochLength::of(Duration::from_secs(60)).unwrap(),
+            listen: Some(([127, 0, 0, 1], 1).into()),
+            peers: Vec::new(),
+            multicast: None,
+            keys: Default::default(),
+        };
+        change(&mut cluster);
+        let mut config = sample::config();
+        config.cluster = Some(cluster);
+        config
+    }
+
+    #[test]
+    fn what_the_process_is_waits_for_a_restart_and_what_it_logs_does_not() {
+        let changed = |change: fn(&mut Config)| {
+            let mut new = sample::config();
+            change(&mut new);
+            waiting_for_restart(&sample::config(), &new)
+        };
+        assert_eq!(changed(|_| {}), [""; 0]);
+        let pinned = changed(|new| {
+            let mut file = (*new.file).clone();
+            file.process.pin = false;
+            file.process.key_log = true;
+            file.log.level = "debug".to_owned();
+            new.file = file.into();
+        });
+        assert_eq!(pinned, ["process.pin"]);
+    }
+
+    #[test]
+    fn what_replication_cannot_change_waits_for_a_restart() {
+        let old = clustered(|_| {});
+        let waits = |new: &Config| waiting_for_restart(&old, new);
+        assert_eq!(waits(&clustered(|_| {})), [""; 0]);
+        assert_eq!(waits(&clustered(|c| c.node = NodeId(2))), ["cluster.node"]);
+        let queue = clustered(|c| c.keys.limits.queue = 2);
+        assert_eq!(waits(&queue), ["cluster.limits.queue"]);
+        assert_eq!(waits(&sample::config()), [""; 0], "it ends at once");
+        let silent = |config: &mut Cluster| config.listen = None;
+        assert_eq!(waits(&clustered(silent)), [""; 0]);
+        let moved =
+            clustered(|c| (c.listen, c.node) = (Some(([127, 0, 0, 1], 2).into()), NodeId(2)));
+        assert_eq!(
+            waits(&moved),
+            [""; 0],
+            "with another socket all is made anew"
+        );
+        // Who shares only tickets changes its number at once.
+        let renumbered = clustered(|c| (c.listen, c.node) = (None, NodeId(2)));
+        assert_eq!(
+            waiting_for_restart(&clustered(silent), &renumbered),
+            [""; 0]
+        );
+        let limits = clustered(|c| c.keys.limits.bytes_per_second = 2);
+        assert_eq!(waits(&limits), [""; 0], "limits change at once");
+    }
+}

@@ -1,0 +1,254 @@
+//! The sandbox: which files the process that serves may open, and which system calls it may make, from its start on.
+//!
+//! Landlock ([`becket_sys::file_reach`]) leaves it the folders of the files that it has opened itself, of its logs, and what names of
+//! hosts and users are looked up in; files that a supervisor opens need no folder. seccomp ([`becket_sys::call_filter`]) leaves
+//! the calls of a server that runs. Both end with the process: a reload that names a file outside is refused ([`Reach`]).
+//! What is refused is counted, and said once for each call.
+//!
+//! Best effort: a kernel that lacks one of both has the other. See `docs/decisions/0037-a-sandbox-that-answers.md`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use becket_config::choices::SandboxMode;
+use becket_sys::{call_filter, file_reach};
+use serde::Serialize;
+
+use becket_keys::files::{Files, Reach};
+use becket_tls::config::Config;
+
+/// What this process is confined to.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Sandbox {
+    mode: SandboxMode,
+    /// How files are restricted; nothing where they are not.
+    files: Option<String>,
+    /// What becomes of system calls; nothing where they are not looked at.
+    calls: Option<String>,
+    #[serde(skip)]
+    reach: Option<Arc<Reach>>,
+    /// Calls of which the log has said that they are refused.
+    #[serde(skip)]
+    said: BTreeSet<usize>,
+}
+
+impl Sandbox {
+    /// Confines the calling thread and those to come, as the configuration says, whose relative paths start at `folder`. Calls of
+    /// threads that are there already are filtered, too. `files` have opened what it names.
+    pub fn enter(config: &Config, files: &Files, folder: &Path) -> Self {
+        let mode = config.file.process.sandbox;
+        let mut sandbox = Self {
+            mode,
+            ..Self::default()
+        };
+        match mode {
+            SandboxMode::Off => {}
+            SandboxMode::Log => {
+                sandbox.calls =
+                    in_force("system calls", call_filter::observe().map(|()| "counted"));
+            }
+            SandboxMode::On => {
+                sandbox.confine_files(reach(config, files, folder));
+                let filtered = call_filter::restrict().map(|()| "filtered");
+                sandbox.calls = in_force("system calls", filtered);
+            }
+        }
+        sandbox
+    }
+
+    fn confine_files(&mut self, reach: Reach) {
+        let confined = file_reach::confine(&reach.read, &reach.write);
+        let confined =
+            confined.and_then(|version| version.ok_or(io::ErrorKind::Unsupported.into()));
+        self.files = in_force(
+            "files",
+            confined.map(|version| format!("Landlock {version}")),
+        );
+        self.reach = self.files.is_some().then(|| Arc::new(reach));
+    }
+
+    /// Where files are that this process can open; nothing where it is not confined.
+    pub fn reach(&self) -> Option<&Arc<Reach>> {
+        self.reach.as_ref()
+    }
+
+    /// Says of calls that are refused, each once.
+    pub fn tell(&mut self) {
+        for number in call_filter::refused().into_keys() {
+            if self.said.insert(number) {
+                let call = call_name(number);
+                match self.mode {
+                    SandboxMode::Log => {
+                        tracing::warn!(
+                            call,
+                            number,
+                            "a system call that process.sandbox would refuse"
+                        );
+                    }
+                    _ => {
+                        tracing::warn!(call, number, "a system call was refused by process.sandbox")
+                    }
+                }
+            }
+        }
+    }
+
+    /// Calls that were refused since the start, or would have been.
+    pub fn refused() -> BTreeMap<String, u64> {
+        let refused = call_filter::refused().into_iter();
+        refused
+            .map(|(number, count)| (call_name(number), count))
+            .collect()
+    }
+}
+
+fn call_name(number: usize) -> String {
+    match call_filter::name(number) {
+        Some(name) => name.to_owned(),
+        None => number.to_string(),
+    }
+}
+
+/// Says whether a restriction is in force, and returns how.
+fn in_force(what: &str, done: io::Result<impl Into<String>>) -> Option<String> {
+    match done {
+        Ok(how) => {
+            let how = how.into();
+            tracing::info!(what, how, "sandboxed");
+            Some(how)
+        }
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+            tracing::warn!(what, "not sandboxed: the kernel cannot do it");
+            None
+        }
+        Err(error) => {
+            tracing::warn!(what, %error, "not sandboxed");
+            None
+        }
+    }
+}
+
+/// What a configuration that was just prepared needs for as long as it runs, and at a reload.
+fn reach(config: &Config, files: &Files, folder: &Path) -> Reach {
+    let mut reach = Reach::default();
+    for path in files
+        .opened()
+        .iter()
+        .map(PathBuf::as_path)
+        .chain(FIXED.map(Path::new))
+    {
+        reach.read.extend(places(path));
+    }
+    let docroots = config
+        .backends
+        .iter()
+        .filter_map(|backend| backend.docroot.as_ref());
+    for docroot in docroots {
+        reach.read.extend(places(&docroot.path));
+    }
+    let process = &config.file.process;
+    let pid_file = process.pid_file.as_ref().map(|path| folder.join(path));
+    let socket = config
+        .admin
+        .socket
+        .as_ref()
+        .map(|socket| socket.path.clone());
+    let cluster = config.file.cluster.as_ref();
+    let state = cluster.and_then(|cluster| Some(folder.join(cluster.secret_state.as_ref()?)));
+    let key_log = std::env::var_os("SSLKEYLOGFILE").map(PathBuf::from);
+    let logs = [&config.log.file, &config.log.access].map(|log| log.file().map(Path::to_owned));
+    let null = Some("/dev/null".into());
+    for path in [pid_file, socket, state, key_log, null]
+        .into_iter()
+        .chain(logs)
+        .flatten()
+    {
+        reach.write.extend(places(&path));
+    }
+    reach
+}
+
+/// The folders in which a path lies: as it is written and as its links lead, since either may be replaced by another file. One that is
+/// a folder is a place itself. A device, and a file right below `/`, is its own place.
+fn places(path: &Path) -> Vec<PathBuf> {
+    let whole = fs::canonicalize(path).ok();
+    let found = whole.as_deref().and_then(|path| fs::metadata(path).ok());
+    let is_folder = found.as_ref().is_some_and(fs::Metadata::is_dir);
+    let is_link = path.is_symlink();
+    let around = |path: &Path| {
+        let folder = fs::canonicalize(path.parent()?).ok()?;
+        (folder != Path::new("/")).then_some(folder)
+    };
+    match (whole, found) {
+        (Some(whole), Some(found)) if found.file_type().is_char_device() => vec![whole],
+        (Some(whole), _) => {
+            let written = around(path).filter(|_| !is_folder);
+            let led = around(&whole).filter(|_| is_link || !is_folder);
+            let own = (is_folder || written.is_none()).then(|| whole.clone());
+            written.into_iter().chain(led).chain(own).collect()
+        }
+        (None, _) => around(path).into_iter().collect(),
+    }
+}
+
+/// What is read beside what the configuration names: by the resolver and by look-ups of users, whose files are replaced by others of the
+/// same name and whose modules are loaded when they are needed; and what the kernel tells of this process, its cores and its memory.
+const FIXED: [&str; 8] = [
+    "/etc",
+    "/etc/resolv.conf",
+    "/lib",
+    "/lib64",
+    "/usr",
+    "/proc",
+    "/sys/devices/system/cpu",
+    "/sys/fs/cgroup",
+];
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_file_lies_in_the_folder_of_its_name_and_in_that_of_its_content() {
+        let root = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(root.path()).unwrap();
+        for folder in ["live", "archive", "..7", "releases/7"] {
+            fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        fs::write(root.join("archive/1.pem"), "").unwrap();
+        symlink("../archive/1.pem", root.join("live/site.pem")).unwrap();
+        symlink("..7", root.join("..data")).unwrap();
+        symlink("releases/7", root.join("current")).unwrap();
+        let of = |path: &str| places(&root.join(path));
+        assert_eq!(
+            of("archive/1.pem"),
+            [root.join("archive"), root.join("archive")]
+        );
+        assert_eq!(
+            of("live/site.pem"),
+            [root.join("live"), root.join("archive")]
+        );
+        assert_eq!(of("live/none.pem"), [root.join("live")]);
+        assert_eq!(of("live"), [root.join("live")]);
+        assert_eq!(of("..data"), [root.clone(), root.join("..7")]);
+        assert_eq!(
+            of("current"),
+            [root.join("releases"), root.join("releases/7")]
+        );
+        assert_eq!(of("nowhere/1.pem"), [""; 0].map(PathBuf::from));
+        let _socket = UnixListener::bind(root.join("live/admin.sock")).unwrap();
+        assert_eq!(
+            of("live/admin.sock"),
+            [root.join("live"), root.join("live")]
+        );
+        assert_eq!(places(Path::new("/dev/null")), [Path::new("/dev/null")]);
+        assert_eq!(places(Path::new("/")), [Path::new("/")]);
+    }
+}

@@ -1,0 +1,289 @@
+//! Limits that this process shares with others: connections of a server, and in all. What moves is decided by [`becket_proto::limits`].
+//!
+//! While a process is alone, nothing is done here: a worker's claim is one atomic operation, and control has no timer. Otherwise control
+//! settles every [`BETWEEN`], so that a place passes to another process after two of these at most.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use becket_proto::limits::{Borrower, Counts, Lender, SharedCount};
+
+use becket_process::protocol::Event;
+use becket_proxy::shared::Shared;
+
+/// How this process takes part.
+#[derive(Debug, Default)]
+pub struct Limits {
+    role: Role,
+    /// What the last report asked for.
+    wanted: Counts,
+    /// Connections that are kept for clients in the queues of addresses that the next process lacks.
+    spare: u32,
+    /// Settlements after which they are given back.
+    spare_left: u32,
+    /// Settlements so far: servers take turns in what is asked for them.
+    turn: usize,
+}
+
+#[derive(Debug, Default)]
+enum Role {
+    /// It has the limits, but for what others hold.
+    Serving(Lender),
+    Leaving(Borrower),
+    /// It does not serve yet, or has no supervisor.
+    #[default]
+    Alone,
+}
+
+impl Limits {
+    /// Takes nothing before [`Self::serve`].
+    pub fn wait(shared: &Shared) {
+        shared.connections.set_share(0);
+        for server in shared.backends.known_servers() {
+            server.slots().set_share(0);
+        }
+    }
+
+    /// Takes everything that other processes do not hold.
+    pub fn serve(&mut self, held: Counts, shared: &Shared, connections: usize) {
+        self.role = Role::Serving(Lender::new(held));
+        self.wanted.clear();
+        self.settle(shared, connections);
+    }
+
+    /// Keeps what is in use. `keeps_queues`: half of the free connections too, for as long as retiring sockets take to be emptied.
+    /// Returns what is held.
+    pub fn leave(&mut self, shared: &Shared, connections: usize, keeps_queues: bool) -> Counts {
+        let mut borrower = Borrower::default();
+        let most = u32::try_from(connections).unwrap_or(u32::MAX);
+        let count = &shared.connections;
+        let free = most.saturating_sub(count.count());
+        self.spare = if keeps_queues { free / 2 } else { 0 };
+        self.spare_left = RETIRING;
+        let mut held = Counts::new();
+        held.insert(
+            CONNECTIONS,
+            borrower.hold(CONNECTIONS, most, count, self.spare),
+        );
+        for server in shared.backends.known_servers() {
+            if let Some(most) = server.maxconn() {
+                let key = key(server.tag().0);
+                held.insert(key, borrower.hold(key, most, server.slots(), 0));
+            }
+        }
+        held.retain(|_, count| *count > 0);
+        self.role = Role::Leaving(borrower);
+        held
+    }
+
+    /// Handles what other processes gave back.
+    pub fn released(&mut self, counts: &Counts) {
+        if let Role::Serving(lender) = &mut self.role {
+            lender.release(counts);
+        }
+    }
+
+    /// Handles what another process asks for.
+    pub fn wanted(&mut self, process: u32, counts: Counts) {
+        if let Role::Serving(lender) = &mut self.role {
+            lender.set_wanted(process, counts);
+        }
+    }
+
+    /// Uses what was granted to this process.
+    pub fn granted(&mut self, counts: &Counts, shared: &Shared) {
+        let Role::Leaving(borrower) = &mut self.role else {
+            return;
+        };
+        if let Some(granted) = counts.get(&CONNECTIONS) {
+            borrower.granted(CONNECTIONS, *granted, &shared.connections);
+        }
+        for server in shared.backends.known_servers() {
+            let key = key(server.tag().0);
+            if let Some(granted) = counts.get(&key) {
+                borrower.granted(key, *granted, server.slots());
+                server.backend().settle();
+            }
+        }
+    }
+
+    /// Whether [`Self::settle`] is to be called again in [`BETWEEN`].
+    pub fn is_shared(&self) -> bool {
+        match &self.role {
+            Role::Serving(lender) => lender.is_active(),
+            Role::Leaving(_) => true,
+            Role::Alone => false,
+        }
+    }
+
+    /// Gives up and takes what there is to, by the limits as they are now. Returns what to report.
+    pub fn settle(&mut self, shared: &Shared, connections: usize) -> Vec<Event> {
+        let most = u32::try_from(connections).ok();
+        match &mut self.role {
+            Role::Serving(lender) => lend(lender, shared, most),
+            Role::Leaving(borrower) => {
+                self.turn = self.turn.wrapping_add(1);
+                self.spare_left = self.spare_left.saturating_sub(1);
+                if self.spare_left == 0 {
+                    self.spare = 0;
+                }
+                let (released, wanted) = give_back(borrower, shared, self.spare, self.turn);
+                let mut events = Vec::new();
+                if !released.is_empty() {
+                    events.push(Event::Released(released));
+                }
+                // Again and again: the process that serves may be another one by now.
+                if !wanted.is_empty() || wanted != self.wanted {
+                    self.wanted.clone_from(&wanted);
+                    events.push(Event::Wanted(wanted));
+                }
+                events
+            }
+            Role::Alone => Vec::new(),
+        }
+    }
+}
+
+fn lend(lender: &mut Lender, shared: &Shared, most: Option<u32>) -> Vec<Event> {
+    let mut granted: BTreeMap<u32, Counts> = BTreeMap::new();
+    let mut settle = |key: u64, most: Option<u32>, count: &SharedCount| {
+        let grants = lender.settle(key, most, count);
+        for (process, count) in grants.granted {
+            granted.entry(process).or_default().insert(key, count);
+        }
+        grants.has_grown
+    };
+    settle(CONNECTIONS, most, &shared.connections);
+    for server in shared.backends.known_servers() {
+        if settle(key(server.tag().0), server.maxconn(), server.slots()) {
+            server.backend().settle();
+        }
+    }
+    let granted = granted.into_iter();
+    granted
+        .map(|(process, counts)| Event::Granted(process, counts))
+        .collect()
+}
+
+fn give_back(
+    borrower: &mut Borrower,
+    shared: &Shared,
+    spare: u32,
+    turn: usize,
+) -> (Counts, Counts) {
+    let (mut released, mut wanted) = (Counts::new(), Counts::new());
+    let mut settle = |key: u64, count: &SharedCount, waiting: u32, spare: u32| {
+        let settled = borrower.settle(key, count, waiting, spare);
+        for (counts, count) in [
+            (&mut released, settled.released),
+            (&mut wanted, settled.wanted),
+        ] {
+            if count > 0 {
+                counts.insert(key, count);
+            }
+        }
+    };
+    settle(CONNECTIONS, &shared.connections, 0, spare);
+    let waiting = waiting(shared, turn);
+    for server in shared.backends.known_servers() {
+        if server.maxconn().is_some() {
+            let key = key(server.tag().0);
+            let waiting = waiting.get(&key).copied().unwrap_or(0);
+            settle(key, server.slots(), waiting, 0);
+        }
+    }
+    (released, wanted)
+}
+
+/// How many of the clients that wait are to be asked for at each server: servers of a backend share them, each in turn one more.
+fn waiting(shared: &Shared, turn: usize) -> Counts {
+    let mut waiting = Counts::new();
+    for backend in shared.backends.all() {
+        let servers = backend.servers();
+        let limited = servers.iter().filter(|server| server.maxconn().is_some());
+        let (number, clients) = (limited.clone().count(), backend.waiting());
+        for (at, server) in limited.enumerate() {
+            let more = (at + turn) % number < clients % number;
+            let count = clients / number + usize::from(more);
+            waiting.insert(key(server.tag().0), count as u32);
+        }
+    }
+    waiting
+}
+
+/// Between two settlements.
+pub const BETWEEN: Duration = Duration::from_millis(20);
+/// Settlements in 2 s: retiring sockets are emptied by then.
+const RETIRING: u32 = 100;
+/// The key of `limits.connections`; those of servers are above.
+const CONNECTIONS: u64 = 1;
+
+fn key(tag: u64) -> u64 {
+    tag.max(CONNECTIONS + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use becket_proto::session_table::{Limits as TableLimits, SessionTable};
+    use becket_sys::clock::Clock;
+
+    use super::*;
+    use crate::sample;
+    use becket_proxy::backend::slot::Slot;
+    use becket_tls::config::{Backend, Config, Server, ServerAddress};
+
+    /// A process with one server that has two slots.
+    fn process() -> Shared {
+        let mut server = Server::plain("/a", vec![ServerAddress::Unix("/a".into())]);
+        server.keys.maxconn = Some(2);
+        let backends = vec![Arc::new(Backend::plain("app", vec![server]))];
+        let config = Arc::new(Config {
+            backends,
+            ..sample::config()
+        });
+        let table = || {
+            Arc::new(SessionTable::new(
+                TableLimits::default(),
+                Default::default(),
+            ))
+        };
+        let shared = Shared::new(1, Clock::start(), table(), table());
+        shared.backends.adopt(&config);
+        Limits::wait(&shared);
+        shared
+    }
+
+    fn claim(shared: &Shared) -> Option<Slot> {
+        Slot::claim(&shared.backends.known_servers()[0])
+    }
+
+    #[test]
+    fn slots_pass_from_a_leaving_process_to_the_serving_one() {
+        let old = process();
+        assert!(claim(&old).is_none(), "it does not serve yet");
+        let mut old_limits = Limits::default();
+        old_limits.serve(Counts::new(), &old, 10);
+        assert!(!old_limits.is_shared());
+        let held = claim(&old).unwrap();
+        let reported = old_limits.leave(&old, 10, false);
+        assert!(claim(&old).is_none());
+        let new = process();
+        let mut new_limits = Limits::default();
+        new_limits.serve(reported, &new, 10);
+        assert!(new_limits.is_shared());
+        let taken = claim(&new).unwrap();
+        assert!(claim(&new).is_none());
+        assert!(new.claim_connection(10));
+        drop(held);
+        let events = old_limits.settle(&old, 10);
+        let [Event::Released(counts)] = &events[..] else {
+            panic!("{events:?}");
+        };
+        new_limits.released(counts);
+        assert!(new_limits.settle(&new, 10).is_empty());
+        assert!(claim(&new).is_some() && !new_limits.is_shared());
+        drop(taken);
+    }
+}

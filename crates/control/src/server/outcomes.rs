@@ -1,0 +1,232 @@
+//! Clients of the admin pages that wait for the outcome of a reload, a drain or an upgrade.
+//!
+//! A reload that is under way may have read older files than a client knows of. So each reload that is asked for has a number, and
+//! is answered by one whose files were opened after it was asked for (`Resources::asked`).
+
+use axum::http::StatusCode;
+use becket_proto::limits::Counts;
+use serde_json::{Value, json};
+
+use super::Control;
+use crate::api::{ChangeOutcome, Refused};
+use crate::commands::NO_SUPERVISOR;
+use becket_process::link::given::Given;
+use becket_process::protocol::{Event, OperatorRequest};
+
+/// Those who wait.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    /// Reloads that were asked for.
+    reloads: u64,
+    all: Vec<(OperatorRequest, u64, ChangeOutcome)>,
+}
+
+impl Waiting {
+    /// Takes one in, unless there are too many. Returns whether nobody waits for the same already.
+    fn add(&mut self, request: OperatorRequest, outcome: ChangeOutcome) -> Option<bool> {
+        self.all.retain(|(.., outcome)| !outcome.is_unwanted());
+        if self.all.len() >= MOST {
+            let text = "too many wait for an outcome";
+            let refused = Refused::new(StatusCode::SERVICE_UNAVAILABLE, text, "fewer at a time");
+            outcome.tell(Err(refused));
+            return None;
+        }
+        let is_first = !self.all.iter().any(|(other, ..)| *other == request);
+        self.reloads += u64::from(request == OperatorRequest::Reload);
+        self.all.push((request, self.reloads, outcome));
+        Some(is_first)
+    }
+
+    /// So many reloads that were asked for have this outcome, or an earlier one.
+    pub(super) fn reloaded(&mut self, asked: u64, errors: &[String], ended: &[String]) {
+        self.answer(
+            |request, number| request == OperatorRequest::Reload && number <= asked,
+            || outcome(json!({"reloaded": true, "ended": ended}), errors, RELOAD),
+        );
+    }
+
+    /// Another process serves, or, with errors, does not.
+    pub(super) fn upgraded(&mut self, errors: &[String], ended: &[String]) {
+        self.answer(
+            |request, _| request == OperatorRequest::Upgrade,
+            || outcome(json!({"upgraded": true, "ended": ended}), errors, UPGRADE),
+        );
+    }
+
+    /// Another process serves, without these temporary changes. Every other request is refused.
+    pub(super) fn replaced(&mut self, ended: &[String]) {
+        self.upgraded(&[], ended);
+        self.answer(|_, _| true, || Err(too_late()));
+    }
+
+    /// It drains, and does nothing else any more.
+    pub(super) fn drains(&mut self, ended: &[String]) {
+        self.answer(
+            |request, _| request == OperatorRequest::Drain,
+            || Ok(json!({"draining": true, "ended": ended})),
+        );
+        self.answer(|_, _| true, || Err(too_late()));
+    }
+
+    fn answer(
+        &mut self,
+        is_meant: impl Fn(OperatorRequest, u64) -> bool,
+        outcome: impl Fn() -> Result<Value, Refused>,
+    ) {
+        let meant = self
+            .all
+            .extract_if(.., |(request, number, _)| is_meant(*request, *number));
+        meant.for_each(|(.., waiting)| waiting.tell(outcome()));
+    }
+}
+
+fn outcome(
+    done: Value,
+    errors: &[String],
+    (what, accepted): (&str, &str),
+) -> Result<Value, Refused> {
+    match errors {
+        [] => Ok(done),
+        errors => {
+            let error = format!("{what} refused, nothing changed: {}", errors.join("; "));
+            Err(Refused::unusable(error, accepted))
+        }
+    }
+}
+
+pub(super) fn too_late() -> Refused {
+    let accepted = "a becket that serves";
+    Refused::new(
+        StatusCode::CONFLICT,
+        "becket drains, and does no more",
+        accepted,
+    )
+}
+
+impl Control {
+    /// Does what a signal would have it do; the outcome is told when that is done. Returns whether a drain is to begin.
+    pub(super) fn asked(&mut self, request: OperatorRequest, outcome: ChangeOutcome) -> bool {
+        if self.state.is_draining() {
+            outcome.tell(match request {
+                OperatorRequest::Drain => Ok(json!({"draining": true, "ended": []})),
+                _ => Err(too_late()),
+            });
+            return false;
+        }
+        let Some(is_first) = self.waiting.add(request, outcome) else {
+            return false;
+        };
+        // A second command to drain would cut connections off.
+        if request == OperatorRequest::Drain && !is_first {
+            return false;
+        }
+        if let Some(link) = self.commands.supervisor() {
+            link.report(&Event::Asked(request));
+            return false;
+        }
+        match request {
+            OperatorRequest::Reload => {
+                let asked = self.waiting.reloads;
+                let given = Given {
+                    asked,
+                    ..Given::default()
+                };
+                self.begin_reload(given, false);
+            }
+            OperatorRequest::Upgrade => self.resume(NO_SUPERVISOR, Counts::new()),
+            OperatorRequest::Drain => return true,
+            // No page asks for these.
+            OperatorRequest::Reopen | OperatorRequest::Stop => {}
+        }
+        false
+    }
+}
+
+/// What it is called, and what is accepted.
+const RELOAD: (&str, &str) = (
+    "reload",
+    "a configuration in which becket check finds no fault",
+);
+const UPGRADE: (&str, &str) = (
+    "upgrade",
+    "a program that comes to serve by the configuration as it is now",
+);
+/// More would be taken for a mistake, and leave fewer places for pages.
+const MOST: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::oneshot::{Receiver, channel};
+
+    fn ask(waiting: &mut Waiting, request: OperatorRequest) -> Receiver<Result<Value, Refused>> {
+        let (sender, receiver) = channel();
+        waiting.add(request, ChangeOutcome(sender));
+        receiver
+    }
+
+    #[test]
+    fn a_reload_is_answered_by_one_that_began_after_it_was_asked_for() {
+        let mut waiting = Waiting::default();
+        let mut first = ask(&mut waiting, OperatorRequest::Reload);
+        let mut second = ask(&mut waiting, OperatorRequest::Reload);
+        waiting.reloaded(0, &[], &[]);
+        assert!(first.try_recv().is_err(), "that one was a signal's");
+        waiting.reloaded(1, &["a".to_owned(), "b".to_owned()], &[]);
+        let refused = first.try_recv().unwrap().unwrap_err();
+        assert_eq!(refused.error, "reload refused, nothing changed: a; b");
+        assert!(second.try_recv().is_err());
+        waiting.reloaded(2, &[], &["log level: debug".to_owned()]);
+        let ended = json!({"reloaded": true, "ended": ["log level: debug"]});
+        assert_eq!(second.try_recv().unwrap(), Ok(ended));
+    }
+
+    #[test]
+    fn a_drain_answers_everybody() {
+        let mut waiting = Waiting::default();
+        let mut asked = [
+            OperatorRequest::Reload,
+            OperatorRequest::Upgrade,
+            OperatorRequest::Drain,
+        ]
+        .map(|request| ask(&mut waiting, request));
+        waiting.drains(&[]);
+        let outcomes = asked.each_mut().map(|it| it.try_recv().unwrap().is_ok());
+        assert_eq!(outcomes, [false, false, true]);
+        assert!(waiting.all.is_empty());
+    }
+
+    #[test]
+    fn an_upgrade_alone_is_answered_by_the_new_process() {
+        let mut waiting = Waiting::default();
+        let mut asked = [
+            OperatorRequest::Reload,
+            OperatorRequest::Upgrade,
+            OperatorRequest::Drain,
+        ]
+        .map(|request| ask(&mut waiting, request));
+        waiting.replaced(&[]);
+        let outcomes = asked.each_mut().map(|it| it.try_recv().unwrap().is_ok());
+        assert_eq!(outcomes, [false, true, false]);
+        assert!(waiting.all.is_empty());
+    }
+
+    #[test]
+    fn those_who_wait_are_few_and_who_left_makes_room() {
+        let mut waiting = Waiting::default();
+        let mut all: Vec<_> = (0..MOST)
+            .map(|_| ask(&mut waiting, OperatorRequest::Upgrade))
+            .collect();
+        let refused = ask(&mut waiting, OperatorRequest::Upgrade)
+            .try_recv()
+            .unwrap()
+            .unwrap_err();
+        assert_eq!(refused.code, StatusCode::SERVICE_UNAVAILABLE);
+        all.pop();
+        assert!(
+            ask(&mut waiting, OperatorRequest::Upgrade)
+                .try_recv()
+                .is_err()
+        );
+    }
+}

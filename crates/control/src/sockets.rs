@@ -1,0 +1,150 @@
+//! The listening sockets of all workers: bound before anything is given up, kept over reloads.
+//!
+//! Every worker gets a socket of its own for every address (`SO_REUSEPORT`). Such a socket could
+//! also be bound beside another process that did the same, becket or not, and would then take
+//! half of its clients: so each address is probed once without the option. A socket that the
+//! service manager passed is used as it is, shared by all workers. A supervisor may pass more sockets of an address than
+//! there are workers: some workers then have several, since closing one would reset the clients in its queue.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+
+use becket_config::error::Problem;
+use becket_config::listener;
+use becket_sys::socket::{Keepalive, ListenOptions, listen, listen_on, probe, set_options};
+
+use becket_process::link::given::BoundSockets;
+use becket_process::protocol::SocketKind;
+use becket_proxy::worker::bound::BoundListener;
+use becket_tls::config::{Config, Listener};
+
+/// Binds every address of `config` that is not in `held`, for each worker. Returns one list per
+/// worker. Those in `retiring` are still ours for a moment, so they are not probed.
+///
+/// # Errors
+///
+/// Every address that cannot be bound; then none is kept.
+pub fn bind(
+    config: &Config,
+    (held, retiring): (&[SocketAddr], &[SocketAddr]),
+    workers: usize,
+    given: &mut BoundSockets,
+) -> Result<Vec<Vec<BoundListener>>, Vec<Problem>> {
+    let mut all: Vec<Vec<BoundListener>> = (0..workers).map(|_| Vec::new()).collect();
+    let mut problems = Vec::new();
+    let addresses = config
+        .listeners
+        .iter()
+        .flat_map(|listener| {
+            listener
+                .bind
+                .iter()
+                .map(move |address| (listener, *address))
+        })
+        .filter(|(_, address)| !held.contains(address));
+    for (listener, address) in addresses {
+        let is_new = !retiring.contains(&address);
+        match sockets_for(listener, address, workers, is_new, given) {
+            Ok(sockets) => {
+                for (number, socket) in sockets.into_iter().enumerate() {
+                    all[number % workers].push(socket);
+                }
+            }
+            Err(error) => problems.push(problem(listener, address, &error)),
+        }
+    }
+    if problems.is_empty() {
+        for bound in all.first().into_iter().flatten() {
+            tracing::info!(address = %bound.address, inherited = bound.inherited, "listening");
+        }
+        Ok(all)
+    } else {
+        Err(problems)
+    }
+}
+
+fn sockets_for(
+    listener: &Listener,
+    address: SocketAddr,
+    workers: usize,
+    is_new: bool,
+    given: &mut BoundSockets,
+) -> io::Result<Vec<BoundListener>> {
+    let options = options(&listener.keys);
+    let bound = |inherited| {
+        move |listener| BoundListener {
+            address,
+            listener,
+            inherited,
+        }
+    };
+    if let Some(passed) = given.take_one(SocketKind::Passed, address) {
+        let passed = TcpListener::from(passed?);
+        let all = (0..workers).map(|_| passed.try_clone().map(bound(true)));
+        return all.collect();
+    }
+    let listens_later = given.listen_later;
+    if let Some(given) = given.take(SocketKind::Clients, address) {
+        // Where another process still serves, a socket that this one alone needs must take nobody in yet.
+        let open = if listens_later {
+            set_options
+        } else {
+            listen_on
+        };
+        let all = given?.into_iter();
+        return all
+            .map(|socket| open(socket, &options).map(bound(false)))
+            .collect();
+    }
+    if is_new {
+        probe(address)?;
+    }
+    (0..workers)
+        .map(|_| listen(address, &options).map(bound(false)))
+        .collect()
+}
+
+/// Options of listening sockets; accepted ones inherit them.
+pub fn options(socket: &listener::Listener) -> ListenOptions {
+    ListenOptions {
+        backlog: socket.backlog,
+        defer_accept: socket.defers_accept(),
+        fast_open: socket.fast_open,
+        keepalive: socket.keepalive.map(|time| Keepalive {
+            time,
+            interval: PROBE_INTERVAL,
+            count: PROBES,
+        }),
+        send_buffer: socket.send_buffer,
+        receive_buffer: socket.receive_buffer,
+        unsent: Some(UNSENT),
+        ..ListenOptions::default()
+    }
+}
+
+fn problem(listener: &Listener, address: SocketAddr, error: &io::Error) -> Problem {
+    let problem = Problem::new(
+        format!("listener[{}].bind", listener.keys.name),
+        error.to_string(),
+    )
+    .value(address.to_string());
+    problem.accepted(match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "an address that no other program listens on, nor another becket"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "a port from 1024 up, or CAP_NET_BIND_SERVICE, or a start as root with process.user"
+        }
+        io::ErrorKind::AddrNotAvailable => "an address of this host",
+        _ => "an address that can be bound",
+    })
+}
+
+/// What waits in the kernel for a client that reads slowly: two reads of the relay, so that one is under way while the
+/// next is made. Send buffers grow to 4 MiB without it, and some hundred slow readers then use up the memory that the
+/// kernel has for all of TCP: it drops what arrives for their neighbours. What bulk costs showed no difference that could be told.
+const UNSENT: u32 = 128 * 1024;
+/// Between two probes of an idle connection that did not answer.
+const PROBE_INTERVAL: std::time::Duration = std::time::Duration::from_secs(15);
+/// Unanswered probes after which the connection is gone.
+const PROBES: u32 = 4;

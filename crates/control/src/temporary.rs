@@ -1,0 +1,50 @@
+//! Temporary changes: what an operator changed that the next reload, upgrade or restart ends.
+
+use super::certificates::Certificate;
+use super::snapshot::RunningBackend;
+use super::state::LogLevel;
+use becket_tls::config::Lasts;
+
+/// Each temporary change, as text.
+pub(super) fn temporary(
+    backends: &[RunningBackend],
+    certificates: &[Certificate],
+    log_level: Option<&LogLevel>,
+) -> Vec<String> {
+    let mut changes: Vec<String> = backends.iter().flat_map(of_backend).collect();
+    let set = certificates.iter();
+    let set = set.filter(|it| it.set_until == Some(Lasts::Reload));
+    changes.extend(set.map(|it| format!("certificate of {}: {}", it.listener, it.name)));
+    let level = log_level.filter(|level| !level.keep);
+    changes.extend(level.map(|level| format!("log level: {}", level.level)));
+    changes
+}
+
+/// Logs the temporary changes that a reload, an upgrade or a drain ends.
+pub fn log_ended(changes: &[String]) {
+    for change in changes {
+        tracing::info!(change, "temporary change ended");
+    }
+}
+
+fn of_backend(backend: &RunningBackend) -> Vec<String> {
+    let name = &backend.config.keys.name;
+    let states = backend.state.servers();
+    let mut changes = Vec::new();
+    for server in &backend.config.servers {
+        let added = (server.added == Some(Lasts::Reload)).then(|| "added".to_owned());
+        let state = states.iter().find(|state| *state.name() == server.name);
+        let changed = state.map(|state| state.settings().temporary());
+        let all: Vec<String> = added
+            .into_iter()
+            .chain(changed.into_iter().flatten())
+            .collect();
+        if !all.is_empty() {
+            changes.push(format!("server {name}/{}: {}", server.name, all.join(", ")));
+        }
+    }
+    let removed = backend.config.removed.iter();
+    let removed = removed.filter(|(_, lasts)| *lasts == Lasts::Reload);
+    changes.extend(removed.map(|(server, _)| format!("server {name}/{server}: removed")));
+    changes
+}
