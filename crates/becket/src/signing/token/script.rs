@@ -8,12 +8,13 @@ use std::{fmt, thread};
 
 use aws_lc_rs::digest::{Digest, SHA256};
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
-use becket_sys::seqpacket::{Packet, Seqpacket};
+use becket_sys::seqpacket::Seqpacket;
 use rcgen::KeyPair;
+use rustls::SignatureScheme;
 
 use super::Tokens;
 use super::link::Known;
-use super::wire::{LONGEST, Mechanisms, TokenAnswer, TokenFault, TokenRequest, read, write};
+use super::wire::{LONGEST, TokenAnswer, TokenFault, TokenRequest, receive, write};
 
 /// Behaviour of an agent that has proved its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +47,7 @@ pub(crate) const SECOND_KEY: &str = "pkcs11:object=b?module-path=/x";
 pub(super) fn play(socket: &Seqpacket, pair: &KeyPair, way: impl Fn() -> Way) {
     let say = |answer: &TokenAnswer| socket.send(&write(answer), None).ok();
     let opened = |fault: Option<&str>| TokenAnswer::Opened {
-        mechanisms: Mechanisms::ECDSA,
+        schemes: vec![SignatureScheme::ECDSA_NISTP256_SHA256.into()],
         faults: vec![fault.map(str::to_owned)],
     };
     say(&match way() {
@@ -59,10 +60,10 @@ pub(super) fn play(socket: &Seqpacket, pair: &KeyPair, way: impl Fn() -> Way) {
     });
     let mut room = vec![0; LONGEST];
     let mut proved = HashSet::new();
-    while let Ok(Packet::Message(length, _)) = socket.receive(&mut room) {
+    while let Ok(Some((request, _))) = receive::<TokenRequest>(socket, &mut room) {
         let TokenRequest {
             number, key, input, ..
-        } = read(&room[..length]).unwrap();
+        } = request;
         let way = way();
         let signature = Ok(sign(pair, &input));
         let good = TokenAnswer::Signed { number, signature };
@@ -158,9 +159,9 @@ impl Script {
     /// Replaces the agents that are asked for, and counts what these tokens do from now on.
     pub(crate) fn supervise(self: &Arc<Self>, tokens: &Tokens, key: usize) {
         let mut known = self.known.lock().unwrap();
-        for token in &tokens.tokens {
-            if !known.iter().any(|it| Arc::ptr_eq(it, &token.0.known)) {
-                known.push(Arc::clone(&token.0.known));
+        for link in &tokens.links {
+            if !known.iter().any(|it| Arc::ptr_eq(it, &link.known)) {
+                known.push(Arc::clone(&link.known));
             }
         }
         for index in tokens.lost() {
