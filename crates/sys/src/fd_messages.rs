@@ -331,7 +331,7 @@ mod tests {
         let text = vec![0; 1 << 24];
         let error = send(&here, &text, &[], Duration::from_millis(1)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        // Nor does it help to read a little again and again.
+        // A reader that reads slowly does not extend the time-out.
         let (here, mut there) = UnixStream::pair().unwrap();
         let reader = std::thread::spawn(move || {
             while there.read(&mut [0; 256]).is_ok_and(|count| count > 0) {

@@ -113,7 +113,7 @@ impl Passed {
             );
             io::Error::new(io::ErrorKind::InvalidInput, message)
         };
-        // SAFETY: takes numbers only; a descriptor that is not open is an error.
+        // SAFETY: fcntl takes numbers only, and fails if the descriptor is not open.
         if unsafe { libc::fcntl(self.fd, libc::F_GETFD) } < 0 {
             return Err(refuse(io::Error::last_os_error()));
         }

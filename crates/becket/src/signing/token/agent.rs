@@ -22,7 +22,9 @@ use cryptoki::session::Session;
 use zeroize::Zeroizing;
 
 use super::module::{Module, find_key};
-use super::wire::{LONGEST, Setup, TokenAnswer, TokenFault, TokenRequest, receive, write};
+use super::wire::{
+    LONGEST, OpenToken, Setup, TokenAnswer, TokenFault, TokenRequest, receive, write,
+};
 
 /// The name of the process.
 pub(super) const NAME: &str = "becket-token";
@@ -64,11 +66,11 @@ fn serve() -> io::Result<u8> {
     };
     let keys: Vec<_> = keys.iter().map(|key| find_key(&first, key)).collect();
     let faults = keys.iter().map(|key| key.as_ref().err().cloned());
-    let opened = TokenAnswer::Opened {
+    let opened = OpenToken {
         schemes: module.schemes.clone(),
         faults: faults.collect(),
     };
-    send(&socket, &opened)?;
+    send(&socket, &TokenAnswer::Opened(opened))?;
     let sessions = usize::from(setup.token.sessions);
     let (tasks, queue) = sync_channel(MOST_WAITING);
     let queue = Arc::new(Mutex::new(queue));

@@ -110,8 +110,8 @@ impl Agents {
         Some(socket)
     }
 
-    /// Returns `true` after all have ended. Call it again and again after the last configuration that uses them was dropped: it kills
-    /// agents that do not end.
+    /// Returns `true` after all agents have ended. Call this repeatedly after the configuration was dropped: it kills agents
+    /// that do not end.
     pub(crate) fn have_ended(&mut self) -> bool {
         if self.unused.get_or_insert_with(Stopwatch::start).elapsed() > GRACE {
             self.kill();
@@ -160,9 +160,9 @@ impl Agents {
     }
 }
 
-/// Kills a process and returns its number. [`is_running`] must be called until it has ended.
+/// Kills a process and returns its number. Call [`is_running`] until the process has ended.
 fn kill(pid: u32) -> u32 {
-    // Fails only if it is no process of ours any more.
+    // Fails only if the process has ended and was waited for.
     let killed = ChildProcess::of(pid).and_then(|process| process.kill());
     killed.ok();
     pid
@@ -177,7 +177,7 @@ fn is_running(pid: &u32) -> bool {
 const PAUSES_SECONDS: [u64; 5] = [0, 1, 2, 5, 10];
 /// Age from which an agent has not failed early.
 const LONG: Duration = Duration::from_secs(10);
-/// Maximum age of an agent without a configuration. Handshakes that began with the configuration end earlier.
+/// Maximum time that an agent runs without a configuration. Handshakes that began with the configuration end earlier.
 const GRACE: Duration = Duration::from_secs(600);
 
 #[cfg(test)]

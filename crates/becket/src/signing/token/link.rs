@@ -21,8 +21,8 @@ use becket_sys::clock::Stopwatch;
 use becket_sys::seqpacket::Seqpacket;
 use rustls::SignatureScheme;
 
-use super::public::{PublicKey, input};
-use super::wire::{self, LONGEST, TokenAnswer, TokenFault, TokenRequest, write};
+use super::public::PublicKey;
+use super::wire::{self, LONGEST, OpenToken, TokenAnswer, TokenFault, TokenRequest};
 use crate::signing::queue::{Job, answer};
 
 /// State that the thread of a token shares with workers.
@@ -94,21 +94,14 @@ pub(crate) struct TokenStatus {
 #[derive(Debug)]
 struct Opened {
     socket: Seqpacket,
-    /// Schemes that the token supports.
-    schemes: Vec<u16>,
-    /// For each key the reason why it cannot be used.
-    faults: Vec<Option<String>>,
+    token: OpenToken,
 }
 
 impl Opened {
     /// Waits until an agent has opened its token.
     fn by(socket: Seqpacket) -> Result<Arc<Self>, TokenFault> {
         match first_answer(&socket)? {
-            TokenAnswer::Opened { schemes, faults } => Ok(Arc::new(Self {
-                socket,
-                schemes,
-                faults,
-            })),
+            TokenAnswer::Opened(token) => Ok(Arc::new(Self { socket, token })),
             TokenAnswer::Failed(fault) => Err(fault),
             TokenAnswer::Signed { .. } => Err(TokenFault::unexpected()),
         }
@@ -117,25 +110,20 @@ impl Opened {
     /// Has a key sign a challenge. Returns the schemes of the key. Nothing else may be in flight.
     fn prove(&self, key: usize, public: &PublicKey) -> Result<Vec<SignatureScheme>, TokenFault> {
         let refused = |why: &str| Err(TokenFault::Refused(why.to_owned()));
-        match self.faults.get(key) {
+        match self.token.faults.get(key) {
             Some(None) => {}
             Some(Some(why)) => return refused(why),
             None => return Err(TokenFault::unexpected()),
         }
-        let schemes = public.schemes(&self.schemes);
+        let schemes = public.schemes(&self.token.schemes);
         let Some(scheme) = schemes.first().copied() else {
             return refused("the token has no mechanism for the kind of key in the certificate");
         };
         let mut message = [0; 32];
         let random = aws_lc_rs::rand::fill(&mut message);
         random.map_err(|_| TokenFault::Away("no random bytes from the system".to_owned()))?;
-        let request = TokenRequest {
-            number: 0,
-            key,
-            scheme: scheme.into(),
-            input: input(scheme, &message),
-        };
-        self.socket.send(&write(&request), None)?;
+        let packet = TokenRequest::packet(0, key, scheme, &message);
+        self.socket.send(&packet, None)?;
         let TokenAnswer::Signed {
             number: 0,
             signature,
@@ -179,9 +167,6 @@ impl Link {
 
     /// Proves that a key belongs to a certificate, and returns the schemes of the key. Blocks before [`Self::serve`]. A key that
     /// was proved with an earlier configuration needs no proof while its token is away.
-    ///
-    /// # Errors
-    /// Fails with the reason why the key is not proved.
     pub(super) fn prove(
         &self,
         key: usize,
@@ -212,9 +197,6 @@ impl Link {
     }
 
     /// Starts the thread that receives answers, unless it was started before.
-    ///
-    /// # Errors
-    /// Fails if the system limits the number of threads.
     pub(super) fn serve(self: &Arc<Self>) -> io::Result<()> {
         let mut state = self.lock();
         if state.replacements.is_some() {
@@ -239,10 +221,7 @@ impl Link {
         let is_useless = keys.values().all(|key| key.proved.is_err());
         let mut state = self.lock();
         state.keys = keys;
-        state.agent = match fault {
-            Some(fault) if is_useless => Err(fault),
-            _ => Ok(agent),
-        };
+        state.agent = fault.filter(|_| is_useless).map_or(Ok(agent), Err);
         drop(state);
         self.log_availability();
     }
@@ -266,15 +245,8 @@ impl Link {
 
     /// Requests a signature. Fails at once if the agent does not sign with the key.
     pub(super) fn ask(&self, key: usize, job: Job) {
-        let scheme = job.request.scheme;
         let number = self.last.fetch_add(1, Relaxed) + 1;
-        let request = TokenRequest {
-            number,
-            key,
-            scheme: scheme.into(),
-            input: input(scheme, &job.request.message),
-        };
-        let packet = write(&request);
+        let packet = TokenRequest::packet(number, key, job.request.scheme, &job.request.message);
         let mut state = self.lock();
         let signs = state.keys.get(&key).is_some_and(|key| key.proved.is_ok());
         let agent = state.agent.as_ref().ok().filter(|_| signs);
@@ -365,6 +337,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
+        // Requests in flight hold their key, and so the link: none is left here.
         if let Ok(agent) = &self.lock().agent {
             agent.socket.end();
         }

@@ -27,7 +27,7 @@ pub(super) struct Module {
     slot: Slot,
     /// Schemes of TLS that the token supports.
     pub(super) schemes: Vec<u16>,
-    /// Maximum number of sessions, without the first one.
+    /// Maximum number of sessions in addition to the first one.
     pub(super) most_sessions: usize,
 }
 
@@ -117,7 +117,7 @@ pub(super) fn find_key(session: &Session, uri: &KeyUri) -> Result<ObjectHandle, 
 }
 
 fn log_in(session: &Session, mut pin: Zeroizing<Vec<u8>>) -> Result<(), TokenFault> {
-    // Its buffer is erased when it is dropped.
+    // `RawAuthPin` erases its buffer when it is dropped.
     let pin = RawAuthPin::new(Box::new(mem::take(&mut *pin)));
     match session.login_with_raw(UserType::User, &pin) {
         Ok(()) | Err(Error::Pkcs11(RvError::UserAlreadyLoggedIn, _)) => Ok(()),
@@ -238,7 +238,7 @@ mod tests {
         let kind = &ECDSA_P256_SHA256_FIXED_SIGNING;
         let key = EcdsaKeyPair::generate(kind).unwrap();
         let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, key.public_key().as_ref());
-        // Halves begin with zeros and with high bits often enough.
+        // In 600 signatures some halves begin with zeros, and some with a high bit.
         for _ in 0..600 {
             let raw = key.sign(&random, b"message").unwrap();
             public

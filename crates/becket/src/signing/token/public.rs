@@ -1,6 +1,6 @@
 //! The public half of a key on a token, from its certificate, and the signature schemes that tokens support.
 
-use aws_lc_rs::digest::{self, SHA256, SHA384, SHA512};
+use aws_lc_rs::digest::{Algorithm, SHA256, SHA384, SHA512};
 use cryptoki::mechanism::MechanismType;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::{SignatureAlgorithm, SignatureScheme, SignatureScheme as Scheme};
@@ -71,7 +71,7 @@ impl PublicKey {
 }
 
 /// Returns the digest that a token signs. Returns `None` if the scheme has none of its own, so that the token signs the message.
-pub(super) fn digest_of(scheme: SignatureScheme) -> Option<&'static digest::Algorithm> {
+pub(super) fn digest_of(scheme: SignatureScheme) -> Option<&'static Algorithm> {
     match scheme {
         Scheme::ED25519 => None,
         Scheme::RSA_PSS_SHA512 | Scheme::RSA_PKCS1_SHA512 => Some(&SHA512),
@@ -79,14 +79,6 @@ pub(super) fn digest_of(scheme: SignatureScheme) -> Option<&'static digest::Algo
             Some(&SHA384)
         }
         _ => Some(&SHA256),
-    }
-}
-
-/// Returns what a token is sent to have a message signed.
-pub(super) fn input(scheme: SignatureScheme, message: &[u8]) -> Vec<u8> {
-    match digest_of(scheme) {
-        Some(algorithm) => digest::digest(algorithm, message).as_ref().to_vec(),
-        None => message.to_vec(),
     }
 }
 

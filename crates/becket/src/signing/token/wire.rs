@@ -7,12 +7,16 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use aws_lc_rs::digest::digest;
 use becket_config::file::File;
 use becket_config::key_source::{KeySource, TokenId};
 use becket_config::listener::{Certificate, Pair};
 use becket_sys::seqpacket::Seqpacket;
+use rustls::SignatureScheme;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use super::public::digest_of;
 
 /// Maximum length of a packet in bytes.
 pub const LONGEST: usize = 64 * 1024;
@@ -49,16 +53,33 @@ pub struct TokenRequest {
     pub input: Vec<u8>,
 }
 
+impl TokenRequest {
+    /// Encodes the request for a signature of a message.
+    pub(super) fn packet(
+        number: u64,
+        key: usize,
+        scheme: SignatureScheme,
+        message: &[u8],
+    ) -> Vec<u8> {
+        let input = match digest_of(scheme) {
+            Some(algorithm) => digest(algorithm, message).as_ref().to_vec(),
+            None => message.to_vec(),
+        };
+        let scheme = scheme.into();
+        write(&Self {
+            number,
+            key,
+            scheme,
+            input,
+        })
+    }
+}
+
 /// A packet of the agent.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TokenAnswer {
     /// The first packet: the token is open.
-    Opened {
-        /// Schemes that the token supports: each a `SignatureScheme` of TLS.
-        schemes: Vec<u16>,
-        /// For each key the reason why it cannot be used.
-        faults: Vec<Option<String>>,
-    },
+    Opened(OpenToken),
     /// The first and last packet: the token cannot be used.
     Failed(TokenFault),
     /// The answer to a request.
@@ -68,6 +89,15 @@ pub enum TokenAnswer {
         /// The signature in the form of TLS, or why there is none.
         signature: Result<Vec<u8>, String>,
     },
+}
+
+/// A token that is open.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenToken {
+    /// Schemes that the token supports: each a `SignatureScheme` of TLS.
+    pub schemes: Vec<u16>,
+    /// For each key the reason why it cannot be used.
+    pub faults: Vec<Option<String>>,
 }
 
 /// Why a token, or a key of it, cannot be used.

@@ -1,4 +1,4 @@
-//! Agents that are scripts: what hangs, dies or lies costs signatures, and nothing else.
+//! Links to agents that are scripts: an agent that hangs, dies or lies costs signatures, and nothing else.
 
 use becket_config::key_source::KeyUri;
 use rcgen::{KeyPair, PublicKeyData};
@@ -32,7 +32,7 @@ impl Bench {
         }
     }
 
-    /// The next configuration with this token.
+    /// Loads the next configuration with this token.
     fn reloaded(&self, way: Way) -> Self {
         Self::of(way, &self.key, Arc::clone(&self.link.known))
     }
@@ -41,7 +41,7 @@ impl Bench {
         self.link.prove(0, &public(&self.key))
     }
 
-    /// The same, and serves.
+    /// Proves the key and serves.
     fn serving(self) -> Self {
         self.prove().unwrap();
         self.link.serve().unwrap();
@@ -68,7 +68,7 @@ impl Bench {
         );
     }
 
-    /// Whether the next answer is a signature.
+    /// Returns `true` if the next answer is a signature.
     fn answer(&self) -> bool {
         let signed = self.answers.1.lock().unwrap().recv().unwrap();
         match signed.signature.unwrap() {
@@ -184,7 +184,7 @@ fn an_agent_that_comes_too_late_replaces_none_that_signs() {
     assert_eq!(bench.link.status().starts, 1);
 }
 
-/// It would be kept for ever.
+/// An agent that served a closed link would never end.
 #[test]
 fn a_agent_that_opens_its_token_after_the_link_was_closed_does_not_serve() {
     let bench = Bench::new(Way::Signs);
@@ -214,8 +214,10 @@ fn whatever_is_answered_each_request_gets_one_answer() {
         let (here, _there) = Seqpacket::pair().unwrap();
         let opened = Opened {
             socket: here,
-            schemes: Vec::new(),
-            faults: Vec::new(),
+            token: OpenToken {
+                schemes: Vec::new(),
+                faults: Vec::new(),
+            },
         };
         bench.link.lock().agent = Ok(Arc::new(opened));
         let asked = random.u64(1..6);
