@@ -33,7 +33,7 @@ pub(super) struct Module {
 
 impl From<Error> for TokenFault {
     fn from(error: Error) -> Self {
-        Self::Away(shown(&error))
+        Self::Away(shown(error))
     }
 }
 
@@ -87,13 +87,9 @@ impl Module {
             prepared(scheme.into(), input).ok_or("unsupported scheme or length of digest")?;
         let session = match session {
             Some(session) => session,
-            None => {
-                let opened = self.library.open_ro_session(self.slot);
-                session.insert(opened.map_err(|error| shown(&error))?)
-            }
+            None => session.insert(self.library.open_ro_session(self.slot).map_err(shown)?),
         };
-        let signed = session.sign(&mechanism, key, &input);
-        let signature = signed.map_err(|error| shown(&error))?;
+        let signature = session.sign(&mechanism, key, &input).map_err(shown)?;
         match mechanism {
             Mechanism::Ecdsa => Ok(in_der(&signature).ok_or("a signature of unexpected length")?),
             _ => Ok(signature),
@@ -107,8 +103,7 @@ pub(super) fn find_key(session: &Session, uri: &KeyUri) -> Result<ObjectHandle, 
     let label = uri.object.as_ref().map(|label| label.clone().into_bytes());
     template.extend(label.map(Attribute::Label));
     template.extend(uri.id.clone().map(Attribute::Id));
-    let found = session.find_objects(&template);
-    let found = found.map_err(|error| shown(&error))?;
+    let found = session.find_objects(&template).map_err(shown)?;
     match found[..] {
         [key] => Ok(key),
         [] => Err("the token has no such private key".to_owned()),
@@ -131,7 +126,7 @@ fn log_in(session: &Session, mut pin: Zeroizing<Vec<u8>>) -> Result<(), TokenFau
                 | RvError::UserPinNotInitialized,
                 _,
             ),
-        ) => Err(TokenFault::Refused(shown(&error))),
+        ) => Err(TokenFault::Refused(shown(error))),
         Err(error) => Err(error.into()),
     }
 }
@@ -209,7 +204,7 @@ fn in_der(signature: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Returns the text of a module's error, for a log.
-fn shown(error: &Error) -> String {
+fn shown(error: Error) -> String {
     match error {
         Error::LibraryLoading(error) => error.to_string(),
         Error::Pkcs11(value, function) => format!("C_{function:?}: {value:?}"),

@@ -3,40 +3,35 @@
 use aws_lc_rs::digest::{Algorithm, SHA256, SHA384, SHA512};
 use cryptoki::mechanism::MechanismType;
 use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::sign::public_key_to_spki;
 use rustls::{SignatureAlgorithm, SignatureScheme, SignatureScheme as Scheme};
 use rustls_pki_types::alg_id::{
     ECDSA_P256 as P256, ECDSA_P384 as P384, ED25519, RSA_ENCRYPTION as RSA,
 };
 use rustls_pki_types::{AlgorithmIdentifier, SubjectPublicKeyInfoDer};
-use x509_parser::asn1_rs::Sequence;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 /// A public key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicKey {
-    info: Vec<u8>,
-    bits: Vec<u8>,
     kind: AlgorithmIdentifier,
+    bits: Vec<u8>,
 }
 
 impl PublicKey {
     /// Reads the `SubjectPublicKeyInfo` of a certificate. Returns `None` for a kind of key that tokens are not asked to sign with.
     pub fn of(info: &[u8]) -> Option<Self> {
         let (_, parsed) = SubjectPublicKeyInfo::from_der(info).ok()?;
-        let (_, outer) = Sequence::from_der(info).ok()?;
-        let (_, kind) = Sequence::from_der(&outer.content).ok()?;
-        let mut kinds = SCHEMES.iter().map(|(_, key, _)| *key);
-        Some(Self {
-            info: info.to_vec(),
-            bits: parsed.subject_public_key.data.to_vec(),
-            kind: kinds.find(|known| known.as_ref() == &*kind.content)?,
-        })
+        let bits = parsed.subject_public_key.data.to_vec();
+        let mut kinds = SCHEMES.iter().map(|(_, kind, _)| *kind);
+        let kind = kinds.find(|kind| public_key_to_spki(kind, &bits).as_ref() == info)?;
+        Some(Self { kind, bits })
     }
 
-    /// The `SubjectPublicKeyInfo` of the certificate.
-    pub(super) fn info(&self) -> SubjectPublicKeyInfoDer<'_> {
-        self.info.as_slice().into()
+    /// Returns the `SubjectPublicKeyInfo` of the certificate.
+    pub(super) fn info(&self) -> SubjectPublicKeyInfoDer<'static> {
+        public_key_to_spki(&self.kind, &self.bits)
     }
 
     pub(super) fn algorithm(&self) -> SignatureAlgorithm {
@@ -49,7 +44,7 @@ impl PublicKey {
 
     /// Returns the schemes of this key that a token supports, best first.
     pub(super) fn schemes(&self, supported: &[u16]) -> Vec<SignatureScheme> {
-        let fit = SCHEMES.iter().filter(|(_, key, _)| *key == self.kind);
+        let fit = SCHEMES.iter().filter(|(_, kind, _)| *kind == self.kind);
         let schemes = fit.map(|(scheme, ..)| *scheme);
         schemes
             .filter(|scheme| supported.contains(&u16::from(*scheme)))
