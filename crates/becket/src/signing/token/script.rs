@@ -1,4 +1,4 @@
-//! Agents that are threads of a test: each does what the test has it do, request by request.
+//! Agents that are threads of a test. The test chooses their behaviour for each request.
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -8,22 +8,23 @@ use std::{fmt, thread};
 
 use aws_lc_rs::digest::{Digest, SHA256};
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
-use becket_sys::seqpacket::{Packet, Seqpacket};
+use becket_sys::seqpacket::Seqpacket;
 use rcgen::KeyPair;
+use rustls::SignatureScheme;
 
 use super::Tokens;
 use super::link::Known;
-use super::wire::{LONGEST, Mechanisms, TokenAnswer, TokenFault, TokenRequest, read, write};
+use super::wire::{LONGEST, OpenToken, TokenAnswer, TokenFault, TokenRequest, receive, write};
 
 /// Behaviour of an agent that has proved its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Signs,
     Fails,
-    /// Signs something else.
+    /// Signs other data.
     SignsOddly,
     IsSilent,
-    /// Receives nothing, until there is another way.
+    /// Receives nothing until the behaviour changes.
     Stands,
     Dies,
     Lies,
@@ -31,9 +32,9 @@ pub(crate) enum Way {
     Talks,
     /// The PIN is wrong.
     Refuses,
-    /// There is no such token.
+    /// The token is missing.
     IsEmpty,
-    /// The token has no such key.
+    /// The key is missing.
     LacksKey,
 }
 
@@ -42,13 +43,14 @@ pub(crate) const FIRST_KEY: &str = "pkcs11:object=a?module-path=/x";
 /// A URI of the second key.
 pub(crate) const SECOND_KEY: &str = "pkcs11:object=b?module-path=/x";
 
-/// An agent with one key, of P-256.
+/// Runs an agent with one key, of P-256.
 pub(super) fn play(socket: &Seqpacket, pair: &KeyPair, way: impl Fn() -> Way) {
     let say = |answer: &TokenAnswer| socket.send(&write(answer), None).ok();
-    let opened = |fault: Option<&str>| TokenAnswer::Opened {
-        mechanisms: Mechanisms::ECDSA,
+    let open = |fault: Option<&str>| OpenToken {
+        schemes: vec![SignatureScheme::ECDSA_NISTP256_SHA256.into()],
         faults: vec![fault.map(str::to_owned)],
     };
+    let opened = |fault| TokenAnswer::Opened(open(fault));
     say(&match way() {
         Way::Refuses => {
             TokenAnswer::Failed(TokenFault::Refused("C_Login: PinIncorrect".to_owned()))
@@ -59,10 +61,10 @@ pub(super) fn play(socket: &Seqpacket, pair: &KeyPair, way: impl Fn() -> Way) {
     });
     let mut room = vec![0; LONGEST];
     let mut proved = HashSet::new();
-    while let Ok(Packet::Message(length, _)) = socket.receive(&mut room) {
+    while let Ok(Some((request, _))) = receive::<TokenRequest>(socket, &mut room) {
         let TokenRequest {
             number, key, input, ..
-        } = read(&room[..length]).unwrap();
+        } = request;
         let way = way();
         let signature = Ok(sign(pair, &input));
         let good = TokenAnswer::Signed { number, signature };
@@ -89,7 +91,7 @@ pub(super) fn play(socket: &Seqpacket, pair: &KeyPair, way: impl Fn() -> Way) {
     }
 }
 
-/// A signature of a digest. The library signs messages only, so that this one is of the message that has it.
+/// Signs a digest.
 fn sign(key: &KeyPair, digest: &[u8]) -> Vec<u8> {
     let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &key.serialize_der());
     let digest = Digest::import_less_safe(digest, &SHA256);
@@ -97,7 +99,7 @@ fn sign(key: &KeyPair, digest: &[u8]) -> Vec<u8> {
     signed.unwrap().as_ref().to_vec()
 }
 
-/// A token of a test, which also is the supervisor that starts agents.
+/// A token of a test, and the supervisor that starts its agents.
 pub(crate) struct Script {
     keys: Vec<KeyPair>,
     way: Mutex<Way>,
@@ -108,7 +110,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// A token with these keys.
+    /// Creates a token with these keys.
     pub(crate) fn new(keys: Vec<KeyPair>) -> Arc<Self> {
         Arc::new(Self {
             keys,
@@ -120,7 +122,7 @@ impl Script {
         })
     }
 
-    /// Has agents go another way.
+    /// Changes the behaviour of the agents.
     pub(crate) fn go(&self, way: Way) {
         *self.way.lock().unwrap() = way;
         self.changed.notify_all();
@@ -135,7 +137,7 @@ impl Script {
             .for_each(|it| it.end());
     }
 
-    /// Agents that run.
+    /// Returns the number of running agents.
     pub(crate) fn agents(&self) -> usize {
         let mut agents = self.agents.lock().unwrap();
         agents.retain(|agent| agent.strong_count() > 0);
@@ -155,12 +157,12 @@ impl Script {
         vec![here.into()]
     }
 
-    /// Replaces the agents that are asked for, and counts what these tokens do from now on.
+    /// Replaces the agents that failed, and includes these tokens in [`Self::counts`].
     pub(crate) fn supervise(self: &Arc<Self>, tokens: &Tokens, key: usize) {
         let mut known = self.known.lock().unwrap();
-        for token in &tokens.tokens {
-            if !known.iter().any(|it| Arc::ptr_eq(it, &token.0.known)) {
-                known.push(Arc::clone(&token.0.known));
+        for link in &tokens.links {
+            if !known.iter().any(|it| Arc::ptr_eq(it, &link.known)) {
+                known.push(Arc::clone(&link.known));
             }
         }
         for index in tokens.lost() {
@@ -178,12 +180,12 @@ impl Script {
         way
     }
 
-    /// How many signatures are none, at most.
+    /// Returns the maximum number of signatures that are wrong.
     pub(crate) fn odd(&self) -> u64 {
         self.odd.load(Relaxed)
     }
 
-    /// Signatures that it made, and that it did not make.
+    /// Returns the numbers of signatures and of failures.
     pub(crate) fn counts(&self) -> [u64; 2] {
         let known = self.known.lock().unwrap();
         let sum = |count: fn(&Known) -> u64| known.iter().map(|known| count(known)).sum();
