@@ -9,6 +9,10 @@
 //!
 //! Not here: which events are logged (each call site), signals (`control`).
 #![forbid(unsafe_code)]
+#![allow(
+    missing_docs,
+    reason = "a crate of one program: a name that says what it is needs no comment"
+)]
 
 pub mod access;
 pub mod access_log;

@@ -8,6 +8,10 @@
 //! This file holds the sections with plain values; a file for each other part holds the rest.
 
 #![forbid(unsafe_code)]
+#![allow(
+    missing_docs,
+    reason = "a crate of one program: a name that says what it is needs no comment"
+)]
 
 pub mod descriptors;
 pub mod flags;

@@ -323,7 +323,7 @@ mod tests {
             let answer = Command::Opened(1, 0, vec![OpenResult::Own; MOST_OPENED]);
             child.send(&answer, Vec::new());
         }
-        let mut sent = Outgoing::default();
+        let mut sent: Outgoing = Outgoing::default();
         let event = serde_json::to_vec(&Event::Alive).unwrap();
         sent.push(&event, Vec::new()).unwrap();
         assert!(sent.flush(&there).unwrap());

@@ -1,8 +1,8 @@
 //! Messages with open descriptors between two processes of ours, over a Unix stream socket.
 //!
 //! A message is the length of its text and the number of its descriptors, the text, and then a byte for each batch of descriptors,
-//! which travel with it (`SCM_RIGHTS`). [`send`] waits a stated time for the reader, [`Outgoing`] does not wait. A receiver names the most
-//! that it takes.
+//! which travel with it (`SCM_RIGHTS`). [`send`] waits for the reader with a time-out, [`Outgoing`] does not wait. A receiver states the
+//! maximum length and the maximum number of descriptors.
 //!
 //! Source: unix(7), cmsg(3).
 
@@ -17,40 +17,42 @@ use std::time::Duration;
 use crate::clock::Stopwatch;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
 
-/// Sends a text and descriptors. The socket may be non-blocking.
+/// Sends a text and descriptors, and waits for the reader. The socket may be non-blocking.
 ///
 /// # Errors
-/// `TimedOut` when the other has not read all of it within that time; otherwise what sendmsg(2) returns. Part of the message may be sent.
+/// `TimedOut` if the other process has not read the message within `patience`; otherwise what sendmsg(2) returns. Part of the
+/// message may be sent.
 pub fn send(
     stream: &UnixStream,
     text: &[u8],
     fds: &[BorrowedFd<'_>],
     patience: Duration,
 ) -> io::Result<()> {
-    let number = |count: usize| u32::try_from(count).map_err(|_| io::ErrorKind::InvalidInput);
-    let head = [number(text.len())?, number(fds.len())?].map(u32::to_le_bytes);
+    let mut outgoing = Outgoing::default();
+    outgoing.push(text, fds.to_vec())?;
     let clock = Stopwatch::start();
-    let time = || patience.saturating_sub(clock.elapsed());
-    let mut left = &[&head.concat(), text].concat()[..];
-    while !left.is_empty() {
-        left = &left[send_some(stream, left, &[], &time)?..];
-    }
-    for batch in fds.chunks(BATCH) {
-        send_some(stream, b"+", batch, &time)?;
+    while !outgoing.flush(stream)? {
+        let left = patience.saturating_sub(clock.elapsed());
+        let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mut writable = [PollFd::new(stream, PollFlags::OUT)];
+        if retry_on_intr(|| poll(&mut writable, Some(&left)))? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
     }
     Ok(())
 }
 
-/// Receives a message on a blocking socket; nothing when the other has closed it. There are fewer descriptors than were sent where too
-/// many are open here.
+/// Receives a message on a blocking socket. Returns `None` after the other end was closed. Returns fewer descriptors than were sent if
+/// this process has too many open.
 ///
 /// # Errors
-/// `InvalidData` for more than is taken.
+/// `InvalidData` for more than `most_text` bytes or `most_fds` descriptors.
 pub fn receive(
     stream: &UnixStream,
     most_text: usize,
@@ -74,7 +76,7 @@ pub fn receive(
     Ok(Some((text, fds)))
 }
 
-/// A text in memory, to be passed as a descriptor where it may be longer than a socket holds.
+/// Creates a file in memory, to pass a text as a descriptor that may be longer than the buffer of a socket.
 ///
 /// # Errors
 /// What memfd_create(2) and write(2) return.
@@ -85,21 +87,30 @@ pub fn text_file(text: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Messages that a non-waiting sender has not sent yet.
-#[derive(Debug, Default)]
-pub struct Outgoing {
+/// Messages that are not sent yet.
+#[derive(Debug)]
+pub struct Outgoing<F = OwnedFd> {
     /// Bytes with the descriptors that travel with them.
-    parts: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
-    /// Bytes of the first part that were sent.
+    parts: VecDeque<(Vec<u8>, Vec<F>)>,
+    /// Number of sent bytes of the first part.
     sent: usize,
 }
 
-impl Outgoing {
+impl<F> Default for Outgoing<F> {
+    fn default() -> Self {
+        Self {
+            parts: VecDeque::new(),
+            sent: 0,
+        }
+    }
+}
+
+impl<F: AsFd> Outgoing<F> {
     /// Appends a message.
     ///
     /// # Errors
     /// `InvalidInput` for a message that is too long.
-    pub fn push(&mut self, text: &[u8], fds: Vec<OwnedFd>) -> io::Result<()> {
+    pub fn push(&mut self, text: &[u8], fds: Vec<F>) -> io::Result<()> {
         let number = |count: usize| u32::try_from(count).map_err(|_| io::ErrorKind::InvalidInput);
         let head = [number(text.len())?, number(fds.len())?].map(u32::to_le_bytes);
         self.parts
@@ -112,17 +123,17 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Returns how many parts wait: one for each message, and one for each batch of descriptors.
+    /// Returns the number of unsent parts: one for each message, and one for each batch of descriptors.
     pub fn len(&self) -> usize {
         self.parts.len()
     }
 
-    /// Returns whether everything was sent.
+    /// Returns `true` if everything was sent.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
 
-    /// Sends what the socket takes without waiting. Returns whether it took everything.
+    /// Sends as much as the socket takes without waiting. Returns `true` if everything was sent.
     ///
     /// # Errors
     /// What sendmsg(2) returns.
@@ -145,7 +156,7 @@ impl Outgoing {
     }
 }
 
-/// Messages without descriptors as they arrive.
+/// Received bytes of messages without descriptors.
 #[derive(Debug, Default)]
 pub struct Incoming(Vec<u8>);
 
@@ -155,38 +166,38 @@ impl Incoming {
         Self(bytes)
     }
 
-    /// Bytes that are no whole message yet.
+    /// Returns the bytes that are no whole message yet.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Reads at most `most` bytes without waiting. Returns how many; 0 at the end of the stream.
+    /// Reads at most `most` bytes without waiting. Returns the number of bytes, which is 0 at the end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is there; what recv(2) returns.
+    /// `WouldBlock` if nothing has arrived; otherwise what recv(2) returns.
     pub fn read(&mut self, stream: &UnixStream, most: usize) -> io::Result<usize> {
         let before = self.0.len();
         self.0.resize(before + most, 0);
         let room = self.0.get_mut(before..).unwrap_or_default();
-        let read = rustix::io::retry_on_intr(|| recv(stream, &mut *room, RecvFlags::DONTWAIT));
+        let read = retry_on_intr(|| recv(stream, &mut *room, RecvFlags::DONTWAIT));
         let count = read.as_ref().map_or(0, |(count, _)| *count);
         self.0.truncate(before + count);
         Ok(read.map(|(count, _)| count)?)
     }
 
-    /// Takes the next whole message.
+    /// Removes the next whole message. Returns `None` if it is incomplete.
     ///
     /// # Errors
-    /// `InvalidData` for one longer than `most`, and for one with descriptors.
+    /// `InvalidData` for a text longer than `most`, and for a message with descriptors.
     pub fn take(&mut self, most: usize) -> io::Result<Option<Vec<u8>>> {
-        let Some((head, rest)) = self.0.split_first_chunk::<8>() else {
+        let number = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes) as usize;
+        let Some((length, rest)) = self.0.split_first_chunk() else {
             return Ok(None);
         };
-        let [length, count] = [
-            [head[0], head[1], head[2], head[3]],
-            [head[4], head[5], head[6], head[7]],
-        ]
-        .map(|number| u32::from_le_bytes(number) as usize);
+        let Some((count, rest)) = rest.split_first_chunk() else {
+            return Ok(None);
+        };
+        let (length, count) = (number(length), number(count));
         if length > most || count > 0 {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -203,37 +214,14 @@ fn receive_batch(stream: &UnixStream, fds: &mut Vec<OwnedFd>) -> io::Result<()> 
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
-    recvmsg(
-        stream,
-        &mut [IoSliceMut::new(&mut byte)],
-        &mut control,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
+    let mut room = [IoSliceMut::new(&mut byte)];
+    recvmsg(stream, &mut room, &mut control, RecvFlags::CMSG_CLOEXEC)?;
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {
             fds.extend(received);
         }
     }
     Ok(())
-}
-
-fn send_some(
-    stream: &UnixStream,
-    bytes: &[u8],
-    fds: &[BorrowedFd<'_>],
-    time: &dyn Fn() -> Duration,
-) -> io::Result<usize> {
-    loop {
-        let wait = Timespec::try_from(time()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let mut writable = [PollFd::new(stream, PollFlags::OUT)];
-        if poll(&mut writable, Some(&wait))? == 0 {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        match send_now(stream, bytes, fds) {
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            sent => return Ok(sent?),
-        }
-    }
 }
 
 fn send_now(
@@ -250,7 +238,7 @@ fn send_now(
     sendmsg(stream.as_fd(), &[IoSlice::new(bytes)], &mut control, flags)
 }
 
-/// The kernel takes 253 at a time.
+/// Maximum number of descriptors in a batch. The kernel accepts 253.
 const BATCH: usize = 128;
 
 #[cfg(test)]
@@ -343,7 +331,7 @@ mod tests {
         let text = vec![0; 1 << 24];
         let error = send(&here, &text, &[], Duration::from_millis(1)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        // Nor does it help to read a little again and again.
+        // A reader that reads slowly does not extend the time-out.
         let (here, mut there) = UnixStream::pair().unwrap();
         let reader = std::thread::spawn(move || {
             while there.read(&mut [0; 256]).is_ok_and(|count| count > 0) {

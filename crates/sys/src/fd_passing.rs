@@ -1,9 +1,9 @@
-//! Listening sockets inherited from a service manager or from the process before us.
+//! Listening sockets inherited from a service manager or from the previous process.
 //!
-//! The protocol is that of sd_listen_fds(3): `LISTEN_PID` is the process it is meant for, `LISTEN_FDS` the number of descriptors,
-//! which begin at 3, and `LISTEN_FDNAMES` their names, joined by colons. Other programs than systemd speak it (systemfd,
-//! s6, a becket that restarts itself). The environment is trusted to tell which descriptors are ours to own, but each one
-//! must prove to be a listening TCP socket first.
+//! The protocol is that of sd_listen_fds(3): `LISTEN_PID` is the process that the sockets are for, `LISTEN_FDS` the number of
+//! descriptors, which begin at 3, and `LISTEN_FDNAMES` their names, joined by colons. Other programs than systemd support it (systemfd,
+//! s6, a becket that restarts itself). The environment is trusted to name descriptors that this process may own, but each of them
+//! must be a listening TCP socket.
 
 use std::env;
 use std::fs;
@@ -16,21 +16,21 @@ use socket2::{Domain, SockRef, Type};
 /// A listening socket that was open when the process started.
 #[derive(Debug)]
 pub struct InheritedListener {
-    /// The name it was passed under, if any: in systemd, `FileDescriptorName=` or the name of the socket unit.
+    /// Name of the socket, if it has one: in systemd, `FileDescriptorName=` or the name of the socket unit.
     pub name: Option<String>,
-    /// The socket: non-blocking, close-on-exec, otherwise as it was made.
+    /// The socket, which is set to non-blocking and close-on-exec.
     pub listener: TcpListener,
 }
 
-/// Takes over the listening sockets that were passed to this process; none if the environment speaks of none or of another
+/// Takes over the listening sockets that were passed to this process. Returns none if the environment names none or another
 /// process.
 ///
-/// Removes the variables, so that there is nothing to take a second time and children do not take it for theirs. Call it first
-/// thing in `main`: before threads, as the environment must not change under them, and before descriptors are opened.
+/// Removes the variables, so that neither a second call nor a child process uses them. Call this at the start of `main`:
+/// before threads are started, since the environment must not change while they run, and before descriptors are opened.
 ///
 /// # Errors
-/// `InvalidData` if a variable is not understood; `InvalidInput` if a descriptor is not a listening TCP socket; `ResourceBusy`
-/// if sockets were passed but other threads run already. Each message names what is wrong.
+/// `InvalidData` if a variable cannot be parsed; `InvalidInput` if a descriptor is not a listening TCP socket; `ResourceBusy`
+/// if sockets were passed and other threads run. Each message names the variable or the descriptor.
 #[doc(alias = "sd_listen_fds")]
 pub fn inherited_listeners() -> io::Result<Vec<InheritedListener>> {
     let [pid, count, names] =
@@ -56,13 +56,13 @@ pub fn inherited_listeners() -> io::Result<Vec<InheritedListener>> {
         "LISTEN_FDNAMES",
         "LISTEN_PIDFDID",
     ] {
-        // SAFETY: this is the only thread, so nobody reads or writes the environment meanwhile.
+        // SAFETY: this is the only thread, so no other thread reads or writes the environment.
         unsafe { env::remove_var(name) };
     }
     passed.into_iter().map(Passed::adopt).collect()
 }
 
-/// A descriptor that the environment says is ours.
+/// A descriptor that the environment names.
 #[derive(Debug, PartialEq, Eq)]
 struct Passed {
     fd: RawFd,
@@ -113,17 +113,17 @@ impl Passed {
             );
             io::Error::new(io::ErrorKind::InvalidInput, message)
         };
-        // SAFETY: takes numbers only; a descriptor that is not open is an error.
+        // SAFETY: fcntl takes numbers only, and fails if the descriptor is not open.
         if unsafe { libc::fcntl(self.fd, libc::F_GETFD) } < 0 {
             return Err(refuse(io::Error::last_os_error()));
         }
-        // SAFETY: it was open a line ago, and no other thread could have closed it.
+        // SAFETY: the descriptor is open, since fcntl accepted it and no other thread could close it.
         let seen = unsafe { BorrowedFd::borrow_raw(self.fd) };
         if !is_tcp_listener(seen).map_err(refuse)? {
             return Err(refuse(io::ErrorKind::InvalidInput.into()));
         }
-        // SAFETY: it is open, and whoever started this process passed it to be owned. It is taken only once, since the
-        // variables that speak of it are gone.
+        // SAFETY: the descriptor is open, and the process that started this one passed it to be owned. It is taken only once,
+        // since the variables that name it were removed.
         let listener = TcpListener::from(unsafe { OwnedFd::from_raw_fd(self.fd) });
         rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::CLOEXEC)?;
         listener.set_nonblocking(true)?;
@@ -148,7 +148,7 @@ fn invalid_data(message: String) -> io::Error {
 
 /// `SD_LISTEN_FDS_START`.
 const FIRST_PASSED: RawFd = 3;
-/// More than anybody listens on, and far from overflow.
+/// Maximum number of descriptors: more than any service listens on, and far from overflow.
 const MOST_PASSED: RawFd = 4096;
 
 #[cfg(test)]

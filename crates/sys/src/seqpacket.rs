@@ -1,50 +1,42 @@
-//! Sockets between two processes of ours that keep messages apart: SOCK_SEQPACKET.
+//! Sockets between two processes of ours that preserve message boundaries: SOCK_SEQPACKET.
 //!
-//! A message arrives whole or not at all, in order, and the other's end is an end. A descriptor may travel with one. Threads may send
-//! on one socket at a time without a lock.
+//! Messages arrive in order, each of them whole or not at all. A descriptor may travel with a message. Several threads may send
+//! on one socket without a lock.
 //!
 //! Source: unix(7), recvmsg(2).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
     recvmsg, sendmsg, shutdown, socketpair,
 };
 
-/// One end.
+/// One end of a connected pair.
 #[derive(Debug)]
 pub struct Seqpacket(OwnedFd);
 
-/// What has come.
-#[derive(Debug)]
-pub enum Packet {
-    /// A message of so many bytes, and the descriptor that came with it.
-    Message(usize, Option<OwnedFd>),
-    /// The other end is closed.
-    End,
-}
-
 impl Seqpacket {
-    /// Two ends that are connected with each other. No program that is executed gets them unasked.
+    /// Creates a connected pair, which is close-on-exec.
     ///
     /// # Errors
-    /// When no descriptor is left.
+    /// Fails if too many files are open.
     pub fn pair() -> io::Result<(Self, Self)> {
         let flags = SocketFlags::CLOEXEC;
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         Ok((Self(one), Self(other)))
     }
 
-    /// Sends a message, which is not empty, without waiting.
+    /// Sends a message without waiting. The message must not be empty.
     ///
     /// # Errors
-    /// `WouldBlock` when the other does not read, `BrokenPipe` when it is gone.
+    /// `WouldBlock` if the socket is full, `BrokenPipe` if the other end is closed.
     pub fn send(&self, message: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -56,16 +48,14 @@ impl Seqpacket {
         Ok(())
     }
 
-    /// Waits for a message, or the end, for so long at most. Returns whether there is one.
+    /// Waits for a message, or for the other end to be closed. Returns `false` after `patience`.
     ///
     /// # Errors
     /// What poll(2) returns.
     pub fn wait(&self, patience: Duration) -> io::Result<bool> {
         let time = Timespec::try_from(patience).map_err(|_| io::ErrorKind::InvalidInput)?;
-        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&time)) {
-            Err(rustix::io::Errno::INTR) => Ok(false),
-            ready => Ok(ready? > 0),
-        }
+        let ready = || poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&time));
+        Ok(retry_on_intr(ready)? > 0)
     }
 
     /// Waits until a message can be sent, or the other end is closed.
@@ -73,42 +63,33 @@ impl Seqpacket {
     /// # Errors
     /// What poll(2) returns.
     pub fn wait_to_send(&self) -> io::Result<()> {
-        match poll(&mut [PollFd::new(&self.0, PollFlags::OUT)], None) {
-            Err(rustix::io::Errno::INTR) => Ok(()),
-            ready => Ok(ready.map(drop)?),
-        }
+        retry_on_intr(|| poll(&mut [PollFd::new(&self.0, PollFlags::OUT)], None))?;
+        Ok(())
     }
 
-    /// Receives a message; waits for one.
+    /// Waits for a message. Returns its length, and the descriptor that came with it. The length is 0 after the other end was closed.
     ///
     /// # Errors
-    /// `InvalidData` for one that is longer than the room.
-    pub fn receive(&self, room: &mut [u8]) -> io::Result<Packet> {
+    /// `InvalidData` for a message that is longer than `room`.
+    pub fn receive(&self, room: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = loop {
-            let room = &mut [IoSliceMut::new(room)];
-            match recvmsg(&self.0, room, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Err(rustix::io::Errno::INTR) => {}
-                received => break received?,
-            }
-        };
+        let mut room = [IoSliceMut::new(room)];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let received = retry_on_intr(|| recvmsg(&self.0, &mut room, &mut control, flags))?;
         if received.flags.contains(ReturnFlags::TRUNC) {
             return Err(io::ErrorKind::InvalidData.into());
-        }
-        if received.bytes == 0 {
-            return Ok(Packet::End);
         }
         let mut fds = control.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
             _ => None,
         });
-        Ok(Packet::Message(received.bytes, fds.next()))
+        Ok((received.bytes, fds.next()))
     }
 
-    /// Ends it, for whoever waits on either side, too.
+    /// Closes both ends, and wakes all threads that wait at either of them.
     pub fn end(&self) {
-        // Of a socket that is connected, which this is, it fails only where the other end is gone.
+        // A connected socket cannot be shut down only if the other end is closed.
         shutdown(&self.0, Shutdown::Both).ok();
     }
 }
@@ -125,15 +106,10 @@ impl From<Seqpacket> for OwnedFd {
     }
 }
 
-impl AsFd for Seqpacket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
 
     use super::*;
@@ -148,22 +124,19 @@ mod tests {
         here.send(b"one", Some(file.as_fd())).unwrap();
         here.send(b"two", None).unwrap();
         let mut room = [0; 3];
-        let Packet::Message(3, Some(fd)) = there.receive(&mut room).unwrap() else {
+        let (3, Some(fd)) = there.receive(&mut room).unwrap() else {
             panic!("no descriptor");
         };
         assert_eq!(&room, b"one");
         let mut text = [0; 4];
         File::from(fd).read_exact_at(&mut text, 0).unwrap();
         assert_eq!(&text, b"1234");
-        assert!(matches!(
-            there.receive(&mut room).unwrap(),
-            Packet::Message(3, None)
-        ));
+        assert!(matches!(there.receive(&mut room).unwrap(), (3, None)));
         here.send(b"more than three", None).unwrap();
         let error = there.receive(&mut room).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         drop(here);
-        assert!(matches!(there.receive(&mut room).unwrap(), Packet::End));
+        assert!(matches!(there.receive(&mut room).unwrap(), (0, None)));
     }
 
     #[test]

@@ -19,6 +19,10 @@
 //! Every worker builds its own [`hello_router::HelloRouter`]s from the shared configuration: what a handshake
 //! touches (configurations, ticket keys) is then owned by one thread, and no reference count is fought over.
 #![forbid(unsafe_code)]
+#![allow(
+    missing_docs,
+    reason = "a crate of one program: a name that says what it is needs no comment"
+)]
 
 pub mod admission;
 pub mod chain;

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -67,7 +68,7 @@ pub fn answer(jobs: Vec<Job>, sign: impl FnOnce(&[&Request]) -> Vec<Result<Vec<u
 }
 
 /// A connection, and which of its worker's signatures is its.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asker {
     /// Where the connection lives in its worker; by now it may be another one.
     pub place: usize,
@@ -94,6 +95,15 @@ pub struct Signed {
 pub trait Answers: fmt::Debug + Send + Sync {
     /// Leaves answers and sees to it that the worker looks soon, once for all of them.
     fn answer(&self, signed: Vec<Signed>);
+}
+
+impl Answers for Sender<Signed> {
+    fn answer(&self, signed: Vec<Signed>) {
+        for signed in signed {
+            // Fails after the receiver was dropped.
+            self.send(signed).ok();
+        }
+    }
 }
 
 /// What waits for crypto threads.

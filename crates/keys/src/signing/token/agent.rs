@@ -1,28 +1,30 @@
-//! The agent: this program, executed once more to use the keys on one token.
+//! The agent: this program, executed again to use the keys on one token.
 //!
-//! It has what the serving process lacks: the module, with whatever files, sockets and threads that makes for itself, and the PIN.
+//! The agent has what the serving process lacks: the PIN, and the module with its files, sockets and threads.
 //! Everything that it loads is in the [`Setup`] of the process that started it. The serving process can ask for a signature with one
-//! of the configured keys, and for nothing else. Signatures are made by a thread for each session. The agent ends when its
-//! socket is closed, or when it receives a packet that it does not understand.
+//! of the configured keys, and for nothing else. A thread for each session signs. The agent ends when its
+//! socket is closed, or when it receives an unexpected packet.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use becket_config::key_source::KeyUri;
 use becket_sys::identity::Identity;
 use becket_sys::process::exit_at_once;
-use becket_sys::seqpacket::{Packet, Seqpacket};
+use becket_sys::seqpacket::Seqpacket;
 use becket_sys::{call_filter, file_reach, privileges, regular, rlimit, root_only};
 use cryptoki::object::ObjectHandle;
+use cryptoki::session::Session;
 use zeroize::Zeroizing;
 
-use super::module::Module;
-use super::wire::{LONGEST, Setup, TokenAnswer, TokenFault, TokenRequest, read, write};
+use super::module::{Module, find_key};
+use super::wire::{
+    LONGEST, OpenToken, Setup, TokenAnswer, TokenFault, TokenRequest, receive, write,
+};
 
 /// The name of the process.
 pub(super) const NAME: &str = "becket-token";
@@ -48,43 +50,47 @@ fn serve() -> io::Result<u8> {
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     let socket = Arc::new(Seqpacket::from(socket));
     let mut room = vec![0; LONGEST];
-    let Packet::Message(length, pin) = socket.receive(&mut room)? else {
+    let Some((setup, pin)) = receive::<Setup>(&socket, &mut room)? else {
         return Ok(0);
     };
-    let setup: Setup = parsed(&room, length)?;
     let keys = setup.token.keys.iter().map(|key| KeyUri::parse(key));
     let keys: Vec<KeyUri> = keys.collect::<Result<_, _>>().map_err(io::Error::other)?;
     secure(&setup)?;
-    let module = match open(&keys, pin) {
-        Ok(module) => module,
+    let (module, first) = match open(&keys, pin) {
+        Ok(opened) => opened,
         Err(fault) => {
             let is_refused = matches!(fault, TokenFault::Refused(_));
             send(&socket, &TokenAnswer::Failed(fault))?;
             return Ok(if is_refused { REFUSED } else { 1 });
         }
     };
-    let keys: Vec<_> = keys.iter().map(|key| module.find(key)).collect();
+    let keys: Vec<_> = keys.iter().map(|key| find_key(&first, key)).collect();
     let faults = keys.iter().map(|key| key.as_ref().err().cloned());
-    let opened = TokenAnswer::Opened {
-        mechanisms: module.mechanisms,
+    let opened = OpenToken {
+        schemes: module.schemes.clone(),
         faults: faults.collect(),
     };
-    send(&socket, &opened)?;
+    send(&socket, &TokenAnswer::Opened(opened))?;
     let sessions = usize::from(setup.token.sessions);
-    let sessions = sessions.min(module.most_sessions).max(1);
     let (tasks, queue) = sync_channel(MOST_WAITING);
     let queue = Arc::new(Mutex::new(queue));
-    for _ in 0..sessions {
+    for _ in 0..sessions.min(module.most_sessions).max(1) {
         let (module, socket, queue) = (module.clone(), Arc::clone(&socket), Arc::clone(&queue));
         thread::Builder::new().spawn(move || sign(&module, &socket, &queue))?;
     }
-    attend(&socket, &keys, &tasks, &mut room)?;
+    while let Some((request, fd)) = receive::<TokenRequest>(&socket, &mut room)? {
+        let key = keys.get(request.key).filter(|_| fd.is_none());
+        match key.ok_or(io::ErrorKind::InvalidData)? {
+            Ok(key) => tasks.try_send((*key, request)).map_err(io::Error::other)?,
+            Err(why) => answer(&socket, request.number, Err(why.clone()))?,
+        }
+    }
     Ok(0)
 }
 
-/// Becomes the run user, without any right of root's, and closes this process to debuggers and core dumps.
+/// Becomes the run user without any rights of root, and forbids debuggers and core dumps.
 fn secure(setup: &Setup) -> io::Result<()> {
-    // The kernel took the name from the link that was executed. Root's own file from the next line on.
+    // The kernel took the name of the process from the executed link. After the next line this file belongs to root.
     std::fs::write("/proc/self/comm", NAME).ok();
     rlimit::forbid_core_dumps()?;
     if let Some((uid, gid, groups)) = setup.user.clone() {
@@ -94,38 +100,28 @@ fn secure(setup: &Setup) -> io::Result<()> {
 }
 
 /// Loads the module and logs in.
-fn open(keys: &[KeyUri], pin: Option<OwnedFd>) -> Result<Module, TokenFault> {
+fn open(keys: &[KeyUri], pin: Option<OwnedFd>) -> Result<(Module, Session), TokenFault> {
     let failed = |what: &str, error: io::Error| TokenFault::Away(format!("{what}: {error}"));
-    let first = keys
-        .first()
-        .ok_or(TokenFault::Refused("no key".to_owned()))?;
-    let module = &first.token.module;
+    let refused = |why: String| Err(TokenFault::Refused(why));
+    let Some(KeyUri { token, .. }) = keys.first() else {
+        return refused("no key".to_owned());
+    };
+    let module = token.module.display();
     // The serving process runs as the same user, and must not be able to put code of its own there.
-    match root_only::is_program(module) {
+    match root_only::is_program(&token.module) {
         Ok(true) => {}
         Ok(false) => {
             let why = "others than root can change this module, or the way to it";
-            return Err(TokenFault::Refused(format!("{}: {why}", module.display())));
+            return refused(format!("{module}: {why}"));
         }
-        Err(error) => return Err(failed(&module.display().to_string(), error)),
+        Err(error) => return Err(failed(&module.to_string(), error)),
     }
-    let source = keys.iter().find_map(|key| key.pin_source.as_ref());
-    // A file that root alone can change comes with the setup. Any other is opened with the rights of the run user.
-    let pin = match (pin, source) {
-        (Some(file), _) => Some(File::from(file)),
-        (None, Some(path)) => {
-            let opened = regular::open(path);
-            Some(opened.map_err(|error| failed("pin-source", error))?.0)
-        }
-        (None, None) => None,
-    };
-    let pin = pin.map(|file| read_pin(&file)).transpose();
-    let pin = pin.map_err(|error| failed("pin-source", error))?;
+    let pin = read_pin(pin, keys).map_err(|error| failed("pin-source", error))?;
     confine().map_err(|error| failed("sandbox", error))?;
-    Module::open(&first.token, pin)
+    Module::open(token, pin)
 }
 
-/// No programs and no other processes, before a module is loaded, which may have files, threads and sockets.
+/// Forbids programs and other processes. Called before a module is loaded, which may have files, threads and sockets.
 fn confine() -> io::Result<()> {
     file_reach::forbid_programs()?;
     match call_filter::restrict_foreign_code() {
@@ -135,74 +131,41 @@ fn confine() -> io::Result<()> {
     }
 }
 
-/// The first line of the file, from its beginning.
-fn read_pin(file: &File) -> io::Result<Zeroizing<Vec<u8>>> {
+/// Reads the first line of the file of the PIN. The file is `given` if root alone can change it. Any other file is opened with the
+/// rights of the run user. Returns `None` if the configuration names no file.
+fn read_pin(given: Option<OwnedFd>, keys: &[KeyUri]) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+    let path = keys.iter().find_map(|key| key.pin_source.as_ref());
+    let mut file = match (given, path) {
+        (Some(file), _) => File::from(file),
+        (None, Some(path)) => regular::open(path)?.0,
+        (None, None) => return Ok(None),
+    };
     let mut pin = Zeroizing::new(vec![0; LONGEST_PIN]);
-    let length = file.read_at(&mut pin, 0)?;
-    let line = pin.iter().take(length);
-    let end = { line }.position(|byte| matches!(byte, b'\r' | b'\n'));
+    let length = file.read(&mut pin)?;
+    pin.truncate(length);
+    let end = pin.iter().position(|byte| b"\r\n".contains(byte));
     pin.truncate(end.unwrap_or(length));
-    match pin.is_empty() {
-        true => Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "the file is empty",
-        )),
-        false => Ok(pin),
+    if pin.is_empty() {
+        let text = "the file is empty";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
+    Ok(Some(pin))
 }
 
-/// A signature to be made.
-struct Task {
-    number: u64,
-    key: ObjectHandle,
-    scheme: u16,
-    input: Vec<u8>,
-}
-
-/// Receives requests until the other end is closed.
-fn attend(
+/// Signs in a session of its own.
+fn sign(
+    module: &Module,
     socket: &Seqpacket,
-    keys: &[Result<ObjectHandle, String>],
-    tasks: &SyncSender<Task>,
-    room: &mut [u8],
-) -> io::Result<()> {
-    loop {
-        let length = match socket.receive(room)? {
-            Packet::Message(length, None) => length,
-            Packet::Message(_, Some(_)) => return Err(io::ErrorKind::InvalidData.into()),
-            Packet::End => return Ok(()),
-        };
-        let TokenRequest {
-            number,
-            key,
-            scheme,
-            input,
-        } = parsed(room, length)?;
-        match keys.get(key).ok_or(io::ErrorKind::InvalidData)? {
-            Ok(key) => {
-                let task = Task {
-                    number,
-                    key: *key,
-                    scheme,
-                    input,
-                };
-                tasks.try_send(task).map_err(io::Error::other)?;
-            }
-            Err(why) => answer(socket, number, Err(why.clone()))?,
-        }
-    }
-}
-
-/// A thread that signs in a session of its own.
-fn sign(module: &Module, socket: &Seqpacket, queue: &Mutex<Receiver<Task>>) {
+    queue: &Mutex<Receiver<(ObjectHandle, TokenRequest)>>,
+) {
     let mut session = None;
     loop {
         let task = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(task) = task else {
+        let Ok((key, request)) = task else {
             return;
         };
-        let signed = module.sign(&mut session, task.key, task.scheme, &task.input);
-        if answer(socket, task.number, signed).is_err() {
+        let signed = module.sign(&mut session, key, request.scheme, &request.input);
+        if answer(socket, request.number, signed).is_err() {
             exit_at_once(1);
         }
     }
@@ -212,7 +175,7 @@ fn answer(socket: &Seqpacket, number: u64, signature: Result<Vec<u8>, String>) -
     send(socket, &TokenAnswer::Signed { number, signature })
 }
 
-/// Sends an answer; waits while the serving process does not receive.
+/// Sends an answer. Waits while the socket is full.
 fn send(socket: &Seqpacket, answer: &TokenAnswer) -> io::Result<()> {
     let packet = write(answer);
     loop {
@@ -223,12 +186,7 @@ fn send(socket: &Seqpacket, answer: &TokenAnswer) -> io::Result<()> {
     }
 }
 
-fn parsed<T: serde::de::DeserializeOwned>(room: &[u8], length: usize) -> io::Result<T> {
-    let parsed = room.get(..length).and_then(read);
-    parsed.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "an unknown message"))
-}
-
-/// No token takes longer ones.
+/// Maximum length of a PIN in bytes. No token accepts longer ones.
 const LONGEST_PIN: usize = 1024;
-/// Requests that wait for a session: twice what a serving process asks for at a time with the most sessions.
+/// Maximum number of requests that wait for a session: twice as many as a serving process has in flight with the most sessions.
 const MOST_WAITING: usize = 2048;

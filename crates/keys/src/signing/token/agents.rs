@@ -1,8 +1,7 @@
-//! Starts the agents of a configuration, one for each token: for the process that has the rights, before the serving process is
-//! confined.
+//! Starts the agents of a configuration, one for each token. The process that does so has the rights of root, if any process has.
 //!
-//! An agent runs as the run user, and ends when the serving process closes its socket. The serving process can ask for another agent in
-//! the place of one that failed, by its index ([`Agents::again`]).
+//! An agent runs as the run user, and ends when the serving process closes its socket. The serving process can ask for a
+//! replacement of an agent that failed, by the index of the token ([`Agents::again`]).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,19 +21,19 @@ use serde::{Deserialize, Serialize};
 use super::agent::{NAME, REFUSED};
 use super::wire::{Setup, TokenSpec, write};
 
-/// The agents of one configuration. Dropping this ends none of them.
+/// The agents of one configuration. They continue if this is dropped.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Agents {
     agents: Vec<Agent>,
     user: Option<(u32, u32, Vec<u32>)>,
-    /// The configuration is root's, who opens the files of PINs.
+    /// Root alone can change the configuration, so root opens the files of PINs.
     is_roots: bool,
-    /// Executed as an agent; `None` for the program that runs.
+    /// Program of an agent; `None` for the running program.
     #[serde(skip)]
     program: Option<PathBuf>,
-    /// Processes that were killed and not waited for.
+    /// Killed processes that may still run.
     killed: Vec<u32>,
-    /// Since when no configuration uses them.
+    /// Time without a configuration that uses them.
     #[serde(skip)]
     unused: Option<Stopwatch>,
 }
@@ -42,17 +41,17 @@ pub struct Agents {
 #[derive(Debug, Serialize, Deserialize)]
 struct Agent {
     token: TokenSpec,
-    /// Its process, which was not waited for.
+    /// Process that may still run.
     pid: Option<u32>,
     #[serde(skip, default = "Stopwatch::start")]
     since: Stopwatch,
-    /// Agents of this token in a row that failed early.
+    /// Number of consecutive agents that failed early; the length of `PAUSES_SECONDS` after the token has refused the PIN.
     failures: usize,
 }
 
 impl Agents {
-    /// Starts an agent for each token, as `user`, if root has one. `is_roots`: root alone can change the configuration. Returns a
-    /// socket for each token, in their order.
+    /// Starts an agent for each token, as `user` if it is given. `is_roots` means that root alone can change the configuration.
+    /// Returns a socket for each token, in their order.
     pub fn start(
         tokens: Vec<TokenSpec>,
         user: Option<&Identity>,
@@ -79,30 +78,31 @@ impl Agents {
         Ok((all, sockets))
     }
 
-    /// Replaces an agent, and returns the socket of the new one. Returns `None` when it is too early for that, and after the token has
-    /// refused the PIN, since another attempt may lock it.
+    /// Replaces an agent, and returns the socket of the new one. Returns `None` if it is too early for that, and after the token has
+    /// refused the PIN, since another attempt may lock the token.
     pub fn again(&mut self, index: usize) -> Option<OwnedFd> {
-        self.killed.retain(|pid| ended(*pid).is_none());
+        self.killed.retain(is_running);
         let agent = self.agents.get_mut(index)?;
-        if agent.since.elapsed() < *PAUSES.get(agent.failures)? {
+        if agent.since.elapsed().as_secs() < *PAUSES_SECONDS.get(agent.failures)? {
             return None;
         }
         if let Some(pid) = agent.pid.take() {
-            match ended(pid) {
-                Some(Some(code)) if code == i32::from(REFUSED) => {
-                    agent.failures = PAUSES.len();
+            let ended = ChildProcess::of(pid).and_then(|process| process.try_wait());
+            match ended {
+                Ok(None) => self.killed.push(kill(pid)),
+                Ok(Some(status)) if status.code() == Some(REFUSED.into()) => {
+                    agent.failures = PAUSES_SECONDS.len();
                     return None;
                 }
-                Some(_) => {}
-                None => self.killed.extend(kill(pid)),
+                _ => {}
             }
         }
         let has_served = agent.since.elapsed() > LONG;
         let failures = if has_served { 1 } else { agent.failures + 1 };
-        agent.failures = failures.min(PAUSES.len() - 1);
+        agent.failures = failures.min(PAUSES_SECONDS.len() - 1);
         agent.since = Stopwatch::start();
-        let token = agent.token.clone();
-        let spawned = self.spawn(&token).inspect_err(|error| {
+        let spawned = self.spawn(&self.agents.get(index)?.token);
+        let spawned = spawned.inspect_err(|error| {
             tracing::error!(%error, "cannot start the process of a token");
         });
         let (pid, socket) = spawned.ok()?;
@@ -110,36 +110,35 @@ impl Agents {
         Some(socket)
     }
 
-    /// Returns `true` once all have ended. Call it when no configuration uses them any more: they are killed if they do not end.
+    /// Returns `true` after all agents have ended. Call this repeatedly after the configuration was dropped: it kills agents
+    /// that do not end.
     pub fn have_ended(&mut self) -> bool {
         if self.unused.get_or_insert_with(Stopwatch::start).elapsed() > GRACE {
             self.kill();
         }
-        self.killed.retain(|pid| ended(*pid).is_none());
+        self.killed.retain(is_running);
         for agent in &mut self.agents {
-            agent.pid = agent.pid.filter(|pid| ended(*pid).is_none());
+            agent.pid = agent.pid.filter(is_running);
         }
         let mut agents = self.agents.iter();
         self.killed.is_empty() && agents.all(|agent| agent.pid.is_none())
     }
 
-    /// Kills all that run.
+    /// Kills all agents that run.
     pub fn kill(&mut self) {
         let pids = self.agents.iter_mut().filter_map(|it| it.pid.take());
-        self.killed.extend(pids.filter_map(kill));
+        self.killed.extend(pids.map(kill));
     }
 
     fn spawn(&self, token: &TokenSpec) -> io::Result<(u32, OwnedFd)> {
         let keys = token.keys.iter().filter_map(|key| KeyUri::parse(key).ok());
         let keys: Vec<KeyUri> = keys.collect();
         let pin = keys.iter().find_map(|key| key.pin_source.as_deref());
-        let pin = pin
-            .filter(|_| self.is_roots)
-            .and_then(|path| match root_only::open(path) {
-                Ok(Some(RootOnly::File(file))) => Some(file),
-                // The agent says what is wrong with it.
-                _ => None,
-            });
+        let pin = match pin.filter(|_| self.is_roots).map(root_only::open) {
+            Some(Ok(Some(RootOnly::File(file)))) => Some(file),
+            // The agent opens the path and reports what is wrong with it.
+            _ => None,
+        };
         let (here, there) = Seqpacket::pair()?;
         let setup = Setup {
             user: self.user.clone(),
@@ -150,7 +149,7 @@ impl Agents {
         let mut command = Command::new(self.program.as_deref().unwrap_or(own));
         command
             .arg0(NAME)
-            // For lists of processes.
+            // The agent ignores it; lists of processes show it.
             .args(keys.first().map(|key| &key.token.module))
             .env_remove("NOTIFY_SOCKET")
             .env_remove("SSLKEYLOGFILE")
@@ -161,32 +160,24 @@ impl Agents {
     }
 }
 
-/// Kills a process, which is to be waited for.
-fn kill(pid: u32) -> Option<u32> {
+/// Kills a process and returns its number. Call [`is_running`] until the process has ended.
+fn kill(pid: u32) -> u32 {
+    // Fails only if the process has ended and was waited for.
     let killed = ChildProcess::of(pid).and_then(|process| process.kill());
-    killed.is_ok().then_some(pid)
+    killed.ok();
+    pid
 }
 
-/// The exit code of a process that has ended; there is none after a signal.
-fn ended(pid: u32) -> Option<Option<i32>> {
-    match ChildProcess::of(pid).and_then(|process| process.try_wait()) {
-        Ok(None) => None,
-        Ok(Some(status)) => Some(status.code()),
-        Err(_) => Some(None),
-    }
+fn is_running(pid: &u32) -> bool {
+    let ended = ChildProcess::of(*pid).and_then(|process| process.try_wait());
+    matches!(ended, Ok(None))
 }
 
-/// How old an agent is before another one replaces it, by the number of those before it that failed early.
-const PAUSES: [Duration; 5] = [
-    Duration::ZERO,
-    Duration::from_secs(1),
-    Duration::from_secs(2),
-    Duration::from_secs(5),
-    Duration::from_secs(10),
-];
-/// An agent that has run for so long did not fail at its start.
+/// Minimum age in seconds of an agent before it is replaced, by the number of consecutive agents that failed early.
+const PAUSES_SECONDS: [u64; 5] = [0, 1, 2, 5, 10];
+/// Age from which an agent has not failed early.
 const LONG: Duration = Duration::from_secs(10);
-/// How long an agent may live without a configuration: longer than a handshake that began before.
+/// Maximum time that an agent runs without a configuration. Handshakes that began with the configuration end earlier.
 const GRACE: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
@@ -195,10 +186,10 @@ mod tests {
 
     use super::*;
 
-    /// The agent of a token, which is a script with these commands, after it has ended.
+    /// Starts an agent that is a shell script with these commands, and waits until it has ended.
     fn after(commands: &str) -> Agents {
         let folder = tempfile::tempdir().unwrap();
-        // The argument of an agent, and so the script of a shell in its place.
+        // The path of the module is the argument of an agent, here of a shell.
         let script = folder.path().join("script");
         fs::write(&script, commands).unwrap();
         let token = TokenSpec {

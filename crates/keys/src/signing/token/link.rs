@@ -1,163 +1,141 @@
-//! The way to one token: the agent that has it, what it was asked, and what is known of its keys.
+//! The link to one token: its agent, the requests in flight, and what is known of its keys.
 //!
 //! A link begins with an agent that opens its token, and proves the keys of certificates one after the other ([`Link::prove`]), on the thread
-//! that loads the configuration. [`Link::serve`] starts a thread that receives answers. It drops an agent that ends, answers what was not asked,
-//! does not answer in time or fails to sign: a call of a module cannot be broken off, and a module that has lost its token often
-//! does not find it again. Then it waits for another one ([`Link::replace`]), which has to prove every key again. Requests are sent
-//! by the workers, on the same socket, without waiting.
+//! that loads the configuration. [`Link::serve`] starts a thread that receives answers. The thread drops an agent that ends, sends an
+//! unexpected message, does not answer in time or fails to sign: a call of a module cannot be broken off, and a module that has
+//! lost its token often does not find it again. Then the thread waits for another agent ([`Link::replace`]), which has to prove every
+//! key again. Workers send requests on the same socket, without waiting. The thread holds no link, so that a link that is dropped
+//! ends both its thread and its agent.
 //!
 //! The agent may be under foreign control: it can end handshakes, and nothing else.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+use std::{io, mem, thread};
 
 use becket_config::key_source::TokenId;
 use becket_sys::clock::Stopwatch;
-use becket_sys::seqpacket::{Packet, Seqpacket};
+use becket_sys::seqpacket::Seqpacket;
+use rustls::SignatureScheme;
 
-use super::public::{PublicKey, input};
-use super::wire::{LONGEST, Mechanisms, TokenAnswer, TokenFault, TokenRequest, read, write};
+use super::public::PublicKey;
+use super::wire::{self, LONGEST, OpenToken, TokenAnswer, TokenFault, TokenRequest};
 use crate::signing::queue::{Job, answer};
 
 /// State that the thread of a token shares with workers.
+#[derive(Debug)]
 pub(super) struct Link {
     pub(super) id: TokenId,
     /// URIs by index.
     pub(super) keys: Vec<String>,
     pub(super) known: Arc<Known>,
-    /// How long a signature may take.
+    /// Maximum duration of a signature.
     time_out: Duration,
-    /// The agent, until there is a thread.
-    opened: Mutex<Option<Result<Opened, TokenFault>>>,
     /// Number of the last request.
     last: AtomicU64,
     state: Mutex<State>,
-    changed: Condvar,
 }
 
 /// Facts about a token that outlive a configuration.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    proved: Mutex<BTreeMap<String, (PublicKey, Mechanisms)>>,
-    /// The log says that it is not available.
+    /// Keys that have signed a challenge, by URI, with their schemes.
+    proved: Mutex<BTreeMap<String, (PublicKey, Vec<SignatureScheme>)>>,
+    /// The log says that the token is not available.
     is_away: AtomicBool,
     pub(super) signatures: AtomicU64,
     pub(super) failures: AtomicU64,
     starts: AtomicU64,
 }
 
-#[derive(Default)]
+#[derive(Debug)]
 struct State {
-    /// The agent that serves.
-    socket: Option<Arc<Seqpacket>>,
-    /// The agent that serves next.
-    next: Option<Seqpacket>,
-    /// The thread waits for another agent.
-    is_lost: bool,
-    /// Since an agent was last asked for.
-    asked: Option<Stopwatch>,
-    /// Keys that have certificates.
+    /// The agent in use, or why there is none.
+    agent: Result<Arc<Opened>, TokenFault>,
+    /// Keys that have certificates, by index.
     keys: BTreeMap<usize, Key>,
     pending: BTreeMap<u64, (Job, Stopwatch)>,
-    /// Why the token is not available; the last reason.
-    fault: String,
-    is_closed: bool,
+    /// Passes agents to the thread; `None` before it is started.
+    replacements: Option<Sender<Seqpacket>>,
+    /// The thread waits for another agent.
+    is_lost: bool,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Key {
     public: PublicKey,
-    /// The agent that serves has it.
-    signs: bool,
+    /// Why the agent in use does not sign with this key, if it does not.
+    proved: Result<(), TokenFault>,
 }
 
 /// Status of a token.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct TokenStatus {
-    /// The module.
     pub module: String,
     /// The token's attributes.
     pub token: String,
-    /// Every key that is in use signs.
+    /// Every key in use signs.
     pub available: bool,
-    /// Why it is not available.
+    /// Why the token is not available.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub fault: String,
-    /// Signatures made.
     pub signatures: u64,
     /// Signatures not made, or not in time.
     pub failures: u64,
-    /// Signatures asked of it and not answered yet.
+    /// Signatures requested and not answered yet.
     pub in_flight: usize,
-    /// Agents started for it.
     pub starts: u64,
 }
 
-/// An agent that has opened its token. It is asked for one thing at a time, until it serves.
+/// An agent that has opened its token.
 #[derive(Debug)]
 struct Opened {
-    socket: Arc<Seqpacket>,
-    mechanisms: Mechanisms,
-    /// For each key why it cannot be used.
-    faults: Vec<Option<String>>,
+    socket: Seqpacket,
+    token: OpenToken,
 }
 
 impl Opened {
     /// Waits until an agent has opened its token.
-    fn by(socket: Seqpacket) -> Result<Self, TokenFault> {
-        let socket = Arc::new(socket);
-        match receive(&socket)? {
-            TokenAnswer::Opened { mechanisms, faults } => Ok(Self {
-                socket,
-                mechanisms,
-                faults,
-            }),
+    fn by(socket: Seqpacket) -> Result<Arc<Self>, TokenFault> {
+        match first_answer(&socket)? {
+            TokenAnswer::Opened(token) => Ok(Arc::new(Self { socket, token })),
             TokenAnswer::Failed(fault) => Err(fault),
-            TokenAnswer::Signed { .. } => Err(TokenFault::unasked()),
+            TokenAnswer::Signed { .. } => Err(TokenFault::unexpected()),
         }
     }
 
-    /// Has a key sign a challenge.
-    fn prove(&self, key: usize, public: &PublicKey) -> Result<Mechanisms, TokenFault> {
+    /// Has a key sign a challenge. Returns the schemes of the key. Nothing else may be in flight.
+    fn prove(&self, key: usize, public: &PublicKey) -> Result<Vec<SignatureScheme>, TokenFault> {
         let refused = |why: &str| Err(TokenFault::Refused(why.to_owned()));
-        match self.faults.get(key) {
+        match self.token.faults.get(key) {
             Some(None) => {}
             Some(Some(why)) => return refused(why),
-            None => return Err(TokenFault::unasked()),
+            None => return Err(TokenFault::unexpected()),
         }
-        let schemes = public.schemes(self.mechanisms);
+        let schemes = public.schemes(&self.token.schemes);
         let Some(scheme) = schemes.first().copied() else {
             return refused("the token has no mechanism for the kind of key in the certificate");
         };
         let mut message = [0; 32];
         let random = aws_lc_rs::rand::fill(&mut message);
-        random.map_err(|_| TokenFault::Away("no random numbers".to_owned()))?;
-        let request = TokenRequest {
+        random.map_err(|_| TokenFault::Away("no random bytes from the system".to_owned()))?;
+        let packet = TokenRequest::packet(0, key, scheme, &message);
+        self.socket.send(&packet, None)?;
+        let TokenAnswer::Signed {
             number: 0,
-            key,
-            scheme: scheme.into(),
-            input: input(scheme, &message),
+            signature,
+        } = first_answer(&self.socket)?
+        else {
+            return Err(TokenFault::unexpected());
         };
-        self.socket.send(&write(&request), None)?;
-        match receive(&self.socket)? {
-            TokenAnswer::Signed {
-                number: 0,
-                signature: Ok(signature),
-            } if public.verifies(scheme, &message, &signature) => Ok(self.mechanisms),
-            TokenAnswer::Signed {
-                number: 0,
-                signature: Ok(_),
-            } => refused(OTHER),
-            TokenAnswer::Signed {
-                number: 0,
-                signature: Err(why),
-            } => Err(TokenFault::Away(why)),
-            _ => Err(TokenFault::unasked()),
+        let signature = signature.map_err(TokenFault::Away)?;
+        if public.verifies(scheme, &message, &signature) {
+            Ok(schemes)
+        } else {
+            refused(OTHER)
         }
     }
 }
@@ -176,176 +154,103 @@ impl Link {
             keys,
             known,
             time_out,
-            opened: Mutex::new(Some(Opened::by(socket))),
             last: AtomicU64::new(0),
-            state: Mutex::default(),
-            changed: Condvar::new(),
+            state: Mutex::new(State {
+                agent: Opened::by(socket),
+                keys: BTreeMap::new(),
+                pending: BTreeMap::new(),
+                replacements: None,
+                is_lost: false,
+            }),
         }
     }
 
-    /// Proves that a key belongs to a certificate, and returns what the token can do. Blocks before [`Self::serve`]. A key that was
-    /// proved by an earlier configuration is believed while its token is away.
-    ///
-    /// # Errors
-    /// Why it is not proved.
-    pub(super) fn prove(&self, key: usize, public: &PublicKey) -> Result<Mechanisms, String> {
-        let mut known = self
-            .known
-            .proved
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+    /// Proves that a key belongs to a certificate, and returns the schemes of the key. Blocks before [`Self::serve`]. A key that
+    /// was proved with an earlier configuration needs no proof while its token is away.
+    pub(super) fn prove(
+        &self,
+        key: usize,
+        public: &PublicKey,
+    ) -> Result<Vec<SignatureScheme>, String> {
+        let known = self.known.proved.lock();
+        let mut known = known.unwrap_or_else(PoisonError::into_inner);
         let uri = self.keys.get(key).cloned().unwrap_or_default();
-        let before = known
-            .get(&uri)
-            .filter(|(of, _)| of == public)
-            .map(|it| it.1);
-        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        let proved = match &*opened {
-            Some(Ok(opened)) => opened.prove(key, public),
-            Some(Err(fault)) => Err(fault.clone()),
+        let before = known.get(&uri).filter(|(of, _)| of == public);
+        let before = before.map(|(_, schemes)| schemes.clone());
+        let state = self.lock();
+        if state.replacements.is_some() {
             // A private key has one public key.
-            None => {
-                return before.ok_or_else(|| format!("{OTHER}; if it was replaced, reload becket"));
-            }
-        };
-        let signs = proved.is_ok();
-        let mechanisms = match (proved, before) {
-            (Ok(mechanisms), _) | (Err(TokenFault::Away(_)), Some(mechanisms)) => mechanisms,
+            return before.ok_or_else(|| format!("{OTHER}; if it was replaced, reload becket"));
+        }
+        let agent = state.agent.clone();
+        drop(state);
+        let outcome = agent.and_then(|agent| agent.prove(key, public));
+        let proved = outcome.as_ref().map(drop).map_err(TokenFault::clone);
+        let schemes = match (outcome, before) {
+            (Ok(schemes), _) | (Err(TokenFault::Away(_)), Some(schemes)) => schemes,
             (Err(fault), _) => return Err(fault.text()),
         };
+        known.insert(uri, (public.clone(), schemes.clone()));
         let public = public.clone();
-        known.insert(uri, (public.clone(), mechanisms));
-        self.lock().keys.insert(key, Key { public, signs });
-        Ok(mechanisms)
+        self.lock().keys.insert(key, Key { public, proved });
+        Ok(schemes)
     }
 
-    /// Starts the thread that receives answers, once.
-    ///
-    /// # Errors
-    /// When the system gives no more threads.
+    /// Starts the thread that receives answers, unless it was started before.
     pub(super) fn serve(self: &Arc<Self>) -> io::Result<()> {
-        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(first) = opened.take() else {
+        let mut state = self.lock();
+        if state.replacements.is_some() {
             return Ok(());
-        };
-        match &first {
-            Ok(opened) => self.lock().socket = Some(Arc::clone(&opened.socket)),
-            Err(fault) => self.lock().fault = fault.clone().text(),
         }
-        self.tell();
-        let link = Arc::clone(self);
-        let thread = thread::Builder::new().name("becket-token".into());
-        thread.spawn(move || link.run(first)).map(drop)
-    }
-
-    /// Serves by one agent after the other, until this is closed.
-    fn run(&self, first: Result<Opened, TokenFault>) {
-        let mut opened = first;
-        loop {
-            let fault = match opened {
-                Ok(opened) => {
-                    let fault = self.receive_answers(&opened.socket);
-                    opened.socket.end();
-                    fault
-                }
-                Err(fault) => fault,
-            };
-            self.abandon(fault);
-            let Some(socket) = self.next_agent() else {
-                return;
-            };
-            opened = Opened::by(socket).and_then(|opened| self.prove_again(opened));
-        }
-    }
-
-    /// Has an agent that replaces another prove all keys. It serves if one of them signs.
-    fn prove_again(&self, opened: Opened) -> Result<Opened, TokenFault> {
-        let mut keys = self.lock().keys.clone();
-        let mut fault = None;
-        for (index, key) in &mut keys {
-            let proved = opened.prove(*index, &key.public);
-            key.signs = proved.is_ok();
-            fault = proved.err().or(fault);
-        }
-        if let Some(fault) = &fault
-            && keys.values().all(|key| !key.signs)
-        {
-            return Err(fault.clone());
-        }
-        let mut state = self.lock();
-        if state.is_closed {
-            return Err(TokenFault::silent());
-        }
-        state.keys = keys;
-        state.fault = fault.map(TokenFault::text).unwrap_or_default();
-        state.socket = Some(Arc::clone(&opened.socket));
+        let (sender, replacements) = channel();
+        state.replacements = Some(sender);
         drop(state);
-        self.tell();
-        Ok(opened)
+        self.log_availability();
+        let link = Arc::downgrade(self);
+        let thread = thread::Builder::new().name("becket-token".into());
+        thread.spawn(move || run(&link, &replacements)).map(drop)
     }
 
-    /// Waits for another agent; `None` when this is closed.
-    fn next_agent(&self) -> Option<Seqpacket> {
-        let mut state = self.lock();
-        while !state.is_closed {
-            if let Some(socket) = state.next.take() {
-                (state.is_lost, state.asked) = (false, None);
-                return Some(socket);
-            }
-            state.is_lost = true;
-            let waited = self.changed.wait(state);
-            state = waited.unwrap_or_else(PoisonError::into_inner);
+    /// Has a replacement prove all keys. It serves if one of them signs.
+    fn adopt(&self, agent: Arc<Opened>) {
+        let mut keys = self.lock().keys.clone();
+        for (index, key) in &mut keys {
+            key.proved = agent.prove(*index, &key.public).map(drop);
         }
-        None
-    }
-
-    /// Returns `true` if another agent is to be asked for now.
-    pub(super) fn needs_agent(&self) -> bool {
+        let fault = keys.values().find_map(|key| key.proved.clone().err());
+        let is_useless = keys.values().all(|key| key.proved.is_err());
         let mut state = self.lock();
-        let asked = state.asked.as_ref();
-        let needs = state.is_lost && asked.is_none_or(|asked| asked.elapsed() > BETWEEN_ASKS);
-        if needs {
-            state.asked = Some(Stopwatch::start());
-        }
-        needs
+        state.keys = keys;
+        state.agent = fault.filter(|_| is_useless).map_or(Ok(agent), Err);
+        drop(state);
+        self.log_availability();
     }
 
-    /// Gives the token another agent, if it still lacks one: an agent that was asked for before a reload may come after it.
+    /// Returns `true` if the token needs another agent.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lock().is_lost
+    }
+
+    /// Replaces the agent if the token lacks one. An agent that was requested before a reload may arrive after it.
     pub(super) fn replace(&self, socket: Seqpacket) {
         let mut state = self.lock();
-        if !state.is_lost {
-            return;
+        if mem::take(&mut state.is_lost)
+            && let Some(replacements) = &state.replacements
+        {
+            self.known.starts.fetch_add(1, Relaxed);
+            // Fails if the thread has panicked.
+            replacements.send(socket).ok();
         }
-        self.known.starts.fetch_add(1, Relaxed);
-        state.next = Some(socket);
-        self.changed.notify_all();
     }
 
-    /// Closes the way to the agent, by which that ends, and ends the thread.
-    pub(super) fn close(&self) {
-        let mut state = self.lock();
-        state.is_closed = true;
-        if let Some(socket) = &state.socket {
-            socket.end();
-        }
-        self.changed.notify_all();
-    }
-
-    /// Asks for a signature. Fails at once if the token does not have the key now.
+    /// Requests a signature. Fails at once if the agent does not sign with the key.
     pub(super) fn ask(&self, key: usize, job: Job) {
-        let scheme = job.request.scheme;
         let number = self.last.fetch_add(1, Relaxed) + 1;
-        let request = TokenRequest {
-            number,
-            key,
-            scheme: scheme.into(),
-            input: input(scheme, &job.request.message),
-        };
-        let packet = write(&request);
+        let packet = TokenRequest::packet(number, key, job.request.scheme, &job.request.message);
         let mut state = self.lock();
-        let signs = state.keys.get(&key).is_some_and(|key| key.signs);
-        let socket = state.socket.as_ref().filter(|_| signs);
-        if socket.is_some_and(|socket| socket.send(&packet, None).is_ok()) {
+        let signs = state.keys.get(&key).is_some_and(|key| key.proved.is_ok());
+        let agent = state.agent.as_ref().ok().filter(|_| signs);
+        if agent.is_some_and(|agent| agent.socket.send(&packet, None).is_ok()) {
             state.pending.insert(number, (job, Stopwatch::start()));
         } else {
             drop(state);
@@ -360,30 +265,13 @@ impl Link {
         });
     }
 
-    /// Receives answers until the agent fails.
-    fn receive_answers(&self, socket: &Seqpacket) -> TokenFault {
-        let mut room = vec![0; LONGEST];
-        loop {
-            let received = match socket.wait(self.time_out / 4) {
-                Ok(false) => Ok(()),
-                Ok(true) => receive_into(socket, &mut room).and_then(|answer| self.take(answer)),
-                Err(error) => Err(error.into()),
-            };
-            let is_late = |(_, since): &(Job, Stopwatch)| since.elapsed() > self.time_out;
-            if let Err(fault) = received {
-                return fault;
-            } else if self.lock().pending.values().any(is_late) {
-                return TokenFault::silent();
-            }
-        }
-    }
-
+    /// Passes an answer on.
     fn take(&self, said: TokenAnswer) -> Result<(), TokenFault> {
         let TokenAnswer::Signed { number, signature } = said else {
-            return Err(TokenFault::unasked());
+            return Err(TokenFault::unexpected());
         };
         let pending = self.lock().pending.remove(&number);
-        let (job, _) = pending.ok_or_else(TokenFault::unasked)?;
+        let (job, _) = pending.ok_or_else(TokenFault::unexpected)?;
         match signature {
             Ok(signature) => {
                 self.known.signatures.fetch_add(1, Relaxed);
@@ -397,23 +285,21 @@ impl Link {
         }
     }
 
-    /// Fails whatever was asked and not answered.
+    /// Drops the agent, and fails all requests in flight.
     fn abandon(&self, fault: TokenFault) {
         let mut state = self.lock();
-        state.socket = None;
-        state.keys.values_mut().for_each(|key| key.signs = false);
-        state.fault = fault.text();
+        let keys = state.keys.values_mut();
+        keys.for_each(|key| key.proved = Err(fault.clone()));
+        state.agent = Err(fault);
+        state.is_lost = true;
         let pending = mem::take(&mut state.pending);
-        let is_closed = state.is_closed;
         drop(state);
-        if !is_closed {
-            self.tell();
-        }
+        self.log_availability();
         pending.into_values().for_each(|(job, _)| self.fail(job));
     }
 
-    /// Logs that the token is available, or is not any more.
-    fn tell(&self) {
+    /// Logs whether the token is available, if that has changed.
+    fn log_availability(&self) {
         let status = self.status();
         let (module, token) = (status.module, status.token);
         let was_away = self.known.is_away.swap(!status.available, Relaxed);
@@ -429,16 +315,13 @@ impl Link {
 
     pub(super) fn status(&self) -> TokenStatus {
         let state = self.lock();
-        let available = state.keys.values().all(|key| key.signs);
+        let mut keys = state.keys.values();
+        let fault = keys.find_map(|key| key.proved.as_ref().err());
         TokenStatus {
             module: self.id.module.to_string_lossy().into_owned(),
             token: self.id.name(),
-            available,
-            fault: if available {
-                String::new()
-            } else {
-                state.fault.clone()
-            },
+            available: fault.is_none(),
+            fault: fault.map(TokenFault::text).unwrap_or_default(),
             signatures: self.known.signatures.load(Relaxed),
             failures: self.known.failures.load(Relaxed),
             in_flight: state.pending.len(),
@@ -447,22 +330,69 @@ impl Link {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A poisoned state is still one: what the panic left unanswered times out.
+        // A state is valid even after a panic: requests without an answer time out.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Requests in flight hold their key, and so the link: none is left here.
+        if let Ok(agent) = &self.lock().agent {
+            agent.socket.end();
+        }
+    }
+}
+
+/// Receives the answers of one agent after the other. Returns `None` after the link was dropped.
+fn run(link: &Weak<Link>, replacements: &Receiver<Seqpacket>) -> Option<()> {
+    loop {
+        let agent = link.upgrade()?.lock().agent.clone();
+        let fault = match agent {
+            Ok(agent) => receive_answers(link, &agent.socket)?,
+            Err(fault) => fault,
+        };
+        link.upgrade()?.abandon(fault);
+        let opened = Opened::by(replacements.recv().ok()?);
+        match opened {
+            Ok(agent) => link.upgrade()?.adopt(agent),
+            Err(fault) => link.upgrade()?.lock().agent = Err(fault),
+        }
+    }
+}
+
+/// Receives answers until the agent fails. Returns `None` after the link was dropped.
+fn receive_answers(link: &Weak<Link>, socket: &Seqpacket) -> Option<TokenFault> {
+    let time_out = link.upgrade()?.time_out;
+    let is_late = |(_, since): &(Job, Stopwatch)| since.elapsed() > time_out;
+    let mut room = vec![0; LONGEST];
+    loop {
+        let is_ready = socket.wait(time_out / 4);
+        let link = link.upgrade()?;
+        let received = match is_ready {
+            Ok(false) => Ok(()),
+            Ok(true) => receive(socket, &mut room).and_then(|answer| link.take(answer)),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(fault) = received {
+            return Some(fault);
+        } else if link.lock().pending.values().any(is_late) {
+            return Some(TokenFault::silent());
+        }
+    }
+}
+
 impl TokenFault {
-    fn unasked() -> Self {
-        Self::Away("its process answered what it was not asked".to_owned())
+    fn unexpected() -> Self {
+        Self::Away("its process sent an unexpected message".to_owned())
     }
 
     fn silent() -> Self {
-        Self::Away("it does not answer".to_owned())
+        Self::Away("the token does not answer in time".to_owned())
     }
 
-    /// The reason, in a form that is safe for a log.
-    fn text(self) -> String {
+    /// Returns the reason in a form that is safe for a log.
+    fn text(&self) -> String {
         let (Self::Away(why) | Self::Refused(why)) = self;
         let plain = why.chars().filter(|c| !c.is_control());
         plain.take(LONGEST_REASON).collect()
@@ -475,32 +405,24 @@ impl From<io::Error> for TokenFault {
     }
 }
 
-/// Waits for a packet, for as long as a start may take.
-fn receive(socket: &Seqpacket) -> Result<TokenAnswer, TokenFault> {
-    let clock = Stopwatch::start();
-    while !socket.wait(STARTS.saturating_sub(clock.elapsed()))? {
-        if clock.elapsed() > STARTS {
-            return Err(TokenFault::silent());
-        }
-    }
-    receive_into(socket, &mut vec![0; LONGEST])
-}
-
-fn receive_into(socket: &Seqpacket, room: &mut [u8]) -> Result<TokenAnswer, TokenFault> {
-    match socket.receive(room)? {
-        Packet::Message(length, None) => {
-            let answer = room.get(..length).and_then(read);
-            answer.ok_or_else(TokenFault::unasked)
-        }
-        Packet::Message(_, Some(_)) => Err(TokenFault::unasked()),
-        Packet::End => Err(TokenFault::Away("its process ended".to_owned())),
+/// Waits for an answer, for as long as a start may take.
+fn first_answer(socket: &Seqpacket) -> Result<TokenAnswer, TokenFault> {
+    match socket.wait(STARTS)? {
+        true => receive(socket, &mut vec![0; LONGEST]),
+        false => Err(TokenFault::silent()),
     }
 }
 
-/// To load a module, log in, find a key, and sign once. Tokens behind a network take seconds.
+fn receive(socket: &Seqpacket, room: &mut [u8]) -> Result<TokenAnswer, TokenFault> {
+    match wire::receive(socket, room)? {
+        Some((answer, None)) => Ok(answer),
+        Some(_) => Err(TokenFault::unexpected()),
+        None => Err(TokenFault::Away("its process ended".to_owned())),
+    }
+}
+
+/// Maximum time to load a module, log in, find a key, and sign once. Tokens behind a network take seconds.
 const STARTS: Duration = Duration::from_secs(20);
-/// Between two requests for another agent.
-const BETWEEN_ASKS: Duration = Duration::from_secs(1);
 /// Maximum length of a reason in a log, in characters.
 const LONGEST_REASON: usize = 300;
 const OTHER: &str = "the key on the token belongs to another certificate";

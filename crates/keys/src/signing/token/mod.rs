@@ -1,10 +1,10 @@
-//! Keys on tokens, by PKCS#11: signatures that are made by another process, which has the module and the PIN.
+//! Keys on PKCS#11 tokens: another process, which has the module and the PIN, makes the signatures.
 //!
-//! The supervisor starts a [`agent`] for each token of a configuration before it hands the configuration over ([`agents`]), and
-//! passes one socket for each. The serving process pairs them with the tokens by their order ([`Tokens`]). While a configuration is
+//! The supervisor starts an [`agent`] for each token of a configuration before it hands the configuration over ([`agents`]), and
+//! passes a socket for each. The serving process pairs sockets with tokens by their order ([`Tokens`]). While a configuration is
 //! loaded, each key signs a challenge, which proves that it belongs to its certificate. After that a thread for each token receives
-//! answers ([`link`]); workers send requests themselves, without waiting. A token that fails gets another agent: the
-//! serving process asks the supervisor for it by the token's index. See docs/decisions/0032.
+//! answers ([`link`]), and workers send requests without waiting. A token that fails gets another agent: the
+//! serving process requests it from the supervisor by the token's index. See docs/decisions/0032.
 
 pub mod agent;
 pub mod agents;
@@ -16,15 +16,14 @@ pub mod script;
 pub mod wire;
 
 use std::io;
+use std::mem;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{fmt, mem};
 
 use becket_config::file::File;
 use becket_config::key_source::KeyUri;
 use becket_sys::clock::Stopwatch;
-use becket_sys::seqpacket::Seqpacket;
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::sign::{Signer, SigningKey};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
@@ -32,20 +31,17 @@ use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 use self::link::Link;
 pub use self::link::TokenStatus;
 pub use self::public::PublicKey;
+use self::wire::TokenSpec;
 use super::Request;
-use super::queue::{Answers, Asker, Job, Signed};
+use super::queue::{Asker, Job};
 
 /// The tokens of a configuration, in the order of their first keys.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
-    tokens: Vec<Arc<Token>>,
+    links: Vec<Arc<Link>>,
     /// Sockets of agents for a configuration that is about to be loaded.
     given: Arc<Mutex<Vec<OwnedFd>>>,
 }
-
-/// A token. Its agent ends when nothing has this any more.
-#[derive(Debug)]
-struct Token(Arc<Link>);
 
 /// A private key on a token.
 #[derive(Clone, Debug)]
@@ -53,7 +49,7 @@ pub struct TokenKey(Arc<Held>);
 
 #[derive(Debug)]
 struct Held {
-    token: Arc<Token>,
+    link: Arc<Link>,
     /// Index of the key.
     key: usize,
     public: PublicKey,
@@ -61,10 +57,10 @@ struct Held {
 }
 
 impl Tokens {
-    /// Takes the sockets of agents that were started for a configuration, which follows one with the tokens `before`.
+    /// Takes the sockets of agents that were started for a configuration. `before` are the tokens of the previous one.
     pub fn adopt(sockets: Vec<OwnedFd>, before: &Self) -> Self {
         Self {
-            tokens: before.tokens.clone(),
+            links: before.links.clone(),
             given: Arc::new(Mutex::new(sockets)),
         }
     }
@@ -72,92 +68,71 @@ impl Tokens {
     /// Waits until the agents have opened the tokens of a configuration that is being loaded.
     pub fn open(&self, file: &File) -> Self {
         let given = mem::take(&mut *self.given.lock().unwrap_or_else(PoisonError::into_inner));
-        let time_out = file.timeouts.token;
-        let open = |(spec, socket): (wire::TokenSpec, OwnedFd)| {
+        let open = |(spec, socket): (TokenSpec, OwnedFd)| {
             let id = KeyUri::parse(spec.keys.first()?).ok()?.token;
-            let mut before = self.tokens.iter().map(|token| &token.0);
-            let known = before.find(|link| link.id == id).map(|it| it.known.clone());
-            let link = Link::open(
-                (id, spec.keys),
-                time_out,
-                Seqpacket::from(socket),
-                known.unwrap_or_default(),
-            );
-            Some(Arc::new(Token(Arc::new(link))))
+            let before = self.links.iter().find(|link| link.id == id);
+            let known = before.map(|link| Arc::clone(&link.known));
+            let (time_out, token) = (file.timeouts.token, (id, spec.keys));
+            let link = Link::open(token, time_out, socket.into(), known.unwrap_or_default());
+            Some(Arc::new(link))
         };
+        let tokens = wire::tokens(file).into_iter().zip(given);
         Self {
-            tokens: wire::tokens(file)
-                .into_iter()
-                .zip(given)
-                .filter_map(open)
-                .collect(),
+            links: tokens.filter_map(open).collect(),
             given: Arc::default(),
         }
     }
 
-    /// Has a key prove that it belongs to a certificate. Blocks while a configuration is loaded: a token may take seconds.
+    /// Has a key prove that it belongs to a certificate. Blocks while a configuration is loaded, since a token may take seconds.
     ///
     /// # Errors
-    /// Why it cannot be used.
+    /// Fails with the reason why the key cannot be used.
     pub fn key(&self, uri: &KeyUri, public: PublicKey) -> Result<TokenKey, String> {
         let uri = uri.to_string();
-        let index = |token: &Token| token.0.keys.iter().position(|key| *key == uri);
-        let mut tokens = self.tokens.iter();
-        let found = tokens.find_map(|token| Some((token, index(token)?)));
-        let (token, key) = found.ok_or(NO_AGENT)?;
-        let schemes = public.schemes(token.0.prove(key, &public)?);
+        let index = |link: &Link| link.keys.iter().position(|key| *key == uri);
+        let mut links = self.links.iter();
+        let found = links.find_map(|link| Some((Arc::clone(link), index(link)?)));
+        let (link, key) = found.ok_or(NO_AGENT)?;
+        let schemes = link.prove(key, &public)?;
         Ok(TokenKey(Arc::new(Held {
-            token: Arc::clone(token),
+            link,
             key,
             public,
             schemes,
         })))
     }
 
-    /// Starts a thread for each token. From then on workers can ask for signatures. Threads inherit the sandbox of the one that calls.
+    /// Starts a thread for each token. After that workers can request signatures. Threads inherit the sandbox of the caller.
     ///
     /// # Errors
-    /// When the system gives no more threads.
+    /// Fails if the system limits the number of threads.
     pub fn serve(&self) -> io::Result<()> {
-        self.tokens.iter().try_for_each(|token| token.0.serve())
+        self.links.iter().try_for_each(|link| link.serve())
     }
 
-    /// The indices of tokens that need another agent: each once a second.
+    /// Returns the indices of tokens that need another agent.
     pub fn lost(&self) -> Vec<usize> {
-        let tokens = self.tokens.iter().enumerate();
-        let lost = tokens.filter(|(_, token)| token.0.needs_agent());
+        let links = self.links.iter().enumerate();
+        let lost = links.filter(|(_, link)| link.is_lost());
         lost.map(|(index, _)| index).collect()
     }
 
-    /// Gives a token another agent.
+    /// Replaces the agent of a token.
     pub fn replace(&self, index: usize, socket: OwnedFd) {
-        if let Some(token) = self.tokens.get(index) {
-            token.0.replace(Seqpacket::from(socket));
+        if let Some(link) = self.links.get(index) {
+            link.replace(socket.into());
         }
     }
 
-    /// Returns the status of each token.
     pub fn status(&self) -> Vec<TokenStatus> {
-        self.tokens.iter().map(|token| token.0.status()).collect()
-    }
-}
-
-impl Drop for Token {
-    fn drop(&mut self) {
-        self.0.close();
-    }
-}
-
-impl fmt::Debug for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Link").field(&self.id).finish()
+        self.links.iter().map(|link| link.status()).collect()
     }
 }
 
 impl TokenKey {
-    /// Asks for a signature; the answer goes where the job says.
+    /// Requests a signature.
     pub fn ask(&self, job: Job) {
-        self.0.token.0.ask(self.0.key, job);
+        self.0.link.ask(self.0.key, job);
     }
 }
 
@@ -178,28 +153,16 @@ impl SigningKey for TokenKey {
     }
 }
 
-/// Signs by waiting for the token: for `becket check`. Workers do not wait (`tls/deferred.rs`).
+/// Waits for the token, as `becket check` does. Workers do not wait (`tls/deferred.rs`).
 #[derive(Debug)]
 struct WaitingSigner {
     key: TokenKey,
     scheme: SignatureScheme,
 }
 
-#[derive(Debug)]
-struct Waiter(SyncSender<Signed>);
-
-impl Answers for Waiter {
-    fn answer(&self, signed: Vec<Signed>) {
-        for signed in signed {
-            // Fails after the waiting thread has ended.
-            self.0.try_send(signed).ok();
-        }
-    }
-}
-
 impl Signer for WaitingSigner {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
-        let (sender, answer) = sync_channel(1);
+        let (sender, answer) = channel();
         self.key.ask(Job {
             request: Request {
                 key: Arc::new(self.key.clone()),
@@ -208,17 +171,14 @@ impl Signer for WaitingSigner {
                 scheme: self.scheme,
                 message: message.to_vec(),
             },
-            asker: Asker {
-                place: 0,
-                number: 0,
-            },
+            asker: Asker::default(),
             abandoned: Arc::default(),
             asked: Stopwatch::start(),
-            answers: Arc::new(Waiter(sender)),
+            answers: Arc::new(sender),
         });
-        // Each job is answered, at the latest when its time is over.
+        // Each job gets an answer, within `timeouts.token`.
         let signed = answer.recv().ok().and_then(|signed| signed.signature);
-        signed.unwrap_or_else(|| Err(Error::General("no signature came".into())))
+        signed.unwrap_or_else(|| Err(Error::General("the token did not sign".into())))
     }
 
     fn scheme(&self) -> SignatureScheme {
@@ -226,4 +186,4 @@ impl Signer for WaitingSigner {
     }
 }
 
-const NO_AGENT: &str = "no process was started for this token: restart becket, with its configuration in a regular file";
+const NO_AGENT: &str = "no process was started for this token: restart becket with its configuration in a regular file";

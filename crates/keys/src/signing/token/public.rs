@@ -1,86 +1,57 @@
-//! The public half of a key on a token, from its certificate: which schemes it signs with, what is sent to be signed, and
-//! whether the token has the other half.
+//! The public half of a key on a token, from its certificate, and the signature schemes that tokens support.
 
-use aws_lc_rs::digest;
+use aws_lc_rs::digest::{Algorithm, SHA256, SHA384, SHA512};
+use cryptoki::mechanism::MechanismType;
 use rustls::crypto::aws_lc_rs::default_provider;
-use rustls::{SignatureAlgorithm, SignatureScheme};
-use rustls_pki_types::SubjectPublicKeyInfoDer;
+use rustls::sign::public_key_to_spki;
+use rustls::{SignatureAlgorithm, SignatureScheme, SignatureScheme as Scheme};
+use rustls_pki_types::alg_id::{
+    ECDSA_P256 as P256, ECDSA_P384 as P384, ED25519, RSA_ENCRYPTION as RSA,
+};
+use rustls_pki_types::{AlgorithmIdentifier, SubjectPublicKeyInfoDer};
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::SubjectPublicKeyInfo;
-
-use super::wire::Mechanisms;
 
 /// A public key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicKey {
-    info: Vec<u8>,
+    kind: AlgorithmIdentifier,
     bits: Vec<u8>,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Rsa,
-    P256,
-    P384,
-    Ed25519,
 }
 
 impl PublicKey {
-    /// Reads the `SubjectPublicKeyInfo` of a certificate. Nothing for a kind that tokens are not asked to sign with.
+    /// Reads the `SubjectPublicKeyInfo` of a certificate. Returns `None` for a kind of key that tokens are not asked to sign with.
     pub fn of(info: &[u8]) -> Option<Self> {
         let (_, parsed) = SubjectPublicKeyInfo::from_der(info).ok()?;
-        let curve = || parsed.algorithm.parameters.as_ref()?.as_oid().ok();
-        let curve = curve().map(|curve| curve.to_id_string());
-        let algorithm = parsed.algorithm.algorithm.to_id_string();
-        let kind = match (algorithm.as_str(), curve.as_deref()) {
-            ("1.2.840.113549.1.1.1", _) => Kind::Rsa,
-            ("1.2.840.10045.2.1", Some("1.2.840.10045.3.1.7")) => Kind::P256,
-            ("1.2.840.10045.2.1", Some("1.3.132.0.34")) => Kind::P384,
-            ("1.3.101.112", _) => Kind::Ed25519,
-            _ => return None,
-        };
-        Some(Self {
-            info: info.to_vec(),
-            bits: parsed.subject_public_key.data.to_vec(),
-            kind,
-        })
+        let bits = parsed.subject_public_key.data.to_vec();
+        let mut kinds = SCHEMES.iter().map(|(_, kind, _)| *kind);
+        let kind = kinds.find(|kind| public_key_to_spki(kind, &bits).as_ref() == info)?;
+        Some(Self { kind, bits })
     }
 
-    /// As a certificate has it.
-    pub(super) fn info(&self) -> SubjectPublicKeyInfoDer<'_> {
-        self.info.as_slice().into()
+    /// Returns the `SubjectPublicKeyInfo` of the certificate.
+    pub(super) fn info(&self) -> SubjectPublicKeyInfoDer<'static> {
+        public_key_to_spki(&self.kind, &self.bits)
     }
 
     pub(super) fn algorithm(&self) -> SignatureAlgorithm {
         match self.kind {
-            Kind::Rsa => SignatureAlgorithm::RSA,
-            Kind::P256 | Kind::P384 => SignatureAlgorithm::ECDSA,
-            Kind::Ed25519 => SignatureAlgorithm::ED25519,
+            RSA => SignatureAlgorithm::RSA,
+            ED25519 => SignatureAlgorithm::ED25519,
+            _ => SignatureAlgorithm::ECDSA,
         }
     }
 
-    /// What a token with these mechanisms signs with this key, best first.
-    pub(super) fn schemes(&self, mechanisms: Mechanisms) -> Vec<SignatureScheme> {
-        use SignatureScheme as Scheme;
-        let all: &[(SignatureScheme, Mechanisms)] = match self.kind {
-            Kind::Rsa => &[
-                (Scheme::RSA_PSS_SHA512, Mechanisms::RSA_PSS),
-                (Scheme::RSA_PSS_SHA384, Mechanisms::RSA_PSS),
-                (Scheme::RSA_PSS_SHA256, Mechanisms::RSA_PSS),
-                (Scheme::RSA_PKCS1_SHA512, Mechanisms::RSA_PKCS1),
-                (Scheme::RSA_PKCS1_SHA384, Mechanisms::RSA_PKCS1),
-                (Scheme::RSA_PKCS1_SHA256, Mechanisms::RSA_PKCS1),
-            ],
-            Kind::P256 => &[(Scheme::ECDSA_NISTP256_SHA256, Mechanisms::ECDSA)],
-            Kind::P384 => &[(Scheme::ECDSA_NISTP384_SHA384, Mechanisms::ECDSA)],
-            Kind::Ed25519 => &[(Scheme::ED25519, Mechanisms::EDDSA)],
-        };
-        let had = all.iter().filter(|(_, needs)| mechanisms.has(*needs));
-        had.map(|(scheme, _)| *scheme).collect()
+    /// Returns the schemes of this key that a token supports, best first.
+    pub(super) fn schemes(&self, supported: &[u16]) -> Vec<SignatureScheme> {
+        let fit = SCHEMES.iter().filter(|(_, kind, _)| *kind == self.kind);
+        let schemes = fit.map(|(scheme, ..)| *scheme);
+        schemes
+            .filter(|scheme| supported.contains(&u16::from(*scheme)))
+            .collect()
     }
 
-    /// Whether this is a signature of the message by the other half.
+    /// Returns `true` if this is a signature of the message by the private half.
     pub(super) fn verifies(
         &self,
         scheme: SignatureScheme,
@@ -89,25 +60,32 @@ impl PublicKey {
     ) -> bool {
         let known = default_provider().signature_verification_algorithms;
         let fit = known.mapping.iter().filter(|(of, _)| *of == scheme);
-        fit.flat_map(|(_, algorithms)| *algorithms)
-            .any(|algorithm| {
-                algorithm
-                    .verify_signature(&self.bits, message, signature)
-                    .is_ok()
-            })
+        let mut algorithms = fit.flat_map(|(_, algorithms)| *algorithms);
+        algorithms.any(|it| it.verify_signature(&self.bits, message, signature).is_ok())
     }
 }
 
-/// What is sent to have a message signed: its digest, or itself where the scheme has no digest of its own.
-pub(super) fn input(scheme: SignatureScheme, message: &[u8]) -> Vec<u8> {
-    use SignatureScheme as Scheme;
-    let algorithm = match scheme {
-        Scheme::ED25519 => return message.to_vec(),
-        Scheme::RSA_PSS_SHA512 | Scheme::RSA_PKCS1_SHA512 => &digest::SHA512,
+/// Returns the digest that a token signs. Returns `None` if the scheme has none of its own, so that the token signs the message.
+pub(super) fn digest_of(scheme: SignatureScheme) -> Option<&'static Algorithm> {
+    match scheme {
+        Scheme::ED25519 => None,
+        Scheme::RSA_PSS_SHA512 | Scheme::RSA_PKCS1_SHA512 => Some(&SHA512),
         Scheme::RSA_PSS_SHA384 | Scheme::RSA_PKCS1_SHA384 | Scheme::ECDSA_NISTP384_SHA384 => {
-            &digest::SHA384
+            Some(&SHA384)
         }
-        _ => &digest::SHA256,
-    };
-    digest::digest(algorithm, message).as_ref().to_vec()
+        _ => Some(&SHA256),
+    }
 }
+
+/// The schemes that tokens support, each with the kind of key and the mechanism of PKCS#11; for each kind of key the best first.
+pub(super) const SCHEMES: [(SignatureScheme, AlgorithmIdentifier, MechanismType); 9] = [
+    (Scheme::RSA_PSS_SHA512, RSA, MechanismType::RSA_PKCS_PSS),
+    (Scheme::RSA_PSS_SHA384, RSA, MechanismType::RSA_PKCS_PSS),
+    (Scheme::RSA_PSS_SHA256, RSA, MechanismType::RSA_PKCS_PSS),
+    (Scheme::RSA_PKCS1_SHA512, RSA, MechanismType::RSA_PKCS),
+    (Scheme::RSA_PKCS1_SHA384, RSA, MechanismType::RSA_PKCS),
+    (Scheme::RSA_PKCS1_SHA256, RSA, MechanismType::RSA_PKCS),
+    (Scheme::ECDSA_NISTP256_SHA256, P256, MechanismType::ECDSA),
+    (Scheme::ECDSA_NISTP384_SHA384, P384, MechanismType::ECDSA),
+    (Scheme::ED25519, ED25519, MechanismType::EDDSA),
+];

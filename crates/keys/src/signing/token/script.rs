@@ -1,7 +1,6 @@
-//! Agents that are threads of a test: each does what the test has it do, request by request.
+//! Agents that are threads of a test. The test chooses their behaviour for each request.
 
 #![expect(
-    missing_docs,
     clippy::unwrap_used,
     reason = "part of tests: a failure panics, and names say what an agent does"
 )]
@@ -14,22 +13,23 @@ use std::{fmt, thread};
 
 use aws_lc_rs::digest::{Digest, SHA256};
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
-use becket_sys::seqpacket::{Packet, Seqpacket};
+use becket_sys::seqpacket::Seqpacket;
 use rcgen::KeyPair;
+use rustls::SignatureScheme;
 
 use super::Tokens;
 use super::link::Known;
-use super::wire::{LONGEST, Mechanisms, TokenAnswer, TokenFault, TokenRequest, read, write};
+use super::wire::{LONGEST, OpenToken, TokenAnswer, TokenFault, TokenRequest, receive, write};
 
 /// Behaviour of an agent that has proved its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Signs,
     Fails,
-    /// Signs something else.
+    /// Signs other data.
     SignsOddly,
     IsSilent,
-    /// Receives nothing, until there is another way.
+    /// Receives nothing until the behaviour changes.
     Stands,
     Dies,
     Lies,
@@ -37,9 +37,9 @@ pub enum Way {
     Talks,
     /// The PIN is wrong.
     Refuses,
-    /// There is no such token.
+    /// The token is missing.
     IsEmpty,
-    /// The token has no such key.
+    /// The key is missing.
     LacksKey,
 }
 
@@ -48,13 +48,14 @@ pub const FIRST_KEY: &str = "pkcs11:object=a?module-path=/x";
 /// A URI of the second key.
 pub const SECOND_KEY: &str = "pkcs11:object=b?module-path=/x";
 
-/// An agent with one key, of P-256.
+/// Runs an agent with one key, of P-256.
 pub(super) fn play(socket: &Seqpacket, pair: &KeyPair, way: impl Fn() -> Way) {
     let say = |answer: &TokenAnswer| socket.send(&write(answer), None).ok();
-    let opened = |fault: Option<&str>| TokenAnswer::Opened {
-        mechanisms: Mechanisms::ECDSA,
+    let open = |fault: Option<&str>| OpenToken {
+        schemes: vec![SignatureScheme::ECDSA_NISTP256_SHA256.into()],
         faults: vec![fault.map(str::to_owned)],
     };
+    let opened = |fault| TokenAnswer::Opened(open(fault));
     say(&match way() {
         Way::Refuses => {
             TokenAnswer::Failed(TokenFault::Refused("C_Login: PinIncorrect".to_owned()))
@@ -65,10 +66,10 @@ pub(super) fn play(socket: &Seqpacket, pair: &KeyPair, way: impl Fn() -> Way) {
     });
     let mut room = vec![0; LONGEST];
     let mut proved = HashSet::new();
-    while let Ok(Packet::Message(length, _)) = socket.receive(&mut room) {
+    while let Ok(Some((request, _))) = receive::<TokenRequest>(socket, &mut room) {
         let TokenRequest {
             number, key, input, ..
-        } = read(&room[..length]).unwrap();
+        } = request;
         let way = way();
         let signature = Ok(sign(pair, &input));
         let good = TokenAnswer::Signed { number, signature };
@@ -95,7 +96,7 @@ pub(super) fn play(socket: &Seqpacket, pair: &KeyPair, way: impl Fn() -> Way) {
     }
 }
 
-/// A signature of a digest. The library signs messages only, so that this one is of the message that has it.
+/// Signs a digest.
 fn sign(key: &KeyPair, digest: &[u8]) -> Vec<u8> {
     let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &key.serialize_der());
     let digest = Digest::import_less_safe(digest, &SHA256);
@@ -103,7 +104,7 @@ fn sign(key: &KeyPair, digest: &[u8]) -> Vec<u8> {
     signed.unwrap().as_ref().to_vec()
 }
 
-/// A token of a test, which also is the supervisor that starts agents.
+/// A token of a test, and the supervisor that starts its agents.
 pub struct Script {
     keys: Vec<KeyPair>,
     way: Mutex<Way>,
@@ -114,7 +115,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// A token with these keys.
+    /// Creates a token with these keys.
     pub fn new(keys: Vec<KeyPair>) -> Arc<Self> {
         Arc::new(Self {
             keys,
@@ -126,7 +127,7 @@ impl Script {
         })
     }
 
-    /// Has agents go another way.
+    /// Changes the behaviour of the agents.
     pub fn go(&self, way: Way) {
         *self.way.lock().unwrap() = way;
         self.changed.notify_all();
@@ -141,7 +142,7 @@ impl Script {
             .for_each(|it| it.end());
     }
 
-    /// Agents that run.
+    /// Returns the number of running agents.
     pub fn agents(&self) -> usize {
         let mut agents = self.agents.lock().unwrap();
         agents.retain(|agent| agent.strong_count() > 0);
@@ -161,12 +162,12 @@ impl Script {
         vec![here.into()]
     }
 
-    /// Replaces the agents that are asked for, and counts what these tokens do from now on.
+    /// Replaces the agents that failed, and includes these tokens in [`Self::counts`].
     pub fn supervise(self: &Arc<Self>, tokens: &Tokens, key: usize) {
         let mut known = self.known.lock().unwrap();
-        for token in &tokens.tokens {
-            if !known.iter().any(|it| Arc::ptr_eq(it, &token.0.known)) {
-                known.push(Arc::clone(&token.0.known));
+        for link in &tokens.links {
+            if !known.iter().any(|it| Arc::ptr_eq(it, &link.known)) {
+                known.push(Arc::clone(&link.known));
             }
         }
         for index in tokens.lost() {
@@ -184,12 +185,12 @@ impl Script {
         way
     }
 
-    /// How many signatures are none, at most.
+    /// Returns the maximum number of signatures that are wrong.
     pub fn odd(&self) -> u64 {
         self.odd.load(Relaxed)
     }
 
-    /// Signatures that it made, and that it did not make.
+    /// Returns the numbers of signatures and of failures.
     pub fn counts(&self) -> [u64; 2] {
         let known = self.known.lock().unwrap();
         let sum = |count: fn(&Known) -> u64| known.iter().map(|known| count(known)).sum();

@@ -1,37 +1,45 @@
 //! Messages on the socket of an agent: a JSON value in each packet.
 //!
-//! The first packet is the supervisor's [`Setup`], which is in the socket before the serving process gets it. From then on the
+//! The first packet is the supervisor's [`Setup`], which is in the socket before the serving process gets it. After that the
 //! serving process sends [`TokenRequest`]s, and the agent answers. Either side may be under foreign control: a packet that is too
 //! long or does not parse ends the conversation.
 
+use std::io;
+use std::os::fd::OwnedFd;
+
+use aws_lc_rs::digest::digest;
 use becket_config::file::File;
-use becket_config::key_source::{KeySource, KeyUri};
-use becket_config::listener::Certificate;
+use becket_config::key_source::{KeySource, TokenId};
+use becket_config::listener::{Certificate, Pair};
+use becket_sys::seqpacket::Seqpacket;
+use rustls::SignatureScheme;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use super::public::digest_of;
 
 /// Maximum length of a packet in bytes.
 pub const LONGEST: usize = 64 * 1024;
 
-/// The keys of one token that a configuration names. A key is known by its index in this list.
+/// The keys of one token that a configuration names. Requests name a key by its index in this list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenSpec {
     /// URIs.
     pub keys: Vec<String>,
-    /// Signatures that the token makes at a time.
+    /// Maximum number of signatures at a time.
     pub sessions: u16,
 }
 
-/// The first packet: from the supervisor.
+/// The first packet, from the supervisor. The open file of the PIN comes with it if root alone can change that file.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Setup {
-    /// User, group and supplementary groups to run as.
+    /// User, group and supplementary groups to run as; `None` to keep them.
     pub user: Option<(u32, u32, Vec<u32>)>,
     /// The token and its keys.
     pub token: TokenSpec,
 }
 
-/// A packet of the serving process: asks for a signature.
+/// A packet of the serving process, which asks for a signature.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
@@ -41,101 +49,121 @@ pub struct TokenRequest {
     pub key: usize,
     /// `SignatureScheme` of TLS.
     pub scheme: u16,
-    /// Digest of the message; the message itself if the scheme has no digest of its own.
+    /// Digest of the message, or the message if the scheme has no digest of its own.
     pub input: Vec<u8>,
+}
+
+impl TokenRequest {
+    /// Encodes the request for a signature of a message.
+    pub(super) fn packet(
+        number: u64,
+        key: usize,
+        scheme: SignatureScheme,
+        message: &[u8],
+    ) -> Vec<u8> {
+        let input = match digest_of(scheme) {
+            Some(algorithm) => digest(algorithm, message).as_ref().to_vec(),
+            None => message.to_vec(),
+        };
+        let scheme = scheme.into();
+        write(&Self {
+            number,
+            key,
+            scheme,
+            input,
+        })
+    }
 }
 
 /// A packet of the agent.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TokenAnswer {
-    /// The first one: the token is open.
-    Opened {
-        /// Mechanisms of the token.
-        mechanisms: Mechanisms,
-        /// For each key why it cannot be used.
-        faults: Vec<Option<String>>,
-    },
-    /// The first one, and the last: the token cannot be used.
+    /// The first packet: the token is open.
+    Opened(OpenToken),
+    /// The first and last packet: the token cannot be used.
     Failed(TokenFault),
     /// The answer to a request.
     Signed {
-        /// The number of the request.
+        /// Number of the request.
         number: u64,
-        /// The signature as TLS has it, or why there is none.
+        /// The signature in the form of TLS, or why there is none.
         signature: Result<Vec<u8>, String>,
     },
+}
+
+/// A token that is open.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenToken {
+    /// Schemes that the token supports: each a `SignatureScheme` of TLS.
+    pub schemes: Vec<u16>,
+    /// For each key the reason why it cannot be used.
+    pub faults: Vec<Option<String>>,
 }
 
 /// Why a token, or a key of it, cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TokenFault {
-    /// Another agent may do better.
+    /// Another agent may succeed.
     Away(String),
-    /// Not as it is configured: another attempt with the same PIN may lock the token.
+    /// Configuration and token do not match. Another attempt with the same PIN may lock the token.
     Refused(String),
 }
 
-/// Mechanisms of a token that TLS can use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mechanisms(u8);
-
-impl Mechanisms {
-    /// CKM_RSA_PKCS.
-    pub const RSA_PKCS1: Self = Self(1);
-    /// CKM_RSA_PKCS_PSS.
-    pub const RSA_PSS: Self = Self(2);
-    /// CKM_ECDSA.
-    pub const ECDSA: Self = Self(4);
-    /// CKM_EDDSA.
-    pub const EDDSA: Self = Self(8);
-
-    /// The union of both.
-    #[must_use]
-    pub const fn and(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// Returns `true` if `other` is a part of these.
-    pub const fn has(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-}
-
-/// The packet of a message.
+/// Encodes a message as a packet.
 pub fn write(message: &impl Serialize) -> Vec<u8> {
-    // There are no maps with keys that JSON lacks.
+    // No message has a map whose keys JSON lacks.
     serde_json::to_vec(message).unwrap_or_default()
 }
 
-/// Parses a packet; `None` for anything but a whole message of this kind.
+/// Parses a packet. Returns `None` for anything but one whole message of this kind.
 pub fn read<T: DeserializeOwned>(packet: &[u8]) -> Option<T> {
     let packet = Some(packet).filter(|packet| packet.len() <= LONGEST)?;
     serde_json::from_slice(packet).ok()
 }
 
-/// The tokens that a configuration names, in the order of their first keys.
+/// Waits for a message, and returns it with the descriptor that came with it. Returns `None` after the other end was closed.
+///
+/// # Errors
+/// `InvalidData` for anything but one whole message of this kind.
+pub(super) fn receive<T: DeserializeOwned>(
+    socket: &Seqpacket,
+    room: &mut [u8],
+) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+    let (length, fd) = socket.receive(room)?;
+    if length == 0 {
+        return Ok(None);
+    }
+    match room.get(..length).and_then(read) {
+        Some(message) => Ok(Some((message, fd))),
+        None => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the other process sent an unexpected message",
+        )),
+    }
+}
+
+/// Returns the tokens that a configuration names, in the order of their first keys.
 pub fn tokens(file: &File) -> Vec<TokenSpec> {
     let listeners = file.listener.iter();
     let certificates = listeners.flat_map(|listener| &listener.certificates);
-    let mut tokens: Vec<(&KeyUri, TokenSpec)> = Vec::new();
+    let mut tokens: Vec<(&TokenId, TokenSpec)> = Vec::new();
     for certificate in certificates {
-        let Certificate::Pair(pair) = certificate else {
-            continue;
-        };
-        let Some(KeySource::Token(uri)) = &pair.key else {
+        let Certificate::Pair(Pair {
+            key: Some(KeySource::Token(uri)),
+            ..
+        }) = certificate
+        else {
             continue;
         };
         let key = uri.to_string();
-        match tokens.iter_mut().find(|(of, _)| of.token == uri.token) {
+        match tokens.iter_mut().find(|(id, _)| **id == uri.token) {
             Some((_, spec)) if spec.keys.contains(&key) => {}
             Some((_, spec)) => spec.keys.push(key),
-            None => tokens.push((
-                uri,
-                TokenSpec {
-                    keys: vec![key],
-                    sessions: file.process.token_sessions,
-                },
-            )),
+            None => {
+                let sessions = file.process.token_sessions;
+                let keys = vec![key];
+                tokens.push((&uri.token, TokenSpec { keys, sessions }));
+            }
         }
     }
     tokens.into_iter().map(|(_, spec)| spec).collect()

@@ -1,14 +1,11 @@
-//! Agents that are scripts: what hangs, dies or lies costs signatures, and nothing else.
-
-use std::sync::mpsc::{Receiver, Sender, channel};
+//! Links to agents that are scripts: an agent that hangs, dies or lies costs signatures, and nothing else.
 
 use becket_config::key_source::KeyUri;
 use rcgen::{KeyPair, PublicKeyData};
-use rustls::SignatureScheme;
 
 use super::*;
 use crate::signing::Request as Wanted;
-use crate::signing::queue::{Answers, Asker, Signed};
+use crate::signing::queue::{Asker, Signed};
 use crate::signing::token::script::{FIRST_KEY, Way, play};
 
 /// A token whose agents are threads of the test.
@@ -16,23 +13,6 @@ struct Bench {
     link: Arc<Link>,
     key: Arc<KeyPair>,
     answers: (Sender<Signed>, Mutex<Receiver<Signed>>),
-}
-
-#[derive(Debug)]
-struct To(Sender<Signed>);
-
-impl Answers for To {
-    fn answer(&self, signed: Vec<Signed>) {
-        for signed in signed {
-            self.0.send(signed).unwrap();
-        }
-    }
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        self.link.close();
-    }
 }
 
 impl Bench {
@@ -52,16 +32,16 @@ impl Bench {
         }
     }
 
-    /// The next configuration with this token.
+    /// Loads the next configuration with this token.
     fn reloaded(&self, way: Way) -> Self {
         Self::of(way, &self.key, Arc::clone(&self.link.known))
     }
 
-    fn prove(&self) -> Result<Mechanisms, String> {
+    fn prove(&self) -> Result<Vec<SignatureScheme>, String> {
         self.link.prove(0, &public(&self.key))
     }
 
-    /// The same, and serves.
+    /// Proves the key and serves.
     fn serving(self) -> Self {
         self.prove().unwrap();
         self.link.serve().unwrap();
@@ -80,18 +60,15 @@ impl Bench {
                     scheme: SignatureScheme::ECDSA_NISTP256_SHA256,
                     message: b"message".to_vec(),
                 },
-                asker: Asker {
-                    place: 0,
-                    number: 0,
-                },
+                asker: Asker::default(),
                 abandoned: Arc::default(),
                 asked: Stopwatch::start(),
-                answers: Arc::new(To(self.answers.0.clone())),
+                answers: Arc::new(self.answers.0.clone()),
             },
         );
     }
 
-    /// Whether the next answer is a signature.
+    /// Returns `true` if the next answer is a signature.
     fn answer(&self) -> bool {
         let signed = self.answers.1.lock().unwrap().recv().unwrap();
         match signed.signature.unwrap() {
@@ -107,7 +84,7 @@ impl Bench {
     /// Replaces the agent, and asks until there is a signature, as clients do.
     fn comes_back(&self) {
         while {
-            if self.link.needs_agent() {
+            if self.link.is_lost() {
                 self.link.replace(agent(&self.key, Way::Signs));
             }
             self.ask();
@@ -207,15 +184,24 @@ fn an_agent_that_comes_too_late_replaces_none_that_signs() {
     assert_eq!(bench.link.status().starts, 1);
 }
 
-/// It would be kept for ever.
+/// An agent that served a closed link would never end.
 #[test]
 fn a_agent_that_opens_its_token_after_the_link_was_closed_does_not_serve() {
     let bench = Bench::new(Way::Signs);
     bench.prove().unwrap();
-    bench.link.close();
-    let opened = Opened::by(agent(&bench.key, Way::Signs)).unwrap();
-    assert!(bench.link.prove_again(opened).is_err());
-    assert!(bench.link.lock().socket.is_none());
+    bench.link.lock().agent = Err(TokenFault::silent());
+    let (here, there) = Seqpacket::pair().unwrap();
+    let (sender, replacements) = channel();
+    sender.send(here).unwrap();
+    let (link, key) = (Arc::clone(&bench.link), Arc::clone(&bench.key));
+    let weak = Arc::downgrade(&link);
+    let serving = thread::spawn(move || run(&weak, &replacements));
+    while !link.lock().is_lost {
+        thread::yield_now();
+    }
+    drop((bench, link));
+    play(&there, &key, || Way::Signs);
+    assert!(serving.join().unwrap().is_none());
 }
 
 /// An agent under foreign control answers what it likes.
@@ -226,7 +212,14 @@ fn whatever_is_answered_each_request_gets_one_answer() {
         let bench = Bench::new(Way::Signs);
         bench.prove().unwrap();
         let (here, _there) = Seqpacket::pair().unwrap();
-        bench.link.lock().socket = Some(Arc::new(here));
+        let opened = Opened {
+            socket: here,
+            token: OpenToken {
+                schemes: Vec::new(),
+                faults: Vec::new(),
+            },
+        };
+        bench.link.lock().agent = Ok(Arc::new(opened));
         let asked = random.u64(1..6);
         (0..asked).for_each(|_| bench.ask());
         for _ in 0..random.usize(..20) {
