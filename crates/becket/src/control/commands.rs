@@ -1,4 +1,4 @@
-//! Where commands come from and events go: the supervisor, or the signals of a process that has none.
+//! The source of commands and the way of events: the supervisor, or the signals of a process that has none.
 //!
 //! A process under a supervisor ignores signals: a service manager may send them to all processes of the service, and the supervisor
 //! passes them on.
@@ -15,16 +15,16 @@ use crate::protocol::{Command, Event};
 /// The source of commands.
 #[derive(Debug)]
 pub struct Commands {
-    /// Taken over also where a supervisor gives the commands.
+    /// Handled also under a supervisor, so that they do not end this process.
     signals: Signals,
     supervisor: Option<(Link, UnboundedReceiver<Delivered>)>,
 }
 
 impl Commands {
-    /// Begins to take commands.
+    /// Starts to receive commands.
     ///
     /// # Errors
-    /// When there is no thread for those of a supervisor.
+    /// There is no thread for commands of a supervisor.
     pub(crate) fn new(signals: Signals, link: Option<Link>) -> io::Result<Self> {
         if let Some(link) = link.as_ref().filter(|link| link.follows_a_death) {
             let deaths = link.restarts.deaths;
@@ -72,6 +72,6 @@ impl Commands {
     }
 }
 
-/// Why a process without a supervisor is not replaced.
+/// The reason why a process without a supervisor is not replaced.
 pub(crate) const NO_SUPERVISOR: &str =
     "this becket has no supervisor that could start another program; becket run has one";

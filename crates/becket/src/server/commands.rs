@@ -1,4 +1,4 @@
-//! What control does with a command of the supervisor, or of a signal.
+//! Commands of the supervisor, or of signals, are carried out.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,18 +10,20 @@ use crate::link::given::Given;
 use crate::protocol::{Command, Event, Resources};
 
 impl Control {
-    /// Carries out a command that is not about the end.
-    pub(super) fn obey(&mut self, (command, fds): Delivered, draining: bool) {
+    pub(super) async fn obey(&mut self, (command, fds): Delivered) {
         match command {
+            Command::Leave => self.leave().await,
+            Command::Drain if !self.state.is_draining() => self.drain(&[]).await,
+            Command::Drain | Command::Stop => self.workers.stop(),
             Command::Reopen => self.reopen(),
             Command::Token(index) => {
                 let tokens = &self.state.config().tokens;
                 let socket = fds.into_iter().next();
                 socket.into_iter().for_each(|it| tokens.replace(index, it));
             }
-            Command::Reload(None) => self.begin_reload(Given::default(), draining),
+            Command::Reload(None) => self.begin_reload(Given::default()),
             Command::Reload(Some(listing)) => match self.given(listing, fds) {
-                Ok(given) => self.begin_reload(given, draining),
+                Ok(given) => self.begin_reload(given),
                 Err(error) => {
                     tracing::error!(%error, "cannot reload: too many open files");
                     self.commands.report(&Event::Refused);
@@ -50,12 +52,8 @@ impl Control {
                 self.settle_limits();
             }
             Command::Granted(counts) => self.handover.limits.granted(&counts, self.state.shared()),
-            // A start is over, opened files are taken elsewhere, and the loop knows the end.
-            Command::Start(_)
-            | Command::Opened(..)
-            | Command::Leave
-            | Command::Drain
-            | Command::Stop => {}
+            // A start is over, and the opener takes opened files.
+            Command::Start(_) | Command::Opened(..) => {}
         }
     }
 
@@ -64,7 +62,7 @@ impl Control {
         Given::new(listing, fds, &link.opener)
     }
 
-    /// Takes and gives up what is shared with other processes.
+    /// Moves places of limits between this process and others.
     pub(super) fn settle_limits(&mut self) {
         let (shared, config) = (self.state.shared(), self.state.config());
         for event in self.handover.limits.settle(shared, config.connections) {
