@@ -182,7 +182,8 @@ fn launch_parts(
         changes: channel(WAITING_CHANGES),
         waiting: Waiting::default(),
         handover,
-        commands: Commands::new(signals, link).map_err(system("taking commands"))?,
+        commands: Commands::new(link).map_err(system("taking commands"))?,
+        signals,
         drain_until: None,
     };
     Ok(Terminator { runtime, control })

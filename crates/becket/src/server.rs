@@ -47,6 +47,7 @@ use crate::control::commands::Commands;
 use crate::control::ebb::Ebb;
 use crate::control::reload::{self, ReloadRequest, Reloaded, Reloading};
 use crate::control::rotation::Rotation;
+use crate::control::signals::Signals;
 use crate::control::snapshot::Reload;
 use crate::control::state::State;
 use crate::control::temporary::log_ended;
@@ -131,6 +132,7 @@ pub(crate) struct Control {
     pub(crate) memory: MemoryWatch,
     pub(crate) ebb: Ebb,
     pub(crate) commands: Commands,
+    pub(crate) signals: Signals,
     pub(crate) sandbox: Sandbox,
     /// End of `timeouts.drain`, once this process drains.
     pub(crate) drain_until: Option<Instant>,
@@ -156,6 +158,8 @@ impl Control {
                 _ = tick.tick() => self.tick(),
                 ended = self.prober.ended() => self.prober.take(ended, self.state.shared().clock.now()),
                 delivered = self.commands.next() => self.obey(delivered).await,
+                // A supervisor passes signals on as commands. A service manager may send them to all processes of the service.
+                request = self.signals.next(), if self.commands.supervisor().is_none() => self.carry_out(request).await,
                 Some(asked) = self.changes.1.recv() => self.change(asked).await,
                 step = self.handover.next() => self.advance(step),
                 () = at(settle_at) => {
@@ -200,12 +204,8 @@ impl Control {
 
     fn start_admin(&mut self) {
         let (state, changes) = (Arc::clone(&self.state), self.changes.0.clone());
-        match admin::start(
-            &self.admin,
-            state,
-            changes,
-            self.workers.mailboxes().to_vec(),
-        ) {
+        let workers = self.workers.mailboxes().to_vec();
+        match admin::start(&self.admin, state, changes, workers) {
             Ok(pages) => self.pages = Some(pages),
             Err(error) => tracing::error!(%error, "cannot serve the admin pages"),
         }

@@ -1,22 +1,16 @@
-//! The source of commands and the way of events: the supervisor, or the signals of a process that has none.
-//!
-//! A process under a supervisor ignores signals: a service manager may send them to all processes of the service, and the supervisor
-//! passes them on.
+//! Commands of the supervisor, and events for it.
 
+use std::future::pending;
 use std::io;
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::signals::Signals;
 use crate::link::{Delivered, Link};
-use crate::protocol::OperatorRequest;
-use crate::protocol::{Command, Event};
+use crate::protocol::Event;
 
-/// The source of commands.
+/// The connection to the supervisor, if there is one.
 #[derive(Debug)]
-pub struct Commands {
-    /// Handled also under a supervisor, so that they do not end this process.
-    signals: Signals,
+pub(crate) struct Commands {
     supervisor: Option<(Link, UnboundedReceiver<Delivered>)>,
 }
 
@@ -24,38 +18,27 @@ impl Commands {
     /// Starts to receive commands.
     ///
     /// # Errors
-    /// There is no thread for commands of a supervisor.
-    pub(crate) fn new(signals: Signals, link: Option<Link>) -> io::Result<Self> {
+    /// There can be no more threads.
+    pub(crate) fn new(link: Option<Link>) -> io::Result<Self> {
         if let Some(link) = link.as_ref().filter(|link| link.follows_a_death) {
             let deaths = link.restarts.deaths;
             tracing::warn!(deaths, "started again: the previous serving process died");
         }
         let listen = |link: Link| link.listen().map(|commands| (link, commands));
         let supervisor = link.map(listen).transpose()?;
-        Ok(Self {
-            signals,
-            supervisor,
-        })
+        Ok(Self { supervisor })
     }
 
     /// Waits for the next command. Nothing is lost when the future is dropped.
     pub(crate) async fn next(&mut self) -> Delivered {
-        match &mut self.supervisor {
-            Some((_, commands)) => match commands.recv().await {
-                Some(received) => received,
-                // The supervisor has ended, which was the last command.
-                None => std::future::pending().await,
-            },
-            None => {
-                let command = match self.signals.next().await {
-                    OperatorRequest::Reload => Command::Reload(None),
-                    OperatorRequest::Upgrade => Command::Upgrade,
-                    OperatorRequest::Reopen => Command::Reopen,
-                    OperatorRequest::Drain => Command::Drain,
-                    OperatorRequest::Stop => Command::Stop,
-                };
-                (command, Vec::new())
-            }
+        let received = match &mut self.supervisor {
+            Some((_, commands)) => commands.recv().await,
+            None => None,
+        };
+        match received {
+            Some(delivered) => delivered,
+            // There is no supervisor, or its end was the last command.
+            None => pending().await,
         }
     }
 

@@ -4,19 +4,16 @@
 //! is answered by one whose files were opened after it was asked for (`Resources::asked`).
 
 use axum::http::StatusCode;
-use becket_proto::limits::Counts;
 use serde_json::{Value, json};
 
 use super::Control;
 use crate::control::api::{ChangeOutcome, Refused};
-use crate::control::commands::NO_SUPERVISOR;
-use crate::link::given::Given;
 use crate::protocol::{Event, OperatorRequest};
 
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     /// Reloads that were asked for so far.
-    reloads: u64,
+    pub(super) reloads: u64,
     /// Each request, the number of reloads with it, and where its outcome goes.
     all: Vec<(OperatorRequest, u64, ChangeOutcome)>,
 }
@@ -109,18 +106,11 @@ impl Control {
         let Some(is_first) = self.waiting.add(request, outcome) else {
             return;
         };
-        match (request, self.commands.supervisor()) {
+        match self.commands.supervisor() {
             // A second command to drain would cut connections off.
-            (OperatorRequest::Drain, _) if !is_first => {}
-            (_, Some(link)) => link.report(&Event::Asked(request)),
-            (OperatorRequest::Reload, None) => self.begin_reload(Given {
-                asked: self.waiting.reloads,
-                ..Given::default()
-            }),
-            (OperatorRequest::Upgrade, None) => self.resume(NO_SUPERVISOR, Counts::new()),
-            (OperatorRequest::Drain, None) => self.drain(&[]).await,
-            // The admin API has no such requests.
-            (OperatorRequest::Reopen | OperatorRequest::Stop, None) => {}
+            Some(_) if request == OperatorRequest::Drain && !is_first => {}
+            Some(link) => link.report(&Event::Asked(request)),
+            None => self.carry_out(request).await,
         }
     }
 }
