@@ -88,9 +88,9 @@ pub enum StartError {
     /// A call that the system refused.
     #[error("{what}: {error}")]
     System {
-        /// What was attempted.
+        /// The attempt.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
 }
@@ -269,7 +269,7 @@ fn bind(
     let peers = cluster::bind(config, peers).map_err(|problem| vec![problem])?;
     let stud = datagrams(config.stud().map(|stud| stud.listen));
     let stud = cluster::bind_stud(config, stud).map_err(|problem| vec![problem])?;
-    let admin = config.admin.address.map(|address| {
+    let tcp = config.admin.address.map(|address| {
         let bound = match given.take_one(SocketKind::Admin, address) {
             Some(given) => given.map(TcpListener::from),
             None => socket::succeed(address),
@@ -279,11 +279,10 @@ fn bind(
             vec![problem.value(address.to_string())]
         })
     });
-    let admin = admin.transpose()?;
     // As long as another process serves, the file belongs to that one.
     let is_free = given_admin.is_some() || !given.listen_later;
-    let admin_socket = config.admin.socket.as_ref().filter(|_| is_free);
-    let admin_socket = admin_socket.map(|wanted| {
+    let unix = config.admin.socket.as_ref().filter(|_| is_free);
+    let unix = unix.map(|wanted| {
         let bound = match given_admin {
             Some(given) => given.map(SocketFile::from),
             None => SocketFile::bind(&wanted.path, &wanted.access),
@@ -291,13 +290,13 @@ fn bind(
         bound.map_err(|error| {
             let problem = Problem::new("admin.socket", reason(&error));
             let problem = problem.value(wanted.path.display().to_string());
-            let accepted = "a path where nothing is, or a socket on which nobody listens";
+            let accepted = "a path without a file, or a socket that no process listens on";
             vec![problem.accepted(accepted)]
         })
     });
     let admin = AdminSockets {
-        tcp: admin,
-        unix: admin_socket.transpose()?,
+        tcp: tcp.transpose()?,
+        unix: unix.transpose()?,
     };
     for address in given.unused() {
         tracing::warn!(%address, "inherited socket matches no listener");

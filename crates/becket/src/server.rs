@@ -8,7 +8,7 @@
 //! | SIGTERM | drain: take no new clients, finish, exit 0, or 3 at `timeouts.drain` |
 //! | SIGINT | stop now, exit 0 |
 //!
-//! It runs on the main thread. Nothing on the data path ever waits for it.
+//! The loop runs on the main thread. Nothing on the data path ever waits for it.
 
 mod changes;
 mod commands;

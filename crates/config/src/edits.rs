@@ -47,7 +47,7 @@ pub struct ServerEdit {
     pub action: ServerAction,
     /// Clients that it gets.
     pub mode: Option<ServerMode>,
-    /// Its share of new clients.
+    /// Share of new clients.
     #[serde(with = "Whole::<0, 256>")]
     pub weight: Option<u32>,
     /// Maximum number of connections; 0 is no limit.

@@ -1,4 +1,4 @@
-//! Reload: prepare beside the running configuration, then commit or discard.
+//! Reload: prepare next to the running configuration, then commit or discard.
 //!
 //! Preparing reads every file, takes from the running configuration what has not changed, builds every TLS configuration once and
 //! binds every new address. Workers get the new configuration only when all of that worked. Names of servers and peers are

@@ -70,7 +70,7 @@ impl Kept {
             );
             return Err(refused(&why));
         }
-        let fresh = beside(&path);
+        let fresh = second_file(&path);
         let mut kept = Self {
             file: locked(&fresh).map_err(failed)?,
             path: path.clone(),
@@ -152,7 +152,7 @@ fn locked(fresh: &Path) -> io::Result<File> {
     }
 }
 
-fn beside(path: &Path) -> PathBuf {
+fn second_file(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     name.into()

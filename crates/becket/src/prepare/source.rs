@@ -135,7 +135,7 @@ impl Source {
         file
     }
 
-    /// Its name in messages.
+    /// Returns its name in messages.
     pub fn origin(&self) -> String {
         let file = match &self.asked {
             Asked::Flags(flags) => flags.config.as_ref().map(|path| path.display().to_string()),

@@ -18,7 +18,7 @@ use super::outcomes::too_late;
 use crate::backend::registry::Backends;
 use crate::backend::server_state::{ServerState, Settings};
 use crate::config::overrides::{Overrides, limit};
-use crate::config::{Backend, Lasts};
+use crate::config::{Lasts, Server};
 use crate::control::api::{
     CertificateRemoval, CertificateSetting, Change, ChangeRequest, LogChange, Refused,
     ServerAddition, ServerChange, ServerRemoval,
@@ -51,7 +51,7 @@ impl Control {
     }
 
     fn change_server(&mut self, change: &ServerChange) -> Result<Value, Refused> {
-        let (backend, at, state) = self.find(&change.backend, &change.server)?;
+        let (server, state) = self.find(&change.backend, &change.server)?;
         let addresses = change.server_addresses()?;
         let apply = |to: &mut Overrides| {
             to.mode = change.mode.unwrap_or(to.mode);
@@ -74,54 +74,40 @@ impl Control {
         }
         state.set_overrides(overrides, kept);
         self.prober.look_again();
-        Ok(snapshot::server(&backend.servers[at], &state))
+        Ok(snapshot::server(&server, &state))
     }
 
-    /// Finds a server by names. Returns its backend, its place there, and its state.
-    fn find(
-        &self,
-        backend: &str,
-        server: &str,
-    ) -> Result<(Arc<Backend>, usize, Arc<ServerState>), Refused> {
+    /// Finds a server by names.
+    fn find(&self, backend: &str, server: &str) -> Result<(Server, Arc<ServerState>), Refused> {
         let config = self.state.config();
         let found = &config.backends[place_of(&config, backend)?];
         let states = self.state.shared().backends.by_name(backend);
         let states = states.map(|state| state.servers()).unwrap_or_default();
-        let mut states = states.iter();
-        let place = found.servers.iter().position(|one| &*one.name == server);
-        let state = states.find(|state| &**ServerState::name(state) == server);
-        let (place, state) = place.zip(state).ok_or_else(|| no_server(found))?;
-        Ok((Arc::clone(found), place, Arc::clone(state)))
+        let state = states.iter().find(|state| &**state.name() == server);
+        let running = found.servers.iter().find(|one| &*one.name == server);
+        let both = running.zip(state).ok_or_else(|| no_server(found))?;
+        Ok((both.0.clone(), Arc::clone(both.1)))
     }
 
     fn add_server(&mut self, addition: ServerAddition) -> Result<Value, Refused> {
-        let ServerAddition {
-            backend,
-            server: keys,
-            keep,
-        } = addition;
-        let address = keys.address.as_ref();
+        let backend = addition.backend.clone();
+        let address = addition.server.address.as_ref();
         let name = address.map_or_else(String::new, |address| address.text.to_string());
         let edit = Edit::AddServer {
-            backend: backend.clone(),
-            keys,
+            backend: addition.backend,
+            keys: addition.server,
         };
-        self.commit_edits(self.edits.with(edit, Lasts::of(keep))?)?;
+        let edited = self.edits.with(edit, Lasts::of(addition.keep))?;
+        self.commit_edits(edited)?;
         self.prober.look_again();
-        let (backend, at, state) = self.find(&backend, &name)?;
-        Ok(snapshot::server(&backend.servers[at], &state))
+        let (server, state) = self.find(&backend, &name)?;
+        Ok(snapshot::server(&server, &state))
     }
 
     fn remove_server(&mut self, removal: ServerRemoval) -> Result<Value, Refused> {
-        let ServerRemoval {
-            backend,
-            server,
-            keep,
-        } = removal;
-        let (_, _, state) = self.find(&backend, &server)?;
-        let edited = self
-            .edits
-            .without_server(backend, server, Lasts::of(keep))?;
+        let (_, state) = self.find(&removal.backend, &removal.server)?;
+        let (lasts, edits) = (Lasts::of(removal.keep), &self.edits);
+        let edited = edits.without_server(removal.backend, removal.server, lasts)?;
         self.commit_edits(edited)?;
         // A server of this name that is added later has no overrides.
         state.set_overrides(Overrides::default(), Overrides::default());
@@ -143,7 +129,12 @@ impl Control {
         built.map_err(|error| Refused::unusable(error, CERTIFICATE))?;
         self.commit_edits((edits, config))?;
         let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
-        tracing::info!(listener, ?names, kept, "certificate set beside the file");
+        tracing::info!(
+            listener,
+            ?names,
+            kept,
+            "certificate set through the admin API"
+        );
         Ok(json!({"listener": listener, "names": names, "kept": kept, "warnings": warnings}))
     }
 
@@ -176,11 +167,9 @@ impl Control {
     }
 
     fn remove_certificate(&mut self, removal: &CertificateRemoval) -> Result<Value, Refused> {
-        let edited = self
-            .edits
-            .without_certificate(&removal.listener, &removal.name)?;
-        self.commit_edits(edited)?;
-        Ok(json!({"listener": removal.listener, "removed": removal.name}))
+        let (listener, name) = (&removal.listener, &removal.name);
+        self.commit_edits(self.edits.without_certificate(listener, name)?)?;
+        Ok(json!({"listener": listener, "removed": name}))
     }
 
     fn commit_edits(&mut self, edited: Edited) -> Result<(), Refused> {

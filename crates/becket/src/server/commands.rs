@@ -36,7 +36,7 @@ impl Control {
             Command::Upgrade => self.begin_upgrade(fds),
             Command::Yield(next, kept) => self.begin_yield(next, kept),
             Command::Resume(reason, held) => self.resume(&reason, held),
-            Command::Serve(held) => self.told_to_serve(held),
+            Command::Serve(held) => self.serve_on_command(held),
             Command::Released(counts) => {
                 self.handover.limits.released(&counts);
                 self.settle_limits();

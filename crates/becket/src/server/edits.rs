@@ -66,7 +66,10 @@ impl Edits {
         all.retain(|(older, _)| !edit.hides(older));
         if all.len() >= MOST {
             let accepted = "the file, and a reload";
-            return Err(conflict("too many changes beside the file", accepted));
+            return Err(conflict(
+                "too many changes that are not in the file",
+                accepted,
+            ));
         }
         all.push((edit, lasts));
         made(Arc::clone(&self.of_file), all)

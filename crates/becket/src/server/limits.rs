@@ -14,10 +14,10 @@ use crate::shared::Shared;
 /// The part of this process in the limits.
 #[derive(Debug, Default)]
 pub(crate) enum Limits {
-    /// It does not serve yet, or has no supervisor.
+    /// The process does not serve yet, or has no supervisor.
     #[default]
     Alone,
-    /// It has the limits, except what others hold.
+    /// The process has the limits, except what others hold.
     Serving(Lender),
     Leaving(Leaving),
 }

@@ -47,7 +47,7 @@ pub(crate) struct Handover {
 enum Stage {
     Loading {
         /// The supervisor has commanded this process to serve.
-        is_told: bool,
+        is_commanded: bool,
         /// The old process may still accept.
         is_preceded: bool,
     },
@@ -66,7 +66,7 @@ impl Handover {
     pub(crate) fn new(before: Option<UnboundedReceiver<Milestone>>) -> Self {
         Self {
             stage: Stage::Loading {
-                is_told: false,
+                is_commanded: false,
                 is_preceded: before.is_some(),
             },
             before,
@@ -93,7 +93,7 @@ impl Handover {
         } = self;
         tokio::select! {
             Some(reached) = async { Some(before.as_mut()?.recv().await) } => Step::Reached(reached),
-            // It ends in any case: each worker answers, or has ended.
+            // Parking ends in any case: each worker answers, or has ended.
             Some(_) = async { Some(parking.as_mut()?.await) } => {
                 *parking = None;
                 Step::Parked
@@ -157,12 +157,12 @@ impl Control {
     }
 
     /// Handles the command to serve. Other processes hold this much of the limits.
-    pub(super) fn told_to_serve(&mut self, held: Counts) {
+    pub(super) fn serve_on_command(&mut self, held: Counts) {
         // At once, because what others give back from here on counts.
         let (shared, connections) = (self.state.shared(), self.state.config().connections);
         self.handover.limits.serve(held, shared, connections);
-        if let Stage::Loading { is_told, .. } = &mut self.handover.stage {
-            *is_told = true;
+        if let Stage::Loading { is_commanded, .. } = &mut self.handover.stage {
+            *is_commanded = true;
         }
         self.serve_if_ready();
     }
@@ -176,7 +176,7 @@ impl Control {
 
     fn serve_if_ready(&mut self) {
         let ready = Stage::Loading {
-            is_told: true,
+            is_commanded: true,
             is_preceded: false,
         };
         if self.handover.stage == ready && !self.state.is_draining() {
