@@ -13,7 +13,6 @@
 use std::io;
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use becket_config::error::{Problem, Rejected};
@@ -23,13 +22,12 @@ use becket_sys::socket_file::SocketFile;
 use becket_sys::{privileges, rlimit, socket};
 use rustls::pki_types::UnixTime;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::mpsc::{channel, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, channel, unbounded_channel};
 
 use crate::backend::health::prober::Prober;
 use crate::cluster;
 use crate::config::{Config, crypto_thread_count, worker_count};
 use crate::control::admin::AdminSockets;
-use crate::control::commands::Commands;
 use crate::control::ebb::Ebb;
 use crate::control::reload::Reloading;
 use crate::control::rotation::{NotRotated, NotSaved, Rotation};
@@ -38,8 +36,8 @@ use crate::control::state::{MainProcess, Replication, State};
 use crate::descriptors;
 use crate::files::{Files, reason};
 use crate::handover::receiver;
-use crate::link::Link;
 use crate::link::given::{BoundSockets, Given};
+use crate::link::{Delivered, Link};
 use crate::log::access_log::{AccessThread, AccessWriter};
 use crate::log::{self, LogError, Logging};
 use crate::memory::MemoryWatch;
@@ -53,7 +51,7 @@ use crate::server::limits::Limits;
 use crate::server::outcomes::Waiting;
 use crate::server::renewal::Watching;
 use crate::server::upgrade::Handover;
-use crate::server::{Control, Terminator, WAITING_CHANGES, log_kernel_tls, log_warnings};
+use crate::server::{Control, Terminator, WAITING_CHANGES, log_warnings};
 use crate::shared::Shared;
 use crate::signing::queue::SigningQueue;
 use crate::signing::token::Tokens;
@@ -157,7 +155,6 @@ fn launch_parts(
     };
     let handover = handover(link.as_mut(), &common)?;
     let (workers, access) = start_workers(&common, sockets.listeners, access)?;
-    log_kernel_tls(&config);
     let (main, peers) = (main_process(&link), replication(&cluster, &stud));
     let state = State::new(main, shared, Arc::clone(&config), &rotation, peers);
     let control = Control {
@@ -182,8 +179,9 @@ fn launch_parts(
         changes: channel(WAITING_CHANGES),
         waiting: Waiting::default(),
         handover,
-        commands: Commands::new(link).map_err(system("taking commands"))?,
         signals,
+        commands: commands(&link).map_err(system("taking commands"))?,
+        link,
         drain_until: None,
     };
     Ok(Terminator { runtime, control })
@@ -221,16 +219,27 @@ fn start_workers(
 /// Starts to receive the state of the process that this one replaces, if there is one. Under a supervisor this process takes no place of
 /// a limit before it serves.
 fn handover(link: Option<&mut Link>, common: &Common) -> Result<Handover, StartError> {
-    let Some(link) = link else {
-        return Ok(Handover::new(None));
-    };
-    Limits::wait(&common.shared);
-    let start = |stream: UnixStream| {
-        receiver::start(stream, &common.shared, common.outboxes.first().cloned())
-    };
-    let before = link.replaced.take().map(start).transpose();
+    let replaced = link.and_then(|link| {
+        Limits::wait(&common.shared);
+        link.replaced.take()
+    });
+    let outbox = common.outboxes.first().cloned();
+    let before = replaced.map(|stream| receiver::start(stream, &common.shared, outbox));
+    let before = before.transpose();
     let before = before.map_err(system("receiving the state of the old process"))?;
     Ok(Handover::new(before))
+}
+
+/// Starts to receive commands of the supervisor. Without one, there will be none.
+fn commands(link: &Option<Link>) -> io::Result<UnboundedReceiver<Delivered>> {
+    let Some(link) = link else {
+        return Ok(unbounded_channel().1);
+    };
+    if link.follows_a_death {
+        let deaths = link.restarts.deaths;
+        tracing::warn!(deaths, "started again: the previous serving process died");
+    }
+    link.listen()
 }
 
 /// The process to signal.

@@ -43,7 +43,6 @@ use crate::cluster;
 use crate::config::Config;
 use crate::control::admin::{self, AdminSockets, Pages};
 use crate::control::api::ChangeRequest;
-use crate::control::commands::Commands;
 use crate::control::ebb::Ebb;
 use crate::control::reload::{self, ReloadRequest, Reloaded, Reloading};
 use crate::control::rotation::Rotation;
@@ -53,6 +52,7 @@ use crate::control::state::State;
 use crate::control::temporary::log_ended;
 use crate::descriptors;
 use crate::link::given::{BoundSockets, Given};
+use crate::link::{Delivered, Link};
 use crate::log::access_log::AccessThread;
 use crate::log::{Logging, Timestamp};
 use crate::memory::{MemoryWatch, Relief};
@@ -131,8 +131,11 @@ pub(crate) struct Control {
     pub(crate) handover: Handover,
     pub(crate) memory: MemoryWatch,
     pub(crate) ebb: Ebb,
-    pub(crate) commands: Commands,
     pub(crate) signals: Signals,
+    /// The connection to the supervisor, if there is one.
+    pub(crate) link: Option<Link>,
+    /// Commands of the supervisor; closed without one.
+    pub(crate) commands: UnboundedReceiver<Delivered>,
     pub(crate) sandbox: Sandbox,
     /// End of `timeouts.drain`, once this process drains.
     pub(crate) drain_until: Option<Instant>,
@@ -157,9 +160,9 @@ impl Control {
             tokio::select! {
                 _ = tick.tick() => self.tick(),
                 ended = self.prober.ended() => self.prober.take(ended, self.state.shared().clock.now()),
-                delivered = self.commands.next() => self.obey(delivered).await,
+                Some(delivered) = self.commands.recv() => self.obey(delivered).await,
                 // A supervisor passes signals on as commands. A service manager may send them to all processes of the service.
-                request = self.signals.next(), if self.commands.supervisor().is_none() => self.carry_out(request).await,
+                request = self.signals.next(), if self.link.is_none() => self.carry_out(request).await,
                 Some(asked) = self.changes.1.recv() => self.change(asked).await,
                 step = self.handover.next() => self.advance(step),
                 () = at(settle_at) => {
@@ -227,9 +230,9 @@ impl Control {
             give_back(shared.clock);
         }
         for index in config.tokens.lost() {
-            self.commands.report(&Event::Token(index));
+            self.report(&Event::Token(index));
         }
-        self.commands.report(&Event::Alive);
+        self.report(&Event::Alive);
     }
 
     fn watch_memory(&mut self, now: Duration) {
@@ -309,7 +312,7 @@ impl Control {
         let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
         let running = self.reloading.is_running();
         self.state.set_reload(Reload { time, errors }, running);
-        self.commands.report(&event);
+        self.report(&event);
     }
 
     fn bind_and_commit(
@@ -492,7 +495,7 @@ fn give_back(clock: Clock) {
 }
 
 /// Logs which part of TLS the kernel takes over, where the configuration asks for that.
-pub(crate) fn log_kernel_tls(config: &Config) {
+fn log_kernel_tls(config: &Config) {
     if let Some(support) = config.kernel_tls() {
         tracing::info!("kernel TLS: {support}");
     }

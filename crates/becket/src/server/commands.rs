@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use becket_proto::limits::Counts;
 
 use super::Control;
-use crate::control::commands::NO_SUPERVISOR;
 use crate::link::Delivered;
 use crate::link::given::Given;
 use crate::protocol::{Command, Event, OperatorRequest, Resources};
@@ -53,7 +52,7 @@ impl Control {
 
     /// Sorts the descriptors of a listing, or reports the event that ends the command.
     fn given(&self, listing: Resources, fds: Vec<OwnedFd>, ended: &Event) -> Option<Given> {
-        let link = self.commands.supervisor()?;
+        let link = self.link.as_ref()?;
         let given = Given::new(listing, fds, &link.opener);
         let failed = |error: &io::Error| {
             tracing::error!(%error, "cannot receive all files of the supervisor: too many open files");
@@ -76,11 +75,22 @@ impl Control {
         }
     }
 
+    /// Reports an event to the supervisor, if there is one.
+    pub(super) fn report(&self, event: &Event) {
+        if let Some(link) = &self.link {
+            link.report(event);
+        }
+    }
+
     /// Moves places of limits between this process and others.
     pub(super) fn settle_limits(&mut self) {
         let (shared, config) = (self.state.shared(), self.state.config());
         for event in self.handover.limits.settle(shared, config.connections) {
-            self.commands.report(&event);
+            self.report(&event);
         }
     }
 }
+
+/// The reason why a process without a supervisor is not replaced.
+const NO_SUPERVISOR: &str =
+    "this becket has no supervisor that could start another program; becket run has one";

@@ -106,7 +106,7 @@ impl Control {
         let Some(is_first) = self.waiting.add(request, outcome) else {
             return;
         };
-        match self.commands.supervisor() {
+        match &self.link {
             // A second command to drain would cut connections off.
             Some(_) if request == OperatorRequest::Drain && !is_first => {}
             Some(link) => link.report(&Event::Asked(request)),

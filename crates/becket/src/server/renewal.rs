@@ -72,7 +72,7 @@ impl Control {
     pub(super) fn look_first(&mut self) {
         if !self.state.config().file.process.watch {
             self.watching.watch.stop();
-        } else if self.commands.supervisor().is_none() {
+        } else if self.link.is_none() {
             self.look(Files::default());
         }
     }
@@ -81,7 +81,7 @@ impl Control {
     pub(super) fn look(&mut self, files: Files) {
         let config = self.state.config();
         if self.state.is_draining() || !config.file.process.watch {
-            return self.commands.report(&Event::Renewed);
+            return self.report(&Event::Renewed);
         }
         if self.watching.running.is_some() {
             self.watching.again = Some(files);
@@ -112,9 +112,7 @@ impl Control {
 
     pub(super) fn handle_seen(&mut self, seen: Seen) {
         match seen {
-            Seen::Changed if self.commands.supervisor().is_some() => {
-                self.commands.report(&Event::Changed)
-            }
+            Seen::Changed if self.link.is_some() => self.report(&Event::Changed),
             Seen::Changed => self.look(Files::default()),
             Seen::Look(look) => {
                 if let Some(look) = look {
@@ -123,7 +121,7 @@ impl Control {
                 match self.watching.again.take() {
                     Some(files) => self.look(files),
                     None if self.watching.running.is_some() => {}
-                    None => self.commands.report(&Event::Renewed),
+                    None => self.report(&Event::Renewed),
                 }
             }
         }

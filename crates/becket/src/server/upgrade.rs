@@ -14,8 +14,8 @@ use becket_sys::socket_file::SocketFile;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::Control;
 use super::limits::Limits;
+use super::{Control, log_kernel_tls};
 use crate::control::snapshot::Reload;
 use crate::handover::receiver::Milestone;
 use crate::handover::sender::Sender;
@@ -106,7 +106,7 @@ impl Handover {
 impl Control {
     /// Serves at once without a supervisor; otherwise has the workers build what they need first.
     pub(super) fn begin(&mut self) {
-        if self.commands.supervisor().is_some() {
+        if self.link.is_some() {
             self.park();
         } else {
             self.serve();
@@ -124,7 +124,7 @@ impl Control {
         match step {
             Step::Parked if self.handover.is_followed() => self.yielded(),
             Step::Parked => {
-                self.commands.report(&Event::Ready);
+                self.report(&Event::Ready);
                 if self.handover.before.is_some() {
                     tracing::info!("ready; waiting for the old process to stop accepting");
                 }
@@ -193,10 +193,11 @@ impl Control {
         self.workers.accept();
         self.take_admin_socket();
         self.start_admin();
-        self.commands.report(&Event::Serving);
+        self.report(&Event::Serving);
         let connections = self.state.config().connections;
         let (workers, origin) = (self.workers.len(), self.source.origin());
         tracing::info!(workers, connections, origin, "serving");
+        log_kernel_tls(&self.state.config());
         self.look_first();
         if self.handover.before.is_none() {
             self.join_cluster();
@@ -264,7 +265,7 @@ impl Control {
             let now = shared.clock.now();
             sender.cut(self.rotation.hand_over(now), self.prober.known(now));
         }
-        self.commands.report(&Event::Yielded(*next, held));
+        self.report(&Event::Yielded(*next, held));
         tracing::info!("stopped accepting; the new process accepts clients");
     }
 
