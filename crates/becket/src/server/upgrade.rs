@@ -182,7 +182,7 @@ impl Control {
         if self.handover.stage == ready && !self.state.is_draining() {
             // From here on this process drains when the supervisor ends.
             if let Err(error) = outlive_parent() {
-                tracing::error!(%error, "cannot outlive the supervisor");
+                tracing::error!(%error, "cannot outlive the supervisor; the kernel kills this process with it");
             }
             self.serve();
         }
