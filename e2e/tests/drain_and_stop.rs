@@ -124,7 +124,7 @@ fn a_drain_right_behind_a_reload_lets_connections_finish() {
     kill_process(main, Signal::STOP).unwrap();
     kill_process(serving, Signal::CONT).unwrap();
     eventually("the child answers", || {
-        becket.log().contains("\"reloaded\"")
+        becket.log().contains("configuration reloaded")
     });
     becket.signal(Signal::TERM);
     kill_process(main, Signal::CONT).unwrap();

@@ -209,7 +209,7 @@ fn a_certificate_is_set_beside_the_file_and_its_key_is_not_told() {
     eventually("it is gone", || !is_known());
     let gone = ctl(&place, &["certificates", "remove", "web", new]);
     assert_eq!(gone.code, 3, "{}", gone.all());
-    becket.says("certificate set beside the file");
+    becket.says("certificate set through the admin API");
     becket.says("a certificate and its key");
     let log = becket.log();
     assert!(!log.contains("BEGIN"), "{log}");

@@ -10,7 +10,6 @@ pub mod admin;
 pub mod admin_http;
 pub(crate) mod api;
 pub mod certificates;
-pub mod commands;
 mod connections;
 pub(crate) mod ebb;
 pub(crate) mod exposition;

@@ -156,9 +156,8 @@ pub(crate) fn prepare_reading(reading: Reading, world: &World<'_>) -> Result<Pre
         None => Vec::new(),
     };
     Err(Rejected {
-        origin: String::new(),
-        errors,
         warnings,
+        ..Rejected::of(errors)
     })
 }
 
@@ -202,9 +201,8 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
     let Report { errors, warnings } = draft.report;
     if !errors.is_empty() {
         return Err(Rejected {
-            origin: String::new(),
-            errors,
             warnings,
+            ..Rejected::of(errors)
         });
     }
     Ok(Prepared {

@@ -397,7 +397,7 @@ impl Runner {
         if let Some(child) = self.child(process) {
             child.charge(RELOAD);
             child.listings[0] = (number, paths);
-            child.send(&Command::Reload(Some(offer.listing)), offer.fds);
+            child.send(&Command::Reload(offer.listing), offer.fds);
         }
         times(&seen)
     }
