@@ -92,7 +92,11 @@ impl<'a> Edits<'a> {
     #[track_caller]
     fn make(&self, words: &[&str]) -> bool {
         let found = ctl(&self.stage.place, words);
-        if found.code == 3 && found.stderr.contains("becket drains, and does no more") {
+        if found.code == 3
+            && found
+                .stderr
+                .contains("an upgrade is under way, nothing changed")
+        {
             self.refused.fetch_add(1, SeqCst);
             return false;
         }

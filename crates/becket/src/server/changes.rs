@@ -36,8 +36,10 @@ impl Control {
     pub(super) fn change(&mut self, asked: ChangeRequest, prober: &mut Prober) -> bool {
         let ChangeRequest { change, outcome } = asked;
         if self.handover.is_followed() && !matches!(change, Change::Asked(_)) {
-            // It was told already what was changed.
-            outcome.tell(Err(too_late()));
+            // The list of changes that the upgrade ends is complete.
+            let text = "an upgrade is under way, nothing changed";
+            let refused = Refused::new(StatusCode::CONFLICT, text, "another try after the upgrade");
+            outcome.tell(Err(refused));
             return false;
         }
         let done = match change {
