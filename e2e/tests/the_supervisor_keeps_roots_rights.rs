@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use becket_e2e::{
-    AS_NOBODY, Backend, Becket, Client, Key, PATIENCE, Place, REQUEST, Shape, Signal, Tool, Trust,
+    AS_NOBODY, Backend, Becket, Client, Key, Notices, Place, REQUEST, Shape, Signal, Tool, Trust,
     becket_program, eventually, finish, fresh_host, give, holds_for, http_get, nobody, open_to_all,
     read_to_end, until,
 };
@@ -435,31 +435,22 @@ fn systemd_is_told_by_the_parent() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
     let backend = Backend::http("well met");
-    let notices = std::os::unix::net::UnixDatagram::bind(place.path("notify")).unwrap();
-    notices.set_read_timeout(Some(PATIENCE)).unwrap();
+    let notices = Notices::bind(&place);
     let shape = Shape::new(backend.address).process(AS_NOBODY);
     place.write("becket.toml", &shape.text());
     let mut command: Command = Becket::command(&place, &["run", "--config", "becket.toml"]);
-    command.env("NOTIFY_SOCKET", place.path("notify"));
+    notices.of(&mut command);
     let mut becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
-    let next = |word: &str| {
-        until(word, || {
-            let mut buffer = [0; 4096];
-            let length = notices.recv(&mut buffer).expect("a message");
-            let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
-            text.contains(word).then_some(text)
-        })
-    };
-    next("READY=1");
-    next("WATCHDOG=1");
+    notices.next("READY=1");
+    notices.next("WATCHDOG=1");
     becket.signal(Signal::HUP);
-    assert!(next("RELOADING=1").contains("MONOTONIC_USEC="));
-    next("READY=1");
+    assert!(notices.next("RELOADING=1").contains("MONOTONIC_USEC="));
+    notices.next("READY=1");
     place.write("becket.toml", "[");
     becket.signal(Signal::HUP);
-    next("RELOADING=1");
-    assert!(next("READY=1").contains("refused"));
+    notices.next("RELOADING=1");
+    assert!(notices.next("READY=1").contains("refused"));
     becket.signal(Signal::TERM);
-    next("STOPPING=1");
+    notices.next("STOPPING=1");
     assert_eq!(becket.ended(), Some(0));
 }

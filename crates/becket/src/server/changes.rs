@@ -36,8 +36,12 @@ impl Control {
         let ChangeRequest { change, outcome } = asked;
         let done = match change {
             Change::Asked(request) => return self.asked(request, outcome).await,
-            // The next process has the list of changes already.
-            _ if self.handover.is_followed() => Err(too_late()),
+            // The list of changes that the upgrade ends is complete.
+            _ if self.handover.is_followed() => Err(Refused::new(
+                StatusCode::CONFLICT,
+                "an upgrade is under way, nothing changed",
+                "another try after the upgrade",
+            )),
             Change::Server(change) => self.change_server(&change),
             Change::AddServer(addition) => self.add_server(addition),
             Change::RemoveServer(removal) => self.remove_server(removal),
