@@ -1,12 +1,12 @@
 //! Edits of an operator while an upgrade is under way: each has one answer, and lasts as long as the answer says.
 //!
-//! A kept edit that is confirmed after the new process has read the file is in use from the next upgrade on. The test counts how often
-//! the new process uses it at once.
+//! A kept edit that is confirmed after the new process has read the file is in use after a reload, which becket makes on its own.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
 
-use becket_e2e::{Finished, ctl};
+use becket_e2e::{Finished, ctl, eventually};
+use serde_json::Value;
 
 use super::clients::Load;
 use super::stage::{SPARE, Stage};
@@ -16,8 +16,6 @@ pub(super) struct Edits<'a> {
     stage: &'a Stage,
     kept: Number,
     temporary: Number,
-    /// Upgrades after which the new process uses a kept edit that was confirmed when it was ready.
-    in_use_at_once: AtomicU64,
     added: AtomicU64,
     refused: AtomicU64,
 }
@@ -46,7 +44,6 @@ impl<'a> Edits<'a> {
             stage,
             kept: Number::default(),
             temporary: Number::default(),
-            in_use_at_once: AtomicU64::new(0),
             added: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }
@@ -114,35 +111,35 @@ impl<'a> Edits<'a> {
         true
     }
 
-    /// Fails unless earlier kept edits are in use after an upgrade, and all other edits are not.
+    /// Fails unless kept edits are in use after an upgrade, and all other edits are not.
     #[track_caller]
     pub(super) fn hold(&self, round: usize) {
+        eventually("all kept servers are in use", || {
+            let servers = self.servers();
+            let is_kept = |name: &str| server(&servers, name).is_some_and(|it| it["kept"] == true);
+            let mut rounds = 1..=round;
+            rounds.all(|made| MOMENTS.iter().all(|moment| is_kept(&moment.kept(made))))
+        });
+        let servers = self.servers();
+        for (made, moment) in (1..=round).flat_map(|it| MOMENTS.map(|moment| (it, moment))) {
+            assert_eq!(server(&servers, &moment.temporary(made)), None, "{round}");
+        }
+        let maxconn = |name: &str| server(&servers, name).unwrap()["maxconn"].as_u64();
+        let (found, number) = (maxconn(SPARE[0]).unwrap_or(0), &self.kept);
+        assert!(found >= number.before.load(SeqCst), "{round}: {servers:?}");
+        let (found, number) = (maxconn(SPARE[1]).unwrap_or(0), &self.temporary);
+        assert!(
+            found == 0 || found > number.before.load(SeqCst),
+            "{round}: {servers:?}"
+        );
+    }
+
+    /// The servers of the backend `spare`.
+    fn servers(&self) -> Vec<Value> {
         let status = self.stage.becket.status();
         let mut backends = status["backends"].as_array().unwrap().iter();
         let spare = backends.find(|it| it["name"] == "spare").unwrap();
-        let servers = spare["servers"].as_array().unwrap();
-        let server = |name: &str| {
-            let name = name.trim_start_matches("spare/");
-            servers.iter().find(|it| it["name"] == name)
-        };
-        let is_kept = |name: &str| server(name).is_some_and(|it| it["kept"] == true);
-        for (moment, made) in (1..=round).flat_map(|it| MOMENTS.map(|moment| (moment, it))) {
-            assert_eq!(server(&moment.temporary(made)), None, "{round}, {made}");
-            if moment == Moment::Ready && made == round {
-                let is_in_use = is_kept(&moment.kept(made));
-                self.in_use_at_once.fetch_add(is_in_use.into(), SeqCst);
-            } else {
-                assert!(is_kept(&moment.kept(made)), "{round}, {made}: {spare}");
-            }
-        }
-        let maxconn = |name: &str| server(name).unwrap()["maxconn"].as_u64().unwrap_or(0);
-        let (found, number) = (maxconn(SPARE[0]), &self.kept);
-        assert!(found >= number.before.load(SeqCst), "{round}: {spare}");
-        let (found, number) = (maxconn(SPARE[1]), &self.temporary);
-        assert!(
-            found == 0 || found > number.before.load(SeqCst),
-            "{round}: {spare}"
-        );
+        spare["servers"].as_array().unwrap().clone()
     }
 
     pub(super) fn count(&self, load: &Load<'_>) {
@@ -152,9 +149,13 @@ impl<'a> Edits<'a> {
             "edits that were refused",
             self.refused.load(SeqCst) as usize,
         );
-        let at_once = self.in_use_at_once.load(SeqCst) as usize;
-        load.add("upgrades whose kept edits were in use at once", at_once);
     }
+}
+
+/// A server by its backend and name.
+fn server<'a>(servers: &'a [Value], name: &str) -> Option<&'a Value> {
+    let name = name.trim_start_matches("spare/");
+    servers.iter().find(|it| it["name"] == name)
 }
 
 impl Moment {

@@ -18,6 +18,7 @@ use becket_config::file::File as Config;
 use becket_config::notation::Text;
 use becket_sys::identity::user_name;
 use becket_sys::{privileges, regular, root_only};
+use serde_json::{Value, json};
 
 use super::{CertificateTask, CtlTask, NotDone, ServerName, ServerTask};
 use crate::files::{Files, reason};
@@ -34,6 +35,8 @@ pub(super) struct Kept {
     file: File,
     edits: Edits,
     config: Config,
+    /// The configuration that the running becket had before the change.
+    pub(super) loaded: Value,
 }
 
 impl Kept {
@@ -77,6 +80,7 @@ impl Kept {
             fresh: Some(fresh),
             edits: Edits::default(),
             config,
+            loaded: Self::loaded(&status),
         };
         let read = edits(&Files::default(), &config_path, &path);
         if !read.problems.is_empty() {
@@ -88,6 +92,11 @@ impl Kept {
         let mode = Permissions::from_mode(found.mode() & 0o644);
         kept.file.set_permissions(mode).map_err(failed)?;
         Ok(kept)
+    }
+
+    /// Identifies the loaded configuration in a status: the start of the process, and the number of its reloads.
+    pub(super) fn loaded(status: &Value) -> Value {
+        json!([status["started"], status["reloads"]["done"]])
     }
 
     /// Writes the change of a task. Returns the path of the file.

@@ -299,7 +299,12 @@ pub fn run(place: &Place, task: &CtlTask, json: bool) -> Result<String, NotDone>
         (done, ..) => done?,
     };
     if let Some(kept) = kept {
+        let before = kept.loaded.clone();
         let path = kept.write(task)?;
+        if Kept::loaded(&place.ask()?) != before {
+            // A process that loaded the configuration meanwhile may lack the edit.
+            done(place, &CtlTask::Reload)?;
+        }
         text += &format!("kept in {}\n", path.display());
     }
     Ok(match json {
