@@ -1,7 +1,7 @@
 //! A scripted TLS client: rustls over a socket that the test may also break.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use rustls::client::{Resumption, Tls12Resumption};
@@ -12,6 +12,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{
     CipherSuite, ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion,
 };
+use socket2::{Domain, Socket, Type};
 
 use crate::pki::Bundle;
 use crate::place::Place;
@@ -98,10 +99,11 @@ impl Trust {
         let config = match own {
             None => builder.with_no_client_auth(),
             Some(own) => {
-                let chain = CertificateDer::from_pem_slice(own.certificate.as_bytes());
+                let chain = CertificateDer::pem_slice_iter(own.certificate.as_bytes());
+                let chain = chain.collect::<Result<_, _>>().expect("certificates");
                 let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes());
                 builder
-                    .with_client_auth_cert(vec![chain.expect("a certificate")], key.expect("a key"))
+                    .with_client_auth_cert(chain, key.expect("a key"))
                     .expect("a pair")
             }
         };
@@ -149,15 +151,32 @@ impl Client {
     /// The same for another name.
     pub fn connect_as(address: SocketAddr, trust: &Trust, name: &str) -> io::Result<Self> {
         let mut client = Self::begin(address, trust, name)?;
-        while client.tls.is_handshaking() {
-            client.tls.complete_io(&mut client.socket)?;
-        }
+        client.handshake()?;
         Ok(client)
+    }
+
+    /// Completes the handshake.
+    pub fn handshake(&mut self) -> io::Result<()> {
+        while self.tls.is_handshaking() {
+            self.tls.complete_io(&mut self.socket)?;
+        }
+        Ok(())
     }
 
     /// Connects the socket and leaves the handshake to the test.
     pub fn begin(address: SocketAddr, trust: &Trust, name: &str) -> io::Result<Self> {
-        let socket = TcpStream::connect_timeout(&address, PATIENCE)?;
+        Self::over(TcpStream::connect_timeout(&address, PATIENCE)?, trust, name)
+    }
+
+    /// Connects the socket from this address, and leaves the handshake for `www.example.org` to the test.
+    pub fn begin_from(from: Ipv4Addr, address: SocketAddr, trust: &Trust) -> io::Result<Self> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.bind(&SocketAddr::from((from, 0)).into())?;
+        socket.connect_timeout(&address.into(), PATIENCE)?;
+        Self::over(socket.into(), trust, "www.example.org")
+    }
+
+    fn over(socket: TcpStream, trust: &Trust, name: &str) -> io::Result<Self> {
         socket.set_read_timeout(Some(PATIENCE))?;
         socket.set_write_timeout(Some(PATIENCE))?;
         socket.set_nodelay(true)?;
@@ -209,7 +228,7 @@ impl Write for Client {
 
 /// Closes a socket with a reset.
 pub fn reset(socket: TcpStream) {
-    let socket = socket2::Socket::from(socket);
+    let socket = Socket::from(socket);
     socket
         .set_linger(Some(std::time::Duration::ZERO))
         .expect("SO_LINGER");

@@ -36,6 +36,7 @@ pub struct Authority {
 /// A certificate with its key.
 #[derive(Clone, Debug)]
 pub struct Bundle {
+    /// PEM; intermediate certificates follow where a test adds them.
     pub certificate: String,
     /// The private key, PKCS#8 PEM.
     pub key: String,
@@ -44,12 +45,19 @@ pub struct Bundle {
 impl Authority {
     /// Makes an authority of this name.
     pub fn new(name: &str) -> Self {
-        let key = KeyPair::generate().expect("a key");
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params.distinguished_name.push(DnType::CommonName, name);
+        let (params, key) = authority(name);
         let pem = params.self_signed(&key).expect("a certificate").pem();
+        Self {
+            issuer: Issuer::new(params, key),
+            pem,
+        }
+    }
+
+    /// Makes an authority of this name that this one vouches for.
+    pub fn intermediate(&self, name: &str) -> Self {
+        let (params, key) = authority(name);
+        let certificate = params.signed_by(&key, &self.issuer);
+        let pem = certificate.expect("a certificate").pem();
         Self {
             issuer: Issuer::new(params, key),
             pem,
@@ -147,6 +155,16 @@ impl Authority {
             key: key.serialize_pem(),
         }
     }
+}
+
+/// What an authority is, and its key.
+fn authority(name: &str) -> (CertificateParams, KeyPair) {
+    let key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.distinguished_name.push(DnType::CommonName, name);
+    (params, key)
 }
 
 impl Bundle {

@@ -123,7 +123,10 @@ fn a_reload_comes_before_the_pages_of_a_flood() {
         });
         becket.signal(Signal::HUP);
         until("the reload is done", || {
-            becket.log().contains("\"reloaded\"").then_some(())
+            becket
+                .log()
+                .contains("configuration reloaded")
+                .then_some(())
         });
     });
 }

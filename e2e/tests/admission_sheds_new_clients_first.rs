@@ -3,18 +3,14 @@
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
 use becket_e2e::{
-    Backend, Becket, Client, Over, PATIENCE, Place, REQUEST, Shape, Trust, eventually, fresh_host,
-    now,
+    Backend, Becket, Client, Over, Place, REQUEST, Shape, Trust, eventually, fresh_host, now,
 };
-use rustls::pki_types::ServerName;
+use rustls::client::Resumption;
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConnection, client::Resumption};
-use socket2::{Domain, Socket, Type};
 
 /// A client that has never been here.
 fn newcomer(trust: &Trust) -> Trust {
@@ -23,18 +19,8 @@ fn newcomer(trust: &Trust) -> Trust {
 
 /// Connects from an address and makes the handshake.
 fn connect_from(from: Ipv4Addr, to: SocketAddr, trust: &Trust) -> io::Result<Client> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    socket.bind(&SocketAddr::from((from, 0)).into())?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
-    socket.connect_timeout(&to.into(), PATIENCE)?;
-    let name = ServerName::try_from("www.example.org").expect("a name");
-    let tls = ClientConnection::new(Arc::clone(&trust.0), name).map_err(io::Error::other)?;
-    let socket = socket.into();
-    let mut client = Client { tls, socket };
-    while client.tls.is_handshaking() {
-        client.tls.complete_io(&mut client.socket)?;
-    }
+    let mut client = Client::begin_from(from, to, trust)?;
+    client.handshake()?;
     Ok(client)
 }
 

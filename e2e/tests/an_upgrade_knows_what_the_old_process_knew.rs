@@ -1,11 +1,8 @@
 //! What the old process knows goes over in an upgrade: which servers fail, and where clients stick.
 
 use std::net::{SocketAddr, TcpListener};
-use std::process::Command;
 
-use becket_e2e::{
-    Backend, Becket, Place, Shape, Signal, Trust, becket_program, eventually, finish,
-};
+use becket_e2e::{Backend, Becket, Place, Shape, Signal, Trust, ctl_done, eventually};
 use serde_json::Value;
 
 use crate::processes_of_an_upgrade_are_killed::{close_gate, open_gate};
@@ -13,15 +10,6 @@ use crate::upgrades_lose_nothing::{TWO_WORKERS, start, upgrade};
 
 fn server(becket: &Becket, index: usize) -> Value {
     becket.status()["backends"][0]["servers"][index].clone()
-}
-
-#[track_caller]
-fn ctl(place: &Place, words: &[&str]) {
-    let mut command = Command::new(becket_program());
-    command.args(["ctl", "--config", "becket.toml"]).args(words);
-    command.current_dir(place.folder());
-    let done = finish(command, "");
-    assert_eq!(done.code, 0, "{}", done.all());
 }
 
 /// Where nobody listens.
@@ -90,14 +78,14 @@ fn clients_stick_where_they_did_also_to_a_server_that_is_not_in_the_file() {
     let [first, second] = backends
         .each_ref()
         .map(|backend| format!("app/{}", backend.address));
-    ctl(&place, &["servers", "add", &second, "--keep"]);
-    ctl(&place, &["servers", "drain", &first]);
+    ctl_done(&place, &["servers", "add", &second, "--keep"]);
+    ctl_done(&place, &["servers", "drain", &first]);
     let trust = Trust::new(&place);
     let goes_to = |server: &[u8]| trust.visit(becket.web).unwrap().ends_with(server);
     assert!(goes_to(b"two"));
     // Whoever comes without a memory is given the first; a server that drains keeps those whom it has.
-    ctl(&place, &["servers", "ready", &first]);
-    ctl(&place, &["servers", "drain", &second, "--keep"]);
+    ctl_done(&place, &["servers", "ready", &first]);
+    ctl_done(&place, &["servers", "drain", &second, "--keep"]);
     for _ in 0..2 {
         upgrade(&becket);
         assert_eq!(becket.status()["backends"][0]["stick_entries"], 1);
@@ -130,7 +118,7 @@ fn a_client_that_came_while_the_new_process_loaded_sticks_as_well() {
     eventually("a successor is told", || {
         becket.log().contains("the new process is loading")
     });
-    ctl(&place, &["servers", "drain", &first]);
+    ctl_done(&place, &["servers", "drain", &first]);
     assert!(goes_to(b"two"));
     open_gate(&place);
     eventually("it is upgraded", || {

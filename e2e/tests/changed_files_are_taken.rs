@@ -113,7 +113,7 @@ fn links_like_certbots_are_followed_and_half_of_a_renewal_is_kept_out() {
     eventually("half of it is kept out", || kept_out(&becket).len() == 1);
     assert!(kept_out(&becket)[0].contains("belongs to another certificate"));
     assert_eq!(visitor.shown(NAME), der(&first));
-    becket.says("kept out, what was in use stays");
+    becket.says("changed file rejected; keeping the previous one");
     let metrics = becket.metrics();
     assert_eq!(metrics.sum("becket_watch_kept_out", &[]), 1.0);
     assert!(metrics.sum("becket_watch_failures_total", &[]) >= 1.0);

@@ -4,7 +4,6 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
@@ -13,7 +12,7 @@ use std::time::Duration;
 use rustix::process::{Pid, kill_process};
 
 use becket_e2e::{
-    Backend, Becket, Client, PATIENCE, Place, Shape, Signal, Trust, eventually, finish,
+    Backend, Becket, Client, Notices, PATIENCE, Place, Shape, Signal, Trust, eventually, finish,
     fresh_address, holds_for, http_get, now, read_to_end, until,
 };
 
@@ -100,31 +99,21 @@ fn state(pid: Pid) -> char {
 fn a_drain_right_behind_a_reload_lets_connections_finish() {
     let place = Place::new();
     let backend = Backend::echo();
-    let notices = UnixDatagram::bind(place.path("notify")).unwrap();
-    notices.set_read_timeout(Some(PATIENCE)).unwrap();
+    let notices = Notices::bind(&place);
     let shape = Shape::new(backend.address).timeouts("drain-idle = \"10m\"");
-    let path = place.path("notify");
-    let mut becket = Becket::start_as(&place, &shape, |command| {
-        command.env("NOTIFY_SOCKET", path);
-    });
+    let mut becket = Becket::start_as(&place, &shape, |command| notices.of(command));
     let mut client = talk(&becket, &Trust::new(&place));
     let [main, serving] =
         [becket.pid(), becket.child()].map(|pid| Pid::from_raw(pid as i32).unwrap());
     kill_process(serving, Signal::STOP).unwrap();
     becket.signal(Signal::HUP);
-    until("the parent has the reload done", || {
-        let mut buffer = [0; 4096];
-        let length = notices.recv(&mut buffer).unwrap();
-        String::from_utf8_lossy(&buffer[..length])
-            .contains("RELOADING=1")
-            .then_some(())
-    });
+    notices.next("RELOADING=1");
     eventually("it has told the child so", || state(main) == 'S');
     // It finds the answer and the signal at once, and takes them in any order.
     kill_process(main, Signal::STOP).unwrap();
     kill_process(serving, Signal::CONT).unwrap();
     eventually("the child answers", || {
-        becket.log().contains("\"reloaded\"")
+        becket.log().contains("configuration reloaded")
     });
     becket.signal(Signal::TERM);
     kill_process(main, Signal::CONT).unwrap();

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::thread;
 
 use becket_e2e::{
-    Backend, Becket, Client, Finished, Key, Place, Shape, Signal, Trust, becket_program,
-    eventually, finish, nobody, open_to_all,
+    Backend, Becket, Client, Key, Place, Shape, Signal, Trust, becket, becket_done, becket_program,
+    ctl_done, eventually, finish, nobody, open_to_all,
 };
 use serde_json::{Value, json};
 
@@ -25,23 +25,9 @@ const SET: [&str; 7] = [
     "new.pem",
 ];
 
-fn becket(place: &Place, words: &[&str]) -> Finished {
-    let mut command = Command::new(becket_program());
-    command.args(words).args(["--config", "becket.toml"]);
-    command.current_dir(place.folder());
-    finish(command, "")
-}
-
-#[track_caller]
-fn done(place: &Place, words: &[&str]) -> String {
-    let found = becket(place, words);
-    assert_eq!(found.code, 0, "{words:?}: {}", found.all());
-    found.stdout
-}
-
 #[track_caller]
 fn keep(place: &Place, words: &[&str]) {
-    let said = done(place, &[&["ctl"], words, &["--keep"]].concat());
+    let said = ctl_done(place, &[words, &["--keep"]].concat());
     assert!(
         said.contains(&format!("kept in {}", place.text(FILE))),
         "{said}"
@@ -106,9 +92,9 @@ fn a_kept_edit_outlives_reload_upgrade_restart_and_a_killed_process_and_no_other
         &["upgrade"],
     ];
     for ask in asks {
-        done(&place, &["ctl", "servers", "maxconn", third, "7"]);
+        ctl_done(&place, &["servers", "maxconn", third, "7"]);
         assert_eq!(process.status()["edits"]["temporary"], json!([maxconn]));
-        let said = done(&place, ask);
+        let said = becket_done(&place, ask);
         assert!(said.ends_with(&format!("ed\nended: {maxconn}\n")), "{said}");
         is_kept(&process);
     }
@@ -158,14 +144,14 @@ fn a_kept_edit_is_undone_by_the_same_command_or_with_the_file() {
     for commands in [both.map(|it| it[0]), both.map(|it| it[1])] {
         commands.iter().for_each(|words| keep(&place, words));
         // What came with the configuration ends with that.
-        done(&place, &["ctl", "reload"]);
+        ctl_done(&place, &["reload"]);
     }
     assert_eq!(process.status()["edits"]["kept"], json!([]));
     assert_eq!(process.status()["log"], json!({"level": "info"}));
     assert!(Client::connect_as(process.web, &trust, new).is_err());
     keep(&place, &["servers", "weight", first, "7"]);
     fs::remove_file(place.path(FILE)).unwrap();
-    done(&place, &["ctl", "reload"]);
+    ctl_done(&place, &["reload"]);
     let server = &process.status()["backends"][0]["servers"][0];
     assert_eq!(
         (&server["weight"], &server["kept"]),
@@ -252,7 +238,7 @@ fn keep_is_refused_where_it_could_not_be_kept_and_nothing_is_asked() {
         "a fault in the file is one of the configuration"
     );
     place.write(FILE, "[[server]]\nbackend = \"gone\"\naddress = \"a:1\"\n");
-    let checked = done(&place, &["check"]);
+    let checked = becket_done(&place, &["check"]);
     let warning = "line 1: server[0]: not used: there is no such backend";
     assert!(checked.contains(warning), "{checked}");
     assert!(process.reload());

@@ -2,7 +2,7 @@
 //! served, signals are heard, and the end comes.
 
 use std::fs::OpenOptions;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -61,37 +61,39 @@ fn lives_and_ends(mut becket: Becket, place: &Place) {
     assert_eq!(becket.ended(), Some(0));
 }
 
-#[test]
-fn stderr_that_nobody_reads_stops_nobody() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let (_reader, writer) = std::io::pipe().unwrap();
-    let shape = Shape::new(backend.address);
-    let text = shape.text().replace("\"becket.log\"", "\"stderr\"");
-    let text = text.replace("\"access.log\"", "\"stderr\"");
+/// A becket whose logs go to a pipe that is full and that nobody reads. Both ends of the pipe last as long as they are held.
+fn with_full_stderr(
+    place: &Place,
+    shape: &Shape,
+    logs: &[&str],
+) -> (Becket, (PipeReader, PipeWriter)) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let text = logs.iter().fold(shape.text(), |text, log| {
+        text.replace(&format!("{log:?}"), "\"stderr\"")
+    });
     place.write("becket.toml", &text);
-    let mut command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+    let mut command = Becket::command(place, &["run", "--config", "becket.toml"]);
     command.stderr(writer.try_clone().unwrap());
     let becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
     becket.ready();
     fill(Path::new(&format!("/proc/self/fd/{}", writer.as_raw_fd())));
+    (becket, (reader, writer))
+}
+
+#[test]
+fn stderr_that_nobody_reads_stops_nobody() {
+    let (place, backend) = (Place::new(), Backend::http("well met"));
+    let shape = Shape::new(backend.address);
+    let (becket, _pipe) = with_full_stderr(&place, &shape, &["becket.log", "access.log"]);
     garbage(&becket, 300);
     lives_and_ends(becket, &place);
 }
 
 #[test]
 fn stderr_that_nobody_reads_stops_neither_the_supervisor_nor_what_it_starts() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let (_reader, writer) = std::io::pipe().unwrap();
+    let (place, backend) = (Place::new(), Backend::http("well met"));
     let shape = Shape::new(backend.address);
-    let text = shape.text().replace("\"becket.log\"", "\"stderr\"");
-    place.write("becket.toml", &text);
-    let mut command = Becket::command(&place, &["run", "--config", "becket.toml"]);
-    command.stderr(writer.try_clone().unwrap());
-    let becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
-    becket.ready();
-    fill(Path::new(&format!("/proc/self/fd/{}", writer.as_raw_fd())));
+    let (becket, _pipe) = with_full_stderr(&place, &shape, &["becket.log"]);
     let killed = Pid::from_raw(becket.child().cast_signed()).unwrap();
     kill_process(killed, Signal::KILL).unwrap();
     until("another process serves", || {

@@ -6,8 +6,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::process::Command;
 
 use becket_e2e::{
-    AS_NOBODY, Backend, Becket, Client, Finished, Key, Place, REQUEST, Shape, Signal, Trust,
-    becket_program, eventually, finish, nobody, read_to_end, until,
+    AS_NOBODY, Backend, Becket, Client, Key, Place, REQUEST, Shape, Signal, Trust, becket_program,
+    ctl, ctl_done, eventually, finish, nobody, read_to_end, until,
 };
 use rustix::process::{Pid, kill_process};
 use rustls::version::TLS12;
@@ -15,23 +15,9 @@ use serde_json::Value;
 
 const SOCKET: &str = "socket = \"admin.sock\"";
 
-fn ctl(place: &Place, words: &[&str]) -> Finished {
-    let mut command = Command::new(becket_program());
-    command.args(["ctl", "--config", "becket.toml"]).args(words);
-    command.current_dir(place.folder());
-    finish(command, "")
-}
-
-#[track_caller]
-fn done(place: &Place, words: &[&str]) -> String {
-    let found = ctl(place, words);
-    assert_eq!(found.code, 0, "{}", found.all());
-    found.stdout
-}
-
 #[track_caller]
 fn json(place: &Place, words: &[&str]) -> Value {
-    let text = done(place, &[words, &["--json"]].concat());
+    let text = ctl_done(place, &[words, &["--json"]].concat());
     serde_json::from_str(&text).unwrap()
 }
 
@@ -54,18 +40,18 @@ fn a_server_that_is_drained_gets_nobody_until_a_reload() {
     let trust = Trust::new(&place);
     let second = format!("app/{}", servers[1].address);
     assert!(at_the_second(&becket, &trust) > 0);
-    let said = done(&place, &["servers", "drain", &second]);
+    let said = ctl_done(&place, &["servers", "drain", &second]);
     assert!(said.contains("drain, weight 1, no limit"), "{said}");
     assert_eq!(at_the_second(&becket, &trust), 0);
     let server = &becket.status()["backends"][0]["servers"][1];
     assert_eq!(server["in_file"], serde_json::json!({"mode": "ready"}));
-    let table = done(&place, &["servers"]);
+    let table = ctl_done(&place, &["servers"]);
     assert!(table.contains("mode (ready)"), "{table}");
     assert!(becket.reload());
     assert!(at_the_second(&becket, &trust) > 0);
-    done(&place, &["servers", "maintenance", &second]);
+    ctl_done(&place, &["servers", "maintenance", &second]);
     assert_eq!(at_the_second(&becket, &trust), 0);
-    let said = done(&place, &["servers", "reset", &second]);
+    let said = ctl_done(&place, &["servers", "reset", &second]);
     assert!(said.ends_with("as in the file\n"), "{said}");
     assert!(at_the_second(&becket, &trust) > 0);
     // Each change is in the log with who made it.
@@ -82,10 +68,10 @@ fn weight_address_and_limit_of_a_server_change_at_once() {
     let trust = Trust::new(&place);
     let first = format!("app/{}", servers[0].address);
     let other = servers[1].address.to_string();
-    done(&place, &["servers", "address", &first, &other]);
+    ctl_done(&place, &["servers", "address", &first, &other]);
     assert_eq!(at_the_second(&becket, &trust), 10);
-    done(&place, &["servers", "maxconn", &first, "7"]);
-    done(&place, &["servers", "weight", &first, "20"]);
+    ctl_done(&place, &["servers", "maxconn", &first, "7"]);
+    ctl_done(&place, &["servers", "weight", &first, "20"]);
     let server = &json(&place, &["servers"])[0]["servers"][0];
     assert_eq!(
         (&server["maxconn"], &server["weight"]),
@@ -114,18 +100,18 @@ fn servers_come_and_go_beside_the_file() {
     let becket = Becket::start(&place, &Shape::new(servers[0].address).admin_keys(SOCKET));
     let trust = Trust::new(&place);
     let [first, second] = [0, 1].map(|at| format!("app/{}", servers[at].address));
-    done(&place, &["servers", "maxconn", &first, "7"]);
+    ctl_done(&place, &["servers", "maxconn", &first, "7"]);
     let mut client = Client::connect(becket.web, &trust).unwrap();
     eventually("it is at its server", || {
         becket.status()["backends"][0]["servers"][0]["in_use"] == 1
     });
-    let said = done(&place, &["servers", "add", &second, "--weight", "9"]);
+    let said = ctl_done(&place, &["servers", "add", &second, "--weight", "9"]);
     assert!(
         said.contains("weight 9") && said.contains("added"),
         "{said}"
     );
     eventually("it has clients", || at_the_second(&becket, &trust) > 0);
-    let said = done(&place, &["servers", "remove", &first]);
+    let said = ctl_done(&place, &["servers", "remove", &first]);
     assert!(said.ends_with("removed, 1 connections go on\n"), "{said}");
     assert_eq!(
         becket.status()["edits"]["temporary"],
@@ -138,7 +124,7 @@ fn servers_come_and_go_beside_the_file() {
         at_the_second(&becket, &trust) == 10
     });
     assert!(client.ask(REQUEST).unwrap().ends_with(b"one"));
-    let table = done(&place, &["servers"]);
+    let table = ctl_done(&place, &["servers"]);
     assert!(
         table.contains(&format!("of the file and removed: {first}")),
         "{table}"
@@ -151,9 +137,9 @@ fn servers_come_and_go_beside_the_file() {
         refused.stderr
     );
     // What was changed of another server is not forgotten by that, but by a reload.
-    done(&place, &["servers", "add", &first]);
-    done(&place, &["servers", "weight", &second, "3"]);
-    done(&place, &["servers", "remove", &first]);
+    ctl_done(&place, &["servers", "add", &first]);
+    ctl_done(&place, &["servers", "weight", &second, "3"]);
+    ctl_done(&place, &["servers", "remove", &first]);
     assert_eq!(json(&place, &["servers"])[0]["servers"][0]["weight"], 3);
     assert!(becket.reload());
     eventually("it is as in the file", || {
@@ -203,13 +189,13 @@ fn a_certificate_is_set_beside_the_file_and_its_key_is_not_told() {
         becket.status()["edits"]["temporary"],
         serde_json::json!([format!("certificate of web: {new}")])
     );
-    let table = done(&place, &["certificates"]);
+    let table = ctl_done(&place, &["certificates"]);
     assert!(table.contains("until the next reload"), "{table}");
-    done(&place, &["certificates", "remove", "web", new]);
+    ctl_done(&place, &["certificates", "remove", "web", new]);
     eventually("it is gone", || !is_known());
     let gone = ctl(&place, &["certificates", "remove", "web", new]);
     assert_eq!(gone.code, 3, "{}", gone.all());
-    becket.says("certificate set beside the file");
+    becket.says("certificate set through the admin API");
     becket.says("a certificate and its key");
     let log = becket.log();
     assert!(!log.contains("BEGIN"), "{log}");
@@ -272,7 +258,7 @@ fn sessions_are_forgotten_keys_rotated_and_the_log_set() {
         becket.next_access()["handshake"].clone()
     };
     assert_eq!((resumed(), resumed()), ("full".into(), "id".into()));
-    assert!(done(&place, &["sessions"]).starts_with("1 sessions"));
+    assert!(ctl_done(&place, &["sessions"]).starts_with("1 sessions"));
     assert_eq!(json(&place, &["sessions", "forget"])["sessions"], 1);
     assert_eq!((resumed(), resumed()), ("full".into(), "id".into()));
     // Not twice in a second.
@@ -285,7 +271,7 @@ fn sessions_are_forgotten_keys_rotated_and_the_log_set() {
         assert_eq!(rotated["epoch"], epoch);
     }
     assert_eq!(becket.status()["tickets"]["epoch"], 2);
-    let level = |words: &[&str]| done(&place, &[&["log"], words].concat());
+    let level = |words: &[&str]| ctl_done(&place, &[&["log"], words].concat());
     assert_eq!(level(&[]), "info, as in the file\n");
     assert_eq!(
         level(&["debug"]),
@@ -310,7 +296,7 @@ fn a_reload_and_a_drain_are_answered_when_they_are_done() {
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address).admin_keys(SOCKET);
     let mut becket = Becket::start(&place, &shape);
-    assert_eq!(done(&place, &["reload"]), "reloaded\n");
+    assert_eq!(ctl_done(&place, &["reload"]), "reloaded\n");
     let (reload, text) = (&["reload", "--socket", "admin.sock"], shape.text());
     place.write(
         "becket.toml",
@@ -401,7 +387,7 @@ fn the_socket_is_for_who_may_open_it_belongs_to_one_becket_and_goes_with_it() {
     );
     // Until this one drains: then it does, and the end of the first leaves it alone.
     let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
-    assert_eq!(done(&place, &["drain"]), "draining\n");
+    assert_eq!(ctl_done(&place, &["drain"]), "draining\n");
     eventually("it gives way", || mode() & 0o1000 != 0);
     let inode = fs::metadata(&socket).unwrap().ino();
     let next = Becket::spawn(run(), place.folder(), other.web, other.admin);
@@ -445,10 +431,10 @@ fn a_parent_makes_the_socket_and_a_child_that_dies_leaves_it() {
         let found = ctl(&place, &["log"]);
         (found.stdout == "debug until removed; info in the file\n").then_some(())
     });
-    assert_eq!(done(&place, &["reload"]), "reloaded\n");
+    assert_eq!(ctl_done(&place, &["reload"]), "reloaded\n");
     // No program that this root may execute, or the same one: either way there is an outcome.
     let upgrade = ctl(&place, &["upgrade"]);
     assert!([0, 3].contains(&upgrade.code), "{}", upgrade.all());
-    assert_eq!(done(&place, &["drain"]), "draining\n");
+    assert_eq!(ctl_done(&place, &["drain"]), "draining\n");
     eventually("it is removed", || !place.path("admin.sock").exists());
 }

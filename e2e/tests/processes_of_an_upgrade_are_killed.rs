@@ -171,7 +171,7 @@ pub(crate) fn open_gate(place: &Place) {
 
 /// Stops a process, and waits until it is.
 #[track_caller]
-fn stop(pid: u32) {
+pub(crate) fn stop(pid: u32) {
     signal(pid, Signal::STOP);
     eventually("it is stopped", || state(pid) == Some('T'));
 }

@@ -1,10 +1,7 @@
 //! The service manager: sockets it passes, and what it is told.
 
-use std::os::unix::net::UnixDatagram;
-
 use becket_e2e::{
-    Backend, Becket, Client, PATIENCE, Place, REQUEST, Shape, Signal, Tool, Trust, becket_program,
-    until,
+    Backend, Becket, Client, Notices, Place, REQUEST, Shape, Signal, Tool, Trust, becket_program,
 };
 
 /// Opens a listening socket, passes it as descriptor 3, and becomes becket.
@@ -58,38 +55,22 @@ fn a_socket_that_was_passed_is_served_by_all_workers() {
     assert_eq!(becket.ended(), Some(0));
 }
 
-/// What the service manager is told next.
-fn told(notices: &UnixDatagram) -> String {
-    let mut buffer = [0; 4096];
-    let length = notices.recv(&mut buffer).expect("a message");
-    String::from_utf8_lossy(&buffer[..length]).into_owned()
-}
-
 #[test]
 fn whoever_started_us_is_told_of_start_reload_watchdog_and_end() {
     let place = Place::new();
     let backend = Backend::http("well met");
-    let notices = UnixDatagram::bind(place.path("notify")).unwrap();
-    notices.set_read_timeout(Some(PATIENCE)).unwrap();
-    let path = place.path("notify");
+    let notices = Notices::bind(&place);
     let mut becket = Becket::start_as(&place, &Shape::new(backend.address), |command| {
-        command
-            .env("NOTIFY_SOCKET", path)
-            .env("WATCHDOG_USEC", "2000000");
+        notices.of(command);
+        command.env("WATCHDOG_USEC", "2000000");
     });
-    let next = |word: &str| {
-        until(word, || {
-            let message = told(&notices);
-            message.contains(word).then_some(message)
-        })
-    };
-    next("READY=1");
-    next("WATCHDOG=1");
+    notices.next("READY=1");
+    notices.next("WATCHDOG=1");
     becket.signal(Signal::HUP);
-    let message = next("RELOADING=1");
+    let message = notices.next("RELOADING=1");
     assert!(message.contains("MONOTONIC_USEC="), "{message}");
-    next("READY=1");
+    notices.next("READY=1");
     becket.signal(Signal::TERM);
-    next("STOPPING=1");
+    notices.next("STOPPING=1");
     assert_eq!(becket.ended(), Some(0));
 }

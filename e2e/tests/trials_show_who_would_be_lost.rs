@@ -2,26 +2,14 @@
 
 use std::io::Write;
 use std::net::TcpStream;
-use std::process::Command;
 
-use becket_e2e::{Backend, Becket, OpenSsl, Place, Shape, Trust, becket_program, finish};
+use becket_e2e::{Backend, Becket, OpenSsl, Place, Shape, Trust, ctl_done};
 use rustls::version::{TLS12, TLS13};
 use serde_json::{Value, json};
 
 fn report(place: &Place, words: &[&str]) -> Value {
-    let mut command = Command::new(becket_program());
-    command.args([
-        "ctl",
-        "--config",
-        "becket.toml",
-        "--json",
-        "policy",
-        "report",
-    ]);
-    command.args(words).current_dir(place.folder());
-    let found = finish(command, "");
-    assert_eq!(found.code, 0, "{}", found.all());
-    serde_json::from_str::<Value>(&found.stdout).unwrap()["policies"].take()
+    let text = ctl_done(place, &[&["policy", "report"], words, &["--json"]].concat());
+    serde_json::from_str::<Value>(&text).unwrap()["policies"].take()
 }
 
 fn shape(backend: &Backend, trial: &str) -> Shape {

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
 
 use becket_e2e::{
-    AS_NOBODY, Backend, Becket, Client, Finished, PATIENCE, Place, REQUEST, Shape, Signal, Trust,
-    becket_program, eventually, finish, give, nobody, open_to_all, read_head, read_proxy_header,
-    read_to_end, until,
+    AS_NOBODY, Backend, Becket, Client, Finished, Notices, PATIENCE, Place, REQUEST, Shape, Signal,
+    Trust, becket_program, ctl, eventually, finish, give, nobody, open_to_all, read_head,
+    read_proxy_header, read_to_end, until,
 };
 use rustix::process::{Pid, kill_process};
 use rustls::HandshakeKind;
@@ -97,12 +97,6 @@ fn upgrades_and_reloads_are_asked_for_over_the_socket() {
     let shape = Shape::new(backend.address).process(TWO_WORKERS);
     let shape = shape.admin_keys("socket = \"admin.sock\"");
     let becket = start(&place, &shape);
-    let ctl = |task: &str| {
-        let mut command = Command::new(becket_program());
-        command.args(["ctl", task, "--config", "becket.toml"]);
-        command.current_dir(place.folder());
-        finish(command, "")
-    };
     // Each process counts for itself what it asks for.
     for (task, said) in [
         ("reload", "reloaded\n"),
@@ -111,12 +105,12 @@ fn upgrades_and_reloads_are_asked_for_over_the_socket() {
         ("reload", "reloaded\n"),
         ("upgrade", "upgraded\n"),
     ] {
-        let asked = ctl(task);
+        let asked = ctl(&place, &[task]);
         assert_eq!(&*asked.stdout, said, "{}\n{}", asked.all(), becket.log());
     }
     assert_eq!(becket.status()["upgrades"]["done"], 2);
     install_script(&place, "exit 1");
-    let refused = ctl("upgrade");
+    let refused = ctl(&place, &["upgrade"]);
     assert_eq!(refused.code, 3, "{}", refused.all());
     assert!(
         refused.stderr.contains("upgrade refused, nothing changed"),
@@ -531,34 +525,25 @@ fn root_executes_only_what_root_alone_can_change() {
 fn systemd_is_told_of_an_upgrade_by_the_same_process() {
     let place = Place::new();
     let backend = Backend::http("well met");
-    let notices = std::os::unix::net::UnixDatagram::bind(place.path("notify")).unwrap();
-    notices.set_read_timeout(Some(PATIENCE)).unwrap();
+    let notices = Notices::bind(&place);
     let shape = Shape::new(backend.address).process(TWO_WORKERS);
     install(&place);
     place.write("becket.toml", &shape.text());
     let program = place.path("becket");
     let mut command = Becket::command_of(&program, &place, &["run", "--config", "becket.toml"]);
-    command.env("NOTIFY_SOCKET", place.path("notify"));
+    notices.of(&mut command);
     let mut becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
-    let next = |word: &str| {
-        until(word, || {
-            let mut buffer = [0; 4096];
-            let length = notices.recv(&mut buffer).expect("a message");
-            let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
-            text.contains(word).then_some(text)
-        })
-    };
-    next("READY=1");
+    notices.next("READY=1");
     becket.ready();
     becket.signal(Signal::USR2);
-    next("RELOADING=1");
-    assert!(!next("READY=1").contains("refused"));
-    next("WATCHDOG=1");
+    notices.next("RELOADING=1");
+    assert!(!notices.next("READY=1").contains("refused"));
+    notices.next("WATCHDOG=1");
     install_script(&place, "exit 1");
     becket.signal(Signal::USR2);
-    next("RELOADING=1");
-    assert!(next("READY=1").contains("upgrade failed"));
+    notices.next("RELOADING=1");
+    assert!(notices.next("READY=1").contains("upgrade failed"));
     becket.signal(Signal::TERM);
-    next("STOPPING=1");
+    notices.next("STOPPING=1");
     assert_eq!(becket.ended(), Some(0), "{}", becket.logs());
 }

@@ -1,8 +1,7 @@
-//! Who may import whom: crates, from their `Cargo.toml`, and rooms of the terminator, from its sources; see
-//! `docs/architecture.md`.
+//! Allowed imports: of crates, from their `Cargo.toml`, and of modules within a crate, from its sources; see `docs/architecture.md`.
 //!
-//! A room is a file or a folder right below `crates/becket/src`. It imports only rooms of the rows below its own, so there is
-//! no circle. Files within a room may name each other. Unit tests may import what they like.
+//! A module is a file or a folder right below `src`. It imports only modules of the rows below its own, so there is no circle. Files within
+//! a module may name each other. Unit tests may import every module.
 
 use std::collections::BTreeSet;
 
@@ -15,35 +14,28 @@ const CRATES: &[(&str, &[&str])] = &[
     ("becket-sys", &[]),
     ("becket-stats", &[]),
     ("becket-config", &["proto"]),
-    ("becket-dialects", &["config", "proto"]),
+    ("becket-dialects", &["config"]),
+    ("becket-multibuffer", &["proto", "sys"]),
     ("becket-cluster", &["config", "proto", "sys"]),
     ("becket-http", &["config", "proto", "sys"]),
-    ("becket-multibuffer", &["proto", "sys"]),
     ("becket-keys", &["config", "multibuffer", "proto", "sys"]),
     (
-        "becket",
+        "becket-tls",
         &[
+            "cluster",
             "config",
-            "dialects",
             "http",
             "keys",
-            "log",
-            "proxy",
             "multibuffer",
             "proto",
             "sys",
-            "stats",
-            "tls",
         ],
-    ),
-    (
-        "becket-tls",
-        &["config", "http", "keys", "multibuffer", "proto", "sys"],
     ),
     ("becket-log", &["config", "keys", "proto", "sys", "tls"]),
     (
         "becket-prepare",
         &[
+            "cluster",
             "config",
             "dialects",
             "http",
@@ -58,6 +50,7 @@ const CRATES: &[(&str, &[&str])] = &[
     (
         "becket-proxy",
         &[
+            "cluster",
             "config",
             "http",
             "keys",
@@ -71,14 +64,21 @@ const CRATES: &[(&str, &[&str])] = &[
     ),
     (
         "becket-process",
-        &[
-            "config", "dialects", "keys", "log", "prepare", "proto", "sys", "tls",
-        ],
+        &["config", "keys", "log", "prepare", "proto", "sys", "tls"],
     ),
     (
         "becket-control",
         &[
+            "cluster", "config", "http", "keys", "log", "prepare", "process", "proto", "proxy",
+            "sys", "tls",
+        ],
+    ),
+    (
+        "becket",
+        &[
+            "cluster",
             "config",
+            "control",
             "dialects",
             "http",
             "keys",
@@ -101,30 +101,154 @@ const CRATES: &[(&str, &[&str])] = &[
         "becket-fuzz",
         &[
             "becket",
+            "cluster",
             "config",
+            "control",
             "dialects",
             "http",
             "keys",
+            "log",
             "multibuffer",
+            "prepare",
+            "process",
             "proto",
+            "proxy",
+            "stats",
             "sys",
+            "tls",
         ],
     ),
 ];
 
-/// Rooms of the terminator, from the top of the house to its cellar.
-const ROOMS: &[&[&str]] = &[
-    &["main"],
-    &["cli", "dropin", "secret_command"],
-    &["demo"],
-    &["ctl", "top"],
-    &["reload"],
-    &["check", "status"],
-    &["close_reason", "docroot"],
-    &["labelled"],
+/// Modules of each crate of the terminator, from the top down. Modules in one string import each other.
+const MODULES: &[(&str, &[&[&str]])] = &[
+    (
+        "keys",
+        &[
+            &["certificates"],
+            &["authorities", "ocsp"],
+            &["keys"],
+            &["client_names", "pem"],
+            &[
+                "digest",
+                "facts",
+                "files",
+                "identity",
+                "presented",
+                "signing",
+                "watch",
+            ],
+        ],
+    ),
+    (
+        "tls",
+        &[
+            &["to_servers verifier"],
+            &["path"],
+            &["chain", "hello_router"],
+            &["engine", "route_configs"],
+            &["deferred", "metered", "skipping"],
+            &["sessions"],
+            &["admission"],
+            &["config"],
+            &["side", "trial"],
+            &[
+                "ja4",
+                "key_log",
+                "names",
+                "policy",
+                "resumption",
+                "scratch",
+                "secret",
+            ],
+        ],
+    ),
+    (
+        "log",
+        &[
+            &["access_log"],
+            &[
+                "access",
+                "backlog output syslog",
+                "escape",
+                "last_words",
+                "rate",
+                "timestamp",
+            ],
+        ],
+    ),
+    (
+        "prepare",
+        &[
+            &["source"],
+            &["names", "onward", "policies", "renewal"],
+            &[
+                "backends",
+                "cluster",
+                "crl",
+                "descriptors",
+                "edits",
+                "flags",
+                "listeners",
+                "resolver",
+                "stud",
+            ],
+        ],
+    ),
+    (
+        "proxy",
+        &[
+            &["worker"],
+            &["connection"],
+            &["leg"],
+            &["pipes", "shared"],
+            &["metrics"],
+            &["backend", "memory", "socket"],
+        ],
+    ),
+    (
+        "process",
+        &[
+            &["enter"],
+            &["carried child run"],
+            &["resources"],
+            &["link", "needs", "signals", "supervisor"],
+            &["pid_file", "protocol"],
+        ],
+    ),
+    (
+        "control",
+        &[
+            &["launch"],
+            &["server"],
+            &["reload"],
+            &[
+                "admin admin_http api connections exposition history snapshot state temporary trials visitors web",
+            ],
+            &[
+                "certificates",
+                "cluster",
+                "ebb",
+                "handover",
+                "host",
+                "page",
+                "process",
+                "rotation",
+                "sandbox",
+                "sockets",
+            ],
+        ],
+    ),
+    (
+        "becket",
+        &[
+            &["main"],
+            &["cli"],
+            &["ctl", "dropin", "reload", "top"],
+            &["check", "demo", "secret_command", "status"],
+        ],
+    ),
 ];
-
-const SOURCES: &str = "crates/becket/src/";
 
 /// Imports of ours in a manifest that no arrow allows.
 pub(crate) fn of_crate(manifest: &str) -> Vec<String> {
@@ -152,31 +276,37 @@ pub(crate) fn of_crate(manifest: &str) -> Vec<String> {
 }
 
 /// Imports in a source that run up, or within a row.
-pub(crate) fn of_room(path: &str, source: &str) -> Vec<String> {
-    let Some(path) = path
-        .strip_prefix(SOURCES)
-        .and_then(|path| path.strip_suffix(".rs"))
-    else {
+pub(crate) fn of_module(path: &str, source: &str) -> Vec<String> {
+    let in_crate = |(name, _): &&(&str, _)| path.starts_with(&format!("crates/{name}/src/"));
+    let Some((name, rows)) = MODULES.iter().find(in_crate) else {
         return Vec::new();
     };
+    let path = path.trim_start_matches(&format!("crates/{name}/src/"));
+    let path = path.trim_end_matches(".rs");
     let modules: Vec<&str> = path.split('/').filter(|name| *name != "mod").collect();
-    let Some(room) = modules.first().filter(|room| **room != "lib") else {
+    let is_checked = |module: &&&str| !["lib", "sample"].contains(*module);
+    let Some(module) = modules.first().filter(is_checked) else {
         return Vec::new();
     };
-    let row = |room: &str| ROOMS.iter().position(|row| row.contains(&room));
-    let Some(from) = row(room) else {
-        return vec![format!("{room} is not in the list of rooms")];
+    let place = |module: &str| {
+        let has = |group: &&&str| group.split(' ').any(|name| name == module);
+        let mut rows = rows.iter().enumerate();
+        rows.find_map(|(row, groups)| Some((row, *groups.iter().find(has)?)))
+    };
+    let Some((row, group)) = place(module) else {
+        return vec![format!("{module} is not in the list of modules of {name}")];
     };
     if modules.contains(&"tests") {
         return Vec::new();
     }
-    let rooms = imports(&code_of(without_tests(source)), modules.len());
-    let others = rooms.into_iter().filter(|to| to != room);
-    let up = others.filter(|to| row(to).is_some_and(|to| to <= from));
-    up.map(|to| format!("{room} imports {to}")).collect()
+    let imported = imports(&code_of(without_tests(source)), modules.len());
+    let up = imported.into_iter().filter(|to| {
+        place(to).is_some_and(|(other, other_group)| other <= row && other_group != group)
+    });
+    up.map(|to| format!("{module} imports {to}")).collect()
 }
 
-/// The rooms that code names from the root of the crate, as `crate::room`, `crate::{room, ..}`, by `super`, or in the program
+/// The modules that code names from the root of the crate, as `crate::room`, `crate::{room, ..}`, by `super`, or in the program
 /// as `becket::room`.
 fn imports(code: &str, depth: usize) -> BTreeSet<String> {
     let root = "super::".repeat(depth);
@@ -235,35 +365,42 @@ fn an_import_against_the_arrows_is_found() {
 
 #[test]
 fn an_arrow_that_runs_up_is_found_however_it_is_written() {
-    let room = |path: &str, source: &str| of_room(&format!("{SOURCES}{path}"), source);
+    let module = |path: &str, source: &str| of_module(&format!("crates/{path}"), source);
     assert_eq!(
-        room("tls/a.rs", "use crate::worker::W;"),
-        ["tls imports worker"]
+        module("proxy/src/leg/a.rs", "use crate::worker::W;"),
+        ["leg imports worker"]
     );
     assert_eq!(
-        room(
-            "tls/mod.rs",
-            "use crate::{config::{C, D}, server, worker::W};"
+        module(
+            "proxy/src/leg/mod.rs",
+            "use crate::{metrics::{C, D}, connection, worker::W};"
         ),
-        ["tls imports server", "tls imports worker"]
+        ["leg imports connection", "leg imports worker"]
     );
     assert_eq!(
-        room("tls/a/b.rs", "fn f() { super::super::super::worker::f() }"),
-        ["tls imports worker"]
+        module(
+            "proxy/src/leg/a/b.rs",
+            "fn f() { super::super::super::worker::f() }"
+        ),
+        ["leg imports worker"]
     );
     assert!(
-        room(
-            "tls/a/b.rs",
-            "use super::super::worker; use crate::tls::c; use crate::config;"
+        module(
+            "proxy/src/leg/a/b.rs",
+            "use super::super::worker; use crate::leg::c; use crate::metrics;"
         )
         .is_empty()
     );
     assert!(
-        room(
-            "tls/a.rs",
+        module(
+            "proxy/src/leg/a.rs",
             "//! See crate::worker\n#[cfg(test)]\nmod tests { use crate::worker; }"
         )
         .is_empty()
     );
-    assert_eq!(room("shed/a.rs", ""), ["shed is not in the list of rooms"]);
+    assert!(module("tls/src/verifier.rs", "use crate::to_servers;").is_empty());
+    assert_eq!(
+        module("proxy/src/shed/a.rs", ""),
+        ["shed is not in the list of modules of proxy"]
+    );
 }

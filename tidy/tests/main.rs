@@ -74,7 +74,7 @@ fn identifiers_and_file_names_keep_to_the_lexicon() {
 fn is_excepted(path: &str, word: &str) -> bool {
     match word {
         "manager" => path.starts_with("crates/sys/"),
-        "util" => path == "crates/becket/src/control/admin_http.rs",
+        "util" => path == "crates/control/src/admin_http.rs",
         _ => false,
     }
 }
@@ -167,7 +167,7 @@ fn crates_and_rooms_import_along_the_arrows() {
     faults.extend(
         workspace
             .rust()
-            .flat_map(|file| arrows::of_room(&file.path, &file.text)),
+            .flat_map(|file| arrows::of_module(&file.path, &file.text)),
     );
     demand_none("arrow", faults);
 }
@@ -188,7 +188,7 @@ fn the_architecture_names_files_that_exist() {
         .collect();
     assert!(paths.len() > 50, "the table was not found");
     let is_there = |path: &&str| {
-        let path = format!("crates/becket/src/{path}");
+        let path = format!("crates/{path}");
         workspace.rust().any(|file| file.path.starts_with(&path))
     };
     let missing = paths.into_iter().filter(|path| !is_there(path));

@@ -1,8 +1,8 @@
 //! Becket: a TLS terminator. TLS in, TCP out, one worker per core.
 //!
-//! This library is the whole program; the binary only parses arguments. Start reading at
-//! [`server`], which lists what is shared and brings everything up, then [`worker`], the event
-//! loop, and [`connection`], the life of one client. `docs/architecture.md` has the picture.
+//! This crate is the program: its command line, and the subcommands that are not `run` (`check`, `ctl`, `top`, `demo`, the drop-in modes). What
+//! runs is in crates of its own: `becket_process` has the supervisor, `becket_control` the control plane, `becket_proxy` the data plane.
+//! `docs/architecture.md` has the picture.
 #![forbid(unsafe_code)]
 
 pub mod check;

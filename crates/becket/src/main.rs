@@ -236,7 +236,7 @@ fn demo(flags: &DemoFlags) -> anyhow::Result<ExitCode> {
     let source = Source::new(demo.flags()).context("the current folder")?;
     let server = launch(source, Given::default(), None)?;
     println!("{}", demo.banner());
-    let counters = server.control.state.shared().counters.clone();
+    let counters = server.counters();
     let (stop, stopped) = std::sync::mpsc::channel();
     let lines = std::thread::spawn(move || becket::demo::display(counters, stopped));
     let outcome = server.run();

@@ -1,8 +1,8 @@
 //! `becket reload` and `becket upgrade`: ask a running becket for it, and wait for the outcome.
 //!
-//! `/status` says which process to signal and how it went. Whoever answers there could name any process, so only one
-//! that is a becket is signalled ([`signal_namesake`]). A reload or an upgrade that is under way may have read older
-//! files: it is waited for first. After an upgrade another process answers, and says how many there were.
+//! `/status` names the process to signal and reports the outcome. A page that another program serves could name any process, so only a
+//! becket is signalled ([`signal_namesake`]). A reload or an upgrade that is under way may have read older files: this command waits for
+//! it first. After an upgrade another process answers, and reports how many upgrades there were.
 
 use std::io;
 use std::thread::sleep;
@@ -16,31 +16,31 @@ use becket_log::Escaped;
 use becket_process::protocol::OperatorRequest;
 use becket_process::signals::signal_for;
 
-/// Why it was not done, as far as is known.
+/// The reason why there was no reload or upgrade, as far as it is known.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotReloaded {
-    /// It cannot be asked.
+    /// Becket cannot be asked.
     #[error(transparent)]
     NoStatus(#[from] NoStatus),
-    /// It is about to end.
+    /// Becket is about to end.
     #[error("becket drains, and does no more")]
     Drains,
-    /// It cannot be signalled.
+    /// The process cannot be signalled.
     #[error("process {pid}: {}", cause(error))]
     NotSignalled {
-        /// Of the process.
+        /// Process ID.
         pid: u64,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
     /// The configuration has faults, or the program.
     #[error("{} refused, nothing changed:\n{}", name(*.0), .1.join("\n"))]
     Refused(OperatorRequest, Vec<String>),
-    /// It serves with the configuration as it is now, or does not serve.
-    #[error("the serving process ended meanwhile; another one reads the configuration anew")]
+    /// A new process serves with the configuration as it is now, or cannot start.
+    #[error("the serving process ended meanwhile; a new one reads the configuration")]
     Restarted,
-    /// It takes longer than anybody waits here.
+    /// There is no outcome after [`MOST_TRIES`].
     #[error("there is no outcome yet; the log and becket status will tell it")]
     Late,
 }
@@ -57,18 +57,18 @@ fn cause(error: &io::Error) -> String {
     }
 }
 
-/// Has the becket at a place reload, or become the program as it is now. Returns the temporary changes that this ended, a line
-/// each. Blocks until it has, or for about [`MOST_TRIES`] times [`STEP`].
+/// Has the becket at a place reload, or replace its program. Returns the temporary changes that this ended, a line each. Blocks until
+/// there is an outcome, or for about [`MOST_TRIES`] times [`STEP`].
 ///
 /// # Errors
-/// When it did not, or nobody knows.
+/// The request was refused, or its outcome is not known.
 pub fn ask_for(what: OperatorRequest, place: &Place) -> Result<String, NotReloaded> {
     let mut before = place.ask()?;
     let is_busy = |status: &Value| {
         status["reloads"]["running"] == true || status["upgrades"]["running"] == true
     };
     if is_busy(&before) {
-        before = wait(place, |status| !is_busy(status))?;
+        before = wait(place, |status| (!is_busy(status)).then(|| status.clone()))?;
     }
     if before["state"] == "draining" {
         return Err(NotReloaded::Drains);
@@ -76,33 +76,29 @@ pub fn ask_for(what: OperatorRequest, place: &Place) -> Result<String, NotReload
     let pid = before["pid"].as_u64().unwrap_or_default();
     signal_namesake(u32::try_from(pid).unwrap_or_default(), signal_for(what))
         .map_err(|error| NotReloaded::NotSignalled { pid, error })?;
-    let (counts, last) = match what {
-        OperatorRequest::Upgrade => ("upgrades", "upgrade"),
-        _ => ("reloads", "reload"),
-    };
-    let count = |status: &Value, key: &str| status[counts][key].as_u64();
-    let moved = |status: &Value, key| count(status, key) != count(&before, key);
-    let after = wait(place, |status| {
-        status["started"] != before["started"]
-            || status["state"] == "draining" && what == OperatorRequest::Reload
-            || moved(status, "done")
-            || moved(status, "refused")
-    })?;
-    if moved(&after, "done")
-        && (what == OperatorRequest::Upgrade || after["started"] == before["started"])
-    {
-        return Ok(ended(&before["edits"]["temporary"]));
-    }
-    if after["started"] != before["started"] {
-        return Err(NotReloaded::Restarted);
-    }
-    if moved(&after, "refused") {
-        let errors = after[last]["errors"].as_array().into_iter().flatten();
-        let errors = errors.filter_map(Value::as_str);
-        let errors = errors.map(|error| Escaped::new(error).to_string());
-        return Err(NotReloaded::Refused(what, errors.collect()));
-    }
-    Err(NotReloaded::Drains)
+    let is_upgrade = what == OperatorRequest::Upgrade;
+    let counts = if is_upgrade { "upgrades" } else { "reloads" };
+    wait(place, |status| {
+        let moved = |key: &str| status[counts][key] != before[counts][key];
+        let is_same_process = status["started"] == before["started"];
+        if moved("done") && (is_upgrade || is_same_process) {
+            Some(Ok(ended(&before["edits"]["temporary"])))
+        } else if !is_same_process {
+            Some(Err(NotReloaded::Restarted))
+        } else if moved("refused") {
+            let errors = status[name(what)]["errors"]
+                .as_array()
+                .into_iter()
+                .flatten();
+            let errors = errors.filter_map(Value::as_str);
+            let errors = errors.map(|error| Escaped::new(error).to_string());
+            Some(Err(NotReloaded::Refused(what, errors.collect())))
+        } else if status["state"] == "draining" && !is_upgrade {
+            Some(Err(NotReloaded::Drains))
+        } else {
+            None
+        }
+    })?
 }
 
 fn name(what: OperatorRequest) -> &'static str {
@@ -112,11 +108,11 @@ fn name(what: OperatorRequest) -> &'static str {
     }
 }
 
-/// Asks until it is so. An answer that does not come is asked for again: all places may be taken for the moment.
-fn wait(place: &Place, is_so: impl Fn(&Value) -> bool) -> Result<Value, NotReloaded> {
+/// Asks until there is an outcome. Asks again after an error, because all places of the admin pages may be taken for the moment.
+fn wait<T>(place: &Place, outcome: impl Fn(&Value) -> Option<T>) -> Result<T, NotReloaded> {
     for _ in 0..MOST_TRIES {
-        if let Some(status) = place.ask().ok().filter(&is_so) {
-            return Ok(status);
+        if let Some(outcome) = place.ask().ok().as_ref().and_then(&outcome) {
+            return Ok(outcome);
         }
         sleep(STEP);
     }
@@ -124,5 +120,5 @@ fn wait(place: &Place, is_so: impl Fn(&Value) -> bool) -> Result<Value, NotReloa
 }
 
 const STEP: Duration = Duration::from_millis(50);
-/// For a minute, where each answer comes at once.
+/// One minute, if each answer comes at once.
 const MOST_TRIES: usize = 1200;

@@ -233,28 +233,57 @@ fn exchange(
         "POST" => MOST_PATIENCE,
         _ => PATIENCE,
     };
-    let mut answer = Vec::new();
-    let mut say = |mut stream: &mut dyn Stream, host: &str| {
-        stream.write_all(format!("{request}Host: {host}\r\n\r\n{body}").as_bytes())?;
-        (&mut stream).take(LONGEST_ANSWER).read_to_end(&mut answer)
-    };
-    match at {
-        At::Socket(path) => {
-            let mut stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(patience))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            say(&mut stream, "localhost")?;
-        }
-        At::Address(address) => {
-            let mut stream = connect(address)?;
-            stream.set_read_timeout(Some(patience))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            // An address is a host that is always accepted; a name might not be.
-            let host = stream.peer_addr()?;
-            say(&mut stream, &host.to_string())?;
+    let mut tries = 1;
+    loop {
+        let mut answer = Vec::new();
+        match at.exchange(&request, body, patience, &mut answer) {
+            Err(error) if tries < MOST_TRIES && answer.is_empty() && at.has_not_read(&error) => {
+                tries += 1;
+            }
+            done => return done.map(|()| answer),
         }
     }
-    Ok(answer)
+}
+
+impl At {
+    /// Sends a request without its end, and receives until the other side ends.
+    fn exchange(
+        &self,
+        request: &str,
+        body: &str,
+        patience: Duration,
+        answer: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        let mut say = |mut stream: &mut dyn Stream, host: &str| {
+            stream.write_all(format!("{request}Host: {host}\r\n\r\n{body}").as_bytes())?;
+            let received = (&mut stream).take(LONGEST_ANSWER).read_to_end(answer);
+            received.map(drop)
+        };
+        match self {
+            Self::Socket(path) => {
+                let mut stream = UnixStream::connect(path)?;
+                stream.set_read_timeout(Some(patience))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                say(&mut stream, "localhost")
+            }
+            Self::Address(address) => {
+                let mut stream = connect(address)?;
+                stream.set_read_timeout(Some(patience))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                // An address is a host that is always accepted; a name might not be.
+                let host = stream.peer_addr()?;
+                say(&mut stream, &host.to_string())
+            }
+        }
+    }
+
+    /// Whether a request was certainly not read to its end, so that it may be sent again. The kernel resets a unix socket only if it is
+    /// closed with unread bytes. This happens in an upgrade: a request waits in the queue of the old process when that closes, and another
+    /// process has the path.
+    fn has_not_read(&self, error: &io::Error) -> bool {
+        let unread = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+        matches!(self, Self::Socket(_)) && unread.contains(&error.kind())
+    }
 }
 
 trait Stream: Read + Write {}
@@ -291,12 +320,15 @@ pub const USUAL_SOCKET: &str = "/run/becket/admin.sock";
 const PATIENCE: Duration = Duration::from_secs(5);
 /// For the outcome of a reload or an upgrade: longer than becket itself waits for it.
 const MOST_PATIENCE: Duration = Duration::from_secs(75);
+/// The first one may meet an upgrade, and the second one another.
+const MOST_TRIES: usize = 3;
 /// A status of thousands of routes has a few megabytes.
 const LONGEST_ANSWER: u64 = 64 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
+    use std::os::unix::net::UnixListener;
     use std::thread;
 
     use super::*;
@@ -334,6 +366,34 @@ mod tests {
         ] {
             assert!(matches!(ask(other), Err(NoStatus::Foreign(_))), "{other}");
         }
+    }
+
+    #[test]
+    fn a_request_that_no_process_has_read_is_sent_again_over_a_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = thread::spawn(move || {
+            for _ in 1..MOST_TRIES {
+                drop(listener.accept().unwrap());
+            }
+            // A request that was read and has no answer may have changed something.
+            for answer in ["HTTP/1.1 200 OK\r\n\r\n{\"version\":\"1\"}", ""] {
+                let (mut stream, _) = listener.accept().unwrap();
+                assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+            listener.set_nonblocking(true).unwrap();
+            listener
+        });
+        let place = Place {
+            socket: Some(path),
+            ..Place::default()
+        };
+        assert_eq!(place.ask().unwrap()["version"], "1");
+        assert!(matches!(place.ask(), Err(NoStatus::Foreign(_))));
+        let again = server.join().unwrap().accept();
+        assert_eq!(again.unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Kept edits: what `becket ctl --keep` changed, in a TOML file that is read with the configuration.
+//! Kept edits: changes by `becket ctl --keep`, in a TOML file that is read with the configuration.
 //!
-//! [`Edits::read`] parses the file, [`File::apply_edits`] changes the configuration. Servers are added and removed there. Modes, weights,
-//! limits and addresses stay in [`File::edits`], because a server shows what the configuration says next to each of them; certificates
-//! stay there, because they hide those of the configuration and never become the default.
+//! [`Edits::read`] parses the file, [`File::apply_edits`] changes the configuration. It adds and removes servers. Modes, weights, limits
+//! and addresses stay in [`File::edits`], because a server shows the value of the configuration next to each of them. Certificates stay
+//! there, because they hide certificates of the configuration and never become the default.
 
 use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ pub struct Edits {
     /// `[[certificate]]`
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub certificate: Vec<CertificateEdit>,
-    /// Where they were read; absent where the configuration has no such file.
+    /// Path of the file; absent where there is no configuration file.
     #[serde(skip)]
     pub path: Option<PathBuf>,
 }
@@ -42,18 +42,18 @@ pub struct ServerEdit {
     pub backend: SectionName,
     /// The server's address in the configuration, or that of the new server; absent is a fault.
     pub address: Option<ServerAddress>,
-    /// What is done with the server.
+    /// Adds, removes or changes the server.
     #[serde(skip_serializing_if = "is_default")]
     pub action: ServerAction,
-    /// Which clients it gets.
+    /// Clients that it gets.
     pub mode: Option<ServerMode>,
-    /// Its share of new clients.
+    /// Share of new clients.
     #[serde(with = "Whole::<0, 256>")]
     pub weight: Option<u32>,
-    /// Connections that it may have; 0 is no limit.
+    /// Maximum number of connections; 0 is no limit.
     #[serde(with = "Whole::<0, 100_000_000>")]
     pub maxconn: Option<u32>,
-    /// Where it is instead, tried in this order.
+    /// Addresses that replace its own, tried in this order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<FixedAddress>,
     /// Serves only when no other server can; for a new server.
@@ -74,7 +74,7 @@ pub struct CertificateEdit {
 }
 }
 
-/// What an edit does with a server.
+/// Action of an edit on a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServerAction {
@@ -95,24 +95,28 @@ impl Edits {
     /// Parses the file. Every problem has its line.
     pub fn read(text: &str) -> Reading<Self> {
         let mut reading: Reading<Self> = read_as(text, &toml::Table::new());
-        let edits = reading.file.iter();
-        let servers = edits
-            .clone()
-            .flat_map(|edits| edits.server.iter().enumerate());
-        let servers = servers.flat_map(|(index, edit)| {
-            let backend = edit.backend.is_empty().then_some("backend");
-            let address = edit.address.is_none().then_some("address");
-            [backend, address].map(|key| Some(format!("server[{index}].{}", key?)))
-        });
-        let certificates = edits.flat_map(|edits| edits.certificate.iter().enumerate());
-        let certificates = certificates.flat_map(|(index, edit)| {
-            let listener = edit.listener.is_empty().then_some("listener");
-            let chain = edit.chain.is_empty().then_some("chain");
-            let key = edit.key.is_empty().then_some("key");
-            [listener, chain, key].map(|key| Some(format!("certificate[{index}].{}", key?)))
-        });
-        for path in servers.chain(certificates).flatten() {
-            // A value that does not fit is reported already.
+        let mut missing = Vec::new();
+        if let Some(edits) = &reading.file {
+            for (index, edit) in edits.server.iter().enumerate() {
+                let keys = [
+                    ("backend", edit.backend.is_empty()),
+                    ("address", edit.address.is_none()),
+                ];
+                missing.extend(keys.map(|(key, is)| is.then(|| format!("server[{index}].{key}"))));
+            }
+            for (index, edit) in edits.certificate.iter().enumerate() {
+                let keys = [
+                    ("listener", edit.listener.is_empty()),
+                    ("chain", edit.chain.is_empty()),
+                    ("key", edit.key.is_empty()),
+                ];
+                missing.extend(
+                    keys.map(|(key, is)| is.then(|| format!("certificate[{index}].{key}"))),
+                );
+            }
+        }
+        for path in missing.into_iter().flatten() {
+            // A broken value is reported already.
             if !reading.places.is_cut(&path) {
                 let mut problem = Problem::new(path, "missing");
                 reading.places.place(&mut problem);
@@ -122,12 +126,12 @@ impl Edits {
         reading
     }
 
-    /// The edit of a server, if there is one.
+    /// Returns the edit of a server, if there is one.
     pub fn server(&self, backend: &str, address: &str) -> Option<&ServerEdit> {
         self.server.iter().find(|edit| edit.is_of(backend, address))
     }
 
-    /// Names of the backend's servers that are removed.
+    /// Returns the removed servers of a backend.
     pub fn removed(&self, backend: &str) -> impl Iterator<Item = &ServerAddress> {
         let removed = self.server.iter();
         let removed = removed
@@ -135,7 +139,7 @@ impl Edits {
         removed.filter_map(|edit| edit.address.as_ref())
     }
 
-    /// Each edit in a line.
+    /// Shows each edit in a line.
     pub fn lines(&self) -> Vec<String> {
         let servers = self.server.iter().map(ToString::to_string);
         let certificates = self.certificate.iter().map(ToString::to_string);
@@ -148,7 +152,7 @@ impl Edits {
 }
 
 impl ServerEdit {
-    /// Whether it is about this server.
+    /// Returns whether the edit is about this server.
     pub fn is_of(&self, backend: &str, address: &str) -> bool {
         let own = self.address.as_ref().map(|address| &*address.text);
         *self.backend == *backend && own == Some(address)
@@ -156,7 +160,7 @@ impl ServerEdit {
 }
 
 impl File {
-    /// The file of kept edits of a configuration at this path.
+    /// Returns the path of the kept edits of a configuration at this path.
     pub fn edits_path(&self, config: &Path) -> PathBuf {
         match &self.admin.edits {
             Some(path) => config.parent().unwrap_or(Path::new("")).join(path),
@@ -213,22 +217,19 @@ impl File {
                 ..default
             });
         }
-        let faults = [&before, backend].map(|backend| {
+        let [known, faults] = [&before, backend].map(|backend| {
             let mut report = Report::default();
             backend.check("", &mut report);
             report.errors
         });
-        if faults[1].len() > faults[0].len() {
-            let fault = faults[1]
-                .first()
-                .map(ToString::to_string)
-                .unwrap_or_default();
-            *backend = before;
-            return Err(format!(
-                "not used, because it does not fit the backend: {fault}"
-            ));
+        match faults.first() {
+            Some(fault) if faults.len() > known.len() => {
+                *backend = before;
+                let why = "not used, because it does not fit the backend";
+                Err(format!("{why}: {fault}"))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -265,7 +266,7 @@ impl Display for CertificateEdit {
     }
 }
 
-/// Begins the key path of a problem of this file.
+/// First part of the key path of a problem of this file.
 pub const EDITS: &str = "edits";
 
 #[cfg(test)]

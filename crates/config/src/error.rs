@@ -146,6 +146,17 @@ pub struct Rejected {
     pub warnings: Vec<Problem>,
 }
 
+impl Rejected {
+    /// Rejects a configuration of unknown origin, without warnings.
+    pub fn of(errors: Vec<Problem>) -> Self {
+        Self {
+            origin: String::new(),
+            errors,
+            warnings: Vec::new(),
+        }
+    }
+}
+
 impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let origin = match self.origin.as_str() {

@@ -1,5 +1,4 @@
-//! From a configuration source to a running server: everything that can fail, in the order in
-//! which it can still be undone.
+//! The start of a server: everything that can fail, in the order in which it can still be undone.
 //!
 //! 1. load and check the configuration;
 //! 2. install the log;
@@ -8,27 +7,25 @@
 //! 5. bind all sockets that were not handed over;
 //! 6. start the workers.
 //!
-//! Until the last step nothing serves, so a start that fails has changed nothing. Rights of root are the supervisor's
+//! Nothing serves before the last step, so a start that fails has changed nothing. Only the supervisor has rights of root
 //! ([`becket_process`]).
 
 use std::io;
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use becket_config::error::{Problem, Rejected};
 use becket_proto::session_table::{self, SessionTable};
-use becket_sys::clock::{Clock, Now};
+use becket_sys::clock::Clock;
 use becket_sys::socket_file::SocketFile;
 use becket_sys::{privileges, rlimit, socket};
 use rustls::pki_types::UnixTime;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::mpsc::{UnboundedReceiver, channel, unbounded_channel};
 
 use crate::admin::AdminSockets;
 use crate::cluster;
-use crate::commands::Commands;
 use crate::ebb::Ebb;
 use crate::handover::receiver;
 use crate::reload::Reloading;
@@ -39,7 +36,7 @@ use crate::server::limits::Limits;
 use crate::server::outcomes::Waiting;
 use crate::server::renewal::Watching;
 use crate::server::upgrade::Handover;
-use crate::server::{Control, Terminator, tell_of_kernel_tls};
+use crate::server::{Control, Terminator, WAITING_CHANGES, log_warnings};
 use crate::sockets;
 use crate::state::{MainProcess, Replication, State};
 use becket_cluster::Bound;
@@ -50,22 +47,23 @@ use becket_keys::files::{Files, reason};
 use becket_keys::signing::queue::SigningQueue;
 use becket_keys::signing::token::Tokens;
 use becket_log::access_log::{AccessThread, AccessWriter};
-use becket_log::{self, LogError, Logging};
+use becket_log::{LogError, Logging};
 use becket_prepare::descriptors;
+use becket_prepare::resolver::Resolver;
 use becket_prepare::source::Source;
 use becket_prepare::{ServerNames, refused_user};
-use becket_process::link::Link;
 use becket_process::link::given::{BoundSockets, Given};
+use becket_process::link::{Delivered, Link};
 use becket_process::protocol::{Event, Restarts, SocketKind};
 use becket_process::signals::Signals;
+use becket_proxy::backend::health::prober::Prober;
 use becket_proxy::memory::MemoryWatch;
 use becket_proxy::shared::Shared;
 use becket_proxy::worker::bound::BoundListener;
 use becket_proxy::worker::workers::{Common, Workers};
 use becket_tls::config::{Config, crypto_thread_count, worker_count};
-use becket_tls::secret::ratchet::Ratchet;
 
-/// Why a server did not start. Nothing was left behind.
+/// The reason why a server did not start. Nothing was left behind.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -83,35 +81,35 @@ pub enum StartError {
         "cluster.secret-state: {0}; the folder must be writable for the user that becket runs as"
     )]
     State(#[from] NotSaved),
-    /// Peers cannot be met.
+    /// Replication cannot start.
     #[error(transparent)]
     Cluster(#[from] NoBoot),
-    /// The system refused something; the text says what.
+    /// A call that the system refused.
     #[error("{what}: {error}")]
     System {
-        /// What was attempted.
+        /// The attempt.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
 }
 
-/// Brings a server up. Call it before any other thread exists: it changes limits and identity.
+/// Starts a server. Call it before any other thread exists, because it changes limits and identity.
 ///
 /// # Errors
 ///
-/// All that is wrong with the configuration, or the first thing that the system refused.
+/// Every fault of the configuration, or the first call that the system refused.
 pub fn launch(source: Source, given: Given, link: Option<Link>) -> Result<Terminator, StartError> {
     let supervisor = link.as_ref().map(|link| Arc::clone(&link.opener));
     let launched = launch_parts(source, given, link);
     if let (Some(supervisor), Err(error)) = (supervisor, &launched) {
-        // A supervisor that has ended asks for no reason.
+        // A supervisor that has ended needs no reason.
         let _ended = supervisor.send(&Event::Failed(shortened(error.to_string())));
     }
     launched
 }
 
-/// A reason that fits into an event.
+/// Cuts a reason to the length of an event.
 fn shortened(mut reason: String) -> String {
     let end = (0..=reason.len().min(LONGEST_REASON)).rfind(|end| reason.is_char_boundary(*end));
     // The start is a boundary.
@@ -126,7 +124,7 @@ fn launch_parts(
 ) -> Result<Terminator, StartError> {
     let clock = Clock::start();
     let now = clock.now();
-    let (runtime, signals) = runtime().map_err(|error| system("control loop", error))?;
+    let (runtime, signals) = runtime().map_err(system("control loop"))?;
     let (unix, files) = (UnixTime::since_unix_epoch(now.unix), given.files);
     let tokens = Tokens::adopt(given.tokens, &Tokens::default());
     let loading = source.with(files.clone(), tokens);
@@ -134,15 +132,17 @@ fn launch_parts(
     let prepared = loaded.map_err(StartError::Rejected)?;
     let config = Arc::new(prepared.config);
     let logging = becket_log::install(&config.log, &files)?;
-    tell_warnings(&prepared.warnings);
+    log_warnings(&prepared.warnings);
     let count = worker_count(&config.file.process);
     let (memory, sandbox) = confine(&source, &config, &files, count)?;
     let given = (given.sockets, given.admin_socket);
     let sockets = bind(&config, count, given).map_err(|e| rejected(&source, e))?;
-    let access = open_access(&config, &files)?;
+    let access = AccessWriter::open(&config.log, &files).map_err(system("log.access"))?;
     logging.start()?;
-    let shared = counting_lines(shared(&config, clock, count), &logging, access.as_ref());
-    let rotation = rotation(&config, prepared.ratchets, now)?;
+    let shared = shared(&config, clock, count, (&logging, access.as_ref()));
+    let mut rotation = Rotation::of(&config, prepared.ratchets, now)?;
+    // As the run user, which has to be able to write it later.
+    rotation.save(now)?;
     let cluster = cluster::membership(sockets.peers, &config, &shared)?;
     let stud = cluster::reception(sockets.stud, &config, &shared);
     let (sender, ended) = unbounded_channel();
@@ -156,15 +156,16 @@ fn launch_parts(
     };
     let handover = handover(link.as_mut(), &common)?;
     let (workers, access) = start_workers(&common, sockets.listeners, access)?;
-    tell_of_kernel_tls(&config);
-    let (main, heard) = (main_process(&link), heard(&cluster, &stud));
-    let state = State::new(main, shared, Arc::clone(&config), &rotation, heard);
+    let (main, peers) = (main_process(&link), replication(&cluster, &stud));
+    let state = State::new(main, shared, Arc::clone(&config), &rotation, peers);
     let control = Control {
         edits: Edits::of(config),
         state: Arc::new(state.sandboxed(&sandbox)),
         sandbox,
         source,
         workers,
+        ended,
+        prober: Prober::new(Resolver::system()),
         rotation,
         cluster,
         stud,
@@ -175,19 +176,20 @@ fn launch_parts(
         memory,
         ebb: Ebb::default(),
         admin: sockets.admin,
-        changes: None,
         pages: None,
+        changes: channel(WAITING_CHANGES),
         waiting: Waiting::default(),
         handover,
-        ended,
-        sockets: BoundSockets::default(),
-        commands: Commands::new(signals, link).map_err(|error| system("taking commands", error))?,
+        signals,
+        commands: commands(&link).map_err(system("taking commands"))?,
+        link,
+        drain_until: None,
     };
     Ok(Terminator { runtime, control })
 }
 
-/// Checks who this process is, sets its limits and confines it, before it binds and has threads. Files that it still reads are opened before.
-/// Threads of tokens are the first ones inside of the sandbox.
+/// Checks the user of this process, sets its limits and confines it, before it binds and has threads. Files that it reads later are
+/// opened before. Threads of tokens are the first ones inside of the sandbox.
 fn confine(
     source: &Source,
     config: &Config,
@@ -199,68 +201,61 @@ fn confine(
     let memory = MemoryWatch::open(config.file.limits.memory);
     let sandbox = Sandbox::enter(config, files, &source.folder());
     let served = config.tokens.serve();
-    served.map_err(|error| system("threads of tokens", error))?;
+    served.map_err(system("threads of tokens"))?;
     Ok((memory, sandbox))
 }
 
-fn open_access(config: &Config, files: &Files) -> Result<Option<AccessWriter>, StartError> {
-    let access = AccessWriter::open(&config.log, files);
-    access.map_err(|error| system("log.access", error))
-}
-
-fn tell_warnings(warnings: &[Problem]) {
-    for warning in warnings {
-        tracing::warn!("{warning}");
-    }
-}
-
-/// Starts the workers, and who writes the access log for them.
+/// Starts the workers, and the thread that writes the access log.
 fn start_workers(
     common: &Common,
     sockets: Vec<Vec<BoundListener>>,
     mut access: Option<AccessWriter>,
 ) -> Result<(Workers, Option<AccessThread>), StartError> {
     let workers = Workers::start(common, sockets, access.as_mut());
-    let workers = workers.map_err(|error| system("starting workers", error))?;
+    let workers = workers.map_err(system("starting workers"))?;
     let access = access.map(AccessWriter::start).transpose();
-    let access = access.map_err(|error| system("starting the access log", error))?;
-    Ok((workers, access))
+    Ok((workers, access.map_err(system("starting the access log"))?))
 }
 
-/// Receives the state of the process that this one replaces, if there is one. Under a supervisor this process takes no place of a limit
-/// before it serves.
+/// Starts to receive the state of the process that this one replaces, if there is one. Under a supervisor this process takes no place of
+/// a limit before it serves.
 fn handover(link: Option<&mut Link>, common: &Common) -> Result<Handover, StartError> {
+    let replaced = link.and_then(|link| {
+        Limits::wait(&common.shared);
+        link.replaced.take()
+    });
+    let outbox = common.outboxes.first().cloned();
+    let before = replaced.map(|stream| receiver::start(stream, &common.shared, outbox));
+    let before = before.transpose();
+    let before = before.map_err(system("receiving the state of the old process"))?;
+    Ok(Handover::new(before))
+}
+
+/// Starts to receive commands of the supervisor. Without one, there will be none.
+fn commands(link: &Option<Link>) -> io::Result<UnboundedReceiver<Delivered>> {
     let Some(link) = link else {
-        return Ok(Handover::default());
+        return Ok(unbounded_channel().1);
     };
-    Limits::wait(&common.shared);
-    let start = |stream: UnixStream| {
-        receiver::start(stream, &common.shared, common.outboxes.first().cloned())
-    };
-    let before = link.replaced.take().map(start).transpose();
-    let before = before.map_err(|error| system("receiving the state of the old process", error))?;
-    Ok(Handover::of(before))
+    if link.follows_a_death {
+        let deaths = link.restarts.deaths;
+        tracing::warn!(deaths, "started again: the previous serving process died");
+    }
+    link.listen()
 }
 
 /// The process to signal.
 fn main_process(link: &Option<Link>) -> MainProcess {
-    match link {
-        Some(link) => MainProcess {
-            pid: std::os::unix::process::parent_id(),
-            restarts: link.restarts,
-        },
-        None => MainProcess {
-            pid: std::process::id(),
-            restarts: Restarts::default(),
-        },
-    }
+    let (pid, restarts) = match link {
+        Some(link) => (std::os::unix::process::parent_id(), link.restarts),
+        None => (std::process::id(), Restarts::default()),
+    };
+    MainProcess { pid, restarts }
 }
 
 fn rejected(source: &Source, errors: Vec<Problem>) -> StartError {
     StartError::Rejected(Rejected {
         origin: source.origin(),
-        errors,
-        warnings: Vec::new(),
+        ..Rejected::of(errors)
     })
 }
 
@@ -284,7 +279,7 @@ fn bind(
     let peers = cluster::bind(config, peers).map_err(|problem| vec![problem])?;
     let stud = datagrams(config.stud().map(|stud| stud.listen));
     let stud = cluster::bind_stud(config, stud).map_err(|problem| vec![problem])?;
-    let admin = config.admin.address.map(|address| {
+    let tcp = config.admin.address.map(|address| {
         let bound = match given.take_one(SocketKind::Admin, address) {
             Some(given) => given.map(TcpListener::from),
             None => socket::succeed(address),
@@ -294,11 +289,10 @@ fn bind(
             vec![problem.value(address.to_string())]
         })
     });
-    let admin = admin.transpose()?;
-    // Where another process serves still, the file is its own for as long as it does.
+    // As long as another process serves, the file belongs to that one.
     let is_free = given_admin.is_some() || !given.listen_later;
-    let admin_socket = config.admin.socket.as_ref().filter(|_| is_free);
-    let admin_socket = admin_socket.map(|wanted| {
+    let unix = config.admin.socket.as_ref().filter(|_| is_free);
+    let unix = unix.map(|wanted| {
         let bound = match given_admin {
             Some(given) => given.map(SocketFile::from),
             None => SocketFile::bind(&wanted.path, &wanted.access),
@@ -306,16 +300,16 @@ fn bind(
         bound.map_err(|error| {
             let problem = Problem::new("admin.socket", reason(&error));
             let problem = problem.value(wanted.path.display().to_string());
-            let accepted = "a path where nothing is, or a socket on which nobody listens";
+            let accepted = "a path without a file, or a socket that no process listens on";
             vec![problem.accepted(accepted)]
         })
     });
     let admin = AdminSockets {
-        tcp: admin,
-        unix: admin_socket.transpose()?,
+        tcp: tcp.transpose()?,
+        unix: unix.transpose()?,
     };
     for address in given.unused() {
-        tracing::warn!(%address, "a socket was passed that no listener has");
+        tracing::warn!(%address, "inherited socket matches no listener");
     }
     Ok(AllSockets {
         listeners,
@@ -325,67 +319,51 @@ fn bind(
     })
 }
 
-/// What pages show of these.
-fn heard(cluster: &Option<Membership>, stud: &Option<Reception>) -> Replication {
+fn replication(cluster: &Option<Membership>, stud: &Option<Reception>) -> Replication {
     Replication {
         node: cluster.as_ref().map(Membership::node),
         stud: stud.as_ref().map(Reception::watch),
     }
 }
 
-/// Has pages show how many lines were dropped.
-fn counting_lines(mut shared: Shared, log: &Logging, access: Option<&AccessWriter>) -> Arc<Shared> {
+fn shared(
+    config: &Config,
+    clock: Clock,
+    workers: usize,
+    (log, access): (&Logging, Option<&AccessWriter>),
+) -> Arc<Shared> {
+    let limits = session_table::Limits {
+        entries: config.file.sessions.table_entries,
+        bytes: config.file.sessions.table_size,
+        ..session_table::Limits::default()
+    };
+    let table = || Arc::new(SessionTable::new(limits, Default::default()));
+    let mut shared = Shared::new(workers, clock, table(), table());
+    let threads = crypto_thread_count(&config.file.process, workers);
+    shared.signatures = Arc::new(SigningQueue::new(threads, config.batches));
     shared.log_lines_dropped = log.dropped();
     shared.syslog_lines_dropped = log.syslog_dropped();
     shared.access_lines_dropped = access.map(AccessWriter::dropped).unwrap_or_default();
     Arc::new(shared)
 }
 
-fn shared(config: &Config, clock: Clock, workers: usize) -> Shared {
-    let (table, early) = (session_table(config), session_table(config));
-    let mut shared = Shared::new(workers, clock, table, early);
-    let threads = crypto_thread_count(&config.file.process, workers);
-    shared.signatures = Arc::new(SigningQueue::new(threads, config.batches));
-    shared
-}
-
-fn session_table(config: &Config) -> Arc<SessionTable> {
-    let limits = session_table::Limits {
-        entries: config.file.sessions.table_entries,
-        bytes: config.file.sessions.table_size,
-        ..session_table::Limits::default()
-    };
-    Arc::new(SessionTable::new(limits, Default::default()))
-}
-
-/// Ticket secrets, those that forget brought up to date and written: as the run user, who will
-/// have to do that again.
-fn rotation(config: &Config, ratchets: Vec<Ratchet>, now: Now) -> Result<Rotation, StartError> {
-    let mut rotation = Rotation::of(config, ratchets, now)?;
-    rotation.save(now)?;
-    Ok(rotation)
-}
-
-/// The control loop's runtime, and the signals, which from now on do not end the process. No thread that is started later gains
-/// privileges: the configuration may start those that speak with tokens.
+/// The runtime of the control loop, and the signals, which from now on do not end the process. Threads that are started later, such as
+/// threads of tokens, gain no privileges.
 fn runtime() -> io::Result<(Runtime, Signals)> {
     privileges::forbid_new_privileges()?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    let entered = runtime.enter();
-    let signals = Signals::listen()?;
-    drop(entered);
+    let signals = runtime.block_on(async { Signals::listen() })?;
     Ok((runtime, signals))
 }
 
-/// Descriptors for the limits, and no core dumps.
 fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
-    descriptors::raise(config, workers)
-        .map_err(|error| system("limits.connections (two descriptors each)", error))?;
+    let raised = descriptors::raise(config, workers);
+    raised.map_err(system("limits.connections (two descriptors each)"))?;
     if !config.file.process.core_dumps {
-        rlimit::forbid_core_dumps().map_err(|error| system("process.core-dumps", error))?;
+        rlimit::forbid_core_dumps().map_err(system("process.core-dumps"))?;
     }
     if config.file.process.lock_memory {
-        rlimit::lock_memory().map_err(|error| system("process.lock-memory", error))?;
+        rlimit::lock_memory().map_err(system("process.lock-memory"))?;
     }
     Ok(())
 }
@@ -395,15 +373,13 @@ fn check_user(source: &Source, config: &Config, is_confined: bool) -> Result<(),
     if !is_confined && config.file.process.user.is_none() && privileges::is_root() {
         tracing::warn!("running as root; process.user names the user to become");
     }
-    match refused_user(config, is_confined) {
-        Some(problem) => Err(rejected(source, vec![problem])),
-        None => Ok(()),
-    }
+    let refused = refused_user(config, is_confined);
+    refused.map_or(Ok(()), |problem| Err(rejected(source, vec![problem])))
 }
 
-fn system(what: &'static str, error: io::Error) -> StartError {
-    StartError::System { what, error }
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
+    move |error| StartError::System { what, error }
 }
 
-/// Bytes of the reason why this process does not start: hundreds of faults.
+/// Maximum bytes of the reason why this process does not start: hundreds of faults.
 const LONGEST_REASON: usize = 64 * 1024;

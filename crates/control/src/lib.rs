@@ -3,7 +3,7 @@
 //! Everything here runs on the main thread or on threads of its own, never on the data path: workers get messages and share counters. The
 //! command line is not here (crate `becket`), the supervisor neither (crate `process`).
 //!
-//! * [`launch`]: the order of a start; [`server`]: the control loop, and what each command does; [`commands`]: where commands come from;
+//! * [`launch`]: the order of a start; [`server`]: the control loop, and what each command does;
 //! * [`reload`], [`rotation`], [`certificates`]: what changes while becket runs; [`handover`]: the state that passes in an upgrade;
 //! * [`sandbox`]: rights that the serving process gives up; [`sockets`]: listening sockets of all workers;
 //! * [`admin`] serves pages over HTTP, on a thread of its own, each made of a [`snapshot::Snapshot`] of the [`state`]; [`exposition`] is
@@ -21,7 +21,6 @@ pub mod admin_http;
 pub mod api;
 pub mod certificates;
 pub mod cluster;
-pub mod commands;
 mod connections;
 pub mod ebb;
 pub mod exposition;

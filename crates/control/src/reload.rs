@@ -1,4 +1,4 @@
-//! Reload: prepare beside the running configuration, then commit or discard.
+//! Reload: prepare next to the running configuration, then commit or discard.
 //!
 //! Preparing reads every file, takes from the running configuration what has not changed, builds every TLS configuration once and
 //! binds every new address. Workers get the new configuration only when all of that worked. Names of servers and peers are
@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 use crate::sockets;
 use becket_prepare::Prepared;
 use becket_prepare::source::Source;
+use becket_process::link::given::BoundSockets;
 use becket_tls::config::{Config, Listener};
 use becket_tls::hello_router::HelloRouter;
 use becket_tls::route_configs::Parts;
@@ -29,7 +30,6 @@ use becket_tls::sessions::tickets::Secrets;
 pub struct Reloading {
     running: Option<Running>,
     again: Option<ReloadRequest>,
-    answered: u64,
 }
 
 /// A reload that is asked for.
@@ -37,6 +37,8 @@ pub struct Reloading {
 pub struct ReloadRequest {
     /// Where the configuration comes from.
     pub source: Source,
+    /// Sockets that were bound for it.
+    pub sockets: BoundSockets,
     /// The running configuration, without edits.
     pub running: Arc<Config>,
     /// Ticket secrets.
@@ -47,12 +49,21 @@ pub struct ReloadRequest {
     pub asked: u64,
 }
 
-/// One that is being prepared.
+/// A reload that is being prepared.
 #[derive(Debug)]
 struct Running {
-    /// How many were asked for over the admin pages when it began.
     asked: u64,
+    sockets: BoundSockets,
     task: JoinHandle<Result<Prepared, Vec<String>>>,
+}
+
+/// A reload that was prepared, to be committed or discarded.
+#[derive(Debug)]
+pub struct Reloaded {
+    /// Number of reloads that had been asked for over the admin pages when it began.
+    pub asked: u64,
+    pub sockets: BoundSockets,
+    pub prepared: Result<Prepared, Vec<String>>,
 }
 
 impl Reloading {
@@ -65,40 +76,44 @@ impl Reloading {
             return;
         }
         let asked = request.asked;
+        let sockets = std::mem::take(&mut request.sockets);
         let task = tokio::task::spawn_blocking(move || prepare(&request));
-        self.running = Some(Running { asked, task });
+        self.running = Some(Running {
+            asked,
+            sockets,
+            task,
+        });
     }
 
-    /// Forgets what is being prepared and what was asked for: it would open listeners that a drain has closed. Returns
-    /// whether there was anything.
+    /// Forgets every reload, because it would open listeners that a drain has closed. Returns whether there was one.
     pub fn give_up(&mut self) -> bool {
         self.again = None;
         self.running.take().is_some()
     }
 
-    /// Whether one is on its way.
+    /// Returns whether a reload is being prepared.
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
-    /// How many of those that were asked for over the admin pages have an outcome by the last one.
-    pub fn answered(&self) -> u64 {
-        self.answered
-    }
-
-    /// Waits for what is being prepared, for ever when there is nothing. Nothing is lost when
-    /// the future is dropped.
-    pub async fn prepared(&mut self) -> Result<Prepared, Vec<String>> {
-        let Some(Running { asked, task }) = &mut self.running else {
+    /// Waits until a reload is prepared, forever where there is none. Nothing is lost when the future is dropped.
+    pub async fn prepared(&mut self) -> Reloaded {
+        let Some(Running { task, .. }) = &mut self.running else {
             return std::future::pending().await;
         };
         let joined = task.await;
-        self.answered = self.answered.max(*asked);
-        self.running = None;
+        let (asked, sockets) = self
+            .running
+            .take()
+            .map_or_else(Default::default, |it| (it.asked, it.sockets));
         if let Some(request) = self.again.take() {
             self.begin(request);
         }
-        joined.unwrap_or_else(|error| Err(vec![error.to_string()]))
+        Reloaded {
+            asked,
+            sockets,
+            prepared: joined.unwrap_or_else(|error| Err(vec![error.to_string()])),
+        }
     }
 }
 

@@ -8,7 +8,7 @@
 //! | SIGTERM | drain: take no new clients, finish, exit 0, or 3 at `timeouts.drain` |
 //! | SIGINT | stop now, exit 0 |
 //!
-//! It runs on the main thread. Nothing on the data path ever waits for it.
+//! The loop runs on the main thread. Nothing on the data path ever waits for it.
 
 mod changes;
 mod commands;
@@ -23,25 +23,25 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_config::error::Problem;
 use becket_sys::clock::{Clock, Now};
 use becket_sys::memory;
 use becket_sys::priority;
 use becket_sys::socket;
 use becket_sys::socket_file::SocketFile;
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc::{Sender, UnboundedReceiver, channel};
+use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use self::edits::Edits;
+use self::edits::{Edited, Edits};
 use self::outcomes::Waiting;
 use self::renewal::Watching;
 use self::upgrade::Handover;
 use crate::admin::{self, AdminSockets, Pages};
 use crate::api::ChangeRequest;
 use crate::cluster;
-use crate::commands::Commands;
 use crate::ebb::Ebb;
-use crate::reload::{self, ReloadRequest, Reloading};
+use crate::reload::{self, ReloadRequest, Reloaded, Reloading};
 use crate::rotation::Rotation;
 use crate::sandbox::Sandbox;
 use crate::snapshot::Reload;
@@ -55,13 +55,15 @@ use becket_log::access_log::AccessThread;
 use becket_log::{Logging, Timestamp};
 use becket_prepare::Prepared;
 use becket_prepare::descriptors;
-use becket_prepare::resolver::Resolver;
 use becket_prepare::source::Source;
 use becket_process::link::given::{BoundSockets, Given};
-use becket_process::protocol::{Command, Event};
+use becket_process::link::{Delivered, Link};
+use becket_process::protocol::Event;
+use becket_process::signals::Signals;
 use becket_proxy::backend::health::prober::Prober;
-use becket_proxy::backend::registry::Adopted;
+use becket_proxy::backend::registry::{Adopted, Backends};
 use becket_proxy::memory::{MemoryWatch, Relief};
+use becket_proxy::metrics::Counters;
 use becket_proxy::worker::bound::BoundListener;
 use becket_proxy::worker::workers::{WorkerEnded, Workers};
 use becket_tls::config::Config;
@@ -71,7 +73,7 @@ use becket_tls::secret::ratchet::Ratchet;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Outcome {
-    /// It was told to, and every connection ended or was to be cut off.
+    /// An operator ended it, and every connection ended or was to be cut off.
     Done = 0,
     /// A worker failed.
     Failed = 1,
@@ -79,192 +81,161 @@ pub enum Outcome {
     DrainDeadline = 3,
 }
 
-impl Outcome {
-    fn label(self) -> &'static str {
-        match self {
-            Self::Done => "as told",
-            Self::Failed => "a worker failed",
-            Self::DrainDeadline => "timeouts.drain was over",
-        }
-    }
-}
-
 /// A running server.
 #[derive(Debug)]
 pub struct Terminator {
-    /// What the control loop runs on.
     pub runtime: Runtime,
-    /// The control loop.
     pub control: Control,
 }
 
 impl Terminator {
+    /// Counters of each worker.
+    pub fn counters(&self) -> Vec<Arc<Counters>> {
+        self.control.state.shared().counters.clone()
+    }
+
     /// Serves until a signal ends it.
     pub fn run(self) -> Outcome {
         let outcome = self.runtime.block_on(self.control.run());
-        // A reload may read files from a disk that does not answer; nobody waits for it any more.
+        // A reload may still read files from a disk that does not answer.
         self.runtime.shutdown_background();
         outcome
     }
 }
 
-/// What control keeps.
+/// State of the control loop.
 #[derive(Debug)]
 pub struct Control {
-    /// Where the configuration comes from, also the next one.
     pub source: Source,
-    /// What the admin pages see.
+    /// State that the admin pages read.
     pub state: Arc<State>,
-    /// The workers.
     pub workers: Workers,
-    /// Ticket secrets.
+    /// Reports each worker that has ended.
+    pub ended: UnboundedReceiver<WorkerEnded>,
+    pub prober: Prober,
     pub rotation: Rotation,
     /// Replication of sessions; absent without it.
     pub cluster: Option<Membership>,
     /// Sessions of stud and hitch; absent where they are not received.
     pub stud: Option<Reception>,
-    /// A reload that is being prepared.
     pub reloading: Reloading,
-    /// Files that change.
     pub watching: Watching,
-    /// The log, to be reopened.
     pub logging: Logging,
-    /// The access log; absent where there is none.
     pub access: Option<AccessThread>,
-    /// The sockets of the admin pages.
     pub admin: AdminSockets,
-    /// Where those who serve them leave changes, before they do.
-    pub changes: Option<Sender<ChangeRequest>>,
-    /// Those who serve them.
+    /// Threads of the admin pages, from the moment this process serves.
     pub pages: Option<Pages>,
-    /// What an operator has added to the configuration and taken from it.
+    /// Changes from the admin pages.
+    pub changes: (Sender<ChangeRequest>, Receiver<ChangeRequest>),
     pub edits: Edits,
-    /// Clients of them that wait for the outcome of a reload, a drain or an upgrade.
     pub waiting: Waiting,
-    /// The processes before and after this one, and what is shared with them.
     pub handover: Handover,
-    /// Whether memory is short, and what is done about it.
     pub memory: MemoryWatch,
-    /// When memory is given back.
     pub ebb: Ebb,
-    /// Tells of workers that have ended.
-    pub ended: UnboundedReceiver<WorkerEnded>,
-    /// Sockets for the configuration that is being prepared.
-    pub sockets: BoundSockets,
-    /// Where commands come from.
-    pub commands: Commands,
-    /// What this process is confined to.
+    pub signals: Signals,
+    /// The connection to the supervisor, if there is one.
+    pub link: Option<Link>,
+    /// Commands of the supervisor; closed without one.
+    pub commands: UnboundedReceiver<Delivered>,
     pub sandbox: Sandbox,
+    /// End of `timeouts.drain`, once this process drains.
+    pub drain_until: Option<Instant>,
 }
 
 impl Control {
     async fn run(mut self) -> Outcome {
-        // Behind the workers, which are there by now and keep what they had.
-        if let Err(error) = priority::give_way(STEPS_BEHIND) {
-            tracing::debug!(%error, "control does not give way");
+        // After the workers have started, which keep their priority.
+        if let Err(error) = priority::give_way(NICENESS) {
+            tracing::debug!(%error, "cannot lower the priority of the control thread");
         }
-        let (control, mut asked) = channel(WAITING_CHANGES);
-        self.changes = Some(control);
-        let cancels = Arc::clone(&self.state.shared().cancels);
-        tokio::spawn(cancels.run());
+        tokio::spawn(Arc::clone(&self.state.shared().cancels).run());
         self.begin();
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut prober = Prober::new(Resolver::system());
         let mut left = self.workers.len();
         let mut outcome = Outcome::Done;
-        let mut drain_until: Option<Instant> = None;
         let mut settled = Instant::now();
         while left > 0 {
             let settle_at = self.handover.limits.is_shared();
             let settle_at = settle_at.then(|| settled + limits::BETWEEN);
             tokio::select! {
-                _ = tick.tick() => self.tick(&mut prober),
-                ended = prober.ended() => prober.take(ended, self.state.shared().clock.now()),
-                received = self.commands.next() => match received.0 {
-                    Command::Leave => drain_until = Some(self.leave().await),
-                    Command::Drain if drain_until.is_none() => drain_until = Some(self.drain(&[]).await),
-                    Command::Drain | Command::Stop => self.workers.stop(),
-                    _ => self.obey(received, drain_until.is_some()),
-                },
-                Some(asked) = asked.recv() => if self.change(asked, &mut prober) {
-                    drain_until = Some(self.drain(&[]).await);
-                },
-                step = self.handover.next() => self.advance(step, &mut prober),
+                _ = tick.tick() => self.tick(),
+                ended = self.prober.ended() => self.prober.take(ended, self.state.shared().clock.now()),
+                Some(delivered) = self.commands.recv() => self.obey(delivered).await,
+                // A supervisor passes signals on as commands. A service manager may send them to all processes of the service.
+                request = self.signals.next(), if self.link.is_none() => self.carry_out(request).await,
+                Some(asked) = self.changes.1.recv() => self.change(asked).await,
+                step = self.handover.next() => self.advance(step),
                 () = at(settle_at) => {
                     settled = Instant::now();
                     self.settle_limits();
                 }
-                prepared = self.reloading.prepared() => self.finish_reload(prepared),
+                reloaded = self.reloading.prepared() => self.finish_reload(reloaded),
                 seen = self.watching.next() => self.handle_seen(seen),
                 ended = self.ended.recv() => {
                     left -= 1;
                     if let Err(error) = ended.map_or_else(gone, |ended| ended.result) {
-                        tracing::error!(%error, "a worker failed");
+                        tracing::error!(%error, "worker failed");
                         outcome = Outcome::Failed;
                         self.workers.stop();
                     }
                 }
-                () = at(drain_until), if outcome == Outcome::Done => {
-                    tracing::warn!("timeouts.drain is over: connections are cut off");
+                () = at(self.drain_until), if outcome == Outcome::Done => {
+                    tracing::warn!("timeouts.drain is over; closing the remaining connections");
                     outcome = Outcome::DrainDeadline;
                     self.workers.stop();
                 }
             }
         }
-        drop(asked);
         self.end(outcome).await
     }
 
-    /// What is to be done when no worker is left.
+    /// Ends the rest of the process once no worker is left.
     async fn end(mut self, outcome: Outcome) -> Outcome {
-        if let Some(cluster) = self.cluster.take() {
+        // Every client that waits for an outcome, or asks now, is answered that there is none.
+        drop((self.changes, self.waiting));
+        if let Some(cluster) = self.cluster {
             cluster.leave().await;
         }
-        // Who waits for an outcome hears that there is none, as does who asks for something now.
-        drop(std::mem::take(&mut self.waiting));
-        if let Some(pages) = self.pages.take() {
+        if let Some(pages) = self.pages {
             pages.finish(admin::LAST_MOMENT).await;
         }
-        drop(self.access.take());
+        drop(self.access);
         self.sandbox.tell();
-        tracing::info!(exit = outcome as u8, "ended: {}", outcome.label());
+        tracing::info!(exit = outcome as u8, "process ended");
         outcome
     }
 
-    /// Serves the admin pages. Changes arrive at control.
     fn start_admin(&mut self) {
-        let Some(control) = self.changes.take() else {
-            return;
-        };
+        let (state, changes) = (Arc::clone(&self.state), self.changes.0.clone());
         let workers = self.workers.mailboxes().to_vec();
-        match admin::start(&self.admin, Arc::clone(&self.state), control, workers) {
+        match admin::start(&self.admin, state, changes, workers) {
             Ok(pages) => self.pages = Some(pages),
-            Err(error) => tracing::error!(%error, "admin pages not served"),
+            Err(error) => tracing::error!(%error, "cannot serve the admin pages"),
         }
     }
 
-    /// The regular work: ticket keys, expired sessions, signs of life.
-    fn tick(&mut self, prober: &mut Prober) {
-        let now = self.state.shared().clock.now();
-        self.state.shared().table.sweep(now.mono, SWEEP);
-        self.state.shared().early.sweep(now.mono, SWEEP);
+    /// Does the regular work of each [`TICK`].
+    fn tick(&mut self) {
+        let shared = Arc::clone(self.state.shared());
+        let now = shared.clock.now();
+        shared.table.sweep(now.mono, SWEEP);
+        shared.early.sweep(now.mono, SWEEP);
         self.rotate(now);
         self.state.tick(now.mono);
         self.sandbox.tell();
-        prober.tick(&self.state.config(), &self.state.shared().backends, now);
+        let config = self.state.config();
+        self.prober.tick(&config, &shared.backends, now);
         self.watch_memory(now.mono);
-        let connections = self.state.shared().connections();
-        if self.ebb.has_come(connections, now.mono) {
-            give_back(self.state.shared().clock);
+        if self.ebb.has_come(shared.connections(), now.mono) {
+            give_back(shared.clock);
         }
-        for index in self.state.config().tokens.lost() {
-            self.commands.report(&Event::Token(index));
+        for index in config.tokens.lost() {
+            self.report(&Event::Token(index));
         }
-        self.commands.report(&Event::Alive);
+        self.report(&Event::Alive);
     }
 
-    /// Looks how much memory is in use, and makes room where it is too much.
     fn watch_memory(&mut self, now: Duration) {
         let shared = self.state.shared();
         let limit = self.state.config().file.limits.memory;
@@ -278,7 +249,7 @@ impl Control {
         }
     }
 
-    /// Ticket keys, when it is time for new ones; then the files of secrets that forget.
+    /// Rotates ticket keys when they are due, and writes the state of secrets that forget.
     fn rotate(&mut self, now: Now) {
         if !self.handover.keeps_secrets() {
             return;
@@ -287,29 +258,33 @@ impl Control {
         match self.rotation.tick(period, now) {
             Ok(false) => {}
             Ok(true) => {
-                self.workers.rotate(self.rotation.secrets());
-                self.state.set_rotation(self.rotation.standing());
+                self.use_secrets();
                 tracing::info!("ticket keys rotated");
             }
-            Err(error) => tracing::error!(%error, "ticket keys not rotated"),
+            Err(error) => tracing::error!(%error, "cannot rotate the ticket keys"),
         }
         if let Err(error) = self.rotation.save(now) {
-            tracing::error!(%error, "state of a secret not written: what it should have forgotten is still there");
+            tracing::error!(%error, "cannot write secret state; expired keys remain on disk");
         }
     }
 
-    /// Starts to prepare, beside everything else: files may take their time.
-    fn begin_reload(&mut self, given: Given, draining: bool) {
-        if draining {
-            tracing::warn!("not reloaded while draining");
+    /// Gives the ticket secrets of [`Self::rotation`] to the workers and the pages.
+    fn use_secrets(&self) {
+        self.workers.rotate(self.rotation.secrets());
+        self.state.set_rotation(self.rotation.standing());
+    }
+
+    fn begin_reload(&mut self, given: Given) {
+        if self.state.is_draining() {
+            tracing::warn!("not reloaded, because becket drains");
             return;
         }
         self.state.begin_reload();
-        self.sockets = given.sockets;
         let files = given.files.within(self.sandbox.reach());
         let tokens = Tokens::adopt(given.tokens, &self.state.config().tokens);
         self.reloading.begin(ReloadRequest {
             source: self.source.with(files, tokens),
+            sockets: given.sockets,
             running: Arc::clone(self.edits.of_file()),
             secrets: Arc::clone(self.rotation.secrets()),
             unix: self.state.shared().clock.now().unix,
@@ -317,108 +292,99 @@ impl Control {
         });
     }
 
-    fn finish_reload(&mut self, prepared: Result<Prepared, Vec<String>>) {
+    fn finish_reload(&mut self, reloaded: Reloaded) {
         let temporary = self.state.temporary();
-        let errors = match prepared.and_then(|prepared| self.bind_and_commit(prepared)) {
-            Ok(()) => Vec::new(),
-            Err(errors) => errors,
-        };
-        if errors.is_empty() {
-            log_ended(&temporary);
-            tracing::info!(origin = self.source.origin(), "reloaded");
-            self.look_first();
-            tell_of_kernel_tls(&self.state.config());
-        }
+        let (prepared, sockets) = (reloaded.prepared, reloaded.sockets);
+        let committed = prepared.and_then(|prepared| self.bind_and_commit(prepared, sockets));
+        let errors = committed.err().unwrap_or_default();
         for error in &errors {
             tracing::error!("reload refused, nothing changed: {error}");
         }
-        let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
         let event = if errors.is_empty() {
+            log_ended(&temporary);
+            tracing::info!(origin = self.source.origin(), "configuration reloaded");
+            self.look_first();
+            log_kernel_tls(&self.state.config());
             Event::Reloaded
         } else {
             Event::Refused
         };
+        self.waiting.reloaded(reloaded.asked, &errors, &temporary);
+        let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
         let running = self.reloading.is_running();
-        self.waiting
-            .reloaded(self.reloading.answered(), &errors, &temporary);
         self.state.set_reload(Reload { time, errors }, running);
-        self.sockets = BoundSockets::default();
-        self.commands.report(&event);
+        self.report(&event);
     }
 
-    fn bind_and_commit(&mut self, prepared: Prepared) -> Result<(), Vec<String>> {
+    fn bind_and_commit(
+        &mut self,
+        prepared: Prepared,
+        mut sockets: BoundSockets,
+    ) -> Result<(), Vec<String>> {
         let config = Arc::new(prepared.config);
         let now = self.state.shared().clock.now();
         let rotation = self.next_rotation(&config, prepared.ratchets, now)?;
         let old = self.state.config();
         descriptors::raise(&config, self.workers.len()).map_err(|error| vec![error.to_string()])?;
-        let added = sockets::bind(
-            &config,
-            self.workers.addresses(),
-            self.workers.len(),
-            &mut self.sockets,
-        )
-        .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        let held = self.workers.addresses();
+        let added = sockets::bind(&config, held, self.workers.len(), &mut sockets);
+        let added =
+            added.map_err(|faults| faults.iter().map(Problem::to_string).collect::<Vec<_>>())?;
         let threads = self.workers.prepare_for(&config);
         threads.map_err(|error| vec![format!("process.crypto-threads: {error}")])?;
-        let membership = self.next_membership(&old, &config)?;
+        let moves = old.peers_arrive_at() != config.peers_arrive_at();
+        let membership = moves.then(|| self.membership(&config, &mut sockets));
+        let membership = membership.transpose()?;
         let served = config.tokens.serve();
         served.map_err(|error| vec![format!("threads of tokens: {error}")])?;
-        for warning in &prepared.warnings {
-            tracing::warn!("{warning}");
-        }
+        log_warnings(&prepared.warnings);
         for key in reload::waiting_for_restart(&old, &config) {
             tracing::warn!(key, "changed; takes effect at the next start");
         }
         self.edits = Edits::of(Arc::clone(&config));
-        match membership {
-            Some(membership) => self.join(membership),
-            None => self.stay(&config),
+        match (membership, &self.cluster, cluster::settings(&config)) {
+            (Some(membership), ..) => self.join(membership),
+            (None, Some(same), Some(settings)) => same.reload(settings),
+            (None, ..) => {}
         }
         self.commit(config, added);
         if let Some(rotation) = rotation {
-            self.turn_to(rotation);
+            let before = std::mem::replace(&mut self.rotation, rotation);
+            if Arc::ptr_eq(before.secrets(), self.rotation.secrets()) {
+                self.state.set_rotation(self.rotation.standing());
+            } else {
+                self.use_secrets();
+            }
         }
         Ok(())
     }
 
-    /// The part in a cluster that a configuration asks for, its socket bound; nothing where this one goes on.
-    fn next_membership(
-        &mut self,
-        old: &Config,
+    /// Binds the socket of replication; absent where a configuration has none.
+    fn membership(
+        &self,
         config: &Config,
-    ) -> Result<Option<Option<Membership>>, Vec<String>> {
-        if old.peers_arrive_at() == config.peers_arrive_at() {
-            return Ok(None);
-        }
+        sockets: &mut BoundSockets,
+    ) -> Result<Option<Membership>, Vec<String>> {
         let given = config.peers_arrive_at();
-        let given = given.and_then(|address| self.sockets.take_datagrams(address));
+        let given = given.and_then(|address| sockets.take_datagrams(address));
         let bound = cluster::bind(config, given).map_err(|problem| vec![problem.to_string()])?;
         let membership = cluster::membership(bound, config, self.state.shared());
-        let membership = membership.map_err(|error| vec![format!("cluster.listen: {error}")])?;
-        Ok(Some(membership))
+        membership.map_err(|error| vec![format!("cluster.listen: {error}")])
     }
 
-    /// Takes part in a cluster by another socket, or not any more. The former part says goodbye.
+    /// Replaces the membership in a cluster. The replaced one says goodbye to its peers.
     fn join(&mut self, mut membership: Option<Membership>) {
         if let Some(cluster) = &mut membership {
             cluster.start();
         } else {
-            tracing::info!("sessions are not replicated any more");
+            tracing::info!("replication of sessions ended");
         }
-        let node = membership.as_ref().map(Membership::node);
-        self.state.set_node(node);
+        self.state
+            .set_node(membership.as_ref().map(Membership::node));
         self.cluster = membership;
     }
 
-    /// Goes on with the same socket, if there is one.
-    fn stay(&self, config: &Config) {
-        if let (Some(membership), Some(settings)) = (&self.cluster, cluster::settings(config)) {
-            membership.reload(settings);
-        }
-    }
-
-    /// The rotation that a configuration asks for, its files written; none where this one goes on.
+    /// Returns the rotation of a configuration, with its files written; absent where the running one continues.
     fn next_rotation(
         &self,
         config: &Config,
@@ -434,16 +400,7 @@ impl Control {
         Ok(next)
     }
 
-    fn turn_to(&mut self, rotation: Rotation) {
-        let same = Arc::ptr_eq(rotation.secrets(), self.rotation.secrets());
-        self.rotation = rotation;
-        self.state.set_rotation(self.rotation.standing());
-        if !same {
-            self.workers.rotate(self.rotation.secrets());
-        }
-    }
-
-    /// Nothing in here can fail in a way that leaves half of a configuration behind.
+    /// Replaces the configuration. No failure in here leaves half of it behind.
     fn commit(&mut self, config: Arc<Config>, added: Vec<Vec<BoundListener>>) {
         let adopted = self.state.shared().backends.adopt(&config);
         self.exchange(Arc::clone(&config), &adopted, added);
@@ -454,27 +411,36 @@ impl Control {
         }
         self.state.reset_log_level();
         if let Err(error) = self.logging.set_level(&config.log.level) {
-            tracing::error!(%error, "log level not changed");
+            tracing::error!(%error, "cannot change the log level");
         }
         if let Some(stud) = &self.stud {
             stud.reload(cluster::terms(&config));
         }
     }
 
-    /// Has everything use another configuration, and each worker its new sockets, if there are any.
+    /// Has control and the workers use another configuration. `added` has new sockets for each worker, or is empty.
     fn exchange(&mut self, config: Arc<Config>, adopted: &Adopted, added: Vec<Vec<BoundListener>>) {
         self.ebb.replace(&self.state.config());
         self.state.set_config(config);
-        // By the new limits, and before anybody has slots of servers that are new here.
+        // Before a worker takes slots of servers that are new here.
         self.settle_limits();
         let cluster = self.cluster.as_ref();
         let outboxes = cluster.map_or_else(Vec::new, Membership::outboxes);
         self.workers.reload(adopted, added, &outboxes);
     }
 
-    /// For each worker, where no socket is new.
-    fn no_sockets(&self) -> Vec<Vec<BoundListener>> {
-        (0..self.workers.len()).map(|_| Vec::new()).collect()
+    /// Has everything use a configuration that needs no new sockets, and these edits of it.
+    fn exchange_edited(
+        &mut self,
+        (edits, config): Edited,
+        adopt: fn(&Backends, &Arc<Config>) -> Adopted,
+    ) -> io::Result<()> {
+        descriptors::raise(&config, self.workers.len())?;
+        self.workers.prepare_for(&config)?;
+        self.edits = edits;
+        let adopted = adopt(&self.state.shared().backends, &config);
+        self.exchange(config, &adopted, Vec::new());
+        Ok(())
     }
 
     fn reopen(&self) {
@@ -485,37 +451,37 @@ impl Control {
         tracing::info!("log files reopened");
     }
 
-    /// Takes no new clients. Another process has the sockets of the addresses that were passed on.
-    async fn drain(&mut self, passed_on: &[SocketAddr]) -> Instant {
+    /// Stops accepting. Another process has the sockets of the addresses in `passed_on`.
+    async fn drain(&mut self, passed_on: &[SocketAddr]) {
         tracing::info!("draining");
         if self.reloading.give_up() {
-            tracing::warn!("not reloaded while draining");
+            tracing::warn!("not reloaded, because becket drains");
         }
         let temporary = self.state.temporary();
         log_ended(&temporary);
         self.state.set_draining();
         self.waiting.drains(&temporary);
         self.workers.drain(passed_on);
-        // The next becket binds the addresses of the cluster; hardly a session is made here any more.
+        // The next becket binds the addresses of the cluster, and few sessions are made here from now on.
         drop(self.stud.take());
         self.state.set_node(None);
         if let Some(cluster) = self.cluster.take() {
             cluster.leave().await;
         }
-        // The next becket has the pages from its start on; until then they show how the drain goes.
-        let alone = self.admin.tcp.as_ref();
-        let alone = alone.filter(|_| !self.handover.is_followed());
-        if let Some(Err(error)) = alone.map(socket::give_way) {
-            tracing::warn!(%error, "the admin address is kept until the end");
+        // The next becket serves the pages from its start; without one they show how the drain goes.
+        let tcp = self.admin.tcp.as_ref();
+        let tcp = tcp.filter(|_| !self.handover.is_followed());
+        if let Some(Err(error)) = tcp.map(socket::give_way) {
+            tracing::warn!(%error, "cannot release the admin address before the end");
         }
         if let Some(Err(error)) = self.admin.unix.as_ref().map(SocketFile::give_way) {
-            tracing::warn!(%error, "the admin socket is kept until the end");
+            tracing::warn!(%error, "cannot release the admin socket before the end");
         }
-        Instant::now() + self.state.config().file.timeouts.drain
+        self.drain_until = Some(Instant::now() + self.state.config().file.timeouts.drain);
     }
 }
 
-/// Gives memory back, on a thread made for it: that may take some milliseconds.
+/// Gives memory back on a new thread, since that may take some milliseconds.
 fn give_back(clock: Clock) {
     let thread = std::thread::Builder::new().name("becket-ebb".into());
     let began = thread.spawn(move || {
@@ -525,23 +491,29 @@ fn give_back(clock: Clock) {
         tracing::debug!(ms = took.as_millis() as u64, "memory given back");
     });
     if let Err(error) = began {
-        tracing::debug!(%error, "memory not given back");
+        tracing::debug!(%error, "cannot give memory back");
     }
 }
 
-/// Says what the kernel can take over, where it is asked to.
-pub fn tell_of_kernel_tls(config: &Config) {
+/// Logs which part of TLS the kernel takes over, where the configuration asks for that.
+fn log_kernel_tls(config: &Config) {
     if let Some(support) = config.kernel_tls() {
         tracing::info!("kernel TLS: {support}");
     }
 }
 
-/// Workers that leave without a word have not ended as they should.
-fn gone() -> io::Result<()> {
-    Err(io::Error::other("left without a word"))
+pub fn log_warnings(warnings: &[Problem]) {
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
 }
 
-/// Sleeps until then, or for ever.
+/// The result of a worker that ended without one.
+fn gone() -> io::Result<()> {
+    Err(io::Error::other("worker thread exited unexpectedly"))
+}
+
+/// Sleeps until then, or forever.
 async fn at(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
@@ -549,12 +521,12 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
-/// Of nice: on a core that a worker wants as well, control gets a quarter. Enough for checks and rotation, some
-/// milliseconds later; and whoever floods control with datagrams takes no more than that from clients.
-const STEPS_BEHIND: i32 = 5;
-/// How often the regular work is done.
+/// Niceness of the control thread: on a core that a worker wants as well, control gets a quarter. That is enough for checks and rotation,
+/// some milliseconds later, and a flood of datagrams takes no more than that from clients.
+const NICENESS: i32 = 5;
+/// Interval of the regular work.
 const TICK: Duration = Duration::from_millis(100);
-/// Changes that wait for control: each takes microseconds.
-const WAITING_CHANGES: usize = 16;
+/// Maximum number of changes that wait for control; each takes microseconds.
+pub const WAITING_CHANGES: usize = 16;
 /// Expired sessions reclaimed per shard and tick.
 const SWEEP: usize = 64;

@@ -1,6 +1,6 @@
 //! Reads the file of kept edits, for the configuration and for `becket ctl --keep`.
 
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use becket_config::error::Problem;
 use becket_config::read::{Places, Reading};
 use becket_sys::identity::user_name;
 
-use becket_keys::files::{Files, LARGEST, reason};
+use becket_keys::files::{Files, LARGEST, part, reason};
 
 /// Reads the kept edits of a configuration file. There are none where the file is missing.
 pub fn edits(files: &Files, config: &Path, path: &Path) -> Reading<Edits> {
@@ -45,8 +45,6 @@ fn text(files: &Files, config: &Path, path: &Path) -> Result<String, String> {
     if ![0, owner].contains(&uid) || mode & 0o022 != 0 {
         return Err(format!("it belongs to {}, mode {mode:04o}", user_name(uid)));
     }
-    let mut text = String::new();
-    let read = file.take(LARGEST).read_to_string(&mut text);
-    read.map_err(|error| reason(&error))?;
-    Ok(text)
+    let text = part(&file, LARGEST)?;
+    String::from_utf8(text).map_err(|_| "not UTF-8".to_owned())
 }

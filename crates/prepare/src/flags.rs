@@ -125,7 +125,7 @@ pub struct Flags {
     #[arg(long, help_heading = "Process")]
     pub key_log: bool,
 
-    /// What to log: error, warn, info, debug, trace, or a filter such as becket::tls=debug
+    /// What to log: error, warn, info, debug, trace, or a filter such as becket_tls=debug
     #[arg(long, value_name = "FILTER", help_heading = "Logs")]
     pub log_level: Option<String>,
 

@@ -163,9 +163,8 @@ pub fn prepare_reading(reading: Reading, world: &World<'_>) -> Result<Prepared, 
         None => Vec::new(),
     };
     Err(Rejected {
-        origin: String::new(),
-        errors,
         warnings,
+        ..Rejected::of(errors)
     })
 }
 
@@ -209,9 +208,8 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
     let Report { errors, warnings } = draft.report;
     if !errors.is_empty() {
         return Err(Rejected {
-            origin: String::new(),
-            errors,
             warnings,
+            ..Rejected::of(errors)
         });
     }
     Ok(Prepared {
@@ -300,7 +298,7 @@ impl Draft<'_> {
         for (path, level) in levels {
             if level.is_some_and(|level| !is_filter(level)) {
                 let accepted =
-                    "error, warn, info, debug, trace, or a list such as \"info,becket::tls=debug\"";
+                    "error, warn, info, debug, trace, or a list such as \"info,becket_tls=debug\"";
                 self.report.refuse(path, "not a filter", accepted);
             }
         }

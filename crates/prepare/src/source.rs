@@ -1,9 +1,8 @@
-//! Where the configuration comes from, so that it can be loaded again.
+//! The origin of the configuration, from which it can be loaded again.
 //!
-//! A [`Source`] is fixed at the start; [`Source::load`] reads files anew each time: with flags
-//! the PEMs, with `--config` the file, its PEMs and the same few flags on top; with the command line
-//! of another program ([`Dialect`]) its file and its PEMs. A reload is a second `load` beside the
-//! running configuration.
+//! A [`Source`] is fixed at the start. [`Source::load`] reads files again each time: the file of `--config`, its PEMs and the flags that
+//! replace values of it, or PEMs alone where there are only flags, or the file and PEMs of another program ([`Dialect`]). A reload is a
+//! second `load` next to the running configuration.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -27,9 +26,8 @@ use becket_tls::trial::Trials;
 
 #[derive(Clone, Debug)]
 enum Asked {
-    /// Ours.
     Flags(Box<Flags>),
-    /// Those of another program, and what was on standard input if that is its file.
+    /// The command line of another program, and the text of standard input where that is its file.
     Foreign(Dialect, Invocation, Option<Vec<u8>>),
 }
 
@@ -49,14 +47,32 @@ impl Source {
     /// Takes the flags of this process.
     ///
     /// # Errors
-    /// When the current folder is gone.
+    /// The current folder was removed.
     pub fn new(flags: Flags) -> io::Result<Self> {
         Ok(Self::at(flags, std::env::current_dir()?))
     }
 
     /// Takes flags whose relative paths start at `base`.
     pub fn at(flags: Flags, base: PathBuf) -> Self {
-        let asked = Asked::Flags(Box::new(flags));
+        Self::of(Asked::Flags(Box::new(flags)), base)
+    }
+
+    /// Takes the command line of another program. Reads standard input where that is the file.
+    ///
+    /// # Errors
+    /// The current folder was removed, or standard input cannot be read.
+    pub fn foreign(dialect: Dialect, invocation: Invocation) -> io::Result<Self> {
+        let mut input = None;
+        if invocation.file.as_deref() == Some(STANDARD_INPUT) {
+            io::stdin()
+                .take(LARGEST)
+                .read_to_end(input.insert(Vec::new()))?;
+        }
+        let asked = Asked::Foreign(dialect, invocation, input);
+        Ok(Self::of(asked, std::env::current_dir()?))
+    }
+
+    fn of(asked: Asked, base: PathBuf) -> Self {
         Self {
             asked,
             base,
@@ -66,27 +82,7 @@ impl Source {
         }
     }
 
-    /// Takes the command line of another program. Reads standard input where that is the file.
-    ///
-    /// # Errors
-    /// When the current folder is gone, or standard input cannot be read.
-    pub fn foreign(dialect: Dialect, invocation: Invocation) -> io::Result<Self> {
-        let mut input = None;
-        if invocation.file.as_deref() == Some(STANDARD_INPUT) {
-            io::stdin()
-                .take(LARGEST)
-                .read_to_end(input.insert(Vec::new()))?;
-        }
-        Ok(Self {
-            asked: Asked::Foreign(dialect, invocation, input),
-            base: std::env::current_dir()?,
-            files: Files::default(),
-            tokens: Tokens::default(),
-            trials: Trials::default(),
-        })
-    }
-
-    /// The same configuration, its files opened by other means, and with agents for its tokens.
+    /// Returns this source with other means to open its files, and with agents for its tokens.
     pub fn with(&self, files: Files, tokens: Tokens) -> Self {
         Self {
             files,
@@ -113,7 +109,7 @@ impl Source {
         folder.filter(|_| is_ours).unwrap_or(&self.base).to_owned()
     }
 
-    /// The configuration as the text of its file, its `parts` and the flags write it, without what is broken in it.
+    /// Reads the configuration from the text of its file, its `parts` and the flags. Broken values are left out.
     pub fn written(&self, text: &[u8], parts: &dyn Parts) -> File {
         let (text, over) = match &self.asked {
             Asked::Flags(flags) => (
@@ -129,20 +125,18 @@ impl Source {
         let mut file = read(text, &over).file.unwrap_or_default();
         if let (Asked::Flags(_), Some(config)) = (&self.asked, self.file()) {
             let path = file.edits_path(&config);
-            let text = parts
-                .text(&path, LARGEST)
-                .ok()
-                .flatten()
-                .unwrap_or_default();
-            let read = Edits::read(&String::from_utf8_lossy(&text)).file;
-            file.edits = read.unwrap_or_default();
-            file.edits.path = Some(path);
+            let text = parts.text(&path, LARGEST).ok().flatten();
+            let read = Edits::read(&String::from_utf8_lossy(&text.unwrap_or_default()));
+            file.edits = Edits {
+                path: Some(path),
+                ..read.file.unwrap_or_default()
+            };
             file.apply_edits();
         }
         file
     }
 
-    /// What to call it in messages.
+    /// Returns its name in messages.
     pub fn origin(&self) -> String {
         let file = match &self.asked {
             Asked::Flags(flags) => flags.config.as_ref().map(|path| path.display().to_string()),
@@ -151,25 +145,20 @@ impl Source {
         file.unwrap_or_else(|| "command line".to_owned())
     }
 
-    /// What the configuration of another program becomes; absent where it is ours.
+    /// Translates the configuration of another program; absent where there is none.
     ///
     /// # Errors
-    /// Why its file cannot be read.
+    /// Its file cannot be read.
     pub fn translation(&self) -> Result<Option<Translation>, Rejected> {
         let Asked::Foreign(dialect, invocation, input) = &self.asked else {
             return Ok(None);
         };
-        let text = match (input, self.file()) {
-            (Some(input), _) => input.clone(),
-            (None, None) => Vec::new(),
-            (None, Some(path)) => self.text(&path)?,
+        let text = match input {
+            Some(input) => input.clone(),
+            None => self.text()?,
         };
-        Ok(Some(dialect.translate(
-            invocation,
-            &text,
-            &self.base,
-            &self.files,
-        )))
+        let translation = dialect.translate(invocation, &text, &self.base, &self.files);
+        Ok(Some(translation))
     }
 
     /// Replaces key paths by settings of the other program, if the configuration is written for one.
@@ -180,7 +169,7 @@ impl Source {
         }
     }
 
-    /// Looks at the files of a configuration that runs. Blocks.
+    /// Reads the files of the running configuration again. Blocks.
     pub fn renew(&self, running: &Config, now: UnixTime) -> Renewal {
         let folder = self.folder();
         let world = World {
@@ -190,7 +179,7 @@ impl Source {
         renew(running, &world)
     }
 
-    /// The files of a configuration that this process opens by its own rights, and that may change.
+    /// Returns the files of a configuration that this process opens by its own rights and that may change.
     pub fn watched(&self, file: &File) -> Vec<PathBuf> {
         let folder = self.folder();
         let named = file.files_of_certificates().into_iter();
@@ -199,7 +188,7 @@ impl Source {
         paths
     }
 
-    /// Files that the supervisor opened, and this process may not.
+    /// Returns the files that the supervisor opens and this process may not.
     pub fn read_by_root(&self) -> Vec<PathBuf> {
         self.files.closed()
     }
@@ -207,15 +196,15 @@ impl Source {
     /// Reads and checks everything. Blocks on files and names.
     ///
     /// # Errors
-    /// All that is wrong; nothing was changed.
+    /// Every fault. Nothing was changed.
     pub fn load(&self, now: UnixTime, names: ServerNames) -> Result<Prepared, Rejected> {
         self.load_in(&self.world(&self.folder(), now, names))
     }
 
-    /// The same for a reload: takes from the running configuration what has not changed.
+    /// Loads for a reload, which shares unchanged objects with the running configuration.
     ///
     /// # Errors
-    /// All that is wrong; nothing was changed.
+    /// Every fault. Nothing was changed.
     pub fn reload(&self, running: &Config, now: UnixTime) -> Result<Prepared, Rejected> {
         let running = Some(running);
         self.load_in(&World {
@@ -244,13 +233,9 @@ impl Source {
     }
 
     fn load_ours(&self, flags: &Flags, world: &World<'_>) -> Result<Prepared, Rejected> {
-        let text = match self.file() {
-            None => Vec::new(),
-            Some(path) => self.text(&path)?,
-        };
-        let text = String::from_utf8(text).map_err(|_| {
+        let text = String::from_utf8(self.text()?).map_err(|_| {
             let problem = Problem::new("", "not UTF-8");
-            rejected(vec![problem.accepted("a TOML file, which is in UTF-8")])
+            Rejected::of(vec![problem.accepted("a TOML file, which is in UTF-8")])
         })?;
         let mut reading = read(&text, &flags.to_table(&self.base));
         let (mut problems, mut places, mut name) = Default::default();
@@ -272,37 +257,41 @@ impl Source {
             } else if problem.line.is_none()
                 && let Some(flag) = flags.named(&problem.path)
             {
-                // What has no line in the file is a flag's.
+                // A value without a line in the file comes from a flag.
                 problem.path = flag.to_owned();
             }
         });
         if !problems.is_empty() {
-            let mut all = prepared.err().unwrap_or_else(|| rejected(Vec::new()));
+            let mut all = prepared.err().unwrap_or_else(|| Rejected::of(Vec::new()));
             all.errors.append(&mut problems);
             prepared = Err(all);
         }
         prepared
     }
 
-    fn text(&self, path: &Path) -> Result<Vec<u8>, Rejected> {
-        self.files.bytes(path).map_err(|error| {
+    /// Returns the text of the configuration file; empty without one.
+    fn text(&self) -> Result<Vec<u8>, Rejected> {
+        let Some(path) = self.file() else {
+            return Ok(Vec::new());
+        };
+        self.files.bytes(&path).map_err(|error| {
             let shown = path.to_string_lossy();
             let problem = Problem::new("--config", reason(&error)).text(&shown);
             Rejected {
                 origin: self.origin(),
-                ..rejected(vec![problem.accepted("a readable file")])
+                ..Rejected::of(vec![problem.accepted("a readable file")])
             }
         })
     }
 }
 
-/// Prepares what the configuration of another program became; what is wrong is said in its words.
+/// Prepares the translation of another program's configuration. Faults name its settings.
 fn load_foreign(translation: &Translation, world: &World<'_>) -> Result<Prepared, Rejected> {
     let prepared = prepare_reading(read("", &translation.table), world);
     let mut prepared = placed(prepared, |problem| translation.place(problem));
     if !translation.problems.is_empty() {
-        let mut all = prepared.err().unwrap_or_else(|| rejected(Vec::new()));
-        // What is missing may be what could not be read.
+        let mut all = prepared.err().unwrap_or_else(|| Rejected::of(Vec::new()));
+        // A value may be missing because it could not be read.
         all.errors
             .retain(|problem| !problem.fault.starts_with("missing"));
         all.errors.extend(translation.problems.iter().cloned());
@@ -313,7 +302,7 @@ fn load_foreign(translation: &Translation, world: &World<'_>) -> Result<Prepared
     prepared
 }
 
-/// Says where each problem is.
+/// Completes each problem with its place.
 fn placed(
     prepared: Result<Prepared, Rejected>,
     place: impl Fn(&mut Problem),
@@ -328,14 +317,6 @@ fn placed(
             all.for_each(place);
             Err(rejected)
         }
-    }
-}
-
-fn rejected(errors: Vec<Problem>) -> Rejected {
-    Rejected {
-        origin: String::new(),
-        errors,
-        warnings: Vec::new(),
     }
 }
 

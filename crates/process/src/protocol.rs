@@ -31,8 +31,8 @@ pub const MOST_OPENED: usize = 16;
 pub enum Command {
     /// The first one: become this user, load the configuration, report [`Event::Ready`].
     Start(ProcessStart),
-    /// Load the configuration again. Without a supervisor there is no listing.
-    Reload(Option<Resources>),
+    /// Load the configuration again.
+    Reload(Resources),
     /// Look for changes in the files of certificates.
     Renew(Resources),
     /// The answer to [`Event::Open`]: the listing, the first file, and what came of each, with the descriptors of those that are open.

@@ -23,7 +23,8 @@ use tokio::time::{Instant, sleep_until};
 use super::child::{Child, Happened};
 use super::needs::Needs;
 use super::resources::{
-    Holdings, Offer, Seen, check_program, chroot, is_roots, open_listed, paths, run_as, times,
+    EditsFile, Holdings, Offer, Seen, check_program, chroot, is_roots, open_listed, paths, run_as,
+    times,
 };
 use super::supervisor::{Action, Input, Notice, Supervisor};
 use crate::pid_file::PidFile;
@@ -246,6 +247,16 @@ impl Runner {
                     ))
                 }
                 Action::Reload(process) => Some(Input::Offered(process, self.reload(process))),
+                Action::Commit(process) => {
+                    self.commit(process);
+                    // An edit was kept after the process had read the file.
+                    let is_stale = self
+                        .current
+                        .edits
+                        .as_ref()
+                        .is_some_and(EditsFile::has_changed);
+                    is_stale.then_some(Input::Asked(OperatorRequest::Reload))
+                }
                 Action::Exit(code) => return Some(code),
                 output => {
                     self.carry_out_simple(output);
@@ -276,7 +287,6 @@ impl Runner {
             Action::Renew(process) => self.renew(process),
             Action::Watch if self.current.keys.watch => self.watch.note(),
             Action::Watch => self.watch.stop(),
-            Action::Commit(process) => self.commit(process),
             Action::Discard(process) => self.discard(process),
             Action::Release => self.release(),
             Action::Kill(process) => {
@@ -286,7 +296,7 @@ impl Runner {
             }
             Action::Notify(notice) => self.notify(notice),
             Action::Replace => self.is_replaced = true,
-            Action::Start { .. } | Action::Reload(_) | Action::Exit(_) => {}
+            Action::Start { .. } | Action::Reload(_) | Action::Commit(_) | Action::Exit(_) => {}
         }
     }
 
@@ -397,7 +407,7 @@ impl Runner {
         if let Some(child) = self.child(process) {
             child.charge(RELOAD);
             child.listings[0] = (number, paths);
-            child.send(&Command::Reload(Some(offer.listing)), offer.fds);
+            child.send(&Command::Reload(offer.listing), offer.fds);
         }
         times(&seen)
     }
@@ -458,6 +468,7 @@ impl Runner {
             logs,
             watched: watched.cloned().collect(),
             keys: seen.file.process.clone(),
+            edits: seen.file.edits.path.as_deref().map(EditsFile::at),
             agents: Agents::default(),
         };
         (offer, holdings)

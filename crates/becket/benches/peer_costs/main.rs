@@ -14,6 +14,8 @@ mod files;
 mod meter;
 mod sealer;
 mod servers;
+#[path = "../shared/supervised.rs"]
+mod supervised;
 #[path = "../../tests/connection/tangle.rs"]
 #[expect(clippy::unwrap_used, reason = "a bench fails by panicking")]
 mod tangle;

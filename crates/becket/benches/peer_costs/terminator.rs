@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::Duration;
 use std::{fs, thread};
 
+use crate::supervised::Supervised;
+
 /// Ends with the bench.
-pub(crate) struct Terminator(Child);
+pub(crate) struct Terminator(Supervised);
 
 /// Where everything is.
 pub(crate) struct Places {
@@ -110,7 +112,7 @@ impl Terminator {
         let log = folder.join("log");
         let lines = fs::File::create(&log).expect("a file");
         let command = command.env("NOTIFY_SOCKET", socket).stderr(lines);
-        let started = Self(command.spawn().expect("becket starts"));
+        let started = Self(Supervised::start(command));
         notices
             .set_read_timeout(Some(PATIENCE))
             .expect("a time-out");
@@ -128,34 +130,7 @@ impl Terminator {
 
     /// CPU time of all threads with one of these names, as the scheduler counts it.
     pub(crate) fn time_of(&self, names: &[&str]) -> Duration {
-        let serving = serving(self.0.id());
-        let tasks = fs::read_dir(format!("/proc/{serving}/task")).expect("its threads");
-        let times = tasks.flatten().filter_map(|task| {
-            let read = |file: &str| fs::read_to_string(task.path().join(file)).ok();
-            names.contains(&read("comm")?.trim_end()).then_some(())?;
-            let nanos = read("schedstat")?.split(' ').next()?.parse().ok()?;
-            Some(Duration::from_nanos(nanos))
-        });
-        times.sum()
-    }
-}
-
-/// The process that serves under this supervisor.
-fn serving(supervisor: u32) -> u32 {
-    let children = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children"));
-    let children = children.expect("a supervisor");
-    let first = children
-        .split_whitespace()
-        .next()
-        .expect("a serving process");
-    first.parse().expect("a number")
-}
-
-impl Drop for Terminator {
-    fn drop(&mut self) {
-        // One that ended by itself is gone.
-        let _gone = self.0.kill();
-        let _waited = self.0.wait();
+        self.0.times_of(names).iter().sum()
     }
 }
 

@@ -16,6 +16,8 @@
 
 mod clients;
 mod host;
+#[path = "../shared/supervised.rs"]
+mod supervised;
 mod table;
 mod terminator;
 

@@ -5,12 +5,13 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{fs, thread};
 
 use crate::clients::{self, Done};
 use crate::host::{Control, PAUSE, config, free_addresses};
+use crate::supervised::Supervised;
 use crate::{Plan, Series, beside, pin};
 
 /// Where the threads of the terminator run.
@@ -23,7 +24,7 @@ pub(crate) enum Layout {
 }
 
 /// Ends with the bench.
-struct Terminator(Child);
+struct Terminator(Supervised);
 
 /// Prints what a transaction costs the worker with sessions that arrive, and while they go elsewhere. Call it from a thread
 /// that is not tied to a CPU.
@@ -87,7 +88,7 @@ impl Terminator {
         fs::write(&file, config).expect("a file");
         let program = env!("CARGO_BIN_EXE_becket");
         // A child may use the CPUs of the thread that starts it.
-        let child = thread::spawn(move || {
+        let started = thread::spawn(move || {
             if layout == Layout::OneCpu {
                 pin(0);
             }
@@ -97,9 +98,9 @@ impl Terminator {
                 .arg("--config")
                 .arg(file)
                 .stderr(Stdio::null());
-            command.spawn().expect("becket starts")
+            Supervised::start(command)
         });
-        Self(child.join().expect("becket starts"))
+        Self(started.join().expect("becket starts"))
     }
 
     /// Measures slices, by turns of the two senders: the second's sessions come here.
@@ -134,36 +135,8 @@ impl Terminator {
 
     /// CPU time of the thread of this name.
     fn thread_time(&self, name: &str) -> Duration {
-        let serving = serving(self.0.id());
-        let tasks = fs::read_dir(format!("/proc/{serving}/task")).expect("its threads");
-        for task in tasks.flatten() {
-            let read = |file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default();
-            if read("comm").trim_end() == name {
-                let stat = read("schedstat");
-                let nanos = stat.split(' ').next().and_then(|field| field.parse().ok());
-                return Duration::from_nanos(nanos.expect("nanoseconds on the CPU"));
-            }
-        }
-        panic!("no thread {name}");
-    }
-}
-
-/// The process that serves under this supervisor.
-fn serving(supervisor: u32) -> u32 {
-    let children = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children"));
-    let children = children.expect("a supervisor");
-    let first = children
-        .split_whitespace()
-        .next()
-        .expect("a serving process");
-    first.parse().expect("a number")
-}
-
-impl Drop for Terminator {
-    fn drop(&mut self) {
-        // One that ended by itself is gone.
-        let _gone = self.0.kill();
-        let _waited = self.0.wait();
+        let times = self.0.times_of(&[name]);
+        *times.first().unwrap_or_else(|| panic!("no thread {name}"))
     }
 }
 

@@ -1,10 +1,10 @@
 //! `becket ctl --keep`: writes a change to the file of kept edits, which is read with the configuration.
 //!
-//! The file is written with the rights of whoever asks, once the running becket has confirmed the change. So a serving process that
-//! was taken over cannot change what its successors do. The path comes from the configuration file, never from the running becket, whose
-//! word is only compared. The new text is written to a second file in the same folder, under a lock, and renamed: two commands that run
-//! at once lose nothing, and a link is replaced and not followed. Owner, group and read permissions are those of the configuration file,
-//! because the same process reads both.
+//! The command writes the file with its own rights, once the running becket has confirmed the change. So a serving process that was taken
+//! over cannot change what its successors do. The path comes from the configuration file; the path that the running becket reports is only
+//! compared. The new text is written to a second file in the same folder, under a lock, and renamed: two commands that run at once lose
+//! nothing, and a link is replaced and not followed. Owner, group and read permissions are those of the configuration file, because the
+//! same process reads both.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -18,8 +18,9 @@ use becket_config::file::File as Config;
 use becket_config::notation::Text;
 use becket_sys::identity::user_name;
 use becket_sys::{privileges, regular, root_only};
+use serde_json::{Value, json};
 
-use super::{AddFlags, CertificateTask, CtlTask, NotDone, ServerName, ServerTask};
+use super::{CertificateTask, CtlTask, NotDone, ServerName, ServerTask};
 use crate::status::Place;
 use becket_keys::files::{Files, reason};
 use becket_keys::keys::CertificateFacts;
@@ -29,11 +30,13 @@ use becket_prepare::edits::edits;
 /// The file of kept edits, locked.
 pub(super) struct Kept {
     path: PathBuf,
-    /// What replaces it; absent once it has.
+    /// The second file; absent once it is renamed.
     fresh: Option<PathBuf>,
     file: File,
     edits: Edits,
     config: Config,
+    /// The configuration that the running becket had before the change.
+    pub(super) loaded: Value,
 }
 
 impl Kept {
@@ -70,38 +73,38 @@ impl Kept {
             );
             return Err(refused(&why));
         }
-        let fresh = beside(&path);
-        let file = locked(&fresh).map_err(failed)?;
-        let read = edits(&Files::default(), &config_path, &path);
-        let problems: Vec<String> = read.problems.iter().map(ToString::to_string).collect();
-        let owned = fchown(&file, Some(found.uid()), Some(found.gid()));
-        let owned =
-            owned.and_then(|()| file.set_permissions(Permissions::from_mode(found.mode() & 0o644)));
-        let refused = match problems[..] {
-            [] => owned.err().map(failed),
-            _ => Some(NotDone::Refused(problems.join("; "))),
-        };
-        let kept = Self {
-            path,
+        let fresh = second_file(&path);
+        let mut kept = Self {
+            file: locked(&fresh).map_err(failed)?,
+            path: path.clone(),
             fresh: Some(fresh),
-            file,
-            edits: read.file.unwrap_or_default(),
+            edits: Edits::default(),
             config,
+            loaded: Self::loaded(&status),
         };
-        match refused {
-            None => Ok(kept),
-            Some(refused) => Err(refused),
+        let read = edits(&Files::default(), &config_path, &path);
+        if !read.problems.is_empty() {
+            let problems: Vec<String> = read.problems.iter().map(ToString::to_string).collect();
+            return Err(NotDone::Refused(problems.join("; ")));
         }
+        kept.edits = read.file.unwrap_or_default();
+        fchown(&kept.file, Some(found.uid()), Some(found.gid())).map_err(failed)?;
+        let mode = Permissions::from_mode(found.mode() & 0o644);
+        kept.file.set_permissions(mode).map_err(failed)?;
+        Ok(kept)
     }
 
-    /// Writes what a task changes, and returns where.
+    /// Identifies the loaded configuration in a status: the start of the process, and the number of its reloads.
+    pub(super) fn loaded(status: &Value) -> Value {
+        json!([status["started"], status["reloads"]["done"]])
+    }
+
+    /// Writes the change of a task. Returns the path of the file.
     pub(super) fn write(mut self, task: &CtlTask) -> Result<PathBuf, NotDone> {
-        let written = task
-            .edit(&mut self.edits, &self.config)
-            .map_err(io::Error::other)
-            .and_then(|()| self.replace());
         let path = self.path.clone();
-        match written {
+        let edited = task.edit(&mut self.edits, &self.config);
+        let written = edited.map_err(io::Error::other);
+        match written.and_then(|()| self.replace()) {
             Ok(()) => Ok(path),
             Err(error) => Err(NotDone::NotKept { path, error }),
         }
@@ -115,13 +118,13 @@ impl Kept {
         if let Some(fresh) = &self.fresh {
             fs::rename(fresh, &self.path)?;
         }
-        // From here on another command may make its own.
+        // From here on another command may create its own.
         self.fresh = None;
         let folder = self.path.parent().unwrap_or(Path::new("/"));
         File::open(folder)?.sync_all()
     }
 
-    /// Whether the file has a certificate for this name.
+    /// Returns whether the file has a certificate for this name.
     pub(super) fn has_certificate(&self, listener: &str, name: &str) -> bool {
         let mut all = self.edits.certificate.iter();
         all.any(|edit| is_certificate(edit, listener, name))
@@ -130,14 +133,14 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // Still locked: another command that waits for this file makes its own.
+        // Still locked: another command that waits for this file creates its own.
         if let Some(fresh) = &self.fresh {
             let _left_behind = fs::remove_file(fresh);
         }
     }
 }
 
-/// Makes the file that replaces another, and waits until no other command has it.
+/// Creates the second file, and waits until no other command has it.
 fn locked(fresh: &Path) -> io::Result<File> {
     loop {
         let file = OpenOptions::new()
@@ -158,7 +161,7 @@ fn locked(fresh: &Path) -> io::Result<File> {
     }
 }
 
-fn beside(path: &Path) -> PathBuf {
+fn second_file(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     name.into()
@@ -173,7 +176,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 impl CtlTask {
-    /// Whether the change is to be kept.
+    /// Returns whether the change is to be kept.
     pub(super) fn is_kept(&self) -> bool {
         match self {
             Self::Servers { change } => change.as_ref().is_some_and(ServerTask::is_kept),
@@ -223,7 +226,7 @@ impl CtlTask {
     }
 }
 
-/// A path that leads to the same file wherever becket starts.
+/// Returns a path that leads to the same file wherever becket starts.
 pub(super) fn path_of(path: &Path) -> Result<String, String> {
     let whole = std::path::absolute(path).map_err(|error| reason(&error))?;
     let text = whole.into_os_string().into_string();
@@ -240,107 +243,66 @@ fn is_certificate(edit: &CertificateEdit, listener: &str, name: &str) -> bool {
 }
 
 impl ServerTask {
-    fn is_kept(&self) -> bool {
-        match self {
-            Self::Ready(flags)
-            | Self::Drain(flags)
-            | Self::Maintenance(flags)
-            | Self::Reset(flags) => flags.keep,
-            Self::Weight { server, .. }
-            | Self::Maxconn { server, .. }
-            | Self::Address { server, .. } => server.keep,
-            Self::Add(flags) => flags.keep,
-            Self::Remove { keep, .. } => *keep,
-        }
-    }
-
     fn edit(&self, edits: &mut Edits, config: &Config) -> Result<(), String> {
+        let (ServerName { backend, server }, _) = self.target();
+        let blank = ServerEdit {
+            backend: SectionName::parse(backend)?,
+            address: Some(ServerAddress::parse(server)?),
+            ..ServerEdit::default()
+        };
+        let mut known = edits.server.iter();
+        let at = known.position(|edit| edit.is_of(backend, server));
+        let at = at.unwrap_or_else(|| {
+            edits.server.push(blank.clone());
+            edits.server.len() - 1
+        });
+        let edit = &mut edits.server[at];
         match self {
             Self::Add(flags) => {
-                let AddFlags {
-                    server,
-                    weight,
-                    maxconn,
-                    backup,
-                    disabled,
-                    ..
-                } = flags;
-                *edit_of(edits, server)? = ServerEdit {
+                *edit = ServerEdit {
                     action: ServerAction::Add,
-                    weight: *weight,
-                    maxconn: *maxconn,
-                    backup: *backup,
-                    mode: disabled.then_some(ServerMode::Maintenance),
-                    ..new(server)?
+                    weight: flags.weight,
+                    maxconn: flags.maxconn,
+                    backup: flags.backup,
+                    mode: flags.disabled.then_some(ServerMode::Maintenance),
+                    ..blank.clone()
                 };
             }
-            Self::Remove { server, .. } => {
-                *edit_of(edits, server)? = ServerEdit {
+            Self::Remove { .. } => {
+                *edit = ServerEdit {
                     action: ServerAction::Remove,
-                    ..new(server)?
+                    ..blank.clone()
                 };
-                let mut backends = config
-                    .backend
-                    .iter()
-                    .filter(|it| *it.name == *server.backend);
-                let is_it = |it: &ServerAddress| *it.text == *server.server;
-                if !backends.any(|it| {
-                    it.server
-                        .iter()
-                        .any(|it| it.address.as_ref().is_some_and(is_it))
-                }) {
-                    edits
-                        .server
-                        .retain(|edit| !edit.is_of(&server.backend, &server.server));
-                }
             }
-            Self::Ready(flags) => edit_of(edits, &flags.server)?.mode = Some(ServerMode::Ready),
-            Self::Drain(flags) => edit_of(edits, &flags.server)?.mode = Some(ServerMode::Drain),
-            Self::Maintenance(flags) => {
-                edit_of(edits, &flags.server)?.mode = Some(ServerMode::Maintenance)
-            }
-            Self::Weight { server, weight } => {
-                edit_of(edits, &server.server)?.weight = Some(*weight)
-            }
-            Self::Maxconn { server, most } => edit_of(edits, &server.server)?.maxconn = Some(*most),
-            Self::Address { server, addresses } => {
+            Self::Ready(_) => edit.mode = Some(ServerMode::Ready),
+            Self::Drain(_) => edit.mode = Some(ServerMode::Drain),
+            Self::Maintenance(_) => edit.mode = Some(ServerMode::Maintenance),
+            Self::Weight { weight, .. } => edit.weight = Some(*weight),
+            Self::Maxconn { most, .. } => edit.maxconn = Some(*most),
+            Self::Address { addresses, .. } => {
                 let addresses = addresses.iter().map(|text| FixedAddress::parse(text));
-                edit_of(edits, &server.server)?.addresses = addresses.collect::<Result<_, _>>()?;
+                edit.addresses = addresses.collect::<Result<_, _>>()?;
             }
-            Self::Reset(flags) => {
-                let edit = edit_of(edits, &flags.server)?;
-                (edit.mode, edit.addresses) = (None, Vec::new());
-                if edit.action == ServerAction::Change {
-                    let ServerName { backend, server } = &flags.server;
-                    edits.server.retain(|edit| !edit.is_of(backend, server));
-                }
-            }
+            Self::Reset(_) if edit.action == ServerAction::Change => *edit = blank.clone(),
+            Self::Reset(_) => (edit.mode, edit.addresses) = (None, Vec::new()),
+        }
+        let is_superfluous = match edit.action {
+            ServerAction::Add => false,
+            ServerAction::Remove => !has_server(config, &blank),
+            ServerAction::Change => *edit == blank,
+        };
+        if is_superfluous {
+            edits.server.remove(at);
         }
         Ok(())
     }
 }
 
-/// The edit of a server, which is made where there is none.
-fn edit_of<'e>(edits: &'e mut Edits, name: &ServerName) -> Result<&'e mut ServerEdit, String> {
-    let all = &mut edits.server;
-    let at = all
-        .iter()
-        .position(|edit| edit.is_of(&name.backend, &name.server));
-    let at = match at {
-        Some(at) => at,
-        None => {
-            all.push(new(name)?);
-            all.len() - 1
-        }
-    };
-    Ok(&mut all[at])
-}
-
-fn new(name: &ServerName) -> Result<ServerEdit, String> {
-    Ok(ServerEdit {
-        backend: SectionName::parse(&name.backend)?,
-        address: Some(ServerAddress::parse(&name.server)?),
-        ..ServerEdit::default()
+fn has_server(config: &Config, edit: &ServerEdit) -> bool {
+    let mut backends = config.backend.iter();
+    backends.any(|backend| {
+        let mut servers = backend.server.iter();
+        backend.name == edit.backend && servers.any(|server| server.address == edit.address)
     })
 }
 

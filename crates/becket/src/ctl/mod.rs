@@ -65,7 +65,7 @@ pub enum CtlTask {
     },
     /// Show the level of the log, or set it
     Log {
-        /// A level such as debug, or a filter such as info,becket::tls=debug
+        /// A level such as debug, or a filter such as info,becket_tls=debug
         #[arg(value_name = "LEVEL", group = "change")]
         level: Option<String>,
         /// Go back to the level of the file
@@ -299,7 +299,12 @@ pub fn run(place: &Place, task: &CtlTask, json: bool) -> Result<String, NotDone>
         (done, ..) => done?,
     };
     if let Some(kept) = kept {
+        let before = kept.loaded.clone();
         let path = kept.write(task)?;
+        if Kept::loaded(&place.ask()?) != before {
+            // A process that loaded the configuration meanwhile may lack the edit.
+            done(place, &CtlTask::Reload)?;
+        }
         text += &format!("kept in {}\n", path.display());
     }
     Ok(match json {
@@ -443,57 +448,58 @@ fn read(path: &Path, keep: bool) -> Result<Zeroizing<String>, NotDone> {
 }
 
 impl ServerTask {
-    /// By which method, and what is said.
-    fn request(&self) -> (&'static str, Value) {
+    /// Returns the server, and whether the change is to be kept.
+    fn target(&self) -> (&ServerName, bool) {
         match self {
-            Self::Add(flags) => {
-                let mut server = Map::new();
-                server.insert("address".to_owned(), flags.server.server.clone().into());
-                let numbers = [("weight", flags.weight), ("maxconn", flags.maxconn)];
-                for (key, value) in numbers {
-                    server.extend(value.map(|value| (key.to_owned(), value.into())));
-                }
-                for (key, value) in [("backup", flags.backup), ("disabled", flags.disabled)] {
-                    server.insert(key.to_owned(), value.into());
-                }
-                let backend = &flags.server.backend;
-                let body = json!({"backend": backend, "server": server, "keep": flags.keep});
-                ("POST", body)
-            }
-            Self::Remove { server, keep } => {
-                let ServerName { backend, server } = server;
-                (
-                    "DELETE",
-                    json!({"backend": backend, "server": server, "keep": keep}),
-                )
-            }
-            other => ("PATCH", other.body()),
+            Self::Add(flags) => (&flags.server, flags.keep),
+            Self::Remove { server, keep } => (server, *keep),
+            Self::Ready(flags)
+            | Self::Drain(flags)
+            | Self::Maintenance(flags)
+            | Self::Reset(flags)
+            | Self::Weight { server: flags, .. }
+            | Self::Maxconn { server: flags, .. }
+            | Self::Address { server: flags, .. } => (&flags.server, flags.keep),
         }
     }
 
-    /// Of those that change a server which stays.
-    fn body(&self) -> Value {
-        let (flags, changes) = match self {
-            Self::Add(_) | Self::Remove { .. } => return Value::Null,
-            Self::Ready(flags) => (flags, json!({"mode": "ready"})),
-            Self::Drain(flags) => (flags, json!({"mode": "drain"})),
-            Self::Maintenance(flags) => (flags, json!({"mode": "maintenance"})),
-            Self::Weight { server, weight } => (server, json!({"weight": weight})),
-            Self::Maxconn { server, most } => (server, json!({"maxconn": most})),
-            Self::Address { server, addresses } => (server, json!({"addresses": addresses})),
-            Self::Reset(flags) => {
-                let all = json!({"mode": null, "weight": null, "maxconn": null, "addresses": null});
-                (flags, all)
+    fn is_kept(&self) -> bool {
+        self.target().1
+    }
+
+    /// Returns the method of the request, and its body.
+    fn request(&self) -> (&'static str, Value) {
+        let (method, mut body) = match self {
+            Self::Add(flags) => {
+                let mut server = json!({
+                    "address": flags.server.server, "backup": flags.backup, "disabled": flags.disabled,
+                });
+                for (key, value) in [("weight", flags.weight), ("maxconn", flags.maxconn)] {
+                    if let Some(value) = value {
+                        server[key] = value.into();
+                    }
+                }
+                ("POST", json!({"server": server}))
             }
+            Self::Remove { .. } => ("DELETE", json!({})),
+            Self::Ready(_) => ("PATCH", json!({"mode": "ready"})),
+            Self::Drain(_) => ("PATCH", json!({"mode": "drain"})),
+            Self::Maintenance(_) => ("PATCH", json!({"mode": "maintenance"})),
+            Self::Weight { weight, .. } => ("PATCH", json!({"weight": weight})),
+            Self::Maxconn { most, .. } => ("PATCH", json!({"maxconn": most})),
+            Self::Address { addresses, .. } => ("PATCH", json!({"addresses": addresses})),
+            Self::Reset(_) => (
+                "PATCH",
+                json!({"mode": null, "weight": null, "maxconn": null, "addresses": null}),
+            ),
         };
-        let mut body = changes;
-        let ServerName { backend, server } = &flags.server;
+        let (ServerName { backend, server }, keep) = self.target();
         body["backend"] = backend.as_str().into();
-        body["server"] = server.as_str().into();
-        if flags.keep {
-            body["keep"] = true.into();
+        body["keep"] = keep.into();
+        if body["server"].is_null() {
+            body["server"] = server.as_str().into();
         }
-        body
+        (method, body)
     }
 }
 
@@ -561,6 +567,6 @@ mod tests {
             server: flags,
             weight: 3,
         };
-        assert_eq!(task.body(), expected);
+        assert_eq!(task.request(), ("PATCH", expected));
     }
 }

@@ -136,7 +136,7 @@ fn the_page_names_every_flag() {
 #[test]
 fn the_page_on_security_has_the_costs_that_were_measured() {
     let page = std::fs::read_to_string(root().join("docs/security.md")).unwrap();
-    let printed = include_str!("../../benches/results/2026-11-22/peer_costs.md");
+    let printed = include_str!("../../benches/results/2026-11-24/peer_costs.md");
     assert!(page.contains(printed), "{printed}");
 }
 

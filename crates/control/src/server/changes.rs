@@ -1,7 +1,7 @@
-//! What an operator changes of a running server.
+//! Changes of a running becket by an operator.
 //!
-//! Each change is whole or not at all, and `/status` shows it next to what the file says. It ends with the next reload, upgrade or
-//! restart. `becket ctl --keep` writes the change to a file that is read with the configuration; this process only marks it, so that it
+//! Each change is made as a whole or refused, and `/status` shows it next to the value of the file. It ends with the next reload, upgrade
+//! or restart. `becket ctl --keep` writes the change to a file that is read with the configuration; this process only marks it, so that it
 //! is not shown among the temporary changes.
 
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use rustls::pki_types::UnixTime;
 use serde_json::{Value, json};
 
 use super::Control;
-use super::edits::{Edit, Edited, missing, no_server, said};
+use super::edits::{Edit, Edited, in_one_line, no_server, place_of};
 use super::outcomes::too_late;
 use crate::api::{
     CertificateRemoval, CertificateSetting, Change, ChangeRequest, LogChange, Refused,
@@ -23,119 +23,122 @@ use crate::state::LogLevel;
 use crate::{reload, snapshot};
 use becket_keys::files::{Files, reason};
 use becket_keys::keys::Loaded;
-use becket_prepare::descriptors;
 use becket_prepare::is_filter;
 use becket_prepare::listeners::certificate_of;
-use becket_proxy::backend::health::prober::Prober;
+use becket_proxy::backend::registry::Backends;
 use becket_proxy::backend::server_state::{ServerState, Settings};
 use becket_tls::config::overrides::{Overrides, limit};
-use becket_tls::config::{Backend, Lasts};
+use becket_tls::config::{Lasts, Server};
 
 impl Control {
-    /// Carries a change out, and tells what is now. Returns whether a drain is to begin.
-    pub(super) fn change(&mut self, asked: ChangeRequest, prober: &mut Prober) -> bool {
+    /// Makes a change and answers the client.
+    pub(super) async fn change(&mut self, asked: ChangeRequest) {
         let ChangeRequest { change, outcome } = asked;
-        if self.handover.is_followed() && !matches!(change, Change::Asked(_)) {
-            // It was told already what was changed.
-            outcome.tell(Err(too_late()));
-            return false;
-        }
         let done = match change {
-            Change::Server(change) => self.change_server(&change, prober),
-            Change::AddServer(addition) => self.add_server(addition, prober),
+            Change::Asked(request) => return self.asked(request, outcome).await,
+            // The list of changes that the upgrade ends is complete.
+            _ if self.handover.is_followed() => Err(Refused::new(
+                StatusCode::CONFLICT,
+                "an upgrade is under way, nothing changed",
+                "another try after the upgrade",
+            )),
+            Change::Server(change) => self.change_server(&change),
+            Change::AddServer(addition) => self.add_server(addition),
             Change::RemoveServer(removal) => self.remove_server(removal),
             Change::SetCertificate(setting) => self.set_certificate(setting),
             Change::RemoveCertificate(removal) => self.remove_certificate(&removal),
             Change::Log(change) => self.change_log(change),
             Change::RotateTickets => self.rotate_tickets(),
             Change::ForgetSessions => Ok(self.forget_sessions()),
-            Change::Asked(request) => return self.asked(request, outcome),
         };
         outcome.tell(done);
-        false
     }
 
-    fn change_server(&self, change: &ServerChange, prober: &mut Prober) -> Result<Value, Refused> {
-        let (backend, at, state) = self.find(&change.backend, &change.server)?;
+    fn change_server(&mut self, change: &ServerChange) -> Result<Value, Refused> {
+        let (server, state) = self.find(&change.backend, &change.server)?;
+        let addresses = change.server_addresses()?;
+        let apply = |to: &mut Overrides| {
+            to.mode = change.mode.unwrap_or(to.mode);
+            to.weight = change.weight.unwrap_or(to.weight);
+            if let Some(maxconn) = change.maxconn {
+                to.maxconn = maxconn.map(limit);
+            }
+            if change.addresses.is_some() {
+                to.addresses.clone_from(&addresses);
+            }
+        };
         let Settings {
             mut overrides,
             mut kept,
             ..
         } = state.settings();
-        let addresses = change.server_addresses()?;
-        let all = [&mut overrides, &mut kept].into_iter();
-        for changed in all.take(1 + usize::from(change.keep)) {
-            if let Some(mode) = change.mode {
-                changed.mode = mode;
-            }
-            if let Some(weight) = change.weight {
-                changed.weight = weight;
-            }
-            if let Some(maxconn) = change.maxconn {
-                changed.maxconn = maxconn.map(limit);
-            }
-            if change.addresses.is_some() {
-                changed.addresses.clone_from(&addresses);
-            }
+        apply(&mut overrides);
+        if change.keep {
+            apply(&mut kept);
         }
         state.set_overrides(overrides, kept);
-        prober.look_again();
-        Ok(snapshot::server(&backend.servers[at], &state))
+        self.prober.look_again();
+        Ok(snapshot::server(&server, &state))
     }
 
-    /// A server by names: its backend, its place there, and its state.
-    fn find(
-        &self,
-        backend: &str,
-        server: &str,
-    ) -> Result<(Arc<Backend>, usize, Arc<ServerState>), Refused> {
+    /// Finds a server by names.
+    fn find(&self, backend: &str, server: &str) -> Result<(Server, Arc<ServerState>), Refused> {
         let config = self.state.config();
-        let mut backends = config.backends.iter();
-        let found = backends.find(|one| &*one.keys.name == backend);
-        let found = found
-            .ok_or_else(|| missing("backend", config.backends.iter().map(|it| &*it.keys.name.0)))?;
+        let found = &config.backends[place_of(&config, backend)?];
         let states = self.state.shared().backends.by_name(backend);
         let states = states.map(|state| state.servers()).unwrap_or_default();
-        let mut states = states.iter();
-        let place = found.servers.iter().position(|one| &*one.name == server);
-        let state = states.find(|state| &**ServerState::name(state) == server);
-        let (place, state) = place.zip(state).ok_or_else(|| no_server(found))?;
-        Ok((Arc::clone(found), place, Arc::clone(state)))
+        let state = states.iter().find(|state| &**state.name() == server);
+        let running = found.servers.iter().find(|one| &*one.name == server);
+        let both = running.zip(state).ok_or_else(|| no_server(found))?;
+        Ok((both.0.clone(), Arc::clone(both.1)))
     }
 
-    fn add_server(
-        &mut self,
-        addition: ServerAddition,
-        prober: &mut Prober,
-    ) -> Result<Value, Refused> {
+    fn add_server(&mut self, addition: ServerAddition) -> Result<Value, Refused> {
         let backend = addition.backend.clone();
         let address = addition.server.address.as_ref();
-        let name = address.map(|address| Arc::clone(&address.text));
-        self.commit_edits(self.edits.with(Edit::of_addition(addition))?)?;
-        prober.look_again();
-        let (backend, at, state) = self.find(&backend, &name.unwrap_or_default())?;
-        Ok(snapshot::server(&backend.servers[at], &state))
+        let name = address.map_or_else(String::new, |address| address.text.to_string());
+        let edit = Edit::AddServer {
+            backend: addition.backend,
+            keys: addition.server,
+        };
+        let edited = self.edits.with(edit, Lasts::of(addition.keep))?;
+        self.commit_edits(edited)?;
+        self.prober.look_again();
+        let (server, state) = self.find(&backend, &name)?;
+        Ok(snapshot::server(&server, &state))
     }
 
     fn remove_server(&mut self, removal: ServerRemoval) -> Result<Value, Refused> {
-        let (_, _, state) = self.find(&removal.backend, &removal.server)?;
-        let names = (removal.backend, removal.server);
-        self.commit_edits(self.edits.without_server(names, Lasts::of(removal.keep))?)?;
-        // One that comes back is as it is added then.
+        let (_, state) = self.find(&removal.backend, &removal.server)?;
+        let (lasts, edits) = (Lasts::of(removal.keep), &self.edits);
+        let edited = edits.without_server(removal.backend, removal.server, lasts)?;
+        self.commit_edits(edited)?;
+        // A server of this name that is added later has no overrides.
         state.set_overrides(Overrides::default(), Overrides::default());
         Ok(json!({"removed": &**state.name(), "open": state.in_use()}))
     }
 
     fn set_certificate(&mut self, setting: CertificateSetting) -> Result<Value, Refused> {
         self.check_readable(&setting.files)?;
-        let (listener, kept) = (setting.listener.clone(), setting.keep);
         let (loaded, warnings) = self.load(&setting)?;
+        let (listener, kept) = (setting.listener, setting.keep);
         let names: Vec<String> = loaded.names.iter().map(ToString::to_string).collect();
-        let edited = self.edits.with(Edit::of_setting(setting, loaded))?;
-        self.check_builds(&edited)?;
-        self.commit_edits(edited)?;
+        let edit = Edit::SetCertificate {
+            listener: listener.clone(),
+            loaded: Arc::new(loaded),
+        };
+        let (edits, config) = self.edits.with(edit, Lasts::of(kept))?;
+        // A certificate that workers cannot use is refused as a whole.
+        let built = reload::build(&config, &config.listeners, self.rotation.secrets());
+        built.map_err(|error| Refused::unusable(error, CERTIFICATE))?;
+        self.commit_edits((edits, config))?;
         let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
-        tracing::info!(listener, ?names, kept, "certificate set beside the file");
+        tracing::info!(
+            listener,
+            ?names,
+            kept,
+            "certificate set through the admin API"
+        );
         Ok(json!({"listener": listener, "names": names, "kept": kept, "warnings": warnings}))
     }
 
@@ -143,7 +146,7 @@ impl Control {
         let now = UnixTime::since_unix_epoch(self.state.shared().clock.now().unix);
         let batches = self.state.config().batches.is_some();
         let made = certificate_of(&setting.chain, &setting.key.0, now, batches);
-        let made = made.map_err(|errors| Refused::unusable(said(&errors), CERTIFICATE))?;
+        let made = made.map_err(|errors| Refused::unusable(in_one_line(&errors), CERTIFICATE))?;
         if made.0.names.is_empty() {
             let error = "the certificate has no name that a client could ask for";
             return Err(Refused::unusable(error, CERTIFICATE));
@@ -160,56 +163,33 @@ impl Control {
         for path in files {
             opens.open(path).map_err(|error| {
                 let fault = format!("{}: {}", path.display(), reason(&error));
-                Refused::unusable(
-                    fault,
-                    "files that becket can read at every start and reload",
-                )
+                let accepted = "files that becket can read at every start and reload";
+                Refused::unusable(fault, accepted)
             })?;
         }
         Ok(())
     }
 
-    /// Whether everything that listeners need can be built.
-    fn check_builds(&self, (_, config): &Edited) -> Result<(), Refused> {
-        let built = reload::build(config, &config.listeners, self.rotation.secrets());
-        let built = built.map_err(|error| Refused::unusable(error, CERTIFICATE));
-        built.map(drop)
-    }
-
     fn remove_certificate(&mut self, removal: &CertificateRemoval) -> Result<Value, Refused> {
-        let edited = self
-            .edits
-            .without_certificate(&removal.listener, &removal.name)?;
-        self.commit_edits(edited)?;
-        Ok(json!({"listener": removal.listener, "removed": removal.name}))
+        let (listener, name) = (&removal.listener, &removal.name);
+        self.commit_edits(self.edits.without_certificate(listener, name)?)?;
+        Ok(json!({"listener": listener, "removed": name}))
     }
 
-    /// Has everything use the configuration with these edits.
-    fn commit_edits(&mut self, (edits, config): Edited) -> Result<(), Refused> {
+    fn commit_edits(&mut self, edited: Edited) -> Result<(), Refused> {
         if self.state.is_draining() {
             return Err(too_late());
         }
-        let failed = |error: String| {
-            let code = StatusCode::INTERNAL_SERVER_ERROR;
-            Refused::new(code, error, "another try")
-        };
-        let raised = descriptors::raise(&config, self.workers.len());
-        raised.map_err(|error| failed(error.to_string()))?;
-        let threads = self.workers.prepare_for(&config);
-        threads.map_err(|error| failed(error.to_string()))?;
-        self.edits = edits;
-        let adopted = self.state.shared().backends.adopt(&config);
-        self.exchange(config, &adopted, self.no_sockets());
-        Ok(())
+        let exchanged = self.exchange_edited(edited, Backends::adopt);
+        exchanged.map_err(|error| internal(error.to_string()))
     }
 
     fn change_log(&self, change: LogChange) -> Result<Value, Refused> {
         let config = self.state.config();
         let level = change.level.as_deref().unwrap_or(&config.file.log.level);
-        let set = is_filter(level).then(|| self.logging.set_level(level));
-        if !matches!(set, Some(Ok(()))) {
+        if !is_filter(level) || self.logging.set_level(level).is_err() {
             let accepted =
-                "error, warn, info, debug, trace, or a list such as \"info,becket::tls=debug\"";
+                "error, warn, info, debug, trace, or a list such as \"info,becket_tls=debug\"";
             return Err(Refused::unusable(format!("level: {level:?}"), accepted));
         }
         let changed = change.level.map(|level| LogLevel {
@@ -223,26 +203,18 @@ impl Control {
     fn rotate_tickets(&mut self) -> Result<Value, Refused> {
         let period = self.state.config().file.ticket_rotation();
         let now = self.state.shared().clock.now();
-        match self.rotation.rotate_now(period, now) {
-            Ok(true) => {}
-            Ok(false) => {
-                let text = "the keys of a cluster change on all hosts at once, and no keys change twice in a second";
-                let accepted = "another secret for the cluster (becket secret --help), or a second of patience";
-                return Err(Refused::new(StatusCode::CONFLICT, text, accepted));
-            }
-            Err(error) => {
-                let code = StatusCode::INTERNAL_SERVER_ERROR;
-                return Err(Refused::new(code, error.to_string(), "another try"));
-            }
+        let rotated = self.rotation.rotate_now(period, now);
+        if !rotated.map_err(|error| internal(error.to_string()))? {
+            let text = "the keys of a cluster change on all hosts at once, and no keys change twice in a second";
+            let accepted =
+                "another secret for the cluster (becket secret --help), or a second of patience";
+            return Err(Refused::new(StatusCode::CONFLICT, text, accepted));
         }
-        self.workers.rotate(self.rotation.secrets());
-        let standing = self.rotation.standing();
-        let epoch = standing.epoch;
-        self.state.set_rotation(standing);
-        Ok(json!({"epoch": epoch}))
+        self.use_secrets();
+        Ok(json!({"epoch": self.rotation.standing().epoch}))
     }
 
-    /// Forgets all sessions that are kept here. Tickets, which clients keep, go with their keys.
+    /// Forgets all sessions that are kept here. Clients keep tickets, which expire with their keys.
     fn forget_sessions(&self) -> Value {
         let (shared, config) = (self.state.shared(), self.state.config());
         let keys = &config.file.sessions;
@@ -255,5 +227,9 @@ impl Control {
     }
 }
 
-/// What a certificate is set with.
+fn internal(error: String) -> Refused {
+    Refused::new(StatusCode::INTERNAL_SERVER_ERROR, error, "another try")
+}
+
+/// Accepted certificates.
 const CERTIFICATE: &str = "a chain and the key of its first certificate, PEM";

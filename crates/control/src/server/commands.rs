@@ -1,46 +1,41 @@
-//! What control does with a command of the supervisor, or of a signal.
+//! Commands of the supervisor and signals: the method of [`Control`] for each.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
+use becket_proto::limits::Counts;
+
 use super::Control;
-use crate::commands::NO_SUPERVISOR;
 use becket_process::link::Delivered;
 use becket_process::link::given::Given;
-use becket_process::protocol::{Command, Event, Resources};
+use becket_process::protocol::{Command, Event, OperatorRequest, Resources};
 
 impl Control {
-    /// Carries out a command that is not about the end.
-    pub(super) fn obey(&mut self, (command, fds): Delivered, draining: bool) {
+    pub(super) async fn obey(&mut self, (command, fds): Delivered) {
         match command {
+            Command::Leave => self.leave().await,
+            Command::Drain => self.carry_out(OperatorRequest::Drain).await,
+            Command::Stop => self.workers.stop(),
             Command::Reopen => self.reopen(),
             Command::Token(index) => {
                 let tokens = &self.state.config().tokens;
                 let socket = fds.into_iter().next();
                 socket.into_iter().for_each(|it| tokens.replace(index, it));
             }
-            Command::Reload(None) => self.begin_reload(Given::default(), draining),
-            Command::Reload(Some(listing)) => match self.given(listing, fds) {
-                Ok(given) => self.begin_reload(given, draining),
-                Err(error) => {
-                    tracing::error!(%error, "cannot reload: too many open files");
-                    self.commands.report(&Event::Refused);
+            Command::Reload(listing) => {
+                if let Some(given) = self.given(listing, fds, &Event::Refused) {
+                    self.begin_reload(given);
                 }
-            },
-            Command::Renew(listing) => match self.given(listing, fds) {
-                Ok(given) => self.look(given.files),
-                Err(error) => {
-                    tracing::error!(%error, "cannot look at files: too many open files");
-                    self.commands.report(&Event::Renewed);
+            }
+            Command::Renew(listing) => {
+                if let Some(given) = self.given(listing, fds, &Event::Renewed) {
+                    self.look(given.files);
                 }
-            },
-            Command::Upgrade if self.commands.supervisor().is_none() => {
-                tracing::error!("not upgraded: {NO_SUPERVISOR}");
             }
             Command::Upgrade => self.begin_upgrade(fds),
             Command::Yield(next, kept) => self.begin_yield(next, kept),
             Command::Resume(reason, held) => self.resume(&reason, held),
-            Command::Serve(held) => self.told_to_serve(held),
+            Command::Serve(held) => self.serve_on_command(held),
             Command::Released(counts) => {
                 self.handover.limits.released(&counts);
                 self.settle_limits();
@@ -50,25 +45,52 @@ impl Control {
                 self.settle_limits();
             }
             Command::Granted(counts) => self.handover.limits.granted(&counts, self.state.shared()),
-            // A start is over, opened files are taken elsewhere, and the loop knows the end.
-            Command::Start(_)
-            | Command::Opened(..)
-            | Command::Leave
-            | Command::Drain
-            | Command::Stop => {}
+            // A start is over, and the opener takes opened files.
+            Command::Start(_) | Command::Opened(..) => {}
         }
     }
 
-    fn given(&self, listing: Resources, fds: Vec<OwnedFd>) -> io::Result<Given> {
-        let link = self.commands.supervisor().ok_or(io::ErrorKind::NotFound)?;
-        Given::new(listing, fds, &link.opener)
+    /// Sorts the descriptors of a listing, or reports the event that ends the command.
+    fn given(&self, listing: Resources, fds: Vec<OwnedFd>, ended: &Event) -> Option<Given> {
+        let link = self.link.as_ref()?;
+        let given = Given::new(listing, fds, &link.opener);
+        let failed = |error: &io::Error| {
+            tracing::error!(%error, "cannot receive all files of the supervisor: too many open files");
+            link.report(ended);
+        };
+        given.inspect_err(failed).ok()
     }
 
-    /// Takes and gives up what is shared with other processes.
+    /// Does what an operator asks for, in a process without a supervisor.
+    pub(super) async fn carry_out(&mut self, request: OperatorRequest) {
+        match request {
+            OperatorRequest::Reload => self.begin_reload(Given {
+                asked: self.waiting.reloads,
+                ..Given::default()
+            }),
+            OperatorRequest::Upgrade => self.resume(NO_SUPERVISOR, Counts::new()),
+            OperatorRequest::Reopen => self.reopen(),
+            OperatorRequest::Drain if !self.state.is_draining() => self.drain(&[]).await,
+            OperatorRequest::Drain | OperatorRequest::Stop => self.workers.stop(),
+        }
+    }
+
+    /// Reports an event to the supervisor, if there is one.
+    pub(super) fn report(&self, event: &Event) {
+        if let Some(link) = &self.link {
+            link.report(event);
+        }
+    }
+
+    /// Moves places of limits between this process and others.
     pub(super) fn settle_limits(&mut self) {
         let (shared, config) = (self.state.shared(), self.state.config());
         for event in self.handover.limits.settle(shared, config.connections) {
-            self.commands.report(&event);
+            self.report(&event);
         }
     }
 }
+
+/// The reason why a process without a supervisor is not replaced.
+const NO_SUPERVISOR: &str =
+    "this becket has no supervisor that could start another program; becket run has one";

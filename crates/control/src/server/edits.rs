@@ -1,8 +1,8 @@
 //! Servers and certificates that an operator adds to the configuration, or removes from it, while becket runs.
 //!
-//! What runs is the configuration with each [`Edit`] applied to it, one after the other, and it is committed as that of a reload
-//! is: so there is one way for a configuration to workers, and an edit is whole or not at all. A reload, an upgrade and a restart end
-//! all edits; those of `--keep` come back with the configuration, from a file of their own ([`becket_config::edits`]).
+//! Workers use the configuration with each [`Edit`] applied to it in order. It is committed like the configuration of a reload, so an
+//! edit is made as a whole or refused. A reload, an upgrade and a restart end all edits. Edits of `--keep` come back with the
+//! configuration, from a file of their own ([`becket_config::edits`]).
 
 use std::sync::Arc;
 
@@ -11,13 +11,12 @@ use becket_config::address::Address;
 use becket_config::backend;
 use becket_config::error::{Problem, Report};
 
-use crate::api::{CertificateSetting, Refused, ServerAddition};
+use crate::api::Refused;
 use becket_keys::keys::Loaded;
 use becket_prepare::listeners::signing_key;
 use becket_tls::config::overrides::Overrides;
 use becket_tls::config::{Backend, Config, Lasts, Listener, Server, ServerAddress};
 
-/// One of them.
 #[derive(Clone, Debug)]
 pub(super) enum Edit {
     AddServer {
@@ -34,10 +33,9 @@ pub(super) enum Edit {
     },
 }
 
-/// All of them, in their order.
 #[derive(Debug)]
 pub struct Edits {
-    /// The configuration without them.
+    /// The configuration without edits.
     of_file: Arc<Config>,
     all: Vec<(Edit, Lasts)>,
 }
@@ -46,120 +44,103 @@ pub struct Edits {
 pub(super) type Edited = (Edits, Arc<Config>);
 
 impl Edits {
-    /// None yet.
+    /// No edits of a configuration.
     pub fn of(of_file: Arc<Config>) -> Self {
-        Self {
-            of_file,
-            all: Vec::new(),
-        }
+        let all = Vec::new();
+        Self { of_file, all }
     }
 
-    /// The configuration without them.
+    /// The configuration without edits.
     pub(super) fn of_file(&self) -> &Arc<Config> {
         &self.of_file
     }
 
-    /// All of them, with files that have changed.
+    /// Applies these edits to another configuration.
     pub(super) fn renewed(&self, of_file: Arc<Config>) -> Result<Edited, Refused> {
-        let all = self.all.clone();
-        Self {
-            of_file,
-            all: Vec::new(),
-        }
-        .made(all)
+        made(of_file, self.all.clone())
     }
 
-    /// With one more, which goes before those that it hides.
-    pub(super) fn with(&self, (edit, lasts): (Edit, Lasts)) -> Result<Edited, Refused> {
+    /// Adds an edit, and removes every edit that it hides.
+    pub(super) fn with(&self, edit: Edit, lasts: Lasts) -> Result<Edited, Refused> {
         let mut all = self.all.clone();
         all.retain(|(older, _)| !edit.hides(older));
         if all.len() >= MOST {
             let accepted = "the file, and a reload";
-            return Err(conflict("too many changes beside the file", accepted));
+            return Err(conflict(
+                "too many changes that are not in the file",
+                accepted,
+            ));
         }
         all.push((edit, lasts));
-        self.made(all)
+        made(Arc::clone(&self.of_file), all)
     }
 
-    /// Without a server, of the file or added.
+    /// Removes a server, which may be of the file or added.
     pub(super) fn without_server(
         &self,
-        (backend, server): (String, String),
+        backend: String,
+        server: String,
         lasts: Lasts,
     ) -> Result<Edited, Refused> {
-        let mut all = self.all.clone();
-        // A server that is kept comes back at a reload, unless its removal is kept as well.
+        // A kept server comes back at a reload, unless its removal is kept as well.
         let is_ended = |was: &Lasts| *was == lasts || lasts == Lasts::Removal;
+        let mut all = self.all.clone();
         let added = all
             .iter()
             .rposition(|(edit, was)| edit.adds(&backend, &server) && is_ended(was));
-        match added {
-            Some(at) => drop(all.remove(at)),
-            None => return self.with((Edit::RemoveServer { backend, server }, lasts)),
-        }
-        self.made(all)
+        let Some(at) = added else {
+            return self.with(Edit::RemoveServer { backend, server }, lasts);
+        };
+        all.remove(at);
+        made(Arc::clone(&self.of_file), all)
     }
 
-    /// Without the certificates that were set for a name.
+    /// Removes the certificates that were set for a name.
     pub(super) fn without_certificate(
         &self,
         listener: &str,
         name: &str,
     ) -> Result<Edited, Refused> {
+        let names = |edit: &Edit| -> Vec<String> {
+            let set = edit.sets_at(listener).into_iter();
+            set.flat_map(|set| set.names.iter().map(ToString::to_string))
+                .collect()
+        };
         let mut all = self.all.clone();
-        let mut names = Vec::new();
-        all.retain(|(edit, _)| {
-            let set = edit.sets_at(listener);
-            let is_it = set.is_some_and(|set| set.names.iter().any(|one| one.to_string() == name));
-            names.extend(
-                set.into_iter()
-                    .flat_map(|set| set.names.iter())
-                    .map(ToString::to_string),
-            );
-            !is_it
-        });
+        all.retain(|(edit, _)| !names(edit).iter().any(|one| one == name));
         if all.len() == self.all.len() {
             let error = "no certificate was set for this name here";
+            let names: Vec<String> = all.iter().flat_map(|(edit, _)| names(edit)).collect();
             return Err(Refused::new(StatusCode::NOT_FOUND, error, names.join(", ")));
         }
-        self.made(all)
-    }
-
-    fn made(&self, all: Vec<(Edit, Lasts)>) -> Result<Edited, Refused> {
-        let mut config = Config::clone(&self.of_file);
-        for (edit, lasts) in &all {
-            edit.apply(*lasts, &mut config)?;
-        }
-        check(&config)?;
-        let of_file = Arc::clone(&self.of_file);
-        Ok((Self { of_file, all }, Arc::new(config)))
+        made(Arc::clone(&self.of_file), all)
     }
 }
 
-impl Edit {
-    pub(super) fn of_addition(addition: ServerAddition) -> (Self, Lasts) {
-        let ServerAddition {
-            backend,
-            server: keys,
-            keep,
-        } = addition;
-        (Self::AddServer { backend, keys }, Lasts::of(keep))
-    }
-
-    pub(super) fn of_setting(setting: CertificateSetting, loaded: Loaded) -> (Self, Lasts) {
-        let lasts = Lasts::of(setting.keep);
-        let (listener, loaded) = (setting.listener, Arc::new(loaded));
-        (Self::SetCertificate { listener, loaded }, lasts)
-    }
-
-    fn adds(&self, backend: &str, server: &str) -> bool {
-        match self {
-            Self::AddServer { backend: to, keys } => {
-                let address = keys.address.as_ref();
-                to == backend && address.is_some_and(|address| &*address.text == server)
+fn made(of_file: Arc<Config>, all: Vec<(Edit, Lasts)>) -> Result<Edited, Refused> {
+    let mut config = Config::clone(&of_file);
+    for (edit, lasts) in &all {
+        match edit {
+            Edit::AddServer { backend, keys } => add_server(&mut config, backend, keys, *lasts)?,
+            Edit::RemoveServer { backend, server } => {
+                remove_server(&mut config, backend, server, *lasts)?;
             }
-            Self::RemoveServer { .. } | Self::SetCertificate { .. } => false,
+            Edit::SetCertificate { listener, loaded } => {
+                set_certificate(&mut config, listener, loaded, *lasts)?;
+            }
         }
+    }
+    check(&config)?;
+    Ok((Edits { of_file, all }, Arc::new(config)))
+}
+
+impl Edit {
+    fn adds(&self, backend: &str, server: &str) -> bool {
+        let Self::AddServer { backend: to, keys } = self else {
+            return false;
+        };
+        let address = keys.address.as_ref();
+        to == backend && address.is_some_and(|address| &*address.text == server)
     }
 
     fn sets_at(&self, listener: &str) -> Option<&Arc<Loaded>> {
@@ -172,7 +153,7 @@ impl Edit {
         }
     }
 
-    /// Whether nothing is left to see of another one: a certificate for the same names, with the same kind of key.
+    /// Returns whether an older edit has no effect with this one: it sets a certificate for the same names, with the same kind of key.
     fn hides(&self, older: &Self) -> bool {
         let Self::SetCertificate { listener, loaded } = self else {
             return false;
@@ -182,17 +163,6 @@ impl Edit {
             kind(older) == kind(loaded)
                 && older.names.iter().all(|name| loaded.names.contains(name))
         })
-    }
-
-    /// Changes a configuration; one that it is refused for stays as it is.
-    fn apply(&self, lasts: Lasts, config: &mut Config) -> Result<(), Refused> {
-        match self {
-            Self::AddServer { backend, keys } => add_server(config, backend, keys, lasts),
-            Self::RemoveServer { backend, server } => remove_server(config, backend, server, lasts),
-            Self::SetCertificate { listener, loaded } => {
-                set_certificate(config, listener, loaded, lasts)
-            }
-        }
     }
 }
 
@@ -209,26 +179,17 @@ fn add_server(
     if matches!(written.address, Address::Any(_)) {
         return Err(Refused::unusable("server.address has no host", ADDRESS));
     }
-    // A name is looked up while becket runs.
-    let addresses = ServerAddress::fixed(&written.address);
-    let addresses = addresses.into_iter().collect();
-    let before = &config.backends[at];
-    if before
-        .servers
-        .iter()
-        .any(|server| server.name == written.text)
-    {
-        return Err(conflict(
-            "the server is there already",
-            "another address, or becket ctl servers remove",
-        ));
+    let mut backend = Backend::clone(&config.backends[at]);
+    if backend.servers.iter().any(|it| it.name == written.text) {
+        let accepted = "another address, or becket ctl servers remove";
+        return Err(conflict("the server is there already", accepted));
     }
-    let mut backend = Backend::clone(before);
     backend.keys.server.push(keys.clone());
     backend.servers.push(Server {
         keys: keys.clone(),
         name: Arc::clone(&written.text),
-        addresses,
+        // The prober looks a name up.
+        addresses: ServerAddress::fixed(&written.address).into_iter().collect(),
         added: Some(lasts),
         kept: Overrides::default(),
     });
@@ -244,10 +205,8 @@ fn remove_server(
 ) -> Result<(), Refused> {
     let at = place_of(config, backend)?;
     let mut backend = Backend::clone(&config.backends[at]);
-    let is_it = |one: &Server| &*one.name == server;
-    let Some(index) = backend.servers.iter().position(is_it) else {
-        return Err(no_server(&backend));
-    };
+    let index = backend.servers.iter().position(|it| &*it.name == server);
+    let index = index.ok_or_else(|| no_server(&backend))?;
     let removed = backend.servers.remove(index);
     backend.keys.server.remove(index);
     backend.removed.push((removed.name, lasts));
@@ -255,7 +214,7 @@ fn remove_server(
     Ok(())
 }
 
-/// Puts a backend in the place of another, in the file, too.
+/// Replaces a backend, in the file as well.
 fn exchange(config: &mut Config, at: usize, backend: Backend) {
     let file = Arc::make_mut(&mut config.file);
     if let Some(section) = file.backend.get_mut(at) {
@@ -264,7 +223,7 @@ fn exchange(config: &mut Config, at: usize, backend: Backend) {
     config.backends[at] = Arc::new(backend);
 }
 
-/// Whether the file could have it all so. Asked at the end: on the way, a backend may be empty.
+/// Refuses a configuration that the file could not have. Called after the last edit, because a backend may be empty before.
 fn check(config: &Config) -> Result<(), Refused> {
     let mut backends = config.backends.iter();
     if backends.any(|backend| backend.docroot.is_none() && backend.servers.is_empty()) {
@@ -273,13 +232,11 @@ fn check(config: &Config) -> Result<(), Refused> {
     }
     let mut report = Report::default();
     config.file.check(&mut report);
-    match report.errors.is_empty() {
-        true => Ok(()),
-        false => Err(Refused::unusable(
-            said(&report.errors),
-            "what the file could have",
-        )),
+    if report.errors.is_empty() {
+        return Ok(());
     }
+    let fault = in_one_line(&report.errors);
+    Err(Refused::unusable(fault, "servers that the file could have"))
 }
 
 fn set_certificate(
@@ -288,43 +245,36 @@ fn set_certificate(
     loaded: &Loaded,
     lasts: Lasts,
 ) -> Result<(), Refused> {
-    let mut listeners = config.listeners.iter();
-    let at = listeners.position(|one| &*one.keys.name == listener);
-    let at = at.ok_or_else(|| {
-        let names = config.listeners.iter().map(|it| &*it.keys.name.0);
-        missing("listener", names)
-    })?;
-    let before = &config.listeners[at];
-    if !before.keys.ends_tls() {
-        return Err(Refused::unusable(
-            "no TLS ends at this listener",
-            "one with certificates",
-        ));
+    let listeners = || config.listeners.iter();
+    let at = listeners().position(|one| &*one.keys.name == listener);
+    let names = || listeners().map(|one| &*one.keys.name.0);
+    let at = at.ok_or_else(|| missing("listener", names()))?;
+    let mut after = Listener::clone(&config.listeners[at]);
+    if !after.keys.ends_tls() {
+        let fault = "no TLS ends at this listener";
+        return Err(Refused::unusable(fault, "one with certificates"));
     }
     let key = signing_key(loaded, &config.file);
-    let certificates = before
-        .certificates
-        .with(&loaded.names, &key, loaded.offload);
-    let mut after = Listener::clone(before);
-    after.certificates = Arc::new(certificates);
+    let before = &after.certificates;
+    after.certificates = Arc::new(before.with(&loaded.names, &key, loaded.offload));
     after.set.push((key, lasts));
     config.listeners[at] = Arc::new(after);
     Ok(())
 }
 
-fn place_of(config: &Config, backend: &str) -> Result<usize, Refused> {
-    let mut backends = config.backends.iter();
-    let at = backends.position(|one| &*one.keys.name == backend);
-    at.ok_or_else(|| missing("backend", config.backends.iter().map(|it| &*it.keys.name.0)))
+/// Finds a backend by its name.
+pub(super) fn place_of(config: &Config, backend: &str) -> Result<usize, Refused> {
+    let names = || config.backends.iter().map(|one| &*one.keys.name.0);
+    let at = names().position(|name| name == backend);
+    at.ok_or_else(|| missing("backend", names()))
 }
 
-/// There is no such server.
 pub(super) fn no_server(backend: &Backend) -> Refused {
     missing("server", backend.servers.iter().map(|it| &*it.name))
 }
 
-/// There is no such thing; these are there.
-pub(super) fn missing<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Refused {
+/// Refuses a name, and lists the names that there are.
+fn missing<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Refused {
     let error = format!("there is no such {what}");
     let names: Vec<&str> = names.collect();
     Refused::new(StatusCode::NOT_FOUND, error, names.join(", "))
@@ -334,15 +284,14 @@ fn conflict(error: &str, accepted: &str) -> Refused {
     Refused::new(StatusCode::CONFLICT, error, accepted)
 }
 
-/// Problems in one line.
-pub(super) fn said(problems: &[Problem]) -> String {
+pub(super) fn in_one_line(problems: &[Problem]) -> String {
     let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
     problems.join("; ")
 }
 
-/// What the address of a server may be.
+/// Accepted addresses of a server.
 const ADDRESS: &str = "IP:PORT, NAME:PORT or /unix/path";
-/// Each makes every later one longer. Who needs more edits the file.
+/// Maximum number of edits, because each of them makes every later one slower.
 const MOST: usize = 1000;
 
 #[cfg(test)]
@@ -383,11 +332,11 @@ mod tests {
             backend: "app".to_owned(),
             keys: Box::new(keys(server)),
         };
-        edits.with((edit, Lasts::of(keep)))
+        edits.with(edit, Lasts::of(keep))
     }
 
     fn remove(edits: &Edits, server: &str, keep: bool) -> Result<Edited, Refused> {
-        edits.without_server(("app".to_owned(), server.to_owned()), Lasts::of(keep))
+        edits.without_server("app".to_owned(), server.to_owned(), Lasts::of(keep))
     }
 
     fn servers(config: &Config) -> Vec<String> {
@@ -434,7 +383,7 @@ mod tests {
             backend: "else".to_owned(),
             server: "a:1".to_owned(),
         };
-        let refused = edits.with((elsewhere, Lasts::Reload)).unwrap_err();
+        let refused = edits.with(elsewhere, Lasts::Reload).unwrap_err();
         assert_eq!((refused.code.as_u16(), &*refused.accepted), (404, "app"));
         let refused = remove(&edits, "a:1", false).unwrap_err();
         assert!(refused.accepted.contains("10.0.0.1:1"), "{refused:?}");

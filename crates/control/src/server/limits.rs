@@ -1,6 +1,6 @@
-//! Limits that this process shares with others: connections of a server, and in all. What moves is decided by [`becket_proto::limits`].
+//! Limits that this process shares with others: connections of a server, and in all. [`becket_proto::limits`] decides what moves.
 //!
-//! While a process is alone, nothing is done here: a worker's claim is one atomic operation, and control has no timer. Otherwise control
+//! A process that is alone does nothing here: a worker's claim is one atomic operation, and control has no timer. Otherwise control
 //! settles every [`BETWEEN`], so that a place passes to another process after two of these at most.
 
 use std::collections::BTreeMap;
@@ -11,28 +11,26 @@ use becket_proto::limits::{Borrower, Counts, Lender, SharedCount};
 use becket_process::protocol::Event;
 use becket_proxy::shared::Shared;
 
-/// How this process takes part.
+/// The part of this process in the limits.
 #[derive(Debug, Default)]
-pub struct Limits {
-    role: Role,
-    /// What the last report asked for.
-    wanted: Counts,
-    /// Connections that are kept for clients in the queues of addresses that the next process lacks.
-    spare: u32,
-    /// Settlements after which they are given back.
-    spare_left: u32,
-    /// Settlements so far: servers take turns in what is asked for them.
-    turn: usize,
+pub enum Limits {
+    /// The process does not serve yet, or has no supervisor.
+    #[default]
+    Alone,
+    /// The process has the limits, except what others hold.
+    Serving(Lender),
+    Leaving(Leaving),
 }
 
 #[derive(Debug, Default)]
-enum Role {
-    /// It has the limits, but for what others hold.
-    Serving(Lender),
-    Leaving(Borrower),
-    /// It does not serve yet, or has no supervisor.
-    #[default]
-    Alone,
+pub struct Leaving {
+    borrower: Borrower,
+    /// Counts of the last [`Event::Wanted`].
+    wanted: Counts,
+    /// Connections for clients in the queues of addresses that the next process lacks, given back after [`RETIRING`].
+    spare: u32,
+    /// Settlements so far: servers take turns in what is asked for them.
+    settlements: usize,
 }
 
 impl Limits {
@@ -46,25 +44,22 @@ impl Limits {
 
     /// Takes everything that other processes do not hold.
     pub fn serve(&mut self, held: Counts, shared: &Shared, connections: usize) {
-        self.role = Role::Serving(Lender::new(held));
-        self.wanted.clear();
+        *self = Self::Serving(Lender::new(held));
         self.settle(shared, connections);
     }
 
-    /// Keeps what is in use. `keeps_queues`: half of the free connections too, for as long as retiring sockets take to be emptied.
-    /// Returns what is held.
+    /// Keeps what is in use. With `keeps_queues` it also keeps half of the free connections, for as long as retiring sockets take to be
+    /// emptied. Returns what is held.
     pub fn leave(&mut self, shared: &Shared, connections: usize, keeps_queues: bool) -> Counts {
-        let mut borrower = Borrower::default();
         let most = u32::try_from(connections).unwrap_or(u32::MAX);
         let count = &shared.connections;
-        let free = most.saturating_sub(count.count());
-        self.spare = if keeps_queues { free / 2 } else { 0 };
-        self.spare_left = RETIRING;
-        let mut held = Counts::new();
-        held.insert(
-            CONNECTIONS,
-            borrower.hold(CONNECTIONS, most, count, self.spare),
-        );
+        let mut leaving = Leaving::default();
+        if keeps_queues {
+            leaving.spare = most.saturating_sub(count.count()) / 2;
+        }
+        let borrower = &mut leaving.borrower;
+        let all = borrower.hold(CONNECTIONS, most, count, leaving.spare);
+        let mut held = Counts::from([(CONNECTIONS, all)]);
         for server in shared.backends.known_servers() {
             if let Some(most) = server.maxconn() {
                 let key = key(server.tag().0);
@@ -72,27 +67,27 @@ impl Limits {
             }
         }
         held.retain(|_, count| *count > 0);
-        self.role = Role::Leaving(borrower);
+        *self = Self::Leaving(leaving);
         held
     }
 
     /// Handles what other processes gave back.
     pub fn released(&mut self, counts: &Counts) {
-        if let Role::Serving(lender) = &mut self.role {
+        if let Self::Serving(lender) = self {
             lender.release(counts);
         }
     }
 
     /// Handles what another process asks for.
     pub fn wanted(&mut self, process: u32, counts: Counts) {
-        if let Role::Serving(lender) = &mut self.role {
+        if let Self::Serving(lender) = self {
             lender.set_wanted(process, counts);
         }
     }
 
     /// Uses what was granted to this process.
     pub fn granted(&mut self, counts: &Counts, shared: &Shared) {
-        let Role::Leaving(borrower) = &mut self.role else {
+        let Self::Leaving(Leaving { borrower, .. }) = self else {
             return;
         };
         if let Some(granted) = counts.get(&CONNECTIONS) {
@@ -107,39 +102,21 @@ impl Limits {
         }
     }
 
-    /// Whether [`Self::settle`] is to be called again in [`BETWEEN`].
+    /// Returns whether [`Self::settle`] is to be called again in [`BETWEEN`].
     pub fn is_shared(&self) -> bool {
-        match &self.role {
-            Role::Serving(lender) => lender.is_active(),
-            Role::Leaving(_) => true,
-            Role::Alone => false,
+        match self {
+            Self::Serving(lender) => lender.is_active(),
+            Self::Leaving(_) => true,
+            Self::Alone => false,
         }
     }
 
-    /// Gives up and takes what there is to, by the limits as they are now. Returns what to report.
+    /// Moves places by the limits as they are now. Returns the events to report.
     pub fn settle(&mut self, shared: &Shared, connections: usize) -> Vec<Event> {
-        let most = u32::try_from(connections).ok();
-        match &mut self.role {
-            Role::Serving(lender) => lend(lender, shared, most),
-            Role::Leaving(borrower) => {
-                self.turn = self.turn.wrapping_add(1);
-                self.spare_left = self.spare_left.saturating_sub(1);
-                if self.spare_left == 0 {
-                    self.spare = 0;
-                }
-                let (released, wanted) = give_back(borrower, shared, self.spare, self.turn);
-                let mut events = Vec::new();
-                if !released.is_empty() {
-                    events.push(Event::Released(released));
-                }
-                // Again and again: the process that serves may be another one by now.
-                if !wanted.is_empty() || wanted != self.wanted {
-                    self.wanted.clone_from(&wanted);
-                    events.push(Event::Wanted(wanted));
-                }
-                events
-            }
-            Role::Alone => Vec::new(),
+        match self {
+            Self::Serving(lender) => lend(lender, shared, u32::try_from(connections).ok()),
+            Self::Leaving(leaving) => leaving.settle(shared),
+            Self::Alone => Vec::new(),
         }
     }
 }
@@ -165,37 +142,47 @@ fn lend(lender: &mut Lender, shared: &Shared, most: Option<u32>) -> Vec<Event> {
         .collect()
 }
 
-fn give_back(
-    borrower: &mut Borrower,
-    shared: &Shared,
-    spare: u32,
-    turn: usize,
-) -> (Counts, Counts) {
-    let (mut released, mut wanted) = (Counts::new(), Counts::new());
-    let mut settle = |key: u64, count: &SharedCount, waiting: u32, spare: u32| {
-        let settled = borrower.settle(key, count, waiting, spare);
-        for (counts, count) in [
-            (&mut released, settled.released),
-            (&mut wanted, settled.wanted),
-        ] {
-            if count > 0 {
-                counts.insert(key, count);
+impl Leaving {
+    fn settle(&mut self, shared: &Shared) -> Vec<Event> {
+        self.settlements += 1;
+        if self.settlements >= RETIRING {
+            self.spare = 0;
+        }
+        let (mut released, mut wanted) = (Counts::new(), Counts::new());
+        let mut settle = |key: u64, count: &SharedCount, waiting: u32, spare: u32| {
+            let settled = self.borrower.settle(key, count, waiting, spare);
+            for (counts, count) in [
+                (&mut released, settled.released),
+                (&mut wanted, settled.wanted),
+            ] {
+                if count > 0 {
+                    counts.insert(key, count);
+                }
+            }
+        };
+        settle(CONNECTIONS, &shared.connections, 0, self.spare);
+        let waiting = waiting(shared, self.settlements);
+        for server in shared.backends.known_servers() {
+            if server.maxconn().is_some() {
+                let key = key(server.tag().0);
+                let waiting = waiting.get(&key).copied().unwrap_or(0);
+                settle(key, server.slots(), waiting, 0);
             }
         }
-    };
-    settle(CONNECTIONS, &shared.connections, 0, spare);
-    let waiting = waiting(shared, turn);
-    for server in shared.backends.known_servers() {
-        if server.maxconn().is_some() {
-            let key = key(server.tag().0);
-            let waiting = waiting.get(&key).copied().unwrap_or(0);
-            settle(key, server.slots(), waiting, 0);
+        let mut events = Vec::new();
+        if !released.is_empty() {
+            events.push(Event::Released(released));
         }
+        // Repeated while there are any, because another process may serve now.
+        if !wanted.is_empty() || wanted != self.wanted {
+            self.wanted.clone_from(&wanted);
+            events.push(Event::Wanted(wanted));
+        }
+        events
     }
-    (released, wanted)
 }
 
-/// How many of the clients that wait are to be asked for at each server: servers of a backend share them, each in turn one more.
+/// Returns how many waiting clients to ask for at each server: servers of a backend share them, and take turns with the remainder.
 fn waiting(shared: &Shared, turn: usize) -> Counts {
     let mut waiting = Counts::new();
     for backend in shared.backends.all() {
@@ -211,11 +198,11 @@ fn waiting(shared: &Shared, turn: usize) -> Counts {
     waiting
 }
 
-/// Between two settlements.
+/// Interval of settlements.
 pub const BETWEEN: Duration = Duration::from_millis(20);
-/// Settlements in 2 s: retiring sockets are emptied by then.
-const RETIRING: u32 = 100;
-/// The key of `limits.connections`; those of servers are above.
+/// Settlements in 2 s, after which retiring sockets are emptied.
+const RETIRING: usize = 100;
+/// The key of `limits.connections`; keys of servers are above.
 const CONNECTIONS: u64 = 1;
 
 fn key(tag: u64) -> u64 {

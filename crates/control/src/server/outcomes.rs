@@ -1,28 +1,25 @@
 //! Clients of the admin pages that wait for the outcome of a reload, a drain or an upgrade.
 //!
-//! A reload that is under way may have read older files than a client knows of. So each reload that is asked for has a number, and
+//! A reload that is under way may have read older files than a client has written. So each reload that is asked for has a number, and
 //! is answered by one whose files were opened after it was asked for (`Resources::asked`).
 
 use axum::http::StatusCode;
-use becket_proto::limits::Counts;
 use serde_json::{Value, json};
 
 use super::Control;
 use crate::api::{ChangeOutcome, Refused};
-use crate::commands::NO_SUPERVISOR;
-use becket_process::link::given::Given;
 use becket_process::protocol::{Event, OperatorRequest};
 
-/// Those who wait.
 #[derive(Debug, Default)]
 pub struct Waiting {
-    /// Reloads that were asked for.
-    reloads: u64,
+    /// Reloads that were asked for so far.
+    pub(super) reloads: u64,
+    /// Each request, the number of reloads with it, and where its outcome goes.
     all: Vec<(OperatorRequest, u64, ChangeOutcome)>,
 }
 
 impl Waiting {
-    /// Takes one in, unless there are too many. Returns whether nobody waits for the same already.
+    /// Adds a client. Returns whether no other one waits for the same; absent if too many wait, which the client is answered.
     fn add(&mut self, request: OperatorRequest, outcome: ChangeOutcome) -> Option<bool> {
         self.all.retain(|(.., outcome)| !outcome.is_unwanted());
         if self.all.len() >= MOST {
@@ -37,7 +34,7 @@ impl Waiting {
         Some(is_first)
     }
 
-    /// So many reloads that were asked for have this outcome, or an earlier one.
+    /// Answers the first `asked` reloads. Without errors, `ended` are the temporary changes that the reload ended.
     pub(super) fn reloaded(&mut self, asked: u64, errors: &[String], ended: &[String]) {
         self.answer(
             |request, number| request == OperatorRequest::Reload && number <= asked,
@@ -45,7 +42,7 @@ impl Waiting {
         );
     }
 
-    /// Another process serves, or, with errors, does not.
+    /// Answers upgrades: the next process serves, or with errors it does not.
     pub(super) fn upgraded(&mut self, errors: &[String], ended: &[String]) {
         self.answer(
             |request, _| request == OperatorRequest::Upgrade,
@@ -53,18 +50,16 @@ impl Waiting {
         );
     }
 
-    /// Another process serves, without these temporary changes. Every other request is refused.
-    pub(super) fn replaced(&mut self, ended: &[String]) {
-        self.upgraded(&[], ended);
-        self.answer(|_, _| true, || Err(too_late()));
-    }
-
-    /// It drains, and does nothing else any more.
+    /// Answers drains, and refuses every other request.
     pub(super) fn drains(&mut self, ended: &[String]) {
         self.answer(
             |request, _| request == OperatorRequest::Drain,
             || Ok(json!({"draining": true, "ended": ended})),
         );
+        self.refuse_all();
+    }
+
+    pub(super) fn refuse_all(&mut self) {
         self.answer(|_, _| true, || Err(too_late()));
     }
 
@@ -95,63 +90,41 @@ fn outcome(
 }
 
 pub(super) fn too_late() -> Refused {
-    let accepted = "a becket that serves";
-    Refused::new(
-        StatusCode::CONFLICT,
-        "becket drains, and does no more",
-        accepted,
-    )
+    let text = "becket drains, and does no more";
+    Refused::new(StatusCode::CONFLICT, text, "a becket that serves")
 }
 
 impl Control {
-    /// Does what a signal would have it do; the outcome is told when that is done. Returns whether a drain is to begin.
-    pub(super) fn asked(&mut self, request: OperatorRequest, outcome: ChangeOutcome) -> bool {
+    /// Does what a signal would have it do. The client is answered when that is done.
+    pub(super) async fn asked(&mut self, request: OperatorRequest, outcome: ChangeOutcome) {
         if self.state.is_draining() {
-            outcome.tell(match request {
+            return outcome.tell(match request {
                 OperatorRequest::Drain => Ok(json!({"draining": true, "ended": []})),
                 _ => Err(too_late()),
             });
-            return false;
         }
         let Some(is_first) = self.waiting.add(request, outcome) else {
-            return false;
+            return;
         };
-        // A second command to drain would cut connections off.
-        if request == OperatorRequest::Drain && !is_first {
-            return false;
+        match &self.link {
+            // A second command to drain would cut connections off.
+            Some(_) if request == OperatorRequest::Drain && !is_first => {}
+            Some(link) => link.report(&Event::Asked(request)),
+            None => self.carry_out(request).await,
         }
-        if let Some(link) = self.commands.supervisor() {
-            link.report(&Event::Asked(request));
-            return false;
-        }
-        match request {
-            OperatorRequest::Reload => {
-                let asked = self.waiting.reloads;
-                let given = Given {
-                    asked,
-                    ..Given::default()
-                };
-                self.begin_reload(given, false);
-            }
-            OperatorRequest::Upgrade => self.resume(NO_SUPERVISOR, Counts::new()),
-            OperatorRequest::Drain => return true,
-            // No page asks for these.
-            OperatorRequest::Reopen | OperatorRequest::Stop => {}
-        }
-        false
     }
 }
 
-/// What it is called, and what is accepted.
+/// Name of the request, and what is accepted.
 const RELOAD: (&str, &str) = (
     "reload",
     "a configuration in which becket check finds no fault",
 );
 const UPGRADE: (&str, &str) = (
     "upgrade",
-    "a program that comes to serve by the configuration as it is now",
+    "a program that serves with the configuration as it is now",
 );
-/// More would be taken for a mistake, and leave fewer places for pages.
+/// Maximum number of clients that wait; each takes a place of the pages.
 const MOST: usize = 8;
 
 #[cfg(test)]
@@ -205,7 +178,8 @@ mod tests {
             OperatorRequest::Drain,
         ]
         .map(|request| ask(&mut waiting, request));
-        waiting.replaced(&[]);
+        waiting.upgraded(&[], &[]);
+        waiting.refuse_all();
         let outcomes = asked.each_mut().map(|it| it.try_recv().unwrap().is_ok());
         assert_eq!(outcomes, [false, true, false]);
         assert!(waiting.all.is_empty());

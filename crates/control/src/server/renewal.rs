@@ -1,10 +1,10 @@
-//! Files of certificates that change are taken by themselves.
+//! Files of certificates that change are loaded without a command.
 //!
-//! A look at the files is prepared on a thread of its own, beside everything else, and committed if the configuration is still the
-//! one that it began with. Each look begins to watch anew: what links lead to may be elsewhere. The first one follows the
-//! start, and each reload: files may have changed between the reading and the watching.
+//! A look at the files is prepared on a thread of its own, and committed if the configuration is still the one that it began with. Each
+//! look starts to watch again, because links may lead elsewhere. The first look follows the start, and each reload: files may have
+//! changed between the reading and the watching.
 //!
-//! With a supervisor its looks are that one's commands, since only the supervisor can open all files. This process reports when files
+//! The supervisor, where there is one, commands each look, since only it can open all files. This process then reports when files
 //! change that it opens by its own rights.
 
 use std::io;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rustls::pki_types::UnixTime;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::Control;
+use super::{Control, log_warnings};
 use crate::reload::build;
 use becket_keys::files::Files;
 use becket_keys::signing::token::Tokens;
@@ -21,48 +21,46 @@ use becket_keys::watch::{Places, Watch};
 use becket_log::Timestamp;
 use becket_prepare::renewal::Renewal;
 use becket_process::protocol::Event;
+use becket_proxy::backend::registry::Backends;
 use becket_tls::config::Config;
 
-/// What control knows of files that change.
 #[derive(Debug, Default)]
 pub struct Watching {
     watch: Watch,
-    /// A look on its way.
     running: Option<JoinHandle<Look>>,
-    /// What is to be looked at next.
+    /// Files of the next look.
     again: Option<Files>,
 }
 
-/// What came of a look.
+/// The result of a look.
 #[derive(Debug)]
 pub(super) struct Look {
-    /// What it began with.
+    /// The configuration that it began with.
     config: Arc<Config>,
     files: Files,
-    /// Where changes are told from now on; absent where this process opens none of the files.
+    /// Places to watch from now on; absent where this process opens none of the files.
     places: Option<io::Result<Places>>,
     renewal: Renewal,
-    /// Why it cannot be used as a whole.
+    /// The reason why the renewal cannot be used as a whole.
     fault: Option<String>,
 }
 
-/// What happens to files.
+/// An event of files.
 pub(super) enum Seen {
-    /// Some have changed.
     Changed,
-    /// They were looked at; nothing where that failed.
+    /// A look ended; absent where it failed.
     Look(Option<Box<Look>>),
 }
 
 impl Watching {
-    /// Waits for the next thing that happens. Nothing is lost when the future is dropped.
+    /// Waits for the next event. Nothing is lost when the future is dropped.
     pub(super) async fn next(&mut self) -> Seen {
         let Self { watch, running, .. } = self;
         tokio::select! {
             () = watch.settled() => Seen::Changed,
             Some(looked) = async { Some(running.as_mut()?.await) } => {
                 *running = None;
-                let looked = looked.inspect_err(|error| tracing::error!(%error, "files not looked at"));
+                let looked = looked.inspect_err(|error| tracing::error!(%error, "cannot look at the files"));
                 Seen::Look(looked.ok().map(Box::new))
             }
         }
@@ -70,20 +68,20 @@ impl Watching {
 }
 
 impl Control {
-    /// Looks at the files for the first time by this configuration, unless the supervisor commands it.
+    /// Starts the first look with this configuration, unless the supervisor commands it.
     pub(super) fn look_first(&mut self) {
         if !self.state.config().file.process.watch {
             self.watching.watch.stop();
-        } else if self.commands.supervisor().is_none() {
+        } else if self.link.is_none() {
             self.look(Files::default());
         }
     }
 
-    /// Begins to look at the files, or remembers to.
+    /// Starts a look, after the running one if there is one.
     pub(super) fn look(&mut self, files: Files) {
         let config = self.state.config();
         if self.state.is_draining() || !config.file.process.watch {
-            return self.commands.report(&Event::Renewed);
+            return self.report(&Event::Renewed);
         }
         if self.watching.running.is_some() {
             self.watching.again = Some(files);
@@ -114,9 +112,7 @@ impl Control {
 
     pub(super) fn handle_seen(&mut self, seen: Seen) {
         match seen {
-            Seen::Changed if self.commands.supervisor().is_some() => {
-                self.commands.report(&Event::Changed)
-            }
+            Seen::Changed if self.link.is_some() => self.report(&Event::Changed),
             Seen::Changed => self.look(Files::default()),
             Seen::Look(look) => {
                 if let Some(look) = look {
@@ -125,7 +121,7 @@ impl Control {
                 match self.watching.again.take() {
                     Some(files) => self.look(files),
                     None if self.watching.running.is_some() => {}
-                    None => self.commands.report(&Event::Renewed),
+                    None => self.report(&Event::Renewed),
                 }
             }
         }
@@ -151,42 +147,35 @@ impl Control {
             warnings,
             taken,
         } = look.renewal;
-        let mut kept_out: Vec<String> = kept_out.iter().map(ToString::to_string).collect();
-        let refused = match (new, look.fault) {
-            (None, _) => None,
-            (Some(_), Some(fault)) => Some(fault),
+        let committed = match (new, look.fault) {
+            (None, _) => Ok(()),
+            (Some(_), Some(fault)) => Err(fault),
             (Some(new), None) => {
-                for warning in &warnings {
-                    tracing::warn!("{warning}");
-                }
-                self.commit_renewed(new).err()
+                log_warnings(&warnings);
+                self.commit_renewed(new)
             }
         };
-        let is_taken = refused.is_none() && !taken.is_empty();
-        kept_out.extend(refused);
         let mut status = self.state.watch();
-        for fault in kept_out.iter().filter(|it| !status.kept_out.contains(it)) {
-            tracing::error!("kept out, what was in use stays: {fault}");
-        }
-        if is_taken {
-            tracing::info!(what = taken.join(", "), "files that changed are taken");
+        if committed.is_ok() && !taken.is_empty() {
+            tracing::info!(what = taken.join(", "), "changed files loaded");
             status.renewals += 1;
             status.time = Some(Timestamp::from_unix(self.state.shared().clock.now().unix));
+        }
+        let kept_out = kept_out.iter().map(ToString::to_string);
+        let kept_out: Vec<String> = kept_out.chain(committed.err()).collect();
+        for fault in kept_out.iter().filter(|it| !status.kept_out.contains(it)) {
+            tracing::error!("changed file rejected; keeping the previous one: {fault}");
         }
         status.failures += u64::from(!kept_out.is_empty());
         status.kept_out = kept_out;
         self.state.set_watch(status);
     }
 
-    /// Has workers serve by what is new. Everything else stays as it is, also what was changed beside the file.
+    /// Has workers use a configuration with changed files. Servers, and edits of an operator, stay as they are.
     fn commit_renewed(&mut self, of_file: Config) -> Result<(), String> {
         let edited = self.edits.renewed(Arc::new(of_file));
-        let (edits, config) = edited.map_err(|refused| refused.error)?;
-        let prepared = self.workers.prepare_for(&config);
-        prepared.map_err(|error| error.to_string())?;
-        self.edits = edits;
-        let adopted = self.state.shared().backends.keep(&config);
-        self.exchange(config, &adopted, self.no_sockets());
-        Ok(())
+        let edited = edited.map_err(|refused| refused.error)?;
+        let exchanged = self.exchange_edited(edited, Backends::keep);
+        exchanged.map_err(|error| error.to_string())
     }
 }

@@ -1,8 +1,8 @@
 //! An upgrade from either side: this process is replaced, or replaces another.
 //!
-//! The old process serves until it is told to yield. From then on it does not accept, until the next process serves and it leaves, or there is no
-//! next process and it resumes. The new process serves once it was told to, and has the old one's state or cannot get it. The order of
-//! these steps is the supervisor's (`process/supervisor`).
+//! The old process serves until [`Command::Yield`](becket_process::protocol::Command::Yield). From then on it does not accept, until the next process
+//! serves and it leaves, or there is no next process and it resumes. The new process serves on command, once it has the old one's state or
+//! cannot get it. The supervisor decides the order of these steps (`process/supervisor`).
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -13,18 +13,16 @@ use becket_sys::process::outlive_parent;
 use becket_sys::socket_file::SocketFile;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::Instant;
 
-use super::Control;
 use super::limits::Limits;
+use super::{Control, log_kernel_tls};
 use crate::handover::receiver::Milestone;
 use crate::handover::sender::Sender;
 use crate::snapshot::Reload;
 use becket_log::{Escaped, Timestamp};
 use becket_process::protocol::Event;
-use becket_proxy::backend::health::prober::Prober;
 
-/// What happens on the way to serving, or to leaving.
+/// An event on the way to serving, or to leaving.
 pub(super) enum Step {
     /// All workers are parked.
     Parked,
@@ -32,64 +30,70 @@ pub(super) enum Step {
     Reached(Option<Milestone>),
 }
 
-/// What control knows of the processes before and after this one.
-#[derive(Debug, Default)]
+/// The processes before and after this one, as control sees them.
+#[derive(Debug)]
 pub struct Handover {
-    /// How far the old process is, as long as its stream lasts.
-    before: Option<UnboundedReceiver<Milestone>>,
-    /// Workers are being parked.
-    parking: Option<JoinHandle<()>>,
-    /// This process was told to serve.
-    is_told: bool,
-    /// The old process does not accept any more.
-    is_cut: bool,
     stage: Stage,
-    /// It takes part in the cluster, or did.
-    joined: bool,
+    /// Progress of the old process; absent once it has left the addresses of the cluster.
+    before: Option<UnboundedReceiver<Milestone>>,
+    /// Workers that are being parked.
+    parking: Option<JoinHandle<()>>,
+    /// The way to the next process.
     after: Option<Sender>,
-    /// Number of the next process.
-    next: u32,
-    /// Addresses whose sockets it has.
-    kept: Vec<SocketAddr>,
     pub(super) limits: Limits,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 enum Stage {
-    #[default]
-    Loading,
+    Loading {
+        /// The supervisor has commanded this process to serve.
+        is_commanded: bool,
+        /// The old process may still accept.
+        is_preceded: bool,
+    },
     Serving,
     /// The next process has the secrets, or is about to have them.
-    Yielding,
+    Yielding {
+        /// Number of the next process.
+        next: u32,
+        /// Addresses whose sockets it has.
+        kept: Vec<SocketAddr>,
+    },
 }
 
 impl Handover {
     /// With an old process to replace, or none.
-    pub fn of(before: Option<UnboundedReceiver<Milestone>>) -> Self {
+    pub fn new(before: Option<UnboundedReceiver<Milestone>>) -> Self {
         Self {
+            stage: Stage::Loading {
+                is_commanded: false,
+                is_preceded: before.is_some(),
+            },
             before,
-            ..Self::default()
+            parking: None,
+            after: None,
+            limits: Limits::default(),
         }
     }
 
-    /// Whether this process rotates ticket keys and writes states of secrets.
+    /// Returns whether this process rotates ticket keys and writes states of secrets.
     pub(super) fn keeps_secrets(&self) -> bool {
         self.stage == Stage::Serving
     }
 
-    /// Whether the next process serves, or is about to.
+    /// Returns whether the next process serves, or is about to.
     pub(super) fn is_followed(&self) -> bool {
-        self.stage == Stage::Yielding
+        matches!(self.stage, Stage::Yielding { .. })
     }
 
-    /// Waits for the next step, for ever where there is none.
+    /// Waits for the next step, forever where there is none.
     pub(super) async fn next(&mut self) -> Step {
         let Self {
             before, parking, ..
         } = self;
         tokio::select! {
             Some(reached) = async { Some(before.as_mut()?.recv().await) } => Step::Reached(reached),
-            // It ends in any case: each worker answers, or has ended.
+            // Parking ends in any case: each worker answers, or has ended.
             Some(_) = async { Some(parking.as_mut()?.await) } => {
                 *parking = None;
                 Step::Parked
@@ -102,11 +106,10 @@ impl Handover {
 impl Control {
     /// Serves at once without a supervisor; otherwise has the workers build what they need first.
     pub(super) fn begin(&mut self) {
-        if self.commands.supervisor().is_some() {
+        if self.link.is_some() {
             self.park();
         } else {
             self.serve();
-            self.join_cluster();
         }
     }
 
@@ -117,66 +120,71 @@ impl Control {
     }
 
     /// Continues towards serving, or towards leaving.
-    pub(super) fn advance(&mut self, step: Step, prober: &mut Prober) {
+    pub(super) fn advance(&mut self, step: Step) {
         match step {
-            Step::Parked if self.handover.stage == Stage::Yielding => self.yielded(prober),
+            Step::Parked if self.handover.is_followed() => self.yielded(),
             Step::Parked => {
-                self.commands.report(&Event::Ready);
+                self.report(&Event::Ready);
                 if self.handover.before.is_some() {
                     tracing::info!("ready; waiting for the old process to stop accepting");
                 }
             }
             Step::Reached(Some(Milestone::Cut(secrets, servers))) => {
-                self.take_over(secrets, &servers, prober);
-                self.handover.is_cut = true;
-                self.serve_if_told();
+                self.take_over(secrets, &servers);
+                self.old_process_stopped();
             }
-            Step::Reached(Some(Milestone::Left)) => self.join_cluster(),
-            Step::Reached(None) => {
+            Step::Reached(Some(Milestone::Left) | None) => {
                 self.handover.before = None;
-                self.serve_if_told();
-                if self.handover.stage == Stage::Serving {
-                    self.join_cluster();
+                match self.handover.stage {
+                    Stage::Loading { .. } => self.old_process_stopped(),
+                    Stage::Serving | Stage::Yielding { .. } => self.join_cluster(),
                 }
             }
         }
     }
 
-    /// Continues with what the old process had and knew.
-    fn take_over(&mut self, secrets: Option<Secrets>, servers: &[Server], prober: &mut Prober) {
-        let now = self.state.shared().clock.now();
+    /// Uses the state of the old process.
+    fn take_over(&mut self, secrets: Option<Secrets>, servers: &[Server]) {
+        let shared = self.state.shared();
+        let now = shared.clock.now();
+        // Watches the servers first.
+        self.prober
+            .tick(&self.state.config(), &shared.backends, now);
+        self.prober.take_over(servers, now);
         if secrets.is_some_and(|secrets| self.rotation.take_over(secrets, now)) {
-            self.workers.rotate(self.rotation.secrets());
-            self.state.set_rotation(self.rotation.standing());
+            self.use_secrets();
         }
-        // Servers are watched from here on.
-        prober.tick(&self.state.config(), &self.state.shared().backends, now);
-        prober.take_over(servers, now);
     }
 
-    /// This process was told to serve. Others hold this much of the limits.
-    pub(super) fn told_to_serve(&mut self, held: Counts) {
-        self.handover.is_told = true;
-        // At once: what others give back from here on counts.
+    /// Handles the command to serve. Other processes hold this much of the limits.
+    pub(super) fn serve_on_command(&mut self, held: Counts) {
+        // At once, because what others give back from here on counts.
         let (shared, connections) = (self.state.shared(), self.state.config().connections);
         self.handover.limits.serve(held, shared, connections);
-        self.serve_if_told();
+        if let Stage::Loading { is_commanded, .. } = &mut self.handover.stage {
+            *is_commanded = true;
+        }
+        self.serve_if_ready();
     }
 
-    fn serve_if_told(&mut self) {
-        if self.handover.before.is_some() && !self.handover.is_cut {
-            return;
+    fn old_process_stopped(&mut self) {
+        if let Stage::Loading { is_preceded, .. } = &mut self.handover.stage {
+            *is_preceded = false;
         }
-        let is_loading = self.handover.stage == Stage::Loading;
-        if self.handover.is_told && is_loading && !self.state.is_draining() {
+        self.serve_if_ready();
+    }
+
+    fn serve_if_ready(&mut self) {
+        let ready = Stage::Loading {
+            is_commanded: true,
+            is_preceded: false,
+        };
+        if self.handover.stage == ready && !self.state.is_draining() {
             // From here on this process drains when the supervisor ends.
             if let Err(error) = outlive_parent() {
-                tracing::error!(%error, "this process is killed when the supervisor ends");
+                tracing::error!(%error, "cannot outlive the supervisor; the kernel kills this process with it");
             }
             self.serve();
-            if self.handover.before.is_none() {
-                self.join_cluster();
-            }
         }
     }
 
@@ -185,11 +193,15 @@ impl Control {
         self.workers.accept();
         self.take_admin_socket();
         self.start_admin();
-        self.commands.report(&Event::Serving);
+        self.report(&Event::Serving);
         let connections = self.state.config().connections;
         let (workers, origin) = (self.workers.len(), self.source.origin());
         tracing::info!(workers, connections, origin, "serving");
+        log_kernel_tls(&self.state.config());
         self.look_first();
+        if self.handover.before.is_none() {
+            self.join_cluster();
+        }
     }
 
     /// Creates the unix socket of the admin pages, where the old process had it until now.
@@ -205,11 +217,8 @@ impl Control {
         }
     }
 
-    /// Takes part in the cluster: the old process had the same addresses until now.
+    /// Takes part in the cluster, whose addresses no old process has any more. Called once.
     fn join_cluster(&mut self) {
-        if std::mem::replace(&mut self.handover.joined, true) {
-            return;
-        }
         if let Some(cluster) = &mut self.cluster {
             cluster.start();
         }
@@ -218,7 +227,7 @@ impl Control {
         }
     }
 
-    /// Another process is to replace this one: sends it the state there is.
+    /// Starts to send state to the process that is to replace this one.
     pub(super) fn begin_upgrade(&mut self, mut fds: Vec<OwnedFd>) {
         tracing::info!("upgrade: the new process is loading");
         self.state.begin_upgrade();
@@ -233,35 +242,30 @@ impl Control {
 
     /// Stops accepting. The next process has this number, and the sockets of these addresses.
     pub(super) fn begin_yield(&mut self, next: u32, kept: Vec<SocketAddr>) {
-        self.handover.next = next;
-        self.handover.stage = Stage::Yielding;
-        self.handover.kept = kept;
+        self.handover.stage = Stage::Yielding { next, kept };
         if let Some(Err(error)) = self.admin.unix.as_ref().map(SocketFile::give_way) {
             tracing::warn!(%error, "cannot pass the admin socket on");
         }
-        // From then on only the next process's answers are true.
+        // From then on only the answers of the next process are true.
         self.open_pages(false);
         self.park();
     }
 
-    /// No worker accepts any more.
-    fn yielded(&mut self, prober: &Prober) {
-        let now = self.state.shared().clock.now();
-        let config = self.state.config();
-        let held = config.listeners.iter().flat_map(|listener| &listener.bind);
-        let keeps_queues = held
-            .into_iter()
-            .any(|address| !self.handover.kept.contains(address));
-        let shared = self.state.shared();
-        let held = self
-            .handover
-            .limits
-            .leave(shared, config.connections, keeps_queues);
+    /// Passes the rest of the state on, now that no worker accepts.
+    fn yielded(&mut self) {
+        let Stage::Yielding { next, kept } = &self.handover.stage else {
+            return;
+        };
+        let (shared, config) = (self.state.shared(), self.state.config());
+        let mut bound = config.listeners.iter().flat_map(|listener| &listener.bind);
+        let keeps_queues = bound.any(|address| !kept.contains(address));
+        let limits = &mut self.handover.limits;
+        let held = limits.leave(shared, config.connections, keeps_queues);
         if let Some(sender) = &self.handover.after {
-            sender.cut(self.rotation.hand_over(now), prober.known(now));
+            let now = shared.clock.now();
+            sender.cut(self.rotation.hand_over(now), self.prober.known(now));
         }
-        self.commands
-            .report(&Event::Yielded(self.handover.next, held));
+        self.report(&Event::Yielded(*next, held));
         tracing::info!("stopped accepting; the new process accepts clients");
     }
 
@@ -271,22 +275,20 @@ impl Control {
         }
     }
 
-    /// There is no next process: continues. Others hold this much of the limits.
+    /// Continues, because there is no next process. Other processes hold this much of the limits.
     pub(super) fn resume(&mut self, reason: &str, held: Counts) {
         if let Some(sender) = self.handover.after.take() {
             sender.give_up();
         }
-        let errors: Vec<String> = reason
-            .lines()
-            .map(|line| Escaped::new(line).to_string())
-            .collect();
+        let lines = reason.lines();
+        let errors: Vec<String> = lines.map(|line| Escaped::new(line).to_string()).collect();
         for error in &errors {
             tracing::error!("upgrade failed, nothing changed: {error}");
         }
         let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
         self.waiting.upgraded(&errors, &[]);
         self.state.refuse_upgrade(Reload { time, errors });
-        if self.handover.stage == Stage::Yielding {
+        if self.handover.is_followed() {
             self.handover.stage = Stage::Serving;
             self.handover.parking = None;
             let (shared, connections) = (self.state.shared(), self.state.config().connections);
@@ -296,13 +298,15 @@ impl Control {
         }
     }
 
-    /// The next process serves, or the supervisor has ended: finishes and ends. Another process needs the addresses.
-    pub(super) async fn leave(&mut self) -> Instant {
-        if self.handover.is_followed() {
-            self.waiting.replaced(&self.state.temporary());
+    /// Drains, since the next process serves or the supervisor has ended. Frees the addresses, which another process needs.
+    pub(super) async fn leave(&mut self) {
+        let mut passed_on = Vec::new();
+        if let Stage::Yielding { kept, .. } = &self.handover.stage {
+            passed_on.clone_from(kept);
+            self.waiting.upgraded(&[], &self.state.temporary());
+            self.waiting.refuse_all();
         }
-        let kept = std::mem::take(&mut self.handover.kept);
-        let until = self.drain(&kept).await;
+        self.drain(&passed_on).await;
         if let Some(pages) = &mut self.pages {
             pages.close();
         }
@@ -310,6 +314,5 @@ impl Control {
         if let Some(sender) = &self.handover.after {
             sender.left();
         }
-        until
     }
 }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use fastrand::Rng;
 
 use super::*;
+use crate::protocol::Resources;
 
 /// A process as the supervisor's commands and chance make it.
 #[derive(Debug, Default)]
@@ -106,7 +107,7 @@ impl World {
                 }
                 Action::Reload(process) => {
                     self.processes.get_mut(&process).unwrap().offers += 1;
-                    self.command(process, Command::Reload(None));
+                    self.command(process, Command::Reload(Resources::default()));
                     self.handle(Input::Offered(process, TIMES));
                 }
                 Action::Renew(process) => self.command(process, Command::Renew(Default::default())),

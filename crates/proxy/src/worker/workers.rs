@@ -151,17 +151,18 @@ impl Workers {
         (&self.held, &self.retiring)
     }
 
-    /// Gives every worker the configuration, and each its new sockets and its outbox.
+    /// Gives every worker the configuration, its outbox, and its new sockets, if there are any.
     pub fn reload(
         &mut self,
         adopted: &Adopted,
         added: Vec<Vec<BoundListener>>,
         outboxes: &[Outbox],
     ) {
-        for (number, (mailbox, added)) in self.mailboxes.iter().zip(added).enumerate() {
+        let mut added = added.into_iter();
+        for (number, mailbox) in self.mailboxes.iter().enumerate() {
             mailbox.post(Message::Config {
                 adopted: adopted.clone(),
-                added,
+                added: added.next().unwrap_or_default(),
                 outbox: outboxes.get(number).cloned(),
             });
         }
