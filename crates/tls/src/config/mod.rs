@@ -2,7 +2,7 @@
 //!
 //! A [`Config`] is the [`File`] and what was built of it: certificates are read, names are resolved, every reference between
 //! sections is an index. What needs no building is read where it is written, in the file, or in the `keys` of a section. It is
-//! made by [`crate::prepare`], and valid by construction. A reload makes a second `Config` beside the first and swaps the
+//! made by `becket_prepare`, and valid by construction. A reload makes a second `Config` beside the first and swaps the
 //! `Arc`: nothing in here changes after it was made.
 
 mod admin;
