@@ -28,8 +28,8 @@ use becket_keys::pem::Pem;
 use becket_tls::config::Onward;
 use becket_tls::key_log::LateKeyLog;
 use becket_tls::policy::{contents, versions};
-use becket_tls::to_servers::{Pinned, RuleVerifier};
-use becket_tls::verifier::{self, Pins};
+use becket_tls::server_rules::{Pinned, Pins, RuleVerifier};
+use becket_tls::verifier;
 
 impl Draft<'_> {
     /// TLS towards servers, as `[backend.tls]` says.

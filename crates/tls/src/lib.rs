@@ -5,7 +5,7 @@
 //! * [`hello_router`]: the routes of one listener: from a peeked hello to a configuration, or a refusal;
 //! * [`route_configs`]: the few `ServerConfig`s of one route, and which of them answers a hello;
 //! * [`policy`]: the digest of a policy, the border that sessions never cross;
-//! * [`verifier`]: client certificates; [`chain`]: limits that are checked before; [`path`]: the path that verified a chain;
+//! * [`verifier`]: client certificates; [`chain`]: limits that are checked before; [`path`]: the path that verified a chain; [`server_rules`]: rules for certificates of servers;
 //! * [`deferred`]: keys whose signatures crypto threads make;
 //! * [`metered`]: keys that cost a token, where full handshakes are limited; [`admission`]: the limits;
 //! * [`engine`]: rustls' unbuffered connections as "bytes in, bytes out"; [`skipping`]: early data
@@ -40,6 +40,7 @@ pub mod resumption;
 pub mod route_configs;
 pub mod scratch;
 pub mod secret;
+pub mod server_rules;
 pub mod sessions;
 pub mod side;
 pub mod skipping;

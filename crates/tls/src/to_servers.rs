@@ -11,7 +11,6 @@
 //! is never sent (RFC 6066, section 3), so it stands for "send none".
 
 use std::cell::RefCell;
-use std::fmt;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,17 +20,14 @@ use becket_config::policy::{ServerAlpn, Sni};
 use becket_config::process::Limits;
 use becket_proto::starttls::Protocol;
 use becket_proto::ticket::UnixSeconds;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, UnbufferedClientConnection, verify_server_name};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::client::danger::ServerCertVerifier;
+use rustls::client::{Resumption, UnbufferedClientConnection};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::ParsedCertificate;
-use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{ClientConfig, Error};
 
 use super::chain;
 use super::engine::Engine;
-use super::path::Paths;
-use super::verifier::Pins;
+use super::server_rules::{CertificateRule, RuleVerifier};
 use crate::config::{Backend, Onward};
 use becket_keys::facts::not_after;
 
@@ -213,72 +209,6 @@ impl Generation {
     }
 }
 
-/// Has a rule say which certificates of servers are good. That a server holds its key is always verified, as the provider does it.
-#[derive(Debug)]
-pub struct RuleVerifier<R> {
-    /// Decides which certificates are accepted.
-    pub rule: R,
-    /// Verifies signatures.
-    pub provider: Arc<CryptoProvider>,
-}
-
-/// Says which certificates of servers are good.
-pub trait CertificateRule: fmt::Debug + Send + Sync {
-    /// Judges what a server has shown at this time.
-    ///
-    /// # Errors
-    /// Why it is not good.
-    fn judge(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<(), Error>;
-}
-
-impl<R: CertificateRule> ServerCertVerifier for RuleVerifier<R> {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _sent: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let judged = self
-            .rule
-            .judge(end_entity, intermediates, ocsp_response, now);
-        judged.map(|()| ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, cert, dss, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, cert, dss, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
-    }
-}
-
 /// A certificate must be for one name, whatever name was sent as SNI. Looks at the chain before anybody else does.
 #[derive(Debug)]
 struct Named {
@@ -319,71 +249,6 @@ impl CertificateRule for Named {
             self.until.fetch_min(first, Relaxed);
         }
         Ok(())
-    }
-}
-
-/// A path must lead to an authority, for `verify = "chain"`.
-#[derive(Debug)]
-pub struct Chained(pub Paths);
-
-impl CertificateRule for Chained {
-    fn judge(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<(), Error> {
-        self.0.find(end_entity, intermediates, now).map(drop)
-    }
-}
-
-/// Every certificate is good, for `verify = "none"`.
-#[derive(Debug)]
-pub struct AnyCertificate;
-
-impl CertificateRule for AnyCertificate {
-    fn judge(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<(), Error> {
-        Ok(())
-    }
-}
-
-impl RuleVerifier<AnyCertificate> {
-    /// Accepts any certificate.
-    pub fn none(provider: Arc<CryptoProvider>) -> Self {
-        let rule = AnyCertificate;
-        Self { rule, provider }
-    }
-}
-
-/// A certificate must be listed, and where there is a name, be for that, for `verify = "pinned"`.
-#[derive(Debug)]
-pub struct Pinned {
-    /// Accepted certificates.
-    pub pins: Pins,
-    /// Name that the certificate must have.
-    pub name: Option<ServerName<'static>>,
-}
-
-impl CertificateRule for Pinned {
-    fn judge(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<(), Error> {
-        self.pins.verify(end_entity, now)?;
-        match &self.name {
-            Some(name) => verify_server_name(&ParsedCertificate::try_from(end_entity)?, name),
-            None => Ok(()),
-        }
     }
 }
 

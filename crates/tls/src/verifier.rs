@@ -28,7 +28,7 @@ use rustls::{
 use webpki::KeyUsage;
 
 use super::path::Paths;
-use super::to_servers::{Chained, RuleVerifier};
+use super::server_rules::{Chained, Pins, RuleVerifier};
 use crate::sessions::context;
 use becket_keys::{client_names, facts};
 
@@ -60,32 +60,6 @@ pub fn of_clients(
         pins: (policy.client_trust == ClientTrust::Certificates).then_some(Pins(pins)),
         names: policy.client_names.clone(),
     }))
-}
-
-/// Certificates that are trusted by themselves, whoever issued them. At least the time must be theirs.
-#[derive(Debug)]
-pub struct Pins(pub Vec<CertificateDer<'static>>);
-
-impl Pins {
-    /// Whether this is one of them.
-    ///
-    /// # Errors
-    /// Why it is not good.
-    pub fn verify(&self, leaf: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
-        if !self.0.iter().any(|pin| pin == leaf) {
-            return Err(CertificateError::UnknownIssuer.into());
-        }
-        let read = facts::certificate(leaf).ok_or(CertificateError::BadEncoding)?;
-        let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-        let validity = read.validity();
-        match () {
-            () if now < validity.not_before.timestamp() => {
-                Err(CertificateError::NotValidYet.into())
-            }
-            () if now > validity.not_after.timestamp() => Err(CertificateError::Expired.into()),
-            () => Ok(()),
-        }
-    }
 }
 
 /// Makes the verifier of servers' certificates; names are verified beside it, in `onward.rs`.

@@ -33,7 +33,8 @@ use tokio_rustls::client::TlsStream;
 use crate::backend::server_state::ServerState;
 use becket_tls::chain;
 use becket_tls::config::{Backend, Server, ServerAddress};
-use becket_tls::to_servers::{self, RuleVerifier};
+use becket_tls::server_rules::RuleVerifier;
+use becket_tls::to_servers;
 
 /// What is done to find out whether a server is well.
 #[derive(Clone, Debug)]

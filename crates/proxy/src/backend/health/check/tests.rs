@@ -16,7 +16,8 @@ use tokio::net::UnixSocket;
 
 use super::*;
 use becket_tls::config::Onward;
-use becket_tls::to_servers::{RuleVerifier, for_check};
+use becket_tls::server_rules::RuleVerifier;
+use becket_tls::to_servers::for_check;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
