@@ -22,6 +22,7 @@ mod last_words;
 pub mod output;
 mod rate;
 mod syslog;
+mod syslog_daemon;
 mod timestamp;
 
 use std::io::{self, IsTerminal};
@@ -172,7 +173,7 @@ fn subscriber(log: &Log, output: Output) -> Result<(impl Subscriber + use<>, Log
             LogFormat::Json => lines.json().flatten_event(true).boxed(),
         }
     });
-    let (messages, syslog) = syslog::Daemon::of(log)
+    let (messages, syslog) = syslog_daemon::Daemon::of(log)
         .map(|daemon| messages(log, daemon))
         .unzip();
     let messages = messages.map(|messages| unstamped(log.format, messages));
@@ -197,7 +198,7 @@ where
     }
 }
 
-fn messages(log: &Log, daemon: syslog::Daemon) -> (syslog::Messages, Backlog) {
+fn messages(log: &Log, daemon: syslog_daemon::Daemon) -> (syslog::Messages, Backlog) {
     let is_remote = daemon.is_remote();
     let backlog = Backlog::new(Output::Syslog(daemon));
     let messages = syslog::Messages::new(backlog.clone(), log, is_remote);

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use becket_sys::log_file::{append, try_append, write_if_ready};
 use becket_sys::privileges::effective_user;
 
-use super::syslog::Daemon;
+use super::syslog_daemon::Daemon;
 use becket_keys::files::Files;
 
 /// A standard stream, a file or a syslog daemon.

@@ -8,18 +8,13 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
 
-use becket_config::address::Address;
 use becket_config::process::Log;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
-use super::PATIENCE;
 use super::backlog::Backlog;
 
 /// What lines are written to: each gets the head of a message.
@@ -46,7 +41,7 @@ pub(super) struct Message<'m> {
 }
 
 impl Messages {
-    /// Messages of this process for a backlog whose output is [`Daemon`].
+    /// Messages of this process for a backlog whose output is [`Daemon`](super::syslog_daemon::Daemon).
     pub(super) fn new(backlog: Backlog, log: &Log, is_remote: bool) -> Self {
         let (tag, pid) = (&log.syslog_tag, std::process::id());
         let head = match is_remote {
@@ -126,115 +121,6 @@ impl Write for Message<'_> {
     }
 }
 
-/// The daemon, and the socket to it once there was a line.
-#[derive(Debug)]
-pub struct Daemon {
-    place: Place,
-    socket: Option<Socket>,
-}
-
-#[derive(Debug)]
-enum Place {
-    Path(PathBuf),
-    Host(SocketAddr),
-}
-
-#[derive(Debug)]
-enum Socket {
-    Unix(UnixDatagram),
-    Udp(UdpSocket),
-}
-
-impl Daemon {
-    /// The one of a configuration, if it has one. Nothing is connected.
-    pub(super) fn of(log: &Log) -> Option<Self> {
-        let place = match &log.syslog.as_ref()?.address {
-            Address::Unix(path) => Place::Path(path.clone()),
-            Address::Ip(ip, port) => Place::Host(SocketAddr::new(*ip, *port)),
-            // Neither is a syslog address.
-            Address::Any(_) | Address::Name(..) => return None,
-        };
-        Some(Self {
-            place,
-            socket: None,
-        })
-    }
-
-    /// Whether it is another host.
-    pub(super) fn is_remote(&self) -> bool {
-        matches!(self.place, Place::Host(_))
-    }
-
-    /// Sends every line.
-    ///
-    /// # Errors
-    /// What the system says of the first that it does not take; those behind it are not sent.
-    pub(super) fn send_all(&mut self, lines: &[u8]) -> io::Result<()> {
-        let lines = lines.split(|byte| *byte == b'\n');
-        lines
-            .filter(|line| !line.is_empty())
-            .try_for_each(|line| self.send(line))
-    }
-
-    fn send(&mut self, line: &[u8]) -> io::Result<()> {
-        match self.socket.as_ref().map(|socket| socket.send(line)) {
-            Some(Ok(())) => Ok(()),
-            // It is there, and too busy.
-            Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
-            // It was started again; or there was no line before.
-            Some(Err(_)) | None => {
-                let socket = self.place.connect()?;
-                let sent = socket.send(line);
-                self.socket = Some(socket);
-                sent
-            }
-        }
-    }
-}
-
-impl Place {
-    fn connect(&self) -> io::Result<Socket> {
-        match self {
-            Self::Path(path) => {
-                let socket = UnixDatagram::unbound()?;
-                socket.connect(path)?;
-                socket.set_write_timeout(Some(PATIENCE))?;
-                Ok(Socket::Unix(socket))
-            }
-            Self::Host(address) => {
-                let any: IpAddr = if address.is_ipv4() {
-                    Ipv4Addr::UNSPECIFIED.into()
-                } else {
-                    Ipv6Addr::UNSPECIFIED.into()
-                };
-                let socket = UdpSocket::bind((any, 0))?;
-                socket.connect(address)?;
-                socket.set_write_timeout(Some(PATIENCE))?;
-                Ok(Socket::Udp(socket))
-            }
-        }
-    }
-}
-
-impl Socket {
-    fn send(&self, line: &[u8]) -> io::Result<()> {
-        match self {
-            Self::Unix(socket) => socket.send(line),
-            Self::Udp(socket) => socket.send(line),
-        }
-        .map(drop)
-    }
-}
-
-impl std::fmt::Display for Daemon {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.place {
-            Place::Path(path) => write!(f, "syslog at {}", path.display()),
-            Place::Host(address) => write!(f, "syslog at {address}"),
-        }
-    }
-}
-
 /// Of this host, or `-`, which says that nobody knows.
 fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -252,6 +138,9 @@ const LONGEST: usize = 8000;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixDatagram;
+
+    use crate::syslog_daemon::Daemon;
     use becket_config::choices::Facility;
     use becket_config::notation::Text;
 

@@ -24,10 +24,7 @@ use super::child::Child;
 use super::resources::run_as;
 use super::run::Runner;
 use super::supervisor::{Action, Input, ProcessEnd, Standing, Supervisor};
-use crate::protocol::{OperatorRequest, RunAs, SocketKind, VERSION};
-
-/// Environment variable that holds [`VERSION`] in a program that a supervisor became.
-pub(super) const IS_CONTINUED: &str = "BECKET_CONTINUED";
+use crate::protocol::{IS_CONTINUED, OperatorRequest, RunAs, SocketKind, VERSION};
 
 /// The text, which is a file in memory. Descriptors follow in this order: one for each process, sockets, passed sockets, the admin socket.
 #[derive(Debug, Serialize, Deserialize)]

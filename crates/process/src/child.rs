@@ -21,9 +21,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::carried::IS_CONTINUED;
 use super::supervisor::ProcessEnd;
-use crate::protocol::{Command, Event, IS_STARTED, LONGEST_EVENT, VERSION};
+use crate::protocol::{Command, Event, IS_CONTINUED, IS_STARTED, LONGEST_EVENT, VERSION};
 
 /// A process that the supervisor started.
 #[derive(Debug)]

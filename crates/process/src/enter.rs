@@ -14,7 +14,7 @@ use becket_sys::identity::Identity;
 use becket_sys::notify::Notifier;
 use becket_sys::{privileges, rlimit, root_only};
 
-use super::carried::{Carried, IS_CONTINUED};
+use super::carried::Carried;
 use super::child;
 use super::needs::Needs;
 use super::resources::{Offer, Seen, chroot, open_listed, run_as};
@@ -22,7 +22,7 @@ use super::run::{Runner, Setup};
 use crate::link::given::Given;
 use crate::link::{self, Link};
 use crate::protocol::{
-    Command, Event, IS_STARTED, LONGEST_EVENT, ProcessStart, Restarts, RunAs, VERSION,
+    Command, Event, IS_CONTINUED, IS_STARTED, LONGEST_EVENT, ProcessStart, Restarts, RunAs, VERSION,
 };
 use crate::signals::Signals;
 use becket_keys::files::Files;

@@ -19,6 +19,8 @@ use serde::{Deserialize, Serialize};
 pub const VERSION: &str = "3";
 /// Environment variable that holds [`VERSION`] in a process that a supervisor started.
 pub const IS_STARTED: &str = "BECKET_CHILD";
+/// Environment variable that holds [`VERSION`] in a program that a supervisor became.
+pub(crate) const IS_CONTINUED: &str = "BECKET_CONTINUED";
 /// Bytes of the longest event: what is held of 20 000 limits.
 pub const LONGEST_EVENT: usize = 1024 * 1024;
 /// Bytes of the longest command: paths of 200 000 certificates.
