@@ -165,11 +165,22 @@ impl Drop for Process {
     }
 }
 
-/// Returns a free port of 127.0.0.1. Somebody else may take it; then the program says so.
+/// Returns a free port of 127.0.0.1, below those that the kernel gives to outgoing connections (ip_local_port_range). Another program may still
+/// bind it first; then the server that wanted it reports that.
 pub fn free_address() -> Result<SocketAddr, Error> {
-    TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .map_err(|e| Error::os("looking for a free port of 127.0.0.1", e))
+    let mut tries = 0..PORTS_TRIED;
+    loop {
+        match TcpListener::bind(("127.0.0.1", fastrand::u16(PORTS))) {
+            Err(error) if tries.next().is_none() => {
+                return Err(Error::os("looking for a free port of 127.0.0.1", error));
+            }
+            Err(_) => {}
+            Ok(listener) => {
+                let found = listener.local_addr();
+                return found.map_err(|e| Error::os("looking for a free port of 127.0.0.1", e));
+            }
+        }
+    }
 }
 
 /// Returns the processes of a group.
@@ -195,6 +206,8 @@ pub fn without_places(text: &str, directory: &Path) -> String {
     text.replace(&directory.display().to_string(), "DIR")
 }
 
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
+const PORTS_TRIED: u32 = 100;
 const START_LIMIT: Duration = Duration::from_secs(30);
 const STOP_LIMIT: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(5);

@@ -14,8 +14,9 @@ use becket_config::error::Rejected;
 use becket_config::file::File;
 use becket_multibuffer::Multibuffer;
 use becket_proto::session_table::SessionTable;
-use becket_proto::ticket::NodeId;
-use becket_tls::sessions::tickets::Secrets;
+use becket_proto::ticket::{Epoch, KeyId, NodeId, SecretId};
+use becket_tls::secret::SecretBytes;
+use becket_tls::sessions::tickets::{EpochSecret, Secrets};
 use mio::Waker;
 use rustls::pki_types::UnixTime;
 
@@ -106,7 +107,13 @@ fn worker_with(config: &Arc<Config>, signatures: Arc<SigningQueue>) -> (Worker, 
             secrets: Arc::new(Secrets {
                 rotation: Duration::from_secs(3600),
                 node: NodeId(0),
-                epochs: Vec::new(),
+                epochs: vec![EpochSecret {
+                    id: KeyId {
+                        secret: SecretId(1),
+                        epoch: Epoch(1),
+                    },
+                    secret: SecretBytes::draw().unwrap(),
+                }],
             }),
             outboxes: Vec::new(),
             ended: tokio::sync::mpsc::unbounded_channel().0,
