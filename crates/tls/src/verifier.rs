@@ -88,7 +88,7 @@ impl Pins {
     }
 }
 
-/// Makes the verifier of servers' certificates; names are verified beside it, in `onward.rs`.
+/// Makes the verifier of servers' certificates; [`to_servers`](crate::to_servers) chooses the name to verify.
 ///
 /// # Errors
 ///
