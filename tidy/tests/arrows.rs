@@ -312,8 +312,8 @@ pub(crate) fn of_module(path: &str, source: &str) -> Vec<String> {
     up.map(|to| format!("{module} imports {to}")).collect()
 }
 
-/// The modules that code names from the root of the crate, as `crate::room`, `crate::{room, ..}`, by `super`, or in the program
-/// as `becket::room`.
+/// The modules that code names from the root of the crate, as `crate::module`, `crate::{module, ..}`, by `super`, or in the program
+/// as `becket::module`.
 fn imports(code: &str, depth: usize) -> BTreeSet<String> {
     let root = "super::".repeat(depth);
     let mut found = BTreeSet::new();

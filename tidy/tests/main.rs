@@ -12,6 +12,7 @@
 mod arrows;
 mod blank;
 mod exceptions;
+mod paths;
 mod prose;
 mod rust;
 mod workspace;
@@ -155,7 +156,7 @@ fn what_was_skipped_is_listed_at_the_end() {
 }
 
 #[test]
-fn crates_and_rooms_import_along_the_arrows() {
+fn crates_and_modules_import_along_the_arrows() {
     let workspace = &*WORKSPACE;
     let manifests = workspace
         .files
@@ -172,7 +173,7 @@ fn crates_and_rooms_import_along_the_arrows() {
     demand_none("arrow", faults);
 }
 
-/// The table of `docs/architecture.md` is how a reader finds a file: each path of its first column is there.
+/// The tables of `docs/architecture.md` are how a reader finds a file: each path of a first column is in the crate of its heading.
 #[test]
 fn the_architecture_names_files_that_exist() {
     let workspace = &*WORKSPACE;
@@ -180,17 +181,42 @@ fn the_architecture_names_files_that_exist() {
         .files
         .iter()
         .find(|file| file.path == "docs/architecture.md");
-    let rows = page.expect("the page").text.lines();
-    let cells = rows.filter_map(|row| row.strip_prefix("| `")?.split(" | ").next());
-    let paths: Vec<&str> = cells
-        .flat_map(|cell| cell.split(['`', ',', ' ']))
-        .filter(|word| word.ends_with(".rs") || word.ends_with('/'))
-        .collect();
-    assert!(paths.len() > 50, "the table was not found");
-    let is_there = |path: &&str| {
-        let path = format!("crates/{path}");
-        workspace.rust().any(|file| file.path.starts_with(&path))
+    let (mut krate, mut paths) = ("", Vec::new());
+    for line in page.expect("the page").text.lines() {
+        if let Some(heading) = line.strip_prefix("### ") {
+            krate = heading;
+        } else if let Some((cell, _)) = line.split_once(" | ")
+            && krate.starts_with("crates/")
+        {
+            let named = paths::in_document(cell);
+            paths.extend(named.iter().map(|path| format!("{krate}/src/{path}")));
+        }
+    }
+    assert!(paths.len() > 150, "the tables were not found");
+    paths.retain(|path| !workspace.rust().any(|file| file.path.starts_with(path)));
+    demand_none("no file", paths);
+}
+
+#[test]
+fn paths_in_documents_and_comments_exist() {
+    let workspace = &*WORKSPACE;
+    let missing = |named: Vec<&str>| -> Vec<String> {
+        let tree = || workspace.files.iter().map(|file| file.path.as_str());
+        let mut named = named;
+        named.retain(|path| !paths::is_excepted(path) && !paths::is_in(tree(), path));
+        named.into_iter().map(str::to_owned).collect()
     };
-    let missing = paths.into_iter().filter(|path| !is_there(path));
-    demand_none("no file", missing.map(str::to_owned).collect());
+    let is_document = |file: &&File| {
+        file.path.starts_with("docs/") && file.path.ends_with(".md")
+            || ["CONTRIBUTING.md", "README.md"].contains(&file.path.as_str())
+    };
+    let documents = workspace.files.iter().filter(is_document);
+    let mut absent = faults(documents, |file| missing(paths::in_document(&file.text)));
+    let sources = workspace
+        .rust()
+        .filter(|file| file.path.starts_with("crates/"));
+    absent.extend(faults(sources, |file| {
+        missing(paths::in_comments(&file.text))
+    }));
+    demand_none("no such path", absent);
 }

@@ -1,8 +1,11 @@
-//! Becket: a TLS terminator. TLS in, TCP out, one worker per core.
+//! Becket, a TLS terminator: the command line and the subcommands.
 //!
-//! This crate is the program: its command line, and the subcommands that are not `run` (`check`, `ctl`, `top`, `demo`, the drop-in modes). What
-//! runs is in crates of its own: `becket_process` has the supervisor, `becket_control` the control plane, `becket_proxy` the data plane.
-//! `docs/architecture.md` has the picture.
+//! This crate owns the arguments, the exit codes, the subcommands next to `run` (`check`, `ctl`, `top`, `demo`, ...) and the drop-in modes. It serves no client
+//! by itself: `becket_process` has the supervisor, `becket_control` the control plane and `becket_proxy` the data plane.
+//!
+//! Main types: [`cli::Cli`] is the command line, [`cli::Subcommand`] one of its subcommands, and [`check::Findings`] the result of `becket check`.
+//!
+//! `docs/architecture.md` has the structure of the whole program.
 #![forbid(unsafe_code)]
 
 pub mod check;

@@ -1,11 +1,14 @@
-//! The configuration of the becket TLS terminator: the file format, its values, and what is wrong with them.
+//! The configuration of becket: the file format, its values, and their faults.
 //!
-//! Data only: nothing here opens a file, resolves a name or builds anything of TLS, so a gateway or a migration tool can
-//! read and write a configuration without the terminator. [`read`] turns a text into a [`file::File`] and says every fault
-//! of its shape and its values at once; [`check`] says what contradicts. What needs certificates, addresses and sockets is
-//! checked by those who have them.
+//! This crate owns the sections, the notations of values, the defaults, and the faults that need only the text. It opens no file, resolves no name and
+//! builds no TLS, so a gateway or a migration tool can use it without the terminator. `becket_prepare` checks certificates and addresses.
 //!
-//! A key costs three places: its field here, with its notation and its default, its row in `docs/config.md`, and its use.
+//! Main types: [`file::File`] is the whole file, [`read::Reading`] is a text that was read, and [`error::Problem`] is one fault.
+//!
+//! * [`mod@read`]: parses a text and finds every fault of its shape and its values;
+//! * [`check`]: finds contradictions between keys.
+//!
+//! A key has three places: its field here, with its notation and its default, its row in `docs/config.md`, and its use.
 #![forbid(unsafe_code)]
 
 pub mod access_format;

@@ -1,15 +1,18 @@
-//! The control plane of the serving process: start, reload, rotation of ticket keys, health checks, upgrade, admin pages.
+//! The control plane of the serving process: start, reload, rotation of ticket keys, upgrade and admin pages.
 //!
-//! Everything here runs on the main thread or on threads of its own, never on the data path: workers get messages and share counters. The
-//! command line is not here (crate `becket`), the supervisor neither (crate `process`).
+//! This crate owns the main thread of the serving process and the threads of the admin pages. It sends messages to workers and reads their
+//! counters. It handles no byte of a client's connection. The command line is in `becket`, the supervisor in `becket_process`.
 //!
-//! * [`launch`]: the order of a start; [`server`]: the control loop, and what each command does;
-//! * [`reload`], [`rotation`], [`certificates`]: what changes while becket runs; [`handover`]: the state that passes in an upgrade;
-//! * [`sandbox`]: rights that the serving process gives up; [`sockets`]: listening sockets of all workers;
-//! * [`admin`] serves pages over HTTP, on a thread of its own, each made of a [`snapshot::Snapshot`] of the [`state`]; [`exposition`] is
-//!   `/metrics`, [`page`] is text, `web` the page for browsers with its [`history`]. [`admin_http`] accepts clients of the pages;
-//!   [`api`] is what may be asked and changed;
-//! * [`ebb`]: when memory of closed connections is given back; [`mod@process`]: CPU and memory of this process.
+//! Main types: [`server::Control`] is the control loop, [`state::State`] is the state behind the admin pages, and [`snapshot::Snapshot`] is that state at
+//! one moment.
+//!
+//! * [`launch`]: the order of a start; [`server`]: the control loop and its commands;
+//! * [`reload`], [`rotation`]: changes while becket runs; [`handover`]: the state that passes in an upgrade;
+//! * [`sandbox`]: access that the serving process gives up; [`sockets`]: listening sockets of all workers;
+//! * [`cluster`]: the terminator's side of replication;
+//! * [`admin`]: the pages; [`api`]: their requests and changes; [`admin_http`]: their clients; [`exposition`]: `/metrics`; [`page`]: the status as text;
+//!   `web` and [`history`]: the page for browsers; [`certificates`]: certificates in use;
+//! * [`ebb`]: when memory of closed connections is given back; [`mod@process`]: CPU time and memory of this process.
 #![forbid(unsafe_code)]
 #![allow(
     missing_docs,

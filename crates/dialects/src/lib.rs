@@ -1,10 +1,13 @@
-//! Dialects: configurations of hitch, stud and stunnel, read as ours.
+//! Dialects: configurations of hitch, stud and stunnel, translated to tables of `becket.toml`.
 //!
-//! A dialect makes a table as `becket.toml` has it, so that there is one path of validation, and remembers which setting each
-//! key comes from: whatever is wrong is said in the words and by the line of whoever wrote it. What a setting cannot do here
-//! is a [`Remark`], for the start, the report of a migration, and `docs/dropin.md`; all come from one table per dialect.
+//! This crate owns the syntax and the settings of these programs, and the origin of each translated key. So there is one path of
+//! validation, and a fault names the setting and the line of the original file. It opens no file: the caller opens the [`Parts`] that a configuration includes.
+//! It validates no value of ours.
 //!
-//! Nothing here opens a file: [`Parts`] that a configuration includes are opened by the caller. `ciphers` reads cipher strings of OpenSSL, `getopt` command lines, `migration` writes TOML.
+//! Main types: [`Dialect`] is a program, [`Translation`] is the table with its faults, and [`Remark`] says how much of a setting holds here. The start, the report
+//! of a migration and `docs/dropin.md` show remarks, all from one table for each dialect.
+//!
+//! `ciphers` reads cipher strings of OpenSSL, `getopt` reads command lines, [`migration`] writes TOML, and [`page`] writes `docs/dropin.md`.
 
 mod ciphers;
 mod draft;

@@ -1,10 +1,13 @@
-//! HTTP/1.1 as far as a server of static files speaks it: the head of a request in, the status, the range and the head of the
-//! answer out; and the folders that are served ([`docroot`]). Everything but [`docroot`] is pure: no I/O, no clock.
+//! HTTP/1.1 for a server of static files.
 //!
-//! The order of use: [`head::end`] finds the end of a head, [`head::parse`] reads it, [`head::Head::request`] refuses what a server of
-//! files does not serve, [`path::decode`] makes a path below a folder of the target, [`coding::accepted`] says which
-//! compressed variants the client takes, [`select::select`] chooses what of the file is sent, and [`answer::Answer`] writes the
-//! head of it.
+//! This crate parses the head of a request, chooses the part of a file to send, writes the head of the answer, and opens files below a
+//! folder ([`docroot`]). All but [`docroot`] is pure: no I/O, no clock. It relays no request, reads no body, and owns no connection.
+//!
+//! Main types: [`head::Head`] is a parsed head, [`answer::Answer`] is the head of an answer, and [`docroot::Docroot`] is a folder that is served.
+//!
+//! The order of use: [`head::end`] finds the end of a head, [`head::parse`] parses it, [`head::Head::request`] refuses requests that a server of
+//! files does not support, [`path::decode`] makes a path below a folder from the target, [`coding::accepted`] finds the compressed variants that
+//! the client accepts, [`select::select`] chooses the part of the file, and [`answer::Answer`] writes the head.
 //!
 //! Sources: RFC 9110 (semantics), RFC 9112 (HTTP/1.1), RFC 8615 (`.well-known`).
 #![forbid(unsafe_code)]

@@ -3,7 +3,8 @@
 //! A [`Loaded`] is one chain whose first certificate belongs to the private key, whose every
 //! certificate is signed by the next, and whose names are known. Whatever is wrong with the
 //! files is put in the report; what has expired is a warning, because to refuse it would turn
-//! a late renewal into an outage. Decoding is `pem.rs`' work, maps of names are `listeners.rs`'.
+//! a late renewal into an outage. [`pem`](crate::pem) decodes the files,
+//! [`certificates`](crate::certificates) has the map of names.
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;

@@ -1,18 +1,21 @@
-//! Certificates, private keys and the signatures made with them.
+//! Certificates, private keys, and the signatures made with them.
 //!
-//! This crate reads certificates and keys from files, chooses among certificates by server name, watches files for changes, and makes signatures off the event loop: on
-//! crypto threads, in batches, or on PKCS#11 tokens. It does not build TLS configurations, and it accepts no connection.
+//! This crate reads certificates and keys from files, chooses a certificate by server name, watches files for changes, and signs off the
+//! event loop: on crypto threads, in batches, or on PKCS#11 tokens. It builds no TLS configuration and accepts no connection.
 //!
-//! * [`files`]: the only place where files of a configuration are opened;
+//! Main types: [`files::Files`] opens the files of a configuration, [`certificates::CertificateMap`] finds chains by server name, and
+//! [`signing::queue::SigningQueue`] holds the signatures that wait for a crypto thread.
+//!
+//! * [`files`]: the only place that opens files of a configuration;
 //! * [`pem`]: PEM files, with private keys only in memory that is erased;
 //! * [`keys`]: chains with their keys, matched and proved;
 //! * [`authorities`]: certificates without keys, from a bundle or a folder;
-//! * [`certificates`]: chains and keys by server name, and the choice among them;
-//! * [`client_names`]: the names of client certificates that a policy accepts;
-//! * [`digest`]: digests that tell whether two things are equal;
-//! * [`facts`]: the contents of certificates and revocation lists, for status pages;
+//! * [`certificates`]: chains and keys by server name;
+//! * [`client_names`]: names of client certificates that a policy accepts;
+//! * [`digest`]: digests that compare contents;
+//! * [`facts`]: contents of certificates and revocation lists, for status pages;
 //! * [`ocsp`]: stapled OCSP responses;
-//! * [`presented`], [`identity`]: the text that logs and PROXY headers have of our certificate, and of a client's;
+//! * [`presented`], [`identity`]: our certificate in PROXY headers; the client's certificate in logs and PROXY headers;
 //! * [`signing`]: signatures off the loop;
 //! * [`watch`]: changes of files.
 #![forbid(unsafe_code)]

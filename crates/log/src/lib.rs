@@ -1,13 +1,16 @@
-//! Log lines: what is written, where, and how often.
+//! Log lines and access records, and the threads that write them.
 //!
-//! [`install`] turns [`Log`] into the process' `tracing` subscriber: text or JSON, a filter, and
-//! stderr or a file that SIGUSR1 opens anew, and beside it a syslog daemon. Nobody who logs waits: a [`Backlog`] takes the lines and a
-//! thread writes them. [`access`] is the line that each connection leaves, [`access_log`] its way
-//! from the workers to its file.
-//! What a peer can trigger is bounded by a [`RateLimit`] per call site, and what a peer sent is only
-//! ever written as [`Escaped`].
+//! This crate owns the `tracing` subscriber of the process: text or JSON, a filter, and standard error, a file or a syslog daemon. It bounds the
+//! lines that a peer can cause, and escapes the bytes that a peer sent. No caller waits for a disk: a [`Backlog`] takes lines, and a
+//! thread writes them. The crate does not decide which events are logged, and takes no signal.
 //!
-//! Not here: which events are logged (each call site), signals (`control`).
+//! Main types: [`Logging`] is the installed log, [`access_log::AccessSender`] takes the records of one worker, and [`RateLimit`] bounds the lines of
+//! one call site.
+//!
+//! * [`install`] makes the subscriber from [`Log`];
+//! * [`access`]: the record of a connection; [`access_log`]: its way to the file;
+//! * [`output`]: streams and files, which SIGUSR1 opens again;
+//! * [`Escaped`]: bytes of a peer in a line.
 #![forbid(unsafe_code)]
 #![allow(
     missing_docs,

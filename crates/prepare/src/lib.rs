@@ -1,11 +1,12 @@
-//! From the file to the [`Config`]: reads keys, resolves the names that are needed to listen, checks every reference.
+//! Preparation of a configuration: from a file to a [`Config`], or to a list of its faults.
 //!
-//! [`prepare`] changes nothing outside and starts nothing, so that a reload and `becket check`
-//! can run it beside a running terminator. It never stops at the first fault: each part leaves
-//! a harmless value where it found one and goes on, and the outcome is a `Config` only if there
-//! was no error at all. Blocks on files and name resolution. Never panics, whatever the file.
+//! This crate reads keys, resolves the names that are needed to listen, and checks every reference between sections. It changes nothing outside and
+//! starts nothing, so a reload and `becket check` run it next to a running terminator. It does not stop at the first fault: a part with a fault
+//! gets a harmless value, and the result is a `Config` only without any error. It blocks on files and name lookups, and never panics.
 //!
-//! This file holds the sections with plain values; a file for each other part holds the rest.
+//! Main types: [`source::Source`] is the origin of a configuration, [`World`] has the inputs besides the file, and [`Prepared`] is the result.
+//!
+//! This file has the sections with plain values. Each other section has a file of its own.
 
 #![forbid(unsafe_code)]
 #![allow(

@@ -1,9 +1,14 @@
 //! Process life: one supervisor, and the processes that serve under it.
 //!
-//! `becket run` is always two processes. The **supervisor** is the main process: it takes signals, keeps listening sockets bound, opens what
-//! takes rights, starts the serving process again when it dies, and replaces it by another program's at an upgrade. The **serving
-//! process** is the whole terminator without any right that it does not need. Only `becket demo`, `becket files` and `becket check` without
-//! `process.user` are one process.
+//! This crate owns the supervisor, its protocol, and the start and end of processes. It does not decide what a serving process does with a command
+//! (`becket_control::server`), runs no token agent (`becket_keys::signing::token`), and divides no limit (`becket_proto::limits`).
+//!
+//! Main types: [`protocol::Command`] and [`protocol::Event`] are the messages between the supervisor and its processes, and [`link::Link`] is the serving
+//! process's end of them.
+//!
+//! `becket run` is always two processes. The **supervisor** is the main process. It takes signals, keeps listening sockets bound, opens files that need
+//! rights, starts the serving process again when it dies, and replaces it at an upgrade. The **serving process** is the whole terminator, without any right
+//! that it does not need. `becket demo`, `becket files`, and `becket check` without `process.user` are one process.
 //!
 //! ```text
 //!    signals, files ─► run ─ Input ─► supervisor ─ Action ─► run ── Command ──►  link ─► control
@@ -12,16 +17,15 @@
 //!                                                         old process ── handover ──► new process
 //! ```
 //!
-//! * [`protocol`]: [`Command`](protocol::Command), [`Event`](protocol::Event) and what they carry: the only
-//!   vocabulary.
-//! * [`supervisor`]: decides; the diagram of states is there.
-//! * [`run`], [`child`], [`resources`], [`needs`]: carry out: processes, sockets, files.
-//! * [`carried`]: what passes execve(2), by which the supervisor becomes the new program.
-//! * [`link`]: the serving process's end. Its state passes to the next process in `becket_control::handover`.
-//! * [`mod@enter`]: which part a process plays.
+//! * [`protocol`]: the messages and their contents;
+//! * [`supervisor`]: the decisions, with a diagram of the states;
+//! * [`run`], [`child`], [`resources`], [`needs`]: processes, sockets and files for these decisions;
+//! * [`carried`]: the state that passes execve(2), by which the supervisor becomes the new program;
+//! * [`link`]: the serving process's end. `becket_control::handover` passes its state to the next process;
+//! * [`mod@enter`]: the role of a process;
+//! * [`pid_file`], [`signals`]: the file with the number of the main process; signals as commands.
 //!
-//! Not here: what the serving process does with a command (`server`), signing helpers (`signing/token`), how limits are divided
-//! (`becket_proto::limits`). See `docs/decisions/0043-a-supervisor-and-one-protocol.md`.
+//! See `docs/decisions/0043-a-supervisor-and-one-protocol.md`.
 
 #![forbid(unsafe_code)]
 #![allow(

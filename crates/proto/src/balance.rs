@@ -2,8 +2,8 @@
 //!
 //! Policy only: the caller says of each server whether it may be chosen, how much it weighs and how many connections it
 //! has, and gets an index back. Nothing is allocated and nothing is counted; each choice looks at every server once or
-//! twice, some nanoseconds each. Who is in service and who is full is the caller's knowledge (the terminator's
-//! `backend/`).
+//! twice, some nanoseconds each. Who is in service and who is full is the caller's knowledge
+//! (`crates/proxy/src/backend/`).
 //!
 //! Invariants: a server that is not open, or whose weight is 0, is never chosen; if another one is there, someone is.
 //!

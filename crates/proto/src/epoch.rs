@@ -2,8 +2,8 @@
 //!
 //! Nodes of a cluster never agree on an epoch: each reads its own clock, and epochs begin at multiples of their length
 //! since 1970, so that equal lengths give equal epochs. A node whose clock differs by less than one length is in an epoch
-//! that the others keep open: the one before or the one after. Owns that arithmetic and nothing else: secrets and keys
-//! are the terminator's, the clock is an argument.
+//! that the others keep open: the one before or the one after. Owns that arithmetic and nothing else: `crates/control/src/rotation/`
+//! has the secrets, and the clock is an argument.
 //!
 //! Invariants: [`Epochs::current`] is never below the floor that is asked for, and start times never pass the 32 bits
 //! that a ticket has for them (the year 2106): from then on the last epoch does not end.

@@ -1,7 +1,7 @@
 //! Records that a replaced process sends to its replacement.
 //!
 //! Owns the layout of a stream between two processes of this program, perhaps of different versions, perhaps with a fault. It
-//! reads and writes no socket: `becket/process/handover` does. A stream begins with a [`HEAD`], then frames follow:
+//! reads and writes no socket: `crates/control/src/handover/` does. A stream begins with a [`HEAD`], then frames follow:
 //!
 //! ```text
 //! length u32 | checksum u32 | record

@@ -1,8 +1,8 @@
 //! What a peer says beside data once a connection is established, where the kernel opens its records: alerts and messages.
 //!
 //! The kernel gives the type and the content of each record that holds no data, and nothing more. Messages may lie one behind
-//! the other in a record, and a long one in several ([`Messages`]); an alert is a record of its own ([`Alert`]). What may be said in
-//! which version, and what becomes of it, is for `tls/kernel.rs` of becket. Sources: RFC 8446 sections 4, 4.6, 5.1 and 6; RFC 5246
+//! the other in a record, and a long one in several ([`Messages`]); an alert is a record of its own ([`Alert`]). The caller decides
+//! what a version allows and what follows (`crates/proxy/src/connection/kernel_tls.rs`). Sources: RFC 8446 sections 4, 4.6, 5.1 and 6; RFC 5246
 //! sections 7.2 and 7.4.
 
 use std::mem;

@@ -14,7 +14,7 @@
 //! Whoever waits holds a [`Stay`], which names one stay for ever: a stay whose holder was served or has left is
 //! simply not found.
 //!
-//! It knows no lock, no clock and no limit: the terminator's `backend/backend_state.rs` does, and hands out slots.
+//! It knows no lock, no clock and no limit: `crates/proxy/src/backend/backend_state.rs` does, and hands out slots.
 
 use std::collections::BTreeMap;
 

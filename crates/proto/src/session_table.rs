@@ -2,7 +2,7 @@
 //!
 //! Owns the bound, the age and the order of eviction. Sessions are spread over shards by a seeded hash of the id; each
 //! shard has its own lock, held for one lookup. It counts nothing: every call returns what happened, and the caller
-//! counts. It is not the store that rustls calls (the terminator's `tls/sessions.rs`), and it replicates nothing.
+//! counts. It is not the store that rustls calls (`crates/tls/src/sessions/store.rs`), and it replicates nothing.
 //!
 //! Invariants: a session is found under the policy it was stored with and under no other; an expired one is never
 //! returned; a state is erased from memory when its entry goes, for whatever reason. Entries are at most the limit, in

@@ -2,7 +2,7 @@
 //!
 //! Owns the codec of the ticket's header (sent in clear, authenticated as associated data), the codec of the context
 //! that is sealed in front of rustls' state, the choice of the key, and the rule of age. It seals and opens nothing:
-//! the terminator's `tls/tickets.rs` holds the AEAD and calls in here before and after it.
+//! `crates/tls/src/sessions/tickets.rs` has the AEAD and calls this module before and after it.
 //!
 //! Layout, integers big-endian:
 //!

@@ -1,13 +1,16 @@
-//! The data plane: workers, each with an event loop of its own, and the connections of clients from accept to close.
+//! The data plane: workers with an event loop each, and connections from accept to close.
 //!
 //! This crate accepts clients, relays bytes, chooses servers, queues for their slots and counts. It reads no file of the configuration and
 //! takes no command from an operator: control sends it messages ([`worker::mailbox`]).
 //!
+//! Main types: [`worker::Worker`] is one event loop, [`connection::Connection`] is one client with its server, and [`shared::Shared`] is the
+//! state that all threads share.
+//!
 //! * [`worker`]: the event loop; [`worker::workers`]: all workers as control sees them;
 //! * [`connection`]: the phases of a connection, over the traits of [`socket`];
 //! * [`backend`]: servers, their slots, queues and health;
-//! * [`leg`], [`pipes`]: one side of a connection, and what lends it a pipe;
-//! * [`shared`]: what workers and control share; [`metrics`]: counters; [`memory`]: the watermark.
+//! * [`leg`]: one side of a connection; [`pipes`]: pipes for bulk;
+//! * [`shared`]: the state that workers and control share; [`metrics`]: counters; [`memory`]: the watermark.
 //!
 //! Start reading at [`shared`], then [`worker`], then [`connection`].
 #![forbid(unsafe_code)]

@@ -3,7 +3,7 @@
 //! Each worker owns one [`Counters`]: only that worker writes it, with relaxed loads and stores
 //! and no locked instruction; the control thread reads all of them and sums on scrape. A scrape
 //! therefore sees each number at some recent instant, never a torn one. Gauges are differences
-//! of counters. `control/exposition.rs` writes them.
+//! of counters. `crates/control/src/exposition.rs` writes them.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;

@@ -1,4 +1,7 @@
-//! What workers and control share, listed once.
+//! State that workers and control share.
+//!
+//! [`Shared`] has the state of one process that outlives a configuration. Outside of it, threads share the configuration and what is built with it
+//! (keys, tokens, trials, docroots), ticket secrets, mailboxes, channels of the access log and, in a cluster, outboxes of new sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -15,9 +18,8 @@ use becket_http::docroot::readers::Readers;
 use becket_keys::signing::queue::SigningQueue;
 use becket_tls::admission::SharedAdmission;
 
-/// Everything that more than one thread touches. Nothing else is shared, beside the mailboxes,
-/// the bounded channels of the access log, and in a cluster the bounded outboxes of new sessions;
-/// channels and outboxes have one reader and one writer each.
+/// State that every worker and control can reach, whatever the configuration. A channel of the access log and an outbox are not here: each has
+/// one writer and one reader.
 #[derive(Debug)]
 pub struct Shared {
     /// How many workers there are.

@@ -2,7 +2,7 @@
 //!
 //! The protocol is that of sd_notify(3): datagrams of `KEY=value` lines to the Unix socket named in `NOTIFY_SOCKET`, a path or,
 //! after `@`, an abstract name. Beyond that, `fd:0` is the standard input: whoever started this process, and nobody else, hears there. A manager that does not listen is no reason to stop: the caller logs the error and goes on.
-//! When to say what is decided in the terminator's server module.
+//! The supervisor decides when to send what (`crates/process/src/run.rs`).
 
 use std::env;
 use std::ffi::OsStr;

@@ -12,7 +12,7 @@
 //! token. Whether a handshake is full is
 //! known for sure only when rustls asks the private key for a signature: by then our ticketer did not open the ticket,
 //! or the table does not hold the ID, for this policy and name. So the [`HandshakePermit`] of a handshake is claimed there
-//! (`tls/metered.rs`), and a hello cannot pass for a resumption by what it claims. A hello that offers nothing that
+//! ([`metered`](crate::metered)), and a hello cannot pass for a resumption by what it claims. A hello that offers nothing that
 //! could resume is looked at before ([`HandshakePermit::look`]): if there is no token for it, not even keys are exchanged.
 //!
 //! What is not admitted is *shed*: reset, which costs the least on both sides, and counted by its [`CloseReason`].

@@ -1,23 +1,26 @@
-//! TLS towards the client: what is offered, to whom, and what may be resumed. TLS towards servers.
+//! TLS policies as rustls configurations, and handshakes as bytes in and bytes out.
 //!
-//! This crate turns the prepared configuration ([`config`]) into what a handshake needs. It has no socket and no event loop.
+//! This crate owns the prepared configuration ([`config`]), the choice of a `ServerConfig` for a hello, the engine around rustls, sessions and
+//! tickets, admission, and TLS towards servers. It has no socket and no event loop, and opens no file but the cluster's secrets and the key log.
 //!
-//! * [`hello_router`]: the routes of one listener: from a peeked hello to a configuration, or a refusal;
-//! * [`route_configs`]: the few `ServerConfig`s of one route, and which of them answers a hello;
-//! * [`policy`]: the digest of a policy, the border that sessions never cross;
-//! * [`verifier`]: client certificates; [`chain`]: limits that are checked before; [`path`]: the path that verified a chain; [`server_rules`]: rules for certificates of servers;
-//! * [`deferred`]: keys whose signatures crypto threads make;
-//! * [`metered`]: keys that cost a token, where full handshakes are limited; [`admission`]: the limits;
-//! * [`engine`]: rustls' unbuffered connections as "bytes in, bytes out"; [`skipping`]: early data
-//!   that it does not take; [`scratch`]: the buffers that it works on;
-//! * [`sessions`]: sessions by ID, tickets, early data; [`resumption`]: outcomes of resumption; [`secret`]: the secrets of a cluster;
+//! Main types: [`config::Config`] is the validated configuration, [`hello_router::HelloRouter`] chooses the configuration for a hello, and
+//! [`engine::Engine`] runs a connection of rustls.
+//!
+//! * [`hello_router`]: the routes of one listener; [`route_configs`]: the `ServerConfig`s of one route;
+//! * [`policy`]: the digest of a policy, which separates sessions;
+//! * [`verifier`]: client certificates; [`chain`]: limits that are checked first; [`path`]: the path that verified a chain;
+//!   [`server_rules`]: rules for certificates of servers;
+//! * [`deferred`]: keys whose signatures are made off the loop;
+//! * [`admission`]: limits; [`metered`]: keys that cost a token, if full handshakes are limited;
+//! * [`engine`]: rustls' unbuffered connections; [`skipping`]: drops rejected early data; [`scratch`]: buffers;
+//! * [`sessions`]: sessions by ID, tickets, early data; [`resumption`]: outcomes of resumption; [`secret`]: secrets of a cluster;
 //! * [`to_servers`]: TLS towards the servers of a backend;
-//! * [`trial`]: policies that are tried and refuse nobody; [`ja4`]: fingerprints of hellos;
-//! * [`key_log`]: the file that `SSLKEYLOGFILE` names;
+//! * [`trial`]: trials of policies; [`ja4`]: fingerprints of hellos;
+//! * [`key_log`]: the file of `SSLKEYLOGFILE`;
 //! * [`names`]: names of versions, suites and groups.
 //!
-//! Every worker builds its own [`hello_router::HelloRouter`]s from the shared configuration: what a handshake
-//! touches (configurations, ticket keys) is then owned by one thread, and no reference count is fought over.
+//! Every worker builds its own [`hello_router::HelloRouter`]s from the shared configuration. So one thread owns all that a handshake touches
+//! (configurations, ticket keys), and threads do not compete for a reference count.
 #![forbid(unsafe_code)]
 #![allow(
     missing_docs,

@@ -2,7 +2,7 @@
 //!
 //! rustls asks a [`SigningKey`] for a signer and the signer for a signature, once per full handshake and never in a
 //! resumed one: TLS 1.2 signs the key exchange, TLS 1.3 the transcript (RFC 5246 section 7.4.3, RFC 8446 section
-//! 4.4.3). The handshake that pays is the one that is lent to this thread (`tls/context.rs`); outside of any, as in
+//! 4.4.3). The handshake that pays is the one that is lent to this thread ([`sessions::context`](crate::sessions::context)); outside of any, as in
 //! `becket check`, nothing is asked. Keys are wrapped where the configuration limits full handshakes, and only there.
 
 use std::sync::Arc;

@@ -62,7 +62,7 @@ pub fn of_clients(
     }))
 }
 
-/// Makes the verifier of servers' certificates; names are verified beside it, in `onward.rs`.
+/// Makes the verifier of servers' certificates; [`to_servers`](crate::to_servers) chooses the name to verify.
 ///
 /// # Errors
 ///

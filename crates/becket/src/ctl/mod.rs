@@ -1,7 +1,7 @@
 //! `becket ctl`: looks at and changes what a running becket does.
 //!
-//! A thin client of `control/api.rs`: each task is one request, or a few, and the answer is printed as a table ([`table`]) or
-//! as it came. What only the main process can do (reload, drain, upgrade) is a signal, which only its user or root may send.
+//! A thin client of the admin pages ([`becket_control::api`]). Each task is one request or a few. The answer is printed as a table ([`table`]) or
+//! as JSON. Reload, drain and upgrade are requests as well: the serving process asks its supervisor for them.
 
 mod connections;
 mod kept;

@@ -2,7 +2,7 @@
 //!
 //! The old process serves until [`Command::Yield`](becket_process::protocol::Command::Yield). From then on it does not accept, until the next process
 //! serves and it leaves, or there is no next process and it resumes. The new process serves on command, once it has the old one's state or
-//! cannot get it. The supervisor decides the order of these steps (`process/supervisor`).
+//! cannot get it. The supervisor decides the order of these steps (`crates/process/src/supervisor.rs`).
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;

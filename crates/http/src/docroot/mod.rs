@@ -4,7 +4,7 @@
 //! folder (`becket_sys::tree`), serves regular files only, and waits for a disk only where it is told to: a worker asks without
 //! waiting first, and has one of the [`readers`] ask again where that fails. What was found a moment ago is in a worker's [`cache`].
 //!
-//! `becket-http` decides what is sent of a file; `connection/serving.rs` sends it.
+//! The module `select` decides what is sent of a file; `crates/proxy/src/connection/serving/` sends it.
 
 pub mod cache;
 mod open_file;

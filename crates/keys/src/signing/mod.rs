@@ -1,11 +1,11 @@
 //! Signatures off the loop: what a worker asks crypto threads for, and how the answer comes back.
 //!
 //! A signature with RSA-4096 or P-384 takes as long as ten to a thousand other steps of a worker. So the step of a handshake that
-//! needs one runs as a coroutine (`becket_sys::coroutine`): where rustls asks the key (`tls/deferred.rs`) the step is
+//! needs one runs as a coroutine (`becket_sys::coroutine`): where rustls asks the key (`crates/tls/src/deferred.rs`) the step is
 //! suspended, the [`Request`] goes to the [`queue::SigningQueue`] that all workers share, and a crypto thread ([`threads`])
 //! signs. Its [`queue::Signed`] comes back as a message, and the step goes on. [`worker::WorkerSigning`] is one worker's
 //! part: its stacks, and how many of its signatures are under way. What waits is a phase of the connection
-//! (`connection/signing.rs`).
+//! (`crates/proxy/src/connection/signing.rs`).
 //!
 //! With a key on a token ([`token`]) the request goes to the process that speaks with it, and the answer comes by the same way.
 //!

@@ -3,7 +3,7 @@
 //! [`Rate`] is a token bucket that is kept as one number: the time at which the bucket will be full again. That number
 //! fits an atomic, so one bucket serves all workers without a lock. [`Sources`] keeps the same, and counts, for each
 //! network that clients come from, bounded and expiring. Neither knows what a token is for: a full handshake costs one
-//! where the private key would be used, and the terminator's `admission.rs` asks for it there.
+//! where the private key would be used, and `crates/tls/src/admission.rs` asks for it there.
 //!
 //! Times are durations since one arbitrary origin of a monotonic clock, the caller's. A caller whose clock is a little
 //! behind another's asks of a bucket as it will be a moment later, never of one that has more.

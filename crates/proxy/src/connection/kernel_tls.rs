@@ -5,7 +5,7 @@
 //! ([`KernelTls::take_record`]): alerts, tickets of servers, KeyUpdates. So is what rustls counted before: records without data
 //! (`proto::records`), and records under one key, whose number is asked of the kernel when it may have become large.
 //!
-//! When a leg moves, and how its ends are passed on, is for `connection/relay/kernel.rs`. Sources: RFC 8446 sections 4.6.3, 5.5
+//! When a leg moves, and how its ends are passed on, is for `relay/kernel.rs`. Sources: RFC 8446 sections 4.6.3, 5.5
 //! and 6; `becket_sys::kernel_tls`.
 
 use std::io::{self, ErrorKind};

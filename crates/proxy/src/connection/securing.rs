@@ -10,7 +10,7 @@
 //!
 //! What a server can make us hold: a greeting, a record, or a message with a chain of `limits.certificate-chain`.
 //!
-//! Source: RFC 8446 section 4, RFC 5246 section 7; `tls/onward.rs` makes the engine.
+//! Source: RFC 8446 section 4, RFC 5246 section 7; [`becket_tls::to_servers`] makes the engine.
 
 use std::io;
 

@@ -9,7 +9,7 @@
 //!
 //! A socket that has its address alone can hand it over while it still serves: [`give_way`] and [`succeed`].
 //!
-//! Which addresses, when and by whom, is the business of the terminator's own listener module.
+//! `crates/control/src/sockets.rs` decides which addresses are bound, and when.
 //! Source: socket(7), ip(7), ipv6(7), tcp(7); RFC 5082 (the TTL security mechanism).
 
 use std::io;

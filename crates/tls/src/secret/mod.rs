@@ -5,8 +5,8 @@
 //! derived and never mixed: what ticket keys come from, and a replication key, by which nodes know each other. The id
 //! that names a secret on all nodes is a hash of the latter, so it tells nothing about the former.
 //!
-//! Bytes are erased when they are dropped and never shown. Who reads the files and says what is wrong with them is
-//! `prepare/cluster.rs`; which epochs there are is `control/rotation`'s business.
+//! Bytes are erased when they are dropped and never shown. `crates/prepare/src/cluster.rs` reads the files and
+//! reports their faults; `crates/control/src/rotation/` decides which epochs there are.
 
 pub mod base64;
 pub mod file;

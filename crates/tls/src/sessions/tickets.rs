@@ -27,7 +27,7 @@ use super::stored::Judge;
 use crate::resumption::Resumption;
 use crate::secret::SecretBytes;
 
-/// The secrets of all epochs that open tickets; never empty. `control/rotation` makes them.
+/// The secrets of all epochs that open tickets; never empty. `crates/control/src/rotation/` makes them.
 pub struct Secrets {
     /// How long an epoch lasts.
     pub rotation: Duration,

@@ -153,7 +153,7 @@ impl SigningKey for TokenKey {
     }
 }
 
-/// Waits for the token, as `becket check` does. Workers do not wait (`tls/deferred.rs`).
+/// Waits for the token, as `becket check` does. Workers do not wait (`crates/tls/src/deferred.rs`).
 #[derive(Debug)]
 struct WaitingSigner {
     key: TokenKey,

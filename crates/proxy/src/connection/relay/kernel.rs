@@ -7,7 +7,7 @@
 //! connection.
 //!
 //! What differs afterwards is here: records without data, the ends of both directions, and keys that wear out. A FIN without
-//! close_notify is no end, as before. `tls/kernel.rs` has what is said in those records; decision 0028 has why.
+//! close_notify is no end, as before. [`KernelTls`] reads and writes those records; decision 0028 has why.
 
 use std::mem;
 
