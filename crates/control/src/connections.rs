@@ -227,6 +227,9 @@ pub(super) async fn kill(workers: &[Arc<Mailbox>], filter: Filter) -> Value {
 /// A bound on the memory of one request: 100 bytes each.
 const MOST_COUNTED: usize = 100_000;
 
+/// Maximum rows of one answer, about half a megabyte.
+pub(super) const MOST_ROWS: usize = 1000;
+
 #[cfg(test)]
 mod tests {
     use super::*;

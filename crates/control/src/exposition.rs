@@ -26,7 +26,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use super::admin_http::Refusal;
+use super::refusals::Refusal;
 use super::snapshot::Snapshot;
 use becket_keys::signing::token::TokenStatus;
 use becket_proto::close_reason::CloseReason;
@@ -505,7 +505,7 @@ const LAST_POWER: u32 = 24;
 #[cfg(test)]
 mod tests {
     use super::super::sample;
-    use super::super::snapshot::Totals;
+    use super::super::totals::Totals;
     use super::*;
     use std::collections::BTreeSet;
     use std::sync::Arc;

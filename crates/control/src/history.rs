@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::snapshot::Totals;
+use super::totals::Totals;
 use becket_proxy::metrics::{BUCKETS, Counters, Histogram, quantile};
 
 /// What was in some seconds.

@@ -21,6 +21,7 @@
 
 pub mod admin;
 pub mod admin_http;
+mod answers;
 pub mod api;
 pub mod certificates;
 pub mod cluster;
@@ -33,6 +34,7 @@ mod host;
 pub mod launch;
 pub mod page;
 pub mod process;
+pub mod refusals;
 pub mod reload;
 pub mod rotation;
 pub mod sandbox;
@@ -41,6 +43,7 @@ pub mod snapshot;
 pub mod sockets;
 pub mod state;
 pub mod temporary;
+pub mod totals;
 mod trials;
 mod visitors;
 mod web;

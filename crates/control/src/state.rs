@@ -8,16 +8,17 @@ use becket_cluster::Node;
 use becket_cluster::stud::Watch;
 use serde_json::{Value, json};
 
-use super::admin_http::{Refusal, Refusals};
 use super::certificates::{Certificate, certificates};
 use super::history::History;
 use super::process::ProcessUsage;
+use super::refusals::{Refusal, Refusals};
 use super::rotation::{Rotation, Standing};
 use super::snapshot::{
     AdmissionCounts, Handshakes, Occupancy, Reload, Reloads, RunningBackend, Snapshot, TicketKeys,
-    Totals, WatchStatus, listener,
+    WatchStatus, listener,
 };
-use super::temporary::temporary;
+use super::temporary::{LogLevel, temporary};
+use super::totals::Totals;
 use crate::sandbox::Sandbox;
 use becket_keys::signing::batches::Batches;
 use becket_log::Timestamp;
@@ -73,22 +74,6 @@ struct Current {
     watch: WatchStatus,
     /// What an operator set; absent where the log has the level of the file.
     log_level: Option<LogLevel>,
-}
-
-/// A level of the log that is not the file's.
-#[derive(Clone, Debug)]
-pub struct LogLevel {
-    pub level: String,
-    /// It is a kept edit.
-    pub keep: bool,
-}
-
-impl LogLevel {
-    /// That of the kept edits.
-    fn kept(config: &Config) -> Option<Self> {
-        let level = config.file.edits.log_level.clone()?;
-        Some(Self { level, keep: true })
-    }
 }
 
 impl Current {

@@ -2,8 +2,23 @@
 
 use super::certificates::Certificate;
 use super::snapshot::RunningBackend;
-use super::state::LogLevel;
-use becket_tls::config::Lasts;
+use becket_tls::config::{Config, Lasts};
+
+/// A level of the log that replaces the one of the configuration.
+#[derive(Clone, Debug)]
+pub struct LogLevel {
+    pub level: String,
+    /// It is a kept edit.
+    pub keep: bool,
+}
+
+impl LogLevel {
+    /// Returns the level of the kept edits.
+    pub(super) fn kept(config: &Config) -> Option<Self> {
+        let level = config.file.edits.log_level.clone()?;
+        Some(Self { level, keep: true })
+    }
+}
 
 /// Each temporary change, as text.
 pub(super) fn temporary(

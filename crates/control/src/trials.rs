@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use super::admin::MOST_ROWS;
 use super::api::Refused;
 use super::connections;
 use super::state::State;
@@ -13,7 +12,7 @@ pub(super) fn reports(state: &State, words: Vec<(String, String)>) -> Result<Val
     for (field, value) in words {
         match field.as_str() {
             "policy" => wanted = Some(value),
-            "limit" => limit = connections::limit(&value, MOST_ROWS)?,
+            "limit" => limit = connections::limit(&value, connections::MOST_ROWS)?,
             _ => {
                 let fault = format!("no field {field:?}");
                 return Err(Refused::unusable(fault, "policy, limit"));

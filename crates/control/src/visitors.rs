@@ -11,12 +11,49 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::fmt;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use tokio::net::unix::UCred;
 
 use tokio::sync::mpsc::Sender;
 use tokio::sync::{Notify, Semaphore};
 
-use super::admin_http::Asker;
+/// The client of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Asker {
+    /// Over TCP, from this address.
+    Network(IpAddr),
+    /// Over the unix socket; `None` if the kernel does not name the process.
+    Local(Option<UCred>),
+}
+
+impl Asker {
+    /// Returns the group that shares places: a /64 network of IPv6, or all processes of a user.
+    pub(super) fn crowd(self) -> u128 {
+        match self {
+            Self::Network(address) => match address.to_canonical() {
+                IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+                IpAddr::V6(address) => address.to_bits() >> 64 << 64,
+            },
+            Self::Local(user) => user.map_or(u128::MAX, |user| user.uid().into()),
+        }
+    }
+}
+
+/// Text for logs.
+impl fmt::Display for Asker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(address) => address.fmt(f),
+            Self::Local(None) => f.write_str("somebody"),
+            Self::Local(Some(user)) => {
+                write!(f, "uid {}", user.uid())?;
+                user.pid().map_or(Ok(()), |pid| write!(f, " pid {pid}"))
+            }
+        }
+    }
+}
 
 /// Clients of one socket.
 pub(super) struct Visitors {

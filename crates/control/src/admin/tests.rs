@@ -1,7 +1,12 @@
 //! The pages and changes over a socket of their own.
 
+use super::super::answers::ROUTES;
+use super::super::api::{Action, Route};
+use super::super::refusals::Refusal;
 use super::super::sample;
+use super::super::snapshot::Snapshot;
 use super::*;
+use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -37,8 +42,8 @@ fn serving_at(
     };
     // Nobody carries changes out.
     let (control, _) = channel(1);
-    let desk = Desk::new(Arc::clone(&state), read, control, Vec::new());
-    let pages = serve(&sockets, desk).unwrap();
+    let answers = Answers::new(Arc::clone(&state), read, control, Vec::new());
+    let pages = serve(&sockets, answers).unwrap();
     (state, pages)
 }
 
@@ -317,8 +322,8 @@ fn clients_that_read_no_answer_hold_up_neither_the_socket_nor_other_pages() {
         snapshot
     };
     let (control, _) = channel(1);
-    let desk = Desk::new(Arc::new(sample::state()), large, control, Vec::new());
-    let _pages = serve(&sockets, desk).unwrap();
+    let answers = Answers::new(Arc::new(sample::state()), large, control, Vec::new());
+    let _pages = serve(&sockets, answers).unwrap();
     let began = |mut stream: TcpStream| {
         let mut status = [0; 12];
         stream.read_exact(&mut status).unwrap();

@@ -19,7 +19,7 @@ use crate::api::{
     CertificateRemoval, CertificateSetting, Change, ChangeRequest, LogChange, Refused,
     ServerAddition, ServerChange, ServerRemoval,
 };
-use crate::state::LogLevel;
+use crate::temporary::LogLevel;
 use crate::{reload, snapshot};
 use becket_keys::files::{Files, reason};
 use becket_keys::keys::Loaded;

@@ -1,0 +1,31 @@
+//! Connections to the admin pages that were not served, by reason.
+
+use becket_proto::labelled;
+use becket_proxy::metrics::Counter;
+
+labelled! {
+/// Why a connection to the admin pages ended without an answer.
+pub enum Refusal {
+    /// The client had not sent its request, or not read its answer, and made room for a newer one.
+    Crowded = "crowded",
+    /// The request or the answer took too long.
+    Late = "late",
+    /// Too many answers were being made, in all or for its source.
+    Busy = "busy",
+    /// The request named a foreign host.
+    ForeignHost = "foreign-host",
+    /// The request needs the unix socket or the token.
+    Forbidden = "forbidden",
+}
+}
+
+/// One counter per [`Refusal`]. The thread of the pages is the one that counts.
+#[derive(Debug, Default)]
+pub struct Refusals([Counter; Refusal::ALL.len()]);
+
+impl Refusals {
+    /// The counter of one reason.
+    pub fn of(&self, refusal: Refusal) -> &Counter {
+        &self.0[refusal as usize]
+    }
+}

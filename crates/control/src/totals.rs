@@ -1,0 +1,86 @@
+//! Counters summed over all workers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use becket_proto::close_reason::CloseReason;
+use becket_proxy::metrics::{Counters, HandshakeClass};
+
+/// Sums over all workers.
+#[derive(Debug, Default, serde::Serialize)]
+pub struct Totals {
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Connections open.
+    pub connections: u64,
+    /// Handshakes begun and not ended yet.
+    pub handshakes_in_flight: u64,
+    /// Signatures asked of crypto threads and not answered yet.
+    pub signatures_in_flight: u64,
+    /// Full handshakes completed.
+    pub handshakes_full: u64,
+    /// Resumed handshakes completed.
+    pub handshakes_resumed: u64,
+    /// Handshakes that came to nothing by what the client did.
+    pub handshakes_failed: u64,
+    /// Those of clients that asked for a name of a certificate.
+    pub handshakes_failed_by_name: u64,
+    /// Connections that ended, by reason; reasons that were not met are left out.
+    pub closed: BTreeMap<&'static str, u64>,
+    /// Ciphertext received from clients.
+    pub client_bytes_in: u64,
+    /// Ciphertext sent to clients.
+    pub client_bytes_out: u64,
+    /// Plaintext received from servers.
+    pub server_bytes_in: u64,
+    /// Plaintext sent to servers.
+    pub server_bytes_out: u64,
+    /// Bytes that passed without a copy.
+    pub spliced_bytes: u64,
+    /// Pipes through which they pass now.
+    pub pipes_lent: u64,
+}
+
+impl Totals {
+    /// Sums counters. What is a difference of two counters never falls below zero.
+    pub fn of<'a>(workers: impl IntoIterator<Item = &'a Arc<Counters>>) -> Self {
+        let mut sum = Self::default();
+        for worker in workers {
+            // Ends first: one that is counted in between must not outnumber the beginnings.
+            let (closed, ended) = (worker.closed.total(), worker.handshakes_ended.value());
+            let (accepted, begun) = (worker.accepted.value(), worker.handshakes_begun.value());
+            sum.accepted += accepted;
+            sum.connections += accepted.saturating_sub(closed);
+            sum.handshakes_in_flight += begun.saturating_sub(ended);
+            let answered = worker.signatures_ended.value();
+            let asked = worker.signatures_begun.value();
+            sum.signatures_in_flight += asked.saturating_sub(answered);
+            sum.handshakes_failed_by_name += worker.handshakes_failed_by_name.value();
+            for class in HandshakeClass::ALL {
+                let count = worker.handshakes[class.index()].value();
+                if class.resumed {
+                    sum.handshakes_resumed += count;
+                } else {
+                    sum.handshakes_full += count;
+                }
+            }
+            for reason in CloseReason::ALL {
+                let count = worker.closed.of(reason).value();
+                if reason.is_failed_handshake() {
+                    sum.handshakes_failed += count;
+                }
+                if count > 0 {
+                    *sum.closed.entry(reason.label()).or_default() += count;
+                }
+            }
+            sum.client_bytes_in += worker.client_bytes_in.value();
+            sum.client_bytes_out += worker.client_bytes_out.value();
+            sum.server_bytes_in += worker.server_bytes_in.value();
+            sum.server_bytes_out += worker.server_bytes_out.value();
+            sum.spliced_bytes += worker.spliced_bytes.value();
+            let returned = worker.pipes_returned.value();
+            sum.pipes_lent += worker.pipes_lent.value().saturating_sub(returned);
+        }
+        sum
+    }
+}
