@@ -437,9 +437,10 @@ impl Desk {
 
     /// 200 while serving, 503 while draining, so that a balancer stops sending clients.
     fn health(&self) -> Response {
-        match self.state.is_draining() {
-            false => plain(StatusCode::OK, "serving\n"),
-            true => plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
+        if self.state.is_draining() {
+            plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+        } else {
+            plain(StatusCode::OK, "serving\n")
         }
     }
 
