@@ -128,12 +128,13 @@ fn range(outcome: &Outcome) -> Option<String> {
         cases += 1;
         let ours = verdict::subject(case).and_then(|column| column.median(&figure.name));
         let best = verdict::rival(case, &figure).and_then(|column| column.median(&figure.name));
-        let wins_it = ours
-            .zip(best)
-            .is_some_and(|(ours, best)| match figure.less_is_better {
-                true => ours <= best,
-                false => ours >= best,
-            });
+        let wins_it = ours.zip(best).is_some_and(|(ours, best)| {
+            if figure.less_is_better {
+                ours <= best
+            } else {
+                ours >= best
+            }
+        });
         wins += usize::from(wins_it);
     }
     let times = match most / least {
@@ -305,11 +306,10 @@ fn counted(run: &Run, outcome: &Outcome, measure: Measure, told: &str) -> String
         .filter_map(figure::client_was_slow)
         .next()
         .is_some();
-    let end = match slow {
-        true => {
-            "; where the remarks say that the client was slow, a part of becket's is the client's own."
-        }
-        false => ".",
+    let end = if slow {
+        "; where the remarks say that the client was slow, a part of becket's is the client's own."
+    } else {
+        "."
     };
     let figures = figure::deciding(measure);
     let words = outcome.cases.iter().flat_map(|case| {

@@ -110,10 +110,12 @@ impl RunArgs {
     /// # Errors
     /// [`Error::Asked`] and [`Error::Peer`].
     pub fn order(&self, command: Vec<String>) -> Result<Order, Error> {
-        let mut effort = match (self.quick, self.smoke) {
-            (true, _) => Effort::quick(),
-            (_, true) => Effort::smoke(),
-            _ => Effort::full(),
+        let mut effort = if self.quick {
+            Effort::quick()
+        } else if self.smoke {
+            Effort::smoke()
+        } else {
+            Effort::full()
         };
         effort.rounds = self.rounds.unwrap_or(effort.rounds);
         effort.patience = self.patience.unwrap_or(effort.patience);

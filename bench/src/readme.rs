@@ -98,9 +98,10 @@ fn foot(run: &Run, name: &str) -> String {
         .iter()
         .flat_map(|outcome| &outcome.cases)
         .flat_map(|case| &case.columns);
-    let true_eta = match columns.any(|column| column.peer == figure::ROUND_TRIP) {
-        true => "; the true one in brackets counts the round trip that TLS needs",
-        false => "",
+    let true_eta = if columns.any(|column| column.peer == figure::ROUND_TRIP) {
+        "; the true one in brackets counts the round trip that TLS needs"
+    } else {
+        ""
     };
     let libraries: Vec<String> = run
         .peers

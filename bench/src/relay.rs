@@ -115,9 +115,10 @@ impl Relay {
         let token = entry.key() * 2 + 1;
         let registry = self.poll.registry();
         registry.register(&mut client, Token(token), BOTH)?;
-        let server = match self.answers {
-            true => None,
-            false => Some(connect(registry, self.backend, Token(token + 1))?),
+        let server = if self.answers {
+            None
+        } else {
+            Some(connect(registry, self.backend, Token(token + 1))?)
         };
         entry.insert(Pair {
             client,

@@ -145,9 +145,10 @@ fn cell(case: &Case, peer: &str, figure: &Figure) -> String {
     };
     let best = figure.best(case).is_some_and(|(best, _)| best.peer == peer);
     let mark = if best { "**" } else { "" };
-    let eta = match figure.name == figures::CPU && column.peer.starts_with("becket") {
-        true => etas(case, column).map_or(String::new(), |eta| format!(", eta {eta}")),
-        false => String::new(),
+    let eta = if figure.name == figures::CPU && column.peer.starts_with("becket") {
+        etas(case, column).map_or(String::new(), |eta| format!(", eta {eta}"))
+    } else {
+        String::new()
     };
     format!("{mark}{value}{mark}{eta}")
 }

@@ -191,12 +191,11 @@ impl Drop for Name<'_> {
 
 fn run(mut command: Command) -> io::Result<()> {
     let output = command.output()?;
-    match output.status.success() {
-        true => Ok(()),
-        false => {
-            let why = String::from_utf8_lossy(&output.stderr).into_owned();
-            Err(io::Error::other(format!("{command:?}: {why}")))
-        }
+    if output.status.success() {
+        Ok(())
+    } else {
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        Err(io::Error::other(format!("{command:?}: {why}")))
     }
 }
 

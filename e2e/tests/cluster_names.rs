@@ -159,9 +159,10 @@ fn all_addresses_of_a_name_are_peers_and_it_is_asked_as_often_as_configured() {
         return;
     };
     let has_v6 = std::path::Path::new("/proc/net/if_inet6").exists();
-    let third = match has_v6 {
-        true => IpAddr::from(nodes[2].host.address_v6),
-        false => IpAddr::from(nodes[2].host.address),
+    let third = if has_v6 {
+        IpAddr::from(nodes[2].host.address_v6)
+    } else {
+        IpAddr::from(nodes[2].host.address)
     };
     dns.points("peer.test", &[nodes[1].host.address.into(), third]);
     for node in &mut nodes[1..] {

@@ -111,25 +111,28 @@ impl Group {
     }
 
     fn usage(&self) -> &str {
-        match self.is_second() {
-            true => "memory.current",
-            false => "memory.usage_in_bytes",
+        if self.is_second() {
+            "memory.current"
+        } else {
+            "memory.usage_in_bytes"
         }
     }
 
     fn limit(&self, bytes: u64) {
-        let file = match self.is_second() {
-            true => "memory.max",
-            false => "memory.limit_in_bytes",
+        let file = if self.is_second() {
+            "memory.max"
+        } else {
+            "memory.limit_in_bytes"
         };
         fs::write(self.0.join(file), bytes.to_string()).unwrap();
     }
 
     /// How often the kernel has killed for it.
     fn kills(&self) -> u64 {
-        let file = match self.is_second() {
-            true => "memory.events",
-            false => "memory.oom_control",
+        let file = if self.is_second() {
+            "memory.events"
+        } else {
+            "memory.oom_control"
         };
         let text = fs::read_to_string(self.0.join(file)).unwrap();
         let kills = text.lines().find_map(|line| line.strip_prefix("oom_kill "));

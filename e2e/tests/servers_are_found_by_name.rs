@@ -143,9 +143,10 @@ fn all_addresses_of_a_name_are_tried() {
     let dns = Dns::on(&network.hub);
     let last = &network.hosts[2];
     let has_v6 = std::path::Path::new("/proc/net/if_inet6").exists();
-    let there = match has_v6 {
-        true => IpAddr::from(last.address_v6),
-        false => IpAddr::from(last.address),
+    let there = if has_v6 {
+        IpAddr::from(last.address_v6)
+    } else {
+        IpAddr::from(last.address)
     };
     // Nobody listens at the other one.
     dns.points("app.test", &[network.hosts[1].address.into(), there]);

@@ -378,13 +378,12 @@ fn a_server_that_is_stopped_keeps_those_who_reached_it_and_nobody_else() {
 fn an_answer_that_breaks_off_is_not_made_to_look_whole() {
     for secure in [false, true] {
         stage(|mut stage| {
-            let becket = match secure {
-                false => stage.becket(&[0], ""),
-                true => {
-                    let at = format!("{}:{}", address(0), PORT + 1);
-                    let keys = "tls.ca = \"ca.pem\"\ntls.name = \"www.example.org\"";
-                    Becket::start(&stage.place, &Shape::new(at).backend(keys))
-                }
+            let becket = if secure {
+                let at = format!("{}:{}", address(0), PORT + 1);
+                let keys = "tls.ca = \"ca.pem\"\ntls.name = \"www.example.org\"";
+                Becket::start(&stage.place, &Shape::new(at).backend(keys))
+            } else {
+                stage.becket(&[0], "")
             };
             let trust = stage.trust.clone();
             let answer = thread::scope(|scope| {
@@ -399,9 +398,10 @@ fn an_answer_that_breaks_off_is_not_made_to_look_whole() {
             answer.expect_err("HTTP says how long it would have been");
             let reason = becket.next_reason();
             // In clear, an end is an end: the kernel of a server that was killed says FIN.
-            let expected: &[&str] = match secure {
-                false => &["finished", "server-reset"],
-                true => &["server-truncated", "server-reset"],
+            let expected: &[&str] = if secure {
+                &["server-truncated", "server-reset"]
+            } else {
+                &["finished", "server-reset"]
             };
             assert!(expected.contains(&&*reason), "{reason}");
             at_rest(&becket);

@@ -65,9 +65,10 @@ fn with_health(name: &'static str) -> (Backend, Arc<AtomicU16>) {
     let told = Arc::clone(&status);
     let backend = Backend::new(move |mut stream| {
         let head = read_head(&mut stream)?;
-        let (status, body) = match head.starts_with(b"GET /health ") {
-            true => (told.load(SeqCst), ""),
-            false => (200, name),
+        let (status, body) = if head.starts_with(b"GET /health ") {
+            (told.load(SeqCst), "")
+        } else {
+            (200, name)
         };
         let length = body.len();
         write!(

@@ -280,9 +280,10 @@ fn parts_of_a_folder_are_included_alike() {
     std::fs::create_dir_all(folder.join("20-no-file")).unwrap();
     let [first, second, third] = ["first", "second", "third"].map(Backend::http);
     // As root it has a parent, which opens the parts of a configuration that only root can change.
-    let user = match rustix::process::geteuid().is_root() {
-        true => "setuid = nobody\nsetgid = nogroup\n",
-        false => "",
+    let user = if rustix::process::geteuid().is_root() {
+        "setuid = nobody\nsetgid = nogroup\n"
+    } else {
+        ""
     };
     let cert = place.text("site.pem");
     as_nobody(&place);
@@ -389,9 +390,10 @@ fn a_server_that_does_not_begin_tls_hears_nothing_of_a_client() {
         let mut lines = BufReader::new(stream.try_clone()?);
         let mut heard = String::new();
         while lines.read_line(&mut heard)? > 0 {
-            let answer: &[u8] = match heard.ends_with("STARTTLS\r\n") {
-                true => b"454 not now\r\n",
-                false => b"250 fine\r\n",
+            let answer: &[u8] = if heard.ends_with("STARTTLS\r\n") {
+                b"454 not now\r\n"
+            } else {
+                b"250 fine\r\n"
             };
             stream.write_all(answer)?;
         }

@@ -32,10 +32,10 @@ fn masked(text: &str) -> Vec<String> {
         }
         let mut masked = String::new();
         for char in words.trim().chars() {
-            match char.is_ascii_digit() {
-                true if masked.ends_with('0') => {}
-                true => masked.push('0'),
-                false => masked.push(char),
+            if !char.is_ascii_digit() {
+                masked.push(char);
+            } else if !masked.ends_with('0') {
+                masked.push('0');
             }
         }
         masked

@@ -312,9 +312,12 @@ fn traffic(counters: &Counters) -> [u64; 4] {
 
 /// What a crypto thread does, before whom the client may have left.
 fn sign(place: &Place, works: bool) {
-    place.stage.sign(|request| match works {
-        true => request.sign(),
-        false => Err(rustls::Error::General("no".into())),
+    place.stage.sign(|request| {
+        if works {
+            request.sign()
+        } else {
+            Err(rustls::Error::General("no".into()))
+        }
     });
 }
 

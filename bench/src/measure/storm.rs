@@ -29,10 +29,11 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
                 continue;
             };
             let limited = stage.settings.full_handshakes > 0;
-            let found = match limited {
+            let found = if limited {
                 // What it can do is not what it admits.
-                true => Capacities::known(stage, index),
-                false => Some(Capacities::of(stage, index)?),
+                Capacities::known(stage, index)
+            } else {
+                Some(Capacities::of(stage, index)?)
             };
             let Some(found) = found else {
                 let reason = "its capacity was not measured: run the case without a limit, too";

@@ -86,9 +86,10 @@ fn front(site: &Site<'_>) -> String {
         "x25519mlkem768" => r#""X25519MLKEM768", "X25519", "P-256", "P-384""#,
         _ => r#""X25519", "P-256", "P-384""#,
     };
-    let kernel_tls = match site.settings.ktls {
-        true => "kernel-tls = \"bulk\"\n",
-        false => "",
+    let kernel_tls = if site.settings.ktls {
+        "kernel-tls = \"bulk\"\n"
+    } else {
+        ""
     };
     match site.settings.front {
         Front::Passthrough => "mode = \"passthrough\"\n".to_owned(),

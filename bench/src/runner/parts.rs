@@ -70,12 +70,12 @@ impl Runner<'_> {
             if has_files {
                 write_file(&site)?;
             }
-            let server = match settings.cluster {
-                true => self.clustered(peer, &site)?,
-                false if has_files && !peer.kind.serves_files() => {
-                    self.before_files(peer, &site)?
-                }
-                false => peer.start(&site)?,
+            let server = if settings.cluster {
+                self.clustered(peer, &site)?
+            } else if has_files && !peer.kind.serves_files() {
+                self.before_files(peer, &site)?
+            } else {
+                peer.start(&site)?
             };
             let known = self
                 .run
@@ -263,10 +263,11 @@ impl Launcher<'_> {
     ) -> Result<(Process, SocketAddr), Error> {
         let address = free_address()?;
         let threads = (cpus.len() / 2).max(1).to_string();
-        let serve = match many {
+        let serve = if many {
             // It answers at every address of the loopback network.
-            true => format!("0.0.0.0:{}", address.port()),
-            false => address.to_string(),
+            format!("0.0.0.0:{}", address.port())
+        } else {
+            address.to_string()
         };
         let args = ["--serve", &serve, "-t", &threads].into_iter();
         let args = args.chain(service.iter().copied()).map(str::to_owned);

@@ -188,9 +188,10 @@ fn migrate(flags: &MigrateFlags) -> anyhow::Result<ExitCode> {
     let shown = flags.file.display();
     let migration =
         dropin::migration(flags.from, &flags.file).with_context(|| shown.to_string())?;
-    let report = match flags.json {
-        true => serde_json::to_string_pretty(&migration)? + "\n",
-        false => migration.page(),
+    let report = if flags.json {
+        serde_json::to_string_pretty(&migration)? + "\n"
+    } else {
+        migration.page()
     };
     if let (Some(toml), Some(path)) = (&migration.toml, &flags.out) {
         let named = || path.display().to_string();

@@ -109,9 +109,10 @@ addresses! {
     /// Where we listen.
     ListenAddress, "HOST:PORT, [V6]:PORT or :PORT", inet;
     /// Where a server is.
-    ServerAddress, "HOST:PORT, [V6]:PORT or /unix/path", |text| match text.starts_with('/') {
-        true => unix(text),
-        false => remote(text),
+    ServerAddress, "HOST:PORT, [V6]:PORT or /unix/path", |text| if text.starts_with('/') {
+        unix(text)
+    } else {
+        remote(text)
     };
     /// Where a peer is.
     PeerAddress, "HOST:PORT or [V6]:PORT", remote;
@@ -145,12 +146,13 @@ impl Default for ServerAddress {
 }
 
 fn fixed(text: &str) -> Result<Address, &'static str> {
-    match text.starts_with('/') {
-        true => unix(text),
-        false => match remote(text)? {
+    if text.starts_with('/') {
+        unix(text)
+    } else {
+        match remote(text)? {
             Address::Name(..) => Err("a name, which is not looked up"),
             address => Ok(address),
-        },
+        }
     }
 }
 
@@ -323,9 +325,10 @@ impl Text for InterfaceName {
     fn parse(text: &str) -> Result<Self, String> {
         // IFNAMSIZ is 16 with the final NUL: netdevice(7).
         let fits = matches!(text.len(), 1..=15) && text.parse::<IpAddr>().is_err();
-        match fits && !text.contains(|c: char| c == '/' || c.is_whitespace()) {
-            true => Ok(Self(text.to_owned())),
-            false => Err("not the name of one".to_owned()),
+        if fits && !text.contains(|c: char| c == '/' || c.is_whitespace()) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err("not the name of one".to_owned())
         }
     }
 

@@ -118,9 +118,10 @@ impl Text for FieldValue {
 
     fn parse(text: &str) -> Result<Self, String> {
         let fits = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
-        match !text.trim().is_empty() && text.bytes().all(fits) {
-            true => Ok(Self(text.trim().to_owned())),
-            false => Err("not the value of a field".to_owned()),
+        if !text.trim().is_empty() && text.bytes().all(fits) {
+            Ok(Self(text.trim().to_owned()))
+        } else {
+            Err("not the value of a field".to_owned())
         }
     }
 
@@ -272,9 +273,10 @@ impl Text for RequestPath {
     const ACCEPTED: &str = "visible ASCII, beginning with a slash";
 
     fn parse(text: &str) -> Result<Self, String> {
-        match text.starts_with('/') && is_visible(text) {
-            true => Ok(Self(text.to_owned())),
-            false => Err("not a path".to_owned()),
+        if text.starts_with('/') && is_visible(text) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err("not a path".to_owned())
         }
     }
 
@@ -291,9 +293,10 @@ impl Text for RequestHost {
     const ACCEPTED: &str = "visible ASCII";
 
     fn parse(text: &str) -> Result<Self, String> {
-        match !text.is_empty() && is_visible(text) {
-            true => Ok(Self(text.to_owned())),
-            false => Err("not a host".to_owned()),
+        if !text.is_empty() && is_visible(text) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err("not a host".to_owned())
         }
     }
 

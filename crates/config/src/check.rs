@@ -500,9 +500,10 @@ fn unknown<'n>(
 fn choices<'n>(names: impl Iterator<Item = &'n str>) -> String {
     let mut names: Vec<String> = names.map(|name| format!("{name:?}")).collect();
     names.sort();
-    match names.is_empty() {
-        true => "a name, once there is such a section".to_owned(),
-        false => names.join(", "),
+    if names.is_empty() {
+        "a name, once there is such a section".to_owned()
+    } else {
+        names.join(", ")
     }
 }
 

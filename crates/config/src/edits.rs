@@ -383,9 +383,10 @@ mod tests {
                 model.push(name);
             }
             for name in with("remove") {
-                match model.len() > 1 && model.contains(&name) {
-                    true => model.retain(|one| *one != name),
-                    false => unused += 1,
+                if model.len() > 1 && model.contains(&name) {
+                    model.retain(|one| *one != name);
+                } else {
+                    unused += 1;
                 }
             }
             unused += with("change").filter(|name| !model.contains(name)).count();

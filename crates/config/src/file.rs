@@ -104,9 +104,10 @@ impl File {
     /// Every syntax error, or else every unknown key and every value that does not fit.
     pub fn parse(text: &str) -> Result<Self, Vec<Problem>> {
         let reading = crate::read::read(text, &toml::Table::new());
-        match reading.problems.is_empty() {
-            true => Ok(reading.file.unwrap_or_default()),
-            false => Err(reading.problems),
+        if reading.problems.is_empty() {
+            Ok(reading.file.unwrap_or_default())
+        } else {
+            Err(reading.problems)
         }
     }
 }

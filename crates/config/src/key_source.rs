@@ -274,9 +274,10 @@ fn decoded(text: &str, plain: &str) -> Result<Vec<u8>, String> {
 fn text_of(name: &str, value: Vec<u8>) -> Result<String, String> {
     let text = String::from_utf8(value).map_err(|_| format!("{name} is not UTF-8"))?;
     // The module takes strings of C, and the messages of its agent go to logs.
-    match text.contains(char::is_control) {
-        true => Err(format!("{name} has a control character")),
-        false => Ok(text),
+    if text.contains(char::is_control) {
+        Err(format!("{name} has a control character"))
+    } else {
+        Ok(text)
     }
 }
 
@@ -286,9 +287,10 @@ fn file_of(value: &str) -> Result<PathBuf, String> {
         Some(path) => path.strip_prefix("//").unwrap_or(path),
         None => value,
     };
-    match path.starts_with('/') {
-        true => Ok(path.into()),
-        false => Err("pin-source is not an absolute path".to_owned()),
+    if path.starts_with('/') {
+        Ok(path.into())
+    } else {
+        Err("pin-source is not an absolute path".to_owned())
     }
 }
 
@@ -427,9 +429,10 @@ mod tests {
         let mut text = String::new();
         for byte in bytes {
             let c = char::from(*byte);
-            match c.is_ascii_alphanumeric() && random.bool() {
-                true => text.push(c),
-                false => text.push_str(&format!("%{byte:02x}")),
+            if c.is_ascii_alphanumeric() && random.bool() {
+                text.push(c);
+            } else {
+                text.push_str(&format!("%{byte:02x}"));
             }
         }
         text

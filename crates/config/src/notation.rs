@@ -35,9 +35,10 @@ fn scalar<'de, D: Deserializer<'de>, T>(
         }
 
         fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-            match self.0 {
-                true => (self.2)(text).map_err(|fault| refused(fault, self.1)),
-                false => Err(E::invalid_type(Unexpected::Str(text), &self)),
+            if self.0 {
+                (self.2)(text).map_err(|fault| refused(fault, self.1))
+            } else {
+                Err(E::invalid_type(Unexpected::Str(text), &self))
             }
         }
 
@@ -164,9 +165,12 @@ impl<U: Unit, W: Word, const LEAST: u64, const MOST: u64> NumberOr<U, W, LEAST, 
             text if text == W::WORD => Ok(None),
             text => {
                 let parsed = Number::<U, LEAST, MOST>::parse(text).map(Some);
-                parsed.map_err(|fault| match fault.contains(SEPARATOR) {
-                    true => format!("{fault}, or {:?}", W::WORD),
-                    false => fault,
+                parsed.map_err(|fault| {
+                    if fault.contains(SEPARATOR) {
+                        format!("{fault}, or {:?}", W::WORD)
+                    } else {
+                        fault
+                    }
                 })
             }
         })
@@ -342,9 +346,10 @@ fn shown(millis: u64) -> String {
             rest %= length;
         }
     }
-    match text.is_empty() {
-        true => "0s".to_owned(),
-        false => text,
+    if text.is_empty() {
+        "0s".to_owned()
+    } else {
+        text
     }
 }
 

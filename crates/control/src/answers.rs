@@ -267,9 +267,10 @@ impl Answers {
 
     /// 200 while serving, 503 while draining, so that a balancer stops sending clients.
     fn health(&self) -> Response {
-        match self.state.is_draining() {
-            false => plain(StatusCode::OK, "serving\n"),
-            true => plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
+        if self.state.is_draining() {
+            plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+        } else {
+            plain(StatusCode::OK, "serving\n")
         }
     }
 

@@ -282,9 +282,10 @@ impl Display for Ending<'_> {
         };
         let listener = text(self.listener);
         write!(f, "{}{more} at listener {listener}", names.join(", "))?;
-        match self.is_set {
-            true => f.write_str(", not of the file"),
-            false => Ok(()),
+        if self.is_set {
+            f.write_str(", not of the file")
+        } else {
+            Ok(())
         }
     }
 }
@@ -424,9 +425,10 @@ fn server_line(server: &Value) -> String {
         Some(_) => format!(", {}", text(&server["condition"])),
     };
     if server["lost_its_name"] == true {
-        line += match server["state"] == "unresolved" {
-            true => ", not used: its name does not resolve yet",
-            false => ", its name does not resolve any more",
+        line += if server["state"] == "unresolved" {
+            ", not used: its name does not resolve yet"
+        } else {
+            ", its name does not resolve any more"
         };
     }
     line
@@ -503,9 +505,12 @@ pub fn text(value: &Value) -> String {
 }
 
 fn escaped(text: &str) -> String {
-    let each = text.chars().map(|char| match char.is_control() {
-        true => char.escape_unicode().to_string(),
-        false => char.to_string(),
+    let each = text.chars().map(|char| {
+        if char.is_control() {
+            char.escape_unicode().to_string()
+        } else {
+            char.to_string()
+        }
     });
     each.collect()
 }

@@ -265,15 +265,19 @@ pub fn server(config: &Server, state: &ServerState) -> Value {
     let watched = state.watched();
     let (since, why) = watched.change.clone().unzip();
     let addresses = state.addresses();
+    let word = if state.is_disabled() {
+        "disabled"
+    } else if !state.has_address() {
+        "unresolved"
+    } else if state.is_failing() {
+        "failing"
+    } else {
+        "passing"
+    };
     json!({
         "name": config.name,
         "addresses": addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "state": match (state.is_disabled(), state.has_address()) {
-            (true, _) => "disabled",
-            (false, false) => "unresolved",
-            (false, true) if state.is_failing() => "failing",
-            (false, true) => "passing",
-        },
+        "state": word,
         "backup": config.keys.backup,
         "mode": settings.mode(),
         "weight": settings.weight(),
@@ -320,9 +324,10 @@ fn in_file(config: &Server, settings: &Settings) -> Value {
     ];
     let changed = keys.into_iter().filter(|(_, is_changed, _)| *is_changed);
     let object: Map<String, Value> = changed.map(|(key, _, was)| (key.to_owned(), was)).collect();
-    match object.is_empty() {
-        true => Value::Null,
-        false => object.into(),
+    if object.is_empty() {
+        Value::Null
+    } else {
+        object.into()
     }
 }
 

@@ -19,14 +19,15 @@ impl Chosen {
     /// What to say of it.
     pub(super) fn verdict(&self) -> (Verdict, String) {
         let served = self.suites.join(" ");
-        match self.more {
-            true => (
+        if self.more {
+            (
                 Verdict::Different,
                 format!(
                     "of what it names there are {served}; suites without forward secrecy or an AEAD do not exist here"
                 ),
-            ),
-            false => (Verdict::Same, format!("these are {served}")),
+            )
+        } else {
+            (Verdict::Same, format!("these are {served}"))
         }
     }
 }

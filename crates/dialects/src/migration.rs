@@ -219,9 +219,10 @@ impl Page<'_> {
         let said: Vec<String> = said
             .map(|said| said.trim_end_matches(", ").to_owned())
             .collect();
-        match said.is_empty() {
-            true => String::new(),
-            false => format!("  # {}: {}", self.name, said.join("; ")),
+        if said.is_empty() {
+            String::new()
+        } else {
+            format!("  # {}: {}", self.name, said.join("; "))
         }
     }
 }

@@ -101,9 +101,10 @@ pub fn end(bytes: &[u8], searched: usize) -> Option<usize> {
 /// What to answer when so many bytes are no whole head and more are not taken: 414 when not even the first line is whole.
 #[must_use]
 pub fn too_long(bytes: &[u8]) -> Status {
-    match bytes.contains(&b'\n') {
-        true => Status::FieldsTooLarge,
-        false => Status::UriTooLong,
+    if bytes.contains(&b'\n') {
+        Status::FieldsTooLarge
+    } else {
+        Status::UriTooLong
     }
 }
 
@@ -257,9 +258,10 @@ impl<'b> Head<'b> {
             (Some(host), None) => std::str::from_utf8(host).map_err(|_| refused)?,
             _ => return Err(refused),
         };
-        match is_authority(host) {
-            true => Ok(Some(host)),
-            false => Err(refused),
+        if is_authority(host) {
+            Ok(Some(host))
+        } else {
+            Err(refused)
         }
     }
 
@@ -287,9 +289,10 @@ fn split_target(target: &str) -> Result<(Option<&str>, &str), Refusal> {
         .any(|one| scheme.eq_ignore_ascii_case(one));
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, rest) = rest.split_at(end);
-    match is_http && is_authority(authority) {
-        true => Ok((Some(authority), rest)),
-        false => Err(refused),
+    if is_http && is_authority(authority) {
+        Ok((Some(authority), rest))
+    } else {
+        Err(refused)
     }
 }
 

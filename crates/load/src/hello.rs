@@ -42,11 +42,13 @@ impl Offered {
                 _ => {}
             }
         }
-        Some(match (ticket, session_id.is_empty(), tls13) {
-            (true, ..) => Self::Ticket,
+        Some(if ticket {
+            Self::Ticket
+        } else if !session_id.is_empty() && !tls13 {
             // A hello for TLS 1.3 has a random identifier for the middleboxes' sake.
-            (false, false, false) => Self::Id,
-            _ => Self::Nothing,
+            Self::Id
+        } else {
+            Self::Nothing
         })
     }
 }

@@ -244,13 +244,16 @@ impl Link {
                 break;
             }
         }
-        Ok(match more {
-            true => Turn::Again,
+        Ok(if more {
+            Turn::Again
+        } else if self.phase == Phase::Closing && self.peer_closed {
             // RFC 5246, section 7.2.1: a close_notify is answered by closing. Some servers wait
             // for that before they send FIN.
-            false if self.phase == Phase::Closing && self.peer_closed => Turn::Free,
-            false if std::mem::take(&mut self.ready) => Turn::Answered,
-            false => Turn::Waiting,
+            Turn::Free
+        } else if std::mem::take(&mut self.ready) {
+            Turn::Answered
+        } else {
+            Turn::Waiting
         })
     }
 

@@ -78,10 +78,10 @@ fn text(head: &Head<'_>, last: bool) -> Vec<u8> {
         let written = write!(text, "Content-Length: {}\r\n", head.upload);
         debug_assert!(written.is_ok(), "writing to a string does not fail");
     }
-    match (last, head.http10) {
-        (true, _) => text.push_str("Connection: close\r\n"),
-        (false, true) => text.push_str("Connection: keep-alive\r\n"),
-        (false, false) => {}
+    if last {
+        text.push_str("Connection: close\r\n");
+    } else if head.http10 {
+        text.push_str("Connection: keep-alive\r\n");
     }
     text.push_str("\r\n");
     text.into_bytes()

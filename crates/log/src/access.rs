@@ -184,9 +184,12 @@ impl AccessLine {
                 Part::Field(name) => *name,
             };
             let before = out.len();
-            self.fields(&mut |name, field| match name == wanted {
-                true => plain(field, out),
-                false => Ok(()),
+            self.fields(&mut |name, field| {
+                if name == wanted {
+                    plain(field, out)
+                } else {
+                    Ok(())
+                }
             })?;
             if out.len() == before {
                 // A field of the other kind of line.

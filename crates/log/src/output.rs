@@ -50,9 +50,10 @@ impl Output {
         let outside = files.log(path).map_err(|error| refusal(path, &error))?;
         if let Some(file) = outside {
             let path = path.to_owned();
-            return Ok(match files.is_confined() {
-                true => Self::Outside(path, file),
-                false => Self::File(path, file),
+            return Ok(if files.is_confined() {
+                Self::Outside(path, file)
+            } else {
+                Self::File(path, file)
             });
         }
         let file = append(path).map_err(|error| refusal(path, &error))?;

@@ -44,9 +44,10 @@ impl Messages {
     /// Messages of this process for a backlog whose output is [`Daemon`](super::syslog_daemon::Daemon).
     pub(super) fn new(backlog: Backlog, log: &Log, is_remote: bool) -> Self {
         let (tag, pid) = (&log.syslog_tag, std::process::id());
-        let head = match is_remote {
-            false => Head::Local(format!("{tag}[{pid}]: ")),
-            true => Head::Remote(format!(" {} {tag} {pid} - - ", host_name())),
+        let head = if is_remote {
+            Head::Remote(format!(" {} {tag} {pid} - - ", host_name()))
+        } else {
+            Head::Local(format!("{tag}[{pid}]: "))
         };
         Self {
             backlog,

@@ -29,9 +29,12 @@ fn main() {
     let mut random = fastrand::Rng::new();
     let fixed = message(&mut random);
     let messages = compare(batches, &mut random, |random, class| {
-        let message = |random: &mut fastrand::Rng| match class {
-            true => message(random),
-            false => fixed.clone(),
+        let message = |random: &mut fastrand::Rng| {
+            if class {
+                message(random)
+            } else {
+                fixed.clone()
+            }
         };
         let messages: Vec<_> = (0..LANES).map(|_| message(random)).collect();
         time(lanes, &keys[0], &messages)

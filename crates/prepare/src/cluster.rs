@@ -103,9 +103,10 @@ impl Draft<'_> {
         };
         let found = opened.ratchet.is_some();
         if is_state.is_some_and(|wanted| wanted != found) {
-            let (fault, key) = match found {
-                true => ("the state of a ratchet", "cluster.secret-state"),
-                false => ("no state of a ratchet", "cluster.secret"),
+            let (fault, key) = if found {
+                ("the state of a ratchet", "cluster.secret-state")
+            } else {
+                ("no state of a ratchet", "cluster.secret")
             };
             let accepted = format!("{key} instead");
             return self.report.error(problem(fault).accepted(accepted));

@@ -41,9 +41,10 @@ impl Draft<'_> {
         for (index, text) in asked.files.iter().enumerate() {
             let path = format!("{path}.crl[{index}]");
             let place = self.world.base.join(text);
-            let files = match self.world.files.is_folder(&place) {
-                true => hashed(&self.world.files, &place, "r").unwrap_or_default(),
-                false => vec![place],
+            let files = if self.world.files.is_folder(&place) {
+                hashed(&self.world.files, &place, "r").unwrap_or_default()
+            } else {
+                vec![place]
             };
             for file in files {
                 for list in self.revocation_lists(&path, &file) {

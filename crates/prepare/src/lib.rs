@@ -491,9 +491,10 @@ impl Draft<'_> {
             let fault = "port 0 is no port that clients could know";
             self.report.refuse(path, fault, "a port from 1 to 65535");
         } else if let Some((other, by)) = taken {
-            let fault = match *other == address {
-                true => format!("{address} is bound by {by} already"),
-                false => format!("{address} overlaps with {other} of {by}"),
+            let fault = if *other == address {
+                format!("{address} is bound by {by} already")
+            } else {
+                format!("{address} overlaps with {other} of {by}")
             };
             self.report.refuse(path, fault, "each address once");
         }

@@ -59,9 +59,10 @@ impl Draft<'_> {
         listener: &listener::Listener,
         policies: &HashMap<String, Arc<Policy>>,
     ) -> Listener {
-        let credentials = match listener.ends_tls() {
-            true => self.credentials_of(path, listener),
-            false => Vec::new(),
+        let credentials = if listener.ends_tls() {
+            self.credentials_of(path, listener)
+        } else {
+            Vec::new()
         };
         let path_of_certificates = key!(path, listener.certificates);
         let default = listener.default_certificate;
@@ -398,13 +399,15 @@ fn sign_alike(one: &File, other: &File) -> bool {
 
 /// A chain whose key signs where the configuration wants it, for what it says that this costs.
 pub fn signing_key(loaded: &Loaded, file: &File) -> Arc<CertifiedKey> {
-    let key = match file.process.has_crypto_threads() || loaded.token.is_some() {
-        true => deferred(loaded),
-        false => Arc::clone(&loaded.key),
+    let key = if file.process.has_crypto_threads() || loaded.token.is_some() {
+        deferred(loaded)
+    } else {
+        Arc::clone(&loaded.key)
     };
-    match file.admission.limits_handshakes() {
-        true => metered(&key),
-        false => key,
+    if file.admission.limits_handshakes() {
+        metered(&key)
+    } else {
+        key
     }
 }
 

@@ -113,9 +113,10 @@ impl Draft<'_> {
 
 /// The suites of the file, or all, in the order that suits this machine; as far as a version allows them.
 fn suites(policy: &policy::Policy) -> Vec<SupportedCipherSuite> {
-    let default = match aes_in_hardware() {
-        true => ["AES-128-GCM", "AES-256-GCM", "CHACHA20-POLY1305"],
-        false => ["CHACHA20-POLY1305", "AES-128-GCM", "AES-256-GCM"],
+    let default = if aes_in_hardware() {
+        ["AES-128-GCM", "AES-256-GCM", "CHACHA20-POLY1305"]
+    } else {
+        ["CHACHA20-POLY1305", "AES-128-GCM", "AES-256-GCM"]
     };
     let default = || default.iter().filter_map(|name| Suites::parse(name).ok());
     let listed = policy.suites.clone().unwrap_or_else(|| default().collect());

@@ -175,9 +175,10 @@ fn found(answer: io::Result<Vec<IpAddr>>) -> Found {
     let all = answer.map_err(|error| reason(&error).to_lowercase())?;
     let mut seen = HashSet::new();
     let each: Arc<[IpAddr]> = all.into_iter().filter(|ip| seen.insert(*ip)).collect();
-    match each.is_empty() {
-        true => Err("it has no address".to_owned()),
-        false => Ok(each),
+    if each.is_empty() {
+        Err("it has no address".to_owned())
+    } else {
+        Ok(each)
     }
 }
 

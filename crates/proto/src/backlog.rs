@@ -28,9 +28,10 @@ impl Backlog {
     /// So many clients were accepted, and `emptied` says whether nobody is left.
     pub fn handle_look(&mut self, now: Duration, accepted: u64, emptied: bool) {
         self.accepted += accepted;
-        match emptied {
-            true => self.behind_since = None,
-            false => self.behind_since = self.behind_since.or(Some(now)),
+        if emptied {
+            self.behind_since = None;
+        } else {
+            self.behind_since = self.behind_since.or(Some(now));
         }
     }
 

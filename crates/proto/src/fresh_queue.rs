@@ -76,9 +76,10 @@ impl FreshQueue {
 
     /// Takes out who is served next.
     pub fn pop(&mut self, now: Duration) -> Option<usize> {
-        let next = match self.is_out_of_patience(now) {
-            true => self.waiting.last(),
-            false => self.waiting.first(),
+        let next = if self.is_out_of_patience(now) {
+            self.waiting.last()
+        } else {
+            self.waiting.first()
         };
         self.excess = (self.excess - ONE - ONE / 2).max(-ONE * SPARE);
         self.take(next)

@@ -120,10 +120,12 @@ impl<P> HalfPipe<P> {
                 Next::Wait
             };
         }
-        match (self.source_ended, self.source_readable) {
-            (true, _) => Next::Finish,
-            (false, true) => Next::Read,
-            (false, false) => Next::Wait,
+        if self.source_ended {
+            Next::Finish
+        } else if self.source_readable {
+            Next::Read
+        } else {
+            Next::Wait
         }
     }
 

@@ -230,9 +230,10 @@ impl Health {
             {
                 // What was counted is spent: a server that a check brings back starts anew.
                 self.failures_before = failures;
-                Some(match checked {
-                    true => self.leave(None),
-                    false => self.pause(passive, now),
+                Some(if checked {
+                    self.leave(None)
+                } else {
+                    self.pause(passive, now)
                 })
             }
             _ => None,
@@ -252,9 +253,10 @@ impl Health {
     /// fifth of the interval: 0 is a tenth less than it, the greatest number a tenth more.
     pub fn until_next_check(&self, checks: &Checks, random: u32) -> Duration {
         let unsure = self.condition == Condition::OnTrial || self.against > 0;
-        let interval = match unsure {
-            true => checks.fast_interval,
-            false => checks.interval,
+        let interval = if unsure {
+            checks.fast_interval
+        } else {
+            checks.interval
         };
         let spread = f64::from(random) / f64::from(u32::MAX);
         interval.mul_f64(0.9 + 0.2 * spread)

@@ -71,9 +71,10 @@ pub fn forbid_programs() -> io::Result<()> {
 
 fn rule(path: &Path, access: BitFlags<AccessFs>) -> Option<PathBeneath<PathFd>> {
     let fd = PathFd::new(path).ok()?;
-    let access = match path.is_dir() {
-        true => access,
-        false => access & AccessFs::from_file(NEWEST),
+    let access = if path.is_dir() {
+        access
+    } else {
+        access & AccessFs::from_file(NEWEST)
     };
     Some(PathBeneath::new(fd, access))
 }

@@ -207,9 +207,10 @@ impl fmt::Display for Support {
             };
             write!(out, "TLS {} with {ciphers}; ", version.label())?;
         }
-        out.write_str(match self.rekey {
-            true => "keys are replaced",
-            false => "keys are not replaced",
+        out.write_str(if self.rekey {
+            "keys are replaced"
+        } else {
+            "keys are not replaced"
         })
     }
 }

@@ -289,10 +289,10 @@ impl WorkerAdmission {
             return Err(CloseReason::AdmissionRate);
         }
         let source = self.source(client);
-        match self.limits_source() && !shared.shard(source).may_begin(source, self.per_source, now)
-        {
-            true => Err(CloseReason::AdmissionSource),
-            false => Ok(()),
+        if self.limits_source() && !shared.shard(source).may_begin(source, self.per_source, now) {
+            Err(CloseReason::AdmissionSource)
+        } else {
+            Ok(())
         }
     }
 

@@ -26,9 +26,10 @@ impl Ja4 {
         let schemes = Numbers::gather(hello.signature_schemes())?;
         suites.known_mut().sort_unstable();
         extensions.known_mut().sort_unstable();
-        let name = match extensions.known().contains(&SERVER_NAME) {
-            true => b'd',
-            false => b'i',
+        let name = if extensions.known().contains(&SERVER_NAME) {
+            b'd'
+        } else {
+            b'i'
         };
         let extension_count = extensions.known().len();
         extensions.drop_named_elsewhere();
@@ -163,9 +164,10 @@ fn protocol(first: Option<&[u8]>) -> [u8; 2] {
         return *b"00";
     };
     let end = first.and_then(<[u8]>::last).copied().unwrap_or(start);
-    match start.is_ascii_alphanumeric() && end.is_ascii_alphanumeric() {
-        true => [start, end],
-        false => [start >> 4, end & 0x0f].map(|half| DIGITS[usize::from(half)]),
+    if start.is_ascii_alphanumeric() && end.is_ascii_alphanumeric() {
+        [start, end]
+    } else {
+        [start >> 4, end & 0x0f].map(|half| DIGITS[usize::from(half)])
     }
 }
 

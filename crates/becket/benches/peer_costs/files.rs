@@ -104,9 +104,10 @@ fn pem_of(certificate: &CertificateDer<'_>) -> String {
         let bits = u32::from_be_bytes(group);
         for place in 0..4 {
             let digit = bits >> (18 - 6 * place) & 63;
-            pem.push(match place <= three.len() {
-                true => char::from(DIGITS[digit as usize]),
-                false => '=',
+            pem.push(if place <= three.len() {
+                char::from(DIGITS[digit as usize])
+            } else {
+                '='
             });
         }
     }

@@ -178,9 +178,10 @@ fn judge(tried: &[Tried], report: &mut Report) {
         };
         let path = format!("backend[{}].server[{}].address", first.backend, first.index);
         let problem = Problem::new(path, faults.join("; ")).text(&first.server);
-        match faults.len() == server.len() {
-            true => report.error(problem),
-            false => report.warn(problem),
+        if faults.len() == server.len() {
+            report.error(problem);
+        } else {
+            report.warn(problem);
         }
     }
 }

@@ -102,9 +102,10 @@ pub fn check(source: &Source, given: &Given, now: UnixTime, connect: bool) -> Fi
             report
                 .warnings
                 .extend(too_few_descriptors(&prepared.config));
-            let connects = match connect {
-                true => connect::connect(&prepared.config, &mut report),
-                false => Vec::new(),
+            let connects = if connect {
+                connect::connect(&prepared.config, &mut report)
+            } else {
+                Vec::new()
             };
             source.place(&mut report);
             let mut warnings = prepared.warnings;

@@ -338,10 +338,14 @@ impl SelfTest<'_> {
         }
         let opened = resuming.and_then(|resuming| resuming.opened);
         let resumed = opened.filter(|_| server.handshake_kind() == Some(HandshakeKind::Resumed));
-        let by = resumed.map(|opened| match opened.by_id {
-            _ if offer.version == &version::TLS13 => ResumedBy::Psk,
-            true => ResumedBy::Id,
-            false => ResumedBy::Ticket,
+        let by = resumed.map(|opened| {
+            if offer.version == &version::TLS13 {
+                ResumedBy::Psk
+            } else if opened.by_id {
+                ResumedBy::Id
+            } else {
+                ResumedBy::Ticket
+            }
         });
         Ok((server, by))
     }

@@ -307,10 +307,7 @@ pub fn run(place: &Place, task: &CtlTask, json: bool) -> Result<String, NotDone>
         }
         text += &format!("kept in {}\n", path.display());
     }
-    Ok(match json {
-        true => format!("{object:#}\n"),
-        false => text,
-    })
+    Ok(if json { format!("{object:#}\n") } else { text })
 }
 
 /// What came back, and the same for people.

@@ -20,9 +20,10 @@ fn table(head: &[&str], rows: &[Vec<String>]) -> String {
             let is_number = cell.starts_with(|first: char| first.is_ascii_digit())
                 && cell.chars().all(|c| c.is_ascii_digit());
             // Writing to a `String` does not fail.
-            match is_number {
-                true => write!(line, "{cell:>width$}  ").ok(),
-                false => write!(line, "{cell:<width$}  ").ok(),
+            if is_number {
+                write!(line, "{cell:>width$}  ").ok()
+            } else {
+                write!(line, "{cell:<width$}  ").ok()
             };
         }
         text += line.trim_end();
@@ -36,9 +37,12 @@ fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => {
-            let each = text.chars().map(|char| match char.is_control() {
-                true => char.escape_unicode().to_string(),
-                false => char.to_string(),
+            let each = text.chars().map(|char| {
+                if char.is_control() {
+                    char.escape_unicode().to_string()
+                } else {
+                    char.to_string()
+                }
             });
             each.collect()
         }
@@ -114,9 +118,10 @@ pub(super) fn removed_server(removed: &Value) -> String {
 }
 
 fn until(is_kept: bool) -> &'static str {
-    match is_kept {
-        true => "until removed",
-        false => "until the next reload",
+    if is_kept {
+        "until removed"
+    } else {
+        "until the next reload"
     }
 }
 

@@ -56,9 +56,10 @@ pub struct Site {
 /// See [`DemoError`].
 pub fn prepare(asked: FilesFlags, now: SystemTime) -> Result<Site, DemoError> {
     let is_made = !asked.plain && asked.certificate.is_empty();
-    let (made, _temporary) = match is_made {
-        true => made(now).map(|(files, temporary)| (Some(files), temporary)),
-        false => Ok((None, None)),
+    let (made, _temporary) = if is_made {
+        made(now).map(|(files, temporary)| (Some(files), temporary))
+    } else {
+        Ok((None, None))
     }
     .map_err(DemoError::Certificate)?;
     let first = if asked.plain { FIRST_PLAIN } else { FIRST_PORT };

@@ -162,9 +162,10 @@ fn say(rejected: &Rejected) -> ExitCode {
     for error in errors {
         eprintln!("{origin}: {error}");
     }
-    match errors.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    if errors.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 

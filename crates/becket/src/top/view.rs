@@ -105,12 +105,15 @@ fn draw_servers(frame: &mut Frame<'_>, screen: &mut Screen, area: Rect) {
         ("RATE", Some(SortBy::Rate)),
         ("FAILURES", Some(SortBy::Failures)),
     ];
-    let head = columns.map(|(name, sort)| match sort == Some(screen.sort) {
-        true => Cell::from(format!(
-            "{name}{}",
-            if screen.is_reversed { "-" } else { "+" }
-        )),
-        false => Cell::from(name),
+    let head = columns.map(|(name, sort)| {
+        if sort == Some(screen.sort) {
+            Cell::from(format!(
+                "{name}{}",
+                if screen.is_reversed { "-" } else { "+" }
+            ))
+        } else {
+            Cell::from(name)
+        }
     });
     let widths = [
         Constraint::Fill(1),
@@ -141,10 +144,7 @@ fn server_row(server: &ServerRow) -> Row<'static> {
         per_second(server.rate),
         server.failures.to_string(),
     ]);
-    match server.is_out {
-        true => row.red(),
-        false => row,
-    }
+    if server.is_out { row.red() } else { row }
 }
 
 fn draw_most(frame: &mut Frame<'_>, most: &Result<Value, String>, area: Rect) {

@@ -89,9 +89,10 @@ fn what_a_client_says_is_not_said_to_another_server_when_one_may_have_heard_it()
     let house = fast();
     for reset in [false, true] {
         let (mut stage, mut client) = enter(&house, [Plan::Later, Plan::Later]);
-        match reset {
-            true => stage.net.dialled[0].near.fail(ErrorKind::ConnectionReset),
-            false => stage.wait(house.config.file.timeouts.connect),
+        if reset {
+            stage.net.dialled[0].near.fail(ErrorKind::ConnectionReset);
+        } else {
+            stage.wait(house.config.file.timeouts.connect);
         }
         client.talk(&mut stage);
         assert_eq!(stage.net.dialled.len(), 1);

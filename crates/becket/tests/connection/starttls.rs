@@ -325,9 +325,10 @@ impl LastWords {
         let mut config = server(&house, "a.pem", &[version]);
         config.send_half_rtt_data = at_once;
         let mut host = Host::new(&Arc::new(config));
-        match at_once {
-            true => host.take_until_keys(&mut stage),
-            false => assert_eq!(host.settle(&mut stage), None),
+        if at_once {
+            host.take_until_keys(&mut stage);
+        } else {
+            assert_eq!(host.settle(&mut stage), None);
         }
         host.say(words);
         host.tls.send_close_notify();
@@ -483,10 +484,11 @@ fn a_cancel_is_left_for_control_and_its_client_waits_until_the_servers_were_told
         assert_eq!(waits.kind(), ErrorKind::WouldBlock, "it is under way");
         let server = stage.net.dialled[0].far.watch();
         assert!(server.is_ended(), "and needs no server for that");
-        match is_told {
+        if is_told {
             // Whoever has the request drops it when all is done.
-            true => drop(std::mem::take(&mut stage.cancels)),
-            false => stage.wait(Duration::from_secs(10)),
+            drop(std::mem::take(&mut stage.cancels));
+        } else {
+            stage.wait(Duration::from_secs(10));
         }
         stage.settle();
         assert_eq!(end.read(&mut rest).unwrap(), 0, "that is all it hears");

@@ -145,9 +145,10 @@ impl End {
 
     /// Most bytes of one splice, which like the kernel's may end before the socket is empty or full.
     fn spliceable(&self) -> io::Result<usize> {
-        match self.halves.borrow()[self.side].unspliceable {
-            true => Err(ErrorKind::InvalidInput.into()),
-            false => Ok(MOST_SPLICED),
+        if self.halves.borrow()[self.side].unspliceable {
+            Err(ErrorKind::InvalidInput.into())
+        } else {
+            Ok(MOST_SPLICED)
         }
     }
 
@@ -159,9 +160,10 @@ impl End {
         if let Some(kind) = me.fault.take() {
             return Err(kind.into());
         }
-        match me.broken || me.finished {
-            true => Err(ErrorKind::BrokenPipe.into()),
-            false => Err(ErrorKind::WouldBlock.into()),
+        if me.broken || me.finished {
+            Err(ErrorKind::BrokenPipe.into())
+        } else {
+            Err(ErrorKind::WouldBlock.into())
         }
     }
 
@@ -264,9 +266,10 @@ impl Socket for End {
     }
 
     fn splice_out(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
-        let sealing = match self.halves.borrow()[self.side].kernel.seals() {
-            true => SEALING,
-            false => 0,
+        let sealing = if self.halves.borrow()[self.side].kernel.seals() {
+            SEALING
+        } else {
+            0
         };
         let room = self.room().saturating_sub(sealing);
         let most = self.spliceable()?.min(most).min(room);

@@ -30,9 +30,10 @@ impl End {
         }
         let halves = self.halves.borrow();
         let me = &halves[self.side];
-        match me.ended || me.broken {
-            true => Ok(0),
-            false => Err(ErrorKind::WouldBlock.into()),
+        if me.ended || me.broken {
+            Ok(0)
+        } else {
+            Err(ErrorKind::WouldBlock.into())
         }
     }
 

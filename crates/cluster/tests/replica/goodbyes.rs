@@ -53,9 +53,10 @@ fn what_a_process_makes_before_it_is_a_peer_is_asked_for_where_it_takes_the_plac
     let old = cluster.offer(1);
     cluster.run(SECOND * 20);
     for leaves in [true, false] {
-        match leaves {
-            true => cluster.leave(1),
-            false => cluster.kill(1),
+        if leaves {
+            cluster.leave(1);
+        } else {
+            cluster.kill(1);
         }
         cluster.run(SECOND);
         cluster.restart(1);

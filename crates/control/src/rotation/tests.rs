@@ -280,9 +280,10 @@ struct Model {
 impl Model {
     fn floor(&self) -> u64 {
         let before = |epoch: &u64| epoch.saturating_sub(1);
-        match self.forgets {
-            true => self.seen.iter().map(before).max().unwrap_or(0),
-            false => 0,
+        if self.forgets {
+            self.seen.iter().map(before).max().unwrap_or(0)
+        } else {
+            0
         }
     }
 
@@ -306,9 +307,10 @@ proptest! {
         jumps in prop::collection::vec((0i64..10, -40i64..40, 0i64..3600), 1..12),
     ) {
         let made = ratchet();
-        let (secret, ratchets) = match forgets {
-            true => (made.shared(), vec![made]),
-            false => (root(1), Vec::new()),
+        let (secret, ratchets) = if forgets {
+            (made.shared(), vec![made])
+        } else {
+            (root(1), Vec::new())
         };
         let mut now = at(START);
         let mut real = Rotation::of(&config(1, vec![secret]), ratchets, now).expect("secrets");

@@ -355,9 +355,10 @@ mod tests {
             for (adds, number, keep) in steps {
                 let name = format!("10.0.0.{number}:1");
                 let is_there = model.contains(&name);
-                let done = match adds {
-                    true => add(&edits, &name, keep),
-                    false => remove(&edits, &name, keep),
+                let done = if adds {
+                    add(&edits, &name, keep)
+                } else {
+                    remove(&edits, &name, keep)
                 };
                 prop_assert_eq!(done.is_ok(), adds != is_there && (adds || model.len() > 1));
                 if let Ok(edited) = done {

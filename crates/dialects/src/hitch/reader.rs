@@ -357,16 +357,13 @@ impl Reader {
             let is_told = ["write-proxy", "write-proxy-v2"]
                 .iter()
                 .any(|name| self.global.on(name).is_some());
-            match is_told {
-                true => {
-                    let tlvs = vec!["client-certificate-pem"];
-                    self.draft
-                        .set(&mut section, "proxy-tlvs", tlvs, Some(origin));
-                }
-                false => {
-                    self.draft
-                        .amend(origin, Verdict::Ignored, "no header of version 2 is sent")
-                }
+            if is_told {
+                let tlvs = vec!["client-certificate-pem"];
+                self.draft
+                    .set(&mut section, "proxy-tlvs", tlvs, Some(origin));
+            } else {
+                self.draft
+                    .amend(origin, Verdict::Ignored, "no header of version 2 is sent");
             }
         }
         if let Some(origin) = self.global.on("client") {

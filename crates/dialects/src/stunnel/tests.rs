@@ -320,9 +320,10 @@ impl Parts for Counted {
 
     fn text(&self, _: &Path, most: u64) -> Result<Option<Vec<u8>>, String> {
         self.texts.set(self.texts.get() + 1);
-        match self.bytes as u64 > most {
-            true => Err(TOO_LARGE.to_owned()),
-            false => Ok(Some(vec![b'\n'; self.bytes])),
+        if self.bytes as u64 > most {
+            Err(TOO_LARGE.to_owned())
+        } else {
+            Ok(Some(vec![b'\n'; self.bytes]))
         }
     }
 }

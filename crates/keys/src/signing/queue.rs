@@ -146,9 +146,10 @@ impl SigningQueue {
 
     /// How many threads serve it now.
     pub fn serving(&self) -> usize {
-        match self.served.load(Relaxed) {
-            true => self.threads,
-            false => 0,
+        if self.served.load(Relaxed) {
+            self.threads
+        } else {
+            0
         }
     }
 

@@ -3,7 +3,6 @@
 //! They are not pinned: the scheduler moves them to cores that workers leave idle.
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
@@ -61,15 +60,10 @@ fn run(queue: &SigningQueue) {
 
 /// Signs what was taken from a queue at once, in a batch where that still pays.
 pub fn sign(requests: &[&Request], queue: &SigningQueue) -> Vec<Result<Vec<u8>, Error>> {
-    let sign = || match queue.batches() {
+    match queue.batches() {
         Some(batches) if requests.len() >= PAYS => batches.sign(requests),
         _ => requests.iter().map(|request| request.sign()).collect(),
-    };
-    // Where a panic does not end the process, handshakes must not wait for their time-outs.
-    catch_unwind(AssertUnwindSafe(sign)).unwrap_or_else(|_| {
-        let panicked = |_| Err(Error::General("the key panicked".into()));
-        requests.iter().map(panicked).collect()
-    })
+    }
 }
 
 /// Nice steps behind the workers: beside one that is busy, a crypto thread gets a tenth of the core.

@@ -124,9 +124,12 @@ impl Places {
             let kind = fs::symlink_metadata(&next).ok()?.file_type();
             // Folders above may be closed to us, and seldom change.
             let is_closed = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
-            if let Err(error) = added.or_else(|error| match kind.is_dir() && is_closed(&error) {
-                true => Ok(()),
-                false => Err(error),
+            if let Err(error) = added.or_else(|error| {
+                if kind.is_dir() && is_closed(&error) {
+                    Ok(())
+                } else {
+                    Err(error)
+                }
             }) {
                 self.error.get_or_insert((at.clone(), error));
             }

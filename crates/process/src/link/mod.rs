@@ -58,9 +58,10 @@ pub fn begin() -> io::Result<(Link, Given)> {
     let logs = become_user(&start)?;
     // After the change of user, which resets it.
     die_with_parent(start.supervisor)?;
-    let replaced = match start.replaces {
-        true => Some(fds.pop().ok_or(io::ErrorKind::InvalidData)?.into()),
-        false => None,
+    let replaced = if start.replaces {
+        Some(fds.pop().ok_or(io::ErrorKind::InvalidData)?.into())
+    } else {
+        None
     };
     let opener = Arc::new(Opener::new(stream));
     let mut given = Given::new(start.listing, fds, &opener)?;

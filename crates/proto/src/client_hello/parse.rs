@@ -54,9 +54,10 @@ impl Fields {
             .filter(|id| id.rest().len() <= MAX_SESSION_ID_BYTES)?;
         let cipher_suites = u16_list(reader.vec16()?)?;
         let compression_methods = reader.vec8()?;
-        let extensions = match reader.is_empty() {
-            true => None,
-            false => Some(reader.vec16()?),
+        let extensions = if reader.is_empty() {
+            None
+        } else {
+            Some(reader.vec16()?)
         };
         if compression_methods.is_empty() || !reader.is_empty() {
             return None;

@@ -43,10 +43,12 @@ impl Smtp {
                 continue;
             }
             self.greeted = code == b"220";
-            return match (self.greeted, bytes) {
-                (true, []) => Progress::Talking,
-                (true, _) => Progress::Over(Over::BadGreeting),
-                (false, _) => Progress::Over(Over::Refused),
+            return if !self.greeted {
+                Progress::Over(Over::Refused)
+            } else if bytes.is_empty() {
+                Progress::Talking
+            } else {
+                Progress::Over(Over::BadGreeting)
             };
         }
         Progress::Talking

@@ -226,15 +226,12 @@ proptest! {
             }
         }
         prop_assert!(out.is_empty(), "nothing answers it");
-        match (16..=268).contains(&length) {
-            true => {
-                prop_assert_eq!(progress, Progress::Over(Over::Cancel));
-                prop_assert_eq!(dialog.cancel_request(), request.get(..length as usize));
-            }
-            false => {
-                prop_assert_eq!(progress, Progress::Over(Over::Broken));
-                prop_assert_eq!(dialog.cancel_request(), None);
-            }
+        if (16..=268).contains(&length) {
+            prop_assert_eq!(progress, Progress::Over(Over::Cancel));
+            prop_assert_eq!(dialog.cancel_request(), request.get(..length as usize));
+        } else {
+            prop_assert_eq!(progress, Progress::Over(Over::Broken));
+            prop_assert_eq!(dialog.cancel_request(), None);
         }
     }
 }

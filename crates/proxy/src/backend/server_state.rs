@@ -87,9 +87,10 @@ impl Settings {
 
     /// The same without what was changed.
     pub fn mode_in_file(&self) -> ServerMode {
-        match self.file.disabled {
-            true => ServerMode::Maintenance,
-            false => ServerMode::Ready,
+        if self.file.disabled {
+            ServerMode::Maintenance
+        } else {
+            ServerMode::Ready
         }
     }
 

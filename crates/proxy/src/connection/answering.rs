@@ -81,9 +81,10 @@ impl Decided {
 
     fn choose(self, client_hello: usize, certificate_chain: usize) -> Result<Box<Chosen>, Refusal> {
         let served = self.served;
-        let most_held = match served.asks {
-            true => chain::most_held(certificate_chain),
-            false => client_hello,
+        let most_held = if served.asks {
+            chain::most_held(certificate_chain)
+        } else {
+            client_hello
         };
         let may_take_early = served.config.max_early_data_size > 0;
         let engine = Engine::new(served.config, most_held);
@@ -128,12 +129,11 @@ impl<N: Net> Unanswered<N> {
 
     /// Answers the hello that is in the buffer, or has the client wait for its turn.
     pub(super) fn begin(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
-        match self.decided.waits(cx.turn.signing) {
-            true => {
-                let waiting = Handshaking::Unsigned(Box::new(self.keeping(scratch)));
-                Next::Wait(Phase::Handshaking(waiting))
-            }
-            false => self.answer(cx, scratch),
+        if self.decided.waits(cx.turn.signing) {
+            let waiting = Handshaking::Unsigned(Box::new(self.keeping(scratch)));
+            Next::Wait(Phase::Handshaking(waiting))
+        } else {
+            self.answer(cx, scratch)
         }
     }
 

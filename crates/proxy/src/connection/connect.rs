@@ -283,10 +283,7 @@ impl Attempt {
                     server: Some(Leg::new(socket, Ready::default())),
                     attempt: self,
                     tls,
-                    syn: match fast_open {
-                        true => Syn::Waits,
-                        false => Syn::Gone,
-                    },
+                    syn: if fast_open { Syn::Waits } else { Syn::Gone },
                 }))
             }
             // connect(2): the backlog of a unix socket is full, and nobody will tell us when

@@ -44,10 +44,12 @@ fn means(chosen: &Chosen, version: Option<ProtocolVersion>) -> Option<ResumedBy>
         .as_ref()
         .and_then(|resuming| resuming.opened)
         .is_some_and(|opened| opened.by_id);
-    Some(match (version, by_id) {
-        (Some(ProtocolVersion::TLSv1_3), _) => ResumedBy::Psk,
-        (_, true) => ResumedBy::Id,
-        (_, false) => ResumedBy::Ticket,
+    Some(if version == Some(ProtocolVersion::TLSv1_3) {
+        ResumedBy::Psk
+    } else if by_id {
+        ResumedBy::Id
+    } else {
+        ResumedBy::Ticket
     })
 }
 
@@ -81,9 +83,12 @@ pub(super) fn count_offer(chosen: &Chosen, counters: &Counters) {
 
 /// Counts what became of early data that the client announced.
 pub(super) fn count_early(chosen: &Chosen, taken: bool, counters: &Counters) {
-    match (chosen.offers_early, taken) {
-        (true, true) => counters.early_accepted.add(1),
-        (true, false) => counters.early_rejected.add(1),
-        (false, _) => {}
+    if !chosen.offers_early {
+        return;
+    }
+    if taken {
+        counters.early_accepted.add(1);
+    } else {
+        counters.early_rejected.add(1);
     }
 }

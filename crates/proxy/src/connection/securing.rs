@@ -202,9 +202,10 @@ impl<N: Net> Securing<N> {
         heard: &mut Buffer,
     ) -> io::Result<()> {
         let mut out = Vec::new();
-        let asked = match self.hear(turn, heard)? {
-            true => clear.request.handle(heard.filled(), &mut out),
-            false => Asked::Waiting,
+        let asked = if self.hear(turn, heard)? {
+            clear.request.handle(heard.filled(), &mut out)
+        } else {
+            Asked::Waiting
         };
         let pending = &mut self.attempt.pending;
         pending.to_server.offer(&out);

@@ -130,9 +130,10 @@ impl Mailbox {
             return poll.poll(events, most);
         }
         self.sleeps.store(true, SeqCst);
-        let most = match self.loaded.load(SeqCst) {
-            true => Some(Duration::ZERO),
-            false => most,
+        let most = if self.loaded.load(SeqCst) {
+            Some(Duration::ZERO)
+        } else {
+            most
         };
         let waited = poll.poll(events, most);
         self.sleeps.store(false, Relaxed);

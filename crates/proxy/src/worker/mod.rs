@@ -352,10 +352,10 @@ impl Worker {
         if !entry.handshaking && !handshaking {
             return;
         }
-        match (entry.handshaking, handshaking) {
-            (true, false) => self.handshakes -= 1,
-            (false, true) => self.handshakes += 1,
-            _ => {}
+        if handshaking && !entry.handshaking {
+            self.handshakes += 1;
+        } else if entry.handshaking && !handshaking {
+            self.handshakes -= 1;
         }
         entry.handshaking = handshaking;
         if entry.connection.lacks_hello() {

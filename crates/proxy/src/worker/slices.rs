@@ -82,10 +82,7 @@ impl Worker {
     /// Two slices for those who are not in yet, of which signatures have the second if somebody waits for them. Returns the time.
     fn serve_newcomers(&mut self, began: Duration) -> Duration {
         let both = began + 2 * SLICE;
-        let end = match self.signs() {
-            true => began + SLICE,
-            false => both,
-        };
+        let end = if self.signs() { began + SLICE } else { both };
         let mut now = self.advance_handshakes(began, end);
         let signs = self.signs();
         if self.shares.arrivals.pay(Duration::ZERO, signs) {

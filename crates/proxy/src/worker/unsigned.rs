@@ -33,9 +33,10 @@ impl Unsigned {
             Offload::Token => 2,
         };
         for (place, queue) in self.kinds().into_iter().enumerate() {
-            match place == kind {
-                true => queue.push(index, now),
-                false => queue.remove(index),
+            if place == kind {
+                queue.push(index, now);
+            } else {
+                queue.remove(index);
             }
         }
     }

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -97,9 +96,7 @@ impl Workers {
             thread::Builder::new()
                 .name(format!("becket-{number}"))
                 .spawn(move || {
-                    // A worker that panics must not be missed: its clients would hang.
-                    let result = catch_unwind(AssertUnwindSafe(|| run(start, cpu)))
-                        .unwrap_or_else(|_| Err(io::Error::other("panicked")));
+                    let result = run(start, cpu);
                     // Control is gone only when the process is on its way out.
                     let _gone = ended.send(WorkerEnded { number, result });
                 })?;

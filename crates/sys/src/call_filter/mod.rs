@@ -176,9 +176,10 @@ fn answer(number: i64, argument: u64) -> c_int {
         return libc::EAFNOSUPPORT;
     }
     note(number);
-    match calls::is_listed(number) {
-        true => libc::EPERM,
-        false => libc::ENOSYS,
+    if calls::is_listed(number) {
+        libc::EPERM
+    } else {
+        libc::ENOSYS
     }
 }
 

@@ -205,9 +205,10 @@ pub fn is_local_shortage(error: &io::Error) -> bool {
 /// `NotFound` (ENOENT) for a connection that no rule has touched; `ENOPROTOOPT` where the kernel has no connection tracking.
 pub fn original_address(socket: impl AsFd) -> io::Result<SocketAddr> {
     let socket = SockRef::from(&socket);
-    let address = match socket.local_addr()?.is_ipv6() {
-        true => socket.original_dst_v6()?,
-        false => socket.original_dst_v4()?,
+    let address = if socket.local_addr()?.is_ipv6() {
+        socket.original_dst_v6()?
+    } else {
+        socket.original_dst_v4()?
     };
     address
         .as_socket()

@@ -169,10 +169,7 @@ pub enum Lasts {
 impl Lasts {
     /// Returns [`Self::Removal`] for a kept edit, whose `keep` is true.
     pub fn of(keep: bool) -> Self {
-        match keep {
-            true => Self::Removal,
-            false => Self::Reload,
-        }
+        if keep { Self::Removal } else { Self::Reload }
     }
 }
 

@@ -42,9 +42,10 @@ impl Judge {
         let chain = client_chain(state).map_err(|_| refused)?;
         let chain: Vec<_> = chain.into_iter().map(CertificateDer::from).collect();
         let Some((leaf, intermediates)) = chain.split_first() else {
-            return match verifier.client_auth_mandatory() {
-                true => Err(refused),
-                false => Ok(()),
+            return if verifier.client_auth_mandatory() {
+                Err(refused)
+            } else {
+                Ok(())
             };
         };
         let first = context::with(|resuming| {

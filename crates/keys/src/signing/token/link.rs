@@ -303,13 +303,11 @@ impl Link {
         let status = self.status();
         let (module, token) = (status.module, status.token);
         let was_away = self.known.is_away.swap(!status.available, Relaxed);
-        match (was_away, status.available) {
-            (false, false) => {
-                let error = status.fault;
-                tracing::error!(module, token, error, "token not available");
-            }
-            (true, true) => tracing::info!(module, token, "token available"),
-            _ => {}
+        if status.available && was_away {
+            tracing::info!(module, token, "token available");
+        } else if !status.available && !was_away {
+            let error = status.fault;
+            tracing::error!(module, token, error, "token not available");
         }
     }
 
@@ -407,9 +405,10 @@ impl From<io::Error> for TokenFault {
 
 /// Waits for an answer, for as long as a start may take.
 fn first_answer(socket: &Seqpacket) -> Result<TokenAnswer, TokenFault> {
-    match socket.wait(STARTS)? {
-        true => receive(socket, &mut vec![0; LONGEST]),
-        false => Err(TokenFault::silent()),
+    if socket.wait(STARTS)? {
+        receive(socket, &mut vec![0; LONGEST])
+    } else {
+        Err(TokenFault::silent())
     }
 }
 

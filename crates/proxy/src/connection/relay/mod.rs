@@ -130,9 +130,10 @@ impl<N: Net> Relaying<N> {
         if done.moved {
             let deadline = self.deadline(cx);
             // What the client says meanwhile does not keep its tickets.
-            cx.core.deadline = match self.to_client.is_holding() {
-                true => deadline.min(cx.core.deadline),
-                false => deadline,
+            cx.core.deadline = if self.to_client.is_holding() {
+                deadline.min(cx.core.deadline)
+            } else {
+                deadline
             };
         }
         if done.spent {

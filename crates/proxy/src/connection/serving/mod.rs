@@ -166,9 +166,10 @@ impl Serving {
             Ok(Step::Waits) => Next::Wait(Phase::Serving(self)),
             Ok(Step::Over) => {
                 let is_cut = self.ended && !self.is_last && !self.said.is_empty();
-                let reason = match is_cut {
-                    true => CloseReason::ClientTruncated,
-                    false => CloseReason::Finished,
+                let reason = if is_cut {
+                    CloseReason::ClientTruncated
+                } else {
+                    CloseReason::Finished
                 };
                 Closing::begin(reason, self.to_client, cx)
             }
@@ -221,17 +222,16 @@ impl Serving {
     /// When to give up if nothing more moves. While the process drains, a connection at rest has less time.
     pub(super) fn deadline<N: Net>(&self, cx: &Context<'_, '_, N>) -> Duration {
         let timeouts = cx.turn.timeouts;
-        let patience = match self.waits_for() {
+        let mut patience = match self.waits_for() {
             Wait::Answer => timeouts.idle,
             Wait::RestOfHead => timeouts.request,
             Wait::NextRequest if cx.turn.draining => timeouts.drain_idle.min(timeouts.keep_alive),
             Wait::NextRequest if self.answered == 0 => timeouts.request,
             Wait::NextRequest => timeouts.keep_alive,
         };
-        let patience = match self.to_client.is_holding() {
-            true => patience.min(TICKETS_WAIT),
-            false => patience,
-        };
+        if self.to_client.is_holding() {
+            patience = patience.min(TICKETS_WAIT);
+        }
         cx.turn.now.running + patience
     }
 
@@ -266,9 +266,10 @@ impl Serving {
                 let flushed = cx.flush(&mut self.to_client);
                 flushed.map_err(|_| CloseReason::ClientReset)?;
             }
-            return Ok(match self.to_client.waits() {
-                true => Step::Waits,
-                false => Step::Moved,
+            return Ok(if self.to_client.waits() {
+                Step::Waits
+            } else {
+                Step::Moved
             });
         }
         scratch.clear();
@@ -324,9 +325,10 @@ impl Serving {
     /// Fails for bytes that begin no request, or are too many for one.
     fn check(&mut self, is_too_long: bool, most: usize) -> Result<(), Status> {
         self.has_line = self.has_line || head::check_line(&self.said, self.searched)?;
-        match is_too_long {
-            true => Err(head::too_long(&self.said[..most])),
-            false => Ok(()),
+        if is_too_long {
+            Err(head::too_long(&self.said[..most]))
+        } else {
+            Ok(())
         }
     }
 
@@ -503,10 +505,8 @@ impl Serving {
     ) -> Result<(), CloseReason> {
         let whole = usize::try_from(body.rest.end - body.rest.start).unwrap_or(READ);
         let most = whole.min(READ - scratch.plain.len().min(READ / 2));
-        let read = body
-            .file
-            .read_cached(scratch.plain.next(most), body.rest.start);
-        match read {
+        let room = scratch.plain.next(most);
+        match body.file.read_cached(room, body.rest.start) {
             Ok(0) => Err(CloseReason::FileCut),
             Ok(n) => {
                 scratch.plain.advance(n);

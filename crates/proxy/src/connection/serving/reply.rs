@@ -49,10 +49,12 @@ impl Reply {
             fields: &[own, &self.fields, hsts.as_deref().unwrap_or_default()],
             length,
             range: self.range.clone(),
-            after: match (is_last, self.is_old) {
-                (true, _) => After::Ends,
-                (false, true) => After::Stays,
-                (false, false) => After::GoesOn,
+            after: if is_last {
+                After::Ends
+            } else if self.is_old {
+                After::Stays
+            } else {
+                After::GoesOn
             },
         };
         let mut text = String::with_capacity(512);

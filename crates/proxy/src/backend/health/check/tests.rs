@@ -308,14 +308,15 @@ fn client(trusts: bool) -> ClientConfig {
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .unwrap();
-    match trusts {
-        true => builder
+    if trusts {
+        builder
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(RuleVerifier::none(provider)))
-            .with_no_client_auth(),
-        false => builder
+            .with_no_client_auth()
+    } else {
+        builder
             .with_root_certificates(rustls::RootCertStore::empty())
-            .with_no_client_auth(),
+            .with_no_client_auth()
     }
 }
 
