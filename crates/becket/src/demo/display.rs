@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use becket_stats::units::{show_bytes, show_count, show_us};
 
-use becket_control::snapshot::Totals;
+use becket_control::totals::Totals;
 use becket_proxy::metrics::{BUCKETS, Counters, Histogram, quantile};
 
 /// Prints a line a second until something comes through `stop`, or its other end is dropped.
