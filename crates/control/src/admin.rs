@@ -1,15 +1,15 @@
 //! The admin pages, and what may be changed there: `/`, `/metrics`, `/status`, `/healthz`, and the rest of [`ROUTES`](super::answers::ROUTES).
 //!
 //! Pages are for everybody who reaches the address: it is meant for loopback or a management network. Lists that name clients,
-//! and changes, are for whoever may open the unix socket, or has the token ([`Answers::trusts`]); each change is logged with who
+//! and changes, are for whoever may open the unix socket, or has the token ([`Answers`]); each change is logged with who
 //! made it.
 //!
 //! They have threads of their own: one accepts clients and speaks with them ([`admin_http`]), answers `/healthz` and gathers lists; for each
-//! socket one more makes the other pages, one at a time, from a [`Snapshot`] of the server. So a flood takes time from other pages of
+//! socket one more makes the other pages, one at a time, from a [`Snapshot`](super::snapshot::Snapshot) of the server. So a flood takes time from other pages of
 //! its socket, but health checks and the other socket do not wait for it, and signals, reloads and rotation, which are control's, wait
 //! for no page at all.
 //!
-//! [`visitors`](super::visitors) bounds the room that clients take. [`host`] says which names are ours.
+//! [`visitors`](super::visitors) bounds the room that clients take. [`host`](super::host) checks the host names of requests.
 
 use std::convert::Infallible;
 use std::future::pending;
