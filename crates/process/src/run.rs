@@ -332,6 +332,8 @@ impl Runner {
                 if !offer.finds_addresses_taken() {
                     break;
                 }
+                // What this attempt has bound would be in the way of the next one.
+                drop((offer, holdings));
                 std::thread::sleep(PAUSE);
                 (offer, holdings) = self.offer(&seen, &needs, self.chroot(&seen));
             }
