@@ -169,7 +169,7 @@ impl Place {
         })
     }
 
-    /// Whether it is a socket, and no address.
+    /// Returns `true` for a unix socket.
     pub(crate) fn is_socket(&self) -> Result<bool, NoStatus> {
         Ok(matches!(self.at()?, At::Socket(_)))
     }
@@ -277,7 +277,7 @@ impl At {
         }
     }
 
-    /// Whether a request was certainly not read to its end, so that it may be sent again. The kernel resets a unix socket only if it is
+    /// Returns `true` if the request was certainly not read to its end, so that it may be sent again. The kernel resets a unix socket only if it is
     /// closed with unread bytes. This happens in an upgrade: a request waits in the queue of the old process when that closes, and another
     /// process has the path.
     fn has_not_read(&self, error: &io::Error) -> bool {

@@ -52,24 +52,24 @@ pub struct Pages {
     clients: Receiver<Infallible>,
 }
 
-/// Whether clients of the pages are let in.
+/// Decides whether clients of the pages are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Door {
     Open,
     Shut,
-    /// Those who wait in the kernel by now, and then nobody any more.
+    /// Accept the clients that wait in the kernel now, and no later ones.
     Closing,
 }
 
 impl Pages {
-    /// Whether clients are let in. Who comes meanwhile waits in the kernel, for this process or another one that has the sockets, too.
+    /// Starts or stops accepting. Clients wait in the kernel meanwhile, for this process or another one with the same sockets.
     pub fn let_in(&self, open: bool) {
         if let Some(door) = &self.door {
             door.send_replace(if open { Door::Open } else { Door::Shut });
         }
     }
 
-    /// Lets in nobody any more, and has no more part in the sockets.
+    /// Stops accepting for good and closes the sockets.
     pub fn close(&mut self) {
         self.door.take();
     }
@@ -150,7 +150,7 @@ fn serve(sockets: &AdminSockets, answers: Answers) -> io::Result<Pages> {
             if let Err(error) = while_open(at_door, receive).await {
                 tracing::error!(%error, "admin pages are gone");
             }
-            // Who was let in is answered still.
+            // Accepted clients still get their answers.
             pending::<()>().await;
         });
     })?;

@@ -23,7 +23,7 @@ pub struct Totals {
     pub handshakes_resumed: u64,
     /// Handshakes that came to nothing by what the client did.
     pub handshakes_failed: u64,
-    /// Those of clients that asked for a name of a certificate.
+    /// Failed handshakes of clients that asked for a name of a certificate.
     pub handshakes_failed_by_name: u64,
     /// Connections that ended, by reason; reasons that were not met are left out.
     pub closed: BTreeMap<&'static str, u64>,
