@@ -301,9 +301,14 @@ pub fn run(place: &Place, task: &CtlTask, json: bool) -> Result<String, NotDone>
     if let Some(kept) = kept {
         let before = kept.loaded.clone();
         let path = kept.write(task)?;
-        if Kept::loaded(&place.ask()?) != before {
-            // A process that loaded the configuration meanwhile may lack the edit.
-            done(place, &CtlTask::Reload)?;
+        // A process that loaded the configuration meanwhile may lack the edit.
+        if !place.ask().is_ok_and(|it| Kept::loaded(&it) == before) {
+            done(place, &CtlTask::Reload).map_err(|error| {
+                let file = path.display();
+                NotDone::Refused(format!(
+                    "kept in {file}, but maybe not in use yet; reload becket: {error}"
+                ))
+            })?;
         }
         text += &format!("kept in {}\n", path.display());
     }
