@@ -2,7 +2,8 @@
 //!
 //! * [`rust`]: what Rust sources look like: lengths, headers, words, names of types, where `unsafe` lives;
 //! * [`prose`]: what all text looks like: no unfinished business, no paths of one machine, links that resolve;
-//! * [`arrows`]: which crate and which room of the terminator may import which;
+//! * [`arrows`]: which crate may import which;
+//! * [`circles`]: no circle of imports within a crate;
 //! * [`exceptions`]: the few faults that are excused, and may only become fewer.
 //!
 //! Every rule is a function from text to faults and is shown, beside its definition, to find what it looks for. The tests in
@@ -11,13 +12,14 @@
 
 mod arrows;
 mod blank;
+mod circles;
 mod exceptions;
 mod paths;
 mod prose;
 mod rust;
 mod workspace;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::sync::LazyLock;
 
@@ -80,25 +82,73 @@ fn is_excepted(path: &str, word: &str) -> bool {
     }
 }
 
+/// The crates of the terminator are one program, with one name for each type.
+const PROGRAM: &[&str] = &[
+    "becket",
+    "cluster",
+    "config",
+    "control",
+    "dialects",
+    "http",
+    "keys",
+    "log",
+    "multibuffer",
+    "prepare",
+    "process",
+    "proto",
+    "proxy",
+    "stats",
+    "sys",
+    "tls",
+];
+
 #[test]
-fn each_name_is_one_type_of_its_crate() {
-    let workspace = &*WORKSPACE;
-    let mut places: BTreeMap<(String, String), usize> = BTreeMap::new();
-    for file in workspace.rust() {
-        let Some((krate, _)) = file.path.split_once("/src/") else {
-            continue;
-        };
-        for name in rust::shown_types(&file.text) {
-            *places.entry((krate.into(), name)).or_default() += 1;
+fn each_name_is_one_type_of_its_program() {
+    let mut places: BTreeMap<(&str, String), BTreeSet<&str>> = BTreeMap::new();
+    let mut twice = BTreeSet::new();
+    for (krate, file) in sources() {
+        let is_part = krate
+            .strip_prefix("crates/")
+            .is_some_and(|name| PROGRAM.contains(&name));
+        let program = if is_part { "becket" } else { krate };
+        for name in rust::types(&file.text) {
+            let files = places.entry((program, name.clone())).or_default();
+            if !files.insert(krate) || files.len() > 1 {
+                twice.insert(format!("{program} {name}"));
+            }
         }
     }
-    let doubles = places.into_iter().filter(|(_, places)| *places > 1);
-    demand_none(
-        "two types",
-        doubles
-            .map(|((krate, name), _)| format!("{krate} {name}"))
-            .collect(),
-    );
+    demand_none("two types", twice.into_iter().collect());
+}
+
+#[test]
+fn structs_have_few_fields() {
+    let wide = sources().flat_map(|(krate, file)| {
+        let names = rust::wide_structs(&file.text).into_iter();
+        names.map(move |name| format!("{krate} {name}"))
+    });
+    demand_none("many fields", wide.collect());
+}
+
+#[test]
+fn no_imports_of_a_crate_are_a_circle() {
+    let mut crates: BTreeMap<&str, Vec<(&str, &str)>> = BTreeMap::new();
+    for (krate, file) in sources() {
+        let files = crates.entry(krate).or_default();
+        files.push((&file.path, &file.text));
+    }
+    let circular = crates.values().flat_map(|files| circles::in_files(files));
+    demand_none("circle", circular.collect());
+}
+
+/// The sources of all crates, without files of unit tests, each with the folder of its crate.
+fn sources() -> impl Iterator<Item = (&'static str, &'static File)> {
+    let sources = WORKSPACE.rust().filter_map(|file| {
+        let (krate, _) = file.path.split_once("/src/")?;
+        let is_test = file.path.ends_with("/tests.rs") || file.path.contains("/tests/");
+        (!is_test).then_some((krate, file))
+    });
+    sources
 }
 
 #[test]
@@ -156,21 +206,14 @@ fn what_was_skipped_is_listed_at_the_end() {
 }
 
 #[test]
-fn crates_and_modules_import_along_the_arrows() {
+fn crates_import_along_the_arrows() {
     let workspace = &*WORKSPACE;
     let manifests = workspace
         .files
         .iter()
         .filter(|file| file.path.ends_with("/Cargo.toml"));
-    let mut faults: Vec<String> = manifests
-        .flat_map(|file| arrows::of_crate(&file.text))
-        .collect();
-    faults.extend(
-        workspace
-            .rust()
-            .flat_map(|file| arrows::of_module(&file.path, &file.text)),
-    );
-    demand_none("arrow", faults);
+    let faults = manifests.flat_map(|file| arrows::of_crate(&file.text));
+    demand_none("arrow", faults.collect());
 }
 
 /// The tables of `docs/architecture.md` are how a reader finds a file: each path of a first column is in the crate of its heading.

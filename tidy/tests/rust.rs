@@ -6,6 +6,8 @@ use crate::blank::code_of;
 const LONGEST_FILE: usize = 600;
 /// Lines of a function, from `fn` to its last brace.
 const LONGEST_FUNCTION: usize = 100;
+/// Fields of a struct.
+const MOST_FIELDS: usize = 15;
 
 struct Function {
     name: String,
@@ -33,30 +35,51 @@ pub(crate) fn too_long(path: &str, source: &str) -> Vec<String> {
     faults
 }
 
-/// Names of types that a file shows to others of its crate.
-pub(crate) fn shown_types(source: &str) -> Vec<String> {
+/// Names of the types that a file defines. Associated types are none.
+pub(crate) fn types(source: &str) -> Vec<String> {
     let code = code_of(without_tests(source));
-    let lines = code.lines().map(str::trim_start);
-    let shown = lines.filter_map(|line| {
-        line.strip_prefix("pub ")
-            .or(line.strip_prefix("pub(crate) "))
+    let names = code.lines().filter_map(|line| {
+        let (kind, rest) = without_visibility(line.trim_start()).split_once(' ')?;
+        let kinds = ["struct", "enum", "trait", "union"];
+        let is_alias = kind == "type" && !line.starts_with(' ');
+        (kinds.contains(&kind) || is_alias).then(|| name_of(rest))
     });
-    let types = shown.filter_map(|item| {
-        let (kind, rest) = item.split_once(' ')?;
-        ["struct", "enum", "trait", "type", "union"]
-            .contains(&kind)
-            .then_some(rest)
+    // A macro's `$name` is none.
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+/// Structs with more fields than the rule.
+pub(crate) fn wide_structs(source: &str) -> Vec<String> {
+    let code = code_of(without_tests(source));
+    let starts = code.match_indices("struct ").map(|(at, _)| &code[at..]);
+    let bodies = starts.filter_map(|item| Some((name_of(&item[7..]), body(item)?)));
+    let wide = bodies.filter(|(_, body)| {
+        let fields = body.lines().filter(|line| {
+            let field = line.strip_prefix("    ").map(without_visibility);
+            let name_ends = field.and_then(|field| field.find(|c: char| !is_name(c)));
+            name_ends.is_some_and(|at| at > 0 && field.is_some_and(|f| f[at..].starts_with(": ")))
+        });
+        fields.count() > MOST_FIELDS
     });
-    types
-        .map(|rest| {
-            rest.split(|c: char| !c.is_alphanumeric())
-                .next()
-                .unwrap_or_default()
-                .into()
-        })
-        // A macro's `$name` is none.
-        .filter(|name: &String| !name.is_empty())
-        .collect()
+    wide.map(|(name, _)| name).collect()
+}
+
+fn without_visibility(item: &str) -> &str {
+    let Some(rest) = item.strip_prefix("pub") else {
+        return item;
+    };
+    let inside = rest
+        .strip_prefix('(')
+        .and_then(|rest| rest.split_once(") "));
+    inside.map_or(rest.trim_start(), |(_, item)| item)
+}
+
+fn name_of(text: &str) -> String {
+    text.chars().take_while(|c| is_name(*c)).collect()
+}
+
+fn is_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
 }
 
 /// All functions with a body.
@@ -183,9 +206,18 @@ fn unit_tests_do_not_count_as_lines() {
 }
 
 #[test]
-fn types_that_others_see_are_found() {
-    let source = "pub struct A<T>(T);\nstruct B;\npub(crate) enum C {}\n// pub type D = u8;\npub fn e() {}\n";
-    assert_eq!(shown_types(source), ["A", "C"]);
+fn types_are_found() {
+    let source = "pub struct A<T>(T);\nstruct B;\npub(crate) enum C {}\n// pub type D = u8;\n\
+                  pub fn e() {}\nimpl F for B {\n    type Item = A;\n}\ntype G = A;\n";
+    assert_eq!(types(source), ["A", "B", "C", "G"]);
+}
+
+#[test]
+fn a_struct_with_too_many_fields_is_found() {
+    let fields = |many| "    pub(crate) a: [u8; 4],\n".repeat(many);
+    let source = |many| format!("struct A;\npub struct B<T> {{\n{}}}\n", fields(many));
+    assert!(wide_structs(&source(15)).is_empty());
+    assert_eq!(wide_structs(&source(16)), ["B"]);
 }
 
 #[test]
