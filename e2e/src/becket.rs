@@ -115,7 +115,7 @@ impl Becket {
         until("every worker has made its first turn", || {
             let metrics = self.metrics();
             let sum = |name| metrics.sum(name, &[]);
-            (sum("becket_turns_total") >= sum("becket_workers")).then_some(())
+            (sum("becket_event_loop_iterations_total") >= sum("becket_workers")).then_some(())
         });
     }
 

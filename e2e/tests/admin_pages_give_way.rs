@@ -46,7 +46,7 @@ fn silent_connections_do_not_silence_a_health_check() {
         silent[0].set_read_timeout(Some(PATIENCE)).unwrap();
         assert_eq!((&silent[0]).read(&mut [0]).unwrap(), 0);
     }
-    assert!(refused(&becket, "crowded") > 0);
+    assert!(refused(&becket, "evicted") > 0);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_header_that_never_ends_is_cut_off() {
     let mut slow = TcpStream::connect(becket.admin).unwrap();
     slow.write_all(b"GET /metrics HTTP/1.1\r\nX: ").unwrap();
     until("it is cut off", || slow.write_all(b"x").err());
-    eventually("it is counted", || refused(&becket, "late") == 1);
+    eventually("it is counted", || refused(&becket, "timeout") == 1);
 }
 
 #[test]

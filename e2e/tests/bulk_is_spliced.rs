@@ -71,7 +71,7 @@ fn bulk_without_tls_is_spliced_and_whole() {
     });
     becket.idle();
     let metrics = becket.metrics();
-    assert_eq!(metrics.sum("becket_pipes_lent", &[]) as u64, 0);
+    assert_eq!(metrics.sum("becket_pipes_in_use", &[]) as u64, 0);
     assert!(becket.status()["totals"]["spliced_bytes"].as_u64() > Some(1 << 20));
 }
 

@@ -55,9 +55,9 @@ fn der(bundle: &Bundle) -> Vec<u8> {
         .to_vec()
 }
 
-fn kept_out(becket: &Becket) -> Vec<String> {
+fn rejected(becket: &Becket) -> Vec<String> {
     let status = becket.status();
-    let listed = status["watch"]["kept_out"].as_array().unwrap().iter();
+    let listed = status["watch"]["rejected"].as_array().unwrap().iter();
     listed.map(|it| it.as_str().unwrap().to_owned()).collect()
 }
 
@@ -110,16 +110,16 @@ fn links_like_certbots_are_followed_and_half_of_a_renewal_is_kept_out() {
     assert_eq!(visitor.shown(NAME), der(&first));
     let second = renew(2);
     link("fullchain", 2);
-    eventually("half of it is kept out", || kept_out(&becket).len() == 1);
-    assert!(kept_out(&becket)[0].contains("belongs to another certificate"));
+    eventually("half of it is kept out", || rejected(&becket).len() == 1);
+    assert!(rejected(&becket)[0].contains("belongs to another certificate"));
     assert_eq!(visitor.shown(NAME), der(&first));
     becket.says("changed file rejected; keeping the previous one");
     let metrics = becket.metrics();
-    assert_eq!(metrics.sum("becket_watch_kept_out", &[]), 1.0);
+    assert_eq!(metrics.sum("becket_watch_rejected", &[]), 1.0);
     assert!(metrics.sum("becket_watch_failures_total", &[]) >= 1.0);
     link("privkey", 2);
     visitor.awaits(&second);
-    eventually("all is well again", || kept_out(&becket).is_empty());
+    eventually("all is well again", || rejected(&becket).is_empty());
     // What the links lead to now is watched, too.
     let third = place.authority.issue(&[NAME], Key::Ecdsa);
     place.write("archive/fullchain2.pem", &third.certificate);
@@ -175,15 +175,15 @@ fn files_are_replaced_written_in_halves_and_their_folder_comes_back() {
     let (begin, rest) = text.split_at(text.len() / 2);
     let mut file = File::create(place.path("certs/a.pem")).unwrap();
     file.write_all(begin.as_bytes()).unwrap();
-    eventually("a half is kept out", || kept_out(&becket).len() == 1);
+    eventually("a half is kept out", || rejected(&becket).len() == 1);
     assert_eq!(visitor.shown(NAME), der(&renamed));
     file.write_all(rest.as_bytes()).unwrap();
     drop(file);
     visitor.awaits(&halved);
-    eventually("all is well again", || kept_out(&becket).is_empty());
+    eventually("all is well again", || rejected(&becket).is_empty());
 
     fs::remove_dir_all(place.path("certs")).unwrap();
-    eventually("what is gone stays", || kept_out(&becket).len() == 1);
+    eventually("what is gone stays", || rejected(&becket).len() == 1);
     assert_eq!(visitor.shown(NAME), der(&halved));
     fs::create_dir(place.path("certs")).unwrap();
     let again = place.issue("certs/a.pem", &[NAME], Key::Ecdsa);
@@ -193,10 +193,10 @@ fn files_are_replaced_written_in_halves_and_their_folder_comes_back() {
     place.write("certs/b.pem", "none");
     let beside = place.issue("certs/c.pem", &["internal.example.org"], Key::Ecdsa);
     visitor.awaits_for("internal.example.org", &beside);
-    eventually("the other is kept out", || kept_out(&becket).len() == 1);
+    eventually("the other is kept out", || rejected(&becket).len() == 1);
     assert_eq!(visitor.shown(NAME), der(&again));
     fs::remove_file(place.path("certs/b.pem")).unwrap();
-    eventually("it is gone", || kept_out(&becket).is_empty());
+    eventually("it is gone", || rejected(&becket).is_empty());
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn hundreds_of_changes_are_few_renewals_and_what_is_open_stays() {
         last = place.issue("site.pem", &[NAME], Key::Ecdsa);
     }
     Visitor::of(&place, &becket).awaits(&last);
-    let renewals = becket.metrics().sum("becket_watch_renewals_total", &[]);
+    let renewals = becket.metrics().sum("becket_watch_reloads_total", &[]);
     let most = began.elapsed().as_secs_f64() + 1.0;
     assert!(
         renewals <= most,
@@ -325,14 +325,14 @@ fn a_parent_hands_over_what_only_root_can_read_and_the_child_watches_what_it_can
     eventually("the child watches", || is_watching(becket.child()));
     let own = place.issue("own/internal.pem", &["internal.example.org"], Key::Ecdsa);
     eventually("what it cannot read is kept out", || {
-        kept_out(&becket).len() == 1
+        rejected(&becket).len() == 1
     });
     chown(place.path("own/internal.pem"), Some(user), None).unwrap();
     visitor.awaits_for("internal.example.org", &own);
-    eventually("all is well again", || kept_out(&becket).is_empty());
+    eventually("all is well again", || rejected(&becket).is_empty());
     place.write("site.pem", "none");
     eventually("what does not fit is kept out", || {
-        kept_out(&becket).len() == 1
+        rejected(&becket).len() == 1
     });
     assert_eq!(visitor.shown(NAME), der(&next));
     // A child that dies is followed by one that watches.

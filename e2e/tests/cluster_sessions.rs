@@ -281,7 +281,7 @@ fn a_session_that_failed_on_one_host_is_forgotten_by_all() {
     });
     let removed = b
         .metrics()
-        .sum("becket_cluster_sessions_ended_total", &["what=\"removed\""]);
+        .sum("becket_cluster_sessions_ended_total", &["outcome=\"removed\""]);
     assert_eq!(removed as u64, 1);
 }
 

@@ -112,19 +112,19 @@ fn a_server_that_moves_is_followed_and_one_whose_name_is_lost_is_kept() {
     for failure in FAILURES {
         dns.set("app.test", failure);
         eventually("the name is lost", || {
-            stage.server()["lost_its_name"] == true
+            stage.server()["dns_stale"] == true
         });
-        assert_eq!(stage.metric("becket_server_lost_its_name"), 1);
+        assert_eq!(stage.metric("becket_server_dns_stale"), 1);
         assert_eq!(stage.server()["state"], "passing");
         assert_eq!(stage.ask().unwrap(), "three");
         // A reload cannot resolve it either, and takes nothing away.
         assert!(stage.reload(), "{}", stage.becket.log());
-        assert_eq!(stage.server()["lost_its_name"], true);
+        assert_eq!(stage.server()["dns_stale"], true);
         assert_eq!(stage.server()["state"], "passing");
         assert_eq!(stage.ask().unwrap(), "three");
         dns.points("app.test", &at(2));
         eventually("it resolves again", || {
-            stage.server()["lost_its_name"] == false
+            stage.server()["dns_stale"] == false
         });
     }
     dns.points("app.test", &at(1));
@@ -187,7 +187,7 @@ fn a_server_whose_name_never_resolved_is_left_out_until_it_does() {
     });
     assert_eq!(stage.server()["state"], "unresolved");
     assert_eq!(stage.metric("becket_server_in_service"), 0);
-    assert_eq!(stage.metric("becket_server_lost_its_name"), 1);
+    assert_eq!(stage.metric("becket_server_dns_stale"), 1);
     let admin = stage.becket.admin.to_string();
     let mut command = std::process::Command::new(becket_program());
     command.args(["status", "--admin", &admin]);

@@ -221,7 +221,7 @@ fn signatures_are_back(becket: &Becket, key: Key) {
         key == Key::LongEcdsa || has_batches
     );
     assert_eq!(sum("becket_rsa_batches_total") > 0.0, has_batches);
-    assert_eq!(sum("becket_rsa_batch_repeats_total"), 0.0);
+    assert_eq!(sum("becket_rsa_batch_fallbacks_total"), 0.0);
     eventually("no signature is under way", || {
         sum("becket_signatures_in_flight") == 0.0
     });

@@ -66,11 +66,11 @@ async fn attend(
         tokio::select! {
             biased;
             ended = timeout(LIFETIME, served.as_mut()) => match ended {
-                Ok(ended) => break ended.is_err_and(|error| error.is_timeout()).then_some(Refusal::Late),
+                Ok(ended) => break ended.is_err_and(|error| error.is_timeout()).then_some(Refusal::Timeout),
                 Err(_) if visitor.takes_time() => {}
-                Err(_) => break Some(Refusal::Late),
+                Err(_) => break Some(Refusal::Timeout),
             },
-            () = visitor.must_end() => break Some(Refusal::Crowded),
+            () = visitor.must_end() => break Some(Refusal::Evicted),
         }
     };
     if let Some(refusal) = refusal {

@@ -136,7 +136,7 @@ impl Snapshot {
                 = [(["accepted"], self.sum(|c| &c.early_accepted)), (["rejected"], self.sum(|c| &c.early_rejected))];
             Counter becket_server_handshakes "TLS handshakes with servers that were completed" [kind]
                 = [false, true].map(|resumed| ([kind(resumed)], self.sum(|c| &c.server_handshakes[usize::from(resumed)])));
-            Gauge becket_pipes_lent "Pipes in use, through which bulk passes without a copy" = self.totals.pipes_lent;
+            Gauge becket_pipes_in_use "Pipes in use, through which bulk passes without a copy" = self.totals.pipes_lent;
             Counter becket_pipe_refusals "Times that bulk was copied for want of a pipe" [reason]
                 = PipeRefusal::ALL.iter().map(|&why| ([why.label()], self.sum(|c| &c.pipe_refusals[why as usize])));
             Gauge becket_sessions "TLS 1.2 sessions in the table" = self.sessions.entries;
@@ -206,7 +206,7 @@ impl Snapshot {
             Gauge becket_crypto_threads "Threads that sign for the workers" = self.crypto_threads;
             Counter becket_rsa_batches "Batches of RSA signatures" = batches.made;
             Counter becket_rsa_batch_signatures "RSA signatures that were made in batches" = batches.signatures;
-            Counter becket_rsa_batch_repeats "RSA signatures of a batch that did not verify, or were not made, and were made singly"
+            Counter becket_rsa_batch_fallbacks "RSA signatures of a batch that did not verify, or were not made, and were made singly"
                 = batches.repeated;
             Gauge becket_memory_used_bytes "Memory in use, as limits.memory measures it; 0 without a limit" = memory.used;
             Gauge becket_memory_watermark_bytes "Memory above which room is made; 0 without a limit" = memory.watermark;
@@ -221,9 +221,9 @@ impl Snapshot {
             Counter becket_access_lines_dropped "Lines of the access log that were dropped" = self.access_lines_dropped;
             Gauge becket_reload_ok "1 if the last reload, or the start, succeeded" = ok;
             Gauge becket_reload_timestamp_seconds "Time of the last reload, or of the start" = tried.unix_seconds();
-            Counter becket_watch_renewals "Times that something was taken of files that had changed" = self.watch.renewals;
+            Counter becket_watch_reloads "Times that something was taken of files that had changed" = self.watch.renewals;
             Counter becket_watch_failures "Times that something in files that had changed did not fit" = self.watch.failures;
-            Gauge becket_watch_kept_out "Files that do not fit, in whose place what was in use before still is" = self.watch.kept_out.len();
+            Gauge becket_watch_rejected "Files that do not fit, in whose place what was in use before still is" = self.watch.rejected.len();
             Counter becket_admin_refused "Connections to the admin pages that were not served" [reason]
                 = Refusal::ALL.iter().zip(self.admin_refused).map(|(why, count)| ([why.label()], count));
             Counter becket_cancels "Cancels of PostgreSQL clients, for each server that was to be told" [outcome]
@@ -275,8 +275,8 @@ impl Snapshot {
                 = servers(|one| one.watched().check_failures);
             Counter becket_server_outages "Times that the server went out of service" [backend, server]
                 = servers(|one| one.watched().outages);
-            Gauge becket_server_lost_its_name "1 if the server's name did not resolve when it was last looked up" [backend, server]
-                = servers(|one| one.lost_its_name().into());
+            Gauge becket_server_dns_stale "1 if the server's name did not resolve when it was last looked up" [backend, server]
+                = servers(|one| one.dns_stale().into());
         }
         page.histogram(
             "becket_queue_wait_seconds",
@@ -319,17 +319,17 @@ impl Snapshot {
         });
         let lost_names = cluster.names.iter().filter(|name| name.problem.is_some());
         families! { page:
-            Counter becket_cluster_sessions "Sessions told to peers, kept of theirs, and not told because control was behind" [what]
-                = [(["told"], sessions.told), (["stored"], sessions.stored), (["untold"], sessions.untold)];
-            Counter becket_cluster_sessions_ended "Sessions that ended with a fatal alert: told to peers, and removed because of theirs" [what]
-                = [(["told"], sessions.ends_told), (["removed"], sessions.ended)];
-            Counter becket_cluster_sticks "Clients that stick to a server: told to peers, and kept of theirs" [what]
-                = [(["told"], sessions.sticks_told), (["kept"], sessions.sticks)];
-            Counter becket_cluster_datagrams "Datagrams sent to peers, and genuine ones received" [way]
+            Counter becket_cluster_sessions "Sessions sent to peers, kept of theirs, and not told because control was behind" [outcome]
+                = [(["sent"], sessions.told), (["stored"], sessions.stored), (["dropped"], sessions.untold)];
+            Counter becket_cluster_sessions_ended "Sessions that ended with a fatal alert: sent to peers, and removed because of theirs" [outcome]
+                = [(["sent"], sessions.ends_told), (["removed"], sessions.ended)];
+            Counter becket_cluster_stick_entries "Clients that stick to a server: sent to peers, and kept of theirs" [outcome]
+                = [(["sent"], sessions.sticks_told), (["stored"], sessions.sticks)];
+            Counter becket_cluster_datagrams "Datagrams sent to peers, and genuine ones received" [direction]
                 = [(["out"], total.sent), (["in"], total.received)];
-            Counter becket_cluster_bytes "Bytes of these datagrams" [way]
+            Counter becket_cluster_bytes "Bytes of these datagrams" [direction]
                 = [(["out"], total.sent_bytes), (["in"], total.received_bytes)];
-            Counter becket_cluster_records "Records in these datagrams; of received ones, those that were put to use" [way]
+            Counter becket_cluster_records "Records in these datagrams; of received ones, those that were put to use" [direction]
                 = [(["out"], total.sent_records), (["in"], total.received_records)];
             Counter becket_cluster_datagrams_lost "Datagrams of peers that never came" = total.lost();
             Counter becket_cluster_dropped "Datagrams and records that were dropped" [cause]
@@ -338,10 +338,10 @@ impl Snapshot {
             Gauge becket_cluster_peers_configured "Peers of the configuration" = cluster.names.len();
             Gauge becket_cluster_collisions "Numbers of nodes that two or more processes use" = cluster.replica.collisions.len();
             Gauge becket_cluster_names_unresolved "Names of peers that do not resolve" = lost_names.count();
-            Gauge becket_cluster_warm "1 once what others hold was received, as far as there was any" = cluster.replica.warm_up == WarmUp::Done;
-            Gauge becket_cluster_peer_heard_seconds "Time since a node was heard" [node]
+            Gauge becket_cluster_synced "1 once what others hold was received, as far as there was any" = cluster.replica.warm_up == WarmUp::Done;
+            Gauge becket_cluster_peer_last_received_seconds "Time since a node was heard" [node]
                 = by_node(cluster, |peer| peer.heard_ago.as_secs_f64(), f64::min);
-            Gauge becket_cluster_peer_lost "Datagrams of a node that never came, since it became a peer" [node]
+            Gauge becket_cluster_peer_datagrams_lost "Datagrams of a node that never came, since it became a peer" [node]
                 = by_node(cluster, |peer| peer.traffic.lost(), |a, b| a + b);
         }
         Ok(())

@@ -103,7 +103,7 @@ pub fn problems(status: &Value) -> Vec<String> {
             "reload at {time} refused, nothing changed: {error}"
         ));
     }
-    for fault in list(&status["watch"]["kept_out"]) {
+    for fault in list(&status["watch"]["rejected"]) {
         let fault = text(fault);
         problems.push(format!("kept out, what was in use stays: {fault}"));
     }
@@ -424,7 +424,7 @@ fn server_line(server: &Value) -> String {
         }
         Some(_) => format!(", {}", text(&server["condition"])),
     };
-    if server["lost_its_name"] == true {
+    if server["dns_stale"] == true {
         line += if server["state"] == "unresolved" {
             ", not used: its name does not resolve yet"
         } else {
@@ -592,10 +592,10 @@ mod tests {
             "backends": [{"name": "app", "waiting": 4, "servers": [
                 {"name": "a:1", "in_use": 2, "maxconn": 2, "condition": "in-service"},
                 {"name": "b:1", "in_use": 0, "maxconn": null, "condition": "out-of-service",
-                    "condition_reason": "refused", "lost_its_name": true},
+                    "condition_reason": "refused", "dns_stale": true},
                 {"name": "c:1", "state": "disabled", "condition": "unchecked"},
                 {"name": "d:1", "in_use": 0, "state": "unresolved", "condition": "on-trial",
-                    "lost_its_name": true}
+                    "dns_stale": true}
             ]}],
             "reload": {"time": "t", "errors": ["a\u{1b}[31mb"]},
             "cluster": {"node": 7, "listen": "10.0.0.1:1", "peers": [

@@ -7,9 +7,9 @@ labelled! {
 /// Why a connection to the admin pages ended without an answer.
 pub enum Refusal {
     /// The client had not sent its request, or not read its answer, and made room for a newer one.
-    Crowded = "crowded",
+    Evicted = "evicted",
     /// The request or the answer took too long.
-    Late = "late",
+    Timeout = "timeout",
     /// Too many answers were being made, in all or for its source.
     Busy = "busy",
     /// The request named a foreign host.

@@ -156,7 +156,7 @@ pub struct WatchStatus {
     /// How often something did not fit.
     pub failures: u64,
     /// What does not fit, and why; what was in use before it still is.
-    pub kept_out: Vec<String>,
+    pub rejected: Vec<String>,
 }
 
 /// Reloads or upgrades since the start.
@@ -292,7 +292,7 @@ pub fn server(config: &Server, state: &ServerState) -> Value {
         "checks": watched.checks,
         "check_failures": watched.check_failures,
         "outages": watched.outages,
-        "lost_its_name": state.lost_its_name(),
+        "dns_stale": state.dns_stale(),
         "in_file": in_file(config, &settings),
         "added": config.added.is_some(),
         "kept": is_kept(config, &settings),

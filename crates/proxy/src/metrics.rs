@@ -69,7 +69,7 @@ plain {
     /// Times that accepting paused because memory was short
     memory_pauses = "becket_memory_pauses",
     /// Handshakes that were not signed for, because the client had gone
-    signatures_spared = "becket_signatures_spared",
+    signatures_skipped = "becket_signatures_skipped",
     /// Times that the length of the listening sockets' queues was changed, because clients waited for too long or no longer did
     backlog_changes = "becket_backlog_changes",
     /// Handshakes that failed with clients that asked for a name of a certificate
@@ -93,7 +93,7 @@ plain {
     /// Signatures that no crypto thread made, because the client had left
     signatures_abandoned = "becket_signatures_abandoned",
     /// Turns of the event loops
-    turns = "becket_turns",
+    turns = "becket_event_loop_iterations",
     /// Bytes relayed through a pipe, without a copy
     spliced_bytes = "becket_spliced_bytes",
     /// Legs of connections whose TLS the kernel took over
@@ -247,7 +247,7 @@ labelled! {
 /// Why bulk is copied where a pipe would do.
 pub enum PipeRefusal {
     /// All are in use.
-    AllLent = "all-lent",
+    Exhausted = "exhausted",
     /// The kernel grants no pipe, or does not splice these sockets.
     Kernel = "kernel",
 }

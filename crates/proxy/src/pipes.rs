@@ -89,7 +89,7 @@ impl Pipes {
             return self.refuse(PipeRefusal::Kernel);
         }
         if self.lent.get() >= most {
-            return self.refuse(PipeRefusal::AllLent);
+            return self.refuse(PipeRefusal::Exhausted);
         }
         let idle = self.idle.borrow_mut().pop();
         let pipe = match idle.map_or_else(|| Pipe::new(self.size.get()), Ok) {
@@ -174,7 +174,7 @@ mod tests {
         let lent = [pipes.lend(), pipes.lend()];
         assert!(lent.iter().all(Option::is_some) && pipes.lend().is_none());
         let refusals = |why| counters.pipe_refusals[why as usize].value();
-        assert_eq!(refusals(PipeRefusal::AllLent), 1);
+        assert_eq!(refusals(PipeRefusal::Exhausted), 1);
         // Dropped or given back, both make room, and only one is kept.
         let [dropped, given] = lent.map(Option::unwrap);
         drop(dropped);

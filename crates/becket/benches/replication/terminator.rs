@@ -172,7 +172,7 @@ fn stored(admin: SocketAddr) -> io::Result<u64> {
 
 const WORKER: &str = "becket-0";
 const CONTROL: &str = "becket";
-const STORED: &str = "becket_cluster_sessions_total{what=\"stored\"}";
+const STORED: &str = "becket_cluster_sessions_total{outcome=\"stored\"}";
 
 /// Transactions a second: a fifth of what a worker can do, so that nothing waits for the CPU of clients.
 const RATE: u64 = 2_000;

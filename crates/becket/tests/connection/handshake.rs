@@ -77,7 +77,7 @@ fn nothing_is_signed_for_a_client_that_has_gone_behind_its_hello() {
             leave(client.end);
             stage.settle();
             assert_eq!(stage.closed(), Some(CloseReason::HandshakeAborted));
-            assert_eq!(stage.counters.signatures_spared.value(), 1);
+            assert_eq!(stage.counters.signatures_skipped.value(), 1);
             assert_eq!(stage.counters.handshakes_ended.value(), 1);
             assert_eq!(stage.counters.client_bytes_out.value(), 0);
         }
@@ -107,7 +107,7 @@ fn nothing_is_signed_for_a_client_that_has_gone_behind_its_second_hello() {
     drop(client.end);
     stage.settle();
     assert_eq!(stage.closed(), Some(CloseReason::HandshakeAborted));
-    assert_eq!(stage.counters.signatures_spared.value(), 1);
+    assert_eq!(stage.counters.signatures_skipped.value(), 1);
 }
 
 #[test]

@@ -163,11 +163,11 @@ impl Control {
         }
         let kept_out = kept_out.iter().map(ToString::to_string);
         let kept_out: Vec<String> = kept_out.chain(committed.err()).collect();
-        for fault in kept_out.iter().filter(|it| !status.kept_out.contains(it)) {
+        for fault in kept_out.iter().filter(|it| !status.rejected.contains(it)) {
             tracing::error!("changed file rejected; keeping the previous one: {fault}");
         }
         status.failures += u64::from(!kept_out.is_empty());
-        status.kept_out = kept_out;
+        status.rejected = kept_out;
         self.state.set_watch(status);
     }
 

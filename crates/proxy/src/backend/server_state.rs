@@ -49,7 +49,7 @@ pub struct ServerState {
     addresses: Mutex<Addresses>,
     settings: Mutex<Settings>,
     /// Its name did not resolve when it was last looked up.
-    lost_its_name: AtomicBool,
+    dns_stale: AtomicBool,
     watched: Mutex<Watched>,
 }
 
@@ -132,7 +132,7 @@ impl ServerState {
             generation: AtomicU32::new(0),
             addresses: Mutex::default(),
             settings: Mutex::default(),
-            lost_its_name: AtomicBool::new(false),
+            dns_stale: AtomicBool::new(false),
             watched: Mutex::default(),
         };
         state.configure(config);
@@ -263,7 +263,7 @@ impl ServerState {
             && !self.is_disabled()
             && self.weight.load(Relaxed) > 0
             && !self.has_address()
-            && !self.lost_its_name()
+            && !self.dns_stale()
     }
 
     /// Whether it may have connections at all.
@@ -366,13 +366,13 @@ impl ServerState {
     }
 
     /// Whether its name did not resolve when it was last looked up.
-    pub fn lost_its_name(&self) -> bool {
-        self.lost_its_name.load(Relaxed)
+    pub fn dns_stale(&self) -> bool {
+        self.dns_stale.load(Relaxed)
     }
 
     /// Its name was looked up. Returns whether the outcome is another one than before.
     pub(super) fn note_lookup(&self, found: bool) -> bool {
-        self.lost_its_name.swap(!found, Relaxed) == found
+        self.dns_stale.swap(!found, Relaxed) == found
     }
 
     /// Sets the share of the configured weight that counts now, 1 to 100: a server that has just come

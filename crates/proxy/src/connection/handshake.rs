@@ -447,7 +447,7 @@ impl Chosen {
 
 /// The client has gone before it was signed for.
 fn spare<N: Net>(cx: &mut Context<'_, '_, N>) -> Next<N> {
-    cx.turn.counters.signatures_spared.add(1);
+    cx.turn.counters.signatures_skipped.add(1);
     abandon(cx)
 }
 

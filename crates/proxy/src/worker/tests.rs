@@ -234,7 +234,7 @@ fn signatures_leave_time_to_look_at_the_sockets() {
 fn who_has_gone_leaves_the_queue_and_who_has_waited_too_long_is_reset() {
     let (mut worker, mut clients, _folder) = unsigned(8);
     drop(clients.drain(5..));
-    while worker.counters.signatures_spared.value() < 3 {
+    while worker.counters.signatures_skipped.value() < 3 {
         turn(&mut worker);
     }
     let closed = |worker: &Worker, reason| worker.counters.closed.of(reason).value();

@@ -204,12 +204,12 @@ fn names_are_resolved_anew_and_keep_their_addresses_when_that_fails() {
     for fails in [&[][..], &["garbage"]] {
         fixture.oracle.says(fails);
         fixture.after(60);
-        assert!(server.lost_its_name());
+        assert!(server.dns_stale());
         assert_eq!(addresses(&server), ["192.0.2.1:80", "192.0.2.2:80"]);
     }
     fixture.oracle.says(&["192.0.2.9"]);
     fixture.after(60);
-    assert!(!server.lost_its_name());
+    assert!(!server.dns_stale());
     assert_eq!(addresses(&server), ["192.0.2.9:80"]);
     assert_eq!(fixture.oracle.0.lock().unwrap().1, 5);
 }
@@ -263,11 +263,11 @@ fn a_server_whose_name_never_resolved_is_neither_used_nor_checked_until_it_does(
     assert!(server.is_awaited() && !server.is_in_service());
     fixture.settle();
     assert!(!server.is_awaited(), "who waited is told that nobody comes");
-    assert!(!server.is_in_service() && server.lost_its_name());
+    assert!(!server.is_in_service() && server.dns_stale());
     assert_eq!(server.watched().checks, 0, "nobody knows where");
     fixture.oracle.says(&["127.0.0.1"]);
     fixture.after(5);
-    assert!(server.is_in_service() && !server.lost_its_name());
+    assert!(server.is_in_service() && !server.dns_stale());
     assert_eq!(fixture.oracle.0.lock().unwrap().1, 2);
     fixture.after(1);
     assert_eq!(server.watched().condition, Condition::InService);
@@ -281,9 +281,9 @@ fn a_server_whose_name_never_resolved_is_neither_used_nor_checked_until_it_does(
     config.servers[0].addresses.clear();
     fixture.oracle.says(&[]);
     fixture.adopt(config);
-    assert!(server.is_in_service() && !server.lost_its_name());
+    assert!(server.is_in_service() && !server.dns_stale());
     fixture.settle();
-    assert!(server.is_in_service() && server.lost_its_name());
+    assert!(server.is_in_service() && server.dns_stale());
     assert_eq!(addresses(&server), [address]);
 }
 
