@@ -279,9 +279,10 @@ fn a_session_that_failed_on_one_host_is_forgotten_by_all() {
     eventually("both have forgotten it", || {
         a.holds() == 0 && b.holds() == 0
     });
-    let removed = b
-        .metrics()
-        .sum("becket_cluster_sessions_ended_total", &["outcome=\"removed\""]);
+    let removed = b.metrics().sum(
+        "becket_cluster_sessions_ended_total",
+        &["outcome=\"removed\""],
+    );
     assert_eq!(removed as u64, 1);
 }
 

@@ -111,9 +111,7 @@ fn a_server_that_moves_is_followed_and_one_whose_name_is_lost_is_kept() {
     is_now("three");
     for failure in FAILURES {
         dns.set("app.test", failure);
-        eventually("the name is lost", || {
-            stage.server()["dns_stale"] == true
-        });
+        eventually("the name is lost", || stage.server()["dns_stale"] == true);
         assert_eq!(stage.metric("becket_server_dns_stale"), 1);
         assert_eq!(stage.server()["state"], "passing");
         assert_eq!(stage.ask().unwrap(), "three");
@@ -123,9 +121,7 @@ fn a_server_that_moves_is_followed_and_one_whose_name_is_lost_is_kept() {
         assert_eq!(stage.server()["state"], "passing");
         assert_eq!(stage.ask().unwrap(), "three");
         dns.points("app.test", &at(2));
-        eventually("it resolves again", || {
-            stage.server()["dns_stale"] == false
-        });
+        eventually("it resolves again", || stage.server()["dns_stale"] == false);
     }
     dns.points("app.test", &at(1));
     is_now("two");
