@@ -91,7 +91,6 @@ pub fn is_lower_bound(column: &Column) -> bool {
 
 /// Returns the least server CPU of a case, round by round: a relay ([`RELAY`] or [`ROUND_TRIP`]) plus the
 /// library in memory. Where the relay that does more needed less in a round, that is the plain one's limit, too.
-/// Runs of version 1 measured the library once, and it counts for all rounds.
 fn limits(case: &Case, relay: &str) -> Vec<(u32, f64)> {
     // Where files are served, nobody relays.
     let floor = || case.column(ANSWER).filter(|_| relay == RELAY);
@@ -99,7 +98,6 @@ fn limits(case: &Case, relay: &str) -> Vec<(u32, f64)> {
     let (Some(relay), Some(library)) = (relay, case.column(LIBRARY)) else {
         return Vec::new();
     };
-    let once = (library.samples.len() == 1).then(|| library.median(figures::CPU));
     let of_round = |column: &Column, round: u32| {
         let sample = column.samples.iter().find(|s| s.round == round)?;
         sample.figures.get(figures::CPU).copied()
@@ -112,7 +110,7 @@ fn limits(case: &Case, relay: &str) -> Vec<(u32, f64)> {
         let least = least.into_iter().reduce(f64::min)?;
         let own = of_round(relay, sample.round)?;
         let relay = if relay.peer == ROUND_TRIP { own } else { least };
-        let library = of_round(library, sample.round).or(once.flatten())?;
+        let library = of_round(library, sample.round)?;
         Some((sample.round, relay + library))
     });
     rounds.collect()
@@ -343,9 +341,14 @@ fn storm_figures() -> Vec<Figure> {
     each.collect()
 }
 
+/// The figure of a ramp.
+pub fn capacity() -> Figure {
+    Figure::new(figures::CAPACITY, "capacity", false)
+}
+
 fn overload_figures() -> Vec<Figure> {
     let mut shown = vec![
-        Figure::new(figures::CAPACITY, "capacity", false),
+        capacity(),
         Figure::new(
             overload::LOOP,
             "rate of a closed loop between the floods",
@@ -553,16 +556,6 @@ mod tests {
         gap.columns[3] = column(LIBRARY, &[40.0, 40.0]);
         assert_eq!(eta(&gap, &gap.columns[0], ROUND_TRIP), Some(0.9));
         assert_eq!(beaten(&case, &case.columns[0], RELAY), None);
-    }
-
-    #[test]
-    fn a_library_that_was_measured_once_counts_for_all_rounds() {
-        let case = case(vec![
-            column("becket", &[100.0, 100.0, 100.0]),
-            column(RELAY, &[50.0, 50.0, 50.0]),
-            column(LIBRARY, &[30.0]),
-        ]);
-        assert_eq!(eta(&case, &case.columns[0], RELAY), Some(0.8));
     }
 
     #[test]

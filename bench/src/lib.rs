@@ -4,7 +4,7 @@
 //! The way of a run: [`cli`] reads the command line; [`scenario`] reads what is asked ([`catalog`] has
 //! the texts) and unfolds it into cases; [`runner`] starts the [`peer`]s of each case alike and pinned
 //! ([`place`], [`process`]), and one of the measures ([`measure`]) puts load on them in interleaved
-//! rounds; what was found is written into a [`result::Run`], from which [`page`], [`table`] and
+//! rounds; what was found is written into a [`result::Run`], from which [`report`], [`page`] and
 //! [`readme`] are made.
 //!
 //! [`rounds`] repeats until the peers can be told apart ([`verdict`]); [`control`] and [`others`] watch the machine.
@@ -44,6 +44,7 @@ pub mod process;
 pub mod progress;
 pub mod readme;
 pub mod relay;
+pub mod report;
 pub mod result;
 pub mod rounds;
 pub mod runner;

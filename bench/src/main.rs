@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use becket_bench::cli::{self, Cli, Command};
-use becket_bench::{Error, catalog, compare, page, plan, readme, runner, store, table};
+use becket_bench::{Error, catalog, compare, page, plan, readme, report, runner, store};
 use clap::Parser;
 
 #[global_allocator]
@@ -41,7 +41,7 @@ fn program() -> Result<(), Error> {
             let stop = stop_on_signals()?;
             let run = runner::run(order, &stop)?;
             write_pages(&out, &run)?;
-            say(&table::run(&run));
+            say(&report::markdown(&run));
             say(&format!(
                 "\nThe report is {}.\n",
                 out.join("report.html").display()
@@ -74,7 +74,7 @@ fn say(text: &str) {
 
 fn write_pages(directory: &std::path::Path, run: &becket_bench::result::Run) -> Result<(), Error> {
     store::write(&directory.join("report.html"), &page::html(run))?;
-    store::write(&directory.join("report.md"), &table::run(run))
+    store::write(&directory.join("report.md"), &report::markdown(run))
 }
 
 /// The first signal asks for the end: the peers are stopped. The second ends the program, and the

@@ -5,19 +5,17 @@
 //! What could not be measured says why in `not_available` and has no samples.
 //!
 //! The committed schema is `schema/becket-bench.schema.json`; a test holds it to these types, and
-//! reading is strict. [`SCHEMA_VERSION`] grows when a field changes its meaning. Runs of version 1 are still
-//! read; what they lack has a default, and [`Run::lacks`] says what that is.
+//! [`SCHEMA_VERSION`] grows when a field changes its meaning. What runs of an earlier bench lack has a default, and
+//! [`Run::lacks`] says what that is.
 
 use std::collections::BTreeMap;
 
-use becket_stats::report::{Bucket, Negotiated};
+use becket_stats::report::Negotiated;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The version of the JSON form.
 pub const SCHEMA_VERSION: u32 = 2;
-/// The oldest version that is still read.
-pub const OLDEST_SCHEMA: u32 = 1;
 
 /// Names of figures in [`Sample::figures`]. Units are in the names, as in the reports of `becket-load`.
 pub mod figures {
@@ -100,7 +98,7 @@ pub struct Run {
     /// Rounds per case, at least.
     pub rounds: u32,
     /// How often a case was looked at to see whether more rounds are needed, at most; verdicts are that much
-    /// stricter. 0 in version 1, which is as 1.
+    /// stricter.
     #[serde(default)]
     pub looks: u32,
     /// Seconds of each measurement.
@@ -198,10 +196,6 @@ pub struct Case {
     pub label: String,
     /// All settings by name.
     pub settings: BTreeMap<String, String>,
-    /// Only in version 1: server CPU microseconds of the library alone, in memory, for one transaction. It
-    /// is a column since.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub library_us: Option<f64>,
     /// CPUs' worth of time that others used, as a share of the CPUs of the run, in the worst round.
     #[serde(default)]
     pub others: Option<f64>,
@@ -209,9 +203,8 @@ pub struct Case {
     pub columns: Vec<Column>,
 }
 
-/// What one peer did in one case.
+/// What one peer did in one case. Stored ones may also have a `histogram`, which nobody reads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Column {
     /// Its name in [`Run::peers`], or one of the floors: `relay` (plain TCP), `round-trip` (a relay that also
     /// answers a hello, as TLS must), `library` (the handshake in memory).
@@ -226,8 +219,6 @@ pub struct Column {
     pub notes: Vec<String>,
     /// Rates of a ramp and what became of them, of the last round.
     pub curve: Vec<Point>,
-    /// Latencies of the whole transaction, of the last round.
-    pub histogram: Vec<Bucket>,
 }
 
 /// One round's figures.
@@ -270,7 +261,7 @@ impl Run {
 
     /// Says what a run of an older bench lacks; nothing for one of today.
     pub fn lacks(&self) -> Option<&'static str> {
-        (self.schema < SCHEMA_VERSION).then_some(
+        self.control.is_empty().then_some(
             "It was made by an earlier bench: no control, no look at who else was at work, rounds of less than \
              2 s, and a limit that was measured apart from the rounds. Verdicts are without what the machine moved.",
         )

@@ -7,8 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
-use crate::figure::LIBRARY;
-use crate::result::{Case, Column, OLDEST_SCHEMA, Run, SCHEMA_VERSION, Sample, figures};
+use crate::result::{Run, SCHEMA_VERSION};
 
 /// Makes the directory, and proves that it can be written to.
 pub fn prepare(directory: &Path) -> Result<(), Error> {
@@ -58,60 +57,17 @@ pub fn read(directory: &Path) -> Result<Run, Error> {
             e.to_string()
         })
     })?;
-    let mut run: Run = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
-    if !(OLDEST_SCHEMA..=SCHEMA_VERSION).contains(&run.schema) {
+    let run: Run = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+    if run.schema != SCHEMA_VERSION {
         return Err(wrong(format!(
-            "schema {} is not {OLDEST_SCHEMA} to {SCHEMA_VERSION}",
+            "schema {} is not {SCHEMA_VERSION}",
             run.schema
         )));
     }
     if !run.complete {
         return Err(wrong("the run is not complete".to_owned()));
     }
-    if run.schema < SCHEMA_VERSION {
-        let columns = run.scenarios.iter_mut().flat_map(|o| &mut o.cases);
-        columns
-            .flat_map(|case| &mut case.columns)
-            .for_each(without_impossible);
-    }
-    for case in run.scenarios.iter_mut().flat_map(|o| &mut o.cases) {
-        modernize(case);
-    }
     Ok(run)
-}
-
-/// Makes a column of what version 1 had measured once, after the rounds.
-fn modernize(case: &mut Case) {
-    let Some(library_us) = case.library_us.take() else {
-        return;
-    };
-    let hidden = case.settings.get("mask").is_some_and(|mask| mask != "none");
-    if !hidden {
-        let mut sample = Sample::default();
-        sample.put(figures::CPU, library_us);
-        case.columns.push(Column {
-            peer: LIBRARY.to_owned(),
-            samples: vec![sample],
-            ..Column::default()
-        });
-    }
-}
-
-/// Takes out what version 1 could say of a capacity that it had found too low: that more was served than could be.
-fn without_impossible(column: &mut Column) {
-    for sample in &mut column.samples {
-        if sample
-            .figures
-            .get(figures::KEPT)
-            .is_some_and(|kept| *kept > 1.0)
-        {
-            sample.figures.remove(figures::KEPT);
-            let note = "served more than its capacity in a round: that was found too low, and the goodput is left out";
-            if !column.notes.iter().any(|known| known == note) {
-                column.notes.push(note.to_owned());
-            }
-        }
-    }
 }
 
 /// Writes a file beside its place and moves it there: a full disk leaves no half of one.
@@ -143,7 +99,7 @@ const PARTIAL: &str = "run.partial.json";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::Outcome;
+    use crate::result::{Case, Column, Outcome};
 
     fn run(complete: bool) -> Run {
         Run {
@@ -175,17 +131,12 @@ mod tests {
     }
 
     #[test]
-    fn every_stored_run_is_read_and_old_ones_say_what_they_lack() {
+    fn every_stored_run_is_read() {
         let stored = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/results"));
         let entries = fs::read_dir(stored).unwrap().flatten();
         let runs = entries.filter(|entry| entry.path().is_dir());
         let runs: Vec<Run> = runs.map(|entry| read(&entry.path()).unwrap()).collect();
         assert!(runs.len() >= 3);
-        for run in runs {
-            assert_eq!(run.lacks().is_some(), run.schema < SCHEMA_VERSION);
-            let first = run.outcome("key").and_then(|key| key.cases.first());
-            assert!(first.is_none_or(|case| case.column(LIBRARY).is_some()));
-        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::figure::{self, Figure};
 use crate::measure::overload;
 use crate::peer::BECKETS;
 use crate::result::{Case, Column, Run, Sample, figures};
-use crate::{scenario, spread};
+use crate::spread;
 
 /// What a run knows about its own certainty.
 #[derive(Clone, Copy, Debug)]
@@ -216,28 +216,13 @@ fn within(run: &Run, values: &[f64]) -> f64 {
     control::movement(&run.control, values.len())
 }
 
-/// Returns by how much the machine of one run is another than that of the other: the control's change. Runs of
-/// an earlier bench have no control; then the relay of the cases that both have stands in for it, at its worst.
+/// Returns by how much the machine of one run differs from that of the other: the change of the control, where both have one.
 pub fn machine_moved(before: &Run, after: &Run) -> f64 {
-    let change = |a: &[f64], b: &[f64]| {
-        let (a, b) = (spread::median(a)?, spread::median(b)?);
-        (a > 0.0 && b > 0.0).then(|| (b / a).max(a / b) - 1.0)
-    };
-    if !before.control.is_empty() && !after.control.is_empty() {
-        let cpu = |run: &Run| control::values(&run.control, figures::CPU);
-        return change(&cpu(before), &cpu(after)).unwrap_or(0.0);
-    }
-    let relays = after.scenarios.iter().flat_map(|outcome| {
-        let cases = outcome.cases.iter().filter_map(|case| {
-            let earlier = before.outcome(&outcome.id)?;
-            let mut earlier = earlier.cases.iter();
-            let earlier = earlier.find(|c| scenario::alike(&c.settings, &case.settings))?;
-            let (was, is) = (earlier.column("relay")?, case.column("relay")?);
-            change(&was.values(figures::CPU), &is.values(figures::CPU))
-        });
-        cases.collect::<Vec<_>>()
-    });
-    relays.fold(0.0, f64::max)
+    let cpu = |run: &Run| spread::median(&control::values(&run.control, figures::CPU));
+    let both = cpu(before)
+        .zip(cpu(after))
+        .filter(|(a, b)| *a > 0.0 && *b > 0.0);
+    both.map_or(0.0, |(a, b)| (b / a).max(a / b) - 1.0)
 }
 
 /// What is said of two runs that do not differ.

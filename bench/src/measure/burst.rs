@@ -30,7 +30,6 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
                 // A burst of some hundred is too short for the clock's ticks.
                 sample.figures.remove(figures::CPU);
                 column.samples.push(sample);
-                column.histogram.clone_from(&step.latency.whole.buckets);
                 // Whoever waits for a slot waits some 40 ms too, now and then: that is no Nagle stall.
                 let mut step = step.clone();
                 step.findings.clear();

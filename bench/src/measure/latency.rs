@@ -83,15 +83,10 @@ fn at(
     }
     let busy = kernel.busiest(stage.client);
     sample.put(&figures::at(figures::CLIENT_CPU_BUSY, load), busy);
-    if load == SHAPED {
-        column.histogram = through_whole.buckets;
-    }
     Ok(())
 }
 
 /// Per cent of the own capacity, and the rate that is the same for all.
-pub(crate) const LOADS: &[&str] = &[LOWEST, "50", SHAPED, SAME];
+pub(crate) const LOADS: &[&str] = &[LOWEST, "50", "80", SAME];
 /// So few come that it takes longer until a quantile is one.
 const LOWEST: &str = "1";
-/// The load whose histogram is kept.
-const SHAPED: &str = "80";

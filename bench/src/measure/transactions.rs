@@ -114,7 +114,6 @@ fn one(
         .figures
         .insert(figures::THREADS.to_owned(), weight.threads as f64);
     column.negotiated = report.negotiated.or(column.negotiated.take());
-    column.histogram.clone_from(&step.latency.whole.buckets);
     remark(column, step);
     Ok(Some(sample))
 }

@@ -1,84 +1,16 @@
 //! Plots as SVG, through one writer. Colours are classes of the page's style sheet, so that a plot is
 //! right in light and in dark; numbers are also in titles, which browsers show under the pointer.
 
-pub mod lines;
 pub mod summary;
-
-use std::fmt::Write;
+mod svg;
 
 use crate::figure::{self, Figure};
-use becket_stats::report::Bucket;
-
-use crate::result::{Case, Column, Outcome, figures};
+use crate::result::{Case, Column, Outcome, Point, figures};
 use crate::spread;
 use crate::table::{self, heading};
 
-/// An SVG that grows downwards.
-struct Svg {
-    body: String,
-    width: f64,
-    height: f64,
-    title: String,
-}
-
-impl Svg {
-    fn new(width: f64, height: f64, title: &str) -> Self {
-        Self {
-            body: String::new(),
-            width,
-            height,
-            title: title.to_owned(),
-        }
-    }
-
-    fn put(&mut self, element: std::fmt::Arguments<'_>) {
-        let written = self.body.write_fmt(element);
-        debug_assert!(written.is_ok(), "writing to a string does not fail");
-    }
-
-    fn text(&mut self, class: &str, (x, y): (f64, f64), text: &str) {
-        let text = escape(text);
-        self.put(format_args!(
-            "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{text}</text>\n"
-        ));
-    }
-
-    fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
-        self.put(format_args!(
-            "<line class=\"{class}\" x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\"/>\n",
-            from.0, from.1, to.0, to.1
-        ));
-    }
-
-    fn path(&mut self, class: &str, points: &[(f64, f64)]) {
-        let list: Vec<String> = points
-            .iter()
-            .map(|(x, y)| format!("{x:.1},{y:.1}"))
-            .collect();
-        self.put(format_args!(
-            "<polyline class=\"{class}\" points=\"{}\"/>\n",
-            list.join(" ")
-        ));
-    }
-
-    fn finish(self) -> String {
-        format!(
-            "<svg viewBox=\"0 0 {:.0} {:.0}\" role=\"img\" aria-label=\"{}\">\n{}</svg>\n",
-            self.width,
-            self.height,
-            escape(&self.title),
-            self.body
-        )
-    }
-}
-
-/// Escapes text for HTML and SVG.
-pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
-}
+pub use self::svg::escape;
+use self::svg::{ROW, Svg, WIDTH};
 
 /// Returns a column's name as there is room for in a plot.
 fn short(peer: &str) -> &str {
@@ -92,7 +24,7 @@ fn short(peer: &str) -> &str {
 }
 
 /// Returns the class of a peer's colour.
-pub fn class(peer: &str) -> &'static str {
+fn class(peer: &str) -> &'static str {
     match peer.split('@').next().unwrap_or(peer) {
         "becket" | "becket-load" => "becket",
         "hitch" => "hitch",
@@ -104,9 +36,50 @@ pub fn class(peer: &str) -> &'static str {
     }
 }
 
+/// Draws what there is to see of an outcome, in blocks of HTML.
+pub fn of_outcome(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    if outcome.measure == "Capacity" {
+        text += "Dashed grey: attempted. Green: succeeded. Red: failed. Dotted: p99, on the scale at the right. Upright: capacity. All servers of a case have one scale; what is beyond twice the largest capacity is in the tables.\n\n";
+        for case in &outcome.cases {
+            let ramps: String = case
+                .columns
+                .iter()
+                .filter_map(|column| ramp(case, column))
+                .collect();
+            text += &format!(
+                "### {}\n\n<div class=\"ramps\">\n{ramps}</div>\n\n",
+                case.label
+            );
+        }
+    }
+    let figures = figure::shown(outcome);
+    let Some((figure, bars)) = figures
+        .first()
+        .and_then(|figure| Some((figure, bars(outcome, figure)?)))
+    else {
+        return text;
+    };
+    let better = if figure.less_is_better {
+        "shorter"
+    } else {
+        "longer"
+    };
+    let has_limit = |case: &Case| figure::limit(case, figure::RELAY).is_some();
+    let limit = if outcome.cases.iter().any(has_limit) {
+        " Dashed: the limit, plain relay plus library in memory; dotted: the true one, with the round trip of TLS."
+    } else {
+        ""
+    };
+    text + &format!(
+        "### {}\n\nMedians; {better} is better. Thin line: range of the rounds. x: times the best.{limit}\n\n{bars}\n",
+        figure.heading
+    )
+}
+
 /// Draws a figure as bars: one group per case, one bar per peer, with the range of the rounds, the
 /// ratio to the best, and for CPU the limit (plain relay + library) as a mark.
-pub fn bars(outcome: &Outcome, figure: &Figure) -> Option<String> {
+fn bars(outcome: &Outcome, figure: &Figure) -> Option<String> {
     let tops: Vec<f64> = outcome.cases.iter().map(|case| top(case, figure)).collect();
     let largest = tops.iter().copied().fold(0.0, f64::max);
     let least = tops
@@ -153,7 +126,7 @@ pub fn bars(outcome: &Outcome, figure: &Figure) -> Option<String> {
     }
     svg.height = y + 10.0;
     let note = if own_scales {
-        "<p class=\"hint\">Each case has its own scale.</p>"
+        "\nEach case has its own scale.\n"
     } else {
         ""
     };
@@ -235,269 +208,61 @@ fn limit(svg: &mut Svg, case: &Case, figure: &Figure, (scale, begin, end): (f64,
 }
 
 /// Draws a ramp: attempted, succeeded and failed per second, and p99, against the rate asked for.
-pub fn ramp(case: &Case, column: &Column) -> Option<String> {
+fn ramp(case: &Case, column: &Column) -> Option<String> {
     let capacity = column.median(figures::CAPACITY)?;
     let capacities = case
         .columns
         .iter()
         .filter_map(|c| c.median(figures::CAPACITY));
-    let largest_rate = capacities.fold(1.0, f64::max) * 2.0;
+    let most = capacities.fold(1.0, f64::max) * 2.0;
     let curve = column
         .curve
         .iter()
-        .filter(|point| point.asked_per_s <= largest_rate);
-    let curve: Vec<&crate::result::Point> = curve.collect();
+        .filter(|point| point.asked_per_s <= most);
+    let curve: Vec<&Point> = curve.collect();
+    let (left, right, top, bottom) = (52.0, 380.0, 26.0, 190.0);
+    let across = |rate: f64| left + rate / most * (right - left);
+    let up = |share: f64| bottom - share * (bottom - top);
     let mut svg = Svg::new(436.0, 250.0, &format!("ramp of {}", column.peer));
-    let frame = Frame {
-        x: (52.0, 380.0),
-        y: (190.0, 26.0),
-        x_range: (0.0, largest_rate),
-        y_range: (0.0, largest_rate),
-    };
     svg.text("group", (0.0, 14.0), heading(&column.peer));
-    frame.axes(&mut svg, 4, |v| format!("{v:.0}"));
+    for part in 0..=4 {
+        let share = f64::from(part) / 4.0;
+        let (label, y) = (format!("{:.0}", most * share), up(share));
+        svg.line("grid", (left, y), (right, y));
+        svg.text("tick", (left - 6.0, y + 4.0), &label);
+        svg.text("tick under", (across(most * share), bottom + 16.0), &label);
+    }
     svg.text("axis", (140.0, 225.0), "transactions/s asked for");
-    let of = |value: fn(&crate::result::Point) -> f64| -> Vec<(f64, f64)> {
-        let points = curve.iter();
-        points.map(|p| frame.at(p.asked_per_s, value(p))).collect()
-    };
-    svg.path("line attempted", &of(|p| p.attempted_per_s));
-    svg.path("line succeeded", &of(|p| p.succeeded_per_s));
-    svg.path("line failed", &of(|p| p.failed_per_s));
-    // p99 on its own, logarithmic scale at the right: 0.1 ms below, 10 s above.
-    let late = curve.iter().map(|p| {
-        let share = ((p.p99_us.max(100.0) / 100.0).log10() / 5.0).min(1.0);
-        (
-            frame.at(p.asked_per_s, 0.0).0,
-            frame.y.0 + share * (frame.y.1 - frame.y.0),
-        )
-    });
-    svg.path("line late", &late.collect::<Vec<_>>());
+    // p99 has its own, logarithmic scale at the right: 0.1 ms below, 10 s above.
+    let late = |point: &Point| ((point.p99_us.max(100.0) / 100.0).log10() / 5.0).min(1.0);
+    let lines: [(&str, &dyn Fn(&Point) -> f64); 4] = [
+        ("line attempted", &|p| p.attempted_per_s / most),
+        ("line succeeded", &|p| p.succeeded_per_s / most),
+        ("line failed", &|p| p.failed_per_s / most),
+        ("line late", &late),
+    ];
+    for (class, share) in lines {
+        let points = curve.iter().map(|p| (across(p.asked_per_s), up(share(p))));
+        svg.path(class, &points.collect::<Vec<_>>());
+    }
     for (power, label) in ["0.1 ms", "1 ms", "10 ms", "100 ms", "1 s", "10 s"]
         .iter()
         .enumerate()
     {
-        let y = frame.y.0 + power as f64 / 5.0 * (frame.y.1 - frame.y.0);
-        svg.text("tick late-tick", (384.0, y + 3.0), label);
+        svg.text(
+            "tick late-tick",
+            (384.0, up(power as f64 / 5.0) + 3.0),
+            label,
+        );
     }
-    let x = frame.at(capacity, 0.0).0;
-    svg.line("limit", (x, frame.y.0), (x, frame.y.1));
-    let value = table::value(column, &capacity_figure()).unwrap_or_default();
+    svg.line("limit", (across(capacity), bottom), (across(capacity), top));
+    let value = table::value(column, &figure::capacity()).unwrap_or_default();
     svg.text("axis", (52.0, 244.0), &format!("capacity: {value}"));
     Some(svg.finish())
 }
 
-fn capacity_figure() -> Figure {
-    Figure {
-        name: figures::CAPACITY.to_owned(),
-        heading: String::new(),
-        less_is_better: false,
-        is_contested: true,
-    }
-}
-
-/// Draws the latencies of all peers of a case: share of transactions that took at most so long.
-pub fn shapes(case: &Case) -> Option<String> {
-    let drawn: Vec<&Column> = case
-        .columns
-        .iter()
-        .filter(|c| c.histogram.len() > 1)
-        .collect();
-    let ends = drawn
-        .iter()
-        .flat_map(|column| column.histogram.iter().map(|b| b.up_to_us));
-    let (low, high) = spread::range(&ends.filter(|us| *us > 0.0).collect::<Vec<_>>())?;
-    let mut svg = Svg::new(WIDTH, 270.0, &format!("latencies, {}", case.label));
-    svg.text(
-        "group",
-        (0.0, 14.0),
-        &format!("{}: share that took at most", case.label),
-    );
-    let frame = Frame {
-        x: (52.0, WIDTH - 130.0),
-        y: (220.0, 28.0),
-        x_range: (low.log10().floor(), high.log10().ceil()),
-        y_range: (0.0, 1.0),
-    };
-    frame.axes_named(&mut svg);
-    for (index, column) in drawn.iter().enumerate() {
-        let points: Vec<(f64, f64)> = shares(&column.histogram)
-            .map(|(us, share)| frame.at(us.log10(), share))
-            .collect();
-        svg.path(&format!("line {}", class(&column.peer)), &points);
-        let y = 40.0 + index as f64 * 18.0;
-        svg.put(format_args!(
-            "<rect class=\"bar {}\" x=\"{:.1}\" y=\"{:.1}\" width=\"12\" height=\"12\" rx=\"2\"/>\n",
-            class(&column.peer), WIDTH - 118.0, y - 10.0
-        ));
-        svg.text("value", (WIDTH - 100.0, y), short(&column.peer));
-    }
-    Some(svg.finish())
-}
-
-/// Returns the cumulated shares of a histogram.
-fn shares(buckets: &[Bucket]) -> impl Iterator<Item = (f64, f64)> {
-    let total: u64 = buckets.iter().map(|bucket| bucket.count).sum();
-    let mut seen = 0;
-    buckets
-        .iter()
-        .filter(|b| b.up_to_us > 0.0)
-        .map(move |bucket| {
-            seen += bucket.count;
-            (bucket.up_to_us, seen as f64 / total.max(1) as f64)
-        })
-}
-
-/// Draws the efficiency R(N) / (N R(1)) of every peer that was measured with more than one worker.
-pub fn scaling(outcome: &Outcome) -> Option<String> {
-    let workers = |case: &Case| {
-        case.settings
-            .get("workers")
-            .and_then(|w| w.parse::<f64>().ok())
-    };
-    let first = outcome
-        .cases
-        .iter()
-        .find(|case| workers(case) == Some(1.0))?;
-    let mut svg = Svg::new(WIDTH, 270.0, "efficiency by workers");
-    let most = outcome
-        .cases
-        .iter()
-        .filter(|c| c.columns.iter().any(|c| !c.samples.is_empty()));
-    let most = most.filter_map(workers).fold(1.0, f64::max);
-    if most < 2.0 {
-        return None;
-    }
-    let frame = Frame {
-        x: (52.0, WIDTH - 130.0),
-        y: (220.0, 20.0),
-        x_range: (1.0, most),
-        y_range: (0.0, 1.1),
-    };
-    frame.axes(&mut svg, 5, |v| format!("{v:.1}"));
-    for (index, peer) in table::peers(outcome).into_iter().enumerate() {
-        let base = first
-            .column(peer)?
-            .median(figures::RATE)
-            .filter(|rate| *rate > 0.0);
-        let points = outcome.cases.iter().filter_map(|case| {
-            let rate = case.column(peer)?.median(figures::RATE)?;
-            let workers = workers(case)?;
-            Some(frame.at(workers, rate / (workers * base?)))
-        });
-        svg.path(
-            &format!("line {}", class(peer)),
-            &points.collect::<Vec<_>>(),
-        );
-        svg.text(
-            "value",
-            (WIDTH - 118.0, 40.0 + index as f64 * 18.0),
-            short(peer),
-        );
-    }
-    Some(svg.finish())
-}
-
-/// From values to places.
-struct Frame {
-    x: (f64, f64),
-    y: (f64, f64),
-    x_range: (f64, f64),
-    y_range: (f64, f64),
-}
-
-impl Frame {
-    fn at(&self, x: f64, y: f64) -> (f64, f64) {
-        let share = |value: f64, (low, high): (f64, f64)| {
-            if high > low {
-                (value - low) / (high - low)
-            } else {
-                0.0
-            }
-        };
-        let place = |share: f64, (from, to): (f64, f64)| from + share * (to - from);
-        (
-            place(share(x, self.x_range), self.x),
-            place(share(y, self.y_range), self.y),
-        )
-    }
-
-    fn axes(&self, svg: &mut Svg, parts: u32, show: fn(f64) -> String) {
-        for part in 0..=parts {
-            let share = f64::from(part) / f64::from(parts);
-            let y = self.y_range.0 + share * (self.y_range.1 - self.y_range.0);
-            let (left, height) = self.at(self.x_range.0, y);
-            svg.line("grid", (left, height), (self.x.1, height));
-            svg.text("tick", (left - 6.0, height + 4.0), &show(y));
-            let x = self.x_range.0 + share * (self.x_range.1 - self.x_range.0);
-            let (place, bottom) = self.at(x, self.y_range.0);
-            svg.text("tick under", (place, bottom + 16.0), &show(x));
-        }
-    }
-
-    /// Decades of microseconds below, shares at the left.
-    fn axes_named(&self, svg: &mut Svg) {
-        for quarter in 0..=4 {
-            let (left, height) = self.at(self.x_range.0, f64::from(quarter) / 4.0);
-            svg.line("grid", (left, height), (self.x.1, height));
-            svg.text(
-                "tick",
-                (left - 6.0, height + 4.0),
-                &format!("{} %", quarter * 25),
-            );
-        }
-        let mut power = self.x_range.0;
-        while power <= self.x_range.1 + 0.01 {
-            let (place, bottom) = self.at(power, 0.0);
-            svg.line("grid", (place, bottom), (place, self.y.1));
-            let us = 10_f64.powf(power);
-            svg.text(
-                "tick under",
-                (place, bottom + 16.0),
-                &becket_stats::units::show_us(us),
-            );
-            power += 1.0;
-        }
-    }
-}
-
-// Narrow, so that a telephone shows it with letters that can be read.
-const WIDTH: f64 = 640.0;
 const LEFT: f64 = 150.0;
 const RIGHT: f64 = 236.0;
-const ROW: f64 = 22.0;
 const GROUP: f64 = 30.0;
 /// Cases whose largest bars differ by more get scales of their own.
 const OWN_SCALE: f64 = 8.0;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_cannot_break_out_of_a_page() {
-        assert_eq!(
-            escape("<a href=\"x\">&"),
-            "&lt;a href=&quot;x&quot;&gt;&amp;"
-        );
-    }
-
-    #[test]
-    fn a_frame_maps_its_corners() {
-        let frame = Frame {
-            x: (10.0, 110.0),
-            y: (100.0, 0.0),
-            x_range: (0.0, 10.0),
-            y_range: (0.0, 1.0),
-        };
-        assert_eq!(frame.at(0.0, 0.0), (10.0, 100.0));
-        assert_eq!(frame.at(10.0, 1.0), (110.0, 0.0));
-    }
-
-    #[test]
-    fn cumulated_shares_end_at_one() {
-        let bucket = |up_to_us, count| Bucket { up_to_us, count };
-        let shares: Vec<_> = shares(&[bucket(1.0, 1), bucket(2.0, 3)]).collect();
-        assert_eq!(shares, [(1.0, 0.25), (2.0, 1.0)]);
-    }
-}

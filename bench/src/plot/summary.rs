@@ -1,6 +1,6 @@
 //! The whole run in one picture: a row per scenario, a dot per case.
 
-use super::{ROW, Svg, WIDTH, escape};
+use super::svg::{ROW, Svg, WIDTH, escape};
 use crate::figure;
 use crate::result::{Run, figures};
 use crate::{catalog, verdict};

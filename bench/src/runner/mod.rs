@@ -189,11 +189,6 @@ impl<'a> Runner<'a> {
         for (index, reason) in reasons {
             columns.insert(index.min(columns.len()), reason);
         }
-        if !KEEPS_SHAPE.contains(&scenario.id.as_str()) {
-            columns
-                .iter_mut()
-                .for_each(|column| column.histogram.clear());
-        }
         Ok(Case {
             label: label.to_owned(),
             settings: settings.text.clone(),
@@ -252,5 +247,3 @@ impl<'a> Runner<'a> {
 
 /// How long the machine is looked at before a run.
 const LOOK: Duration = Duration::from_secs(1);
-/// Scenarios whose histograms are kept and drawn.
-const KEEPS_SHAPE: &[&str] = &["implementations", "latency", "maxconn"];
