@@ -20,7 +20,7 @@ pub fn run(data: &[u8]) -> usize {
             return 0;
         }
         Err(fault) => {
-            assert!(!fault.is_empty());
+            assert!(!fault.to_string().is_empty());
             return 0;
         }
     };

@@ -1,6 +1,6 @@
 //! The template of a line of the access log: text with the names of fields in braces.
 
-use crate::notation::{Text, as_text};
+use crate::notation::{Text, ValueError, as_text};
 
 /// A template, such as `{time} {client} "{sni}" {reason}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl AccessFormat {
 impl Text for AccessFormat {
     const ACCEPTED: &str = "text with fields in braces, such as \"{time} {client} {sni} {reason}\"; {{ and }} are braces";
 
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, ValueError> {
         let mut parts = Vec::new();
         let mut plain = String::new();
         let mut rest = text.chars();
@@ -51,9 +51,9 @@ impl Text for AccessFormat {
                     parts.push(Part::Field(field));
                     rest = behind.chars();
                 }
-                '}' => return Err("a } without its {".to_owned()),
+                '}' => return Err("a } without its {".into()),
                 control if control.is_control() => {
-                    return Err("a control character: a line is one line".to_owned());
+                    return Err("a control character: a line is one line".into());
                 }
                 other => plain.push(other),
             }
@@ -62,7 +62,7 @@ impl Text for AccessFormat {
             parts.push(Part::Text(plain));
         }
         if !parts.iter().any(|part| matches!(part, Part::Field(_))) {
-            return Err("no field".to_owned());
+            return Err("no field".into());
         }
         Ok(Self {
             text: text.to_owned(),
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        let fault = |text| AccessFormat::parse(text).unwrap_err();
+        let fault = |text| AccessFormat::parse(text).unwrap_err().to_string();
         let unknown = fault("{client} {who}");
         assert!(
             unknown.starts_with("no field \"who\": there are time, client, "),

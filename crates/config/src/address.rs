@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rustls_pki_types::DnsName;
 
-use crate::notation::{Text, as_text};
+use crate::notation::{Text, ValueError, as_text, checked_text};
 
 /// Where something is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ macro_rules! addresses {
         impl Text for $name {
             const ACCEPTED: &str = $accepted;
 
-            fn parse(text: &str) -> Result<Self, String> {
+            fn parse(text: &str) -> Result<Self, ValueError> {
                 let check: fn(&str) -> Result<Address, &'static str> = $check;
                 let address = check(text)?;
                 Ok(Self { text: text.into(), address })
@@ -231,7 +231,7 @@ impl Text for NamePattern {
     const ACCEPTED: &str = "a server name such as www.example.org or *.example.org";
 
     /// Refuses what cannot be in a ClientHello: a trailing dot, an IP address, a bare `*`.
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, ValueError> {
         let lower = text.to_ascii_lowercase();
         let (name, wildcard) = match lower.strip_prefix("*.") {
             Some(suffix) => (suffix, true),
@@ -248,7 +248,7 @@ impl Text for NamePattern {
             name if wildcard => return Ok(Self::Wildcard(name.to_owned())),
             name => return Ok(Self::Exact(name.to_owned())),
         };
-        Err(fault.to_owned())
+        Err(fault.into())
     }
 
     fn write(&self) -> String {
@@ -263,10 +263,10 @@ pub struct HostName(pub String);
 impl Text for HostName {
     const ACCEPTED: &str = "a name without a port, such as becket.example.org";
 
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, ValueError> {
         match NamePattern::parse(text)? {
             NamePattern::Exact(name) => Ok(Self(name)),
-            NamePattern::Wildcard(_) => Err("a wildcard".to_owned()),
+            NamePattern::Wildcard(_) => Err("a wildcard".into()),
         }
     }
 
@@ -275,9 +275,20 @@ impl Text for HostName {
     }
 }
 
-/// The name of a section: a label of metrics and logs. The default is none, which is refused.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct SectionName(pub Arc<str>);
+checked_text! {
+    /// The name of a section: a label of metrics and logs. The default is empty, which is refused.
+    SectionName(Arc<str>), "1 to 64 letters, digits, '-', '_' or '.'", "not a usable name", |text| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        (1..=64).contains(&text.len()) && text.chars().all(is_plain)
+    };
+    /// The name of a network interface.
+    InterfaceName(String), "a name such as \"eth0\"", "not the name of one", |text| {
+        // IFNAMSIZ is 16 with the final NUL: netdevice(7).
+        (1..=15).contains(&text.len())
+            && text.parse::<IpAddr>().is_err()
+            && !text.contains(|c: char| c == '/' || c.is_whitespace())
+    };
+}
 
 impl Default for SectionName {
     fn default() -> Self {
@@ -299,45 +310,7 @@ impl fmt::Display for SectionName {
     }
 }
 
-impl Text for SectionName {
-    const ACCEPTED: &str = "1 to 64 letters, digits, '-', '_' or '.'";
-
-    fn parse(text: &str) -> Result<Self, String> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        match text.len() {
-            1..=64 if text.chars().all(plain) => Ok(Self(text.into())),
-            _ => Err("not a usable name".to_owned()),
-        }
-    }
-
-    fn write(&self) -> String {
-        self.0.to_string()
-    }
-}
-
-/// The name of a network interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InterfaceName(pub String);
-
-impl Text for InterfaceName {
-    const ACCEPTED: &str = "a name such as \"eth0\"";
-
-    fn parse(text: &str) -> Result<Self, String> {
-        // IFNAMSIZ is 16 with the final NUL: netdevice(7).
-        let fits = matches!(text.len(), 1..=15) && text.parse::<IpAddr>().is_err();
-        if fits && !text.contains(|c: char| c == '/' || c.is_whitespace()) {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err("not the name of one".to_owned())
-        }
-    }
-
-    fn write(&self) -> String {
-        self.0.clone()
-    }
-}
-
-as_text!(NamePattern, HostName, SectionName, InterfaceName);
+as_text!(NamePattern, HostName);
 
 #[cfg(test)]
 mod tests {

@@ -9,7 +9,7 @@ use becket_proto::http_status::Expected;
 use crate::address::{SectionName, ServerAddress};
 use crate::choices::{Balance, CheckKind, Introduction, OnDown, ProxyTlv, QueuePlace, StickBy};
 use crate::notation::{
-    DAY, MILLISECOND, MINUTE, Off, SECOND, Text, Time, TimeOr, Whole, as_text, list,
+    DAY, MILLISECOND, MINUTE, Off, SECOND, Text, Time, TimeOr, Whole, checked_text, list,
 };
 use crate::policy::ServerTls;
 use crate::section::section;
@@ -95,7 +95,7 @@ pub struct CacheControl {
     /// A pattern of paths, with `*`, `?` and `[a-z]`; a star stands for slashes, too.
     pub paths: String,
     /// The value of the field.
-    pub value: FieldValue,
+    pub value: FieldValue = FieldValue(String::new()),
 }
 }
 
@@ -108,29 +108,6 @@ pub struct ErrorPage {
     pub path: String,
 }
 }
-
-/// The value of a field of HTTP, which it must not end.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FieldValue(pub String);
-
-impl Text for FieldValue {
-    const ACCEPTED: &str = "visible ASCII and spaces";
-
-    fn parse(text: &str) -> Result<Self, String> {
-        let fits = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
-        if !text.trim().is_empty() && text.bytes().all(fits) {
-            Ok(Self(text.trim().to_owned()))
-        } else {
-            Err("not the value of a field".to_owned())
-        }
-    }
-
-    fn write(&self) -> String {
-        self.0.clone()
-    }
-}
-
-as_text!(FieldValue);
 
 /// A table of files, or the path of its folder.
 mod folder {
@@ -219,7 +196,7 @@ pub struct Health {
     #[serde(with = "Whole::<1, 1000>")]
     pub fall: u32 = 3,
     /// What an HTTP check asks for.
-    pub path: RequestPath,
+    pub path: RequestPath = RequestPath("/".to_owned()),
     /// The host that it names; absent is the server's address.
     pub host: Option<RequestHost>,
     /// Statuses of a server that is well.
@@ -259,53 +236,18 @@ impl Health {
     }
 }
 
-/// What goes into the line of a request, which it must not end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestPath(pub String);
-
-impl Default for RequestPath {
-    fn default() -> Self {
-        Self("/".to_owned())
-    }
+checked_text! {
+    /// A value of an HTTP field, without line ends.
+    FieldValue(String), "visible ASCII and spaces", "not the value of a field", |text| {
+        !text.trim().is_empty() && text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
+    };
+    /// The path in a request line.
+    RequestPath(String), "visible ASCII, beginning with a slash", "not a path", |text| {
+        text.starts_with('/') && is_visible(text)
+    };
+    /// The host of a request.
+    RequestHost(String), "visible ASCII", "not a host", |text| !text.is_empty() && is_visible(text);
 }
-
-impl Text for RequestPath {
-    const ACCEPTED: &str = "visible ASCII, beginning with a slash";
-
-    fn parse(text: &str) -> Result<Self, String> {
-        if text.starts_with('/') && is_visible(text) {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err("not a path".to_owned())
-        }
-    }
-
-    fn write(&self) -> String {
-        self.0.clone()
-    }
-}
-
-/// The host of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestHost(pub String);
-
-impl Text for RequestHost {
-    const ACCEPTED: &str = "visible ASCII";
-
-    fn parse(text: &str) -> Result<Self, String> {
-        if !text.is_empty() && is_visible(text) {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err("not a host".to_owned())
-        }
-    }
-
-    fn write(&self) -> String {
-        self.0.clone()
-    }
-}
-
-as_text!(RequestPath, RequestHost);
 
 fn is_visible(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_graphic())

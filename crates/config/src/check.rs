@@ -1,7 +1,7 @@
 //! What contradicts in a file whose values are right one by one: references, keys that exclude or need each other.
 //!
 //! Every fault is found, each with the key path of the field that it is about; line and value are added by
-//! [`Places::place`](crate::read::Places::place).
+//! [`KeyLocations::place`](crate::read::KeyLocations::place).
 
 mod backend;
 mod cluster;

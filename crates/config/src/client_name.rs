@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
 
 use crate::address::NamePattern;
-use crate::notation::{Text, as_text};
+use crate::notation::{Text, ValueError, as_text};
 
 /// One name that lets a client in, written `KIND:NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,10 +28,10 @@ pub enum ClientName {
 impl Text for ClientName {
     const ACCEPTED: &str = "\"subject:CN=..,O=..\", \"cn:..\", \"ou:..\", \"dns:name\" or \"dns:*.name\", \"uri:..\", \"email:..\" or \"ip:..\"";
 
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, ValueError> {
         let (kind, name) = text.split_once(':').ok_or("without the kind of name")?;
         if name.is_empty() {
-            return Err("an empty name".to_owned());
+            return Err("an empty name".into());
         }
         let owned = || name.to_owned();
         Ok(match kind {
@@ -42,7 +42,7 @@ impl Text for ClientName {
             "uri" => Self::Uri(owned()),
             "email" => Self::Email(owned()),
             "ip" => Self::Ip(name.parse().map_err(|_| "not an IP address")?),
-            _ => return Err("an unknown kind of name".to_owned()),
+            _ => return Err("an unknown kind of name".into()),
         })
     }
 
@@ -97,7 +97,7 @@ mod tests {
             ("dns:a.*.test", "a wildcard is the whole first label"),
             ("ip:a.test", "not an IP address"),
         ] {
-            assert_eq!(ClientName::parse(text), Err(fault.to_owned()), "{text}");
+            assert_eq!(ClientName::parse(text), Err(fault.into()), "{text}");
         }
     }
 }

@@ -7,7 +7,6 @@ use crate::backend::Backend;
 use crate::choices::KernelTls;
 use crate::cluster::Cluster;
 use crate::edits::Edits;
-use crate::error::Problem;
 use crate::listener::{Certificate, Listener};
 use crate::policy::Policy;
 use crate::process::{Admin, Admission, Limits, Log, Process, Sessions, Timeouts};
@@ -96,19 +95,6 @@ impl File {
         shown
             .chain(of_servers.chain(of_clients).map(String::as_str))
             .collect()
-    }
-
-    /// Parses TOML.
-    ///
-    /// # Errors
-    /// Every syntax error, or else every unknown key and every value that does not fit.
-    pub fn parse(text: &str) -> Result<Self, Vec<Problem>> {
-        let reading = crate::read::read(text, &toml::Table::new());
-        if reading.problems.is_empty() {
-            Ok(reading.file.unwrap_or_default())
-        } else {
-            Err(reading.problems)
-        }
     }
 }
 

@@ -5,14 +5,25 @@
 //!
 //! Main types: [`file::File`] is the whole file, [`read::Reading`] is a text that was read, and [`error::Problem`] is one fault.
 //!
+//! ```
+//! use becket_config::file::File;
+//!
+//! let file = File::parse("[timeouts]\nidle = '5m'\n").unwrap();
+//! assert_eq!(file.timeouts.idle.as_secs(), 300);
+//! let problems = File::parse("[timeouts]\nidel = '5m'\n").unwrap_err();
+//! assert_eq!(problems[0].line, Some(2));
+//! ```
+//!
 //! * [`mod@read`]: parses a text and finds every fault of its shape and its values;
-//! * [`check`]: finds contradictions between keys.
+//! * [`check`]: finds contradictions between keys;
+//! * [`apply_edits`]: applies the changes that `becket ctl --keep` wrote.
 //!
 //! A key has three places: its field here, with its notation and its default, its row in `docs/config.md`, and its use.
 #![forbid(unsafe_code)]
 
 pub mod access_format;
 pub mod address;
+pub mod apply_edits;
 pub mod backend;
 pub mod check;
 pub mod choices;

@@ -16,7 +16,7 @@ use crate::choices::{
 use crate::glob;
 use crate::key_source::KeySource;
 use crate::notation::{
-    BytesOr, MaybeTimeOr, Off, SECOND, System, Text, TimeOr, Whole, WholeOr, as_text, list,
+    BytesOr, Off, SECOND, System, Text, Time, TimeOr, ValueError, Whole, WholeOr, as_text, list,
     maybe_list,
 };
 use crate::section::section;
@@ -71,9 +71,9 @@ pub struct Listener {
     /// Connections that the kernel completed and we have not accepted; it cuts this to net.core.somaxconn.
     #[serde(with = "Whole::<1, 65_535>")]
     pub backlog: u32 = 4096,
-    /// TCP_DEFER_ACCEPT: wake up when the ClientHello is there; absent is 10 s where clients speak first.
-    #[serde(with = "MaybeTimeOr::<Off, SECOND, { 32_767 * SECOND }>")]
-    pub defer_accept: Option<Option<Duration>>,
+    /// TCP_DEFER_ACCEPT: wake up when the ClientHello is there; 0 is off, absent is 10 s where clients speak first.
+    #[serde(with = "Time::<0, { 32_767 * SECOND }>")]
+    pub defer_accept: Option<Duration>,
     /// TCP_FASTOPEN queue length.
     #[serde(with = "WholeOr::<Off, 1, 65_535>")]
     pub fast_open: Option<u32>,
@@ -99,14 +99,14 @@ pub struct Redirect {
 impl Text for Redirect {
     const ACCEPTED: &str = "\"https\", or \"https:PORT\"";
 
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, ValueError> {
         let port = match text.strip_prefix("https") {
             Some("") => Some(HTTPS),
             Some(rest) => rest.strip_prefix(':').and_then(|port| port.parse().ok()),
             None => None,
         };
         let port = port.filter(|port| *port > 0);
-        port.map_or(Err("not where to".to_owned()), |port| Ok(Self { port }))
+        port.map(|port| Self { port }).ok_or("not where to".into())
     }
 
     fn write(&self) -> String {
@@ -167,12 +167,14 @@ impl Listener {
 
     /// How long the kernel keeps a connection on which nothing has come.
     pub fn defers_accept(&self) -> Option<Duration> {
-        self.defer_accept.unwrap_or(match self.speaks() {
+        let default = match self.speaks() {
             // The server may speak first: the client would wait for it, and the kernel for the client.
-            ListenMode::Plain => None,
-            ListenMode::StartTls(protocol) if !protocol.client_speaks_first() => None,
-            _ => Some(DEFER_ACCEPT),
-        })
+            ListenMode::Plain => Duration::ZERO,
+            ListenMode::StartTls(protocol) if !protocol.client_speaks_first() => Duration::ZERO,
+            _ => DEFER_ACCEPT,
+        };
+        let time = self.defer_accept.unwrap_or(default);
+        Some(time).filter(|time| !time.is_zero())
     }
 
     /// The protocols that are negotiated: those of the file, else what clients of a protocol offer, those few that do.

@@ -1,6 +1,6 @@
 //! `limits.memory`: a size, or who else says how much.
 
-use crate::notation::{Bytes, Size, Text, Unit, as_text};
+use crate::notation::{Bytes, Size, Text, Unit, ValueError, as_text};
 
 /// How much memory may be in use before room is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum MemoryLimit {
 impl Text for MemoryLimit {
     const ACCEPTED: &str = "a size such as \"512MiB\" or \"2GiB\", \"auto\" or \"off\"";
 
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, ValueError> {
         match text {
             "auto" => Ok(Self::Auto),
             "off" => Ok(Self::Off),

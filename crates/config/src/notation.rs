@@ -3,6 +3,7 @@
 //! A field names its notation: `#[serde(with = "Time::<SECOND, DAY>")]`, `#[serde(with = "list")]`. What does not fit is an
 //! error with its fault and what is accepted, which [`read`](crate::read) shows with line, key path and value.
 
+use std::borrow::Cow;
 use std::fmt::{self, Display};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -13,21 +14,67 @@ use becket_proto::networks::Network;
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// Parts the fault from what is accepted in the message of an error; of two that say so, the first counts.
+/// What is wrong with a value, and what is accepted where that is more than its notation says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ValueError {
+    fault: Cow<'static, str>,
+    accepted: Option<String>,
+}
+
+impl Display for ValueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.fault)
+    }
+}
+
+impl std::error::Error for ValueError {}
+
+impl From<ValueError> for String {
+    fn from(error: ValueError) -> Self {
+        error.fault.into_owned()
+    }
+}
+
+impl From<&'static str> for ValueError {
+    fn from(fault: &'static str) -> Self {
+        let fault = fault.into();
+        Self {
+            fault,
+            accepted: None,
+        }
+    }
+}
+
+impl From<String> for ValueError {
+    fn from(fault: String) -> Self {
+        let fault = fault.into();
+        Self {
+            fault,
+            accepted: None,
+        }
+    }
+}
+
+/// Separates the fault from what is accepted in the message of a serde error.
 pub(crate) const SEPARATOR: char = '\u{1f}';
 
-pub(crate) fn refused<E: de::Error>(fault: impl Display, accepted: impl Display) -> E {
+pub(crate) fn refused<E: de::Error>(error: impl Into<ValueError>, accepted: impl Display) -> E {
+    let ValueError {
+        fault,
+        accepted: own,
+    } = error.into();
+    let accepted = own.unwrap_or_else(|| accepted.to_string());
     E::custom(format_args!("{fault}{SEPARATOR}{accepted}"))
 }
 
-/// Reads a string, where it `is_text` at all, or a whole number as text. What does not parse fails in the visitor, so that the error has its place.
+/// Reads a string, if the notation `is_text`, or a whole number as text. A parse error is raised in the visitor, so that it has its place.
 fn scalar<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     (is_text, accepted): (bool, &dyn Display),
-    parse: impl FnOnce(&str) -> Result<T, String>,
+    parse: impl FnOnce(&str) -> Result<T, ValueError>,
 ) -> Result<T, D::Error> {
     struct Scalar<'a, P>(bool, &'a dyn Display, P);
-    impl<T, P: FnOnce(&str) -> Result<T, String>> Visitor<'_> for Scalar<'_, P> {
+    impl<T, P: FnOnce(&str) -> Result<T, ValueError>> Visitor<'_> for Scalar<'_, P> {
         type Value = T;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -36,18 +83,14 @@ fn scalar<'de, D: Deserializer<'de>, T>(
 
         fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
             if self.0 {
-                (self.2)(text).map_err(|fault| refused(fault, self.1))
+                (self.2)(text).map_err(|error| refused(error, self.1))
             } else {
                 Err(E::invalid_type(Unexpected::Str(text), &self))
             }
         }
 
         fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
-            (self.2)(&number.to_string()).map_err(|fault| refused(fault, self.1))
-        }
-
-        fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
-            (self.2)(&number.to_string()).map_err(|fault| refused(fault, self.1))
+            (self.2)(&number.to_string()).map_err(|error| refused(error, self.1))
         }
     }
     deserializer.deserialize_any(Scalar(is_text, accepted, parse))
@@ -60,7 +103,7 @@ pub(crate) trait Unit {
     /// What is accepted, where the range alone does not tell.
     const ACCEPTED: &str = "";
     /// Parses one.
-    fn parse(text: &str) -> Result<u64, String>;
+    fn parse(text: &str) -> Result<u64, ValueError>;
     /// The text of one.
     fn write(number: u64) -> String;
 }
@@ -77,8 +120,8 @@ pub(crate) struct Size;
 impl Unit for Plain {
     const IS_TEXT: bool = false;
 
-    fn parse(text: &str) -> Result<u64, String> {
-        text.parse().map_err(|_| "not in range".to_owned())
+    fn parse(text: &str) -> Result<u64, ValueError> {
+        text.parse().map_err(|_| "not in range".into())
     }
 
     fn write(number: u64) -> String {
@@ -89,7 +132,7 @@ impl Unit for Plain {
 impl Unit for Millis {
     const ACCEPTED: &str = "a duration such as \"500ms\", \"10s\", \"1m30s\", \"24h\" or \"7d\"";
 
-    fn parse(text: &str) -> Result<u64, String> {
+    fn parse(text: &str) -> Result<u64, ValueError> {
         duration(text)?
             .number()
             .ok_or("longer than 365 days".into())
@@ -103,7 +146,7 @@ impl Unit for Millis {
 impl Unit for Size {
     const ACCEPTED: &str = "a size such as 65536, \"64KiB\" or \"1MiB\"";
 
-    fn parse(text: &str) -> Result<u64, String> {
+    fn parse(text: &str) -> Result<u64, ValueError> {
         size(text)
     }
 
@@ -137,10 +180,12 @@ impl<U: Unit, const LEAST: u64, const MOST: u64> Number<U, LEAST, MOST> {
         }
     }
 
-    pub(crate) fn parse<T: Count>(text: &str) -> Result<T, String> {
+    pub(crate) fn parse<T: Count>(text: &str) -> Result<T, ValueError> {
         let number = Some(U::parse(text)?).filter(|number| (LEAST..=MOST).contains(number));
-        let fault = || format!("not in range{SEPARATOR}{}", Self::range());
-        number.and_then(T::of).ok_or_else(fault)
+        number.and_then(T::of).ok_or_else(|| ValueError {
+            accepted: Some(Self::range()),
+            ..ValueError::from("not in range")
+        })
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: Count>(d: D) -> Result<T, D::Error> {
@@ -161,19 +206,18 @@ impl<U: Unit, W: Word, const LEAST: u64, const MOST: u64> NumberOr<U, W, LEAST, 
         d: D,
     ) -> Result<Option<T>, D::Error> {
         let accepted = format!("{}, or {:?}", Number::<U, LEAST, MOST>::accepted(), W::WORD);
-        scalar(d, (true, &accepted), |text| match text {
-            text if text == W::WORD => Ok(None),
-            text => {
-                let parsed = Number::<U, LEAST, MOST>::parse(text).map(Some);
-                parsed.map_err(|fault| {
-                    if fault.contains(SEPARATOR) {
-                        format!("{fault}, or {:?}", W::WORD)
-                    } else {
-                        fault
-                    }
-                })
+        let parse = |text: &str| {
+            if text == W::WORD {
+                return Ok(None);
             }
-        })
+            Number::<U, LEAST, MOST>::parse(text)
+                .map(Some)
+                .map_err(|error| ValueError {
+                    accepted: error.accepted.map(|own| format!("{own}, or {:?}", W::WORD)),
+                    ..error
+                })
+        };
+        scalar(d, (true, &accepted), parse)
     }
 
     pub(crate) fn serialize<S: Serializer, T: Count>(
@@ -187,49 +231,26 @@ impl<U: Unit, W: Word, const LEAST: u64, const MOST: u64> NumberOr<U, W, LEAST, 
     }
 }
 
-/// As [`TimeOr`], of a key that may be absent.
-pub(crate) struct MaybeTimeOr<W, const LEAST: u64, const MOST: u64>(W);
-
-impl<W: Word, const LEAST: u64, const MOST: u64> MaybeTimeOr<W, LEAST, MOST> {
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        d: D,
-    ) -> Result<Option<Option<Duration>>, D::Error> {
-        TimeOr::<W, LEAST, MOST>::deserialize(d).map(Some)
-    }
-
-    pub(crate) fn serialize<S: Serializer>(
-        value: &Option<Option<Duration>>,
-        s: S,
-    ) -> Result<S::Ok, S::Error> {
-        match value {
-            None => s.serialize_none(),
-            Some(value) => TimeOr::<W, LEAST, MOST>::serialize(value, s),
-        }
-    }
-}
-
 /// A word that stands for no number.
 pub(crate) trait Word {
     /// As it is written.
     const WORD: &str;
 }
 
-pub(crate) struct Off;
+macro_rules! words {
+    ($($name:ident = $word:literal;)*) => {$(
+        pub(crate) struct $name;
 
-pub(crate) struct Auto;
-
-pub(crate) struct System;
-
-impl Word for Off {
-    const WORD: &str = "off";
+        impl Word for $name {
+            const WORD: &str = $word;
+        }
+    )*};
 }
 
-impl Word for Auto {
-    const WORD: &str = "auto";
-}
-
-impl Word for System {
-    const WORD: &str = "system";
+words! {
+    Off = "off";
+    Auto = "auto";
+    System = "system";
 }
 
 /// A whole number of some type, milliseconds of a duration, or an `Option` of one.
@@ -306,7 +327,7 @@ const UNITS: [(&str, u64); 5] = [
 ///
 /// # Errors
 /// Says what is wrong with anything else.
-pub fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, ValueError> {
     let mut rest = text;
     let mut sum = 0_u64;
     let mut last = u64::MAX;
@@ -363,7 +384,7 @@ fn step(text: &str) -> Option<(u64, &str, &str)> {
 
 const SIZES: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 
-fn size(text: &str) -> Result<u64, String> {
+fn size(text: &str) -> Result<u64, ValueError> {
     let (count, unit, tail) = step(text).ok_or("not a size")?;
     let known = SIZES.iter().find(|(name, _)| *name == unit);
     let factor = match (unit, known) {
@@ -391,7 +412,7 @@ pub trait Text: Sized {
     ///
     /// # Errors
     /// Says what is wrong with it.
-    fn parse(text: &str) -> Result<Self, String>;
+    fn parse(text: &str) -> Result<Self, ValueError>;
     /// The text of one.
     fn write(&self) -> String;
 }
@@ -413,6 +434,31 @@ macro_rules! as_text {
     )*};
 }
 pub(crate) use as_text;
+
+/// Declares values that are kept as they are written, if they pass a check.
+macro_rules! checked_text {
+    ($($(#[$doc:meta])* $name:ident($inner:ty), $accepted:literal, $fault:literal, $fits:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        pub struct $name(pub $inner);
+
+        impl Text for $name {
+            const ACCEPTED: &str = $accepted;
+
+            fn parse(text: &str) -> Result<Self, $crate::notation::ValueError> {
+                let fits: fn(&str) -> bool = $fits;
+                fits(text).then(|| Self(text.into())).ok_or($fault.into())
+            }
+
+            fn write(&self) -> String {
+                self.0.to_string()
+            }
+        }
+
+        $crate::notation::as_text!($name);
+    )*};
+}
+pub(crate) use checked_text;
 
 /// One value.
 pub(crate) mod text {
@@ -477,8 +523,8 @@ pub(crate) mod maybe_list {
 impl Text for Network {
     const ACCEPTED: &str = "an address, or a network such as 192.0.2.0/24 or 2001:db8::/32";
 
-    fn parse(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|error| format!("{error}"))
+    fn parse(text: &str) -> Result<Self, ValueError> {
+        text.parse().map_err(|error| format!("{error}").into())
     }
 
     fn write(&self) -> String {
@@ -489,8 +535,8 @@ impl Text for Network {
 impl Text for Expected {
     const ACCEPTED: &str = "statuses such as \"200\", \"2xx\" or \"200-399\"";
 
-    fn parse(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|_| "not a status".to_owned())
+    fn parse(text: &str) -> Result<Self, ValueError> {
+        text.parse().map_err(|_| "not a status".into())
     }
 
     fn write(&self) -> String {
@@ -501,8 +547,8 @@ impl Text for Expected {
 impl Text for IpAddr {
     const ACCEPTED: &str = "an IP address of this host";
 
-    fn parse(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|_| "not an IP address".to_owned())
+    fn parse(text: &str) -> Result<Self, ValueError> {
+        text.parse().map_err(|_| "not an IP address".into())
     }
 
     fn write(&self) -> String {
@@ -514,10 +560,10 @@ impl Text for IpAddr {
 impl Text for Vec<u8> {
     const ACCEPTED: &str = "the name of a protocol, such as \"h2\" or \"http/1.1\"";
 
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, ValueError> {
         match text.len() {
             1..=255 if text.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(text.into()),
-            _ => Err("not the name of a protocol".to_owned()),
+            _ => Err("not the name of a protocol".into()),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::address::SectionName;
 use crate::choices::{ClientCertificates, ClientTrust, KernelTls, StartTls, UnknownStatus, Verify};
 use crate::client_name::ClientName;
 use crate::listener::Certificate;
-use crate::notation::{BytesOr, Off, Text, as_text};
+use crate::notation::{BytesOr, Off, Text, ValueError, as_text};
 use crate::section::section;
 use crate::suites::{Group, Suites, Version};
 
@@ -137,9 +137,9 @@ pub struct VerifiedName(pub ServerName<'static>);
 impl Text for VerifiedName {
     const ACCEPTED: &str = "a DNS name or an IP address";
 
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, ValueError> {
         let name = ServerName::try_from(text.to_owned());
-        name.map(Self).map_err(|_| "not a name".to_owned())
+        name.map(Self).map_err(|_| "not a name".into())
     }
 
     fn write(&self) -> String {
@@ -161,13 +161,13 @@ pub enum Sni {
 impl Text for Sni {
     const ACCEPTED: &str = "a DNS name, \"client\" or \"off\"";
 
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, ValueError> {
         match text {
             "off" => Ok(Self::Off),
             "client" => Ok(Self::Client),
             name => match DnsName::try_from(name.to_owned()) {
                 Ok(name) => Ok(Self::Fixed(ServerName::DnsName(name))),
-                Err(_) => Err("not a name".to_owned()),
+                Err(_) => Err("not a name".into()),
             },
         }
     }

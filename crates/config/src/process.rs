@@ -11,8 +11,8 @@ use crate::address::{AdminAddress, HostName, SectionName, SyslogAddress};
 use crate::choices::{Facility, LogFormat, RsaBatch, SandboxMode};
 use crate::memory_limit::MemoryLimit;
 use crate::notation::{
-    Auto, Bytes, DAY, HOUR, MILLISECOND, Off, SECOND, Text, Time, TimeOr, Whole, WholeOr, YEAR,
-    as_text, list,
+    Auto, Bytes, DAY, HOUR, MILLISECOND, Off, SECOND, Text, Time, TimeOr, ValueError, Whole,
+    WholeOr, YEAR, as_text, checked_text, list,
 };
 use crate::section::section;
 
@@ -264,9 +264,9 @@ impl LogTarget {
 impl Text for LogTarget {
     const ACCEPTED: &str = "stderr or the path of a file";
 
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, ValueError> {
         match text {
-            "" => Err("empty".to_owned()),
+            "" => Err("empty".into()),
             "off" => Ok(Self::Off),
             "stderr" => Ok(Self::Stderr),
             path => Ok(Self::File(path.into())),
@@ -307,25 +307,12 @@ pub struct Admin {
 }
 }
 
-/// Where the socket of the admin pages is. A relative path starts at the folder of the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SocketPath(pub PathBuf);
-
-impl Text for SocketPath {
-    const ACCEPTED: &str =
-        "the path of a socket of at most 100 bytes, such as /run/becket/admin.sock";
-
-    fn parse(text: &str) -> Result<Self, String> {
+checked_text! {
+    /// Path of the socket of the admin pages. A relative path starts at the folder of the file.
+    SocketPath(String), "the path of a socket of at most 100 bytes, such as /run/becket/admin.sock", "not the path of a socket", |text| {
         // sun_path holds 108 bytes with its final NUL (unix(7)), and the socket is made under a longer name.
-        match text.len() {
-            1..=100 if !text.contains('\0') && !text.ends_with('/') => Ok(Self(text.into())),
-            _ => Err("not the path of a socket".to_owned()),
-        }
-    }
-
-    fn write(&self) -> String {
-        self.0.to_string_lossy().into_owned()
-    }
+        (1..=100).contains(&text.len()) && !text.contains('\0') && !text.ends_with('/')
+    };
 }
 
 /// Permission bits of the file of a socket.
@@ -335,12 +322,12 @@ pub struct SocketMode(pub u32);
 impl Text for SocketMode {
     const ACCEPTED: &str = "permissions in octal, such as \"0600\" or \"0660\"";
 
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, ValueError> {
         let digits = matches!(text.len(), 3 | 4) && text.bytes().all(|byte| byte.is_ascii_digit());
         let mode = u32::from_str_radix(text, 8).ok().filter(|_| digits);
         match mode {
             Some(mode) if mode <= 0o777 => Ok(Self(mode)),
-            _ => Err("not permissions".to_owned()),
+            _ => Err("not permissions".into()),
         }
     }
 
@@ -349,7 +336,7 @@ impl Text for SocketMode {
     }
 }
 
-as_text!(SocketPath, SocketMode);
+as_text!(SocketMode);
 
 section! {
 /// `[process]`: a reload does not change it.
@@ -417,7 +404,7 @@ mod tests {
             assert_eq!(target.write(), text);
             assert_eq!(target.below(folder).write(), below);
         }
-        assert_eq!(LogTarget::parse(""), Err("empty".to_owned()));
+        assert_eq!(LogTarget::parse(""), Err("empty".into()));
     }
 
     #[test]

@@ -9,7 +9,6 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue, Deserializer};
@@ -27,7 +26,7 @@ pub struct Reading<F = File> {
     /// Syntax errors, or else unknown keys and values that do not fit, by line.
     pub problems: Vec<Problem>,
     /// Where each key is.
-    pub places: Places,
+    pub places: KeyLocations,
 }
 
 /// Reads a configuration, of which `over` replaces some values.
@@ -35,11 +34,23 @@ pub fn read(text: &str, over: &toml::Table) -> Reading {
     read_as(text, over)
 }
 
+impl File {
+    /// Parses TOML.
+    ///
+    /// # Errors
+    /// Every syntax error, or else every unknown key and every value that does not fit.
+    pub fn parse(text: &str) -> Result<Self, Vec<Problem>> {
+        let reading = read(text, &toml::Table::new());
+        if reading.problems.is_empty() {
+            Ok(reading.file.unwrap_or_default())
+        } else {
+            Err(reading.problems)
+        }
+    }
+}
+
 /// Reads a file of any sections, as [`read`] does.
-pub(crate) fn read_as<F>(text: &str, over: &toml::Table) -> Reading<F>
-where
-    F: Default + DeserializeOwned + Serialize,
-{
+pub(crate) fn read_as<F: DeserializeOwned>(text: &str, over: &toml::Table) -> Reading<F> {
     // What replaces has places of its own, behind the text.
     let over = " ".repeat(text.len() + 1) + &over.to_string();
     let (mut root, errors) = DeTable::parse_recoverable(text);
@@ -53,20 +64,14 @@ where
         return Reading {
             file: None,
             problems,
-            places: Places::default(),
+            places: KeyLocations::default(),
         };
     }
     let (replacing, _) = DeTable::parse_recoverable(&over);
     merge(root.get_mut(), replacing.into_inner());
-    let mut places = Places::of(root.get_ref(), text, &over);
+    let mut places = KeyLocations::of(root.get_ref(), text, &over);
     let mut problems = Vec::new();
     let mut rest = DeValue::Table(root.into_inner());
-    for at in places.misplaced_arrays(&F::default()) {
-        let place = &places.all[at];
-        let problem = Problem::new(&*place.path, "a list where none belongs");
-        problems.push(problem.accepted("a table or a value"));
-        cut(&mut rest, place);
-    }
     let file = loop {
         let DeValue::Table(table) = &rest else {
             break None;
@@ -141,11 +146,6 @@ fn describe(message: &str, path: &str) -> Problem {
         fault if fault.starts_with("invalid value") => "not in range",
         fault => fault,
     };
-    if fault == "unknown key"
-        && let Some((_, instead)) = RETIRED.iter().find(|(retired, _)| *retired == path)
-    {
-        return Problem::new("", "unknown key (one of an earlier version)").accepted(*instead);
-    }
     let choices = || expected.split('`').skip(1).step_by(2);
     let fault = match meant(found, choices()).filter(|_| !found.is_empty()) {
         Some(choice) => format!("{fault} (did you mean {choice}?)"),
@@ -162,14 +162,14 @@ fn describe(message: &str, path: &str) -> Problem {
 
 /// Where every key, and every element of a list, is.
 #[derive(Debug, Default)]
-pub struct Places {
+pub struct KeyLocations {
     /// Parents first.
-    all: Vec<Place>,
+    all: Vec<KeyLocation>,
     by_path: HashMap<String, usize>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct KeyLocation {
     path: String,
     /// Absent for an element of a list.
     key: Option<Range<usize>>,
@@ -178,18 +178,17 @@ struct Place {
     line: Option<usize>,
     /// The value as written, where it is short.
     shown: Option<String>,
-    is_array: bool,
     is_cut: bool,
 }
 
-impl Places {
+impl KeyLocations {
     fn of(root: &DeTable<'_>, text: &str, over: &str) -> Self {
         let mut places = Self::default();
-        let mut walk = Walk {
+        let mut walk = LocationVisitor {
             all: &mut places.all,
             text,
             over,
-            lines: Lines::default(),
+            line_ends: text.match_indices('\n').map(|(at, _)| at).collect(),
         };
         walk.table(root, "");
         for (at, place) in places.all.iter().enumerate() {
@@ -211,17 +210,6 @@ impl Places {
             }
         }
         best.map(|(_, at)| at)
-    }
-
-    /// serde takes a list for a table, its fields in order; people do not mean that.
-    fn misplaced_arrays(&self, default: &impl Serialize) -> Vec<usize> {
-        let default = toml::Table::try_from(default).unwrap_or_default();
-        let tables = |path: &str| default.get(path).is_some_and(toml::Value::is_table);
-        let misplaced =
-            self.all.iter().enumerate().filter(|(_, place)| {
-                place.is_array && (place.key.is_none() || tables(&place.path))
-            });
-        misplaced.map(|(at, _)| at).take(FAULTS).collect()
     }
 
     /// Adds line and value to a problem of what was left of the file. A key that is missing is on the line of its table.
@@ -258,7 +246,7 @@ impl Places {
             .iter()
             .filter(|place| leads_to(path, &place.path))
             .peekable();
-        let above = |place: &Place| place.is_cut && leads_to(&place.path, path);
+        let above = |place: &KeyLocation| place.is_cut && leads_to(&place.path, path);
         let all_below =
             below.peek().is_some() && below.all(|place| place.is_cut || place.path == path);
         all_below
@@ -300,7 +288,7 @@ fn leads_to(path: &str, other: &str) -> bool {
 }
 
 /// Cuts a key, or an element of a list, from the tree; true once it is done.
-fn cut(value: &mut DeValue<'_>, place: &Place) -> bool {
+fn cut(value: &mut DeValue<'_>, place: &KeyLocation) -> bool {
     match value {
         DeValue::Table(table) => {
             let is_it = |key: &Spanned<_>| Some(key.span()) == place.key;
@@ -330,14 +318,14 @@ fn cut(value: &mut DeValue<'_>, place: &Place) -> bool {
 }
 
 /// Visits every key and every element, parents first.
-struct Walk<'a> {
-    all: &'a mut Vec<Place>,
+struct LocationVisitor<'a> {
+    all: &'a mut Vec<KeyLocation>,
     text: &'a str,
     over: &'a str,
-    lines: Lines,
+    line_ends: Vec<usize>,
 }
 
-impl Walk<'_> {
+impl LocationVisitor<'_> {
     fn table(&mut self, table: &DeTable<'_>, path: &str) {
         for (key, value) in table {
             let name = key.get_ref().as_ref();
@@ -354,17 +342,17 @@ impl Walk<'_> {
         let start = key.as_ref().map_or(span.start, |key| key.start);
         let written = self.text.get(span.clone()).filter(|text| !text.is_empty());
         let written = written.or_else(|| self.over.get(span.clone()));
-        self.all.push(Place {
+        self.all.push(KeyLocation {
             path: path.clone(),
             key,
-            line: (start < self.text.len()).then(|| self.lines.line(self.text, start)),
+            line: (start < self.text.len())
+                .then(|| 1 + self.line_ends.partition_point(|end| *end < start)),
             shown: match value.get_ref() {
                 DeValue::String(text) => Some(format!("{:?}", shortened(text))),
                 DeValue::Array(list) if !list.is_empty() => None,
                 DeValue::Table(_) => None,
                 _ => written.map(shortened),
             },
-            is_array: value.get_ref().is_array(),
             is_cut: false,
             value: span,
         });
@@ -389,25 +377,6 @@ impl Walk<'_> {
     }
 }
 
-/// Counts lines from where it last was: most keys come in the order of the text.
-#[derive(Default)]
-struct Lines {
-    offset: usize,
-    line: usize,
-}
-
-impl Lines {
-    fn line(&mut self, text: &str, offset: usize) -> usize {
-        if offset < self.offset {
-            *self = Self::default();
-        }
-        let between = text.as_bytes().get(self.offset..offset).unwrap_or_default();
-        self.line += between.iter().filter(|byte| **byte == b'\n').count();
-        self.offset = offset;
-        self.line + 1
-    }
-}
-
 /// How paths name the elements of an array: by name where there is one that no earlier element has, by index otherwise.
 pub fn labels(names: impl Iterator<Item = Option<SectionName>>) -> Vec<String> {
     let mut seen = HashSet::new();
@@ -420,13 +389,6 @@ pub fn labels(names: impl Iterator<Item = Option<SectionName>>) -> Vec<String> {
         .collect()
 }
 
-/// Keys of earlier versions, and what is in their place.
-const RETIRED: [(&str, &str); 3] = [
-    ("limits.accepts-per-turn", SLICES),
-    ("limits.handshakes-per-turn", SLICES),
-    ("limits.handshake-time-per-turn", SLICES),
-];
-const SLICES: &str = "none in its place: slices of time share a worker, and need no setting";
 /// Faults reported of one text: more than anybody corrects in one go.
 const FAULTS: usize = 100;
 
@@ -455,7 +417,6 @@ certificates = [ { chian = "a" } ]
 [limits]
 connections = -1
 handshakes = "many"
-handshakes-per-turn = 16
 [timeouts]
 handshake = true
 [[policy]]
@@ -477,12 +438,11 @@ format = "jason"
             "line 7: listener[web].certificates[0].chian: unknown key (did you mean chain?); accepted: chain, key, ocsp",
             "line 9: limits.connections = -1: not in range; accepted: 1 to 100000000",
             "line 10: limits.handshakes = \"many\": wrong type; accepted: 1 to 100000000",
-            "line 11: limits.handshakes-per-turn: unknown key (one of an earlier version); accepted: none in its place: slices of time",
-            "line 13: timeouts.handshake = true: wrong type; accepted: a duration such as",
-            "line 16: policy[p].versions[0] = \"1.1\": not a version (did you mean \"1.2\"?); accepted: \"1.2\", \"1.3\"",
-            "line 17: policy[p].suites[0] = \"TLS_AES_128_GCM_SHA265\": not a suite (did you mean \"TLS_AES_128_GCM_SHA256\"?)",
-            "line 19: process.pin = \"yes\": wrong type; accepted: true or false",
-            "line 21: log.format = \"jason\": not one of the choices (did you mean json?); accepted: text or json",
+            "line 12: timeouts.handshake = true: wrong type; accepted: a duration such as",
+            "line 15: policy[p].versions[0] = \"1.1\": not a version (did you mean \"1.2\"?); accepted: \"1.2\", \"1.3\"",
+            "line 16: policy[p].suites[0] = \"TLS_AES_128_GCM_SHA265\": not a suite (did you mean \"TLS_AES_128_GCM_SHA256\"?)",
+            "line 18: process.pin = \"yes\": wrong type; accepted: true or false",
+            "line 20: log.format = \"jason\": not one of the choices (did you mean json?); accepted: text or json",
         ];
         assert_eq!(found.len(), expected.len(), "{found:#?}");
         for (found, expected) in found.iter().zip(expected) {
@@ -537,10 +497,14 @@ format = "jason"
 
     #[test]
     fn tables_of_a_wrong_shape_are_faults() {
-        let found = lines_of("listener = 1\nlimits = []\n[[timeouts]]\nidle = \"1s\"\n");
-        assert_eq!(found.len(), 3, "{found:#?}");
-        let found = lines_of("[listener]\nname = \"a\"\n");
-        assert_eq!(found.len(), 1, "{found:#?}");
+        for text in [
+            "listener = 1\n",
+            "limits = 1\n",
+            "[[timeouts]]\nidle = \"1s\"\n",
+            "[listener]\nname = \"a\"\n",
+        ] {
+            assert_eq!(lines_of(text).len(), 1, "{text}");
+        }
     }
 
     #[test]

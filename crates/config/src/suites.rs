@@ -3,7 +3,7 @@
 //! One spelling is printed everywhere: IANA's for suites and groups (`TLS_AES_128_GCM_SHA256`, `secp256r1`), and OpenSSL's
 //! for versions (`TLSv1.3`), which IANA only numbers.
 
-use crate::notation::{Text, as_text, meant};
+use crate::notation::{Text, ValueError, as_text, meant};
 
 /// A version of TLS, by its number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub fn group_name(number: u16) -> Option<&'static str> {
 }
 
 /// The entry that has a name, in any case and with either dash; or what is wrong, with the name that was meant.
-fn named<T: Copy>(text: &str, what: &str, all: &[(T, &[&str])]) -> Result<T, String> {
+fn named<T: Copy>(text: &str, what: &str, all: &[(T, &[&str])]) -> Result<T, ValueError> {
     let plain = |name: &str| name.replace('_', "-").to_ascii_lowercase();
     let written = plain(text);
     let same = |name: &&str| plain(name) == written;
@@ -96,15 +96,15 @@ fn named<T: Copy>(text: &str, what: &str, all: &[(T, &[&str])]) -> Result<T, Str
     }
     let names = all.iter().flat_map(|(_, names)| names.iter().copied());
     Err(match meant(text, names) {
-        Some(name) => format!("not a {what} (did you mean {name:?}?)"),
-        None => format!("not a {what}"),
+        Some(name) => format!("not a {what} (did you mean {name:?}?)").into(),
+        None => format!("not a {what}").into(),
     })
 }
 
 impl Text for Suites {
     const ACCEPTED: &str = "\"AES-128-GCM\", \"AES-256-GCM\", \"CHACHA20-POLY1305\", or names such as \"TLS_AES_128_GCM_SHA256\", \"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256\" and \"ECDHE-RSA-AES128-GCM-SHA256\"";
 
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, ValueError> {
         let all = SUITES.each_ref().map(|(_, names)| {
             let [cipher, iana, _] = names;
             [(Self(cipher), &names[..1]), (Self(iana), &names[1..])]
@@ -120,7 +120,7 @@ impl Text for Suites {
 impl Text for Version {
     const ACCEPTED: &str = "\"1.2\", \"1.3\" or both";
 
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, ValueError> {
         named(text, "version", &VERSIONS)
     }
 
@@ -132,7 +132,7 @@ impl Text for Version {
 impl Text for Group {
     const ACCEPTED: &str = "\"X25519MLKEM768\" (TLS 1.3 only), \"x25519\", \"secp256r1\" (P-256), \"secp384r1\" (P-384)";
 
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, ValueError> {
         named(text, "group", &GROUPS)
     }
 

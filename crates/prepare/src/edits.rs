@@ -6,7 +6,7 @@ use std::path::Path;
 
 use becket_config::edits::Edits;
 use becket_config::error::Problem;
-use becket_config::read::{Places, Reading};
+use becket_config::read::{KeyLocations, Reading};
 use becket_sys::identity::user_name;
 
 use becket_keys::files::{Files, LARGEST, part, reason};
@@ -28,7 +28,7 @@ pub fn edits(files: &Files, config: &Path, path: &Path) -> Reading<Edits> {
             Reading {
                 file: None,
                 problems: vec![problem.accepted(accepted)],
-                places: Places::default(),
+                places: KeyLocations::default(),
             }
         }
     }

@@ -35,8 +35,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use becket_config::address::Address;
+use becket_config::apply_edits::EDITS;
 use becket_config::choices::RsaBatch;
-use becket_config::edits::EDITS;
 use becket_config::error::{Problem, Rejected, Report};
 use becket_config::file::File;
 use becket_config::key;

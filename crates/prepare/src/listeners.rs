@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use becket_config::address::NamePattern;
+use becket_config::apply_edits::EDITS;
 use becket_config::check::{HTTP, Way};
 use becket_config::choices::DefaultCertificate;
-use becket_config::edits::EDITS;
 use becket_config::error::{Problem, Report};
 use becket_config::file::File;
 use becket_config::glob;

@@ -95,7 +95,7 @@ impl Backend {
         check_once(&index, &files.index, "each name once", report);
         for (number, rule) in files.cache_control.iter().enumerate() {
             let path = format!("{}[{number}]", key!(path, files.cache_control));
-            if !rule.paths.starts_with(['/', '*']) {
+            if !rule.paths.starts_with(['/', '*']) || glob::Pattern::new(&rule.paths).is_err() {
                 let accepted = "a pattern such as \"/assets/*\" or \"*.css\"";
                 report.refuse(key!(path, rule.paths), "fits no path", accepted);
             }
@@ -131,7 +131,7 @@ impl Backend {
             let accepted = "statuses such as \"200\", \"2xx\" or \"200-399\"";
             report.refuse(key!(path, health.expect), "no status is expected", accepted);
         }
-        let given = health.host.is_some() || health.path != Default::default();
+        let given = health.host.is_some() || health.path.0 != "/";
         if given && health.check != CheckKind::Http {
             let fault = "only check = \"http\" asks for a path";
             report.remark(key!(path, health.check), fault);
