@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use becket_multibuffer::{LANES, Multibuffer, PrivateKey, Request};
+use becket_multibuffer::{LANES, Multibuffer, PrivateKey, SignRequest};
 
 fn main() {
     let lanes = Multibuffer::detect().unwrap_or_else(|| {
@@ -57,7 +57,7 @@ fn message(random: &mut fastrand::Rng) -> Vec<u8> {
 fn time(lanes: Multibuffer, key: &PrivateKey, messages: &[Vec<u8>]) -> Duration {
     let requests: Vec<_> = messages
         .iter()
-        .map(|message| Request { key, message })
+        .map(|message| SignRequest { key, message })
         .collect();
     #[expect(clippy::disallowed_methods, reason = "what is measured is time")]
     let begin = Instant::now();

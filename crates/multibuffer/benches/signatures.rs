@@ -6,7 +6,7 @@
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeyPair;
 use aws_lc_rs::signature::RSA_PKCS1_SHA256;
-use becket_multibuffer::{Hash, LANES, Multibuffer, Padding, PrivateKey, Request, Scheme};
+use becket_multibuffer::{Hash, LANES, Multibuffer, Padding, PrivateKey, Scheme, SignRequest};
 use divan::Bencher;
 use divan::counter::ItemsCount;
 
@@ -58,7 +58,7 @@ fn batch(bencher: Bencher<'_, '_>, bits: u32, filled: usize) {
     };
     bencher.counter(ItemsCount::new(filled)).bench_local(|| {
         let message = scheme.encode(&key, b"message").expect("random numbers");
-        let request = Request {
+        let request = SignRequest {
             key: &key,
             message: &message,
         };

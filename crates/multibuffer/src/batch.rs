@@ -1,34 +1,41 @@
 //! A batch from start to end: blinded, raised to the private exponents by the remainder theorem, unblinded, verified.
 //!
+//! The base of a private power is blinded: multiplied by a random number to the public exponent before, and by its inverse after.
+//! A key keeps the pairs that are in no batch, and a pair is squared after each use, as AWS-LC and OpenSSL do it. After 32 uses a
+//! pair from a new random number replaces it. A pair whose signature did not verify is not used again.
+//!
 //! Lanes that no request uses compute with the first key and zeros. Source: RFC 8017, sections 5.1.2 and 5.2.1; Kocher,
 //! "Timing Attacks on Implementations of Diffie-Hellman, RSA, DSS, and Other Systems" (1996), section 10, for blinding;
 //! Boneh, DeMillo and Lipton, "On the Importance of Checking Cryptographic Protocols for Faults" (1997), for verification.
 
-use aws_lc_rs::error::Unspecified;
+use std::sync::PoisonError;
 
-use crate::LANES;
-use crate::blinding::Blindings;
-use crate::field::Field;
-use crate::key::{Prime, PrivateKey};
-use crate::lanes::{Lanes, Numbers};
+use aws_lc_rs::error::Unspecified;
+use aws_lc_rs::rand;
+use zeroize::Zeroizing;
+
+use crate::field::ModularField;
+use crate::kernel::Lanes;
+use crate::key::{Blinding, Prime, PrivateKey};
 use crate::natural::Natural;
+use crate::vectors::{EightNaturals, LANES};
 
 /// At most eight keys of one length, each in its lane.
 pub(crate) struct Batch<'a, L> {
     pub(crate) keys: [&'a PrivateKey; LANES],
     /// Modulo the moduli of the keys.
-    pub(crate) whole: Field<L>,
-    by_p: Field<L>,
-    by_q: Field<L>,
+    pub(crate) whole: ModularField<L>,
+    by_p: ModularField<L>,
+    by_q: ModularField<L>,
 }
 
 impl<'a, L: Lanes> Batch<'a, L> {
     pub(crate) fn new(lanes: L, keys: [&'a PrivateKey; LANES]) -> Self {
         Self {
             keys,
-            whole: Field::new(lanes, keys.map(|key| &key.modulus)),
-            by_p: Field::new(lanes, keys.map(|key| &key.p.modulus)),
-            by_q: Field::new(lanes, keys.map(|key| &key.q.modulus)),
+            whole: ModularField::new(lanes, keys.map(|key| &key.modulus)),
+            by_p: ModularField::new(lanes, keys.map(|key| &key.p.modulus)),
+            by_q: ModularField::new(lanes, keys.map(|key| &key.q.modulus)),
         }
     }
 
@@ -38,7 +45,7 @@ impl<'a, L: Lanes> Batch<'a, L> {
         messages: &[Natural],
     ) -> Result<Vec<Option<Natural>>, Unspecified> {
         let blindings = Blindings::take(self, messages.len())?;
-        let mut all = Numbers::zero(self.keys[0].limbs());
+        let mut all = EightNaturals::zero(self.keys[0].limbs());
         for (lane, message) in messages.iter().enumerate() {
             all.set_lane(lane, message);
         }
@@ -55,23 +62,23 @@ impl<'a, L: Lanes> Batch<'a, L> {
         Ok(answers)
     }
 
-    /// Numbers to the power of 65537.
-    pub(crate) fn public_power(&mut self, numbers: &Numbers) -> Numbers {
+    /// EightNaturals to the power of 65537.
+    pub(crate) fn public_power(&mut self, numbers: &EightNaturals) -> EightNaturals {
         let mut base = numbers.clone();
         self.whole.enter(&mut base);
         self.whole.public_power(&base)
     }
 
-    /// Numbers to the power of a private exponent, which each prime has its part of; below the modulus.
+    /// EightNaturals to the power of a private exponent, which each prime has its part of; below the modulus.
     pub(crate) fn private_power(
         &mut self,
-        numbers: &Numbers,
+        numbers: &EightNaturals,
         exponent: impl Fn(&Prime) -> &Natural,
-    ) -> Numbers {
+    ) -> EightNaturals {
         let bits = self.keys[0].bits() / 2;
         let exponents = [
-            Numbers::gather(self.keys.map(|key| exponent(&key.p))),
-            Numbers::gather(self.keys.map(|key| exponent(&key.q))),
+            EightNaturals::gather(self.keys.map(|key| exponent(&key.p))),
+            EightNaturals::gather(self.keys.map(|key| exponent(&key.q))),
         ];
         let base = self.by_p.enter_wide(numbers);
         let mut p_part = self.by_p.power(&base, &exponents[0], bits);
@@ -83,9 +90,109 @@ impl<'a, L: Lanes> Batch<'a, L> {
         let mut q_part_by_p = q_part.clone();
         self.by_p.enter(&mut q_part_by_p);
         self.by_p.subtract(&mut p_part, q_part_by_p);
-        let q_inverses = Numbers::gather(self.keys.map(|key| &key.q_inverse));
+        let q_inverses = EightNaturals::gather(self.keys.map(|key| &key.q_inverse));
         self.by_p.multiply(&mut p_part, &q_inverses);
         self.by_p.reduce(&mut p_part);
         self.by_q.times_modulus_plus(&p_part, &q_part)
     }
 }
+
+/// One per lane.
+pub(crate) struct Blindings {
+    pub(crate) factors: EightNaturals,
+    pub(crate) inverses: EightNaturals,
+    uses: Vec<u32>,
+}
+
+impl Blindings {
+    /// Takes what the keys of so many lanes have, and makes what they have not.
+    pub(crate) fn take<L: Lanes>(
+        batch: &mut Batch<'_, L>,
+        lanes: usize,
+    ) -> Result<Self, Unspecified> {
+        let limbs = batch.keys[0].limbs();
+        let mut all = Self {
+            factors: EightNaturals::zero(limbs),
+            inverses: EightNaturals::zero(limbs),
+            uses: vec![0; lanes],
+        };
+        let mut missing = Vec::new();
+        for (lane, key) in batch.keys[..lanes].iter().enumerate() {
+            let kept = key
+                .blindings
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .pop();
+            match kept {
+                Some(blinding) => {
+                    all.factors.set_lane(lane, &blinding.factor);
+                    all.inverses.set_lane(lane, &blinding.inverse);
+                    all.uses[lane] = blinding.uses;
+                }
+                None => missing.push(lane),
+            }
+        }
+        if !missing.is_empty() {
+            all.make(batch, &missing)?;
+        }
+        Ok(all)
+    }
+
+    fn make<L: Lanes>(
+        &mut self,
+        batch: &mut Batch<'_, L>,
+        missing: &[usize],
+    ) -> Result<(), Unspecified> {
+        let mut numbers = EightNaturals::zero(batch.keys[0].limbs());
+        for lane in missing {
+            numbers.set_lane(*lane, &random_below(batch.keys[*lane])?);
+        }
+        let mut factors = batch.public_power(&numbers);
+        let mut inverses = batch.private_power(&numbers, |prime| &prime.less_two);
+        batch.whole.enter(&mut factors);
+        batch.whole.enter(&mut inverses);
+        for lane in missing {
+            self.factors.set_lane(*lane, &factors.lane(*lane));
+            self.inverses.set_lane(*lane, &inverses.lane(*lane));
+        }
+        Ok(())
+    }
+
+    /// Squares them, and gives them back to their keys: those that are not used up and whose lane is right.
+    pub(crate) fn give_back<L: Lanes>(
+        mut self,
+        batch: &mut Batch<'_, L>,
+        is_right: impl Fn(usize) -> bool,
+    ) {
+        batch.whole.square(&mut self.factors);
+        batch.whole.square(&mut self.inverses);
+        for (lane, (uses, key)) in self.uses.iter().zip(batch.keys).enumerate() {
+            if uses + 1 < MOST_USES && is_right(lane) {
+                let blinding = Blinding {
+                    factor: self.factors.lane(lane),
+                    inverse: self.inverses.lane(lane),
+                    uses: uses + 1,
+                };
+                key.blindings
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(blinding);
+            }
+        }
+    }
+}
+
+/// Draws until one is below the modulus, whose highest bit is set: twice, on average at most.
+fn random_below(key: &PrivateKey) -> Result<Natural, Unspecified> {
+    let mut bytes = Zeroizing::new(vec![0; key.modulus_len()]);
+    loop {
+        rand::fill(&mut bytes)?;
+        let number = Natural::from_be(&bytes, key.limbs());
+        if number.is_below(&key.modulus.number) {
+            return Ok(number);
+        }
+    }
+}
+
+/// As AWS-LC has it (`BN_BLINDING_COUNTER`).
+const MOST_USES: u32 = 32;

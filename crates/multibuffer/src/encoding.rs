@@ -3,8 +3,8 @@
 use aws_lc_rs::digest::{self, SHA256, SHA384, SHA512};
 use aws_lc_rs::rand;
 
+use crate::error::Error;
 use crate::key::PrivateKey;
-use crate::sign::Error;
 
 /// A hash function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

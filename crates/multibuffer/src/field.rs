@@ -1,28 +1,27 @@
 //! Arithmetic modulo eight moduli of one length, in Montgomery's form.
 //!
 //! A number `x` is in the form as `x R`, R being 2^52 to the count of limbs, and everything in the form is below twice its
-//! modulus. A [`Field`] owns the columns that its products are made in, and erases them when it is dropped.
+//! modulus. A [`ModularField`] owns the columns that its products are made in, and erases them when it is dropped.
 
-use crate::LANES;
-use crate::kernel::{ENTRIES, Moduli, Step, WINDOW};
-use crate::lanes::{Eight, Lanes, Numbers};
+use crate::kernel::{ENTRIES, KernelStep, Lanes, Moduli, WINDOW};
 use crate::natural::Modulus;
+use crate::vectors::{Eight, EightNaturals, LANES};
 
 /// Eight moduli, and room for their products.
-pub(crate) struct Field<L> {
+pub(crate) struct ModularField<L> {
     lanes: L,
     moduli: Moduli,
-    r_squared: Numbers,
-    columns: Numbers,
+    r_squared: EightNaturals,
+    columns: EightNaturals,
 }
 
-impl<L: Lanes> Field<L> {
+impl<L: Lanes> ModularField<L> {
     pub(crate) fn new(lanes: L, moduli: [&Modulus; LANES]) -> Self {
-        let numbers = Numbers::gather(moduli.map(|modulus| &modulus.number));
+        let numbers = EightNaturals::gather(moduli.map(|modulus| &modulus.number));
         Self {
             lanes,
-            r_squared: Numbers::gather(moduli.map(|modulus| &modulus.r_squared)),
-            columns: Numbers::zero(2 * numbers.0.len()),
+            r_squared: EightNaturals::gather(moduli.map(|modulus| &modulus.r_squared)),
+            columns: EightNaturals::zero(2 * numbers.0.len()),
             moduli: Moduli {
                 numbers,
                 minus_inverses: Eight(moduli.map(|modulus| modulus.minus_inverse)),
@@ -31,9 +30,9 @@ impl<L: Lanes> Field<L> {
     }
 
     /// `x y / R` into `x`: of two numbers in the form their product, of one alone the product outside of it.
-    pub(crate) fn multiply(&mut self, x: &mut Numbers, y: &Numbers) {
+    pub(crate) fn multiply(&mut self, x: &mut EightNaturals, y: &EightNaturals) {
         let columns = &mut self.columns.0;
-        self.lanes.run(Step::Product {
+        self.lanes.run(KernelStep::Product {
             x: &x.0,
             y: &y.0,
             columns,
@@ -42,16 +41,16 @@ impl<L: Lanes> Field<L> {
     }
 
     /// `x x / R` into `x`.
-    pub(crate) fn square(&mut self, x: &mut Numbers) {
+    pub(crate) fn square(&mut self, x: &mut EightNaturals) {
         let columns = &mut self.columns.0;
-        self.lanes.run(Step::Square { x: &x.0, columns });
+        self.lanes.run(KernelStep::Square { x: &x.0, columns });
         self.divide_columns(&mut x.0);
     }
 
     /// Brings a number below 2^52 to the count of its limbs into the form.
-    pub(crate) fn enter(&mut self, x: &mut Numbers) {
+    pub(crate) fn enter(&mut self, x: &mut EightNaturals) {
         let columns = &mut self.columns.0;
-        self.lanes.run(Step::Product {
+        self.lanes.run(KernelStep::Product {
             x: &x.0,
             y: &self.r_squared.0,
             columns,
@@ -60,7 +59,7 @@ impl<L: Lanes> Field<L> {
     }
 
     /// Brings a number below R times the modulus, with twice as many limbs, into the form.
-    pub(crate) fn enter_wide(&mut self, wide: &Numbers) -> Numbers {
+    pub(crate) fn enter_wide(&mut self, wide: &EightNaturals) -> EightNaturals {
         let mut x = self.divide_by_r(wide);
         self.enter(&mut x);
         self.enter(&mut x);
@@ -68,14 +67,14 @@ impl<L: Lanes> Field<L> {
     }
 
     /// Takes a number out of the form, below its modulus.
-    pub(crate) fn leave(&mut self, x: &mut Numbers) {
+    pub(crate) fn leave(&mut self, x: &mut EightNaturals) {
         *x = self.divide_by_r(x);
         self.reduce(x);
     }
 
     /// Brings a number below twice its modulus below it.
-    pub(crate) fn reduce(&mut self, x: &mut Numbers) {
-        self.lanes.run(Step::Normalize {
+    pub(crate) fn reduce(&mut self, x: &mut EightNaturals) {
+        self.lanes.run(KernelStep::Normalize {
             scratch: &mut self.columns.0[..x.0.len()],
             moduli: &self.moduli,
             x: &mut x.0,
@@ -83,10 +82,10 @@ impl<L: Lanes> Field<L> {
     }
 
     /// `x - y` into `x`, of numbers in the form.
-    pub(crate) fn subtract(&mut self, x: &mut Numbers, mut y: Numbers) {
+    pub(crate) fn subtract(&mut self, x: &mut EightNaturals, mut y: EightNaturals) {
         self.reduce(x);
         self.reduce(&mut y);
-        self.lanes.run(Step::Difference {
+        self.lanes.run(KernelStep::Difference {
             x: &mut x.0,
             y: &y.0,
             moduli: &self.moduli,
@@ -94,15 +93,19 @@ impl<L: Lanes> Field<L> {
     }
 
     /// `x m + z`, with twice as many limbs; `x` and `z` are outside of the form, and m the modulus.
-    pub(crate) fn times_modulus_plus(&mut self, x: &Numbers, z: &Numbers) -> Numbers {
-        let mut sum = Numbers::zero(2 * x.0.len());
+    pub(crate) fn times_modulus_plus(
+        &mut self,
+        x: &EightNaturals,
+        z: &EightNaturals,
+    ) -> EightNaturals {
+        let mut sum = EightNaturals::zero(2 * x.0.len());
         let columns = &mut self.columns.0;
-        self.lanes.run(Step::Product {
+        self.lanes.run(KernelStep::Product {
             x: &x.0,
             y: &self.moduli.numbers.0,
             columns,
         });
-        self.lanes.run(Step::Sum {
+        self.lanes.run(KernelStep::Sum {
             columns: &mut self.columns.0,
             z: &z.0,
             into: &mut sum.0,
@@ -111,7 +114,7 @@ impl<L: Lanes> Field<L> {
     }
 
     /// `base` to the power of 65537, outside of the form, below its modulus; the base is in the form.
-    pub(crate) fn public_power(&mut self, base: &Numbers) -> Numbers {
+    pub(crate) fn public_power(&mut self, base: &EightNaturals) -> EightNaturals {
         let mut power = base.clone();
         for _ in 0..16 {
             self.square(&mut power);
@@ -122,18 +125,23 @@ impl<L: Lanes> Field<L> {
     }
 
     /// `base` to the power of exponents of at most so many bits, in the form. Each step is the same for all exponents.
-    pub(crate) fn power(&mut self, base: &Numbers, exponents: &Numbers, bits: u32) -> Numbers {
+    pub(crate) fn power(
+        &mut self,
+        base: &EightNaturals,
+        exponents: &EightNaturals,
+        bits: u32,
+    ) -> EightNaturals {
         let limbs = base.0.len();
         let mut entry = self.divide_by_r(&self.r_squared.clone());
-        let mut table = Numbers::zero(ENTRIES * limbs);
+        let mut table = EightNaturals::zero(ENTRIES * limbs);
         for place in table.0.chunks_exact_mut(limbs) {
             place.copy_from_slice(&entry.0);
             self.multiply(&mut entry, base);
         }
         let lanes = self.lanes;
-        let mut chosen = Numbers::zero(limbs);
-        let choose = |place, into: &mut Numbers| {
-            lanes.run(Step::Select {
+        let mut chosen = EightNaturals::zero(limbs);
+        let choose = |place, into: &mut EightNaturals| {
+            lanes.run(KernelStep::Select {
                 table: &table.0,
                 exponents: &exponents.0,
                 place,
@@ -141,7 +149,7 @@ impl<L: Lanes> Field<L> {
             });
         };
         let highest = bits.div_ceil(WINDOW) - 1;
-        let mut power = Numbers::zero(limbs);
+        let mut power = EightNaturals::zero(limbs);
         choose(highest, &mut power);
         for place in (0..highest).rev() {
             for _ in 0..WINDOW {
@@ -154,8 +162,8 @@ impl<L: Lanes> Field<L> {
     }
 
     /// A number of at most twice as many limbs, below R times the modulus, over R.
-    fn divide_by_r(&mut self, x: &Numbers) -> Numbers {
-        let mut over_r = Numbers::zero(self.moduli.numbers.0.len());
+    fn divide_by_r(&mut self, x: &EightNaturals) -> EightNaturals {
+        let mut over_r = EightNaturals::zero(self.moduli.numbers.0.len());
         let (low, high) = self.columns.0.split_at_mut(x.0.len());
         low.copy_from_slice(&x.0);
         high.fill(Eight::default());
@@ -164,7 +172,7 @@ impl<L: Lanes> Field<L> {
     }
 
     fn divide_columns(&mut self, into: &mut [Eight]) {
-        self.lanes.run(Step::Reduce {
+        self.lanes.run(KernelStep::Reduce {
             columns: &mut self.columns.0,
             moduli: &self.moduli,
             into,

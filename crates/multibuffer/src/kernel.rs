@@ -1,6 +1,6 @@
 //! Products, squares and reductions of eight numbers at a time: where the time goes.
 //!
-//! Numbers are cut into blocks of ten limbs. A product of two blocks adds to twenty columns, ten of which are in registers at
+//! EightNaturals are cut into blocks of ten limbs. A product of two blocks adds to twenty columns, ten of which are in registers at
 //! any time, with one operand in ten others: a row multiplies all ten by one limb of the second operand, the lowest column then
 //! leaves, and the next comes in. The ten that are left are those where the next block goes on. A column is a plain sum of
 //! halves of products, below 2^61 for the longest numbers, and carries are resolved once, at the end.
@@ -12,12 +12,9 @@
 //! Exponentiation, Using Advanced Vector Instructions Architectures" (2012); Montgomery, "Modular Multiplication Without
 //! Trial Division" (1985).
 
-use crate::LANES;
-use crate::lanes::{Eight, Lanes, Numbers};
-use crate::natural::{LIMB_BITS, MASK};
+use crate::natural::{BLOCK, LIMB_BITS, MASK};
+use crate::vectors::{Eight, EightNaturals, LANES};
 
-/// Limbs of a block. Ten sums, ten limbs and a factor fit into 32 registers, and ten divides every length that is used.
-pub(crate) const BLOCK: usize = 10;
 /// Entries of a table of powers: one per value of [`WINDOW`] bits.
 pub(crate) const ENTRIES: usize = 1 << WINDOW;
 /// Bits of the exponent that are taken at a time. Four divide 52, and their table fits into the first cache.
@@ -25,7 +22,7 @@ pub(crate) const WINDOW: u32 = 4;
 
 /// The moduli of eight lanes, and -1 over each of them modulo 2^52.
 pub(crate) struct Moduli {
-    pub(crate) numbers: Numbers,
+    pub(crate) numbers: EightNaturals,
     pub(crate) minus_inverses: Eight,
 }
 
@@ -35,8 +32,38 @@ macro_rules! each_limb {
     ($limb:ident $body:block $($value:literal)*) => { $({ const $limb: usize = $value; $body })* };
 }
 
+/// What is done to eight words at a time. No operation branches, or chooses an address, by what the words are.
+pub(crate) trait Lanes: Copy {
+    /// A word of each lane, in a register where there is one.
+    type Vector: Copy;
+
+    /// Takes a step, in a function that is compiled for these lanes.
+    fn run(self, step: KernelStep<'_>);
+
+    fn load(self, from: &Eight) -> Self::Vector;
+    fn store(self, words: Self::Vector, to: &mut Eight);
+    fn splat(self, word: u64) -> Self::Vector;
+
+    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    fn and(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    fn shift_right(self, a: Self::Vector, bits: u32) -> Self::Vector;
+
+    /// `sum + (a b mod 2^52)`, of the lower 52 bits of `a` and `b`.
+    fn add_low(self, sum: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `sum + a b / 2^52`, of the lower 52 bits of `a` and `b`.
+    fn add_high(self, sum: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `then` where the pair is equal, `otherwise` elsewhere.
+    fn where_equal(
+        self,
+        pair: [Self::Vector; 2],
+        then: Self::Vector,
+        otherwise: Self::Vector,
+    ) -> Self::Vector;
+}
+
 /// A step of the arithmetic: what the lanes compute in one call.
-pub(crate) enum Step<'a> {
+pub(crate) enum KernelStep<'a> {
     /// `x y` as columns, twice as many as either has limbs.
     Product {
         x: &'a [Eight],
@@ -81,21 +108,21 @@ pub(crate) enum Step<'a> {
     },
 }
 
-impl Step<'_> {
+impl KernelStep<'_> {
     #[inline(always)]
     pub(crate) fn take<L: Lanes>(self, lanes: L) {
         match self {
-            Step::Product { x, y, columns } => product(lanes, x, y, columns),
-            Step::Square { x, columns } => square(lanes, x, columns),
-            Step::Reduce {
+            KernelStep::Product { x, y, columns } => product(lanes, x, y, columns),
+            KernelStep::Square { x, columns } => square(lanes, x, columns),
+            KernelStep::Reduce {
                 columns,
                 moduli,
                 into,
             } => reduce(lanes, columns, moduli, into),
-            Step::Sum { columns, z, into } => sum(lanes, columns, z, into),
-            Step::Difference { x, y, moduli } => difference(lanes, x, y, moduli),
-            Step::Normalize { x, moduli, scratch } => normalize(lanes, x, moduli, scratch),
-            Step::Select {
+            KernelStep::Sum { columns, z, into } => sum(lanes, columns, z, into),
+            KernelStep::Difference { x, y, moduli } => difference(lanes, x, y, moduli),
+            KernelStep::Normalize { x, moduli, scratch } => normalize(lanes, x, moduli, scratch),
+            KernelStep::Select {
                 table,
                 exponents,
                 place,

@@ -6,9 +6,8 @@ use std::sync::Mutex;
 use aws_lc_rs::rsa::KeyPair;
 use becket_proto::rsa_key::{RsaKey, pkcs1_of};
 
-use crate::blinding::Blinding;
-use crate::kernel::BLOCK;
-use crate::natural::{LIMB_BITS, Modulus, Natural};
+use crate::error::KeyError;
+use crate::natural::{BLOCK, LIMB_BITS, Modulus, Natural};
 
 /// A private key of RSA, for batches. The numbers are erased when it is dropped.
 pub struct PrivateKey {
@@ -31,19 +30,21 @@ pub(crate) struct Prime {
     pub(crate) less_two: Natural,
 }
 
-/// Why a key is not for batches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum KeyError {
-    /// AWS-LC does not take it: it is no RSA key, or its numbers do not belong together.
-    #[error("not an RSA private key")]
-    Rejected,
-    /// Its length is another.
-    #[error("not a key of 2048, 3072 or 4096 bits with two primes of half that length")]
-    Length,
-    /// Its public exponent is another.
-    #[error("the public exponent is not 65537")]
-    Exponent,
+/// Of one key and a random number r, in Montgomery's form.
+pub(crate) struct Blinding {
+    /// r^65537
+    pub(crate) factor: Natural,
+    /// 1 / r
+    pub(crate) inverse: Natural,
+    /// How often it, or what it was squared from, was used.
+    pub(crate) uses: u32,
+}
+
+#[cfg(test)]
+impl Blinding {
+    pub(crate) fn parts(&self) -> (Natural, Natural, u32) {
+        (self.factor.clone(), self.inverse.clone(), self.uses)
+    }
 }
 
 impl PrivateKey {

@@ -1,90 +1,17 @@
-//! Eight numbers at a time: words of 64 bits, one per lane, and what is done to all eight of them.
+//! The kernel's operations by AVX-512 IFMA, and by ordinary integers.
 //!
-//! [`Lanes`] is what the kernel is written in. [`Ifma`] does each operation by an instruction or two; [`Portable`] computes
-//! the same anywhere, so that every test runs everywhere, and is never used in service: it is slower than one signature at a
-//! time, and a compiler may make branches of its masks.
-//!
-//! [`Numbers`] are eight numbers in memory, limb by limb. They are erased when dropped.
+//! [`Ifma`] does each operation by an instruction or two. [`Portable`] computes the same anywhere, so that every test runs
+//! everywhere. It never serves: it is slower than one signature at a time, and a compiler may make branches of its masks.
 
 #[cfg(target_arch = "x86_64")]
 use becket_sys::ifma::{Ifma, Words, Work};
-use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use crate::LANES;
-use crate::kernel::Step;
-use crate::natural::{LIMB_BITS, MASK, Natural};
-
-/// A word of each lane, in memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Zeroize)]
-#[repr(align(64))]
-pub(crate) struct Eight(pub(crate) [u64; LANES]);
-
-/// Eight numbers of one length, from the lowest limb up.
-#[cfg_attr(test, derive(Debug))]
-#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
-pub(crate) struct Numbers(pub(crate) Vec<Eight>);
-
-impl Numbers {
-    /// Eight zeros.
-    pub(crate) fn zero(limbs: usize) -> Self {
-        Self(vec![Eight::default(); limbs])
-    }
-
-    /// A number per lane, all of one length.
-    pub(crate) fn gather(numbers: [&Natural; LANES]) -> Self {
-        let limbs = 0..numbers[0].limbs().len();
-        Self(
-            limbs
-                .map(|limb| Eight(numbers.map(|number| number.limbs()[limb])))
-                .collect(),
-        )
-    }
-
-    /// The number of one lane.
-    pub(crate) fn lane(&self, lane: usize) -> Natural {
-        Natural::new(self.0.iter().map(|eight| eight.0[lane]).collect())
-    }
-
-    /// Puts another number into one lane.
-    pub(crate) fn set_lane(&mut self, lane: usize, number: &Natural) {
-        for (eight, limb) in self.0.iter_mut().zip(number.limbs()) {
-            eight.0[lane] = *limb;
-        }
-    }
-}
-
-/// What is done to eight words at a time. No operation branches, or chooses an address, by what the words are.
-pub(crate) trait Lanes: Copy {
-    /// A word of each lane, in a register where there is one.
-    type Vector: Copy;
-
-    /// Takes a step, in a function that is compiled for these lanes.
-    fn run(self, step: Step<'_>);
-
-    fn load(self, from: &Eight) -> Self::Vector;
-    fn store(self, words: Self::Vector, to: &mut Eight);
-    fn splat(self, word: u64) -> Self::Vector;
-
-    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    fn and(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    fn shift_right(self, a: Self::Vector, bits: u32) -> Self::Vector;
-
-    /// `sum + (a b mod 2^52)`, of the lower 52 bits of `a` and `b`.
-    fn add_low(self, sum: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// `sum + a b / 2^52`, of the lower 52 bits of `a` and `b`.
-    fn add_high(self, sum: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// `then` where the pair is equal, `otherwise` elsewhere.
-    fn where_equal(
-        self,
-        pair: [Self::Vector; 2],
-        then: Self::Vector,
-        otherwise: Self::Vector,
-    ) -> Self::Vector;
-}
+use crate::kernel::{KernelStep, Lanes};
+use crate::natural::{LIMB_BITS, MASK};
+use crate::vectors::{Eight, LANES};
 
 #[cfg(target_arch = "x86_64")]
-impl Work for Step<'_> {
+impl Work for KernelStep<'_> {
     #[inline(always)]
     fn run(self, ifma: Ifma) {
         self.take(ifma);
@@ -95,7 +22,7 @@ impl Work for Step<'_> {
 impl Lanes for Ifma {
     type Vector = Words;
 
-    fn run(self, step: Step<'_>) {
+    fn run(self, step: KernelStep<'_>) {
         Self::run(self, step);
     }
 
@@ -158,7 +85,7 @@ pub(crate) struct Portable;
 impl Lanes for Portable {
     type Vector = Eight;
 
-    fn run(self, step: Step<'_>) {
+    fn run(self, step: KernelStep<'_>) {
         step.take(self);
     }
 

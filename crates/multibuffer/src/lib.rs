@@ -7,29 +7,30 @@
 //!
 //! * [`natural`]: one number, as limbs of 52 bits; what is computed once per key;
 //! * [`key`]: the numbers of a key; [`encoding`]: what is signed, from what is to be signed;
-//! * [`lanes`]: eight numbers at a time, by instructions or without; [`kernel`]: products, squares and reductions;
-//! * [`field`]: arithmetic under eight moduli; [`blinding`]: what hides the base; [`batch`]: eight signatures from start to
-//!   end; [`sign`]: which requests make a batch.
+//! * [`vectors`]: eight numbers in memory; [`kernel`]: products, squares and reductions of them; [`lanes`]: its operations by
+//!   instructions or without;
+//! * [`field`]: arithmetic under eight moduli; [`batch`]: eight signatures from start to end; [`sign`]: which requests make a
+//!   batch.
 //!
 //! What holds for every signature that leaves: it was computed on a blinded base, by a sequence of instructions and addresses
 //! that does not depend on key or message, and it was verified with the public exponent. One that does not verify is an
-//! [`Error::Mismatch`] of that request alone, and the caller signs again by other means. Numbers that would tell the key are
+//! [`Error::Mismatch`] of that request alone, and the caller signs again by other means. EightNaturals that would tell the key are
 //! erased when they are dropped; what the compiler spilled to the stack is not.
 #![forbid(unsafe_code)]
 
 mod batch;
-mod blinding;
 mod encoding;
+mod error;
 mod field;
 mod kernel;
 mod key;
 mod lanes;
 mod natural;
 mod sign;
+mod vectors;
 
 pub use encoding::{Hash, Padding, Scheme};
-pub use key::{KeyError, PrivateKey};
-pub use sign::{Error, Multibuffer, Request};
-
-/// Signatures that are computed side by side.
-pub const LANES: usize = 8;
+pub use error::{Error, KeyError};
+pub use key::PrivateKey;
+pub use sign::{Multibuffer, SignRequest};
+pub use vectors::LANES;

@@ -7,6 +7,8 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 /// Bits of a limb: what the instructions multiply.
 pub(crate) const LIMB_BITS: u32 = 52;
+/// Limbs of a block. Ten sums, ten limbs and a factor fit into 32 registers, and ten divides every length that is used.
+pub(crate) const BLOCK: usize = 10;
 /// The bits that a limb may have.
 pub(crate) const MASK: u64 = (1 << LIMB_BITS) - 1;
 

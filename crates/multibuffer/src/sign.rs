@@ -3,34 +3,21 @@
 #[cfg(target_arch = "x86_64")]
 use becket_sys::ifma::Ifma;
 
-use crate::LANES;
 use crate::batch::Batch;
+use crate::error::Error;
+use crate::kernel::Lanes;
 use crate::key::PrivateKey;
-use crate::lanes::{Lanes, Portable};
+use crate::lanes::Portable;
 use crate::natural::Natural;
+use crate::vectors::LANES;
 
 /// What is to be signed, and by which key.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct SignRequest<'a> {
     /// The key.
     pub key: &'a PrivateKey,
     /// The message as [`Scheme::encode`](crate::Scheme::encode) pads it: as many bytes as the modulus, and below it.
     pub message: &'a [u8],
-}
-
-/// Why there is no signature. Other means may have one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The message is not as long as the modulus, or not below it.
-    #[error("the message does not fit the key")]
-    Message,
-    /// What was computed is not the signature: a fault of the processor, of the memory, or of this crate.
-    #[error("the computed signature does not verify")]
-    Mismatch,
-    /// AWS-LC gave no random numbers.
-    #[error("no random numbers")]
-    Random,
 }
 
 /// Computes signatures eight at a time.
@@ -63,7 +50,7 @@ impl Multibuffer {
     /// Answers each request. Those of keys of one length are computed together, at most eight at a time; a batch takes as long
     /// for one as for eight, so a caller with fewer than six does better elsewhere.
     #[must_use]
-    pub fn sign(self, requests: &[Request<'_>]) -> Vec<Result<Vec<u8>, Error>> {
+    pub fn sign(self, requests: &[SignRequest<'_>]) -> Vec<Result<Vec<u8>, Error>> {
         let mut answers = vec![Err(Error::Message); requests.len()];
         for len in LENGTHS {
             let of_length = |at: &usize| requests[*at].is_of(len);
@@ -84,7 +71,7 @@ impl Multibuffer {
     }
 }
 
-impl Request<'_> {
+impl SignRequest<'_> {
     /// Whether the modulus has so many bytes, and the message fits it.
     fn is_of(&self, len: usize) -> bool {
         [self.key.modulus_len(), self.message.len()] == [len; 2]
@@ -99,10 +86,10 @@ impl Request<'_> {
 /// Signs one to eight messages that fit their keys, all of one length.
 pub(crate) fn sign_batch<L: Lanes>(
     lanes: L,
-    requests: &[Request<'_>],
+    requests: &[SignRequest<'_>],
 ) -> Vec<Result<Vec<u8>, Error>> {
     let keys = std::array::from_fn(|lane| requests.get(lane).unwrap_or(&requests[0]).key);
-    let messages: Vec<Natural> = requests.iter().map(Request::number).collect();
+    let messages: Vec<Natural> = requests.iter().map(SignRequest::number).collect();
     let Ok(signatures) = Batch::new(lanes, keys).sign(&messages) else {
         return vec![Err(Error::Random); requests.len()];
     };

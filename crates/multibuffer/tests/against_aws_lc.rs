@@ -10,7 +10,7 @@ use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::{KeyPair, KeySize};
 use aws_lc_rs::signature::{self, KeyPair as _, RsaEncoding, RsaParameters, UnparsedPublicKey};
 use becket_multibuffer::{
-    Error, Hash, KeyError, LANES, Multibuffer, Padding, PrivateKey, Request, Scheme,
+    Error, Hash, KeyError, LANES, Multibuffer, Padding, PrivateKey, Scheme, SignRequest,
 };
 
 macro_rules! key {
@@ -63,7 +63,7 @@ fn sign(
         .collect();
     let requests: Vec<_> = encoded
         .iter()
-        .map(|message| Request { key, message })
+        .map(|message| SignRequest { key, message })
         .collect();
     let signatures = lanes.sign(&requests).into_iter();
     signatures.map(Result::unwrap).collect()
@@ -139,7 +139,7 @@ fn random_keys_sign_in_batches_of_every_size() {
                 .map(|at| scheme.encode(&of(at).ours, &messages[at]).unwrap())
                 .collect();
             let requests: Vec<_> = (0..count)
-                .map(|at| Request {
+                .map(|at| SignRequest {
                     key: &of(at).ours,
                     message: &encoded[at],
                 })
@@ -157,7 +157,7 @@ fn keys_of_all_lengths_may_wait_together_and_what_does_not_fit_is_refused() {
     let pairs = [key!("rsa-4096"), key!("rsa-2048"), key!("rsa-2048-other")].map(Pair::of);
     let zeros = [0; 512];
     let ones = [0xff; 512];
-    let request = |pair: usize, message| Request {
+    let request = |pair: usize, message| SignRequest {
         key: &pairs[pair].ours,
         message,
     };

@@ -56,7 +56,7 @@ impl Batches {
         let batch: Vec<_> = padded
             .iter()
             .flatten()
-            .map(|(key, message)| multibuffer::Request { key, message })
+            .map(|(key, message)| multibuffer::SignRequest { key, message })
             .collect();
         let mut signed = self.multibuffer.sign(&batch).into_iter();
         self.made.fetch_add(1, Relaxed);

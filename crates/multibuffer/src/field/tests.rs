@@ -4,9 +4,8 @@ use num_bigint::BigUint;
 use proptest::prelude::*;
 
 use super::*;
-use crate::kernel::BLOCK;
-use crate::lanes::{Eight, Portable};
-use crate::natural::{LIMB_BITS, MASK, Natural};
+use crate::lanes::Portable;
+use crate::natural::{BLOCK, LIMB_BITS, MASK, Natural};
 
 /// The longest modulus of two blocks: sixteen of it are R.
 const BITS: u32 = 2 * BLOCK as u32 * LIMB_BITS - 4;
@@ -44,59 +43,69 @@ fn eight(each: impl Strategy<Value = Natural>) -> impl Strategy<Value = [Natural
 /// Runs with each lanes, and holds the results to each other.
 fn by_all_lanes(
     moduli: &[Natural; LANES],
-    run: impl Fn(&mut dyn Arithmetic) -> Numbers,
-) -> Numbers {
+    run: impl Fn(&mut dyn Arithmetic) -> EightNaturals,
+) -> EightNaturals {
     let moduli = moduli.clone().map(Modulus::new);
-    let portable = run(&mut Field::new(Portable, moduli.each_ref()));
+    let portable = run(&mut ModularField::new(Portable, moduli.each_ref()));
     #[cfg(target_arch = "x86_64")]
     if let Some(ifma) = becket_sys::ifma::Ifma::detect() {
-        assert!(run(&mut Field::new(ifma, moduli.each_ref())) == portable);
+        assert!(run(&mut ModularField::new(ifma, moduli.each_ref())) == portable);
     }
     portable
 }
 
 /// What a field does, whatever its lanes.
 trait Arithmetic {
-    fn multiply(&mut self, x: &mut Numbers, y: &Numbers);
-    fn square(&mut self, x: &mut Numbers);
-    fn enter(&mut self, x: &mut Numbers);
-    fn enter_wide(&mut self, wide: &Numbers) -> Numbers;
-    fn leave(&mut self, x: &mut Numbers);
-    fn subtract(&mut self, x: &mut Numbers, y: Numbers);
-    fn times_modulus_plus(&mut self, x: &Numbers, z: &Numbers) -> Numbers;
-    fn power(&mut self, base: &Numbers, exponents: &Numbers, bits: u32) -> Numbers;
+    fn multiply(&mut self, x: &mut EightNaturals, y: &EightNaturals);
+    fn square(&mut self, x: &mut EightNaturals);
+    fn enter(&mut self, x: &mut EightNaturals);
+    fn enter_wide(&mut self, wide: &EightNaturals) -> EightNaturals;
+    fn leave(&mut self, x: &mut EightNaturals);
+    fn subtract(&mut self, x: &mut EightNaturals, y: EightNaturals);
+    fn times_modulus_plus(&mut self, x: &EightNaturals, z: &EightNaturals) -> EightNaturals;
+    fn power(
+        &mut self,
+        base: &EightNaturals,
+        exponents: &EightNaturals,
+        bits: u32,
+    ) -> EightNaturals;
 }
 
-impl<L: Lanes> Arithmetic for Field<L> {
-    fn multiply(&mut self, x: &mut Numbers, y: &Numbers) {
+impl<L: Lanes> Arithmetic for ModularField<L> {
+    fn multiply(&mut self, x: &mut EightNaturals, y: &EightNaturals) {
         Self::multiply(self, x, y);
     }
 
-    fn square(&mut self, x: &mut Numbers) {
+    fn square(&mut self, x: &mut EightNaturals) {
         Self::square(self, x);
     }
 
-    fn enter(&mut self, x: &mut Numbers) {
+    fn enter(&mut self, x: &mut EightNaturals) {
         Self::enter(self, x);
     }
 
-    fn enter_wide(&mut self, wide: &Numbers) -> Numbers {
+    fn enter_wide(&mut self, wide: &EightNaturals) -> EightNaturals {
         Self::enter_wide(self, wide)
     }
 
-    fn leave(&mut self, x: &mut Numbers) {
+    fn leave(&mut self, x: &mut EightNaturals) {
         Self::leave(self, x);
     }
 
-    fn subtract(&mut self, x: &mut Numbers, y: Numbers) {
+    fn subtract(&mut self, x: &mut EightNaturals, y: EightNaturals) {
         Self::subtract(self, x, y);
     }
 
-    fn times_modulus_plus(&mut self, x: &Numbers, z: &Numbers) -> Numbers {
+    fn times_modulus_plus(&mut self, x: &EightNaturals, z: &EightNaturals) -> EightNaturals {
         Self::times_modulus_plus(self, x, z)
     }
 
-    fn power(&mut self, base: &Numbers, exponents: &Numbers, bits: u32) -> Numbers {
+    fn power(
+        &mut self,
+        base: &EightNaturals,
+        exponents: &EightNaturals,
+        bits: u32,
+    ) -> EightNaturals {
         Self::power(self, base, exponents, bits)
     }
 }
@@ -108,12 +117,12 @@ proptest! {
     fn a_product_is_that_of_a_naive_model(moduli in eight(modulus()), x in eight(number(BITS)), y in eight(number(BITS))) {
         let r = BigUint::from(1_u8) << (2 * BLOCK as u32 * LIMB_BITS);
         let product = by_all_lanes(&moduli, |field| {
-            let mut product = Numbers::gather(x.each_ref());
-            field.multiply(&mut product, &Numbers::gather(y.each_ref()));
+            let mut product = EightNaturals::gather(x.each_ref());
+            field.multiply(&mut product, &EightNaturals::gather(y.each_ref()));
             product
         });
         let square = by_all_lanes(&moduli, |field| {
-            let mut square = Numbers::gather(x.each_ref());
+            let mut square = EightNaturals::gather(x.each_ref());
             field.square(&mut square);
             square
         });
@@ -135,7 +144,7 @@ proptest! {
                 let rest = big(&x[lane]) % big(&moduli[lane]);
                 Natural::from_be(&rest.to_bytes_be(), 2 * BLOCK)
             });
-            Numbers::gather(below.each_ref())
+            EightNaturals::gather(below.each_ref())
         };
         let (x, y) = (below(&x), below(&y));
         let same = by_all_lanes(&moduli, |field| {
@@ -171,9 +180,9 @@ proptest! {
     #[test]
     fn a_power_is_that_of_a_naive_model(moduli in eight(modulus()), x in eight(number(BITS)), exponents in eight(number(2 * LIMB_BITS))) {
         let power = by_all_lanes(&moduli, |field| {
-            let mut base = Numbers::gather(x.each_ref());
+            let mut base = EightNaturals::gather(x.each_ref());
             field.enter(&mut base);
-            let mut power = field.power(&base, &Numbers::gather(exponents.each_ref()), 2 * LIMB_BITS);
+            let mut power = field.power(&base, &EightNaturals::gather(exponents.each_ref()), 2 * LIMB_BITS);
             field.leave(&mut power);
             power
         });
@@ -201,20 +210,20 @@ fn edges_are_no_exceptions() {
     let less_one = Natural::new(less_one);
     let lanes = [&zero, &one, &less_one, &ones, &zero, &one, &less_one, &ones];
     let power = by_all_lanes(&moduli, |field| {
-        let mut base = Numbers::gather(lanes);
+        let mut base = EightNaturals::gather(lanes);
         field.enter(&mut base);
         let mut power = field.power(
             &base,
-            &Numbers::gather([&one, &zero].repeat(4).try_into().unwrap()),
+            &EightNaturals::gather([&one, &zero].repeat(4).try_into().unwrap()),
             8,
         );
         field.leave(&mut power);
         power
     });
     let expected = [&zero, &one, &less_one, &one, &zero, &one, &less_one, &one];
-    assert!(power == Numbers::gather(expected));
+    assert!(power == EightNaturals::gather(expected));
     // The largest number whose square is below R times the modulus: all columns are full.
-    let mut full = Numbers(vec![Eight([MASK; LANES]); 2 * BLOCK]);
+    let mut full = EightNaturals(vec![Eight([MASK; LANES]); 2 * BLOCK]);
     full.0[2 * BLOCK - 1] = Eight([MASK >> 3; LANES]);
     let square = by_all_lanes(&moduli, |field| {
         let mut square = full.clone();

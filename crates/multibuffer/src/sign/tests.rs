@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 
 use super::*;
-use crate::kernel::Step;
-use crate::lanes::Eight;
+use crate::kernel::{KernelStep, Lanes};
+use crate::vectors::Eight;
 use crate::{Hash, Padding, Scheme};
 
 const SCHEME: Scheme = Scheme {
@@ -28,10 +28,10 @@ fn messages() -> &'static [Vec<u8>] {
     })
 }
 
-fn requests(key: &PrivateKey) -> Vec<Request<'_>> {
+fn requests(key: &PrivateKey) -> Vec<SignRequest<'_>> {
     messages()
         .iter()
-        .map(|message| Request { key, message })
+        .map(|message| SignRequest { key, message })
         .collect()
 }
 
@@ -58,7 +58,7 @@ impl Faulty<'_> {
 impl Lanes for Faulty<'_> {
     type Vector = Eight;
 
-    fn run(self, step: Step<'_>) {
+    fn run(self, step: KernelStep<'_>) {
         step.take(self);
     }
 
@@ -194,7 +194,7 @@ fn blindings_change_with_each_use_and_wear_out() {
 fn numbers_of_a_key_are_erased() {
     fn erased<T: zeroize::ZeroizeOnDrop>() {}
     erased::<Natural>();
-    erased::<crate::lanes::Numbers>();
+    erased::<crate::vectors::EightNaturals>();
     let mut number = Natural::new(vec![7; 20]);
     zeroize::Zeroize::zeroize(&mut number);
     assert!(number.limbs().is_empty());
