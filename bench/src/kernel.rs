@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-use becket_sys::kernel_tls::{self, Cipher, Version};
+use becket_sys::kernel_tls::{self, Cipher, TlsVersion};
 
 use crate::scenario::Settings;
 
@@ -88,8 +88,8 @@ impl Kernel {
 /// Returns why the kernel cannot take over the TLS of a case.
 pub fn without_tls(settings: &Settings) -> Option<String> {
     let version = match settings.tls.as_str() {
-        "1.2" => Version::Tls12,
-        _ => Version::Tls13,
+        "1.2" => TlsVersion::Tls12,
+        _ => TlsVersion::Tls13,
     };
     let cipher = match settings.suite.as_str() {
         "aes256" => Cipher::Aes256Gcm,

@@ -16,7 +16,7 @@ use becket_keys::signing::threads::CryptoThreads;
 use becket_keys::signing::worker::WorkerSigning;
 use becket_proxy::worker::mailbox::{Mailbox, Message};
 use becket_sys::clock::Stopwatch;
-use becket_sys::coroutine::{Progress, Stacks, suspend};
+use becket_sys::coroutine::{CoroutineState, Stacks, suspend};
 use mio::{Events, Poll, Token, Waker};
 use rcgen::{KeyPair, RsaKeySize};
 use rustls::SignatureScheme;
@@ -57,7 +57,7 @@ fn main() -> io::Result<()> {
     }
     let stacks = Stacks::new(256 * 1024);
     let switch = median(rounds * 10, || {
-        let Ok(Progress::Suspended(body)) = stacks.run(suspend) else {
+        let Ok(CoroutineState::Suspended(body)) = stacks.run(suspend) else {
             panic!("it does not wait");
         };
         drop(black_box(body.resume()));

@@ -16,7 +16,7 @@ use std::fmt;
 use becket_cluster::ClusterStatus;
 use becket_cluster::replica::{Cause, PeerState, PeerStatus, WarmUp};
 use becket_http::status::Status;
-use becket_sys::kernel_tls::{Cipher, Version};
+use becket_sys::kernel_tls::{Cipher, TlsVersion};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeLabelValue, EncodeMetric, MetricEncoder, NoLabelSet, text,
@@ -175,7 +175,7 @@ impl Snapshot {
     }
 
     fn kernel_tls(&self, page: &mut Page<'_>) -> fmt::Result {
-        let kernel_tls = Version::ALL.iter().flat_map(|&version| {
+        let kernel_tls = TlsVersion::ALL.iter().flat_map(|&version| {
             Cipher::ALL.map(|cipher| {
                 let kernel = self.kernel_tls;
                 let has = kernel.is_some_and(|kernel| kernel.has(version, cipher));

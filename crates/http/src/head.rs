@@ -59,14 +59,14 @@ impl Request<'_> {
 
 /// Why a request is answered with an error at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct HeadRefusal {
     /// What is answered.
     pub status: Status,
     /// The connection may go on behind the answer.
     pub persists: bool,
 }
 
-impl Refusal {
+impl HeadRefusal {
     /// The answer is the last of the connection.
     #[must_use]
     pub const fn last(status: Status) -> Self {
@@ -197,7 +197,7 @@ impl<'b> Head<'b> {
     ///
     /// # Errors
     /// Bodies, other methods, and whatever makes a request ambiguous.
-    pub fn request(&self) -> Result<Request<'b>, Refusal> {
+    pub fn request(&self) -> Result<Request<'b>, HeadRefusal> {
         let body = self.body()?;
         let host = self.host()?;
         let persists = body.is_none() && self.persists();
@@ -206,11 +206,11 @@ impl<'b> Head<'b> {
             "HEAD" => true,
             _ => {
                 let status = Status::MethodNotAllowed;
-                return Err(Refusal { status, persists });
+                return Err(HeadRefusal { status, persists });
             }
         };
         if let Some(status) = body {
-            return Err(Refusal::last(status));
+            return Err(HeadRefusal::last(status));
         }
         let (named, rest) = split_target(self.target)?;
         let (path, query) = match rest.split_once('?') {
@@ -228,11 +228,11 @@ impl<'b> Head<'b> {
     }
 
     /// The status for a body, if the head announces one. Fails where the end of the request is in doubt.
-    fn body(&self) -> Result<Option<Status>, Refusal> {
+    fn body(&self) -> Result<Option<Status>, HeadRefusal> {
         let coded = self.has("transfer-encoding");
         if coded && (self.is_old || self.has("content-length")) {
             // RFC 9112, section 6.1: such a message is a fault or an attack.
-            return Err(Refusal::last(Status::BadRequest));
+            return Err(HeadRefusal::last(Status::BadRequest));
         }
         if coded {
             return Ok(Some(Status::NotImplemented));
@@ -240,7 +240,7 @@ impl<'b> Head<'b> {
         let mut body = None;
         for value in self.values("content-length") {
             if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
-                return Err(Refusal::last(Status::BadRequest));
+                return Err(HeadRefusal::last(Status::BadRequest));
             }
             if value.iter().any(|digit| *digit != b'0') {
                 body = Some(Status::ContentTooLarge);
@@ -250,8 +250,8 @@ impl<'b> Head<'b> {
     }
 
     /// RFC 9112, section 3.2: without a host, with two, or with one that is none, a request is refused.
-    fn host(&self) -> Result<Option<&'b str>, Refusal> {
-        let refused = Refusal::last(Status::BadRequest);
+    fn host(&self) -> Result<Option<&'b str>, HeadRefusal> {
+        let refused = HeadRefusal::last(Status::BadRequest);
         let mut hosts = self.values("host");
         let host = match (hosts.next(), hosts.next()) {
             (None, _) if self.is_old => return Ok(None),
@@ -278,11 +278,11 @@ impl<'b> Head<'b> {
 }
 
 /// The authority of a target, if it has one, and what is behind it (RFC 9112, section 3.2).
-fn split_target(target: &str) -> Result<(Option<&str>, &str), Refusal> {
+fn split_target(target: &str) -> Result<(Option<&str>, &str), HeadRefusal> {
     if target.starts_with('/') {
         return Ok((None, target));
     }
-    let refused = Refusal::last(Status::BadRequest);
+    let refused = HeadRefusal::last(Status::BadRequest);
     let (scheme, rest) = target.split_once("://").ok_or(refused)?;
     let is_http = ["http", "https"]
         .iter()

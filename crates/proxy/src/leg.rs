@@ -8,7 +8,7 @@
 use std::io::{self, Read};
 
 use becket_proto::half_pipe::HalfPipe;
-use becket_sys::kernel_tls::Record;
+use becket_sys::kernel_tls::ReceivedRecord;
 
 use crate::metrics::Counter;
 use crate::pipes::Lent;
@@ -103,7 +103,7 @@ impl<S: Socket> Leg<S> {
         &mut self,
         buffer: &mut Buffer,
         counter: &Counter,
-    ) -> Result<Option<Record>, Fault>
+    ) -> Result<Option<ReceivedRecord>, Fault>
     where
         S: KernelTlsSocket,
     {
@@ -112,7 +112,7 @@ impl<S: Socket> Leg<S> {
             .receive_record(buffer.next(READ))
             .map_err(Fault::from)
         {
-            Ok(Record { kind: None, len: 0 }) if self.reset => return Err(Fault::Reset),
+            Ok(ReceivedRecord { kind: None, len: 0 }) if self.reset => return Err(Fault::Reset),
             Ok(record) => record,
             Err(Fault::WouldBlock) => return Ok(None),
             Err(fault) => return Err(fault),

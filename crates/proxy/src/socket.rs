@@ -6,7 +6,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 
-use becket_sys::kernel_tls::{self, Cipher, Direction, Key, Record, Support};
+use becket_sys::kernel_tls::{self, Cipher, Direction, Key, ReceivedRecord, Support};
 use becket_sys::pipe::Pipe;
 use mio::net::{TcpStream, UnixStream};
 
@@ -103,7 +103,7 @@ pub trait KernelTlsSocket: Socket {
     /// # Errors
     ///
     /// As [`Socket::receive`].
-    fn receive_record(&mut self, buffer: &mut [u8]) -> io::Result<Record>;
+    fn receive_record(&mut self, buffer: &mut [u8]) -> io::Result<ReceivedRecord>;
 
     /// Sends a record of this type, all of it or nothing.
     ///
@@ -137,7 +137,7 @@ impl KernelTlsSocket for TcpStream {
         kernel_tls::next_record(self, cipher)
     }
 
-    fn receive_record(&mut self, buffer: &mut [u8]) -> io::Result<Record> {
+    fn receive_record(&mut self, buffer: &mut [u8]) -> io::Result<ReceivedRecord> {
         uninterrupted(|| kernel_tls::receive_record(&*self, buffer))
     }
 
@@ -176,7 +176,7 @@ impl KernelTlsSocket for ServerSocket {
         }
     }
 
-    fn receive_record(&mut self, buffer: &mut [u8]) -> io::Result<Record> {
+    fn receive_record(&mut self, buffer: &mut [u8]) -> io::Result<ReceivedRecord> {
         self.tcp()?.receive_record(buffer)
     }
 

@@ -1,6 +1,6 @@
 //! The CPU quota and the memory of the control group that this process lives in.
 //!
-//! Version 2 keeps `cpu.max` ("quota period" or "max period") in each group, version 1 `cpu.cfs_quota_us` (-1: none) and
+//! CgroupVersion 2 keeps `cpu.max` ("quota period" or "max period") in each group, version 1 `cpu.cfs_quota_us` (-1: none) and
 //! `cpu.cfs_period_us`; of memory see [`MemoryGroup`]. A limit of any ancestor binds as well, so every directory from the own group up to
 //! the mount point is read and the smallest limit counts. Where the groups are mounted is read from `mountinfo`, as hybrid set-ups and
 //! containers put them anywhere. Whatever cannot be read is no limit.
@@ -32,7 +32,7 @@ pub fn cpu_quota() -> Option<f64> {
 /// The group that has the least memory of those that this process is in: what the kernel kills for, and what is in use of it.
 #[derive(Debug)]
 pub struct MemoryGroup {
-    version: Version,
+    version: CgroupVersion,
     limits: Vec<File>,
     usage: File,
     statistics: File,
@@ -50,10 +50,10 @@ impl MemoryGroup {
         least(&groups, hierarchies)
     }
 
-    fn open(version: Version, group: &Path) -> Option<Self> {
+    fn open(version: CgroupVersion, group: &Path) -> Option<Self> {
         let (limits, usage): (&[_], _) = match version {
-            Version::Two => (&["memory.max", "memory.high"], "memory.current"),
-            Version::One => (&["memory.limit_in_bytes"], "memory.usage_in_bytes"),
+            CgroupVersion::Two => (&["memory.max", "memory.high"], "memory.current"),
+            CgroupVersion::One => (&["memory.limit_in_bytes"], "memory.usage_in_bytes"),
         };
         let open = |name: &str| File::open(group.join(name)).ok();
         Some(Self {
@@ -69,14 +69,14 @@ impl MemoryGroup {
     pub fn limit(&self) -> Option<u64> {
         let limits = self.limits.iter();
         let limits = limits.filter_map(|limit| read_again(limit).ok()?.trim().parse().ok());
-        // Version 1 has no word for none: it is the largest number of whole pages.
+        // CgroupVersion 1 has no word for none: it is the largest number of whole pages.
         limits.filter(|&bytes: &u64| bytes < 1 << 60).min()
     }
 
     /// Reads how many bytes it uses, with the kernel's structures for its sockets, and without the memory that the kernel can reclaim at once: pages of
     /// files and caches.
     ///
-    /// Version 1 does not separate the kernel's caches, such as names of files that do not exist, from its other structures. There the structures count as
+    /// CgroupVersion 1 does not separate the kernel's caches, such as names of files that do not exist, from its other structures. There the structures count as
     /// [`CONNECTION`] for each of these `connections`, and at most as what is in use.
     ///
     /// # Errors
@@ -93,10 +93,10 @@ impl MemoryGroup {
                 .sum()
         };
         Ok(match self.version {
-            Version::Two => {
+            CgroupVersion::Two => {
                 usage.saturating_sub(sum(&["inactive_file", "active_file", "slab_reclaimable"]))
             }
-            Version::One => {
+            CgroupVersion::One => {
                 let without_files =
                     usage.saturating_sub(sum(&["total_inactive_file", "total_active_file"]));
                 let processes = sum(&["total_rss", "total_shmem"]);
@@ -126,14 +126,14 @@ const CONNECTION: u64 = 8 * 1024;
 /// A mounted hierarchy that has a controller, or may have it.
 #[derive(Debug, PartialEq)]
 struct Hierarchy {
-    version: Version,
+    version: CgroupVersion,
     /// The group that is visible at the mount point.
     root: PathBuf,
     mount_point: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Version {
+enum CgroupVersion {
     One,
     Two,
 }
@@ -146,8 +146,10 @@ impl Hierarchy {
         let (root, mount_point) = (unescape(place.next()?), unescape(place.next()?));
         let mut kind = kind.split(' ');
         let version = match kind.next()? {
-            "cgroup2" => Version::Two,
-            "cgroup" if kind.nth(1)?.split(',').any(|option| option == controller) => Version::One,
+            "cgroup2" => CgroupVersion::Two,
+            "cgroup" if kind.nth(1)?.split(',').any(|option| option == controller) => {
+                CgroupVersion::One
+            }
             _ => return None,
         };
         Some(Self {
@@ -183,7 +185,7 @@ impl Hierarchy {
     }
 }
 
-impl Version {
+impl CgroupVersion {
     fn quota_of(self, group: &Path) -> Option<f64> {
         let read = |name: &str| fs::read_to_string(group.join(name)).ok();
         match self {
@@ -194,13 +196,13 @@ impl Version {
 }
 
 /// Picks the path of the own group out of `/proc/self/cgroup`, whose lines are `id:controllers:path`.
-fn own_group<'g>(groups: &'g str, version: Version, controller: &str) -> Option<&'g str> {
+fn own_group<'g>(groups: &'g str, version: CgroupVersion, controller: &str) -> Option<&'g str> {
     groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
         let ours = match version {
-            Version::Two => controllers.is_empty(),
-            Version::One => controllers.split(',').any(|name| name == controller),
+            CgroupVersion::Two => controllers.is_empty(),
+            CgroupVersion::One => controllers.split(',').any(|name| name == controller),
         };
         ours.then_some(path)
     })
@@ -261,23 +263,26 @@ mod tests {
     fn the_own_group_is_found_per_version() {
         let groups =
             "9:name=systemd:/x\n3:cpuset:/c\n2:cpu,cpuacct:/docker/a:b\n0::/user.slice/y\n";
-        assert_eq!(own_group(groups, Version::One, "cpu"), Some("/docker/a:b"));
         assert_eq!(
-            own_group(groups, Version::Two, "cpu"),
+            own_group(groups, CgroupVersion::One, "cpu"),
+            Some("/docker/a:b")
+        );
+        assert_eq!(
+            own_group(groups, CgroupVersion::Two, "cpu"),
             Some("/user.slice/y")
         );
-        assert_eq!(own_group("3:cpuset:/c\n", Version::One, "cpu"), None);
+        assert_eq!(own_group("3:cpuset:/c\n", CgroupVersion::One, "cpu"), None);
     }
 
     #[test]
     fn mountinfo_lines_name_version_root_and_place() {
         let two = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
         let hierarchy = Hierarchy::parse(two, "cpu").unwrap();
-        assert_eq!(hierarchy.version, Version::Two);
+        assert_eq!(hierarchy.version, CgroupVersion::Two);
         assert_eq!(hierarchy.mount_point, Path::new("/sys/fs/cgroup"));
         let one = r"31 23 0:27 /docker/1 /mnt/my\040groups rw - cgroup cgroup rw,cpuacct,cpu";
         let hierarchy = Hierarchy::parse(one, "cpu").unwrap();
-        assert_eq!(hierarchy.version, Version::One);
+        assert_eq!(hierarchy.version, CgroupVersion::One);
         assert_eq!(hierarchy.root, Path::new("/docker/1"));
         assert_eq!(hierarchy.mount_point, Path::new("/mnt/my groups"));
         assert_eq!(
@@ -300,7 +305,7 @@ mod tests {
         fs::write(mount.path().join("a/cpu.max"), "200000 100000\n").unwrap();
         fs::write(mount.path().join("cpu.max"), "300000 100000\n").unwrap();
         let hierarchy = Hierarchy {
-            version: Version::Two,
+            version: CgroupVersion::Two,
             root: "/".into(),
             mount_point: mount.path().to_path_buf(),
         };
@@ -315,7 +320,7 @@ mod tests {
         fs::write(mount.path().join("cpu.cfs_quota_us"), "50000\n").unwrap();
         fs::write(mount.path().join("cpu.cfs_period_us"), "100000\n").unwrap();
         let hierarchy = Hierarchy {
-            version: Version::One,
+            version: CgroupVersion::One,
             root: "/docker/1".into(),
             mount_point: mount.path().to_path_buf(),
         };
@@ -323,15 +328,15 @@ mod tests {
     }
 
     /// The group that counts of `a/b` in a hierarchy that the test has written.
-    fn group_of(mount: &Path, version: Version) -> Option<MemoryGroup> {
+    fn group_of(mount: &Path, version: CgroupVersion) -> Option<MemoryGroup> {
         let hierarchy = Hierarchy {
             version,
             root: "/".into(),
             mount_point: mount.to_path_buf(),
         };
         let groups = match version {
-            Version::One => "5:memory:/a/b\n",
-            Version::Two => "0::/a/b\n",
+            CgroupVersion::One => "5:memory:/a/b\n",
+            CgroupVersion::Two => "0::/a/b\n",
         };
         least(groups, [hierarchy].into_iter())
     }
@@ -341,7 +346,7 @@ mod tests {
         let mount = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(mount.path().join(name), text).unwrap();
         fs::create_dir_all(mount.path().join("a/b")).unwrap();
-        assert!(group_of(mount.path(), Version::Two).is_none());
+        assert!(group_of(mount.path(), CgroupVersion::Two).is_none());
         for (group, max, high) in [("a/b", "max", "max"), ("a", "max", "1048576")] {
             write(&format!("{group}/memory.max"), &format!("{max}\n"));
             write(&format!("{group}/memory.high"), &format!("{high}\n"));
@@ -351,7 +356,7 @@ mod tests {
                 "anon 9\ninactive_file 100000\nactive_file 200000\nslab_reclaimable 50000\nsock 9\n",
             );
         }
-        let group = group_of(mount.path(), Version::Two).unwrap();
+        let group = group_of(mount.path(), CgroupVersion::Two).unwrap();
         assert_eq!(group.limit(), Some(1 << 20));
         assert_eq!(group.used(0).unwrap(), 650_000);
         // It is read each time.
@@ -371,7 +376,7 @@ mod tests {
         write("memory.limit_in_bytes", "9223372036854771712\n");
         write("memory.usage_in_bytes", "5000\n");
         write("memory.stat", "cache 1\n");
-        let group = group_of(mount.path(), Version::One).unwrap();
+        let group = group_of(mount.path(), CgroupVersion::One).unwrap();
         assert_eq!(group.limit(), None);
         write("memory.limit_in_bytes", "8192\n");
         assert_eq!(group.limit(), Some(8192));
@@ -389,7 +394,7 @@ mod tests {
             "cache 9\nrss 9\ntotal_rss 1000000\ntotal_shmem 200000\ntotal_inactive_file 30000\ntotal_active_file 40000\n",
         );
         write("memory.usage_in_bytes", "1370000\n");
-        let group = group_of(mount.path(), Version::One).unwrap();
+        let group = group_of(mount.path(), CgroupVersion::One).unwrap();
         assert_eq!(group.used(0).unwrap(), 1_200_000);
         assert_eq!(group.used(10).unwrap(), 1_200_000 + 10 * CONNECTION);
         assert_eq!(

@@ -42,7 +42,10 @@ impl Stacks {
     ///
     /// # Panics
     /// When the body does.
-    pub fn run<T: 'static>(&self, body: impl FnOnce() -> T + 'static) -> io::Result<Progress<T>> {
+    pub fn run<T: 'static>(
+        &self,
+        body: impl FnOnce() -> T + 'static,
+    ) -> io::Result<CoroutineState<T>> {
         let free = self.free.borrow_mut().pop();
         let stack = free.map_or_else(|| DefaultStack::new(self.size), Ok)?;
         let body = move |yielder: &Yielder<Resumed, ()>, _| {
@@ -53,16 +56,16 @@ impl Stacks {
         Ok(self.drive(coroutine, Resumed::ToGoOn))
     }
 
-    fn drive<T: 'static>(&self, mut coroutine: Body<T>, why: Resumed) -> Progress<T> {
+    fn drive<T: 'static>(&self, mut coroutine: Body<T>, why: Resumed) -> CoroutineState<T> {
         let _outer = Outer(RUNNING.take());
         match coroutine.resume(why) {
-            CoroutineResult::Yield(()) => Progress::Suspended(Suspended {
+            CoroutineResult::Yield(()) => CoroutineState::Suspended(Suspended {
                 coroutine: Some(coroutine),
                 stacks: self.clone(),
             }),
             CoroutineResult::Return(value) => {
                 self.free.borrow_mut().push(coroutine.into_stack());
-                Progress::Done(value)
+                CoroutineState::Done(value)
             }
         }
     }
@@ -82,7 +85,7 @@ impl fmt::Debug for Stacks {
 
 /// How far a body has come.
 #[derive(Debug)]
-pub enum Progress<T: 'static> {
+pub enum CoroutineState<T: 'static> {
     /// To its end.
     Done(T),
     /// Into a call of [`suspend`].
@@ -102,7 +105,7 @@ impl<T: 'static> Suspended<T> {
     /// # Panics
     /// When the body does.
     #[must_use]
-    pub fn resume(mut self) -> Progress<T> {
+    pub fn resume(mut self) -> CoroutineState<T> {
         let coroutine = self.coroutine.take().expect("it waits until now");
         self.stacks.drive(coroutine, Resumed::ToGoOn)
     }
@@ -173,17 +176,17 @@ mod tests {
 
     const SIZE: usize = 64 * 1024;
 
-    fn suspended<T>(progress: io::Result<Progress<T>>) -> Suspended<T> {
+    fn suspended<T>(progress: io::Result<CoroutineState<T>>) -> Suspended<T> {
         match progress.unwrap() {
-            Progress::Suspended(body) => body,
-            Progress::Done(_) => panic!("it is done"),
+            CoroutineState::Suspended(body) => body,
+            CoroutineState::Done(_) => panic!("it is done"),
         }
     }
 
-    fn done<T>(progress: Progress<T>) -> T {
+    fn done<T>(progress: CoroutineState<T>) -> T {
         match progress {
-            Progress::Done(value) => value,
-            Progress::Suspended(_) => panic!("it waits"),
+            CoroutineState::Done(value) => value,
+            CoroutineState::Suspended(_) => panic!("it waits"),
         }
     }
 
@@ -196,7 +199,7 @@ mod tests {
         waiting.reverse();
         for n in (1..=8).rev() {
             let mut progress = waiting.remove(0).resume();
-            while let Progress::Suspended(body) = progress {
+            while let CoroutineState::Suspended(body) = progress {
                 progress = body.resume();
             }
             assert_eq!(done(progress), n);

@@ -25,7 +25,7 @@ pub struct WatchedFolder(i32);
 
 /// What has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change<'a> {
+pub enum FolderChange<'a> {
     /// An entry of a folder.
     Entry(WatchedFolder, &'a OsStr),
     /// A folder itself is gone, or more has changed than the kernel kept.
@@ -65,7 +65,7 @@ impl FolderWatch {
     ///
     /// # Errors
     /// What read(2) returns.
-    pub fn read(&self, mut tell: impl FnMut(Change<'_>)) -> io::Result<bool> {
+    pub fn read(&self, mut tell: impl FnMut(FolderChange<'_>)) -> io::Result<bool> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(&self.0, &mut buffer);
         loop {
@@ -77,11 +77,11 @@ impl FolderWatch {
             tell(match event.file_name() {
                 Some(name) => {
                     let name = OsStr::from_bytes(name.to_bytes());
-                    Change::Entry(WatchedFolder(event.wd()), name)
+                    FolderChange::Entry(WatchedFolder(event.wd()), name)
                 }
                 // A change of a folder's own attributes is none of what is in it.
                 None if event.events() == ReadFlags::ATTRIB | ReadFlags::ISDIR => continue,
-                None => Change::Other,
+                None => FolderChange::Other,
             });
             if reader.is_buffer_empty() {
                 return Ok(true);
@@ -104,8 +104,8 @@ mod tests {
         while watch
             .read(|change| {
                 all.push(match change {
-                    Change::Entry(_, name) => name.to_str().unwrap().to_owned(),
-                    Change::Other => "other".to_owned(),
+                    FolderChange::Entry(_, name) => name.to_str().unwrap().to_owned(),
+                    FolderChange::Other => "other".to_owned(),
                 });
             })
             .unwrap()

@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 
 /// A version of TLS that the kernel knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub enum TlsVersion {
     /// TLS 1.2
     Tls12,
     /// TLS 1.3
@@ -51,7 +51,7 @@ pub enum Direction {
 #[derive(Clone, Copy)]
 pub struct Key<'a> {
     /// The version of the connection.
-    pub version: Version,
+    pub version: TlsVersion,
     /// What the key is for.
     pub cipher: Cipher,
     /// 16 bytes for AES-128, else 32.
@@ -65,7 +65,7 @@ pub struct Key<'a> {
 
 /// What [`receive_record`] got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct ReceivedRecord {
     /// The type, where the kernel tells it: not at the end of the stream.
     pub kind: Option<u8>,
     /// How many bytes.
@@ -79,11 +79,11 @@ pub struct Support {
     pub tls: bool,
     /// A key can follow another (Linux 6.14), as a KeyUpdate asks for.
     pub rekey: bool,
-    /// What it seals and opens, by [`Version`] and [`Cipher`].
-    pub ciphers: [[bool; Cipher::ALL.len()]; Version::ALL.len()],
+    /// What it seals and opens, by [`TlsVersion`] and [`Cipher`].
+    pub ciphers: [[bool; Cipher::ALL.len()]; TlsVersion::ALL.len()],
 }
 
-impl Version {
+impl TlsVersion {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Tls12, Self::Tls13];
 
@@ -143,7 +143,7 @@ impl Key<'_> {
         let (salt, nonce): (&[u8], &[u8]) = if self.cipher == Cipher::ChaCha20Poly1305 {
             (&[], &*iv)
         } else {
-            if (self.version, direction) == (Version::Tls12, Direction::Send) {
+            if (self.version, direction) == (TlsVersion::Tls12, Direction::Send) {
                 let first = u64::from_be_bytes(iv[4..].try_into().expect("eight of twelve"));
                 iv[4..].copy_from_slice(&unused_nonces(first).to_be_bytes());
             }
@@ -173,20 +173,20 @@ impl Support {
     pub fn is_of_use(&self, without_rekey: bool) -> bool {
         let covers =
             |version| Cipher::ALL.map(|cipher| self.covers(version, cipher, without_rekey));
-        Version::ALL.map(covers).as_flattened().contains(&true)
+        TlsVersion::ALL.map(covers).as_flattened().contains(&true)
     }
 
     /// Whether records of this kind are sealed and opened.
     #[must_use]
-    pub const fn has(&self, version: Version, cipher: Cipher) -> bool {
+    pub const fn has(&self, version: TlsVersion, cipher: Cipher) -> bool {
         self.ciphers[version as usize][cipher as usize]
     }
 
     /// Whether connections of this kind can be handed over. TLS 1.3 needs a kernel that takes a second key, unless it is borne
     /// that a KeyUpdate then ends the connection.
     #[must_use]
-    pub fn covers(&self, version: Version, cipher: Cipher, without_rekey: bool) -> bool {
-        let lasts = self.rekey || without_rekey || version == Version::Tls12;
+    pub fn covers(&self, version: TlsVersion, cipher: Cipher, without_rekey: bool) -> bool {
+        let lasts = self.rekey || without_rekey || version == TlsVersion::Tls12;
         lasts && self.has(version, cipher)
     }
 }
@@ -197,7 +197,7 @@ impl fmt::Display for Support {
         if !self.tls {
             return out.write_str("it has no TLS, or its module tls is not loaded");
         }
-        for version in Version::ALL {
+        for version in TlsVersion::ALL {
             let ciphers = Cipher::ALL.into_iter();
             let ciphers = ciphers.filter(|cipher| self.has(version, *cipher));
             let ciphers: Vec<_> = ciphers.map(Cipher::label).collect();
@@ -274,7 +274,7 @@ pub fn next_record(socket: impl AsFd, cipher: Cipher) -> io::Result<u64> {
 ///
 /// # Errors
 /// `WouldBlock`; EBADMSG for a record that does not open; EKEYEXPIRED behind a KeyUpdate, until there is a new key.
-pub fn receive_record(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Record> {
+pub fn receive_record(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<ReceivedRecord> {
     let mut control = Control([0; CONTROL]);
     let mut part = libc::iovec {
         iov_base: buffer.as_mut_ptr().cast(),
@@ -298,7 +298,7 @@ pub fn receive_record(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Record
             && (*header).cmsg_type == libc::TLS_GET_RECORD_TYPE;
         told.then(|| *libc::CMSG_DATA(header))
     };
-    Ok(Record { kind, len })
+    Ok(ReceivedRecord { kind, len })
 }
 
 /// Sends one record of that type: all of it, or nothing. Never blocks, and raises no signal.
@@ -351,7 +351,7 @@ pub fn support() -> &'static Support {
 
 fn probe() -> Support {
     let mut support = Support::default();
-    for version in Version::ALL {
+    for version in TlsVersion::ALL {
         for cipher in Cipher::ALL {
             let Ok((near, far)) = pair() else {
                 return support;
@@ -361,7 +361,7 @@ fn probe() -> Support {
                 continue;
             }
             support.ciphers[version as usize][cipher as usize] = true;
-            if version == Version::Tls13 && !support.rekey {
+            if version == TlsVersion::Tls13 && !support.rekey {
                 let second = of_no_value(version, cipher, &[9; 32]);
                 support.rekey = set_key(&near, Direction::Send, &second).is_ok();
             }
@@ -374,7 +374,7 @@ fn probe() -> Support {
 fn try_cipher(
     mut near: &TcpStream,
     mut far: TcpStream,
-    version: Version,
+    version: TlsVersion,
     cipher: Cipher,
 ) -> io::Result<()> {
     attach(&far)?;
@@ -390,7 +390,7 @@ fn try_cipher(
     near.read_exact(&mut got)
 }
 
-fn of_no_value(version: Version, cipher: Cipher, bytes: &[u8; 32]) -> Key<'_> {
+fn of_no_value(version: TlsVersion, cipher: Cipher, bytes: &[u8; 32]) -> Key<'_> {
     Key {
         version,
         cipher,
@@ -417,10 +417,10 @@ fn unused_nonces(first: u64) -> u64 {
     (first ^ 1 << 63) & !((1 << 40) - 1)
 }
 
-fn version_number(version: Version) -> u16 {
+fn version_number(version: TlsVersion) -> u16 {
     match version {
-        Version::Tls12 => 0x0303,
-        Version::Tls13 => 0x0304,
+        TlsVersion::Tls12 => 0x0303,
+        TlsVersion::Tls13 => 0x0304,
     }
 }
 
@@ -470,7 +470,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 mod tests {
     use super::*;
 
-    fn key(version: Version, cipher: Cipher) -> Vec<u8> {
+    fn key(version: TlsVersion, cipher: Cipher) -> Vec<u8> {
         let key: Vec<u8> = (1..=cipher.key_len() as u8).collect();
         let key = Key {
             version,
@@ -485,21 +485,21 @@ mod tests {
 
     #[test]
     fn keys_are_laid_out_as_the_kernel_has_them() {
-        let info = key(Version::Tls12, Cipher::Aes128Gcm);
+        let info = key(TlsVersion::Tls12, Cipher::Aes128Gcm);
         assert_eq!(info.len(), size_of::<libc::tls12_crypto_info_aes_gcm_128>());
         assert_eq!(info[..4], [3, 3, 51, 0]);
         assert_eq!(info[4..12], [5, 6, 7, 8, 9, 10, 11, 12]);
         assert_eq!(info[12..28], (1..=16).collect::<Vec<u8>>());
         assert_eq!(info[28..32], [101, 102, 103, 104]);
         assert_eq!(info[32..], [0, 0, 0, 0, 1, 2, 3, 4]);
-        let info = key(Version::Tls13, Cipher::Aes256Gcm);
+        let info = key(TlsVersion::Tls13, Cipher::Aes256Gcm);
         assert_eq!(info.len(), size_of::<libc::tls12_crypto_info_aes_gcm_256>());
         assert_eq!(info[..4], [4, 3, 52, 0]);
-        let info = key(Version::Tls13, Cipher::ChaCha20Poly1305);
+        let info = key(TlsVersion::Tls13, Cipher::ChaCha20Poly1305);
         assert_eq!((info.len(), info[2], info[15]), (56, 54, 12));
         let short = Key {
             key: &[0; 16],
-            ..of_no_value(Version::Tls13, Cipher::Aes256Gcm, &[0; 32])
+            ..of_no_value(TlsVersion::Tls13, Cipher::Aes256Gcm, &[0; 32])
         };
         let error = short.pack(Direction::Send).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
@@ -514,14 +514,14 @@ mod tests {
         support.ciphers[1][0] = true;
         assert!(support.is_of_use(true) && !support.is_of_use(false));
         support.ciphers[0][1] = true;
-        assert!(support.covers(Version::Tls12, Cipher::Aes256Gcm, false));
+        assert!(support.covers(TlsVersion::Tls12, Cipher::Aes256Gcm, false));
         assert_eq!(
             support.to_string(),
             "TLS 1.2 with AES-256-GCM; TLS 1.3 with AES-128-GCM; keys are not replaced"
         );
         support.rekey = true;
-        assert!(support.covers(Version::Tls13, Cipher::Aes128Gcm, false));
-        assert!(!support.covers(Version::Tls13, Cipher::Aes256Gcm, true));
+        assert!(support.covers(TlsVersion::Tls13, Cipher::Aes128Gcm, false));
+        assert!(!support.covers(TlsVersion::Tls13, Cipher::Aes256Gcm, true));
     }
 
     #[test]
@@ -556,14 +556,14 @@ mod tests {
     #[test]
     fn a_kernel_without_tls_takes_no_keys() {
         let (near, _far) = pair().unwrap();
-        let key = of_no_value(Version::Tls13, Cipher::Aes128Gcm, &[7; 32]);
+        let key = of_no_value(TlsVersion::Tls13, Cipher::Aes128Gcm, &[7; 32]);
         assert!(set_key(&near, Direction::Send, &key).is_err());
         assert!(next_record(&near, Cipher::Aes128Gcm).is_err());
     }
 
     #[test]
     fn records_without_data_arrive_with_their_type() {
-        let (version, cipher) = (Version::Tls12, Cipher::Aes128Gcm);
+        let (version, cipher) = (TlsVersion::Tls12, Cipher::Aes128Gcm);
         if !support().has(version, cipher) {
             becket_tidy::lacks("needs a kernel with TLS; the guest of the e2e tests has one");
             return;
@@ -583,7 +583,7 @@ mod tests {
         let record = receive_record(&far, &mut buffer).unwrap();
         assert_eq!(
             record,
-            Record {
+            ReceivedRecord {
                 kind: Some(21),
                 len: 2
             }
@@ -598,6 +598,6 @@ mod tests {
         );
         drop(near);
         let record = receive_record(&far, &mut buffer).unwrap();
-        assert_eq!(record, Record { kind: None, len: 0 });
+        assert_eq!(record, ReceivedRecord { kind: None, len: 0 });
     }
 }

@@ -166,7 +166,7 @@ fn give(path: &Path, access: &SocketAccess) -> io::Result<Metadata> {
 }
 
 /// The socket at a path, and not where a link in its place may lead: a name for it that lasts as long as the descriptor.
-fn open(path: &Path) -> io::Result<(Held, Metadata)> {
+fn open(path: &Path) -> io::Result<(HeldPath, Metadata)> {
     let flags = libc::O_PATH | libc::O_NOFOLLOW;
     let file = OpenOptions::new()
         .read(true)
@@ -177,16 +177,16 @@ fn open(path: &Path) -> io::Result<(Held, Metadata)> {
         return Err(io::Error::from_raw_os_error(libc::EEXIST));
     }
     let path = format!("/proc/self/fd/{}", file.as_raw_fd()).into();
-    Ok((Held { path, _file: file }, found))
+    Ok((HeldPath { path, _file: file }, found))
 }
 
 /// A path that leads to an open descriptor.
-struct Held {
+struct HeldPath {
     path: PathBuf,
     _file: fs::File,
 }
 
-impl AsRef<Path> for Held {
+impl AsRef<Path> for HeldPath {
     fn as_ref(&self) -> &Path {
         &self.path
     }

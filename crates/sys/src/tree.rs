@@ -18,7 +18,7 @@ pub struct Tree(OwnedFd);
 
 /// How a path is looked up.
 #[derive(Clone, Copy, Debug)]
-pub struct Lookup {
+pub struct OpenOptions {
     /// Symbolic links are followed, as long as they stay below the folder.
     pub links: bool,
     /// A disk may be waited for.
@@ -47,7 +47,7 @@ impl Tree {
     /// # Errors
     /// What openat2(2) says: `CrossesDevices` where a path leaves the folder, `FilesystemLoop` for a link that is not followed,
     /// `WouldBlock` where it would have to wait and may not.
-    pub fn file(&self, path: &[u8], how: Lookup) -> io::Result<(File, Metadata)> {
+    pub fn file(&self, path: &[u8], how: OpenOptions) -> io::Result<(File, Metadata)> {
         let found = self.resolve(path, OFlags::PATH, how)?;
         let metadata = found.metadata()?;
         if !metadata.is_file() {
@@ -64,7 +64,7 @@ impl Tree {
         Ok((file, metadata))
     }
 
-    fn resolve(&self, path: &[u8], flags: OFlags, how: Lookup) -> io::Result<File> {
+    fn resolve(&self, path: &[u8], flags: OFlags, how: OpenOptions) -> io::Result<File> {
         let flags = flags | OFlags::CLOEXEC;
         let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         resolve.set(ResolveFlags::NO_SYMLINKS, !how.links);
@@ -104,11 +104,11 @@ mod tests {
 
     use super::*;
 
-    const LINKS: Lookup = Lookup {
+    const LINKS: OpenOptions = OpenOptions {
         links: true,
         waits: true,
     };
-    const NO_LINKS: Lookup = Lookup {
+    const NO_LINKS: OpenOptions = OpenOptions {
         links: false,
         waits: true,
     };

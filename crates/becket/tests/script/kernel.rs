@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 
 use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
-use becket_sys::kernel_tls::{Cipher, Direction, Key, Record, Support, Version};
+use becket_sys::kernel_tls::{Cipher, Direction, Key, ReceivedRecord, Support, TlsVersion};
 
 /// A kernel's part in one end.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ pub(crate) enum Refused {
 /// One direction.
 #[derive(Debug)]
 struct Sealed {
-    version: Version,
+    version: TlsVersion,
     cipher: Cipher,
     key: LessSafeKey,
     iv: [u8; 12],
@@ -132,9 +132,9 @@ impl Kernel {
     }
 
     /// Gives out of the record at the front.
-    pub(crate) fn give(&mut self, buffer: &mut [u8]) -> Record {
+    pub(crate) fn give(&mut self, buffer: &mut [u8]) -> ReceivedRecord {
         let Some((kind, bytes)) = self.opened.front_mut() else {
-            return Record { kind: None, len: 0 };
+            return ReceivedRecord { kind: None, len: 0 };
         };
         let (kind, len) = (Some(*kind), bytes.len().min(buffer.len()));
         for (into, byte) in buffer.iter_mut().zip(bytes.drain(..len)) {
@@ -143,7 +143,7 @@ impl Kernel {
         if bytes.is_empty() {
             self.opened.pop_front();
         }
-        Record { kind, len }
+        ReceivedRecord { kind, len }
     }
 }
 
@@ -165,13 +165,13 @@ impl Sealed {
     }
 
     fn has_explicit(&self) -> bool {
-        self.version == Version::Tls12 && self.cipher != Cipher::ChaCha20Poly1305
+        self.version == TlsVersion::Tls12 && self.cipher != Cipher::ChaCha20Poly1305
     }
 
     fn aad(&self, kind: u8, plain: usize, sealed: usize) -> Vec<u8> {
         match self.version {
-            Version::Tls13 => [&[23, 3, 3][..], &(sealed as u16).to_be_bytes()].concat(),
-            Version::Tls12 => [
+            TlsVersion::Tls13 => [&[23, 3, 3][..], &(sealed as u16).to_be_bytes()].concat(),
+            TlsVersion::Tls12 => [
                 &self.next.to_be_bytes()[..],
                 &[kind, 3, 3],
                 &(plain as u16).to_be_bytes(),
@@ -182,7 +182,7 @@ impl Sealed {
 
     fn seal(&mut self, kind: u8, bytes: &[u8]) -> Vec<u8> {
         let mut inner = bytes.to_vec();
-        let tls13 = self.version == Version::Tls13;
+        let tls13 = self.version == TlsVersion::Tls13;
         if tls13 {
             inner.push(kind);
         }
@@ -214,7 +214,7 @@ impl Sealed {
         let nonce = self.nonce(explicit);
         let opened = self.key.open_in_place(nonce, Aad::from(aad), body).ok()?;
         self.next += 1;
-        if self.version == Version::Tls12 {
+        if self.version == TlsVersion::Tls12 {
             return Some((header[0], opened.to_vec()));
         }
         let end = opened.iter().rposition(|byte| *byte != 0)?;

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 
 use becket_proxy::socket::{KernelTlsSocket, Peek};
-use becket_sys::kernel_tls::{Cipher, Direction, Key, Record, Support};
+use becket_sys::kernel_tls::{Cipher, Direction, Key, ReceivedRecord, Support};
 
 use super::kernel::EIO;
 use super::link::{End, SEALING, sides};
@@ -103,13 +103,14 @@ impl KernelTlsSocket for End {
         self.halves.borrow()[self.side].kernel.next_record()
     }
 
-    fn receive_record(&mut self, buffer: &mut [u8]) -> io::Result<Record> {
+    fn receive_record(&mut self, buffer: &mut [u8]) -> io::Result<ReceivedRecord> {
         if self.open()? {
             let mut halves = self.halves.borrow_mut();
             let [me, _] = sides(&mut halves, self.side);
             return Ok(me.kernel.give(buffer));
         }
-        self.nothing_opened().map(|len| Record { kind: None, len })
+        self.nothing_opened()
+            .map(|len| ReceivedRecord { kind: None, len })
     }
 
     fn send_record(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()> {

@@ -13,14 +13,14 @@ use super::{FileKey, OpenFile};
 /// Open files by what was wanted.
 #[derive(Debug, Default)]
 pub struct Cache {
-    entries: HashMap<FileKey, Entry>,
+    entries: HashMap<FileKey, CachedFile>,
     /// By when they were used last: a number that grows.
     used: BTreeMap<u64, FileKey>,
     last: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CachedFile {
     file: Arc<OpenFile>,
     looked: Duration,
     asked: Duration,
@@ -62,7 +62,7 @@ impl Cache {
             let Some((used, oldest)) = self.used.first_key_value() else {
                 break;
             };
-            let is_old = |entry: &Entry| now.saturating_sub(entry.asked) >= KEPT;
+            let is_old = |entry: &CachedFile| now.saturating_sub(entry.asked) >= KEPT;
             if self.entries.len() < most && !self.entries.get(oldest).is_some_and(is_old) {
                 break;
             }
@@ -74,7 +74,7 @@ impl Cache {
         if most > 0 {
             self.last += 1;
             self.used.insert(self.last, wanted.clone());
-            let entry = Entry {
+            let entry = CachedFile {
                 file: Arc::clone(&file),
                 looked: now,
                 asked: now,

@@ -19,7 +19,7 @@ use crate::coding::{Coding, Codings};
 use crate::path::RelativePath;
 use crate::status::Status;
 use becket_config::backend::Files;
-use becket_sys::tree::{Lookup, Tree};
+use becket_sys::tree::{OpenOptions, Tree};
 
 pub use self::open_file::OpenFile;
 
@@ -149,7 +149,7 @@ impl Docroot {
 
     fn file(&self, path: &[u8], waits: bool) -> io::Result<(File, Metadata)> {
         let links = self.keys.symlinks;
-        self.tree.file(path, Lookup { links, waits })
+        self.tree.file(path, OpenOptions { links, waits })
     }
 }
 

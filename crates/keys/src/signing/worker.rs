@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use becket_multibuffer::LANES;
 use becket_sys::clock::Stopwatch;
-use becket_sys::coroutine::{Progress, Stacks};
+use becket_sys::coroutine::{CoroutineState, Stacks};
 
 use super::queue::{Answers, Asker, Job, Signed, SigningQueue};
 use super::waiting::PAYS;
@@ -139,7 +139,10 @@ impl WorkerSigning {
     ///
     /// # Errors
     /// When there is no memory for a stack.
-    pub fn run<T: 'static>(&self, step: impl FnOnce() -> T + 'static) -> io::Result<Progress<T>> {
+    pub fn run<T: 'static>(
+        &self,
+        step: impl FnOnce() -> T + 'static,
+    ) -> io::Result<CoroutineState<T>> {
         self.stacks.run(step)
     }
 
@@ -314,7 +317,8 @@ mod tests {
         let mut waiting: Vec<_> = (0..MANY)
             .map(|place| {
                 assert!(worker.room().threads);
-                let Ok(Progress::Suspended(step)) = worker.run(becket_sys::coroutine::suspend)
+                let Ok(CoroutineState::Suspended(step)) =
+                    worker.run(becket_sys::coroutine::suspend)
                 else {
                     panic!("it does not wait");
                 };
@@ -336,7 +340,7 @@ mod tests {
                     continue;
                 };
                 assert!(asked.is(one.asker) && one.signature.is_some());
-                assert!(matches!(step.resume(), Progress::Done(true)));
+                assert!(matches!(step.resume(), CoroutineState::Done(true)));
                 signed += 1;
             }
         }

@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use becket_sys::folder_watch::{Change, FolderWatch, WatchedFolder};
+use becket_sys::folder_watch::{FolderChange, FolderWatch, WatchedFolder};
 use becket_sys::root_only::names_to_walk;
 
 /// Folders that are watched, and for what.
@@ -93,8 +93,8 @@ impl Places {
         for _ in 0..READS {
             let more = self.watch.read(|change| {
                 matters |= match change {
-                    Change::Other => true,
-                    Change::Entry(folder, name) => {
+                    FolderChange::Other => true,
+                    FolderChange::Entry(folder, name) => {
                         let names = self.names.get(&folder);
                         names.is_some_and(|names| names.matter(name))
                     }

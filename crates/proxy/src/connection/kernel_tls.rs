@@ -13,7 +13,7 @@ use std::{fmt, mem};
 
 use becket_proto::post_handshake::{Alert, Message, Messages, Unexpected};
 use becket_proto::records::{APPLICATION_DATA, Allowance};
-use becket_sys::kernel_tls::{Cipher, Direction, Key, Version};
+use becket_sys::kernel_tls::{Cipher, Direction, Key, TlsVersion};
 use rustls::kernel::KernelConnection;
 use rustls::{
     CipherSuite, CommonState, ConnectionTrafficSecrets, ProtocolVersion, SupportedCipherSuite,
@@ -53,7 +53,7 @@ pub struct KernelTls<C: TlsSide> {
 /// What the kernel has to be able to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
-    pub version: Version,
+    pub version: TlsVersion,
     pub cipher: Cipher,
 }
 
@@ -132,8 +132,8 @@ impl Negotiated {
     /// What was negotiated, if kernels know it.
     pub fn of(common: &CommonState) -> Option<Self> {
         let version = match common.protocol_version()? {
-            ProtocolVersion::TLSv1_2 => Version::Tls12,
-            ProtocolVersion::TLSv1_3 => Version::Tls13,
+            ProtocolVersion::TLSv1_2 => TlsVersion::Tls12,
+            ProtocolVersion::TLSv1_3 => TlsVersion::Tls13,
             _ => return None,
         };
         let cipher = match common.negotiated_cipher_suite()?.suite() {
@@ -198,7 +198,7 @@ impl<C: TlsSide> KernelTls<C> {
         Ok(Self {
             connection,
             kind,
-            rekeys: socket.support().rekey && kind.version == Version::Tls13,
+            rekeys: socket.support().rekey && kind.version == TlsVersion::Tls13,
             messages: Messages::default(),
             allowance: Allowance::new(),
             wear,
@@ -249,7 +249,7 @@ impl<C: TlsSide> KernelTls<C> {
         let weight = weight.ok_or(KernelFailure::WithoutData)?;
         match record.kind {
             Some(ALERT) if !self.messages.is_begun() => {
-                match Alert::read(content, self.kind.version == Version::Tls13) {
+                match Alert::read(content, self.kind.version == TlsVersion::Tls13) {
                     Some(Alert::CloseNotify) => return Ok(Taken::CloseNotify),
                     Some(Alert::Warning) => {}
                     Some(Alert::Fatal) => return Err(KernelFailure::Alert),
@@ -272,7 +272,7 @@ impl<C: TlsSide> KernelTls<C> {
         socket: &mut impl KernelTlsSocket,
     ) -> Result<(), KernelFailure> {
         match (message, self.kind.version) {
-            (Message::KeyUpdate { requested }, Version::Tls13) => {
+            (Message::KeyUpdate { requested }, TlsVersion::Tls13) => {
                 if !self.rekeys {
                     return Err(KernelFailure::KeyUpdate);
                 }
@@ -282,11 +282,11 @@ impl<C: TlsSide> KernelTls<C> {
                 self.owes_update |= requested;
                 Ok(())
             }
-            (Message::Ticket(ticket), Version::Tls13) => {
+            (Message::Ticket(ticket), TlsVersion::Tls13) => {
                 let taken = C::take_ticket(&mut self.connection, ticket);
                 taken.map_err(|_| KernelFailure::Broken(UNEXPECTED_MESSAGE))
             }
-            (Message::Renegotiation, Version::Tls12) => {
+            (Message::Renegotiation, TlsVersion::Tls12) => {
                 match socket.send_record(ALERT, &[1, NO_RENEGOTIATION]) {
                     Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error.into()),
                     _ => Ok(()),

@@ -8,7 +8,7 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use becket_sys::coroutine::{Progress, Suspended};
+use becket_sys::coroutine::{CoroutineState, Suspended};
 use rustls::Error;
 
 use super::handshake::{Ahead, Chosen, Flights, Handshaking, abandon};
@@ -71,20 +71,20 @@ pub(super) fn begin<N: Net>(
 
 /// Settles a step that is done, or has it wait for the signature that it asks for.
 fn go_on<N: Net>(
-    progress: Progress<Step>,
+    progress: CoroutineState<Step>,
     mut resuming: Option<Resuming>,
     ahead: Ahead<N>,
     cx: &mut Context<'_, '_, N>,
 ) -> ControlFlow<Next<N>, Flights<N>> {
     match progress {
-        Progress::Done(step) => {
+        CoroutineState::Done(step) => {
             let mut chosen = step.chosen;
             chosen.resuming = resuming;
             let received = chosen.judge(step.received);
             let (plain, mut out) = (step.plain, step.out);
             Flights { chosen, ahead }.settle(received, (&plain, &mut out), cx)
         }
-        Progress::Suspended(step) => {
+        CoroutineState::Suspended(step) => {
             let request = resuming.as_mut().and_then(|it| it.request.take());
             let asked = request.zip(cx.turn.signing).map(|(request, signing)| {
                 if request.token.is_none() {

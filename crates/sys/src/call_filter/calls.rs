@@ -11,11 +11,11 @@ use seccompiler::{
 };
 
 /// By call: always where there are none, else where one of them fits.
-pub(super) type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+pub(super) type CallRules = BTreeMap<i64, Vec<SeccompRule>>;
 
-pub(super) fn rules() -> Result<Rules, BackendError> {
+pub(super) fn rules() -> Result<CallRules, BackendError> {
     let always = ALWAYS.iter().chain(ALWAYS_X86_64);
-    let mut rules: Rules = always.map(|call| (call.0, Vec::new())).collect();
+    let mut rules: CallRules = always.map(|call| (call.0, Vec::new())).collect();
     for (call, arguments) in SOMETIMES {
         let conditions = arguments.iter().map(|(argument, comparison)| {
             let (operator, value) = match *comparison {

@@ -8,11 +8,11 @@ use seccompiler::SeccompCmpArgLen::Dword;
 use seccompiler::SeccompCmpOp::{self, Eq, MaskedEq, Ne};
 use seccompiler::{BackendError, SeccompCondition, SeccompRule};
 
-use super::calls::Rules;
+use super::calls::CallRules;
 
-pub(super) fn rules() -> Result<Rules, BackendError> {
+pub(super) fn rules() -> Result<CallRules, BackendError> {
     let never = NEVER.iter().chain(NEVER_X86_64);
-    let mut rules: Rules = never.map(|call| (*call, Vec::new())).collect();
+    let mut rules: CallRules = never.map(|call| (*call, Vec::new())).collect();
     let own = u64::from(std::process::id());
     // No process, but threads.
     let is_process = all(&[(0, MaskedEq(CLONE_THREAD as u64), 0)])?;

@@ -107,7 +107,7 @@ fn no_x32() -> BpfProgram {
 }
 
 fn compile(
-    rules: calls::Rules,
+    rules: calls::CallRules,
     otherwise: SeccompAction,
     listed: SeccompAction,
 ) -> io::Result<BpfProgram> {

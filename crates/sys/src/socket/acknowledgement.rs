@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use super::set_int;
+use super::option::set_int;
 use crate::clock;
 
 /// Has the kernel note when bytes that are sent from now on are acknowledged, or those that follow no longer.
@@ -33,7 +33,7 @@ pub fn note_acknowledgements(socket: impl AsFd, on: bool) -> io::Result<()> {
 /// # Errors
 /// What recvmsg(2) returns, but for one that would block.
 pub fn acknowledged_ago(socket: impl AsFd) -> io::Result<Option<Duration>> {
-    let mut control = Control([0; CONTROL]);
+    let mut control = ControlBuffer([0; CONTROL]);
     // SAFETY: null pointers and zeros are valid for all fields, and mean that there is nothing.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_control = control.0.as_mut_ptr().cast();
@@ -80,7 +80,7 @@ const CONTROL: usize = 256;
 
 /// Aligned as a control message must be.
 #[repr(align(8))]
-struct Control([u8; CONTROL]);
+struct ControlBuffer([u8; CONTROL]);
 
 #[cfg(test)]
 mod tests {

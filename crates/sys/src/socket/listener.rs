@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
-use super::set_int;
+use super::option::set_int;
 
 /// How a listening socket, and with it every socket accepted from it, behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]

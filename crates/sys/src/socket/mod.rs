@@ -8,6 +8,7 @@
 mod acknowledgement;
 mod datagram;
 mod listener;
+mod option;
 mod stream;
 
 pub use acknowledgement::{acknowledged_ago, note_acknowledgements};
@@ -20,30 +21,3 @@ pub use stream::{
     bind_no_port, client_gone, connect, has_room, is_connecting, is_local_shortage,
     original_address, pending_error, reset_on_close, set_quick_ack, silent_for, unsent,
 };
-
-use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
-
-/// Sets a socket option of type `int` that neither `rustix` nor `socket2` offers.
-fn set_int(
-    socket: BorrowedFd<'_>,
-    level: libc::c_int,
-    option: libc::c_int,
-    value: libc::c_int,
-) -> io::Result<()> {
-    // SAFETY: the descriptor is borrowed, hence open; the pointer and length describe `value`, which the kernel only reads.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            option,
-            (&raw const value).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}

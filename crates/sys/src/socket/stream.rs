@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use super::set_int;
+use super::option::set_int;
 
 /// Acknowledges what has arrived at once instead of waiting for data to ride on (`TCP_QUICKACK`).
 ///

@@ -22,7 +22,7 @@ use std::time::Duration;
 use std::{io, mem};
 
 use becket_http::answer::note;
-use becket_http::head::{self, Head, Refusal};
+use becket_http::head::{self, Head, HeadRefusal};
 use becket_http::status::Status;
 use becket_proto::half_pipe::HalfPipe;
 use rustls::server::UnbufferedServerConnection;
@@ -311,7 +311,7 @@ impl Serving {
         if let Err(status) = self.check(is_too_long, most) {
             self.note_request(None, cx);
             self.head = self.said.len();
-            self.write(Reply::refusing(Refusal::last(status)), cx, scratch)?;
+            self.write(Reply::refusing(HeadRefusal::last(status)), cx, scratch)?;
             return Ok(Step::Moved);
         }
         self.searched = self.said.len();
@@ -374,7 +374,7 @@ impl Serving {
         }
         let decided = match parsed {
             Ok(head) => self.site.decide(&head, found, cx.turn.now),
-            Err(status) => ControlFlow::Continue(Reply::refusing(Refusal::last(status))),
+            Err(status) => ControlFlow::Continue(Reply::refusing(HeadRefusal::last(status))),
         };
         self.said = said;
         let service = self.site.service();

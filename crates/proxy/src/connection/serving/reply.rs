@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use becket_config::backend::FieldValue;
 use becket_http::answer::{After, Answer, note};
-use becket_http::head::Refusal;
+use becket_http::head::HeadRefusal;
 use becket_http::select::{Selected, date_text};
 use becket_http::status::Status;
 
@@ -63,7 +63,7 @@ impl Reply {
     }
 
     /// A request that is refused before it is known what it asks for.
-    pub(super) fn refusing(refusal: Refusal) -> Self {
+    pub(super) fn refusing(refusal: HeadRefusal) -> Self {
         let fields = match refusal.status {
             Status::MethodNotAllowed => "Allow: GET, HEAD\r\n",
             _ => "",
