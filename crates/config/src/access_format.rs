@@ -78,7 +78,7 @@ impl Text for AccessFormat {
 as_text!(AccessFormat);
 
 /// Every field that a line may have: those of connections, then those of requests for files alone.
-pub const FIELDS: [&str; 26] = [
+pub const FIELDS: [&str; 27] = [
     "time",
     "client",
     "listener",
@@ -91,6 +91,7 @@ pub const FIELDS: [&str; 26] = [
     "handshake",
     "subject",
     "serial",
+    "would_refuse",
     "id",
     "server",
     "client_bytes_in",

@@ -23,7 +23,6 @@ use super::host;
 use super::refusals::Refusal;
 use super::snapshot::Snapshot;
 use super::state::State;
-use super::trials;
 use super::visitors::Asker;
 use super::visitors::Visitor;
 use super::web::web;
@@ -31,7 +30,7 @@ use becket_log::Escaped;
 use becket_proxy::worker::mailbox::Mailbox;
 
 /// Everything that may be asked. Where two methods have one path, they stand together.
-pub(super) const ROUTES: [Route; 20] = [
+pub(super) const ROUTES: [Route; 19] = [
     route("/", "GET", Action::Page(home)),
     route("/metrics", "GET", Action::Page(metrics)),
     route("/status", "GET", Action::Page(status)),
@@ -40,7 +39,6 @@ pub(super) const ROUTES: [Route; 20] = [
     route("/connections/top", "GET", Action::TopConnections),
     route("/connections/kill", "POST", Action::Kill),
     route("/sources", "GET", Action::Sources),
-    route("/policies/report", "GET", Action::Trials),
     route("/servers", "PATCH", Action::Change(Change::of_server)),
     route("/servers", "POST", Action::Change(Change::of_addition)),
     route("/servers", "DELETE", Action::Change(Change::of_removal)),
@@ -191,7 +189,6 @@ impl Answers {
                 let wanted = Wanted::of(words, 100, connections::MOST_ROWS)?;
                 Ok(connections::sources(&self.state, wanted))
             }
-            Action::Trials => trials::reports(&self.state, words),
             Action::Kill | Action::Change(_) | Action::TakeKey(_) | Action::Tell(_) => {
                 let path = request.uri().path().to_owned();
                 let body = to_bytes(Body::new(request.into_body()), LONGEST_CHANGE).await;

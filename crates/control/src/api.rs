@@ -46,8 +46,6 @@ pub(super) enum Action {
     Kill,
     /// Lists sources.
     Sources,
-    /// Reports the trials of policies.
-    Trials,
     /// Has control change something.
     Change(fn(&[u8]) -> Result<Change, Refused>),
     /// Has control take a private key: over the socket only, and what was said is not logged.

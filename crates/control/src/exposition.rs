@@ -94,12 +94,12 @@ impl Collector for Snapshot {
 
 impl Snapshot {
     fn trials(&self, page: &mut Page<'_>) -> fmt::Result {
-        let trials = self.trials.iter().flat_map(|(policy, trial)| {
-            let totals = trial.totals();
-            totals.map(move |(outcome, count)| ([&**policy, outcome.label()], count))
+        let trials = self.trials.iter().flat_map(|(policy, counts)| {
+            let each = counts.iter();
+            each.map(move |(outcome, count)| ([&**policy, outcome], *count))
         });
         families! { page:
-            Counter becket_trial "Clients of a policy by what its trial says of them" [policy, outcome] = trials;
+            Counter becket_trial "Handshakes of clients of a policy by the answer of its trial" [policy, outcome] = trials;
         }
         Ok(())
     }

@@ -44,7 +44,6 @@ pub mod sockets;
 pub mod state;
 pub mod temporary;
 pub mod totals;
-mod trials;
 mod visitors;
 mod web;
 

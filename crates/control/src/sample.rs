@@ -152,7 +152,7 @@ fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
                 contents: [0; 32],
                 suites: provider::DEFAULT_CIPHER_SUITES.to_vec(),
                 verifier: None,
-                trial: Some(Trials::default().of(&policy::Policy::named("web"), Vec::new())),
+                trial: Some(Trials::default().of(policy::Policy::named("web"), Vec::new())),
             })),
             backend: 0,
         }],

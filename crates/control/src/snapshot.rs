@@ -33,7 +33,6 @@ use becket_tls::admission::SharedAdmission;
 use becket_tls::config::overrides::Overrides;
 use becket_tls::config::{Backend, Config, Lasts, Listener, Server};
 use becket_tls::names;
-use becket_tls::trial::Trial;
 
 /// Everything that pages show.
 #[derive(Debug, serde::Serialize)]
@@ -96,6 +95,8 @@ pub struct Snapshot {
     pub stud: Option<StudStatus>,
     /// Tokens that have keys of certificates.
     pub tokens: Vec<TokenStatus>,
+    /// Handshakes by policy that has a trial, and by result.
+    pub trials: BTreeMap<String, BTreeMap<&'static str, u64>>,
     /// Who is let in when more want to than can be served.
     pub admission: AdmissionCounts,
     /// How much memory is in use, and how short it is; `null` where it is not limited.
@@ -125,9 +126,6 @@ pub struct Snapshot {
     /// The last hour.
     #[serde(skip)]
     pub history: Vec<Moment>,
-    /// Trials by the name of their policy.
-    #[serde(skip)]
-    pub trials: BTreeMap<String, Arc<Trial>>,
     /// One per worker.
     #[serde(skip)]
     pub counters: Vec<Arc<Counters>>,

@@ -46,6 +46,8 @@ pub struct AccessRecord {
     pub resumed: Option<ResumedBy>,
     /// Whom the client's certificate names; it was verified.
     pub identity: Option<Box<Identity>>,
+    /// Why the trial of the policy would refuse the client.
+    pub would_refuse: Option<&'static str>,
     /// A name of the connection, shared with whoever gets or sent it in a PROXY header.
     pub id: Option<Box<[u8]>>,
     /// The server it went to, as configured.
@@ -317,6 +319,7 @@ impl AccessRecord {
         each("handshake", text(self.kind().as_ref()))?;
         each("subject", text(subject.as_ref()))?;
         each("serial", text(serial.as_ref()))?;
+        each("would_refuse", text(self.would_refuse.as_ref()))?;
         each("id", text(id.as_ref()))?;
         each("server", text(server.as_ref()))?;
         each("client_bytes_in", Field::Count(self.client_bytes_in))?;
@@ -378,6 +381,7 @@ pub(crate) mod tests {
                 common_name: Some("alice".into()),
                 serial: "0ABC01".into(),
             })),
+            would_refuse: Some("client-certificate"),
             id: Some((*b"8d2f").into()),
             server: Some("127.0.0.1:8080".into()),
             client_bytes_in: 900,
@@ -401,6 +405,7 @@ pub(crate) mod tests {
             alpn: None,
             resumed: None,
             identity: None,
+            would_refuse: None,
             id: None,
             server: None,
             handshake: None,
@@ -421,7 +426,7 @@ pub(crate) mod tests {
             line(&record(), LogFormat::Text),
             "2009-02-13T23:31:30.000001Z client=192.0.2.1:4711 listener=web sni=www.example.org \
              ja4=t12d2808h2_d943125447b4_e7e480e5a997 version=TLSv1.3 suite=TLS_AES_128_GCM_SHA256 group=X25519MLKEM768 alpn=h2 \
-             handshake=psk subject=CN=alice,O=Rope\\x20Walk serial=0ABC01 id=8d2f server=127.0.0.1:8080 client_bytes_in=900 client_bytes_out=2000 \
+             handshake=psk subject=CN=alice,O=Rope\\x20Walk serial=0ABC01 would_refuse=client-certificate id=8d2f server=127.0.0.1:8080 client_bytes_in=900 client_bytes_out=2000 \
              server_bytes_in=1024 server_bytes_out=80 handshake_us=740 total_us=12000 \
              reason=finished\n"
         );

@@ -80,7 +80,7 @@ impl Draft<'_> {
             suites: suites(&keys),
             trial: keys
                 .tried()
-                .map(|tried| self.world.trials.of(&tried, suites(&tried))),
+                .map(|tried| self.world.trials.of(tried.clone(), suites(&tried))),
             verifier,
             keys,
         }

@@ -21,7 +21,6 @@ pub mod fresh_queue;
 pub mod half_pipe;
 pub mod handover;
 pub mod health;
-pub mod heavy_hitters;
 pub mod http_status;
 pub mod index_queue;
 mod labelled;

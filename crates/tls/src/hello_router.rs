@@ -12,7 +12,7 @@ use rustls::ServerConfig;
 use super::route_configs::{Parts, RouteConfigs};
 use crate::config::{Listener, Route};
 use crate::resumption::Offer;
-use crate::trial::Judged;
+use crate::trial::Evaluated;
 use becket_proto::close_reason::CloseReason;
 
 /// Routes of one listener with their configurations.
@@ -54,8 +54,8 @@ pub struct Served {
     pub early_data: u32,
     /// The client is asked for a certificate.
     pub asks: bool,
-    /// What the trial of the policy makes of it, where there is one.
-    pub judged: Option<Judged>,
+    /// The client, as the trial of the policy evaluates its hello.
+    pub trial: Option<Evaluated>,
 }
 
 impl HelloRouter {
@@ -112,9 +112,9 @@ impl HelloRouter {
         }
         let policy = route.policy.as_ref();
         let trial = policy.and_then(|it| it.trial.as_ref());
-        let judged = trial.map(|trial| {
+        let trial = trial.map(|trial| {
             let keys = self.listener.certificates.keys_for(name);
-            trial.judge(hello, |suite| {
+            trial.evaluate(hello, |suite| {
                 let mut kinds = keys.iter().map(|it| it.key.algorithm());
                 kinds.any(|kind| suite.usable_for_signature_algorithm(kind))
             })
@@ -126,7 +126,7 @@ impl HelloRouter {
             offer: configs.offer(hello),
             early_data: policy.and_then(|it| it.keys.early_data).unwrap_or(0),
             asks: configs.verifier().is_some(),
-            judged,
+            trial,
         })
     }
 

@@ -232,14 +232,11 @@ pub enum SessionTask {
 /// What of policies.
 #[derive(Clone, Debug, Subcommand)]
 pub enum PolicyTask {
-    /// Show how many clients of the last day their policy's trial would have refused, and which
+    /// Show how many clients the trial of their policy would have refused, by reason
     Report {
-        /// Policy; all that have a trial without
+        /// Policy; without it, each policy that has a trial
         #[arg(value_name = "NAME")]
         policy: Option<String>,
-        /// Rows at most of each table
-        #[arg(long, value_name = "N", default_value_t = 20)]
-        limit: usize,
     },
 }
 
@@ -356,8 +353,14 @@ fn done(place: &Place, task: &CtlTask) -> Result<(Value, String), NotDone> {
             (object, text)
         }
         CtlTask::Policy {
-            task: PolicyTask::Report { policy, limit },
-        } => shown(reports(place, policy.as_deref(), *limit)?, table::trials),
+            task: PolicyTask::Report { policy },
+        } => {
+            let mut trials = status()?["trials"].take();
+            if let (Some(wanted), Value::Object(trials)) = (policy, &mut trials) {
+                trials.retain(|policy, _| policy == wanted);
+            }
+            shown(trials, table::trials)
+        }
         CtlTask::Sources => shown(get("/sources")?, table::sources),
         CtlTask::Log {
             level: None,
@@ -385,15 +388,6 @@ fn done(place: &Place, task: &CtlTask) -> Result<(Value, String), NotDone> {
 fn ending(object: Value, done: &str) -> (Value, String) {
     let text = format!("{done}\n{}", ended(&object["ended"]));
     (object, text)
-}
-
-/// What trials of policies came to.
-fn reports(place: &Place, policy: Option<&str>, limit: usize) -> Result<Value, NotDone> {
-    let policy = policy.map(|name| ("policy".to_owned(), name.into()));
-    let mut words: Map<String, Value> = policy.into_iter().collect();
-    words.insert("limit".to_owned(), limit.to_string().into());
-    let path = format!("/policies/report?{}", query(words));
-    ask(place, "GET", &path, None)
 }
 
 fn of_certificates(

@@ -229,36 +229,18 @@ pub(super) fn top(top: &Value) -> String {
     text + &format!("{} connections{part}\n", cell(&top["counted"]))
 }
 
-/// What trials would have refused.
-pub(super) fn trials(reports: &Value) -> String {
-    let mut text = String::new();
-    for report in rows(&reports["policies"]) {
-        let [policy, clients, passed] =
-            ["policy", "clients", "passed"].map(|field| cell(&report[field]));
-        text += &format!("{policy}: {passed} of {clients} clients of the last day pass\n");
-        let failed = report["failed"].as_object().into_iter().flatten();
-        let failed: Vec<_> = failed
-            .map(|(why, count)| vec![why.clone(), cell(count)])
-            .collect();
-        if failed.is_empty() {
-            continue;
-        }
-        text += &table(&["REASON", "CLIENTS"], &failed);
-        for (field, head) in [("names", "NAME"), ("ja4", "JA4"), ("networks", "NETWORK")] {
-            let each: Vec<Vec<String>> = rows(&report[field])
-                .map(|row| {
-                    ["of", "clients", "error"]
-                        .map(|field| cell(&row[field]))
-                        .into()
-                })
-                .collect();
-            text += &table(&[head, "CLIENTS", "ERROR"], &each);
+/// Handshakes by policy that has a trial, and by result.
+pub(super) fn trials(trials: &Value) -> String {
+    let mut each = Vec::new();
+    for (policy, counts) in trials.as_object().into_iter().flatten() {
+        for (result, count) in counts.as_object().into_iter().flatten() {
+            each.push(vec![policy.clone(), result.clone(), cell(count)]);
         }
     }
-    if text.is_empty() {
-        return "no policy has a trial\n".to_owned();
+    if each.is_empty() {
+        return "no such policy has a trial\n".to_owned();
     }
-    text
+    table(&["POLICY", "RESULT", "HANDSHAKES"], &each)
 }
 
 /// How many sessions are kept.

@@ -38,16 +38,6 @@ impl<'a> ClientHello<'a> {
         })
     }
 
-    /// Copies what it borrows, so that it outlives the input.
-    #[must_use]
-    pub fn into_owned(self) -> ClientHello<'static> {
-        ClientHello {
-            body: Cow::Owned(self.body.into_owned()),
-            wire_len: self.wire_len,
-            fields: self.fields,
-        }
-    }
-
     /// Returns the bytes that the hello took at the start of the input, record headers included.
     pub fn wire_len(&self) -> usize {
         self.wire_len

@@ -105,7 +105,7 @@ impl Decided {
             offer: served.offer,
             early_data: served.early_data,
             asks: served.asks,
-            judged: served.judged,
+            trial: served.trial,
         }))
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::{Connection, Net};
 use crate::socket::Traffic;
-use becket_keys::certificates::CertificateMap;
 use becket_keys::identity::Identity;
 use becket_keys::presented::Presented;
 use becket_log::Timestamp;
@@ -16,7 +15,6 @@ use becket_sys::clock::Now;
 use becket_tls::config::Config;
 use becket_tls::ja4::Ja4;
 use becket_tls::names;
-use becket_tls::trial::TriedClient;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 
 /// Filled in as the connection proceeds.
@@ -77,6 +75,8 @@ pub struct Agreed {
     pub client_verified: bool,
     /// Whom that certificate names.
     pub identity: Option<Box<Identity>>,
+    /// Why the trial of the policy would refuse the client.
+    pub would_refuse: Option<&'static str>,
     /// Our own certificate, where the PROXY header speaks of it.
     pub presented: Option<Arc<Presented>>,
     /// From accept to traffic keys, without the time in a queue.
@@ -110,15 +110,6 @@ impl Facts {
             tls: None,
             server: None,
             server_traffic: Traffic::default(),
-        }
-    }
-
-    /// What a trial is told of the client: of names only those of a certificate.
-    pub(super) fn tried(&self, certificates: &CertificateMap) -> TriedClient<'_> {
-        let name = self.server_name.as_deref();
-        TriedClient {
-            name: name.filter(|name| certificates.named(name).is_some()),
-            address: self.client.ip(),
         }
     }
 
@@ -158,6 +149,7 @@ impl Facts {
             alpn: tls.and_then(|tls| tls.alpn.clone()),
             resumed: tls.and_then(Agreed::resumed_by),
             identity: tls.and_then(|tls| tls.identity.clone()),
+            would_refuse: tls.and_then(|tls| tls.would_refuse),
             id: self
                 .introduced
                 .as_ref()

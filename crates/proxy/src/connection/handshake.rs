@@ -53,7 +53,7 @@ use becket_tls::engine::{self, Engine, Received};
 use becket_tls::resumption::Offer;
 use becket_tls::scratch::{Buffer, READ, Scratch};
 use becket_tls::sessions::context::{self, Resuming};
-use becket_tls::trial::Judged;
+use becket_tls::trial::Evaluated;
 
 /// A client whose handshake is not complete.
 #[derive(Debug)]
@@ -114,8 +114,8 @@ pub(super) struct Chosen {
     pub(super) early_data: u32,
     /// The client is asked for a certificate.
     pub(super) asks: bool,
-    /// What the trial of the policy makes of the hello, where there is one.
-    pub(super) judged: Option<Judged>,
+    /// The client, as the trial of the policy evaluates its hello.
+    pub(super) trial: Option<Evaluated>,
 }
 
 /// How long tickets wait for an answer with which they leave. Most servers answer sooner, and a client that wants to resume before that, or the rest
@@ -346,7 +346,7 @@ impl<N: Net> Flights<N> {
         let chosen = &mut self.chosen;
         let took = cx.turn.now.mono.saturating_sub(cx.core.facts.accepted);
         let took = took.saturating_sub(cx.core.facts.queued);
-        let agreed = Agreed {
+        let mut agreed = Agreed {
             presented: chosen.presented(&self.ahead.listener, cx.core.facts.server_name.as_deref()),
             early_data: received.early.then_some(chosen.early_data),
             ..resumed::agreed(chosen, took)
@@ -355,11 +355,8 @@ impl<N: Net> Flights<N> {
         resumed::count(&agreed, cx.turn.counters);
         resumed::count_offer(chosen, cx.turn.counters);
         resumed::count_early(chosen, received.early, cx.turn.counters);
-        if let Some(judged) = chosen.judged.take() {
-            let certificates = &self.ahead.listener.config().certificates;
-            let client = || cx.core.facts.tried(certificates);
-            judged.count(agreed.client_verified, client, cx.turn.now.mono);
-        }
+        let trial = chosen.trial.take();
+        agreed.would_refuse = trial.and_then(|trial| trial.count(agreed.client_verified));
         cx.core.facts.tls = Some(agreed);
         cx.core.half_open = None;
     }

@@ -30,6 +30,7 @@ pub(super) fn agreed(chosen: &Chosen, took: Duration) -> Agreed {
             .peer_certificates()
             .and_then(<[_]>::first)
             .and_then(Identity::of),
+        would_refuse: None,
         presented: None,
         took,
     }

@@ -33,7 +33,7 @@ pub use self::admin::{Admin, AdminSocket, Token};
 pub use self::backend::{Backend, Server};
 pub use self::cluster::{Cluster, Stud};
 pub use self::onward::Onward;
-use crate::trial::Trial;
+use crate::trial::TrialPolicy;
 use becket_keys::certificates::{CertificateMap, KeySet};
 use becket_keys::keys::Loaded;
 use becket_keys::signing::token::Tokens;
@@ -144,8 +144,8 @@ pub struct Policy {
     /// Verifies client certificates; `None` when none is asked for. Built once for all workers:
     /// revocation lists may be large.
     pub verifier: Option<Arc<dyn ClientCertVerifier>>,
-    /// Judges its clients and refuses nobody. What it counts goes on over a reload that leaves it as it is.
-    pub trial: Option<Arc<Trial>>,
+    /// A policy that is tried on the clients of this one, and refuses none.
+    pub trial: Option<Arc<TrialPolicy>>,
 }
 
 impl Policy {
@@ -206,12 +206,12 @@ impl fmt::Display for ServerAddress {
 pub const MOST_ADDRESSES: usize = 64;
 
 impl Config {
-    /// Every trial with the name of its policy, by name.
-    pub fn trials(&self) -> BTreeMap<String, Arc<Trial>> {
+    /// Handshakes by policy that has a trial, and by result.
+    pub fn trials(&self) -> BTreeMap<String, BTreeMap<&'static str, u64>> {
         let routes = self.listeners.iter().flat_map(|it| &it.routes);
         let policies = routes.filter_map(|route| route.policy.as_deref());
-        let trials = policies.filter_map(|it| Some((it.keys.name.to_string(), it.trial.clone()?)));
-        trials.collect()
+        let counts = |it: &Policy| Some((it.keys.name.to_string(), it.trial.as_ref()?.counts()));
+        policies.filter_map(counts).collect()
     }
 
     /// Whether there is a key with which crypto threads sign.
