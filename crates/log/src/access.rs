@@ -465,7 +465,7 @@ pub(crate) mod tests {
     fn what_is_not_known_is_a_dash_or_null() {
         let text = line(&empty(), LogFormat::Text);
         assert!(text.contains(
-            " sni=- ja4=- version=- suite=- group=- alpn=- handshake=- subject=- serial=- id=- server=- "
+            " sni=- ja4=- version=- suite=- group=- alpn=- handshake=- subject=- serial=- would_refuse=- id=- server=- "
         ));
         let json: serde_json::Value =
             serde_json::from_str(&line(&empty(), LogFormat::Json)).unwrap();
