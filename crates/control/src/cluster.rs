@@ -12,8 +12,8 @@ use becket_config::error::Problem;
 use becket_proto::session_table::PolicyTag;
 use zeroize::Zeroizing;
 
+use crate::health::prober;
 use becket_prepare::resolver::Resolver;
-use becket_proxy::backend::health::prober;
 use becket_proxy::backend::registry::Backends;
 use becket_proxy::shared::Shared;
 use becket_tls::config::Config;

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::api::Refused;
 use super::state::State;
-use becket_proxy::worker::listing::{ConnectionRow, Filter, Killing, ListedPage, Listing};
+use becket_proxy::worker::listing::{ConnectionRow, Filter, Killing, ListedPage, Listing, ReplySender};
 use becket_proxy::worker::mailbox::{Mailbox, Message};
 
 /// Which connections are wanted.
@@ -185,7 +185,7 @@ async fn walk(
         if left == 0 {
             return Some((worker, from));
         }
-        let (reply, page) = oneshot::channel();
+        let (reply, page) = answered();
         let listing = Listing {
             filter: Arc::clone(&filter),
             from,
@@ -204,11 +204,18 @@ async fn walk(
     None
 }
 
+fn answered<T: Send + 'static>() -> (ReplySender<T>, oneshot::Receiver<T>) {
+    let (sender, receiver) = oneshot::channel();
+    // The request may have been cancelled.
+    let send = |answer| drop(sender.send(answer));
+    (ReplySender::new(send), receiver)
+}
+
 /// Ends connections, and says how many.
 pub(super) async fn kill(workers: &[Arc<Mailbox>], filter: Filter) -> Value {
     let filter = Arc::new(filter);
     let ask = |mailbox: &Arc<Mailbox>| {
-        let (reply, count) = oneshot::channel();
+        let (reply, count) = answered();
         mailbox.post(Message::Kill(Killing {
             filter: Arc::clone(&filter),
             count: 0,

@@ -22,12 +22,13 @@ use becket_sys::socket_file::SocketFile;
 use becket_sys::{privileges, rlimit, socket};
 use rustls::pki_types::UnixTime;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::mpsc::{UnboundedReceiver, channel, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 
 use crate::admin::AdminSockets;
 use crate::cluster;
 use crate::ebb::Ebb;
 use crate::handover::receiver;
+use crate::health::prober::Prober;
 use crate::reload::Reloading;
 use crate::rotation::{NotRotated, NotSaved, Rotation};
 use crate::sandbox::Sandbox;
@@ -56,10 +57,10 @@ use becket_process::link::given::{BoundSockets, Given};
 use becket_process::link::{Delivered, Link};
 use becket_process::protocol::{Event, Restarts, SocketKind};
 use becket_process::signals::Signals;
-use becket_proxy::backend::health::prober::Prober;
 use becket_proxy::memory::MemoryWatch;
 use becket_proxy::shared::Shared;
 use becket_proxy::worker::bound::BoundListener;
+use becket_proxy::worker::workers::WorkerEnded;
 use becket_proxy::worker::workers::{Common, Workers};
 use becket_tls::config::{Config, crypto_thread_count, worker_count};
 
@@ -151,11 +152,10 @@ fn launch_parts(
         shared: Arc::clone(&shared),
         secrets: Arc::clone(rotation.secrets()),
         outboxes: cluster.as_ref().map_or_else(Vec::new, Membership::outboxes),
-        ended: sender,
         is_parked: link.is_some(),
     };
     let handover = handover(link.as_mut(), &common)?;
-    let (workers, access) = start_workers(&common, sockets.listeners, access)?;
+    let (workers, access) = start_workers(&common, sockets.listeners, access, sender)?;
     let (main, peers) = (main_process(&link), replication(&cluster, &stud));
     let state = State::new(main, shared, Arc::clone(&config), &rotation, peers);
     let control = Control {
@@ -210,8 +210,12 @@ fn start_workers(
     common: &Common,
     sockets: Vec<Vec<BoundListener>>,
     mut access: Option<AccessWriter>,
+    ended: UnboundedSender<WorkerEnded>,
 ) -> Result<(Workers, Option<AccessThread>), StartError> {
-    let workers = Workers::start(common, sockets, access.as_mut());
+    let workers = Workers::start(common, sockets, access.as_mut(), move |worker| {
+        // Control is gone only when the process is about to exit.
+        ended.send(worker).ok();
+    });
     let workers = workers.map_err(system("starting workers"))?;
     let access = access.map(AccessWriter::start).transpose();
     Ok((workers, access.map_err(system("starting the access log"))?))

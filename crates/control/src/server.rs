@@ -41,6 +41,7 @@ use crate::admin::{self, AdminSockets, Pages};
 use crate::api::ChangeRequest;
 use crate::cluster;
 use crate::ebb::Ebb;
+use crate::health::{cancel, prober::Prober};
 use crate::reload::{self, ReloadRequest, Reloaded, Reloading};
 use crate::rotation::Rotation;
 use crate::sandbox::Sandbox;
@@ -60,7 +61,6 @@ use becket_process::link::given::{BoundSockets, Given};
 use becket_process::link::{Delivered, Link};
 use becket_process::protocol::Event;
 use becket_process::signals::Signals;
-use becket_proxy::backend::health::prober::Prober;
 use becket_proxy::backend::registry::{Adopted, Backends};
 use becket_proxy::memory::{MemoryWatch, Relief};
 use becket_proxy::metrics::Counters;
@@ -148,7 +148,7 @@ impl Control {
         if let Err(error) = priority::give_way(NICENESS) {
             tracing::debug!(%error, "cannot lower the priority of the control thread");
         }
-        tokio::spawn(Arc::clone(&self.state.shared().cancels).run());
+        tokio::spawn(cancel::send_all(Arc::clone(&self.state.shared().cancels)));
         self.begin();
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

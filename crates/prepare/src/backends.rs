@@ -1,6 +1,6 @@
 //! Makes backends.
 //!
-//! Names are looked up while becket runs (`backend/health/prober.rs`): a server without an address gets no connections,
+//! Names are looked up while becket runs (`health/prober.rs` of control): a server without an address gets no connections,
 //! and one that had some keeps them over a reload. `becket check` resolves them here. A name may have several addresses;
 //! they are kept in the resolver's order.
 

@@ -7,7 +7,7 @@
 //! which nobody waits any more is not looked up. A call that never returns keeps its thread: after [`MOST_THREADS`]
 //! *different* names that hang for ever nothing is looked up until the next start, and known addresses stay in use.
 //!
-//! When a name is looked up again is decided by those who use it: `backend/health/prober.rs` and replication.
+//! When a name is looked up again is decided by those who use it: `health/prober.rs` of control and replication.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;

@@ -1,6 +1,6 @@
 //! Whether one server is in service: by checks, by what its connects tell, and by time.
 //!
-//! A [`Health`] is the memory of one server and knows nothing of sockets: `crates/proxy/src/backend/health/prober.rs` makes the
+//! A [`Health`] is the memory of one server and knows nothing of sockets: `crates/control/src/health/prober.rs` makes the
 //! checks and counts connects, and tells it here. In which order to use it: `handle_check` after every check,
 //! `handle_connects` now and then with the count of connects that failed in a row, `handle_time` as time goes by. Each
 //! returns a [`Change`] when there is one, which is then logged once. `until_next_check` says how long to wait.

@@ -5,10 +5,10 @@
 //! addresses that does not answer is a warning, a server without any is an error. Nothing is sent but a
 //! PROXY header (LOCAL), what TLS takes, and the request of an HTTP check.
 //!
-//! Bounded: [`MOST_AT_ONCE`] addresses at a time, each for `timeouts.connect`, [`FAREWELL`] and the
+//! Bounded: [`MOST_AT_ONCE`] addresses at a time, each for `timeouts.connect`, [`ALERT_TIMEOUT`] and the
 //! time of a health check.
 //!
-//! [`FAREWELL`]: becket_proxy::backend::health::check::FAREWELL
+//! [`ALERT_TIMEOUT`]: becket_control::health::check::ALERT_TIMEOUT
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
@@ -18,8 +18,8 @@ use becket_sys::clock::Clock;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
+use becket_control::health::check::{Check, ConnectedServer};
 use becket_keys::identity::Identity;
-use becket_proxy::backend::health::check::{Check, Met};
 use becket_tls::config::{Backend, Config, Server};
 use becket_tls::names;
 
@@ -133,7 +133,7 @@ impl Attempt {
     async fn run(self, clock: Clock) -> Tried {
         let Self { mut tried, checks } = self;
         if let Some((connect, check)) = checks {
-            tried.outcome = match connect.meet(clock).await {
+            tried.outcome = match connect.try_connect(clock).await {
                 Err(failure) => Outcome::failed(failure),
                 Ok(met) => match check {
                     None => Outcome::ok(&met),
@@ -213,7 +213,7 @@ impl Outcome {
         Self::Failed { fault }
     }
 
-    fn ok(met: &Met) -> Self {
+    fn ok(met: &ConnectedServer) -> Self {
         let certificate = met.certificate.as_ref().and_then(Identity::of);
         Self::Ok {
             milliseconds: (met.took.as_secs_f64() * 1e5).round() / 1e2,

@@ -77,7 +77,7 @@ impl Control {
             apply(&mut kept);
         }
         state.set_overrides(overrides, kept);
-        self.prober.look_again();
+        self.prober.readopt();
         Ok(snapshot::server(&server, &state))
     }
 
@@ -103,7 +103,7 @@ impl Control {
         };
         let edited = self.edits.with(edit, Lasts::of(addition.keep))?;
         self.commit_edits(edited)?;
-        self.prober.look_again();
+        self.prober.readopt();
         let (server, state) = self.find(&backend, &name)?;
         Ok(snapshot::server(&server, &state))
     }

@@ -152,7 +152,7 @@ impl BackendState {
     }
 
     /// Its servers, and those that were and are still held by connections. Takes the lock.
-    pub(super) fn known_servers(&self) -> Vec<Arc<ServerState>> {
+    pub fn known_servers(&self) -> Vec<Arc<ServerState>> {
         let line = self.lock();
         let gone = line.gone.iter().filter_map(Weak::upgrade);
         line.servers.iter().cloned().chain(gone).collect()

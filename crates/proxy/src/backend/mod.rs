@@ -7,8 +7,7 @@
 //! * `eligible`: which servers may be given a client;
 //! * [`registry`]: all of them, by name, so that they outlive a reload;
 //! * [`pool`]: one worker's view of a backend: it chooses;
-//! * [`health`]: control's part: checks, and names that are resolved anew;
-//! * [`cancel`]: cancels of PostgreSQL clients, passed on to all servers of a backend;
+//! * [`cancel`]: cancels of PostgreSQL clients that wait for control;
 //! * [`inbox`]: how a worker learns of a slot that it was given.
 //!
 //! Who is chosen is decided by `becket_proto::balance`; connecting is `connection/connect.rs`.
@@ -17,7 +16,6 @@ pub mod backend_state;
 pub mod cancel;
 mod eligible;
 pub mod file_service;
-pub mod health;
 pub mod inbox;
 pub mod pool;
 pub mod registry;

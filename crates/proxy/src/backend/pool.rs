@@ -22,7 +22,7 @@ use becket_proto::queue::Arrival;
 use becket_proto::ticket::{NodeId, OriginId};
 
 use super::backend_state::{BackendState, QueueFull, Wait, Waiter};
-use super::cancel::{Cancel, CancelOutcome, Telling};
+use super::cancel::{Cancel, CancelCompletion, CancelOutcome};
 use super::eligible::Eligible;
 use super::file_service::FileService;
 use super::inbox::Inbox;
@@ -189,18 +189,17 @@ impl Pool {
         eligible.shortage()
     }
 
-    /// What the connection that lives at `place` in this worker leaves, and waits for, where its client asks to cancel
-    /// what another one does.
+    /// Makes a cancel of the connection at `place` in this worker, and the outcome that the connection waits for.
     pub fn cancel(&self, place: usize, request: &[u8]) -> (Cancel, CancelOutcome) {
         let inbox = Arc::clone(&self.inbox);
-        let (telling, told) = Telling::begin(Waiter { inbox, place });
+        let (completion, outcome) = CancelCompletion::new(Waiter { inbox, place });
         let cancel = Cancel {
             request: request.into(),
             backend: Arc::clone(&self.backend),
             state: Arc::clone(&self.state),
-            telling,
+            completion,
         };
-        (cancel, told)
+        (cancel, outcome)
     }
 
     /// Joins the queue, for the connection that lives at `place` in this worker: see [`BackendState::wait`].

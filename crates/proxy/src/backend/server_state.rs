@@ -11,15 +11,16 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use becket_cluster::replica::ServerTag;
 use becket_config::backend;
 use becket_config::choices::ServerMode;
 use becket_proto::balance;
+use becket_proto::health::Condition;
 use becket_proto::limits::SharedCount;
 
 use super::backend_state::BackendState;
-use super::health::Watched;
 use becket_tls::config::overrides::Overrides;
 use becket_tls::config::{Server, ServerAddress};
 
@@ -51,6 +52,18 @@ pub struct ServerState {
     /// Its name did not resolve when it was last looked up.
     dns_stale: AtomicBool,
     watched: Mutex<Watched>,
+}
+
+/// What health checks have found out about a server, for the admin pages. The consequences for new clients are in [`ServerState`].
+#[derive(Clone, Debug, Default)]
+pub struct Watched {
+    pub condition: Condition,
+    /// Time of the last change since 1970, and its reason.
+    pub change: Option<(Duration, Arc<str>)>,
+    pub checks: u64,
+    pub check_failures: u64,
+    /// How often the server went out of service.
+    pub outages: u64,
 }
 
 /// Where a server is.
@@ -334,7 +347,7 @@ impl ServerState {
     }
 
     /// So many connects have failed in a row in another process, with which this one goes on.
-    pub(super) fn set_failures_in_a_row(&self, failures: u32) {
+    pub fn set_failures_in_a_row(&self, failures: u32) {
         self.failures_in_a_row.store(failures, Relaxed);
     }
 
@@ -361,7 +374,7 @@ impl ServerState {
     }
 
     /// Takes down what control has found out.
-    pub(super) fn note(&self, note: impl FnOnce(&mut Watched)) {
+    pub fn note(&self, note: impl FnOnce(&mut Watched)) {
         note(&mut self.watched.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -371,7 +384,7 @@ impl ServerState {
     }
 
     /// Its name was looked up. Returns whether the outcome is another one than before.
-    pub(super) fn note_lookup(&self, found: bool) -> bool {
+    pub fn note_lookup(&self, found: bool) -> bool {
         self.dns_stale.swap(!found, Relaxed) == found
     }
 
@@ -390,7 +403,7 @@ impl ServerState {
     }
 
     /// The addresses that it has by the file, or by its name.
-    pub(super) fn found_addresses(&self) -> Arc<[ServerAddress]> {
+    pub fn found_addresses(&self) -> Arc<[ServerAddress]> {
         Arc::clone(&self.lock_addresses().found)
     }
 

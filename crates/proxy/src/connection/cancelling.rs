@@ -31,7 +31,7 @@ impl Cancelling {
         let (cancel, told) = pool.cancel(cx.turn.place, request);
         let client = cx.core.facts.client.ip();
         let source = cx.turn.admission.source(client);
-        cx.turn.cancels.leave(source, cancel);
+        cx.turn.cancels.enqueue(source, cancel);
         cx.core.deadline = cx.turn.now.running + WAIT;
         Next::Go(Phase::Cancelling(Self { told }))
     }

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use becket_proto::networks::Network;
 use serde::{Serialize, Serializer};
-use tokio::sync::oneshot;
 
 use super::Worker;
 use super::overdue::Cause;
@@ -191,6 +190,25 @@ fn canonical(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
+/// Takes the answer of a worker.
+pub struct ReplySender<T>(Box<dyn FnOnce(T) + Send>);
+
+impl<T> ReplySender<T> {
+    pub fn new(send: impl FnOnce(T) + Send + 'static) -> Self {
+        Self(Box::new(send))
+    }
+
+    pub(super) fn send(self, answer: T) {
+        (self.0)(answer);
+    }
+}
+
+impl<T> fmt::Debug for ReplySender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReplySender")
+    }
+}
+
 /// Asks a worker for some of its connections.
 #[derive(Debug)]
 pub struct Listing {
@@ -199,7 +217,7 @@ pub struct Listing {
     pub from: usize,
     /// Rows at most.
     pub most: usize,
-    pub reply: oneshot::Sender<ListedPage>,
+    pub reply: ReplySender<ListedPage>,
 }
 
 /// Some of a worker's connections.
@@ -217,7 +235,7 @@ pub struct Killing {
     /// Those that were ended so far.
     pub count: u64,
     /// Notified in the end.
-    pub reply: oneshot::Sender<u64>,
+    pub reply: ReplySender<u64>,
 }
 
 impl Worker {
@@ -244,7 +262,7 @@ impl Worker {
             place += 1;
         }
         page.next = (place < end).then_some(place);
-        reply.send(page).ok();
+        reply.send(page);
     }
 
     /// Begins to end connections.

@@ -141,8 +141,7 @@ impl Worker {
                 let (least, left) = rests.longest(self.connections.len());
                 self.sweep(Cause::EndRests { least, left });
             }
-            // Whoever asked may have left.
-            Cause::Killed(killing) => drop(killing.reply.send(killing.count)),
+            Cause::Killed(killing) => killing.reply.send(killing.count),
             Cause::ServerFailed(_) | Cause::Drain | Cause::EndRests { .. } => {}
         }
     }

@@ -9,6 +9,7 @@ mod tokens;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
 
 use becket_config::error::Rejected;
 use becket_config::file::File;
@@ -23,7 +24,7 @@ use rustls::pki_types::UnixTime;
 use super::*;
 use crate::backend::inbox::{BackendEvent, Inbox};
 use crate::memory::{MemoryStatus, Shortage};
-use crate::worker::listing::{Filter, Killing, Listing};
+use crate::worker::listing::{Filter, Killing, Listing, ReplySender};
 use crate::worker::mailbox::Message;
 use crate::worker::overdue::Cause;
 use crate::worker::rests::Rests;
@@ -116,7 +117,6 @@ fn worker_with(config: &Arc<Config>, signatures: Arc<SigningQueue>) -> (Worker, 
                 }],
             }),
             outboxes: Vec::new(),
-            ended: tokio::sync::mpsc::unbounded_channel().0,
             shared,
         },
     };
@@ -389,11 +389,17 @@ fn a_drain_gives_less_time_to_every_connection_at_rest() {
 /// What the configuration calls the listener; the socket is at an address of its own.
 const WEB: &str = "127.0.0.1:443";
 
+fn answered<T: Send + 'static>() -> (ReplySender<T>, Receiver<T>) {
+    let (sender, receiver) = channel();
+    let send = move |answer| sender.send(answer).unwrap();
+    (ReplySender::new(send), receiver)
+}
+
 /// Lists all connections that a filter takes, page by page: each page, and all ids.
 fn listed(worker: &Worker, filter: &[(&str, &str)]) -> (Vec<usize>, Vec<String>) {
     let (mut pages, mut ids, mut from) = (Vec::new(), Vec::new(), Some(0));
     while let Some(place) = from {
-        let (reply, mut page) = tokio::sync::oneshot::channel();
+        let (reply, page) = answered();
         worker.list(Listing {
             filter: meant(filter),
             from: place,
@@ -446,7 +452,7 @@ fn connections_that_are_killed_end_in_parts_and_the_others_stay() {
     let worker = &mut scene.worker;
     let ids = listed(worker, &[]).1;
     let mut kill = |filter: &[(&str, &str)]| {
-        let (reply, mut count) = tokio::sync::oneshot::channel();
+        let (reply, count) = answered();
         worker.kill(Killing {
             filter: meant(filter),
             count: 0,

@@ -7,7 +7,6 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use mio::{Poll, Token, Waker};
-use tokio::sync::mpsc::UnboundedSender;
 
 use crate::backend::inbox::Inbox;
 use crate::backend::registry::Adopted;
@@ -56,14 +55,12 @@ pub struct Common {
     pub secrets: Arc<Secrets>,
     /// One per worker, where new sessions are told to peers; none without a cluster.
     pub outboxes: Vec<Outbox>,
-    /// Receives a message from every worker that ends.
-    pub ended: UnboundedSender<WorkerEnded>,
     /// They accept nobody until they are told to.
     pub is_parked: bool,
 }
 
 impl Workers {
-    /// Starts one thread per list of sockets, each pinned to a core of its own if so configured.
+    /// Starts one thread per list of sockets, each pinned to a core of its own if so configured. Each calls `ended` when it ends.
     ///
     /// # Errors
     ///
@@ -72,6 +69,7 @@ impl Workers {
         common: &Common,
         sockets: Vec<Vec<BoundListener>>,
         mut access: Option<&mut AccessWriter>,
+        ended: impl Fn(WorkerEnded) + Clone + Send + 'static,
     ) -> io::Result<Self> {
         let cpus = becket_sys::affinity::allowed_cpus()?;
         let config = common.adopted.config();
@@ -92,13 +90,12 @@ impl Workers {
             };
             let cpu = cpus.get(number % cpus.len().max(1)).copied();
             let cpu = cpu.filter(|_| config.file.process.pin);
-            let ended = common.ended.clone();
+            let ended = ended.clone();
             thread::Builder::new()
                 .name(format!("becket-{number}"))
                 .spawn(move || {
                     let result = run(start, cpu);
-                    // Control is gone only when the process is on its way out.
-                    let _gone = ended.send(WorkerEnded { number, result });
+                    ended(WorkerEnded { number, result });
                 })?;
         }
         let inbox = |mailbox: &Arc<Mailbox>| Arc::clone(mailbox) as Arc<dyn Inbox>;

@@ -11,7 +11,7 @@ fn the_time_in_which_nobody_was_to_be_accepted_is_no_overload() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let (mut worker, web) = worker(&server, "tls = false");
     worker.backlog.handle_look(Duration::ZERO, 0, false);
-    let (parked, _said) = std::sync::mpsc::channel();
+    let (parked, _said) = channel();
     worker.mailbox.post(Message::Park(parked));
     worker.read_mail();
     let client = TcpStream::connect(web).unwrap();

@@ -31,7 +31,7 @@ fn a_socket_that_the_next_process_lacks_is_emptied_by_a_process_that_has_yielded
         if !has_accepted {
             worker.accepts_since = None;
         }
-        let (parked, _said) = std::sync::mpsc::channel();
+        let (parked, _said) = channel();
         worker.mailbox.post(Message::Park(parked));
         turn(&mut worker);
         let _client = TcpStream::connect(web).unwrap();

@@ -1,15 +1,14 @@
-//! Keeps an eye on servers, from the control thread: checks them, counts their connects, resolves their names anew.
+//! Health of servers: checks, connects that fail, and names that are resolved again.
 //!
-//! A [`Prober`] has a [`ServerWatch`] for each server of the configuration. [`Prober::tick`] does what is due and never waits:
-//! checks and lookups run beside it, bounded in number, and come back through [`Prober::ended`] and [`Prober::take`].
-//! What is thought of a server is [`becket_proto::health`]'s; what follows from it is written into the server's state,
-//! which the data path reads. Each change of condition is logged once, with its reason.
+//! A [`Prober`] has a [`ServerWatch`] for each server of the configuration. [`Prober::tick`] starts what is due and never waits: a bounded
+//! number of checks and lookups run as tasks, and their results return through [`Prober::ended`] and [`Prober::take`].
+//! [`becket_proto::health`] decides the condition of a server. The consequences are written into the server's state, which the data path
+//! reads. Each change of condition is logged once, with its reason.
 //!
-//! Names are looked up when a configuration is taken over, and then again and again, by the [`Resolver`] that all share.
-//! A name that does not resolve, or to nothing, keeps the addresses that it had: DNS that fails must not take away
-//! servers that work. It is said once, and once more when it is over. A server that never had an address is neither
-//! used nor checked, and is looked up more often; while it is looked up for the first time, clients that find no other
-//! server wait for it in the queue.
+//! All names are looked up by one [`Resolver`], when a configuration is adopted and then repeatedly. If a lookup fails or finds nothing, the server
+//! keeps its addresses, because a failure of DNS must not remove servers that work. The log reports the failure once, and its end once. A server that
+//! never had an address is neither used nor checked, and is looked up more often. During its first lookup, clients that find no
+//! other server wait in the queue.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -24,83 +23,76 @@ use becket_sys::clock::Now;
 use tokio::task::JoinSet;
 
 use super::check::{Check, Failure};
-use crate::backend::registry::Backends;
-use crate::backend::server_state::ServerState;
-use crate::backend::slot::Reservation;
 use becket_prepare::resolver::{Found, Resolver};
+use becket_proxy::backend::registry::Backends;
+use becket_proxy::backend::server_state::ServerState;
+use becket_proxy::backend::slot::{Reservation, Slot};
 use becket_tls::config::{Backend, Config, MOST_ADDRESSES, Server, ServerAddress};
 
-/// All servers that are looked after.
+/// The servers of the running configuration.
 #[derive(Debug)]
 pub struct Prober {
     resolver: Resolver,
-    /// What the watches were made for.
+    /// The configuration of `watches`.
     config: Option<Arc<Config>>,
     watches: Vec<ServerWatch>,
-    running: JoinSet<Ended>,
-    checks_running: usize,
-    lookups_running: usize,
+    /// Results have the index of their watch.
+    checks: JoinSet<(usize, Result<(), Failure>)>,
+    lookups: JoinSet<(usize, Found)>,
 }
 
-/// One server.
 #[derive(Debug)]
 struct ServerWatch {
     backend: Arc<Backend>,
     server: Arc<ServerState>,
     rules: Rules,
-    /// Its addresses are those of the last check.
     check: Option<Check>,
     health: health::Health,
-    work: Work,
-    /// A check that is due waits for a slot.
+    check_schedule: Schedule,
+    /// Held while a check that is due waits for a slot.
     reservation: Option<Reservation>,
     name: Option<Name>,
-    /// What the data path was told.
+    /// The percentage that `server` has.
     weight_percent: u8,
 }
 
-/// A server's name, where it is one that is resolved again and again.
+/// The name of a server that is resolved again.
 #[derive(Debug)]
 struct Name {
     host: String,
     port: u16,
-    /// Between two lookups; without, there are none once there is an address.
+    /// Time between two lookups. `None` means no lookup after the first that finds an address.
     interval: Option<Duration>,
-    lookup: Work,
+    schedule: Schedule,
 }
 
-/// Something that is done again and again.
+/// Work that is repeated.
 #[derive(Clone, Copy, Debug)]
-struct Work {
+struct Schedule {
     due: Duration,
     running: bool,
 }
 
-/// What ran beside the loop.
+/// The result of a task, with the index of its server.
 #[derive(Debug)]
 pub enum Ended {
-    /// A check of a server, by index.
     Check(usize, Result<(), Failure>),
-    /// A lookup of a server's name, by index.
     Lookup(usize, Found),
-    /// Something that will not come back, by a fault of ours.
-    Lost,
 }
 
 impl Prober {
-    /// Looks after nothing yet.
+    /// Watches no server yet.
     pub fn new(resolver: Resolver) -> Self {
         Self {
             resolver,
             config: None,
             watches: Vec::new(),
-            running: JoinSet::new(),
-            checks_running: 0,
-            lookups_running: 0,
+            checks: JoinSet::new(),
+            lookups: JoinSet::new(),
         }
     }
 
-    /// Does what is due, after taking over the configuration if it is another one.
+    /// Starts what is due, after adopting the configuration if it is another one.
     pub fn tick(&mut self, config: &Arc<Config>, backends: &Backends, now: Now) {
         let same = |known: &Arc<Config>| Arc::ptr_eq(known, config);
         if !self.config.as_ref().is_some_and(same) {
@@ -110,7 +102,7 @@ impl Prober {
         self.advance(now);
     }
 
-    /// What is known of servers, for another process.
+    /// Returns the health of the servers, for another process.
     pub fn known(&self, now: Now) -> Vec<handover::Server> {
         let known = self.watches.iter().map(|watch| watch.known(now));
         let is_worth_it = |known: &handover::Server| {
@@ -119,7 +111,7 @@ impl Prober {
         known.filter(is_worth_it).collect()
     }
 
-    /// Goes on with what another process knew of servers that are watched here.
+    /// Continues with the health that another process had for servers that are watched here.
     pub fn take_over(&mut self, told: &[handover::Server], now: Now) {
         let told: HashMap<_, _> = told
             .iter()
@@ -133,8 +125,8 @@ impl Prober {
         }
     }
 
-    /// Looks at the servers anew at the next tick: one of them may be watched no more, or again.
-    pub fn look_again(&mut self) {
+    /// Makes the next tick adopt the configuration again, since an operator may have disabled or enabled a server.
+    pub fn readopt(&mut self) {
         self.config = None;
     }
 
@@ -149,49 +141,43 @@ impl Prober {
         }
     }
 
-    /// Waits for something that runs, for ever if nothing does. Nothing is lost when the future is dropped.
+    /// Waits for the result of a task, forever if none runs. Cancel safe.
     pub async fn ended(&mut self) -> Ended {
-        match self.running.join_next().await {
-            Some(Ok(ended)) => ended,
-            Some(Err(error)) => {
-                tracing::error!(%error, "a health check was lost");
-                Ended::Lost
-            }
-            None => std::future::pending().await,
+        tokio::select! {
+            Some(Ok((index, outcome))) = self.checks.join_next() => Ended::Check(index, outcome),
+            Some(Ok((index, found))) = self.lookups.join_next() => Ended::Lookup(index, found),
+            else => std::future::pending().await,
         }
     }
 
-    /// Draws the conclusions.
+    /// Handles the result of a task.
     pub fn take(&mut self, ended: Ended, now: Now) {
         match ended {
             Ended::Check(index, outcome) => {
-                self.checks_running = self.checks_running.saturating_sub(1);
-                // Nobody needs to guess it, it only has to differ: any 32 bits of a hash are as good as any other.
+                // The value only has to differ between servers: any 32 bits of a hash will do.
                 let random = RandomState::new().hash_one(index) as u32;
                 if let Some(watch) = self.watches.get_mut(index) {
                     watch.handle_check(outcome, random, now);
                 }
             }
             Ended::Lookup(index, found) => {
-                self.lookups_running = self.lookups_running.saturating_sub(1);
-                let watch = self.watches.get_mut(index);
-                if let Some((name, server)) = watch.and_then(ServerWatch::named) {
-                    name.handle_lookup(found, server, now.mono);
+                if let Some(watch) = self.watches.get_mut(index)
+                    && let Some(name) = &mut watch.name
+                {
+                    name.handle_lookup(found, &watch.server, now.mono);
                 }
             }
-            // Nobody knows which it was: everything begins anew.
-            Ended::Lost => self.config = None,
         }
     }
 
-    /// Makes the watches of a configuration. What was known of servers that stay is kept.
+    /// Makes the watches of a configuration. The health of servers that stay is kept.
     fn adopt(&mut self, configured: &[Arc<Backend>], backends: &Backends, now: Duration) {
-        // What still runs was for other indices.
-        self.running = JoinSet::new();
-        (self.checks_running, self.lookups_running) = (0, 0);
+        // Tasks of the previous configuration have other indices.
+        self.checks = JoinSet::new();
+        self.lookups = JoinSet::new();
         let mut before = std::mem::take(&mut self.watches);
         for backend in configured {
-            // Control has adopted it just now.
+            // Control has adopted it before.
             let Some(state) = backends.by_name(&backend.keys.name) else {
                 continue;
             };
@@ -213,7 +199,7 @@ impl Prober {
                 self.watches.push(watch.remembering(known));
             }
         }
-        // Those that nobody watches any more are used as they are.
+        // A server that is no longer watched counts as healthy.
         for watch in before {
             watch.server.set_failing(false);
             watch.server.set_weight_percent(100);
@@ -226,57 +212,30 @@ impl Prober {
         let Some(watch) = self.watches.get_mut(index) else {
             return;
         };
-        let is_due = watch.work.is_due(now) && watch.server.has_address();
-        let Some(check) = watch.check.as_mut().filter(|_| is_due) else {
-            return;
-        };
-        if self.checks_running >= MOST_CHECKS {
+        if self.checks.len() >= MOST_CHECKS {
             return;
         }
-        // Where connections are limited, a check is one of them. One that has waited for as long as an answer may take is made
-        // all the same: clients that hang on a dead server would keep it in service.
-        let server = &watch.server;
-        let waits = now < watch.work.due + check.timeout;
-        let slot = match server.maxconn() {
-            None => None,
-            Some(_) => {
-                let reservation = watch.reservation.take();
-                let reservation = reservation.unwrap_or_else(|| Reservation::new(server));
-                let slot = reservation.claim();
-                if slot.is_none() && waits {
-                    watch.reservation = Some(reservation);
-                    return;
-                }
-                slot
-            }
-        };
-        self.checks_running += 1;
-        watch.work.running = true;
-        check.addresses = reachable(&watch.server, &watch.backend);
-        let check = check.clone();
-        self.running.spawn(async move {
-            let outcome = check.run().await;
-            drop(slot);
-            Ended::Check(index, outcome)
-        });
+        if let Some((check, slot)) = watch.begin_check(now) {
+            self.checks.spawn(async move {
+                let outcome = check.run().await;
+                drop(slot);
+                (index, outcome)
+            });
+        }
     }
 
     fn start_lookup(&mut self, index: usize, now: Duration) {
-        let name = self
-            .watches
-            .get_mut(index)
-            .and_then(|watch| watch.name.as_mut());
-        let Some(name) = name.filter(|name| name.lookup.is_due(now)) else {
+        let watch = self.watches.get_mut(index);
+        let name = watch.and_then(|watch| watch.name.as_mut());
+        let Some(name) = name.filter(|name| name.schedule.is_due(now)) else {
             return;
         };
-        if self.lookups_running >= MOST_LOOKUPS {
+        if self.lookups.len() >= MOST_LOOKUPS {
             return;
         }
-        self.lookups_running += 1;
-        name.lookup.running = true;
+        name.schedule.running = true;
         let found = self.resolver.look_up(&name.host);
-        self.running
-            .spawn(async move { Ended::Lookup(index, found.await) });
+        self.lookups.spawn(async move { (index, found.await) });
     }
 }
 
@@ -291,7 +250,7 @@ impl ServerWatch {
         Self {
             check: Check::of(backend, config),
             health: health::Health::new(&rules),
-            work: Work::at(now),
+            check_schedule: Schedule::at(now),
             reservation: None,
             name: Name::of(backend, config, now),
             weight_percent: 100,
@@ -301,7 +260,7 @@ impl ServerWatch {
         }
     }
 
-    /// The same with what an earlier watch knew, where it watched in the same way.
+    /// Keeps the health of an earlier watch if that had the same kinds of checks.
     fn remembering(mut self, before: Option<Self>) -> Self {
         let alike = |before: &Self| {
             before.rules.checks.is_some() == self.rules.checks.is_some()
@@ -360,15 +319,36 @@ impl ServerWatch {
         self.server.set_failing(!condition.is_usable());
     }
 
-    fn named(&mut self) -> Option<(&mut Name, &Arc<ServerState>)> {
-        Some((self.name.as_mut()?, &self.server))
+    /// Returns the check if it is due and may run, and its slot if connections of the server are limited.
+    ///
+    /// A check that has waited for a slot as long as for an answer runs without one: otherwise clients that hang on a dead server
+    /// would keep it in service.
+    fn begin_check(&mut self, now: Duration) -> Option<(Check, Option<Slot>)> {
+        let check = self.check.as_ref()?;
+        if !self.check_schedule.is_due(now) || !self.server.has_address() {
+            return None;
+        }
+        let mut slot = None;
+        if self.server.maxconn().is_some() {
+            let reservation = self.reservation.take();
+            let reservation = reservation.unwrap_or_else(|| Reservation::new(&self.server));
+            slot = reservation.claim();
+            if slot.is_none() && now < self.check_schedule.due + check.timeout {
+                self.reservation = Some(reservation);
+                return None;
+            }
+        }
+        self.check_schedule.running = true;
+        let mut check = check.clone();
+        check.addresses = reachable(&self.server, &self.backend);
+        Some((check, slot))
     }
 
     fn look_at_connects(&mut self, now: Now) {
         let failures = self.server.failures_in_a_row();
         if let Some(change) = self.health.handle_connects(failures, &self.rules, now.mono) {
-            // A check that is due is better than one that comes some time.
-            self.work.due = now.mono;
+            // An early check confirms the change.
+            self.check_schedule.due = now.mono;
             match change.to {
                 Condition::OutOfService => self.note(change, &"connects fail", now),
                 _ => self.note(change, &"a connect succeeded", now),
@@ -380,7 +360,7 @@ impl ServerWatch {
     }
 
     fn handle_check(&mut self, outcome: Result<(), Failure>, random: u32, now: Now) {
-        self.work.running = false;
+        self.check_schedule.running = false;
         let good = outcome.is_ok();
         self.server.note(|found| {
             found.checks += 1;
@@ -388,7 +368,7 @@ impl ServerWatch {
         });
         let change = self.health.handle_check(good, &self.rules, now.mono);
         if let Some(checks) = &self.rules.checks {
-            self.work.due = now.mono + self.health.until_next_check(checks, random);
+            self.check_schedule.due = now.mono + self.health.until_next_check(checks, random);
         }
         match (change, outcome) {
             (Some(change), Ok(())) => self.note(change, &"checks pass", now),
@@ -403,7 +383,7 @@ impl ServerWatch {
         }
     }
 
-    /// Tells everybody.
+    /// Logs and stores a change of condition.
     fn note(&mut self, change: Change, reason: &dyn Display, now: Now) {
         let failing = !change.to.is_usable();
         let (backend, server) = (&*self.backend.keys.name, self.server.name());
@@ -418,7 +398,7 @@ impl ServerWatch {
             found.change = Some((now.unix, reason.to_string().into()));
             found.outages += u64::from(failing);
         });
-        // Before anybody is sent there.
+        // The weight counts before the first client is sent there.
         self.set_weight(now.mono);
         self.server.set_failing(failing);
     }
@@ -433,14 +413,14 @@ impl ServerWatch {
 }
 
 impl Name {
-    /// What is to be resolved of a server, if anything is.
+    /// Returns `None` if the address is not a host name.
     fn of(backend: &Backend, config: &Server, now: Duration) -> Option<Self> {
         let (host, port) = config.host()?;
         Some(Self {
             host,
             port,
             interval: backend.keys.resolve_interval,
-            lookup: Work::at(now),
+            schedule: Schedule::at(now),
         })
     }
 
@@ -459,18 +439,18 @@ impl Name {
             }
             Err(reason) if is_news => {
                 tracing::warn!(server = %name, reason, "name does not resolve yet");
-                // Who waited for it may have nobody left to wait for.
+                // Clients may wait for this server alone.
                 server.backend().settle();
             }
             Err(_) => {}
         }
         let pause = again(self.interval, server.has_address());
-        self.lookup = Work::at(pause.map_or(Duration::MAX, |pause| now + pause));
+        self.schedule = Schedule::at(pause.map_or(Duration::MAX, |pause| now + pause));
     }
 }
 
-/// The addresses that a client tries before it has no connect left: where only a later one answers, no client
-/// gets to it, and the server is not well.
+/// Returns the addresses that a client tries before `retries` are used up. No client reaches a later address, so a server that answers only
+/// there is not healthy.
 fn reachable(server: &ServerState, backend: &Backend) -> Arc<[ServerAddress]> {
     let addresses = server.addresses();
     let tried = (backend.keys.retries as usize).saturating_add(1);
@@ -491,11 +471,11 @@ fn replace_addresses(server: &Arc<ServerState>, found: &[IpAddr], port: u16) {
     }
     tracing::info!(server = %server.name(), addresses = ?found, "name has other addresses");
     server.set_addresses(&new);
-    // Who waits for another server may go to one that has come.
+    // Clients that wait for another server may use the new address.
     server.backend().settle();
 }
 
-/// When a name is looked up again: every `interval`, and soon where nothing is known of it.
+/// Returns the time until the next lookup: `interval`, or [`SOON`] if there is no address.
 pub fn again(interval: Option<Duration>, is_known: bool) -> Option<Duration> {
     if is_known {
         return interval;
@@ -503,7 +483,7 @@ pub fn again(interval: Option<Duration>, is_known: bool) -> Option<Duration> {
     Some(interval.map_or(SOON, |interval| interval.min(SOON)))
 }
 
-impl Work {
+impl Schedule {
     fn at(due: Duration) -> Self {
         Self {
             due,
@@ -516,11 +496,11 @@ impl Work {
     }
 }
 
-/// Checks at a time: a descriptor each, and a burst that no machine notices.
+/// Maximum checks at a time. Each takes a descriptor.
 const MOST_CHECKS: usize = 64;
-/// Lookups at a time: more than the resolver makes at a time.
+/// Maximum lookups at a time; the resolver makes fewer.
 const MOST_LOOKUPS: usize = 64;
-/// How soon a name is looked up again that never resolved: its server is missing.
+/// Time until the next lookup of a name without addresses.
 const SOON: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

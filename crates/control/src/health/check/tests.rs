@@ -36,7 +36,7 @@ fn check(address: ServerAddress) -> Check {
 fn http(address: ServerAddress) -> Check {
     let expect = ["2xx".parse().unwrap()];
     Check {
-        request: Some(Request::get("/health?a=b", "app.test:80", &expect)),
+        request: Some(HealthRequest::get("/health?a=b", "app.test:80", &expect)),
         ..check(address)
     }
 }
@@ -115,7 +115,7 @@ fn a_server_that_talks_on_where_no_answer_is_due_is_left() {
         while stream.write_all(&[0; 2048]).is_ok() {}
     });
     let check = Check {
-        request: Some(Request {
+        request: Some(HealthRequest {
             bytes: b"cancel".as_slice().into(),
             expect: None,
         }),
@@ -181,7 +181,7 @@ fn a_status_is_read_from_a_whole_line_and_no_further() {
     ] {
         assert_eq!(status(text.as_bytes()).unwrap(), expected, "{text}");
     }
-    let endless = format!("HTTP/1.1 200 {}", "a".repeat(MOST_LINE));
+    let endless = format!("HTTP/1.1 200 {}", "a".repeat(MAX_STATUS_LINE));
     for text in [
         "S",
         "\u{15}\u{3}\u{3}",

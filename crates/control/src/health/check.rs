@@ -1,10 +1,10 @@
 //! One health check of one server: connect, and as much further as the configuration asks.
 //!
-//! Runs on control's runtime, so nothing here blocks, and nothing is read beyond a TLS handshake and a status line. Where
-//! the servers expect a PROXY header, the check says that it speaks for itself (LOCAL; UNKNOWN in version 1, and where they get
-//! the headers of others), so that no address is made up for it. Where they expect an address, that is 0.0.0.0. The server's addresses are tried in order, as for clients; the first that passes
-//! decides, each has the whole time. Chains of servers are bounded by the verifier of the TLS configuration, before
-//! webpki sees them; all that a server sends is bounded by [`MOST_READ`].
+//! Runs on control's runtime, so nothing here blocks. Nothing is read after a TLS handshake and a status line. If servers expect a PROXY
+//! header, that of a check says LOCAL, or UNKNOWN in version 1 and where servers get the received headers of clients, so it has no address. If
+//! servers expect an address, it is 0.0.0.0. The addresses of the server are tried in order, as for clients, each for the whole time-out; the first
+//! that passes decides. The verifier of the TLS configuration limits the chain of a server, and [`MAX_READ`] limits all that it
+//! sends.
 //!
 //! Source: HAProxy's doc/proxy-protocol.txt section 2.2 (health checks), RFC 9112 section 3.2 (Host).
 
@@ -30,66 +30,59 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::backend::server_state::ServerState;
+use becket_proxy::backend::server_state::ServerState;
 use becket_tls::chain;
 use becket_tls::config::{Backend, Server, ServerAddress};
 use becket_tls::server_rules::RuleVerifier;
 use becket_tls::to_servers;
 
-/// What is done to find out whether a server is well.
+/// A connect to a server, and what follows it.
 #[derive(Clone, Debug)]
 pub struct Check {
     /// In the order in which they are tried.
     pub(super) addresses: Arc<[ServerAddress]>,
-    /// Addresses to come from; the first of the right family is taken.
+    /// Local addresses; the first of the right family is bound.
     sources: Arc<[IpAddr]>,
-    /// What the server expects first.
     proxy_header: Option<Introduction>,
-    /// The protocol in which TLS is asked for; `None` begins with it.
+    /// The protocol in which TLS is requested; `None` begins with TLS.
     starttls: Option<Protocol>,
-    /// A handshake, with the name to send; `None` speaks plain TCP.
+    /// With the server name of the hello; `None` is plain TCP.
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
-    /// A request; `None` ends with the connect, or with the handshake.
-    request: Option<Request>,
+    /// `None` ends with the connect, or with the handshake.
+    request: Option<HealthRequest>,
     /// For each address.
     pub(super) timeout: Duration,
 }
 
-/// What is asked of a server that is connected.
+/// Bytes for a server that is connected.
 #[derive(Clone, Debug)]
-struct Request {
+struct HealthRequest {
     bytes: Arc<[u8]>,
-    /// Statuses of HTTP/1.1 by which a server is well; where nothing is expected, its end is awaited.
+    /// Accepted statuses of HTTP/1.1; `None` waits for the end of the connection.
     expect: Option<Arc<[Expected]>>,
 }
 
-/// What a server showed of itself.
+/// A server that was connected.
 #[derive(Debug)]
-pub struct Met {
-    /// To connect, and for TLS.
+pub struct ConnectedServer {
+    /// Time to connect, and for TLS.
     pub took: Duration,
-    /// Of TLS; absent where it speaks plain TCP.
     pub version: Option<ProtocolVersion>,
-    /// Its own certificate, as verified as the configuration wants it.
+    /// The server's certificate, verified as configured.
     pub certificate: Option<CertificateDer<'static>>,
 }
 
-/// Why a server is not well.
 #[derive(Debug)]
 pub enum Failure {
-    /// It cannot be connected.
     Connect(io::Error),
-    /// It does not take what is sent, or ends before it has answered.
+    /// The server does not take what is sent, or ends before it has answered.
     Broken(io::Error),
-    /// It does not begin TLS when it is asked for it in clear.
+    /// The server does not begin TLS when it is asked for it in clear.
     NoTls(NoTls),
-    /// TLS fails.
     Tls(rustls::Error),
-    /// Another status than those that are expected.
+    /// A status that is not expected.
     Status(u16),
-    /// It does not speak HTTP.
     NotHttp,
-    /// It took too long.
     TimedOut(Duration),
 }
 
@@ -108,11 +101,11 @@ impl fmt::Display for Failure {
 }
 
 impl From<io::Error> for Failure {
-    /// What went wrong on a connection; a fault of TLS comes wrapped.
+    /// Unwraps an error of TLS.
     fn from(error: io::Error) -> Self {
         match error.downcast() {
             Ok(fault) => Self::Tls(fault),
-            // Each layer has other words for it.
+            // Each layer has another text for it.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Self::Broken(error.kind().into())
             }
@@ -122,7 +115,7 @@ impl From<io::Error> for Failure {
 }
 
 impl Check {
-    /// The health check of a server; nothing where there is none.
+    /// Returns the health check of a server, if one is configured.
     pub fn of(backend: &Backend, server: &Server) -> Option<Self> {
         let health = &backend.keys.health;
         let speaks_tls = match health.check {
@@ -136,7 +129,7 @@ impl Check {
             // A unix socket has a path, which is no host (RFC 9112, section 3.2).
             let is_path = host.starts_with('/');
             let host = if is_path { "localhost" } else { host };
-            Request::get(&health.path.0, host, &health.expect)
+            HealthRequest::get(&health.path.0, host, &health.expect)
         };
         Some(Self {
             addresses: server.addresses.clone().into(),
@@ -149,7 +142,7 @@ impl Check {
         })
     }
 
-    /// A connect as for a client.
+    /// Returns a connect as for a client.
     pub fn connect(
         backend: &Backend,
         name: &Arc<str>,
@@ -168,15 +161,15 @@ impl Check {
         }
     }
 
-    /// A connection of its own by which a server is told something.
-    pub fn tell(
+    /// Returns a connection that sends `what` and waits for its end.
+    pub fn send(
         backend: &Backend,
         server: &ServerState,
         what: &Arc<[u8]>,
         timeout: Duration,
     ) -> Self {
         Self {
-            request: Some(Request {
+            request: Some(HealthRequest {
                 bytes: Arc::clone(what),
                 expect: None,
             }),
@@ -184,13 +177,13 @@ impl Check {
         }
     }
 
-    /// The same at one address.
+    /// Limits the check to one address.
     pub fn at(self, address: &ServerAddress) -> Self {
         let addresses = [address.clone()].into();
         Self { addresses, ..self }
     }
 
-    /// Whether it proves more of a server than a connect as for a client.
+    /// Returns whether this proves more than a connect as for a client.
     pub fn asks_more(&self, backend: &Backend) -> bool {
         self.request.is_some() || self.tls.is_some() && backend.tls.is_none()
     }
@@ -214,13 +207,13 @@ impl Check {
         outcome
     }
 
-    /// Connects to the one address, as far as a handshake, and hears what the server thinks of it: in TLS
-    /// 1.3 one that refuses our certificate, or misses it, says so only behind the handshake.
+    /// Connects to the one address, as far as a handshake, and waits for an alert: in TLS 1.3 a server that refuses our certificate, or
+    /// misses it, reports that after the handshake.
     ///
     /// # Errors
     ///
-    /// What is wrong.
-    pub async fn meet(&self, clock: Clock) -> Result<Met, Failure> {
+    /// The server cannot be connected.
+    pub async fn try_connect(&self, clock: Clock) -> Result<ConnectedServer, Failure> {
         let begun = clock.mono();
         let late = Failure::TimedOut(self.timeout);
         let [address] = &*self.addresses else {
@@ -228,21 +221,20 @@ impl Check {
         };
         let channel = timeout(self.timeout, self.reach(address));
         let channel = channel.await.unwrap_or(Err(late))?;
-        let mut met = Met {
+        let mut server = ConnectedServer {
             took: clock.mono().saturating_sub(begun),
             version: None,
             certificate: None,
         };
         if let Channel::Tls(mut stream) = channel {
             let (_, tls) = stream.get_ref();
-            met.version = tls.protocol_version();
+            server.version = tls.protocol_version();
             let certificate = tls.peer_certificates().and_then(<[_]>::first);
-            met.certificate = certificate.cloned().map(CertificateDer::into_owned);
-            // A server that has nothing to say may be silent.
-            let farewell = timeout(FAREWELL, part(&mut stream)).await;
-            farewell.unwrap_or(Ok(()))?;
+            server.certificate = certificate.cloned().map(CertificateDer::into_owned);
+            let alert = timeout(ALERT_TIMEOUT, wait_for_alert(&mut stream)).await;
+            alert.unwrap_or(Ok(()))?;
         }
-        Ok(met)
+        Ok(server)
     }
 
     async fn try_at(&self, address: &ServerAddress) -> Result<(), Failure> {
@@ -257,7 +249,7 @@ impl Check {
     async fn reach(&self, address: &ServerAddress) -> Result<Channel, Failure> {
         let socket = self.open(address).await.map_err(Failure::Connect)?;
         let (reader, writer) = io::split(socket);
-        let mut stream = io::join(reader.take(MOST_READ), writer);
+        let mut stream = io::join(reader.take(MAX_READ), writer);
         if let Some(kind) = self.proxy_header {
             stream.write_all(&local(kind)).await?;
         }
@@ -272,7 +264,7 @@ impl Check {
         Ok(Channel::Tls(Box::new(stream)))
     }
 
-    async fn open(&self, address: &ServerAddress) -> io::Result<Box<dyn Socket>> {
+    async fn open(&self, address: &ServerAddress) -> io::Result<Box<dyn AnySocket>> {
         let address = match address {
             ServerAddress::Unix(path) => return Ok(Box::new(connect_unix(path).await?)),
             ServerAddress::Tcp(address) => *address,
@@ -290,7 +282,7 @@ impl Check {
     }
 }
 
-impl Request {
+impl HealthRequest {
     /// A request for `path` at `host`.
     fn get(path: &str, host: &str, expect: &[Expected]) -> Self {
         let text = format!(
@@ -306,8 +298,8 @@ impl Request {
         of.write_all(&self.bytes).await?;
         of.flush().await?;
         let Some(expect) = &self.expect else {
-            // A server that resets has heard it, too. It owes no answer: one that goes on talking is not listened to.
-            let _heard = io::copy(&mut of.take(MOST_HEARD), &mut io::sink()).await;
+            // A server that resets has received the request, too.
+            let _ended = io::copy(&mut of.take(MAX_IGNORED), &mut io::sink()).await;
             return Ok(());
         };
         let mut answer = Vec::new();
@@ -324,36 +316,36 @@ impl Request {
     }
 }
 
-/// The status of an answer whose first line has come whole; nothing before that.
+/// Returns the status of an answer, or `None` while its first line is not complete.
 fn status(answer: &[u8]) -> Result<Option<u16>, Failure> {
     let mut head = httparse::Response::new(&mut []);
-    // What is behind the first line does not fit, and need not be well.
+    // Headers do not fit, and need not be valid.
     let parsed = head.parse(answer);
     match (head.code.zip(head.reason), parsed) {
         (Some((status, _)), _) => Ok(Some(status)),
-        (None, Ok(_)) if answer.len() < MOST_LINE => Ok(None),
+        (None, Ok(_)) if answer.len() < MAX_STATUS_LINE => Ok(None),
         (None, _) => Err(Failure::NotHttp),
     }
 }
 
-/// Says that nothing comes, and listens until the end. Only an alert is held against the server.
-async fn part(stream: &mut TlsStream<Stream>) -> Result<(), Failure> {
-    // A server that is gone already may have said why.
-    let _gone = stream.shutdown().await;
-    let heard = io::copy(stream, &mut io::sink()).await;
-    match heard.map_err(Failure::from) {
+/// Sends `close_notify` and reads until the end. Only an alert is a failure.
+async fn wait_for_alert(stream: &mut TlsStream<Stream>) -> Result<(), Failure> {
+    // A server that has closed may have sent an alert before.
+    let _closed = stream.shutdown().await;
+    let read = io::copy(stream, &mut io::sink()).await;
+    match read.map_err(Failure::from) {
         Err(Failure::Tls(alert)) => Err(Failure::Tls(alert)),
         _ => Ok(()),
     }
 }
 
-/// As clients are connected; where they come in plain, any certificate will do.
+/// Returns the TLS of clients to this server; if they have none, any certificate is accepted.
 fn tls_of(backend: &Backend, server: &Server) -> Option<(Arc<ClientConfig>, ServerName<'static>)> {
     if let Some(tls) = &backend.tls {
-        // Others would be spoken in place of what is asked.
-        let speaks =
+        // The request is HTTP/1.1.
+        let may_offer =
             |alpn: &[u8]| backend.keys.health.check == CheckKind::Tls || alpn == b"http/1.1";
-        return Some(to_servers::for_check(tls, &server.name, speaks));
+        return Some(to_servers::for_check(tls, &server.name, may_offer));
     }
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -391,7 +383,7 @@ async fn ask_for_tls(
     }
 }
 
-/// What introduces a connection that is nobody's.
+/// Returns the header of a connection without a client.
 fn local(kind: Introduction) -> Vec<u8> {
     let format = match kind {
         Introduction::Ip => return vec![2, 0, 0, 0, 0],
@@ -406,12 +398,12 @@ fn local(kind: Introduction) -> Vec<u8> {
         tlvs: Tlvs::default(),
     };
     let mut out = Vec::new();
-    // Only what a header cannot hold is refused, and this one holds nothing.
+    // Only fields that do not fit are refused, and this header has none.
     let _never = header.encode(format, &mut out);
     out
 }
 
-/// Waits for room in the backlog, as clients are made to: connect(2) does not, and nobody tells when there is some.
+/// Waits for room in the backlog, as for clients: connect(2) does not wait, and no event reports room.
 async fn connect_unix(path: &Path) -> io::Result<UnixStream> {
     loop {
         match UnixStream::connect(path).await {
@@ -421,30 +413,29 @@ async fn connect_unix(path: &Path) -> io::Result<UnixStream> {
     }
 }
 
-/// A connected socket, of whatever family.
-trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
+/// A connected socket of any family.
+trait AnySocket: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> AnySocket for S {}
 
-/// A socket from which no more than [`MOST_READ`] bytes come.
-type Stream = Join<Take<ReadHalf<Box<dyn Socket>>>, WriteHalf<Box<dyn Socket>>>;
+/// A socket that ends after [`MAX_READ`] bytes.
+type Stream = Join<Take<ReadHalf<Box<dyn AnySocket>>>, WriteHalf<Box<dyn AnySocket>>>;
 
-/// What a request goes through.
 enum Channel {
     Plain(Stream),
     Tls(Box<TlsStream<Stream>>),
 }
 
-/// How long a server may take to say what it thinks of a handshake: it has no other use of the time.
-pub const FAREWELL: Duration = Duration::from_secs(1);
-/// Between two looks at a unix socket whose backlog is full.
+/// Time for an alert after the handshake.
+pub const ALERT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time between two connects to a unix socket whose backlog is full.
 const RETRY: Duration = Duration::from_millis(50);
-/// Of all that a server sends, the handshake included: a chain, and far more than the head of an answer. A server
-/// could go on sending TLS records that hold nothing, and each costs us more than it.
-const MOST_READ: u64 = 128 * 1024;
-/// Of a server that owes no answer.
-const MOST_HEARD: u64 = 2048;
-/// Bytes of a status line that are waited for: the longest that somebody sends is a sentence.
-const MOST_LINE: usize = 512;
+/// Maximum bytes from a server, handshake included: a chain, and far more than the head of an answer. A server could send empty TLS
+/// records without end, and each costs us more than it.
+const MAX_READ: u64 = 128 * 1024;
+/// Maximum bytes of an answer that is ignored.
+const MAX_IGNORED: u64 = 2048;
+/// Maximum bytes of a status line.
+const MAX_STATUS_LINE: usize = 512;
 
 #[cfg(test)]
 mod tests;
