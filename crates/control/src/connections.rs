@@ -14,7 +14,9 @@ use tokio::sync::oneshot;
 
 use super::api::Refused;
 use super::state::State;
-use becket_proxy::worker::listing::{ConnectionRow, Filter, Killing, ListedPage, Listing, ReplySender};
+use becket_proxy::worker::listing::{
+    ConnectionRow, Filter, Killing, ListedPage, Listing, ReplySender,
+};
 use becket_proxy::worker::mailbox::{Mailbox, Message};
 
 /// Which connections are wanted.
