@@ -24,6 +24,7 @@ mod sink;
 mod socket;
 pub mod status;
 pub mod stud;
+mod sync;
 mod vault;
 
 pub use self::addresses::{ConfiguredPeer, Found, Resolve};

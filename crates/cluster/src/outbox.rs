@@ -10,7 +10,6 @@
 //! finds nothing. A quiet host is woken once per handshake and a busy one never; no event waits longer than [`BATCH`].
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use becket_proto::session_name::SessionName;
 use tokio::sync::Notify;
 
 use crate::sink::PeerStick;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 /// What the peers should know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,5 +209,38 @@ mod tests {
         assert!(!events.shared.asleep.load(SeqCst));
         outboxes[0].leave(event(2));
         assert_eq!(events.drain(|_| {}), 2);
+    }
+}
+
+#[cfg(all(test, feature = "models"))]
+mod models {
+    use becket_proto::session_table::PolicyTag;
+    use shuttle::{future, thread};
+
+    use super::*;
+
+    /// An event that does not wake control is a deadlock, which the model reports.
+    #[test]
+    fn every_event_is_found_although_control_sleeps_between_them() {
+        let events = || {
+            let (reader, outboxes) = OutboxReader::of_workers(2, 4);
+            for outbox in outboxes {
+                thread::spawn(move || {
+                    for number in 0..2u64 {
+                        let name = SessionName::new(PolicyTag(1), &number.to_be_bytes());
+                        outbox.leave(SessionEvent::Made(name.unwrap()));
+                        thread::yield_now();
+                    }
+                });
+            }
+            let mut taken = 0;
+            while taken < 4 {
+                match reader.drain(|_| {}) {
+                    0 => future::block_on(reader.wakeup()),
+                    some => taken += some,
+                }
+            }
+        };
+        shuttle::check_random(events, 2000);
     }
 }

@@ -27,4 +27,5 @@ pub mod metrics;
 pub mod pipes;
 pub mod shared;
 pub mod socket;
+mod sync;
 pub mod worker;

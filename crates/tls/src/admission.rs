@@ -22,7 +22,6 @@ use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +30,7 @@ use becket_config::process::Admission;
 use becket_proto::admission::{Bucket, Claim, Holding, Rate, Share, Source, Sources};
 
 use crate::config::Listener;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use becket_proto::close_reason::CloseReason;
 
 /// What all workers share.
@@ -611,5 +611,47 @@ mod tests {
         let admission = WorkerAdmission::new(&shared, &Admission::default(), None);
         assert!(admission.enter(ONE, NOW).unwrap().is_none());
         assert!(admission.handshake_permit(ONE).is_none());
+    }
+}
+
+#[cfg(all(test, feature = "models"))]
+mod models {
+    use std::num::NonZeroU32;
+
+    use shuttle::thread;
+
+    use super::*;
+
+    #[test]
+    fn handshakes_are_never_above_their_limit_and_each_is_counted_until_it_ends() {
+        let handshakes = || {
+            let shared = Arc::new(SharedAdmission::new(3));
+            let keys = Admission {
+                full_handshakes_in_flight: NonZeroU32::new(1),
+                ..Admission::default()
+            };
+            let begun = Arc::new(AtomicU32::new(0));
+            let workers: Vec<_> = (0..3)
+                .map(|_| {
+                    let (shared, keys, begun) =
+                        (Arc::clone(&shared), keys.clone(), Arc::clone(&begun));
+                    thread::spawn(move || {
+                        let admission = WorkerAdmission::new(&shared, &keys, None);
+                        let client = IpAddr::from([192, 0, 2, 1]);
+                        let mut permit = admission.handshake_permit(client).unwrap();
+                        if permit.claim(Duration::ZERO).is_ok() {
+                            assert_eq!(begun.fetch_add(1, Relaxed), 0);
+                            thread::yield_now();
+                            begun.fetch_sub(1, Relaxed);
+                        }
+                    })
+                })
+                .collect();
+            workers
+                .into_iter()
+                .for_each(|worker| worker.join().unwrap());
+            assert_eq!(shared.in_flight(), 0);
+        };
+        shuttle::check_random(handshakes, 2000);
     }
 }

@@ -47,6 +47,7 @@ pub mod server_rules;
 pub mod sessions;
 pub mod side;
 pub mod skipping;
+mod sync;
 pub mod to_servers;
 pub mod trial;
 pub mod verifier;

@@ -12,9 +12,7 @@
 //! Order of locks: this one is never held while another is taken.
 
 use std::hash::RandomState;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use becket_config::choices::OnDown;
@@ -28,6 +26,9 @@ use super::inbox::{BackendEvent, Grant, Inbox};
 use super::pool::Pick;
 use super::server_state::ServerState;
 use super::slot::Slot;
+use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use crate::sync::{Mutex, MutexGuard};
 use becket_tls::config::Backend;
 
 /// One backend, seen by all threads.
@@ -373,4 +374,70 @@ fn offer(servers: &[Arc<ServerState>], tried: &[u64]) -> Pick {
         }
     }
     eligible.shortage()
+}
+
+#[cfg(all(test, feature = "models"))]
+mod models {
+    use shuttle::thread;
+
+    use super::*;
+    use crate::backend::inbox::TestInbox;
+    use crate::backend::pool::{PickHint, Pool};
+    use crate::backend::registry::lone_state;
+    use becket_tls::config::{Server, ServerAddress};
+
+    /// Claims the one slot, or waits for it; a connection that is `hasty` leaves the queue again.
+    fn connect(pool: &Pool, inbox: &TestInbox, hasty: bool) {
+        let hint = PickHint {
+            source: [192, 0, 2, 1].into(),
+            name: None,
+            origin: None,
+        };
+        if let Pick::Slot(slot) = pool.pick(&hint, None, &[]) {
+            thread::yield_now();
+            drop(slot);
+            return;
+        }
+        let wait = pool.wait(0, &[], None).unwrap();
+        while !hasty {
+            for event in inbox.take() {
+                // A grant for a wait that was left is dropped, which passes the slot on.
+                if let BackendEvent::Granted(grant) = event
+                    && wait.is_over_by(&grant)
+                {
+                    assert!(grant.slot.is_some());
+                    wait.end();
+                    return;
+                }
+            }
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn no_slot_is_lost_between_a_connection_that_ends_and_one_that_begins_to_wait() {
+        let connections = || {
+            let mut server = Server::plain("/a", vec![ServerAddress::Unix("/a".into())]);
+            server.keys.maxconn = Some(1);
+            let backend = Arc::new(Backend::plain("app", vec![server]));
+            let state = lone_state(&backend, Vec::new());
+            let workers: Vec<_> = (0..3)
+                .map(|n| {
+                    let (backend, state) = (Arc::clone(&backend), Arc::clone(&state));
+                    thread::spawn(move || {
+                        let events = Arc::<TestInbox>::default();
+                        let inbox = Arc::clone(&events) as Arc<dyn Inbox>;
+                        let pool = Pool::new(backend, state, inbox, n);
+                        connect(&pool, &events, n == 2);
+                        connect(&pool, &events, false);
+                    })
+                })
+                .collect();
+            workers
+                .into_iter()
+                .for_each(|worker| worker.join().unwrap());
+            assert_eq!((state.waiting(), state.servers()[0].in_use()), (0, 0));
+        };
+        shuttle::check_random(connections, 2000);
+    }
 }

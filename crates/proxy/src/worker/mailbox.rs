@@ -9,16 +9,17 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use mio::{Events, Poll, Waker};
 
 use crate::backend::inbox::{BackendEvent, Inbox};
 use crate::backend::registry::Adopted;
+use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
+use crate::sync::{Mutex, MutexGuard};
 use crate::worker::bound::BoundListener;
 use crate::worker::listing::{Killing, Listing};
 use becket_cluster::Outbox;
@@ -129,15 +130,20 @@ impl Mailbox {
         if most == Some(Duration::ZERO) {
             return poll.poll(events, most);
         }
-        self.sleeps.store(true, SeqCst);
-        let most = if self.loaded.load(SeqCst) {
-            Some(Duration::ZERO)
-        } else {
+        let most = if self.may_sleep() {
             most
+        } else {
+            Some(Duration::ZERO)
         };
         let waited = poll.poll(events, most);
         self.sleeps.store(false, Relaxed);
         waited
+    }
+
+    /// Announces that the worker sleeps, and returns whether it may: no message is there.
+    fn may_sleep(&self) -> bool {
+        self.sleeps.store(true, SeqCst);
+        !self.loaded.load(SeqCst)
     }
 
     /// Whether messages have come, as far as can be seen without the lock: if this misses one, it is seen before its owner
@@ -158,7 +164,7 @@ impl Mailbox {
         self.lock().take().unwrap_or_default()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Vec<Message>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<Message>>> {
         // A poisoned queue is still a queue: pushing and taking leave it whole.
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -237,5 +243,39 @@ mod tests {
             drop(mailbox.take());
             assert_eq!(pool.state().servers()[0].in_use(), 0);
         }
+    }
+}
+
+#[cfg(all(test, feature = "models"))]
+mod models {
+    use shuttle::thread;
+
+    use super::*;
+
+    /// A message that wakes no worker leaves it asleep for ever, and the model without steps.
+    #[test]
+    fn no_message_waits_for_a_worker_that_sleeps() {
+        let messages = || {
+            let mut poll = Poll::new().unwrap();
+            let waker = Waker::new(poll.registry(), mio::Token(0)).unwrap();
+            let mailbox = Arc::new(Mailbox::new(waker));
+            for _ in 0..2 {
+                let mailbox = Arc::clone(&mailbox);
+                thread::spawn(move || (0..2).for_each(|_| mailbox.post(Message::Accept)));
+            }
+            let mut events = Events::with_capacity(1);
+            let mut received = 0;
+            while received < 4 {
+                let mut may_sleep = mailbox.may_sleep();
+                while may_sleep {
+                    thread::yield_now();
+                    poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+                    may_sleep = events.is_empty();
+                }
+                mailbox.sleeps.store(false, Relaxed);
+                received += mailbox.take().len();
+            }
+        };
+        shuttle::check_random(messages, 1000);
     }
 }
