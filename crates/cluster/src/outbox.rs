@@ -134,8 +134,6 @@ pub(crate) const BATCH: Duration = Duration::from_millis(4);
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-
     use becket_proto::session_table::PolicyTag;
 
     use super::*;
@@ -163,41 +161,6 @@ mod tests {
         drop(events);
         outboxes[0].leave(event(1));
         assert_eq!(outboxes[0].shared.untold.load(Relaxed), 0);
-    }
-
-    #[test]
-    fn every_event_is_found_although_control_sleeps_between_them() {
-        const EVENTS: u64 = 20_000;
-        let (events, outboxes) = OutboxReader::of_workers(3, CAPACITY);
-        let senders: Vec<_> = outboxes
-            .into_iter()
-            .map(|outbox| {
-                thread::spawn(move || {
-                    for number in 0..EVENTS {
-                        outbox.leave(event(number));
-                        if number % 64 == 0 {
-                            thread::yield_now();
-                        }
-                    }
-                })
-            })
-            .collect();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .build()
-            .unwrap();
-        // Control waits to be woken whenever it found nothing: a missed wakeup would hang here.
-        runtime.block_on(async {
-            let mut taken = 0;
-            while taken + events.untold() < 3 * EVENTS {
-                match events.drain(|_| {}) {
-                    0 => events.wakeup().await,
-                    some => taken += some as u64,
-                }
-            }
-        });
-        for sender in senders {
-            sender.join().unwrap();
-        }
     }
 
     #[test]
