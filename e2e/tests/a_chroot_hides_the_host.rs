@@ -93,7 +93,7 @@ fn logs_outside_of_it_stay_the_files_that_they_were() {
     eventually("it says that it goes on with the old one", || {
         place
             .read("old.log")
-            .contains("log file not reopened, keeping the old one")
+            .contains("cannot reopen the log file; keeping the old one")
     });
     assert!(!place.path("becket.log").exists());
     assert!(!place.path("jail/becket.log").exists());

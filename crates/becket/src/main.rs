@@ -75,7 +75,7 @@ fn run(flags: Flags) -> anyhow::Result<ExitCode> {
     match launch(source, *given, link) {
         Ok(server) => Ok(ExitCode::from(server.run() as u8)),
         Err(error) => {
-            becket_log::say(&error.to_string());
+            becket_log::write_to_stderr(&error.to_string());
             Ok(ExitCode::from(NOT_STARTED))
         }
     }

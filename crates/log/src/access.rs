@@ -1,8 +1,8 @@
-//! The line that each connection leaves in the access log.
+//! The line that each connection has in the access log.
 //!
 //! An [`AccessRecord`] is filled by the worker when the connection ends and written by a thread
-//! (`log::access_log`). [`AccessRecord::fields`] is the one list of what a line has; text and JSON both follow it,
-//! and so does `docs/metrics.md` by a test. What came from the peer (server name, protocol) is
+//! (`log::access_log`). [`AccessRecord::fields`] is the one list of the fields of a line; text and JSON both follow it,
+//! and so does `docs/metrics.md` by a test. Bytes of the peer (server name, protocol) are
 //! escaped in both formats; JSON escapes the backslash once more.
 //!
 //! Text is `key=value` separated by spaces after the time of accept, `-` where there is no value;
@@ -21,36 +21,24 @@ use becket_keys::identity::Identity;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::ja4::Ja4;
 
-/// What one connection was. A connection that ended early has `None` for what was not known yet.
+/// A connection that has ended. A value is `None` if the connection ended before it was known.
 #[derive(Clone, Debug)]
 pub struct AccessRecord {
-    /// When it was accepted.
+    /// Time of the accept.
     pub accepted: Timestamp,
-    /// Who connected; from the PROXY header where one is accepted.
+    /// Address of the client, from the PROXY header where one is accepted.
     pub client: SocketAddr,
     /// Configuration name of the listener.
     pub listener: Arc<str>,
-    /// The server name that the client asked for, as it was sent.
+    /// The server name of the hello.
     pub sni: Option<Box<str>>,
-    /// The fingerprint of its hello.
+    /// The fingerprint of the hello.
     pub ja4: Option<Ja4>,
-    /// TLS version, such as `TLSv1.3`.
-    pub version: Option<&'static str>,
-    /// Cipher suite by its IANA name.
-    pub suite: Option<&'static str>,
-    /// Key exchange group; a TLS 1.2 resumption has none.
-    pub group: Option<&'static str>,
-    /// The protocol that was agreed on.
-    pub alpn: Option<Box<[u8]>>,
-    /// How the session was resumed; `None` for a full handshake and for none at all.
-    pub resumed: Option<ResumedBy>,
-    /// Whom the client's certificate names; it was verified.
-    pub identity: Option<Box<Identity>>,
-    /// Why the trial of the policy would refuse the client.
-    pub would_refuse: Option<&'static str>,
-    /// A name of the connection, shared with whoever gets or sent it in a PROXY header.
+    /// The result of the handshake; `None` if it was not completed.
+    pub tls: Option<HandshakeRecord>,
+    /// A name of the connection, shared with the sender or receiver of a PROXY header.
     pub id: Option<Box<[u8]>>,
-    /// The server it went to, as configured.
+    /// The server of the connection, as configured.
     pub server: Option<Arc<str>>,
     /// Ciphertext bytes received from the client.
     pub client_bytes_in: u64,
@@ -60,20 +48,36 @@ pub struct AccessRecord {
     pub server_bytes_in: u64,
     /// Plaintext bytes sent to the server.
     pub server_bytes_out: u64,
-    /// From accept to traffic keys; `None` if the handshake was not completed.
-    pub handshake: Option<Duration>,
-    /// From accept to the end.
+    /// Time from the accept to the end.
     pub total: Duration,
-    /// Why it ended.
     pub reason: CloseReason,
+}
+
+/// A handshake that was completed.
+#[derive(Clone, Debug)]
+pub struct HandshakeRecord {
+    /// TLS version, such as `TLSv1.3`.
+    pub version: Option<&'static str>,
+    /// Cipher suite by its IANA name.
+    pub suite: Option<&'static str>,
+    /// Key exchange group; a TLS 1.2 resumption has none.
+    pub group: Option<&'static str>,
+    pub alpn: Option<Box<[u8]>>,
+    /// How the session was resumed; `None` for a full handshake.
+    pub resumed: Option<ResumedBy>,
+    /// The subject of the client's certificate, which was verified.
+    pub identity: Option<Box<Identity>>,
+    /// Why the trial of the policy would refuse the client.
+    pub would_refuse: Option<&'static str>,
+    /// Time from the accept to traffic keys.
+    pub took: Duration,
 }
 
 /// One request for a file. Its line has the time of the request.
 #[derive(Clone, Debug)]
 pub struct RequestRecord {
-    /// When its head was whole.
+    /// Time at which its head was complete.
     pub at: Timestamp,
-    /// Who asked.
     pub client: SocketAddr,
     /// Configuration name of the listener.
     pub listener: Arc<str>,
@@ -81,26 +85,24 @@ pub struct RequestRecord {
     pub sni: Option<Box<str>>,
     /// The name of the connection.
     pub id: Option<Box<[u8]>>,
-    /// As it was sent; nothing where the head was none.
+    /// Method as it was sent; `None` if the head could not be parsed.
     pub method: Option<Box<str>>,
-    /// The same.
+    /// Target as it was sent; `None` if the head could not be parsed.
     pub target: Option<Box<str>>,
-    /// Its number; empty where the connection ended before there was an answer.
+    /// Status code; empty if the connection ended before there was an answer.
     pub status: &'static str,
     /// Bytes of the body that were sent.
     pub bytes: u64,
     /// Monotonic time of the request.
     pub began: Duration,
-    /// From there to the last byte, as the socket took it or was about to.
+    /// Time from the request to the last byte.
     pub took: Duration,
 }
 
 /// A line of the access log.
 #[derive(Debug)]
 pub enum AccessLine {
-    /// At the end of a connection.
     Connection(Box<AccessRecord>),
-    /// At the end of a request for a file.
     Request(Box<RequestRecord>),
 }
 
@@ -116,7 +118,7 @@ impl From<Box<RequestRecord>> for AccessLine {
     }
 }
 
-/// What takes the fields of a line, one after the other.
+/// A function that is called with each field of a line, in order.
 type Each<'a> = &'a mut dyn FnMut(&str, Field<'_>) -> fmt::Result;
 
 impl AccessLine {
@@ -171,7 +173,7 @@ impl AccessLine {
         out.write_str("}\n")
     }
 
-    /// Values are escaped as in text: neither a space nor a quote in one is one of the template's.
+    /// Fills in a template. Values are escaped as in text, so that no space or quote of a value looks like one of the template.
     fn fill(&self, template: &AccessFormat, out: &mut String) -> fmt::Result {
         for part in template.parts() {
             let wanted = match part {
@@ -202,17 +204,15 @@ impl AccessLine {
     }
 }
 
-/// What lines look like.
+/// The format of lines.
 #[derive(Clone, Debug)]
 pub enum LineFormat {
-    /// Every field, by its name.
     All(LogFormat),
-    /// Those that a template names.
     Template(AccessFormat),
 }
 
 impl LineFormat {
-    /// Whether lines have the fingerprint of the client.
+    /// Returns `true` if lines have the fingerprint of the client.
     pub fn has_ja4(&self) -> bool {
         match self {
             Self::All(_) => true,
@@ -220,7 +220,6 @@ impl LineFormat {
         }
     }
 
-    /// That of a configuration.
     pub fn of(log: &Log) -> Self {
         match &log.access_format {
             Some(template) => Self::Template(template.clone()),
@@ -258,7 +257,7 @@ impl RequestRecord {
     }
 }
 
-/// What a resumed handshake was opened with.
+/// The means of a resumption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResumedBy {
     /// TLS 1.2 session ID (RFC 5246, section 7.4.1.2).
@@ -267,7 +266,7 @@ pub enum ResumedBy {
     Ticket,
     /// TLS 1.3 pre-shared key (RFC 8446, section 2.2).
     Psk,
-    /// The same, and early data came with it (section 2.3).
+    /// TLS 1.3 pre-shared key with early data (section 2.3).
     Early,
 }
 
@@ -290,7 +289,7 @@ pub enum Field<'a> {
     Text(&'a dyn Display),
     /// A count, or a time in microseconds.
     Count(u64),
-    /// Not known, or does not apply.
+    /// Unknown, or not applicable.
     Absent,
 }
 
@@ -298,13 +297,14 @@ impl AccessRecord {
     /// Calls `each` with every field in the order of the line.
     ///
     /// # Errors
-    /// The first that `each` returns.
+    /// Returns the first error of `each`.
     pub fn fields(&self, each: Each<'_>) -> fmt::Result {
         let listener = Escaped::word(&*self.listener);
         let sni = self.sni.as_deref().map(Escaped::word);
-        let alpn = self.alpn.as_deref().map(Escaped::word);
+        let tls = self.tls.as_ref();
+        let alpn = tls.and_then(|tls| tls.alpn.as_deref()).map(Escaped::word);
         let server = self.server.as_deref().map(Escaped::word);
-        let identity = self.identity.as_deref();
+        let identity = tls.and_then(|tls| tls.identity.as_deref());
         let subject = identity.map(|identity| Escaped::word(&*identity.subject));
         let serial = identity.map(|identity| Escaped::word(&*identity.serial));
         let id = self.id.as_deref().map(Escaped::word);
@@ -312,33 +312,28 @@ impl AccessRecord {
         each("listener", Field::Text(&listener))?;
         each("sni", text(sni.as_ref()))?;
         each("ja4", text(self.ja4.as_ref()))?;
-        each("version", text(self.version.as_ref()))?;
-        each("suite", text(self.suite.as_ref()))?;
-        each("group", text(self.group.as_ref()))?;
+        each("version", text(tls.and_then(|tls| tls.version.as_ref())))?;
+        each("suite", text(tls.and_then(|tls| tls.suite.as_ref())))?;
+        each("group", text(tls.and_then(|tls| tls.group.as_ref())))?;
         each("alpn", text(alpn.as_ref()))?;
-        each("handshake", text(self.kind().as_ref()))?;
+        let kind = tls.map(|tls| tls.resumed.map_or("full", ResumedBy::label));
+        each("handshake", text(kind.as_ref()))?;
         each("subject", text(subject.as_ref()))?;
         each("serial", text(serial.as_ref()))?;
-        each("would_refuse", text(self.would_refuse.as_ref()))?;
+        each(
+            "would_refuse",
+            text(tls.and_then(|tls| tls.would_refuse.as_ref())),
+        )?;
         each("id", text(id.as_ref()))?;
         each("server", text(server.as_ref()))?;
         each("client_bytes_in", Field::Count(self.client_bytes_in))?;
         each("client_bytes_out", Field::Count(self.client_bytes_out))?;
         each("server_bytes_in", Field::Count(self.server_bytes_in))?;
         each("server_bytes_out", Field::Count(self.server_bytes_out))?;
-        let handshake = self.handshake.map(micros);
-        each(
-            "handshake_us",
-            handshake.map_or(Field::Absent, Field::Count),
-        )?;
+        let took = tls.map(|tls| Field::Count(micros(tls.took)));
+        each("handshake_us", took.unwrap_or(Field::Absent))?;
         each("total_us", Field::Count(micros(self.total)))?;
         each("reason", Field::Text(&self.reason.label()))
-    }
-
-    /// `full`, or what it was resumed by; nothing if the handshake was not completed.
-    fn kind(&self) -> Option<&'static str> {
-        self.handshake?;
-        Some(self.resumed.map_or("full", ResumedBy::label))
     }
 }
 
@@ -371,24 +366,26 @@ pub(crate) mod tests {
             listener: "web".into(),
             sni: Some("www.example.org".into()),
             ja4: Some(ja4()),
-            version: Some("TLSv1.3"),
-            suite: Some("TLS_AES_128_GCM_SHA256"),
-            group: Some("X25519MLKEM768"),
-            alpn: Some((*b"h2").into()),
-            resumed: Some(ResumedBy::Psk),
-            identity: Some(Box::new(Identity {
-                subject: "CN=alice,O=Rope Walk".into(),
-                common_name: Some("alice".into()),
-                serial: "0ABC01".into(),
-            })),
-            would_refuse: Some("client-certificate"),
+            tls: Some(HandshakeRecord {
+                version: Some("TLSv1.3"),
+                suite: Some("TLS_AES_128_GCM_SHA256"),
+                group: Some("X25519MLKEM768"),
+                alpn: Some((*b"h2").into()),
+                resumed: Some(ResumedBy::Psk),
+                identity: Some(Box::new(Identity {
+                    subject: "CN=alice,O=Rope Walk".into(),
+                    common_name: Some("alice".into()),
+                    serial: "0ABC01".into(),
+                })),
+                would_refuse: Some("client-certificate"),
+                took: Duration::from_micros(740),
+            }),
             id: Some((*b"8d2f").into()),
             server: Some("127.0.0.1:8080".into()),
             client_bytes_in: 900,
             client_bytes_out: 2_000,
             server_bytes_in: 1_024,
             server_bytes_out: 80,
-            handshake: Some(Duration::from_micros(740)),
             total: Duration::from_millis(12),
             reason: CloseReason::Finished,
         }
@@ -399,16 +396,9 @@ pub(crate) mod tests {
         AccessRecord {
             sni: None,
             ja4: None,
-            version: None,
-            suite: None,
-            group: None,
-            alpn: None,
-            resumed: None,
-            identity: None,
-            would_refuse: None,
+            tls: None,
             id: None,
             server: None,
-            handshake: None,
             reason: CloseReason::NotTls,
             ..record()
         }
@@ -563,11 +553,9 @@ pub(crate) mod tests {
 
     #[test]
     fn a_hostile_name_forges_neither_a_line_nor_a_field() {
-        let hostile = AccessRecord {
-            sni: Some("a reason=finished\nb\"\\".into()),
-            alpn: Some((*b"\xff\x00\x1b").into()),
-            ..record()
-        };
+        let mut hostile = record();
+        hostile.sni = Some("a reason=finished\nb\"\\".into());
+        hostile.tls.as_mut().unwrap().alpn = Some((*b"\xff\x00\x1b").into());
         let text = line(&hostile, LogFormat::Text);
         assert_eq!(text.lines().count(), 1);
         assert_eq!(
@@ -586,10 +574,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_completed_handshake_that_was_not_resumed_is_full() {
-        let full = AccessRecord {
-            resumed: None,
-            ..record()
-        };
+        let mut full = record();
+        full.tls.as_mut().unwrap().resumed = None;
         assert!(line(&full, LogFormat::Text).contains(" handshake=full "));
     }
 }

@@ -1,19 +1,18 @@
-//! The way of access records from the workers to their file.
+//! Channels of access records from the workers, and the thread that writes them.
 //!
-//! Each worker holds an [`AccessSender`], the end of a bounded channel of its own; a thread that is made for it holds the
-//! [`AccessWriter`] with all the other ends, drains them ten times a second and at the end, and writes. Control keeps an
-//! [`AccessThread`], to have the file opened anew. Nobody but that thread waits for the file: when a channel is full, because the disk
-//! is behind or a pipe is not read, the record is dropped, counted, and said when lines flow again.
+//! Each worker has an [`AccessSender`], the end of a bounded channel of its own. One thread has the [`AccessWriter`] with all other ends, drains them
+//! ten times a second and at the end, and writes. Control keeps an [`AccessThread`], to have the file reopened. Only that thread waits for the
+//! file: if a channel is full, since the disk is slow or a pipe is not read, the record is dropped and counted.
 //!
-//! Invariants: a write consists of whole lines, so that lines of stderr do not mix; one drain takes
-//! at most [`CAPACITY`] records of each worker, so that it ends while they go on.
+//! Invariants: a write consists of whole lines, so that lines of stderr do not mix; one drain takes at most [`CAPACITY`] records of each worker, so
+//! that it ends while workers continue.
 
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{
-    Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, channel, sync_channel,
+    Receiver, RecvTimeoutError, SyncSender, TryRecvError, channel, sync_channel,
 };
 use std::thread;
 use std::time::Duration;
@@ -21,10 +20,10 @@ use std::time::Duration;
 use becket_config::process::{Log, LogTarget};
 
 use super::access::{AccessLine, LineFormat};
-use super::{Output, PATIENCE};
+use super::output::{CountedOutput, Output, PATIENCE};
 use becket_keys::files::Files;
 
-/// A worker's end: gives records away.
+/// A worker's end, which sends records.
 #[derive(Clone, Debug)]
 pub struct AccessSender {
     lines: SyncSender<AccessLine>,
@@ -33,12 +32,12 @@ pub struct AccessSender {
 }
 
 impl AccessSender {
-    /// Whether lines have the fingerprint of the client.
+    /// Returns `true` if lines have the fingerprint of the client.
     pub fn has_ja4(&self) -> bool {
         self.has_ja4
     }
 
-    /// Hands over one record without waiting. It is dropped, and counted, if the channel is full or the writer is gone.
+    /// Sends a record without waiting. It is dropped, and counted, if the channel is full or closed.
     pub fn send(&self, record: impl Into<AccessLine>) {
         if self.lines.try_send(record.into()).is_err() {
             self.dropped.fetch_add(1, Relaxed);
@@ -46,70 +45,58 @@ impl AccessSender {
     }
 }
 
-/// The thread's end: takes records and writes lines.
+/// The thread's end, which receives records and writes lines.
 #[derive(Debug)]
 pub struct AccessWriter {
     receivers: Vec<Receiver<AccessLine>>,
-    output: Output,
+    output: CountedOutput,
     format: LineFormat,
     /// Whole lines that are not written yet.
     lines: String,
-    /// Number of lines in `lines`.
-    held: u64,
-    /// Records that found no room, and lines that the system did not take.
-    dropped: Arc<AtomicU64>,
-    /// How many of them the log was told of.
-    said: u64,
-    /// The system did not take the last lines.
-    failing: bool,
 }
 
-/// Control's end of a writer that has a thread. Dropped, it waits a moment for the last lines to be written.
+/// Control's end of a writer that has a thread. When dropped, it waits up to [`PATIENCE`] for the last lines to be written.
 #[derive(Debug)]
 pub struct AccessThread {
-    /// Each message has the file opened anew; without a sender the thread ends.
-    orders: Option<SyncSender<()>>,
-    /// Hung up when the thread has ended.
+    /// Each message has the file reopened; without a sender the thread ends.
+    reopen: Option<SyncSender<()>>,
+    /// Closed when the thread has ended.
     ended: Receiver<Infallible>,
 }
 
 impl AccessThread {
-    /// Has the file opened anew, behind what the workers have sent. A failure keeps the old file and is logged.
+    /// Has the file reopened after all lines that the workers have sent. A failure keeps the old file and is logged.
     pub fn reopen(&self) {
-        let sent = self.orders.as_ref().map(|orders| orders.try_send(()));
-        if let Some(Err(TrySendError::Disconnected(()))) = sent {
-            tracing::error!("access log not reopened: nobody writes it any more");
+        if let Some(reopen) = &self.reopen {
+            // A full channel means that a request waits already.
+            reopen.try_send(()).ok();
         }
     }
 }
 
 impl Drop for AccessThread {
     fn drop(&mut self) {
-        self.orders = None;
+        self.reopen = None;
         if let Err(RecvTimeoutError::Timeout) = self.ended.recv_timeout(PATIENCE) {
-            tracing::warn!("the last lines of the access log could not be written in time");
+            tracing::warn!("cannot write the last lines of the access log in time");
         }
     }
 }
 
 impl AccessWriter {
-    /// Opens the file, or stderr; nothing where the log is off.
+    /// Opens the file, or stderr. Returns `None` if the log is off.
     ///
     /// # Errors
-    /// What the system says when the file cannot be opened for appending.
+    /// Fails if the file cannot be opened for appending.
     pub fn open(log: &Log, files: &Files) -> io::Result<Option<Self>> {
         if log.access == LogTarget::Off {
             return Ok(None);
         }
         Ok(Some(Self {
             receivers: Vec::new(),
-            output: Output::open(log.access.file(), files)?,
+            output: CountedOutput::new(Output::open(log.access.file(), files)?),
             format: LineFormat::of(log),
             lines: String::with_capacity(BLOCK_BYTES + 1024),
-            held: 0,
-            dropped: Arc::default(),
-            said: 0,
-            failing: false,
         }))
     }
 
@@ -117,25 +104,24 @@ impl AccessWriter {
     pub fn attach(&mut self) -> AccessSender {
         let (lines, receiver) = sync_channel(CAPACITY);
         self.receivers.push(receiver);
-        let dropped = Arc::clone(&self.dropped);
         AccessSender {
             lines,
             has_ja4: self.format.has_ja4(),
-            dropped,
+            dropped: self.dropped(),
         }
     }
 
-    /// Lines that were dropped, so far.
+    /// The counter of lines that were dropped.
     pub fn dropped(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.dropped)
+        self.output.dropped()
     }
 
-    /// Makes the thread that writes from now on.
+    /// Starts the thread that writes from now on.
     ///
     /// # Errors
-    /// When there can be no more threads.
+    /// Fails if no more threads can be started.
     pub fn start(self) -> io::Result<AccessThread> {
-        let (orders, received) = sync_channel(1);
+        let (reopen, received) = sync_channel(1);
         let (alive, ended) = channel();
         let thread = thread::Builder::new().name("becket-access".into());
         thread.spawn(move || {
@@ -143,24 +129,24 @@ impl AccessWriter {
             drop(alive);
         })?;
         Ok(AccessThread {
-            orders: Some(orders),
+            reopen: Some(reopen),
             ended,
         })
     }
 
-    fn run(mut self, orders: &Receiver<()>) {
+    fn run(mut self, reopen: &Receiver<()>) {
         loop {
-            let order = orders.recv_timeout(TICK);
+            let received = reopen.recv_timeout(TICK);
             self.drain();
-            match order {
-                Ok(()) => self.reopen(),
+            match received {
+                Ok(()) => self.output.reopen(),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    /// Writes what the workers sent. Waits as long as the file or stderr does.
+    /// Writes the records that the workers sent. Waits as long as the file or stderr does.
     fn drain(&mut self) {
         let mut receivers = std::mem::take(&mut self.receivers);
         receivers.retain(|receiver| {
@@ -177,45 +163,20 @@ impl AccessWriter {
         self.write_out();
     }
 
-    fn reopen(&mut self) {
-        if let Err(error) = self.output.reopen() {
-            tracing::error!(path = %self.output, %error, "access log not reopened, keeping the old one");
-        }
-    }
-
     fn append(&mut self, record: &AccessLine) {
         record.write(&self.format, &mut self.lines);
-        self.held += 1;
         if self.lines.len() >= BLOCK_BYTES {
             self.write_out();
         }
     }
 
-    /// Writes the lines that are held. That the system does not take them is said once, and how many were dropped when it takes some.
     fn write_out(&mut self) {
-        let held = std::mem::take(&mut self.held);
-        if held == 0 {
-            return;
-        }
-        let result = self.output.write_all(self.lines.as_bytes());
+        self.output.write(self.lines.as_bytes());
         self.lines.clear();
-        let Err(error) = result else {
-            self.failing = false;
-            let dropped = self.dropped.load(Relaxed);
-            let lines = dropped - std::mem::replace(&mut self.said, dropped);
-            if lines > 0 {
-                tracing::warn!(path = %self.output, lines, "lines of the access log were dropped: they could not be written in time");
-            }
-            return;
-        };
-        self.dropped.fetch_add(held, Relaxed);
-        if !std::mem::replace(&mut self.failing, true) {
-            tracing::error!(path = %self.output, %error, "access log not written");
-        }
     }
 }
 
-/// Between two looks at what the workers have sent.
+/// Time between two drains.
 const TICK: Duration = Duration::from_millis(100);
 /// Records that a worker may be ahead of the writer: 0.1 s at 40 000 connections a second. A slot is
 /// a pointer and its kind, 64 KiB per worker.
@@ -300,7 +261,7 @@ mod tests {
         sender.send(record());
         writer.drain();
         fs::rename(&path, &moved).unwrap();
-        writer.reopen();
+        writer.output.reopen();
         sender.send(record());
         writer.drain();
         assert_eq!((lines(&moved), lines(&path)), (1, 1));

@@ -1,16 +1,16 @@
 //! Log lines and access records, and the threads that write them.
 //!
-//! This crate owns the `tracing` subscriber of the process: text or JSON, a filter, and standard error, a file or a syslog daemon. It bounds the
-//! lines that a peer can cause, and escapes the bytes that a peer sent. No caller waits for a disk: a [`Backlog`] takes lines, and a
-//! thread writes them. The crate does not decide which events are logged, and takes no signal.
+//! This crate owns the `tracing` subscriber of the process: text or JSON, a filter, and standard error, a file or a syslog daemon. It escapes the
+//! bytes of peers and limits the lines that a peer can cause. No caller waits for a disk: a bounded queue takes lines, and a thread writes them. The
+//! crate does not decide which events are logged, and takes no signals.
 //!
-//! Main types: [`Logging`] is the installed log, [`access_log::AccessSender`] takes the records of one worker, and [`RateLimit`] bounds the lines of
+//! Main types: [`Logging`] is the installed log, [`access_log::AccessSender`] takes the records of one worker, and [`RateLimit`] limits the lines of
 //! one call site.
 //!
-//! * [`install`] makes the subscriber from [`Log`];
-//! * [`access`]: the record of a connection; [`access_log`]: its way to the file;
-//! * [`output`]: streams and files, which SIGUSR1 opens again;
-//! * [`Escaped`]: bytes of a peer in a line.
+//! ```
+//! use becket_log::Escaped;
+//! assert_eq!(Escaped::word("a b\n").to_string(), r"a\x20b\x0a");
+//! ```
 #![forbid(unsafe_code)]
 #![allow(
     missing_docs,
@@ -19,15 +19,14 @@
 
 pub mod access;
 pub mod access_log;
-mod backlog;
 mod escape;
-mod last_words;
 pub mod output;
+mod queue;
 mod rate;
 mod syslog;
-mod syslog_daemon;
 mod timestamp;
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -41,44 +40,41 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
-use self::backlog::Backlog;
 pub use self::escape::Escaped;
-pub use self::output::Output;
+pub use self::output::{Output, PATIENCE};
+use self::queue::LineQueue;
 pub use self::rate::RateLimit;
+use self::syslog::SyslogFormat;
 pub use self::timestamp::Timestamp;
 
 use becket_keys::files::Files;
 
-/// The installed log: what a signal or a reload may change about it. Dropped, it waits a moment for the last lines to be written.
+/// The installed log. When dropped, it waits up to [`PATIENCE`] for its last lines to be written.
 #[derive(Debug)]
 pub struct Logging {
-    backlog: Backlog,
-    syslog: Option<Backlog>,
+    queue: LineQueue,
+    syslog: Option<LineQueue>,
     filter: reload::Handle<EnvFilter, Registry>,
 }
 
-/// Why the log could not be set up.
+/// The reason why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// The level is not a filter that `tracing` knows.
     #[error("log.level: {0}")]
     Filter(String),
-    /// The file cannot be opened for appending.
     #[error("log.file: {0}")]
     File(#[source] io::Error),
-    /// There is no thread to write it.
     #[error("starting the log: {0}")]
     Thread(#[source] io::Error),
-    /// The process already has a subscriber.
     #[error("a log is already installed")]
     Installed,
 }
 
-/// Installs the log for the whole process; `files` has it where it is not to be opened by its path. Called once, before the first thread is started.
+/// Installs the log for the whole process. `files` has the files that cannot be opened by their paths. Call it once, before the first thread is started.
 ///
 /// # Errors
-/// A filter that does not parse, a file that does not open, or a second call.
+/// Fails if the filter does not parse, if the file cannot be opened, and on a second call.
 pub fn install(log: &Log, files: &Files) -> Result<Logging, LogError> {
     let output = Output::open(log.file.file(), files).map_err(LogError::File)?;
     let (subscriber, logging) = subscriber(log, output)?;
@@ -86,7 +82,7 @@ pub fn install(log: &Log, files: &Files) -> Result<Logging, LogError> {
     Ok(logging)
 }
 
-/// Says whether a level would be accepted, and if not, why; for `prepare`.
+/// Checks a level.
 ///
 /// # Errors
 /// [`LogError::Filter`] with the reason.
@@ -95,39 +91,37 @@ pub fn check_level(level: &str) -> Result<(), LogError> {
 }
 
 impl Logging {
-    /// From now on a thread writes, and nobody else waits for it. Called when privileges were given up.
+    /// Starts the thread that writes lines from now on. Call it after privileges were given up.
     ///
     /// # Errors
-    /// When there can be no more threads.
+    /// Fails if no more threads can be started.
     pub fn start(&self) -> Result<(), LogError> {
-        for backlog in [&self.backlog].into_iter().chain(&self.syslog) {
-            backlog.start().map_err(LogError::Thread)?;
+        for queue in [&self.queue].into_iter().chain(&self.syslog) {
+            queue.start().map_err(LogError::Thread)?;
         }
-        last_words::hasten(PATIENCE);
+        report_panics();
         Ok(())
     }
 
-    /// Waits until the lines so far are written, but not for longer than this.
+    /// Waits until all lines so far are written, for at most this long.
     pub fn flush(&self, patience: Duration) {
-        self.backlog.flush(patience);
+        self.queue.flush(patience);
     }
 
-    /// Opens the log file anew after it was rotated. A failure keeps the old file and is logged.
+    /// Opens the log file again after a rotation. A failure keeps the old file and is logged.
     pub fn reopen(&self) {
-        self.backlog.reopen();
+        self.queue.reopen();
     }
 
-    /// Lines that could not be written, so far.
+    /// The counter of lines that could not be written.
     pub fn dropped(&self) -> Arc<AtomicU64> {
-        self.backlog.dropped()
+        self.queue.dropped()
     }
 
-    /// Lines that the syslog daemon did not take, so far.
+    /// The counter of lines that the syslog daemon did not take.
     pub fn syslog_dropped(&self) -> Arc<AtomicU64> {
-        self.syslog
-            .as_ref()
-            .map(Backlog::dropped)
-            .unwrap_or_default()
+        let syslog = self.syslog.as_ref();
+        syslog.map(LineQueue::dropped).unwrap_or_default()
     }
 
     /// Changes the filter, as a reload of the configuration may.
@@ -143,54 +137,60 @@ impl Logging {
 
 impl Drop for Logging {
     fn drop(&mut self) {
-        for backlog in [&self.backlog].into_iter().chain(&self.syslog) {
-            backlog.end(PATIENCE);
+        for queue in [&self.queue].into_iter().chain(&self.syslog) {
+            queue.flush(PATIENCE);
         }
     }
 }
 
-/// Writes a line to standard error if that takes it at once: a process that starts must not wait for a reader.
-pub fn say(line: &str) {
-    let mut line = line.to_owned();
-    line.push('\n');
-    // There is no other place to say that it was lost.
-    let _lost = write_if_ready(io::stderr(), line.as_bytes());
+/// Writes a line to standard error if it takes the line at once: a process that starts or ends must not wait for a reader.
+pub fn write_to_stderr(line: &str) {
+    // There is no other place to report the loss.
+    let _lost = write_if_ready(io::stderr(), format!("{line}\n").as_bytes());
 }
 
-/// How long the end waits for a log: with that of the access log a second.
-pub const PATIENCE: Duration = Duration::from_millis(500);
+/// Has panics reported without waiting. The standard library's hook would wait for the reader of standard error, and with it the end of the process.
+fn report_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("<unnamed>");
+        write_to_stderr(&format!("\nthread '{name}' {panic}"));
+        let backtrace = Backtrace::capture();
+        if backtrace.status() == BacktraceStatus::Captured {
+            write_to_stderr(&backtrace.to_string());
+        }
+    }));
+}
 
 /// Filter, format and output as one subscriber.
 fn subscriber(log: &Log, output: Output) -> Result<(impl Subscriber + use<>, Logging), LogError> {
     let (filter, handle) = reload::Layer::new(filter(&log.level)?);
     let colour = colour(&output);
     let is_journal = matches!(output, Output::Stderr) && stderr_is_journal();
-    let backlog = Backlog::new(output);
+    let queue = LineQueue::new(output);
     let lines = (log.file != LogTarget::Off).then(|| {
         if is_journal {
-            return unstamped(log.format, syslog::Messages::of_journal(backlog.clone()));
+            return unstamped(log.format, SyslogFormat::of_journal(queue.clone()));
         }
-        let lines = fmt::layer().with_writer(backlog.clone());
+        let lines = fmt::layer().with_writer(queue.clone());
         match log.format {
             LogFormat::Text => lines.with_ansi(colour).boxed(),
             LogFormat::Json => lines.json().flatten_event(true).boxed(),
         }
     });
-    let (messages, syslog) = syslog_daemon::Daemon::of(log)
-        .map(|daemon| messages(log, daemon))
-        .unzip();
+    let (messages, syslog) = SyslogFormat::of(log).unzip();
     let messages = messages.map(|messages| unstamped(log.format, messages));
     let subscriber = Registry::default().with(filter).with(lines).with(messages);
     let logging = Logging {
-        backlog,
+        queue,
         syslog,
         filter: handle,
     };
     Ok((subscriber, logging))
 }
 
-/// Lines without a time: who gets them knows it.
-fn unstamped<S>(format: LogFormat, messages: syslog::Messages) -> Box<dyn Layer<S> + Send + Sync>
+/// Makes lines without a time, for readers that add one.
+fn unstamped<S>(format: LogFormat, messages: SyslogFormat) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'s> LookupSpan<'s>,
 {
@@ -199,13 +199,6 @@ where
         LogFormat::Text => lines.with_ansi(false).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     }
-}
-
-fn messages(log: &Log, daemon: syslog_daemon::Daemon) -> (syslog::Messages, Backlog) {
-    let is_remote = daemon.is_remote();
-    let backlog = Backlog::new(Output::Syslog(daemon));
-    let messages = syslog::Messages::new(backlog.clone(), log, is_remote);
-    (messages, backlog)
 }
 
 fn filter(level: &str) -> Result<EnvFilter, LogError> {

@@ -1,45 +1,110 @@
-//! Where lines go: a standard stream, or a file that can be opened anew after it was rotated.
+//! The destination of lines: a standard stream, a file that can be reopened after a rotation, or a syslog daemon.
 //!
-//! A file is opened by the rights of this process, or before it became its user if that may not enter the folder. Names of our own
-//! streams, such as `/dev/stderr`, are not opened: that user may not, and a socket cannot be.
+//! A file is opened with the rights of this process, or before the change of user if the user may not enter the folder. Names of our own
+//! streams, such as `/dev/stderr`, are not opened: the user may not, and a socket cannot be opened. A log outside of `process.chroot` was opened
+//! before the process entered it, and cannot be reopened.
 //!
-//! A log outside of a `process.chroot` was opened before that was entered, and stays that file: what the path is then is not this process' to
-//! see.
-//!
-//! One thread owns an [`Output`] and writes whole lines to it (`backlog`, `log::access_log`). A reopen that fails keeps the
-//! old file, so that no line is lost; the caller says so.
+//! One thread owns an [`Output`] and writes whole lines to it (`queue`, `access_log`). A failed reopen keeps the old file, so that no line is lost.
 
 use std::fmt::{self, Display};
 use std::fs::File;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
+use becket_config::address::{Address, SyslogAddress};
 use becket_sys::log_file::{append, try_append, write_if_ready};
 use becket_sys::privileges::effective_user;
+use socket2::{SockAddr, Socket, Type};
 
-use super::syslog_daemon::Daemon;
 use becket_keys::files::Files;
 
-/// A standard stream, a file or a syslog daemon.
+/// A destination of lines.
 #[derive(Debug)]
 pub enum Output {
-    /// The process' standard output.
     Stdout,
-    /// The process' standard error.
     Stderr,
-    /// A file open for appending, and the path by which it is opened anew.
+    /// A file open for appending, and the path by which it is reopened.
     File(PathBuf, File),
-    /// A file whose path leads nowhere any more.
+    /// A file outside of the chroot.
     Outside(PathBuf, File),
-    /// A syslog daemon.
-    Syslog(Daemon),
+    Syslog(SyslogDaemon),
+}
+
+/// A syslog daemon: a datagram socket of this host, or UDP to another host.
+#[derive(Debug)]
+pub struct SyslogDaemon {
+    address: SyslogAddress,
+    /// The socket, once a line was sent.
+    socket: Option<Socket>,
+}
+
+/// An output that counts the lines that it drops.
+#[derive(Debug)]
+pub(super) struct CountedOutput {
+    output: Output,
+    dropped: Arc<AtomicU64>,
+    /// Dropped lines that were reported.
+    reported: u64,
+    is_failing: bool,
+}
+
+impl CountedOutput {
+    pub(super) fn new(output: Output) -> Self {
+        Self {
+            output,
+            dropped: Arc::default(),
+            reported: 0,
+            is_failing: false,
+        }
+    }
+
+    /// The counter of lines that were dropped, here or before they came here.
+    pub(super) fn dropped(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.dropped)
+    }
+
+    pub(super) fn write_if_ready(&mut self, line: &[u8]) -> io::Result<()> {
+        self.output.write_if_ready(line)
+    }
+
+    /// Writes whole lines, or drops them. Waits as long as the file or the reader of a stream does. A failure is logged once, and the number of
+    /// dropped lines when a write succeeds again, since the log may use the same output.
+    pub(super) fn write(&mut self, lines: &[u8]) {
+        if lines.is_empty() {
+            return;
+        }
+        if let Err(error) = self.output.write_all(lines) {
+            let count = lines.iter().filter(|byte| **byte == b'\n').count();
+            self.dropped.fetch_add(count as u64, Relaxed);
+            if !std::mem::replace(&mut self.is_failing, true) {
+                tracing::error!(path = %self.output, %error, "cannot write log lines");
+            }
+            return;
+        }
+        self.is_failing = false;
+        let dropped = self.dropped.load(Relaxed);
+        let lines = dropped - std::mem::replace(&mut self.reported, dropped);
+        if lines > 0 {
+            tracing::warn!(path = %self.output, lines, "log lines dropped: they could not be written in time");
+        }
+    }
+
+    pub(super) fn reopen(&mut self) {
+        if let Err(error) = self.output.reopen() {
+            tracing::error!(path = %self.output, %error, "cannot reopen the log file; keeping the old one");
+        }
+    }
 }
 
 impl Output {
-    /// Opens stderr for `None`, else a file, which is made if it is not there (mode 0640).
+    /// Opens stderr for `None`, otherwise a file, which is created if it is missing (mode 0640).
     ///
     /// # Errors
-    /// What the system says when the file cannot be opened for appending, and by whom it must be.
+    /// Fails if the file cannot be opened for appending, and names the user that must be able to.
     pub fn open(path: Option<&Path>, files: &Files) -> io::Result<Self> {
         let Some(path) = path else {
             return Ok(Self::Stderr);
@@ -60,10 +125,10 @@ impl Output {
         Ok(Self::File(path.to_owned(), file))
     }
 
-    /// Whether [`Self::open`] would open a file. Nothing is made.
+    /// Checks if [`Self::open`] would succeed, without creating anything.
     ///
     /// # Errors
-    /// As there, as far as can be told.
+    /// Returns the errors of [`Self::open`], as far as they can be foreseen.
     pub fn check(path: &Path) -> io::Result<()> {
         match Self::stream(path) {
             Some(_) => Ok(()),
@@ -71,7 +136,6 @@ impl Output {
         }
     }
 
-    /// The standard stream that a path means.
     fn stream(path: &Path) -> Option<Self> {
         match path.to_str() {
             Some("/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2") => Some(Self::Stderr),
@@ -80,11 +144,11 @@ impl Output {
         }
     }
 
-    /// Opens the file anew by its path, after it was moved away. A stream has nothing to reopen.
+    /// Opens the file again by its path, after it was moved away. A stream has nothing to reopen.
     ///
     /// # Errors
-    /// What the system says; the old file stays in use then.
-    pub fn reopen(&mut self) -> io::Result<()> {
+    /// Fails if the file cannot be opened; the old file stays in use then.
+    fn reopen(&mut self) -> io::Result<()> {
         match self {
             Self::File(path, file) => *file = append(path)?,
             Self::Outside(..) => {
@@ -96,11 +160,8 @@ impl Output {
         Ok(())
     }
 
-    /// Writes a line unless that would wait for a reader.
-    ///
-    /// # Errors
-    /// `WouldBlock`, or what the system says; a part of the line may have been written.
-    pub fn write_if_ready(&mut self, line: &[u8]) -> io::Result<()> {
+    /// Writes a line unless that would wait for a reader. A part of the line may have been written when this fails.
+    fn write_if_ready(&mut self, line: &[u8]) -> io::Result<()> {
         match self {
             Self::Stdout => write_if_ready(io::stdout(), line),
             Self::Stderr => write_if_ready(io::stderr(), line),
@@ -109,11 +170,8 @@ impl Output {
         }
     }
 
-    /// Writes whole lines; waits as long as the file or the reader of a stream does. Those of several threads do not mix.
-    ///
-    /// # Errors
-    /// What the system says; some of the lines may have been written.
-    pub fn write_all(&mut self, lines: &[u8]) -> io::Result<()> {
+    /// Writes whole lines, which do not mix with those of other threads. Some of them may have been written when this fails.
+    fn write_all(&mut self, lines: &[u8]) -> io::Result<()> {
         match self {
             Self::Stdout => {
                 let mut stdout = io::stdout().lock();
@@ -134,12 +192,64 @@ impl Display for Output {
             Self::Stdout => f.write_str("stdout"),
             Self::Stderr => f.write_str("stderr"),
             Self::File(path, _) | Self::Outside(path, _) => path.display().fmt(f),
-            Self::Syslog(daemon) => daemon.fmt(f),
+            Self::Syslog(daemon) => write!(f, "syslog at {}", daemon.address.text),
         }
     }
 }
 
-/// Names the path, who must be able to open it, and what helps.
+impl SyslogDaemon {
+    pub(super) fn new(address: SyslogAddress) -> Self {
+        let socket = None;
+        Self { address, socket }
+    }
+
+    /// Returns `true` for a daemon on another host.
+    pub(super) fn is_remote(&self) -> bool {
+        !matches!(self.address.address, Address::Unix(_))
+    }
+
+    /// Sends each line as a datagram, up to the first that is not taken.
+    fn send_all(&mut self, lines: &[u8]) -> io::Result<()> {
+        let mut lines = lines.split(|byte| *byte == b'\n');
+        lines.try_for_each(|line| {
+            if line.is_empty() {
+                return Ok(());
+            }
+            self.send(line)
+        })
+    }
+
+    fn send(&mut self, line: &[u8]) -> io::Result<()> {
+        if let Some(socket) = &self.socket {
+            match socket.send(line) {
+                Ok(_) => return Ok(()),
+                // The daemon is busy.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+                // The daemon was restarted.
+                Err(_) => {}
+            }
+        }
+        let socket = self.connect()?;
+        let sent = socket.send(line);
+        self.socket = Some(socket);
+        sent.map(drop)
+    }
+
+    fn connect(&self) -> io::Result<Socket> {
+        let address = match &self.address.address {
+            Address::Unix(path) => SockAddr::unix(path)?,
+            Address::Ip(ip, port) => SocketAddr::new(*ip, *port).into(),
+            // Neither is a syslog address.
+            Address::Any(_) | Address::Name(..) => return Err(io::ErrorKind::InvalidInput.into()),
+        };
+        let socket = Socket::new(address.domain(), Type::DGRAM, None)?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.connect(&address)?;
+        Ok(socket)
+    }
+}
+
+/// Names the path, the user that must be able to open it, and a remedy.
 fn refusal(path: &Path, error: &io::Error) -> io::Error {
     let mut text = format!("{}: {error}", path.display());
     if error.raw_os_error() == Some(ENXIO) {
@@ -155,14 +265,18 @@ fn refusal(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), text)
 }
 
+/// Time that the last lines have at the end of the process, for each log, and that a syslog daemon has to take a line.
+pub const PATIENCE: Duration = Duration::from_millis(500);
 /// No such device or address (errno(3)), on Linux.
 const ENXIO: i32 = 6;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use becket_config::notation::Text as _;
     use std::collections::BTreeMap;
     use std::fs;
+    use std::os::unix::net::UnixDatagram;
 
     #[test]
     fn a_moved_file_is_opened_anew() {
@@ -216,6 +330,38 @@ mod tests {
         assert!(!path.exists());
         let error = Output::open(Some(&moved), &files).unwrap_err();
         assert!(error.to_string().contains("needs a reader"), "{error}");
+    }
+
+    fn daemon(path: &Path) -> SyslogDaemon {
+        SyslogDaemon::new(SyslogAddress::parse(path.to_str().unwrap()).unwrap())
+    }
+
+    #[test]
+    fn a_daemon_that_starts_late_or_again_gets_later_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let mut daemon = daemon(&path);
+        assert!(daemon.send_all(b"lost\n").is_err());
+        for _ in 0..2 {
+            let socket = UnixDatagram::bind(&path).unwrap();
+            daemon.send_all(b"one\ntwo\n").unwrap();
+            let mut bytes = [0; 16];
+            for line in [b"one", b"two"] {
+                let length = socket.recv(&mut bytes).unwrap();
+                assert_eq!(&bytes[..length], line);
+            }
+            fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_reads_nothing_costs_lines_and_no_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let _socket = UnixDatagram::bind(&path).unwrap();
+        let lines = b"line\n".repeat(100_000);
+        let error = daemon(&path).send_all(&lines).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]

@@ -1,26 +1,25 @@
-//! A bound on how often one place in the code logs.
+//! A limit of the lines that one place in the code logs.
 //!
 //! Each call site that a peer can trigger owns a [`RateLimit`]: the first N lines of a second are
-//! written, the rest is counted, and the next line that is written says how many were left out.
-//! Pure: `now` is an argument. One thread owns it, so that workers share no lock for logging what
+//! written, the rest is counted, and the next line that is written has the number of suppressed lines.
+//! Pure: `now` is an argument. One thread owns it, so that workers share no lock for the lines that
 //! they suppress.
 
 use std::time::{Duration, Instant};
 
-/// Admits at most N lines per second.
+/// A limit of N lines per second.
 #[derive(Clone, Debug)]
 pub struct RateLimit {
     lines_per_second: u32,
-    /// When the running second began; `None` before the first line.
+    /// Start of the current second; `None` before the first line.
     window: Option<Instant>,
-    /// Lines admitted in the running second.
+    /// Lines admitted in the current second.
     admitted: u32,
     /// Lines suppressed since the last one that was admitted.
     suppressed: u64,
 }
 
 impl RateLimit {
-    /// Makes a limit that starts with an unused second.
     pub const fn per_second(lines: u32) -> Self {
         Self {
             lines_per_second: lines,
@@ -30,14 +29,12 @@ impl RateLimit {
         }
     }
 
-    /// Decides about one line: `Some(n)` is to be written and to say that `n` were suppressed
-    /// before it; `None` is to be left out. A `now` earlier than the last one counts as the same
+    /// Returns `None` if a line is to be suppressed, otherwise the number of lines that were suppressed
+    /// before it. A `now` earlier than the last one counts as the same
     /// second.
     pub fn admit(&mut self, now: Instant) -> Option<u64> {
-        let over = self
-            .window
-            .is_none_or(|start| now.saturating_duration_since(start) >= SECOND);
-        if over {
+        let start = *self.window.get_or_insert(now);
+        if now.saturating_duration_since(start) >= SECOND {
             self.window = Some(now);
             self.admitted = 0;
         }
@@ -52,8 +49,8 @@ impl RateLimit {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-#[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "any instant will do as a start")]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -112,7 +112,7 @@ fn identity(seen: &Seen) -> Option<Identity> {
 /// For sockets and files that are passed on. A serving process needs as many.
 fn raise_open_files() {
     if let Err(error) = rlimit::raise_open_files(rlimit::most_open_files()) {
-        becket_log::say(&format!("becket: {error}"));
+        becket_log::write_to_stderr(&format!("becket: {error}"));
     }
 }
 

@@ -122,7 +122,7 @@ impl Call {
             Ok(Outcome::Done | Outcome::DrainDeadline) => Ok(ExitCode::SUCCESS),
             Ok(Outcome::Failed) => Ok(ExitCode::FAILURE),
             Err(error) => {
-                becket_log::say(&error.to_string());
+                becket_log::write_to_stderr(&error.to_string());
                 Ok(ExitCode::FAILURE)
             }
         }

@@ -39,7 +39,12 @@ fn comes_in(house: &House, stage: &mut Stage, listener: usize, config: &Arc<Clie
     let client = enter(house, stage, listener, config);
     assert_eq!(stage.closed(), None);
     assert!(!client.tls.is_handshaking());
-    stage.record().unwrap().resumed.is_some()
+    stage
+        .record()
+        .unwrap()
+        .tls
+        .and_then(|tls| tls.resumed)
+        .is_some()
 }
 
 #[track_caller]

@@ -256,8 +256,9 @@ fn a_session_keeps_of_a_chain_what_verified_it() {
             let mut client = Client::enter(&mut stage, house.listener(listener), &config, "a.test");
             client.talk(&mut stage);
             let record = stage.record().unwrap();
-            assert_eq!(record.resumed, expected, "{version:?}");
-            let identity = record.identity.map(|who| who.common_name);
+            let tls = record.tls.unwrap();
+            assert_eq!(tls.resumed, expected, "{version:?}");
+            let identity = tls.identity.map(|who| who.common_name);
             assert_eq!(identity, Some(Some("alice".into())), "{expected:?}");
         }
         // Of TLS 1.3 without tickets there are some sessions at a time.

@@ -127,7 +127,10 @@ fn early_data_reaches_the_server_marked_and_is_answered_before_the_client_has_fi
     client.talk(&mut stage);
     assert_eq!(client.received, b"answer!");
     assert_eq!(client.fault, None);
-    assert_eq!(stage.record().unwrap().resumed, Some(ResumedBy::Early));
+    assert_eq!(
+        stage.record().unwrap().tls.and_then(|tls| tls.resumed),
+        Some(ResumedBy::Early)
+    );
     assert_eq!(stage.counters.early_accepted.value(), 1);
     assert_eq!(stage.counters.early_rejected.value(), 0);
 }
@@ -204,7 +207,10 @@ fn announced_early_data_that_never_comes_leaves_no_mark() {
     client.say(b"GET /");
     client.talk(&mut stage);
     assert_eq!(split(&server_got(&mut stage)), (None, b"GET /".to_vec()));
-    assert_eq!(stage.record().unwrap().resumed, Some(ResumedBy::Psk));
+    assert_eq!(
+        stage.record().unwrap().tls.and_then(|tls| tls.resumed),
+        Some(ResumedBy::Psk)
+    );
 }
 
 #[test]
@@ -217,7 +223,7 @@ fn a_client_that_sends_early_data_each_time_never_runs_out_of_sessions() {
         client.end.write_all(&flight).unwrap();
         client.talk(&mut stage);
         assert_eq!(
-            stage.record().unwrap().resumed,
+            stage.record().unwrap().tls.and_then(|tls| tls.resumed),
             Some(ResumedBy::Early),
             "{visit}"
         );
@@ -241,7 +247,10 @@ fn early_data_on_a_session_that_is_gone_is_not_delivered_and_said_again_without_
     client.say(b"GET /");
     client.talk(&mut stage);
     assert_eq!(split(&server_got(&mut stage)), (None, b"GET /".to_vec()));
-    assert_eq!(stage.record().unwrap().resumed, None);
+    assert_eq!(
+        stage.record().unwrap().tls.and_then(|tls| tls.resumed),
+        None
+    );
     assert_eq!(stage.counters.early_rejected.value(), 1);
 }
 

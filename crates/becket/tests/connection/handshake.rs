@@ -221,7 +221,7 @@ fn a_hello_may_come_one_byte_at_a_time() {
         }
         stage.settle();
         assert!(!client.tls.is_handshaking(), "{:?}", client.fault);
-        assert!(stage.record().unwrap().version.is_some());
+        assert!(stage.record().unwrap().tls.is_some());
         assert_eq!(stage.net.dialled.len(), 1);
     }
 }

@@ -25,7 +25,7 @@ fn visit(
     client.talk(stage);
     assert_eq!(client.fault, None);
     assert!(!client.tls.is_handshaking());
-    stage.record().unwrap().resumed
+    stage.record().unwrap().tls.and_then(|tls| tls.resumed)
 }
 
 fn twice(house: &House, config: ClientConfig) -> (Option<ResumedBy>, Option<ResumedBy>) {

@@ -9,7 +9,7 @@ use crate::socket::Traffic;
 use becket_keys::identity::Identity;
 use becket_keys::presented::Presented;
 use becket_log::Timestamp;
-use becket_log::access::{AccessRecord, RequestRecord, ResumedBy};
+use becket_log::access::{AccessRecord, HandshakeRecord, RequestRecord, ResumedBy};
 use becket_proto::close_reason::CloseReason;
 use becket_sys::clock::Now;
 use becket_tls::config::Config;
@@ -136,20 +136,22 @@ impl Facts {
 
     /// The line of the access log.
     pub fn record(&self, client: Traffic, reason: CloseReason, now: Now) -> AccessRecord {
-        let tls = self.tls.as_ref();
         AccessRecord {
             accepted: self.accepted_at,
             client: self.client,
             listener: Arc::clone(&self.listener),
             sni: self.server_name.clone(),
             ja4: self.ja4,
-            version: tls.and_then(|tls| tls.version).map(names::version),
-            suite: tls.and_then(|tls| tls.suite).map(names::suite),
-            group: tls.and_then(|tls| tls.group).map(names::group),
-            alpn: tls.and_then(|tls| tls.alpn.clone()),
-            resumed: tls.and_then(Agreed::resumed_by),
-            identity: tls.and_then(|tls| tls.identity.clone()),
-            would_refuse: tls.and_then(|tls| tls.would_refuse),
+            tls: self.tls.as_ref().map(|tls| HandshakeRecord {
+                version: tls.version.map(names::version),
+                suite: tls.suite.map(names::suite),
+                group: tls.group.map(names::group),
+                alpn: tls.alpn.clone(),
+                resumed: tls.resumed_by(),
+                identity: tls.identity.clone(),
+                would_refuse: tls.would_refuse,
+                took: tls.took,
+            }),
             id: self
                 .introduced
                 .as_ref()
@@ -159,7 +161,6 @@ impl Facts {
             client_bytes_out: client.sent,
             server_bytes_in: self.server_traffic.received,
             server_bytes_out: self.server_traffic.sent,
-            handshake: tls.map(|tls| tls.took),
             total: now.mono.saturating_sub(self.accepted),
             reason,
         }

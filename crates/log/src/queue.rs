@@ -1,0 +1,249 @@
+//! The queue of log lines, and the thread that writes them.
+//!
+//! A caller must not wait for a disk or for the reader of a pipe: a worker would stop, with all its clients. So a line goes into a
+//! bounded buffer, and one thread writes the buffer. A line without room in the buffer, or that the system refuses, is dropped and counted. Until
+//! the thread is started (nothing serves yet, and privileges are not given up) the caller writes its line, if the system takes it at once.
+//!
+//! The lock is held to copy one line or to exchange two buffers, and never during a write.
+//!
+//! `tracing-appender` has such a queue, but it cannot reopen a file, flush without ending, count failed writes, or be started later than it is made.
+//!
+//! Invariants: lines are whole and in order; lines before [`LineQueue::reopen`] go to the old file, later ones to the new file.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use becket_sys::process::without_signals;
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::output::{CountedOutput, Output};
+
+/// A handle of the queue. All clones push to the same thread.
+#[derive(Clone, Debug)]
+pub(super) struct LineQueue(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    lines: Mutex<Lines>,
+    changed: Condvar,
+    dropped: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+struct Lines {
+    text: Vec<u8>,
+    /// Length of the text before which the file is not reopened.
+    reopen_at: Option<usize>,
+    /// The output, until a thread has it.
+    output: Option<CountedOutput>,
+    /// The thread has lines that are not written yet.
+    is_writing: bool,
+}
+
+impl LineQueue {
+    /// Makes a queue whose lines are written at once until [`Self::start`] is called.
+    pub(super) fn new(output: Output) -> Self {
+        let output = CountedOutput::new(output);
+        Self(Arc::new(Inner {
+            dropped: output.dropped(),
+            lines: Mutex::new(Lines {
+                text: Vec::new(),
+                reopen_at: None,
+                output: Some(output),
+                is_writing: false,
+            }),
+            changed: Condvar::new(),
+        }))
+    }
+
+    /// Starts the thread that writes from now on. Call it after privileges were given up, and once.
+    ///
+    /// # Errors
+    /// Fails if no more threads can be started; lines are lost then.
+    pub(super) fn start(&self) -> io::Result<()> {
+        let Some(output) = self.0.lock().output.take() else {
+            return Ok(());
+        };
+        let inner = Arc::clone(&self.0);
+        let thread = thread::Builder::new().name("becket-log".into());
+        // A signal that this thread took would be lost when the process becomes another program.
+        without_signals(|| thread.spawn(move || inner.write_all(output)))?.map(drop)
+    }
+
+    /// Has the file reopened after all lines that are in the queue.
+    pub(super) fn reopen(&self) {
+        let mut lines = self.0.lock();
+        let length = lines.text.len();
+        lines.reopen_at.get_or_insert(length);
+        self.0.changed.notify_all();
+    }
+
+    /// Waits until the thread has written all lines, for at most this long.
+    pub(super) fn flush(&self, patience: Duration) {
+        let lines = self.0.lock();
+        let waits = |lines: &mut Lines| {
+            lines.output.is_none() && (lines.is_writing || !lines.text.is_empty())
+        };
+        drop(self.0.changed.wait_timeout_while(lines, patience, waits));
+    }
+
+    /// The counter of lines that were dropped.
+    pub(super) fn dropped(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.0.dropped)
+    }
+
+    pub(super) fn push(&self, line: &[u8]) {
+        let lines = &mut *self.0.lock();
+        let is_dropped = if let Some(output) = &mut lines.output {
+            output.write_if_ready(line).is_err()
+        } else {
+            lines.text.len() + line.len() > MOST_BYTES
+        };
+        if is_dropped {
+            self.0.dropped.fetch_add(1, Relaxed);
+        } else if lines.output.is_none() {
+            lines.text.extend_from_slice(line);
+            self.0.changed.notify_all();
+        }
+    }
+}
+
+impl Inner {
+    /// A thread that panicked while it held the lock leaves whole lines behind.
+    fn lock(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs the thread, until the process ends.
+    fn write_all(&self, mut output: CountedOutput) {
+        let mut text = Vec::new();
+        loop {
+            let reopen_at = self.take(&mut text);
+            let (before, after) = text.split_at(reopen_at.unwrap_or(text.len()));
+            output.write(before);
+            if reopen_at.is_some() {
+                output.reopen();
+                output.write(after);
+            }
+        }
+    }
+
+    /// Waits for something to do and takes all lines, leaving an empty buffer behind. Returns where the file is to be reopened.
+    fn take(&self, text: &mut Vec<u8>) -> Option<usize> {
+        text.clear();
+        let mut lines = self.lock();
+        lines.is_writing = false;
+        self.changed.notify_all();
+        let is_idle = |lines: &mut Lines| lines.text.is_empty() && lines.reopen_at.is_none();
+        let waited = self.changed.wait_while(lines, is_idle);
+        let mut lines = waited.unwrap_or_else(PoisonError::into_inner);
+        lines.is_writing = true;
+        std::mem::swap(&mut lines.text, text);
+        lines.reopen_at.take()
+    }
+}
+
+impl Write for LineQueue {
+    /// Takes one line. It never fails, since no caller could do anything about it.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.push(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for LineQueue {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// Bytes of lines that wait: some thousands of lines, as a reload with many faults has. There are two such buffers.
+const MOST_BYTES: usize = 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use becket_keys::files::Files;
+    use std::fs::{self, File};
+    use std::io::Read;
+    use std::path::Path;
+
+    /// More than any test waits for what must come.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn open(path: &Path) -> LineQueue {
+        LineQueue::new(Output::open(Some(path), &Files::default()).unwrap())
+    }
+
+    fn dropped(queue: &LineQueue) -> u64 {
+        queue.dropped().load(Relaxed)
+    }
+
+    #[test]
+    fn lines_of_the_start_are_there_at_once_and_later_ones_at_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let queue = open(&path);
+        queue.push(b"one\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\n");
+        queue.start().unwrap();
+        queue.push(b"two\n");
+        queue.flush(PATIENCE);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\ntwo\n");
+    }
+
+    #[test]
+    fn a_reopen_parts_the_lines_before_it_from_those_behind_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
+        let queue = open(&path);
+        fs::rename(&path, &moved).unwrap();
+        queue.start().unwrap();
+        // All three at once, so that the thread takes them together.
+        let mut lines = queue.0.lock();
+        lines.text.extend_from_slice(b"one\ntwo\n");
+        lines.reopen_at = Some(4);
+        drop(lines);
+        queue.0.changed.notify_all();
+        queue.flush(PATIENCE);
+        assert_eq!(fs::read_to_string(&moved).unwrap(), "one\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "two\n");
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_costs_lines_and_no_time() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let pipe = File::from(std::os::fd::OwnedFd::from(writer));
+        let queue = LineQueue::new(Output::File(Path::new("pipe").into(), pipe));
+        queue.start().unwrap();
+        let line = [&[b'x'; 1023][..], b"\n"].concat();
+        // Two buffers and the pipe hold less than this.
+        for _ in 0..4096 {
+            queue.push(&line);
+        }
+        let lost = dropped(&queue);
+        assert!(lost >= 4096 - 2 * 1024 - 64, "{lost}");
+        let mut read = vec![0; (4096 - lost as usize) * 1024];
+        reader.read_exact(&mut read).unwrap();
+        assert!(read.chunks(1024).all(|chunk| chunk == line));
+    }
+
+    #[test]
+    fn lines_that_the_system_does_not_take_are_counted() {
+        let queue = open(Path::new("/dev/full"));
+        queue.push(b"one\n");
+        queue.start().unwrap();
+        queue.push(b"two\n");
+        queue.flush(PATIENCE);
+        assert_eq!(dropped(&queue), 2);
+    }
+}
