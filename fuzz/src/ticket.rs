@@ -10,7 +10,7 @@ use becket_sys::clock::Clock;
 use becket_tls::resumption::Resumption;
 use becket_tls::secret::base64;
 use becket_tls::secret::ratchet::Ratchet;
-use becket_tls::sessions::context::{Resuming, lend};
+use becket_tls::sessions::context::{HandshakeContext, lend};
 use becket_tls::sessions::tickets::Ticketer;
 use rustls::server::ProducesTickets;
 
@@ -26,22 +26,22 @@ pub fn run(data: &[u8]) -> bool {
     let now = Clock::start().now();
     let rotation = Rotation::start(Duration::from_secs(3600), now).expect("random");
     let ticketer = Ticketer::new(rotation.secrets(), [7; 32], DAY).expect("a secret");
-    let resuming = || {
-        let mut resuming = Resuming::new(None);
-        resuming.unix_now = UnixSeconds(now.unix.as_secs());
-        Some(resuming)
+    let handshake = || {
+        let mut handshake = HandshakeContext::new(None);
+        handshake.clock.unix = UnixSeconds(now.unix.as_secs());
+        Some(handshake)
     };
     let offer = |ticket: &[u8]| {
-        let mut resuming = resuming();
-        let state = lend(&mut resuming, || ticketer.decrypt(ticket));
-        let outcome = resuming.and_then(|resuming| resuming.outcome);
+        let mut handshake = handshake();
+        let state = lend(&mut handshake, || ticketer.decrypt(ticket));
+        let outcome = handshake.and_then(|handshake| handshake.resumption.outcome);
         let outcome = outcome.expect("every offer has an outcome");
         assert_eq!(state.is_some(), outcome == Resumption::Opened);
         outcome
     };
     assert_ne!(offer(data), Resumption::Opened, "a ticket out of nothing");
 
-    let genuine = lend(&mut resuming(), || ticketer.encrypt(b"state")).expect("sealed");
+    let genuine = lend(&mut handshake(), || ticketer.encrypt(b"state")).expect("sealed");
     let mut altered = genuine.clone();
     let length = data.first().map_or(0, |first| usize::from(*first));
     altered.resize(genuine.len().min(length.max(1)), 0);

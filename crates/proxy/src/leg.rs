@@ -12,7 +12,7 @@ use becket_sys::kernel_tls::ReceivedRecord;
 
 use crate::metrics::Counter;
 use crate::pipes::Lent;
-use crate::socket::{Fault, KernelTlsSocket, Ready, Socket, Traffic};
+use crate::socket::{KernelTlsSocket, Ready, Socket, SocketError, Traffic};
 use becket_tls::scratch::{Buffer, READ};
 
 /// One side's socket.
@@ -54,13 +54,13 @@ impl<S: Socket> Leg<S> {
     ///
     /// # Errors
     ///
-    /// [`Fault::Closed`] or [`Fault::Reset`], never [`Fault::WouldBlock`].
+    /// [`SocketError::Closed`] or [`SocketError::Reset`], never [`SocketError::WouldBlock`].
     pub fn receive(
         &mut self,
         buffer: &mut Buffer,
         most: usize,
         counter: &Counter,
-    ) -> Result<Got, Fault> {
+    ) -> Result<Got, SocketError> {
         let received = self.socket.receive(buffer.next(most));
         let got = self.note_received(received, counter);
         if let Ok(Got::Bytes(n)) = got {
@@ -75,15 +75,15 @@ impl<S: Socket> Leg<S> {
     ///
     /// # Errors
     ///
-    /// As [`Self::receive`], or [`Fault::Refused`].
+    /// As [`Self::receive`], or [`SocketError::Refused`].
     pub fn splice(
         &mut self,
         pipe: &mut HalfPipe<Lent>,
         most: usize,
         counter: &Counter,
-    ) -> Result<Got, Fault> {
+    ) -> Result<Got, SocketError> {
         let Some((lent, _)) = pipe.lent() else {
-            return Err(Fault::Refused);
+            return Err(SocketError::Refused);
         };
         let received = self.socket.splice_in(lent.pipe(), most);
         let got = self.note_received(received, counter);
@@ -98,23 +98,23 @@ impl<S: Socket> Leg<S> {
     ///
     /// # Errors
     ///
-    /// As [`Self::receive`], or [`Fault::Unopened`].
+    /// As [`Self::receive`], or [`SocketError::Unopened`].
     pub fn receive_record(
         &mut self,
         buffer: &mut Buffer,
         counter: &Counter,
-    ) -> Result<Option<ReceivedRecord>, Fault>
+    ) -> Result<Option<ReceivedRecord>, SocketError>
     where
         S: KernelTlsSocket,
     {
         let record = match self
             .socket
             .receive_record(buffer.next(READ))
-            .map_err(Fault::from)
+            .map_err(SocketError::from)
         {
-            Ok(ReceivedRecord { kind: None, len: 0 }) if self.reset => return Err(Fault::Reset),
+            Ok(ReceivedRecord { kind: None, len: 0 }) if self.reset => return Err(SocketError::Reset),
             Ok(record) => record,
-            Err(Fault::WouldBlock) => return Ok(None),
+            Err(SocketError::WouldBlock) => return Ok(None),
             Err(fault) => return Err(fault),
         };
         self.traffic.received += record.len as u64;
@@ -126,9 +126,9 @@ impl<S: Socket> Leg<S> {
         &mut self,
         received: io::Result<usize>,
         counter: &Counter,
-    ) -> Result<Got, Fault> {
-        match received.map_err(Fault::from) {
-            Ok(0) if self.reset => Err(Fault::Reset),
+    ) -> Result<Got, SocketError> {
+        match received.map_err(SocketError::from) {
+            Ok(0) if self.reset => Err(SocketError::Reset),
             Ok(0) => {
                 self.ready.readable = false;
                 Ok(Got::End)
@@ -138,12 +138,12 @@ impl<S: Socket> Leg<S> {
                 counter.add(n as u64);
                 Ok(Got::Bytes(n))
             }
-            Err(Fault::WouldBlock) => {
+            Err(SocketError::WouldBlock) => {
                 self.ready.readable = false;
                 Ok(Got::Nothing)
             }
             Err(fault) => {
-                self.reset |= fault == Fault::Reset;
+                self.reset |= fault == SocketError::Reset;
                 Err(fault)
             }
         }
@@ -155,7 +155,7 @@ impl<S: Socket> Leg<S> {
     /// # Errors
     ///
     /// As [`Self::receive`].
-    pub fn send(&mut self, bytes: &[u8], counter: &Counter) -> Result<usize, Fault> {
+    pub fn send(&mut self, bytes: &[u8], counter: &Counter) -> Result<usize, SocketError> {
         if bytes.is_empty() {
             return Ok(0);
         }
@@ -165,12 +165,16 @@ impl<S: Socket> Leg<S> {
         Ok(sent)
     }
 
-    fn note_sent(&mut self, sent: io::Result<usize>, counter: &Counter) -> Result<usize, Fault> {
-        let sent = match sent.map_err(Fault::from) {
+    fn note_sent(
+        &mut self,
+        sent: io::Result<usize>,
+        counter: &Counter,
+    ) -> Result<usize, SocketError> {
+        let sent = match sent.map_err(SocketError::from) {
             Ok(n) => n,
-            Err(Fault::WouldBlock) => 0,
+            Err(SocketError::WouldBlock) => 0,
             Err(fault) => {
-                self.reset |= fault == Fault::Reset;
+                self.reset |= fault == SocketError::Reset;
                 return Err(fault);
             }
         };
@@ -184,7 +188,11 @@ impl<S: Socket> Leg<S> {
     /// # Errors
     ///
     /// As [`Self::receive`].
-    pub fn flush(&mut self, pipe: &mut HalfPipe<Lent>, counter: &Counter) -> Result<(), Fault> {
+    pub fn flush(
+        &mut self,
+        pipe: &mut HalfPipe<Lent>,
+        counter: &Counter,
+    ) -> Result<(), SocketError> {
         self.empty(pipe, counter)?;
         let sent = self.send(pipe.waiting(), counter)?;
         pipe.sent(sent);
@@ -198,7 +206,7 @@ impl<S: Socket> Leg<S> {
 
     /// Sends what is in the pipe that was lent, if one was, until the socket is full. Where the kernel does not splice to the
     /// socket, the bytes are left on the heap.
-    fn empty(&mut self, pipe: &mut HalfPipe<Lent>, counter: &Counter) -> Result<(), Fault> {
+    fn empty(&mut self, pipe: &mut HalfPipe<Lent>, counter: &Counter) -> Result<(), SocketError> {
         while let Some((lent, filled @ 1..)) = pipe.lent() {
             let sent = self.socket.splice_out(lent.pipe(), filled);
             match self.note_sent(sent, counter) {
@@ -210,10 +218,10 @@ impl<S: Socket> Leg<S> {
                     self.ready.writable = true;
                     pipe.sent(n);
                 }
-                Err(Fault::Refused) => {
+                Err(SocketError::Refused) => {
                     let mut bytes = vec![0; filled];
                     let read = lent.pipe().read_exact(&mut bytes);
-                    read.map_err(Fault::from)?;
+                    read.map_err(SocketError::from)?;
                     if let Some(lent) = pipe.take_pipe(bytes) {
                         lent.refused();
                     }
@@ -234,7 +242,7 @@ impl<S: Socket> Leg<S> {
         bytes: &[u8],
         pipe: &mut HalfPipe<Lent>,
         counter: &Counter,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), SocketError> {
         if bytes.is_empty() || !pipe.is_clear() {
             pipe.offer(bytes);
             return Ok(());

@@ -5,7 +5,7 @@
 //! grants none, or it does not splice these sockets. A pipe that is dropped with bytes in it is closed; another takes its place
 //! when there is need.
 //!
-//! `connection/relay/half.rs` decides when to borrow, [`HalfPipe`](becket_proto::half_pipe::HalfPipe) holds what was lent.
+//! `connection/half.rs` decides when to borrow, [`HalfPipe`](becket_proto::half_pipe::HalfPipe) holds what was lent.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -1,7 +1,7 @@
 //! What the connection needs of a socket, so that it runs on real ones and on scripted ones.
 //!
 //! Sockets are non-blocking; `WouldBlock` is an answer like any other. Errors are read once
-//! ([`Fault`]), so that phases decide by cause and never by error number.
+//! ([`SocketError`]), so that phases decide by cause and never by error number.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -236,7 +236,7 @@ pub struct Traffic {
 
 /// Why a socket gave nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum SocketError {
     /// Try again at the next readiness.
     WouldBlock,
     /// The peer closed its receiving side in good order (EPIPE).
@@ -259,7 +259,7 @@ impl Ready {
     }
 }
 
-impl From<io::Error> for Fault {
+impl From<io::Error> for SocketError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             ErrorKind::WouldBlock => Self::WouldBlock,

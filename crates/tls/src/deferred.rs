@@ -68,8 +68,8 @@ impl Signer for DeferredSigner {
         if !becket_sys::coroutine::can_suspend() {
             return self.signer.sign(message);
         }
-        context::with(|resuming| {
-            resuming.request = Some(Request {
+        context::with(|handshake| {
+            handshake.signature.request = Some(Request {
                 key: Arc::clone(&self.key.key),
                 batch_key: self.key.batch_key.clone(),
                 token: self.key.token.clone(),
@@ -80,9 +80,10 @@ impl Signer for DeferredSigner {
         if !becket_sys::coroutine::suspend() {
             return Err(Error::General("nobody waits for the signature".into()));
         }
-        let answer = context::with(|resuming| {
-            let answer = resuming.signature.take();
-            resuming.token_failed = self.key.token.is_some() && !matches!(answer, Some(Ok(_)));
+        let answer = context::with(|handshake| {
+            let answer = handshake.signature.answer.take();
+            handshake.signature.token_failed =
+                self.key.token.is_some() && !matches!(answer, Some(Ok(_)));
             answer
         });
         answer

@@ -32,7 +32,7 @@ use rustls::{Error, ExtractedSecrets, HandshakeKind, OtherError, PeerMisbehaved,
 use super::side::TlsSide;
 use super::skipping::{Skipping, Verdict};
 use crate::scratch::{Buffer, LARGEST_RECORD, READ};
-use crate::sessions::context::{self, Resuming};
+use crate::sessions::context::{self, HandshakeContext};
 
 /// The TLS state of one leg: `C` says which side of TLS we are on it. To a client we are the
 /// server, which is the default.
@@ -53,7 +53,7 @@ pub struct Engine<C = UnbufferedServerConnection> {
     /// Of a client that announced early data, until it has said more.
     skipping: Option<Box<Skipping>>,
     /// Of a handshake that goes on while data moves already, because it began with early data.
-    unfinished: Option<Box<Resuming>>,
+    unfinished: Option<Box<HandshakeContext>>,
     close_notify_sent: bool,
     /// The peer has been sent something.
     spoken: bool,
@@ -190,8 +190,8 @@ impl<C: TlsSide> Engine<C> {
     }
 
     /// Keeps what the rest of a handshake needs to make sessions, lent by [`Self::receive`].
-    pub fn keep(&mut self, resuming: Option<Resuming>) {
-        self.unfinished = resuming.map(Box::new);
+    pub fn keep(&mut self, handshake: Option<HandshakeContext>) {
+        self.unfinished = handshake.map(Box::new);
     }
 
     /// Lends what an unfinished handshake needs while records are taken in.
@@ -201,12 +201,12 @@ impl<C: TlsSide> Engine<C> {
         plain: &mut Buffer,
         out: &mut Buffer,
     ) -> Result<(usize, Received), Error> {
-        let Some(resuming) = self.unfinished.take() else {
+        let Some(handshake) = self.unfinished.take() else {
             return self.take_in(input, plain, out);
         };
-        let mut resuming = Some(*resuming);
-        let taken = context::lend(&mut resuming, || self.take_in(input, plain, out));
-        self.unfinished = resuming
+        let mut handshake = Some(*handshake);
+        let taken = context::lend(&mut handshake, || self.take_in(input, plain, out));
+        self.unfinished = handshake
             .filter(|_| self.connection.common().is_handshaking())
             .map(Box::new);
         taken

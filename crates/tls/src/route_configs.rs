@@ -274,14 +274,15 @@ struct Resolver(Arc<CertificateMap>);
 impl ResolvesServerCert for Resolver {
     fn resolve(&self, hello: ReadHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name();
-        context::with(|resuming| resuming.server_name.as_deref() == name).filter(|same| *same)?;
+        context::with(|handshake| handshake.certificate.server_name.as_deref() == name)
+            .filter(|same| *same)?;
         let keys = self.0.keys_for(name);
         let chosen = keys.choose(hello.signature_schemes());
         let chosen = chosen.or_else(|| keys.iter().next())?;
         let place = keys.iter().position(|key| Arc::ptr_eq(key, chosen))?;
-        let now = context::with(|resuming| {
-            resuming.presented = Some(place);
-            resuming.unix_now
+        let now = context::with(|handshake| {
+            handshake.certificate.presented = Some(place);
+            handshake.clock.unix
         })?;
         keys.sent(place, now).cloned()
     }

@@ -38,8 +38,8 @@ impl KeyLog for SecretsForSkipping {
         if self.next.will_log(label) {
             self.next.log(label, client_random, secret);
         }
-        context::with(|resuming| {
-            let Some(secrets) = &mut resuming.secrets else {
+        context::with(|handshake| {
+            let Some(secrets) = &mut handshake.secrets else {
                 return;
             };
             let place = match label {
@@ -53,7 +53,7 @@ impl KeyLog for SecretsForSkipping {
 
     fn will_log(&self, label: &str) -> bool {
         let ours = matches!(label, EARLY | HANDSHAKE);
-        let wanted = || context::with(|resuming| resuming.secrets.is_some()) == Some(true);
+        let wanted = || context::with(|handshake| handshake.secrets.is_some()) == Some(true);
         (ours && wanted()) || self.next.will_log(label)
     }
 }
@@ -152,8 +152,8 @@ fn key_of(
     secret: impl FnOnce(&ClientSecrets) -> &Option<Zeroizing<Vec<u8>>>,
 ) -> Option<FirstKey> {
     let suite = common.negotiated_cipher_suite()?.suite();
-    context::with(|resuming| {
-        let secret = secret(resuming.secrets.as_ref()?).as_ref()?;
+    context::with(|handshake| {
+        let secret = secret(handshake.secrets.as_ref()?).as_ref()?;
         FirstKey::derive(suite, secret)
     })?
 }

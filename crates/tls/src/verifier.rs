@@ -4,7 +4,7 @@
 //! The verification itself is webpki's (RFC 5280), revocation lists included: the whole path is
 //! looked up in them. A list that is overdue is used all the same: it is the operator who is
 //! told, and no client could help it. What is added is the names that a policy lets in, a look at the chain before webpki gets it
-//! ([`chain`](super::chain)), and notes in the handshake's [`Resuming`](crate::sessions::context::Resuming): a
+//! ([`chain`](super::chain)), and notes in the handshake's [`HandshakeContext`](crate::sessions::context::HandshakeContext): a
 //! session ends with the certificate that it rests on, and keeps the path that verified it
 //! ([`path`](super::path)) and no more.
 
@@ -154,9 +154,9 @@ impl ClientCertVerifier for Noting {
         if !self.names.is_empty() && !client_names::has_one(leaf, &self.names) {
             return Err(CertificateError::ApplicationVerificationFailure.into());
         }
-        context::with(|resuming| {
-            resuming.client_until = facts::not_after(leaf);
-            resuming.client_path = Some(path);
+        context::with(|handshake| {
+            handshake.client.until = facts::not_after(leaf);
+            handshake.client.path = Some(path);
         });
         Ok(ClientCertVerified::assertion())
     }

@@ -41,7 +41,7 @@ use becket_tls::hello_router::{Choice, HelloRouter, server_name};
 use becket_tls::names;
 use becket_tls::policy::versions;
 use becket_tls::route_configs::Parts;
-use becket_tls::sessions::context::{self, Resuming};
+use becket_tls::sessions::context::{self, HandshakeContext};
 
 /// A handshake that went as it should.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -312,8 +312,8 @@ impl SelfTest<'_> {
         let client = ClientConnection::new(Arc::clone(config), name);
         let mut client = client.map_err(|error| error.to_string())?;
         let hello = said_by(&mut client);
-        let (mut server, mut resuming) = self.answer(&hello)?;
-        match context::lend(&mut resuming, || converse(&mut client, &mut server, hello)) {
+        let (mut server, mut handshake) = self.answer(&hello)?;
+        match context::lend(&mut handshake, || converse(&mut client, &mut server, hello)) {
             Err(Fault::Server(Error::NoCertificatesPresented)) if must_refuse => {}
             Err(Fault::Server(error)) => {
                 let reason = CloseReason::HandshakeFailed.label();
@@ -336,7 +336,7 @@ impl SelfTest<'_> {
             let agreed = agreed.map(String::from_utf8_lossy);
             return Err(format!("the protocol agreed on is {agreed:?}"));
         }
-        let opened = resuming.and_then(|resuming| resuming.opened);
+        let opened = handshake.and_then(|handshake| handshake.resumption.opened);
         let resumed = opened.filter(|_| server.handshake_kind() == Some(HandshakeKind::Resumed));
         let by = resumed.map(|opened| {
             if offer.version == &version::TLS13 {
@@ -351,7 +351,7 @@ impl SelfTest<'_> {
     }
 
     /// The server that a worker would answer a hello with, and what it would lend it.
-    fn answer(&self, hello: &[u8]) -> Result<(ServerConnection, Option<Resuming>), String> {
+    fn answer(&self, hello: &[u8]) -> Result<(ServerConnection, Option<HandshakeContext>), String> {
         let Peek::Hello(hello) = peek(hello) else {
             return Err("the hello cannot be read".to_owned());
         };
@@ -365,10 +365,10 @@ impl SelfTest<'_> {
             Choice::Refuse { reason, .. } => return Err(reason.label().to_owned()),
         };
         let server = ServerConnection::new(served.config).map_err(|error| error.to_string())?;
-        let mut resuming = Resuming::new(name);
-        resuming.unix_now = self.now.unix.into();
-        resuming.mono_now = self.now.mono;
-        Ok((server, Some(resuming)))
+        let mut handshake = HandshakeContext::new(name);
+        handshake.clock.unix = self.now.unix.into();
+        handshake.clock.mono = self.now.mono;
+        Ok((server, Some(handshake)))
     }
 }
 

@@ -17,7 +17,7 @@ use becket_tls::config::{Cluster, Config};
 use becket_tls::resumption::Resumption;
 use becket_tls::secret::file::RunUser;
 use becket_tls::secret::{SecretBytes, SharedSecret};
-use becket_tls::sessions::context::{self, Resuming};
+use becket_tls::sessions::context::{self, HandshakeContext};
 use becket_tls::sessions::tickets::Ticketer;
 
 const HOUR: u64 = 3600;
@@ -68,20 +68,20 @@ fn ticketer(of: &Rotation, policy: u8) -> Ticketer {
     Ticketer::new(of.secrets(), [policy; 32], DAY).expect("secrets")
 }
 
-fn resuming(unix: u64) -> Option<Resuming> {
-    let mut resuming = Resuming::new(None);
-    resuming.unix_now = UnixSeconds(unix);
-    Some(resuming)
+fn handshake(unix: u64) -> Option<HandshakeContext> {
+    let mut handshake = HandshakeContext::new(None);
+    handshake.clock.unix = UnixSeconds(unix);
+    Some(handshake)
 }
 
 fn seal(by: &Ticketer, unix: u64) -> Vec<u8> {
-    context::lend(&mut resuming(unix), || by.encrypt(b"state")).expect("sealed")
+    context::lend(&mut handshake(unix), || by.encrypt(b"state")).expect("sealed")
 }
 
 fn outcome(by: &Ticketer, ticket: &[u8], unix: u64) -> Option<Resumption> {
-    let mut resuming = resuming(unix);
-    context::lend(&mut resuming, || by.decrypt(ticket));
-    resuming?.outcome
+    let mut handshake = handshake(unix);
+    context::lend(&mut handshake, || by.decrypt(ticket));
+    handshake?.resumption.outcome
 }
 
 #[test]

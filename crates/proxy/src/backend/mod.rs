@@ -10,7 +10,7 @@
 //! * [`cancel`]: cancels of PostgreSQL clients that wait for control;
 //! * [`inbox`]: how a worker learns of a slot that it was given.
 //!
-//! Who is chosen is decided by `becket_proto::balance`; connecting is `connection/connect.rs`.
+//! Who is chosen is decided by `becket_proto::balance`; connecting is `connection/connecting.rs`.
 
 pub mod backend_state;
 pub mod cancel;

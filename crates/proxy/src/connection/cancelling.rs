@@ -1,54 +1,43 @@
 //! The wait of a PostgreSQL client that asked to cancel what another connection does.
 //!
-//! All servers of the backend are being told ([`crate::backend::cancel`]). The client hears nothing but the end, and
-//! that only then: as at a server, a client that went on before could have its next query cancelled. It holds no server
-//! meanwhile: that one was connected for a handshake, and who cancels makes none.
+//! All servers of the backend are being told ([`crate::backend::cancel`]). The client gets nothing but the end, and
+//! that only then: as at a server, a client that continued before could have its next query cancelled. It holds no server
+//! meanwhile: that one was connected for a handshake, and a cancel makes none.
 
 use std::time::Duration;
 
 use becket_proto::half_pipe::HalfPipe;
 
-use super::closing::Closing;
-use super::{Context, Net, Next, Phase};
+use super::context::{Context, Net};
+use super::reached::Advance;
 use crate::backend::cancel::CancelOutcome;
-use crate::backend::pool::Pool;
 use becket_proto::close_reason::CloseReason;
 
 /// A client whose cancel is under way.
 #[derive(Debug)]
 pub(super) struct Cancelling {
-    told: CancelOutcome,
+    outcome: CancelOutcome,
 }
 
 impl Cancelling {
-    /// Leaves the request for control.
-    pub(super) fn begin<N: Net>(
-        pool: &Pool,
-        request: &[u8],
-        cx: &mut Context<'_, '_, N>,
-    ) -> Next<N> {
-        cx.turn.counters.handshakes_ended.add(1);
-        let (cancel, told) = pool.cancel(cx.turn.place, request);
-        let client = cx.core.facts.client.ip();
-        let source = cx.turn.admission.source(client);
-        cx.turn.cancels.enqueue(source, cancel);
+    pub(super) fn new<N: Net>(outcome: CancelOutcome, cx: &mut Context<'_, '_, N>) -> Self {
         cx.core.deadline = cx.turn.now.running + WAIT;
-        Next::Go(Phase::Cancelling(Self { told }))
+        Self { outcome }
     }
 
-    pub(super) fn advance<N: Net>(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
+    pub(super) fn advance<N: Net>(self, cx: &Context<'_, '_, N>) -> Advance<Self, N> {
         if cx.core.client.ready.failed {
-            return Next::End(CloseReason::Cancel);
+            return Advance::end(CloseReason::Cancel);
         }
-        match self.told.outcome() {
-            Some(reason) => Closing::begin(reason, HalfPipe::default(), cx),
-            None => Next::Wait(Phase::Cancelling(self)),
+        match self.outcome.outcome() {
+            Some(reason) => Advance::close(reason, HalfPipe::default()),
+            None => Advance::Wait(self),
         }
     }
 
     /// The servers were told, as far as they can be.
-    pub(super) fn expire<N: Net>(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
-        Closing::begin(CloseReason::Cancel, HalfPipe::default(), cx)
+    pub(super) fn expire<N: Net>(self) -> Advance<Self, N> {
+        Advance::close(CloseReason::Cancel, HalfPipe::default())
     }
 }
 

@@ -7,10 +7,11 @@
 
 use becket_proto::half_pipe::HalfPipe;
 
-use super::{Context, Net, Next, Phase};
+use super::context::{Context, Net};
+use super::reached::Advance;
 use crate::leg::Got;
 use crate::pipes::Lent;
-use crate::socket::{Fault, Socket};
+use crate::socket::{Socket, SocketError};
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::{READ, Scratch};
 
@@ -31,31 +32,31 @@ impl Closing {
         reason: CloseReason,
         last: HalfPipe<Lent>,
         cx: &mut Context<'_, '_, N>,
-    ) -> Next<N> {
+    ) -> Advance<Self, N> {
         if cx.core.fin_is_an_end && reason != CloseReason::Finished {
             cx.core.client.socket.reset_on_close();
-            return Next::End(reason);
+            return Advance::end(reason);
         }
         cx.core.deadline = cx.turn.now.running + cx.turn.timeouts.linger;
         cx.core.client.ready.readable = true;
-        Next::Go(Phase::Closing(Self {
+        Advance::Go(Self {
             reason,
             last,
             dropped: 0,
-        }))
+        })
     }
 
     pub(super) fn advance<N: Net>(
         mut self,
         cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
-    ) -> Next<N> {
+    ) -> Advance<Self, N> {
         if !self.last.is_finished() {
             if cx.flush(&mut self.last).is_err() {
-                return Next::End(self.reason);
+                return Advance::end(self.reason);
             }
             if self.last.waits() {
-                return Next::Wait(Phase::Closing(self));
+                return Advance::Wait(self);
             }
             self.last.finish();
             cx.core.client.socket.finish();
@@ -63,7 +64,7 @@ impl Closing {
         let mut left = cx.turn.limits.bytes_per_turn;
         while cx.core.client.ready.readable {
             if left == 0 {
-                return Next::Yield(Phase::Closing(self));
+                return Advance::Yield(self);
             }
             scratch.sealed_in.clear();
             match cx.receive(&mut scratch.sealed_in, READ) {
@@ -73,7 +74,7 @@ impl Closing {
                 }
                 Ok(Got::Nothing) => break,
                 // Where the kernel has TLS: what is no data.
-                Err(Fault::Refused) => {
+                Err(SocketError::Refused) => {
                     let counter = &cx.turn.counters.client_bytes_in;
                     let client = &mut cx.core.client;
                     match client.receive_record(&mut scratch.sealed_in, counter) {
@@ -82,21 +83,21 @@ impl Closing {
                             self.dropped += WITHOUT_DATA;
                         }
                         Ok(None) => break,
-                        Err(_) => return Next::End(self.reason),
+                        Err(_) => return Advance::end(self.reason),
                     }
                 }
-                Ok(Got::End) | Err(_) => return Next::End(self.reason),
+                Ok(Got::End) | Err(_) => return Advance::end(self.reason),
             }
             if self.dropped > MOST_DROPPED {
                 cx.core.client.socket.reset_on_close();
-                return Next::End(self.unless_finished(CloseReason::LingerLimit));
+                return Advance::end(self.unless_finished(CloseReason::LingerLimit));
             }
         }
-        Next::Wait(Phase::Closing(self))
+        Advance::Wait(self)
     }
 
-    pub(super) fn expire<N: Net>(self) -> Next<N> {
-        Next::End(self.unless_finished(CloseReason::LingerTimeout))
+    pub(super) fn expire<N: Net>(self) -> Advance<Self, N> {
+        Advance::end(self.unless_finished(CloseReason::LingerTimeout))
     }
 
     /// What led here, unless all was well until `now`.

@@ -4,8 +4,8 @@
 //! first. Its greeting is passed on; whatever the client says in clear is answered here, and
 //! nothing of it reaches the server. What is said and when it is over is decided by
 //! [`becket_proto::starttls`]; this file carries the bytes. A cancel of a PostgreSQL client is the
-//! exception ([`super::cancelling`]). Then the handshake goes on with the
-//! server in hand, and at its end both are joined ([`Relaying::admit`]).
+//! exception (`cancelling.rs`). Then the handshake continues with the
+//! server connected, and at its end both are joined ([`Connected::admit`]).
 //!
 //! What either side can make us hold: a greeting, a command, and the answers to those that came in
 //! one read. `timeouts.handshake` covers talk and handshake, counted from the connect;
@@ -16,13 +16,10 @@ use std::{mem, rc::Rc};
 
 use becket_proto::starttls::{Dialog, Over, Progress, Protocol};
 
-use super::cancelling::Cancelling;
-use super::closing::Closing;
-use super::handshake::Handshaking;
-use super::hearing::Hello;
-use super::relay::Relaying;
-use super::{Context, Core, Net, Next, Phase, Turn};
-use crate::connection::listener::ListenerState;
+use super::connected::Connected;
+use super::context::{Context, Core, Net, Turn};
+use super::listener::ListenerState;
+use super::reached::{Advance, Reached};
 use crate::leg::Got;
 use crate::socket::Peek;
 use becket_proto::close_reason::CloseReason;
@@ -32,8 +29,7 @@ use becket_tls::scratch::Scratch;
 #[derive(Debug)]
 pub(super) struct Conversing<N: Net> {
     listener: Rc<ListenerState>,
-    /// Begins when the client has keys.
-    pub(super) relay: Box<Relaying<N>>,
+    pub(super) server: Box<Connected<N>>,
     dialog: Dialog,
     progress: Progress,
     /// For the client, not taken yet.
@@ -41,48 +37,52 @@ pub(super) struct Conversing<N: Net> {
 }
 
 impl<N: Net> Conversing<N> {
-    /// Begins with a server that is connected; it may have said something already.
-    pub(super) fn begin(
+    /// Starts with a server that is connected; it may have sent something already.
+    pub(super) fn new(
         listener: Rc<ListenerState>,
         protocol: Protocol,
-        mut relay: Relaying<N>,
+        mut server: Box<Connected<N>>,
         cx: &mut Context<'_, '_, N>,
-    ) -> Next<N> {
+    ) -> Self {
         cx.turn.counters.handshakes_begun.add(1);
         cx.core.handshake_until = cx.turn.now.running + cx.turn.timeouts.handshake;
         cx.core.deadline = cx.core.handshake_until;
         let mut dialog = Dialog::new(protocol);
         let mut answer = Vec::new();
         // Through TLS the greeting may have come with the last flight.
-        let said = mem::take(&mut relay.to_client);
+        let said = mem::take(&mut server.to_client);
         if said.source_ended() {
-            relay.to_client.end_source();
+            server.to_client.end_source();
         }
         let progress = match said.waiting() {
             [] => Progress::Talking,
             said => dialog.handle_server(said, &mut answer),
         };
-        Next::Go(Phase::Conversing(Self {
+        Self {
             listener,
-            relay: Box::new(relay),
+            server,
             dialog,
             progress,
             answer,
-        }))
+        }
     }
 
-    pub(super) fn advance(mut self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
+    pub(super) fn advance(
+        mut self,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Advance<Self, N> {
         if cx.core.client.ready.failed {
-            return cx.end_handshake(cx.core.left_early());
+            return Self::no_handshake(cx.core.left_early(), cx);
         }
         loop {
             if self.send(cx).is_err() {
-                return cx.end_handshake(cx.core.left_early());
+                return Self::no_handshake(cx.core.left_early(), cx);
             }
             match self.progress {
                 Progress::Over(Over::Cancel) => return self.cancel(cx),
                 Progress::Over(over) => return self.close(over, cx),
-                _ if !self.answer.is_empty() => return Next::Wait(Phase::Conversing(self)),
+                _ if !self.answer.is_empty() => return Advance::Wait(self),
                 Progress::Begin => return self.secure(None, cx),
                 Progress::Talking => {}
             }
@@ -96,23 +96,23 @@ impl<N: Net> Conversing<N> {
             };
             match heard {
                 Ok(true) => {}
-                Ok(false) => return Next::Wait(Phase::Conversing(self)),
+                Ok(false) => return Advance::Wait(self),
                 Err(reason @ (CloseReason::HandshakeAborted | CloseReason::HealthCheck)) => {
-                    return cx.end_handshake(reason);
+                    return Self::no_handshake(reason, cx);
                 }
                 Err(reason) => {
-                    cx.turn.counters.handshakes_ended.add(1);
-                    return Closing::begin(reason, self.answer.into(), cx);
+                    let last = self.answer.into();
+                    return Advance::Reached(Reached::no_handshake_but(reason, last, cx));
                 }
             }
         }
     }
 
-    pub(super) fn expire(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
+    pub(super) fn expire(self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         let reason = CloseReason::HandshakeTimeout;
         let detail = "no TLS was asked for";
         cx.note(reason, detail);
-        cx.end_handshake(reason)
+        Self::no_handshake(reason, cx)
     }
 
     /// Sends what the client is to be told, as far as its socket takes it; and to the server what is left of the
@@ -122,7 +122,7 @@ impl<N: Net> Conversing<N> {
         let sent = cx.core.client.send(&self.answer, counter);
         self.answer
             .drain(..sent.map_err(|_| CloseReason::ClientReset)?);
-        let (mut server, back) = self.relay.server_half(cx.turn.counters, cx.turn.limits);
+        let (mut server, back) = self.server.half(cx.turn.counters, cx.turn.limits);
         server.flush(back)
     }
 
@@ -132,10 +132,10 @@ impl<N: Net> Conversing<N> {
         turn: &Turn<'_, N>,
         scratch: &mut Scratch,
     ) -> Result<bool, CloseReason> {
-        if self.relay.to_client.source_ended() {
+        if self.server.to_client.source_ended() {
             return Err(CloseReason::ServerGreeting);
         }
-        let (mut server, to_client) = self.relay.server_half(turn.counters, turn.limits);
+        let (mut server, to_client) = self.server.half(turn.counters, turn.limits);
         if !server.leg.ready.readable && !server.waits() {
             return Ok(false);
         }
@@ -175,25 +175,38 @@ impl<N: Net> Conversing<N> {
     }
 
     /// The client's next byte is TLS. It must offer the protocol by ALPN, if there is one.
-    fn secure(self, insists_on: Option<&'static [u8]>, cx: &mut Context<'_, '_, N>) -> Next<N> {
+    fn secure(
+        self,
+        insists_on: Option<&'static [u8]>,
+        cx: &mut Context<'_, '_, N>,
+    ) -> Advance<Self, N> {
         let hello_until = cx.turn.now.running + cx.turn.timeouts.hello;
         cx.core.deadline = cx.core.handshake_until.min(hello_until);
-        let hello = Hello::behind_talk(self.listener, self.relay, insists_on);
-        Next::Go(Phase::Handshaking(Handshaking::Hello(hello)))
+        Advance::Reached(Reached::Upgrade(self.listener, self.server, insists_on))
     }
 
     /// The client asks to cancel what another connection does. The server that it was connected to is let go.
-    fn cancel(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
+    fn cancel(self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         let passes = self.listener.config().keys.passes_cancels();
         let pool = self.listener.pool(0).filter(|_| passes);
         match (pool, self.dialog.cancel_request()) {
-            (Some(pool), Some(request)) => Cancelling::begin(pool, request, cx),
+            (Some(pool), Some(request)) => {
+                cx.turn.counters.handshakes_ended.add(1);
+                let (cancel, outcome) = pool.cancel(cx.turn.place, request);
+                let source = cx.turn.admission.source(cx.core.facts.client.ip());
+                cx.turn.cancels.enqueue(source, cancel);
+                Advance::Reached(Reached::Cancel(outcome))
+            }
             _ => self.close(Over::Cleartext, cx),
         }
     }
 
+    fn no_handshake(reason: CloseReason, cx: &Context<'_, '_, N>) -> Advance<Self, N> {
+        Advance::Reached(Reached::no_handshake(reason, cx))
+    }
+
     /// There will be no TLS.
-    fn close(self, over: Over, cx: &mut Context<'_, '_, N>) -> Next<N> {
+    fn close(self, over: Over, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         let reason = match over {
             Over::Injected => CloseReason::StarttlsInjected,
             Over::Broken => CloseReason::NotTls,
@@ -211,8 +224,7 @@ impl<N: Net> Conversing<N> {
             };
             cx.note(reason, detail);
         }
-        cx.turn.counters.handshakes_ended.add(1);
-        Closing::begin(reason, self.answer.into(), cx)
+        Advance::Reached(Reached::no_handshake_but(reason, self.answer.into(), cx))
     }
 }
 

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Connection, Net};
 use crate::socket::Traffic;
 use becket_keys::identity::Identity;
 use becket_keys::presented::Presented;
@@ -12,7 +11,6 @@ use becket_log::Timestamp;
 use becket_log::access::{AccessRecord, HandshakeRecord, RequestRecord, ResumedBy};
 use becket_proto::close_reason::CloseReason;
 use becket_sys::clock::Now;
-use becket_tls::config::Config;
 use becket_tls::ja4::Ja4;
 use becket_tls::names;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
@@ -81,18 +79,6 @@ pub struct Agreed {
     pub presented: Option<Arc<Presented>>,
     /// From accept to traffic keys, without the time in a queue.
     pub took: Duration,
-}
-
-impl<N: Net> Connection<N> {
-    /// Whether the client, which never had keys, asked for a name of a certificate: whoever only tries addresses does not know
-    /// one.
-    pub fn asked_for_ours(&self, config: &Config) -> bool {
-        let facts = &self.core.facts;
-        let mut listeners = config.listeners.iter();
-        let listener = listeners.find(|one| *one.keys.name == *facts.listener);
-        let ours = |name: &str| listener.is_some_and(|one| one.certificates.named(name).is_some());
-        facts.tls.is_none() && facts.server_name.as_deref().is_some_and(ours)
-    }
 }
 
 impl Facts {

@@ -6,7 +6,7 @@
 
 use becket_sys::clock::Now;
 
-use crate::connection::facts::Facts;
+use super::facts::Facts;
 use becket_log::{Escaped, RateLimit};
 use becket_proto::close_reason::CloseReason;
 

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use super::context::Net;
 use super::facts::Facts;
-use super::{Connection, Net, Phase};
+use super::{Connection, Phase};
 use crate::backend::server_state::ServerState;
 use crate::socket::Traffic;
+use becket_tls::config::Config;
 
 /// A connection as it is now.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +34,18 @@ impl<N: Net> Connection<N> {
     }
 }
 
+impl<N: Net> Connection<N> {
+    /// Whether the client, which never had keys, asked for a name of a certificate: a client that only tries addresses does not know
+    /// one.
+    pub fn asked_for_ours(&self, config: &Config) -> bool {
+        let facts = &self.core.facts;
+        let mut listeners = config.listeners.iter();
+        let listener = listeners.find(|one| *one.keys.name == *facts.listener);
+        let ours = |name: &str| listener.is_some_and(|one| one.certificates.named(name).is_some());
+        facts.tls.is_none() && facts.server_name.as_deref().is_some_and(ours)
+    }
+}
+
 impl<N: Net> Phase<N> {
     fn label(&self) -> &'static str {
         match self {
@@ -39,10 +53,10 @@ impl<N: Net> Phase<N> {
             Self::Greeting(_) => "greeting",
             Self::Conversing(_) => "conversing",
             Self::Cancelling(_) => "cancelling",
-            Self::Handshaking(_) => "handshake",
+            Self::Hello(_) | Self::Negotiating(_) => "handshake",
             Self::Queued(_) => "queued",
+            Self::Connecting(phase) if phase.is_securing() => "securing",
             Self::Connecting(_) => "connecting",
-            Self::Securing(_) => "securing",
             Self::Relaying(_) => "relaying",
             Self::Serving(_) => "serving",
             Self::Closing(_) => "closing",

@@ -21,9 +21,10 @@ use becket_proto::proxy_header::{
     Accept, Decoded, Endpoints, MAX_V2_BYTES, ProxyHeader, Transport, decode,
 };
 
+use super::context::{Context, Net};
 use super::facts::{Facts, ProxyDetails};
-use super::{Context, Net, Next, Phase};
-use crate::connection::listener::ListenerState;
+use super::listener::ListenerState;
+use super::reached::{Advance, Reached};
 use crate::leg::Got;
 use crate::socket::{Peek, Socket};
 use becket_proto::close_reason::CloseReason;
@@ -44,10 +45,10 @@ impl Greeting {
         self,
         cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
-    ) -> Next<N> {
+    ) -> Advance<Self, N> {
         let listener = self.listener.config();
         let Some(versions) = listener.keys.accept_proxy else {
-            return Next::End(CloseReason::Internal);
+            return Advance::end(CloseReason::Internal);
         };
         if !listener.trusted.contains(cx.core.facts.client.ip()) {
             let detail = "not in trusted-networks".to_owned();
@@ -55,13 +56,13 @@ impl Greeting {
         }
         scratch.clear();
         match look(&self.listener, versions.into(), &mut scratch.sealed_in, cx) {
-            Ok(true) => Next::Go(Phase::first(self.listener, cx.turn.counters)),
-            Ok(false) => Next::Wait(Phase::Greeting(self)),
+            Ok(true) => Advance::Reached(Reached::Client(self.listener)),
+            Ok(false) => Advance::Wait(self),
             Err((reason, detail)) => refuse(reason, detail, cx),
         }
     }
 
-    pub(super) fn expire<N: Net>(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
+    pub(super) fn expire<N: Net>(self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         let detail = "no whole proxy header".to_owned();
         refuse(CloseReason::HelloTimeout, detail, cx)
     }
@@ -157,10 +158,14 @@ fn passes_on(state: &ListenerState) -> bool {
 }
 
 /// Ends a connection that has said nothing which deserves an answer.
-fn refuse<N: Net>(reason: CloseReason, detail: String, cx: &mut Context<'_, '_, N>) -> Next<N> {
+fn refuse<N: Net>(
+    reason: CloseReason,
+    detail: String,
+    cx: &mut Context<'_, '_, N>,
+) -> Advance<Greeting, N> {
     if !detail.is_empty() {
         cx.note(reason, &detail);
     }
     cx.core.client.socket.reset_on_close();
-    Next::End(reason)
+    Advance::end(reason)
 }

@@ -1,69 +1,215 @@
-//! What the first bytes of a client are: a ClientHello, the beginning of one, or something else.
+//! From the first byte to what the hello decides.
 //!
-//! The same whether TLS ends here or passes. What is no hello is told apart, and answered where there is an answer: HTTP in clear text with a status 400, TLS
-//! that is none with a fatal alert.
+//! 1. Bytes gather until `proto::client_hello` sees a whole ClientHello. Anything else is answered if there is an answer: HTTP in clear text
+//!    with a status 400, malformed TLS with a fatal alert.
+//! 2. The [`ListenerState`] chooses route, policy and configuration by it; a refusal is one alert. Where TLS passes, the hello and all that
+//!    follows go to the server as they are.
+//!
+//! What a client can make us hold meanwhile: `limits.client-hello` bytes for `timeouts.hello`.
 
+use std::ops::ControlFlow;
+use std::rc::Rc;
+
+use becket_config::choices::ProxyTlv;
 use becket_proto::client_hello::{ClientHello, Malformed, NotHello, Peek, peek};
 use becket_proto::plain_http::PLAIN_HTTP_ANSWER;
 
-use super::closing::Closing;
-use super::{Context, Net, Next};
-use crate::socket::Socket;
+use super::connected::Connected;
+use super::context::{Context, EarlyBytes, Net};
+use super::decision::{HelloDecision, Reserved};
+use super::learner::{Learner, home};
+use super::listener::ListenerState;
+use super::pending::{Pending, Purpose};
+use super::reached::{Advance, Reached};
+use super::refusal::{DECODE_ERROR, Refusal, fatal_alert};
+use crate::backend::pool::Pool;
+use crate::leg::Got;
+use becket_keys::signing::Offload;
+use becket_log::access_log::AccessSender;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::hello_router::{Choice, Served, server_name};
+use becket_tls::ja4::Ja4;
 use becket_tls::names;
+use becket_tls::scratch::{READ, Scratch};
+use becket_tls::sessions::context::HandshakeContext;
 
-/// Why there will be no TLS.
+/// A client whose hello is not whole.
 #[derive(Debug)]
-pub(super) struct Refusal {
-    /// For the metrics.
-    pub(super) reason: CloseReason,
-    /// For the log, where the reason alone does not say enough.
-    pub(super) detail: String,
-    /// For the client. Nothing, and a reset, for those who are turned away so that others can be
-    /// served.
-    answer: Option<Vec<u8>>,
+pub(super) struct Hello<N: Net> {
+    listener: Rc<ListenerState>,
+    held: Vec<u8>,
+    /// Waits for the client to have keys, if it asked for TLS in clear.
+    pub(super) server: Option<Box<Connected<N>>>,
+    /// The protocol that the client must offer.
+    insists_on: Option<&'static [u8]>,
 }
 
-impl Refusal {
-    pub(super) fn new(reason: CloseReason, detail: String) -> Self {
+/// How a hello is answered.
+enum Answer<N: Net> {
+    Here(Box<HelloDecision<N>>),
+    /// TLS ends at the server.
+    Passing(Pending),
+}
+
+impl<N: Net> Hello<N> {
+    pub(super) fn new(listener: Rc<ListenerState>) -> Self {
         Self {
-            reason,
-            detail,
-            answer: Some(Vec::new()),
+            listener,
+            held: Vec::new(),
+            server: None,
+            insists_on: None,
         }
     }
 
-    pub(super) fn shed(reason: CloseReason) -> Self {
+    /// Starts for a client that has asked for TLS in clear, and whose server is connected.
+    pub(super) fn after_dialog(
+        listener: Rc<ListenerState>,
+        server: Box<Connected<N>>,
+        insists_on: Option<&'static [u8]>,
+    ) -> Self {
         Self {
-            answer: None,
-            ..Self::new(reason, String::new())
+            server: Some(server),
+            insists_on,
+            ..Self::new(listener)
         }
     }
 
-    /// A fatal alert, in clear.
-    pub(super) fn by_alert(alert: u8, reason: CloseReason) -> Self {
-        let detail = format!("answered with alert {}", names::alert(alert.into()));
-        Self::new(reason, detail).answering(&fatal_alert(alert))
-    }
-
-    pub(super) fn answering(self, answer: &[u8]) -> Self {
-        Self {
-            answer: self.answer.map(|_| answer.to_vec()),
-            ..self
+    pub(super) fn advance(
+        mut self,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Advance<Self, N> {
+        while cx.core.client.ready.readable {
+            scratch.clear();
+            let input = &mut scratch.sealed_in;
+            input.push(&self.held);
+            match cx.receive(input, READ) {
+                Ok(Got::Bytes(_)) => {}
+                Ok(Got::Nothing) => break,
+                Ok(Got::End) | Err(_) => return Advance::Reached(Reached::abandoned(cx)),
+            }
+            match self.handle(scratch.sealed_in.filled(), cx) {
+                ControlFlow::Continue(hello) => self = hello,
+                ControlFlow::Break(reached) => return Advance::Reached(reached),
+            }
         }
+        Advance::Wait(self)
     }
 
-    /// Writes the line of the log, counts, and has the client told.
-    pub(super) fn close<N: Net>(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
-        let reason = self.reason;
-        cx.note(reason, &self.detail);
-        let Some(answer) = self.answer else {
-            cx.core.client.socket.reset_on_close();
-            return cx.end_handshake(reason);
+    pub(super) fn expire(self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
+        Advance::Reached(Reached::late_handshake(CloseReason::HelloTimeout, cx))
+    }
+
+    /// Does what the hello in the buffer decides, and keeps it if it is not whole.
+    fn handle(
+        mut self,
+        input: &[u8],
+        cx: &mut Context<'_, '_, N>,
+    ) -> ControlFlow<Reached<N>, Self> {
+        let answer = match look(input, cx.turn.limits.client_hello) {
+            Ok(Some(hello)) => self.decide(&hello, cx),
+            Ok(None) => {
+                self.held = input.to_vec();
+                return ControlFlow::Continue(self);
+            }
+            Err(refusal) => Err(refusal),
         };
-        cx.turn.counters.handshakes_ended.add(1);
-        Closing::begin(reason, answer.into(), cx)
+        ControlFlow::Break(match answer {
+            Ok(Answer::Here(decision)) => Reached::Hello(decision),
+            Ok(Answer::Passing(pending)) => {
+                let said = EarlyBytes {
+                    bytes: input,
+                    ended: false,
+                };
+                cx.turn.counters.handshakes_ended.add(1);
+                cx.core.half_open = None;
+                Reached::pending(pending, None, said, cx)
+            }
+            Err(refusal) => Reached::refused(refusal, cx),
+        })
     }
+
+    fn decide(
+        &mut self,
+        hello: &ClientHello<'_>,
+        cx: &mut Context<'_, '_, N>,
+    ) -> Result<Answer<N>, Refusal> {
+        cx.core.deadline = cx.core.handshake_until;
+        let name = server_name(hello);
+        cx.core.facts.server_name.clone_from(&name);
+        let choice = self.listener.router.choose(hello, name.as_deref());
+        let route = match &choice {
+            Choice::Serve(served) => served.route,
+            Choice::Pass(route) => *route,
+            Choice::Refuse { alert, reason } => {
+                if cx.turn.access.is_some_and(AccessSender::has_ja4) {
+                    cx.core.facts.ja4 = Ja4::of(hello);
+                }
+                return Err(Refusal::by_alert(*alert, *reason));
+            }
+        };
+        let Some(pool) = self.listener.pool(route).cloned() else {
+            return Err(Refusal::new(CloseReason::Internal, String::new()));
+        };
+        if needs_ja4(&pool, cx) {
+            cx.core.facts.ja4 = Ja4::of(hello);
+        }
+        if let Choice::Serve(served) = choice {
+            let decision = self.serve(served, pool, (hello, name), cx)?;
+            return Ok(Answer::Here(Box::new(decision)));
+        }
+        let learner = Learner::new(hello, &pool).map(Box::new);
+        let home = home(hello, &pool, cx.turn.now.mono);
+        let mut pending = Pending::new(pool, Purpose::Pass(learner));
+        pending.home = home;
+        Ok(Answer::Passing(pending))
+    }
+
+    fn serve(
+        &mut self,
+        served: Served,
+        pool: Rc<Pool>,
+        (hello, name): (&ClientHello<'_>, Option<Box<str>>),
+        cx: &Context<'_, '_, N>,
+    ) -> Result<HelloDecision<N>, Refusal> {
+        let lacks = |protocol| !hello.alpn().any(|offer| offer == protocol);
+        if self.insists_on.is_some_and(lacks) {
+            return Err(Refusal::new(CloseReason::AlpnMismatch, String::new())
+                .answering(&fatal_alert(NO_APPLICATION_PROTOCOL)));
+        }
+        let client = cx.core.facts.client.ip();
+        let certificates = &self.listener.config().certificates;
+        let offload = certificates.keys_for(name.as_deref()).offload();
+        let offload = match cx.turn.signing {
+            Some(signing) => signing.limit(offload),
+            None => offload.min(Offload::Never),
+        };
+        let offers_early = hello.offers_early_data();
+        let handshake = HandshakeContext {
+            permit: cx.turn.admission.handshake_permit(client),
+            secrets: offers_early.then(Box::default),
+            ..HandshakeContext::new(name)
+        };
+        let server = self.server.take();
+        let decision = HelloDecision {
+            listener: Rc::clone(&self.listener),
+            pool,
+            served,
+            reserved: server.map_or(Reserved::Nothing, Reserved::Server),
+            handshake: Some(handshake),
+            offers_early,
+            offload: Some(offload),
+            held: Vec::new(),
+        };
+        decision.look_for_token(cx.turn.now.mono)?;
+        Ok(decision)
+    }
+}
+
+/// Whether the access log or the server gets the client's fingerprint.
+fn needs_ja4<N: Net>(pool: &Pool, cx: &Context<'_, '_, N>) -> bool {
+    cx.turn.access.is_some_and(AccessSender::has_ja4)
+        || pool.backend().keys.proxy_tlvs.contains(&ProxyTlv::Ja4)
 }
 
 /// Looks for a whole hello of at most `limit` bytes; `None` when more has to come.
@@ -71,7 +217,7 @@ impl Refusal {
 /// # Errors
 ///
 /// When it is something else, or too long.
-pub(super) fn look(input: &[u8], limit: usize) -> Result<Option<ClientHello<'_>>, Refusal> {
+fn look(input: &[u8], limit: usize) -> Result<Option<ClientHello<'_>>, Refusal> {
     match peek(input) {
         Peek::Hello(hello) if hello.wire_len() <= limit => Ok(Some(hello)),
         Peek::Incomplete if input.len() < limit => Ok(None),
@@ -106,11 +252,5 @@ fn reason_of(other: NotHello) -> CloseReason {
     }
 }
 
-/// A record with one fatal alert, in clear: no keys exist yet (RFC 8446, sections 5.1 and 6).
-pub(super) fn fatal_alert(description: u8) -> [u8; 7] {
-    [21, 0x03, 0x03, 0, 2, 2, description]
-}
-
-/// RFC 8446, section 6.2: "some field was out of the specified range". It is what rustls says to
-/// messages above its own limit.
-pub(super) const DECODE_ERROR: u8 = 50;
+/// RFC 7301, section 3.2.
+const NO_APPLICATION_PROTOCOL: u8 = 120;

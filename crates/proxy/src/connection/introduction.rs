@@ -11,8 +11,8 @@ use base64ct::{Base64, Encoding};
 use becket_config::choices::{Introduction, ProxyTlv};
 use becket_proto::proxy_header::{EncodeError, Endpoints, Format, ProxyHeader, SslTlv, Tlvs};
 
+use super::context::{Core, Net};
 use super::facts::{Agreed, Facts};
-use super::{Core, Net};
 use crate::socket::Socket;
 use becket_tls::engine::Engine;
 use becket_tls::ja4::Ja4;

@@ -5,7 +5,7 @@
 //! ([`KernelTls::take_record`]): alerts, tickets of servers, KeyUpdates. So is what rustls counted before: records without data
 //! (`proto::records`), and records under one key, whose number is asked of the kernel when it may have become large.
 //!
-//! When a leg moves, and how its ends are passed on, is for `relay/kernel.rs`. Sources: RFC 8446 sections 4.6.3, 5.5
+//! When a leg moves, and how its ends are passed on, is for `half/kernel.rs`. Sources: RFC 8446 sections 4.6.3, 5.5
 //! and 6; `becket_sys::kernel_tls`.
 
 use std::io::{self, ErrorKind};
@@ -21,7 +21,7 @@ use rustls::{
 
 use crate::leg::Leg;
 use crate::metrics::Counter;
-use crate::socket::{Fault, KernelTlsSocket};
+use crate::socket::{KernelTlsSocket, SocketError};
 use becket_tls::engine::Engine;
 use becket_tls::scratch::Buffer;
 use becket_tls::side::TlsSide;
@@ -86,7 +86,7 @@ pub enum KernelFailure {
     /// The kernel refused a key.
     Refused,
     /// What the socket said.
-    Socket(Fault),
+    Socket(SocketError),
 }
 
 /// Records that are sealed under one key.
@@ -403,10 +403,10 @@ impl From<Unexpected> for KernelFailure {
     }
 }
 
-impl From<Fault> for KernelFailure {
-    fn from(fault: Fault) -> Self {
+impl From<SocketError> for KernelFailure {
+    fn from(fault: SocketError) -> Self {
         match fault {
-            Fault::Unopened => Self::Broken(BAD_RECORD_MAC),
+            SocketError::Unopened => Self::Broken(BAD_RECORD_MAC),
             fault => Self::Socket(fault),
         }
     }
@@ -414,7 +414,7 @@ impl From<Fault> for KernelFailure {
 
 impl From<io::Error> for KernelFailure {
     fn from(error: io::Error) -> Self {
-        Fault::from(error).into()
+        SocketError::from(error).into()
     }
 }
 

@@ -1,142 +1,102 @@
 //! One connection, from accept to close: client side and server side, whole life.
 //!
-//! A connection is in exactly one [`Phase`]. A phase is advanced by value and answers with what
-//! comes [`Next`]; the worker owns the loop. Phases see sockets through [`Net`], so the same code
-//! runs on real sockets and on scripted ones (tests, fuzzing).
+//! A connection is in exactly one [`Phase`]. A phase is advanced by value and returns how far it came; if it is over, it returns what it
+//! [`Reached`], and [`Phase::after`] alone makes the next phase of that. The worker owns the loop. Phases see sockets through [`Net`], so
+//! the same code runs on real sockets and on scripted ones (tests, fuzzing).
 //!
 //! ```text
-//! [Greeting] ──► Handshaking ──► Connecting ──► [Securing] ──► Relaying ──► (gone)
-//!     └────────► Entering ────────┘  │              │             │
-//!                     └──────────────┴──────────────┴─────────────┴──► Closing ──► (gone)
+//! phase         reached         next phase
 //!
-//! Serving: in place of Connecting, Securing and Relaying, where files are served.
-//! Queued: on the way from Handshaking or Entering to Connecting, or within Handshaking, and back
-//! from Connecting or Securing when another server has to be found.
+//! (accepted)    Client ───────► Hello; Entering, if clients do not begin with TLS
+//! Greeting      Client ───────► as above
+//! Entering      Cleartext ────► Serving, if all clients are redirected
+//!               Pending ──────► see below
+//! Hello         Hello ────────► Negotiating
+//!               Pending ──────► see below: TLS passes
+//! Negotiating   Full ─────────► Queued, and then Negotiating again
+//!               Pending ──────► see below
+//!               Joined ───────► Relaying: the server was connected first
+//! Queued        Hello, Pending, NoServer
+//!               Pending ──────► Serving, if files are served; Connecting; Queued, if every server is full
+//! Connecting    Pending ──────► Connecting or Queued: another server is tried
+//!               Dialog ───────► Conversing
+//!               Joined ───────► Relaying
+//!               NoServer ─────► Closing
+//! Conversing    Upgrade ──────► Hello
+//!               Cancel ───────► Cancelling
+//! any           Close ────────► Closing
+//!               End ──────────► (closed)
 //! ```
 //!
-//! Greeting is left out unless a PROXY header is expected. Where TLS passes, Handshaking ends with the
-//! hello. Where clients ask for TLS in clear, the server comes first: Entering, Connecting,
-//! Conversing, Handshaking, Relaying; or, behind Conversing, Cancelling and no server.
+//! A connection begins in Greeting if a PROXY header is expected. Relaying, Serving and Cancelling lead to Closing or the end.
 
-mod answering;
 mod cancelling;
 mod closing;
-mod connect;
+mod completed;
+mod connected;
+mod connecting;
+mod context;
 mod conversing;
-mod entering;
+mod decision;
 pub mod facts;
 pub mod failure_log;
 pub mod glance;
 mod greeting;
-mod handshake;
-mod hearing;
+mod half;
 mod hello;
 mod introduction;
 pub mod kernel_tls;
+mod learner;
 pub mod listener;
-mod passing;
+mod negotiating;
+mod pending;
 mod queued;
-mod relay;
+mod reached;
+mod refusal;
+mod relaying;
 mod resting;
-mod resumed;
-mod securing;
+mod server_tls;
 mod serving;
 mod signing;
 
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, io};
 
 use becket_config::listener::ListenMode;
-use becket_config::process::{Limits, Timeouts};
+use becket_config::process::Timeouts;
 use becket_proto::{half_pipe::HalfPipe, session_name::SessionName};
 
 use self::cancelling::Cancelling;
 use self::closing::Closing;
-use self::connect::Connecting;
+use self::connecting::Connecting;
+use self::context::{Context, Core, EarlyBytes};
+pub use self::context::{Net, Side, Turn};
 use self::conversing::Conversing;
-use self::entering::Entering;
 use self::facts::Facts;
-use self::{greeting::Greeting, handshake::Handshaking};
-use self::{queued::Queued, relay::Relaying, securing::Securing, serving::Serving};
-use crate::backend::cancel::Cancels;
+use self::greeting::Greeting;
+use self::hello::Hello;
+use self::listener::ListenerState;
+use self::negotiating::Negotiating;
+use self::pending::{Pending, Purpose};
+use self::queued::{Queued, QueuedClient};
+use self::reached::{Advance, Reached};
+use self::relaying::Relaying;
+use self::serving::{ServingFiles, Site};
 use crate::backend::inbox::Grant;
+use crate::backend::pool::Pick;
 use crate::backend::server_state::ServerState;
 use crate::backend::slot::Slot;
-use crate::connection::failure_log::FailureLog;
-use crate::connection::listener::ListenerState;
-use crate::leg::{Got, Leg};
+use crate::leg::Leg;
 use crate::metrics::Counters;
-use crate::pipes::{Lent, Pipes};
-use crate::socket::{Fault, KernelTlsSocket, Peek, Ready, Socket};
-use becket_keys::signing::worker::WorkerSigning;
-use becket_log::{access::AccessRecord, access_log::AccessSender};
+use crate::socket::{Ready, Socket};
+use becket_keys::signing::Offload;
+use becket_keys::signing::queue::Signed;
+use becket_log::access::AccessRecord;
 use becket_proto::close_reason::CloseReason;
 use becket_sys::clock::Now;
-use becket_tls::admission::{Admitted, HalfOpen, SourcePermit, WorkerAdmission};
-use becket_tls::config::ServerAddress;
-use becket_tls::scratch::{Buffer, Scratch};
-
-/// The sockets that connections run on.
-pub trait Net {
-    /// Towards clients.
-    type Client: KernelTlsSocket + Peek + fmt::Debug;
-    /// Towards servers.
-    type Server: KernelTlsSocket + fmt::Debug;
-
-    /// Starts to connect, from a source address if one is given; readiness will be reported for the connection that is being advanced.
-    /// With `fast_open` what is sent first may go with the SYN.
-    ///
-    /// # Errors
-    ///
-    /// When it failed at once: no such socket, no descriptor, refused.
-    fn connect(
-        &mut self,
-        address: &ServerAddress,
-        source: Option<IpAddr>,
-        fast_open: bool,
-    ) -> io::Result<Self::Server>;
-
-    /// The outcome of a connect that has become writable.
-    ///
-    /// # Errors
-    ///
-    /// Why the connect failed.
-    fn connected(server: &Self::Server) -> io::Result<()>;
-}
-
-/// What a worker lends to the connection that it advances.
-#[derive(Debug)]
-pub struct Turn<'a, N> {
-    /// Where new sockets come from.
-    pub net: &'a mut N,
-    /// Where the connection lives in its worker.
-    pub place: usize,
-    /// Read once per loop turn.
-    pub now: Now,
-    /// The worker's numbers.
-    pub counters: &'a Counters,
-    /// Bounds of the current configuration.
-    pub limits: &'a Limits,
-    /// Time-outs of the current configuration.
-    pub timeouts: &'a Timeouts,
-    /// Where failures are told, at a bounded rate.
-    pub failures: &'a mut FailureLog,
-    /// Who is let in.
-    pub admission: &'a Rc<WorkerAdmission>,
-    /// Where cancels are left.
-    pub cancels: &'a Cancels,
-    /// Lent to directions that carry bulk.
-    pub pipes: &'a Rc<Pipes>,
-    /// Where signatures are asked for; `None` where they are made at once.
-    pub signing: Option<&'a WorkerSigning>,
-    /// For requests, if there is an access log.
-    pub access: Option<&'a AccessSender>,
-    /// The process takes no new clients, and ends when the last one has left.
-    pub draining: bool,
-}
+use becket_tls::admission::Admitted;
+use becket_tls::scratch::Scratch;
 
 /// One connection.
 #[derive(Debug)]
@@ -146,80 +106,32 @@ pub struct Connection<N: Net> {
     phase: Option<Phase<N>>,
 }
 
-/// What outlives every phase.
-#[derive(Debug)]
-struct Core<N: Net> {
-    client: Leg<N::Client>,
-    facts: Facts,
-    /// When to give up, if nothing happens.
-    deadline: Duration,
-    /// When the handshake is to be done. To wait for a slot is no part of it.
-    handshake_until: Duration,
-    /// Bytes of a PROXY header, which are not the client's.
-    header: u64,
-    /// The session in the table that the client made or proved to hold: TLS 1.2 by ID only.
-    session: Option<Box<SessionName>>,
-    /// The client takes FIN for the end of a whole stream: it speaks no TLS that would tell a cut
-    /// from an end.
-    fin_is_an_end: bool,
-    /// Counts it for its source until it is gone, where that is limited.
-    permit: Option<Box<SourcePermit>>,
-    /// Counts it for its source until it has keys.
-    half_open: Option<Box<HalfOpen>>,
-}
-
 /// Where a connection is in its life.
 #[derive(Debug)]
 enum Phase<N: Net> {
-    /// Until the first turn, where no TLS ends.
-    Entering(Entering),
-    /// Until a PROXY header, where one is expected.
+    /// Until a PROXY header, if one is expected.
     Greeting(Greeting),
-    /// Until the client asks for TLS, where it begins in clear.
+    /// Until the first turn, if the client does not begin with TLS. In some protocols the server speaks first, so nothing is waited for;
+    /// what the client has sent already is read by a later phase.
+    Entering(Rc<ListenerState>),
+    /// Until the client asks for TLS, if it begins in clear.
     Conversing(Conversing<N>),
-    /// Until the servers were told of a cancel, where that is what the client asks for.
+    /// Until the servers were told of a cancel, if the client asks for that.
     Cancelling(Cancelling),
-    /// Until traffic keys; until the hello is whole, where TLS ends behind us.
-    Handshaking(Handshaking<N>),
-    /// Until a server has a slot. On the heap: those who relay, of whom there are many, keep no room for it.
+    /// Until the hello is whole.
+    Hello(Hello<N>),
+    /// Until traffic keys.
+    Negotiating(Negotiating<N>),
+    /// Until a server has a slot. On the heap: connections that relay, of which there are many, keep no room for it.
     Queued(Box<Queued<N>>),
-    /// Until a server answers.
+    /// Until a server answers, with traffic keys if the backend has TLS.
     Connecting(Connecting<N>),
-    /// Until traffic keys towards the server, where the backend has TLS.
-    Securing(Securing<N>),
     /// Until both directions have ended.
     Relaying(Relaying<N>),
     /// Until all requests for files are answered. On the heap, as above.
-    Serving(Box<Serving>),
+    Serving(Box<ServingFiles>),
     /// Until the client has taken the last bytes.
     Closing(Closing),
-}
-
-/// A connection and its turn, as phases are given them.
-struct Context<'a, 't, N: Net> {
-    core: &'a mut Core<N>,
-    turn: &'a mut Turn<'t, N>,
-}
-
-/// What an advanced phase wants.
-#[derive(Debug)]
-enum Next<N: Net> {
-    /// To be advanced at the next readiness or at the deadline.
-    Wait(Phase<N>),
-    /// To be advanced again in the next turn: its budget is spent.
-    Yield(Phase<N>),
-    /// To be advanced at once: another phase began.
-    Go(Phase<N>),
-    /// To be dropped.
-    End(CloseReason),
-}
-
-/// What a client has said before there was somebody to hear it. It lies in the worker's buffers.
-#[derive(Clone, Copy, Debug, Default)]
-struct Said<'a> {
-    bytes: &'a [u8],
-    /// It was the last that the client will say.
-    ended: bool,
 }
 
 /// What [`Connection::advance`] left behind.
@@ -229,82 +141,127 @@ pub enum Advanced {
     Waiting,
     /// More to do, in the next turn.
     Unfinished,
-    /// Over.
     Ended(CloseReason),
 }
 
-/// Which socket of a connection an event is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// Who speaks TLS to us.
-    Client,
-    /// Whom we relay to.
-    Server,
-}
-
 impl<N: Net> Phase<N> {
-    /// Where a client begins who needs no introduction, or has had one.
+    /// The next phase: the diagram above.
+    fn after(reached: Reached<N>, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
+        Advance::Go(match reached {
+            Reached::Client(listener) => Self::first(listener, cx.turn.counters),
+            Reached::Cleartext(listener) => match listener.config().keys.redirect {
+                Some(redirect) => {
+                    let plain = (None, HalfPipe::default());
+                    let site = Site::Https(redirect.port);
+                    Self::Serving(ServingFiles::new(site, plain, HalfPipe::default(), cx))
+                }
+                None => return Advance::Reached(need_server(listener, cx)),
+            },
+            Reached::Hello(decision) => Self::Negotiating(Negotiating::new(decision)),
+            Reached::Full(decision) => {
+                return Queued::join(QueuedClient::Hello(decision), cx).map(Self::Queued);
+            }
+            Reached::Pending(pending, _) if pending.pool.files().is_some() => {
+                let keys = (pending.client_tls, pending.to_client);
+                let site = Site::Files(pending.pool);
+                Self::Serving(ServingFiles::new(site, keys, pending.to_server, cx))
+            }
+            Reached::Pending(mut pending, slot) => match pending.choose(slot, cx) {
+                Pick::Slot(slot) => Self::Connecting(Connecting::new(pending, slot, cx)),
+                Pick::Full => {
+                    return Queued::join(QueuedClient::Pending(pending), cx).map(Self::Queued);
+                }
+                Pick::Nobody => return Advance::Reached(Reached::NoServer(pending)),
+            },
+            Reached::NoServer(pending) => {
+                let (reason, detail) = pending.failure();
+                cx.note(reason, &detail);
+                // No close_notify: the client must not take nothing for a whole answer.
+                return Closing::begin(reason, pending.to_client, cx).map(Self::Closing);
+            }
+            Reached::Dialog(listener, protocol, server) => {
+                Self::Conversing(Conversing::new(listener, protocol, server, cx))
+            }
+            Reached::Upgrade(listener, server, insists_on) => {
+                Self::Hello(Hello::after_dialog(listener, server, insists_on))
+            }
+            Reached::Cancel(outcome) => Self::Cancelling(Cancelling::new(outcome, cx)),
+            Reached::Joined(joined) => Self::Relaying(Relaying::new(joined, cx)),
+            Reached::Close(reason, last) => {
+                return Closing::begin(reason, last, cx).map(Self::Closing);
+            }
+            Reached::End(reason) => return Advance::end(reason),
+        })
+    }
+
+    /// The first phase of a client that needs no PROXY header, or has sent one.
     fn first(listener: Rc<ListenerState>, counters: &Counters) -> Self {
         match listener.mode {
             ListenMode::Tls => {
                 counters.handshakes_begun.add(1);
-                Self::Handshaking(Handshaking::new(listener))
+                Self::Hello(Hello::new(listener))
             }
-            ListenMode::Plain | ListenMode::StartTls(_) => Self::Entering(Entering::new(listener)),
+            ListenMode::Plain | ListenMode::StartTls(_) => Self::Entering(listener),
         }
     }
 
-    fn advance(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
+    fn advance(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Advance<Self, N> {
         match self {
-            Self::Entering(phase) => phase.advance(cx),
-            Self::Greeting(phase) => phase.advance(cx, scratch),
-            Self::Conversing(phase) => phase.advance(cx, scratch),
-            Self::Cancelling(phase) => phase.advance(cx),
-            Self::Handshaking(phase) => phase.advance(cx, scratch),
-            Self::Queued(phase) => phase.advance(cx, scratch),
-            Self::Connecting(phase) => phase.advance(cx),
-            Self::Securing(phase) => phase.advance(cx, scratch),
-            Self::Relaying(phase) => phase.advance(cx, scratch),
-            Self::Serving(phase) => phase.advance(cx, scratch),
-            Self::Closing(phase) => phase.advance(cx, scratch),
+            Self::Greeting(phase) => phase.advance(cx, scratch).map(Self::Greeting),
+            Self::Entering(listener) => Advance::Reached(Reached::Cleartext(listener)),
+            Self::Conversing(phase) => phase.advance(cx, scratch).map(Self::Conversing),
+            Self::Cancelling(phase) => phase.advance(cx).map(Self::Cancelling),
+            Self::Hello(phase) => phase.advance(cx, scratch).map(Self::Hello),
+            Self::Negotiating(phase) => phase.advance(cx, scratch).map(Self::Negotiating),
+            Self::Queued(phase) => phase.advance(cx, scratch).map(Self::Queued),
+            Self::Connecting(phase) => phase.advance(cx, scratch).map(Self::Connecting),
+            Self::Relaying(mut phase) => phase.advance(cx, scratch).map(|()| Self::Relaying(phase)),
+            Self::Serving(phase) => phase.advance(cx, scratch).map(Self::Serving),
+            Self::Closing(phase) => phase.advance(cx, scratch).map(Self::Closing),
         }
     }
 
-    fn expire(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
+    fn expire(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Advance<Self, N> {
         match self {
-            Self::Entering(phase) => phase.advance(cx),
-            Self::Greeting(phase) => phase.expire(cx),
-            Self::Conversing(phase) => phase.expire(cx),
-            Self::Cancelling(phase) => phase.expire(cx),
-            Self::Handshaking(phase) => phase.expire(cx),
-            Self::Queued(phase) => phase.expire(cx),
-            Self::Connecting(phase) => phase.expire(cx),
-            Self::Securing(phase) => phase.expire(cx),
-            Self::Relaying(phase) => phase.expire(cx),
-            Self::Serving(phase) => phase.expire(cx, scratch),
-            Self::Closing(phase) => phase.expire(),
+            Self::Greeting(phase) => phase.expire(cx).map(Self::Greeting),
+            Self::Entering(_) => Advance::Go(self),
+            Self::Conversing(phase) => phase.expire(cx).map(Self::Conversing),
+            Self::Cancelling(phase) => phase.expire().map(Self::Cancelling),
+            Self::Hello(phase) => phase.expire(cx).map(Self::Hello),
+            Self::Negotiating(phase) => phase.expire(cx).map(Self::Negotiating),
+            Self::Queued(phase) => phase.expire(cx).map(Self::Queued),
+            Self::Connecting(phase) => phase.expire(cx).map(Self::Connecting),
+            Self::Relaying(mut phase) => phase.expire(cx).map(|()| Self::Relaying(phase)),
+            Self::Serving(phase) => phase.expire(cx, scratch).map(Self::Serving),
+            Self::Closing(phase) => phase.expire().map(Self::Closing),
         }
     }
 
-    fn leave_server(self, cx: &mut Context<'_, '_, N>, _: &mut Scratch) -> Next<N> {
+    fn leave_server(self, cx: &mut Context<'_, '_, N>, _: &mut Scratch) -> Advance<Self, N> {
+        let reason = CloseReason::ServerDown;
         match self {
-            Self::Connecting(phase) => phase.leave_server(cx),
-            Self::Securing(phase) => phase.leave_server(cx),
-            Self::Relaying(phase) => phase.leave_server(cx),
-            Self::Conversing(_) | Self::Handshaking(_) => {
-                // Its slot is free at once, whoever still has to take the last bytes.
-                drop(self);
-                cx.turn.counters.handshakes_ended.add(1);
-                Closing::begin(CloseReason::ServerDown, HalfPipe::default(), cx)
+            Self::Connecting(phase) => phase.leave_server(cx).map(Self::Connecting),
+            Self::Relaying(mut phase) => Advance::Reached(phase.abort(reason)),
+            // The slot of the server is free at once: the phase ends here.
+            Self::Conversing(_) | Self::Hello(_) | Self::Negotiating(_) => {
+                let last = HalfPipe::default();
+                Advance::Reached(Reached::no_handshake_but(reason, last, cx))
             }
-            phase => Next::Go(phase),
+            phase => Advance::Go(phase),
+        }
+    }
+
+    fn sign(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Advance<Self, N> {
+        match self {
+            Self::Negotiating(phase) => phase.sign(cx, scratch).map(Self::Negotiating),
+            phase => Advance::Go(phase),
         }
     }
 
     /// Whether a handshake has begun and not come to its end.
     fn lacks_keys(&self) -> bool {
         match self {
-            Self::Conversing(_) | Self::Handshaking(_) => true,
+            Self::Conversing(_) | Self::Hello(_) | Self::Negotiating(_) => true,
             Self::Queued(phase) => phase.lacks_keys(),
             _ => false,
         }
@@ -312,39 +269,54 @@ impl<N: Net> Phase<N> {
 
     /// The socket towards the server, if there is one.
     fn server(&mut self) -> Option<&mut Leg<N::Server>> {
-        match self {
-            Self::Connecting(phase) => phase.server.as_mut(),
-            Self::Securing(phase) => Some(&mut phase.server),
-            Self::Relaying(phase) => Some(&mut phase.server),
-            Self::Conversing(phase) => Some(&mut phase.relay.server),
-            Self::Handshaking(phase) => phase.relay_mut().map(|relay| &mut relay.server),
-            _ => None,
-        }
+        let connected = match self {
+            Self::Connecting(phase) => return phase.server(),
+            Self::Relaying(phase) => &mut phase.server,
+            Self::Conversing(phase) => &mut phase.server,
+            Self::Hello(phase) => phase.server.as_deref_mut()?,
+            Self::Negotiating(phase) => phase.server_mut()?,
+            _ => return None,
+        };
+        Some(&mut connected.leg)
     }
 
     /// The slot of the server that is connected, or being connected.
     fn slot(&self) -> Option<&Slot> {
-        match self {
-            Self::Connecting(phase) => Some(&phase.attempt.slot),
-            Self::Securing(phase) => Some(&phase.attempt.slot),
-            Self::Relaying(phase) => Some(&phase.slot),
-            Self::Conversing(phase) => Some(&phase.relay.slot),
-            Self::Handshaking(phase) => phase.relay().map(|relay| &relay.slot),
-            _ => None,
-        }
+        let connected = match self {
+            Self::Connecting(phase) => return Some(&phase.slot),
+            Self::Relaying(phase) => &phase.server,
+            Self::Conversing(phase) => &phase.server,
+            Self::Hello(phase) => phase.server.as_deref()?,
+            Self::Negotiating(phase) => phase.server()?,
+            _ => return None,
+        };
+        Some(&connected.slot)
     }
 
     /// Whether this readiness of the client's socket can change anything.
     fn cares_for(&self, ready: Ready) -> bool {
         match self {
-            Self::Greeting(_) => ready.readable || ready.ended,
-            Self::Handshaking(phase) => phase.cares_for(ready),
+            Self::Greeting(_) | Self::Hello(_) => ready.readable || ready.ended,
+            Self::Negotiating(phase) => phase.cares_for(ready),
             Self::Queued(phase) => phase.cares_for(ready),
-            // Bytes wait until there is a server; a client that is gone does not.
-            Self::Connecting(_) | Self::Securing(_) | Self::Cancelling(_) => ready.failed,
+            // Bytes wait until there is a server; a client that has left does not.
+            Self::Connecting(_) | Self::Cancelling(_) => ready.failed,
             _ => true,
         }
     }
+}
+
+/// Needs a server for a client that does not begin with TLS.
+fn need_server<N: Net>(listener: Rc<ListenerState>, cx: &mut Context<'_, '_, N>) -> Reached<N> {
+    // A listener without TLS has no hello to choose by, and so only its own route.
+    let Some(pool) = listener.pool(0).cloned() else {
+        return Reached::End(CloseReason::Internal);
+    };
+    let purpose = match listener.mode {
+        ListenMode::StartTls(protocol) => Purpose::Converse(listener, protocol),
+        _ => Purpose::Relay,
+    };
+    Reached::pending(Pending::new(pool, purpose), None, EarlyBytes::default(), cx)
 }
 
 impl<N: Net> Connection<N> {
@@ -402,8 +374,8 @@ impl<N: Net> Connection<N> {
             return false;
         };
         server.ready.add(ready);
-        // A server that waits for a handshake has its turn behind that.
-        !matches!(phase, Phase::Handshaking(_))
+        // A server that waits for a handshake has its turn after that.
+        !matches!(phase, Phase::Hello(_) | Phase::Negotiating(_))
     }
 
     /// The wait for a slot is over, for whoever waits by this grant. Returns whether the connection
@@ -423,24 +395,45 @@ impl<N: Net> Connection<N> {
 
     /// Ends what goes on with the server, which went out of service; see [`Self::is_at`].
     pub fn leave_server(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
-        self.go_on(Phase::leave_server, turn, scratch)
+        self.drive(Phase::leave_server, turn, scratch)
     }
 
     /// Does all that can be done now.
     pub fn advance(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
-        self.go_on(Phase::advance, turn, scratch)
+        self.drive(Phase::advance, turn, scratch)
     }
 
     /// The deadline has passed: gives up, or tries the next server.
     pub fn expire(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
-        self.go_on(Phase::expire, turn, scratch)
+        self.drive(Phase::expire, turn, scratch)
     }
 
-    /// Takes a first step and all that follow from it. What the worker counted meanwhile is the
+    /// Takes the expensive step that [`Self::wants_signature`] tells of.
+    pub fn sign(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
+        self.drive(Phase::sign, turn, scratch)
+    }
+
+    /// How the signature is made that comes next, if one does: the worker chooses when.
+    pub fn wants_signature(&self) -> Option<Offload> {
+        match &self.phase {
+            Some(Phase::Negotiating(phase)) => phase.wants_signature(self.core.client.ready),
+            _ => None,
+        }
+    }
+
+    /// Takes a signature if this connection waits for it. Returns whether the connection should be advanced for it.
+    pub fn handle_signed(&mut self, signed: Signed) -> bool {
+        match &mut self.phase {
+            Some(Phase::Negotiating(phase)) => phase.handle_signed(signed),
+            _ => false,
+        }
+    }
+
+    /// Takes a first step and all that follow from it. The traffic that the worker counts meanwhile is the
     /// connection's own: so both are one number, whatever becomes of a server's socket.
-    fn go_on(
+    fn drive(
         &mut self,
-        first: impl FnOnce(Phase<N>, &mut Context<'_, '_, N>, &mut Scratch) -> Next<N>,
+        first: impl FnOnce(Phase<N>, &mut Context<'_, '_, N>, &mut Scratch) -> Advance<Phase<N>, N>,
         turn: &mut Turn<'_, N>,
         scratch: &mut Scratch,
     ) -> Advanced {
@@ -450,20 +443,21 @@ impl<N: Net> Connection<N> {
         let before = turn.counters.server_traffic();
         let core = &mut self.core;
         let mut cx = Context { core, turn };
-        let mut next = first(phase, &mut cx, scratch);
-        while let Next::Go(phase) = next {
-            next = phase.advance(&mut cx, scratch);
-        }
+        let mut advance = first(phase, &mut cx, scratch);
+        let (phase, advanced) = loop {
+            advance = match advance {
+                Advance::Go(phase) => phase.advance(&mut cx, scratch),
+                Advance::Wait(phase) => break (Some(phase), Advanced::Waiting),
+                Advance::Yield(phase) => break (Some(phase), Advanced::Unfinished),
+                Advance::Reached(Reached::End(reason)) => break (None, Advanced::Ended(reason)),
+                Advance::Reached(reached) => Phase::after(reached, &mut cx),
+            };
+        };
+        self.phase = phase;
         let after = turn.counters.server_traffic();
         let traffic = &mut self.core.facts.server_traffic;
         traffic.received += after.received - before.received;
         traffic.sent += after.sent - before.sent;
-        let (phase, advanced) = match next {
-            Next::Go(phase) | Next::Yield(phase) => (Some(phase), Advanced::Unfinished),
-            Next::Wait(phase) => (Some(phase), Advanced::Waiting),
-            Next::End(reason) => (None, Advanced::Ended(reason)),
-        };
-        self.phase = phase;
         advanced
     }
 
@@ -487,11 +481,7 @@ impl<N: Net> Connection<N> {
     pub fn lacks_hello(&self) -> bool {
         matches!(
             &self.phase,
-            Some(
-                Phase::Greeting(_)
-                    | Phase::Conversing(_)
-                    | Phase::Handshaking(Handshaking::Hello(_))
-            )
+            Some(Phase::Greeting(_) | Phase::Conversing(_) | Phase::Hello(_))
         )
     }
 
@@ -532,59 +522,5 @@ impl<N: Net> Connection<N> {
             _ => {}
         }
         CloseReason::Stopped
-    }
-}
-
-impl<N: Net> Core<N> {
-    fn count(&mut self, admitted: Admitted) {
-        self.permit = admitted.permit;
-        self.half_open = admitted.half_open;
-    }
-
-    /// Why a client left that has no keys yet: one that never said a word looked whether becket is there.
-    fn left_early(&self) -> CloseReason {
-        if self.client.traffic.received == self.header {
-            CloseReason::HealthCheck
-        } else {
-            CloseReason::HandshakeAborted
-        }
-    }
-}
-
-impl<N: Net> Context<'_, '_, N> {
-    /// Receives from the client; see [`Leg::receive`].
-    fn receive(&mut self, buffer: &mut Buffer, most: usize) -> Result<Got, Fault> {
-        let counter = &self.turn.counters.client_bytes_in;
-        self.core.client.receive(buffer, most, counter)
-    }
-
-    /// Sends to the client what waits for it; see [`Leg::flush`].
-    fn flush(&mut self, pipe: &mut HalfPipe<Lent>) -> Result<(), Fault> {
-        let counter = &self.turn.counters.client_bytes_out;
-        self.core.client.flush(pipe, counter)
-    }
-
-    /// Sends to the client behind what waits for it; see [`Leg::push`].
-    fn push(&mut self, bytes: &[u8], pipe: &mut HalfPipe<Lent>) -> Result<(), Fault> {
-        let counter = &self.turn.counters.client_bytes_out;
-        self.core.client.push(bytes, pipe, counter)
-    }
-
-    /// Whether the client has ended its side; before a step that is worth the look.
-    fn client_is_gone(&self) -> bool {
-        let client = &self.core.client;
-        client.ready.ended || client.socket.is_gone()
-    }
-
-    /// Writes a line about a failure.
-    fn note(&mut self, reason: CloseReason, detail: &str) {
-        let (failures, now) = (&mut self.turn.failures, self.turn.now);
-        failures.note(&self.core.facts, reason, detail, now);
-    }
-
-    /// Counts the end of a handshake that leads to nothing.
-    fn end_handshake(&self, reason: CloseReason) -> Next<N> {
-        self.turn.counters.handshakes_ended.add(1);
-        Next::End(reason)
     }
 }

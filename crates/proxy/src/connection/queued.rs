@@ -5,24 +5,22 @@
 //! turned away. The slot comes by mail, from whichever thread gave it back.
 //!
 //! A client that resets the connection leaves the queue at once. One that only ends its stream may
-//! still read the answer, and stays, unless the backend has `abort-on-half-close`. Whoever leaves, for
-//! whatever reason, is taken out of the queue when this is dropped; a slot that was on its way goes to
-//! the next.
+//! still read the answer, and stays, unless the backend has `abort-on-half-close`. A client that leaves is taken out of the queue when this
+//! is dropped; a slot that was on its way goes to the next.
 //!
 //! While it waits it costs memory and nothing else: what the client sends stays in the kernel.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::answering::Unanswered;
-use super::closing::Closing;
-use super::connect::Pending;
-use super::{Context, Net, Next, Phase};
+use super::context::{Context, Net};
+use super::decision::{HelloDecision, Reserved};
+use super::pending::Pending;
+use super::reached::{Advance, Reached};
 use crate::backend::backend_state::Wait;
 use crate::backend::inbox::Grant;
 use crate::backend::pool::Pool;
-use crate::socket::Ready;
-use crate::socket::Socket;
+use crate::socket::{Ready, Socket};
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::Scratch;
 
@@ -33,51 +31,49 @@ pub(super) struct Queued<N: Net> {
     grant: Option<Grant>,
     since: Duration,
     pool: Rc<Pool>,
-    then: AfterQueue<N>,
+    client: QueuedClient<N>,
 }
 
 /// What is done with the slot.
 #[derive(Debug)]
-pub(super) enum AfterQueue<N: Net> {
+pub(super) enum QueuedClient<N: Net> {
     /// The hello is answered.
-    Handshake(Unanswered<N>),
+    Hello(Box<HelloDecision<N>>),
     /// The server is connected.
-    Connect(Pending),
+    Pending(Pending),
 }
 
 impl<N: Net> Queued<N> {
     /// Joins the queue, or refuses the client if that is full.
-    pub(super) fn begin(mut then: AfterQueue<N>, cx: &mut Context<'_, '_, N>) -> Next<N> {
-        let (pool, tried, before) = match &mut then {
-            AfterQueue::Handshake(unanswered) => {
-                (Rc::clone(unanswered.pool()), [].as_slice(), None)
-            }
-            AfterQueue::Connect(pending) => {
+    pub(super) fn join(
+        mut client: QueuedClient<N>,
+        cx: &mut Context<'_, '_, N>,
+    ) -> Advance<Box<Self>, N> {
+        let (pool, tried, before) = match &mut client {
+            QueuedClient::Hello(decision) => (Rc::clone(&decision.pool), [].as_slice(), None),
+            QueuedClient::Pending(pending) => {
                 // An answer is not near.
                 pending.to_client.release();
                 let pool = Rc::clone(&pending.pool);
-                (pool, pending.tried(), pending.arrival())
+                (pool, pending.tried(), pending.arrival)
             }
         };
         let Ok(wait) = pool.wait(cx.turn.place, tried, before) else {
-            let detail = format!("backend {}", &*pool.backend().keys.name);
-            let reason = CloseReason::QueueFull;
-            cx.note(reason, &detail);
-            return then.refuse(reason, cx);
+            return client.refuse_and_note(CloseReason::QueueFull, &pool, cx);
         };
-        // One whom a server failed has waited for that one, too.
+        // A client that a server failed has waited for that one, too.
         let timeout = pool.backend().queue_timeout;
         cx.core.deadline = cx.turn.now.running + timeout.saturating_sub(cx.core.facts.queued);
-        Next::Go(Phase::Queued(Box::new(Self {
+        Advance::Go(Box::new(Self {
             wait: Some(wait),
             grant: None,
             since: cx.turn.now.running,
             pool,
-            then,
-        })))
+            client,
+        }))
     }
 
-    /// Takes the grant if it is this one's; else it is dropped, and passes its slot on.
+    /// Takes the grant if it is this one's; otherwise it is dropped, and passes its slot on.
     pub(super) fn handle_grant(&mut self, grant: Grant) -> bool {
         let mine = self.wait.take_if(|wait| wait.is_over_by(&grant));
         let Some(wait) = mine else {
@@ -90,84 +86,104 @@ impl<N: Net> Queued<N> {
 
     /// Whether this readiness can change anything.
     pub(super) fn cares_for(&self, ready: Ready) -> bool {
-        let gone = ready.failed || (ready.ended && self.pool.backend().keys.abort_on_half_close);
-        gone || (ready.writable && !self.lacks_keys())
+        self.has_left(ready) || (ready.writable && !self.lacks_keys())
     }
 
-    /// Whether a handshake goes on when this is advanced.
+    fn has_left(&self, ready: Ready) -> bool {
+        ready.failed || (ready.ended && self.pool.backend().keys.abort_on_half_close)
+    }
+
+    /// Whether a handshake continues when this is advanced.
     pub(super) fn is_handshaking(&self) -> bool {
         self.grant.is_some() && self.lacks_keys()
     }
 
     /// Whether it waits within its handshake.
     pub(super) fn lacks_keys(&self) -> bool {
-        matches!(self.then, AfterQueue::Handshake(..))
+        matches!(self.client, QueuedClient::Hello(..))
     }
 
     pub(super) fn advance(
         mut self: Box<Self>,
         cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
-    ) -> Next<N> {
-        let ready = cx.core.client.ready;
-        let abandons = ready.ended && self.pool.backend().keys.abort_on_half_close;
-        if ready.failed || abandons {
-            return self.leave(cx);
-        }
-        if let AfterQueue::Connect(pending) = &mut self.then
-            && pending.send_flight(cx).is_err()
-        {
-            return self.leave(cx);
+    ) -> Advance<Box<Self>, N> {
+        if self.has_left(cx.core.client.ready) || self.flush(cx).is_err() {
+            return Advance::Reached(if self.lacks_keys() {
+                Reached::no_handshake(CloseReason::LeftQueue, cx)
+            } else {
+                Reached::End(CloseReason::LeftQueue)
+            });
         }
         let Some(grant) = self.grant.take() else {
-            return Next::Wait(Phase::Queued(self));
+            return Advance::Wait(self);
         };
         let waited = cx.turn.now.running.saturating_sub(self.since);
         let Some(slot) = grant.slot else {
-            return match self.then {
-                AfterQueue::Connect(pending) => pending.give_up(cx),
-                then => then.refuse(CloseReason::NoServer, cx),
+            return match self.client {
+                QueuedClient::Pending(pending) => Advance::Reached(Reached::NoServer(pending)),
+                client => client.refuse(CloseReason::NoServer, cx),
             };
         };
         cx.core.facts.queued += waited;
         cx.turn.counters.queue_waited.record(waited);
         cx.turn.counters.hand_over.record(grant.begun.elapsed());
         cx.core.handshake_until = cx.turn.now.running + cx.turn.timeouts.handshake;
-        match self.then {
-            AfterQueue::Connect(pending) => pending.connect(slot, cx),
-            AfterQueue::Handshake(unanswered) => unanswered.begin_with(slot, cx, scratch),
+        Advance::Reached(match self.client {
+            QueuedClient::Pending(pending) => Reached::Pending(pending, Some(slot)),
+            QueuedClient::Hello(mut decision) => {
+                decision.reserved = Reserved::Slot(slot);
+                decision.restore(scratch);
+                Reached::Hello(decision)
+            }
+        })
+    }
+
+    /// Sends what is left of the handshake's last flight.
+    fn flush(&mut self, cx: &mut Context<'_, '_, N>) -> Result<(), crate::socket::SocketError> {
+        match &mut self.client {
+            QueuedClient::Pending(pending)
+                if cx.core.client.ready.writable && pending.to_client.waits() =>
+            {
+                cx.flush(&mut pending.to_client)
+            }
+            _ => Ok(()),
         }
     }
 
-    pub(super) fn expire(self: Box<Self>, cx: &mut Context<'_, '_, N>) -> Next<N> {
+    pub(super) fn expire(self: Box<Self>, cx: &mut Context<'_, '_, N>) -> Advance<Box<Self>, N> {
         if self.grant.is_some() {
-            return Next::Go(Phase::Queued(self));
+            return Advance::Go(self);
         }
-        let reason = CloseReason::QueueTimeout;
-        let detail = format!("backend {}", &*self.pool.backend().keys.name);
-        cx.note(reason, &detail);
-        self.then.refuse(reason, cx)
-    }
-
-    /// The client has gone.
-    fn leave(self, cx: &Context<'_, '_, N>) -> Next<N> {
-        match self.then {
-            AfterQueue::Handshake(..) => cx.end_handshake(CloseReason::LeftQueue),
-            AfterQueue::Connect(_) => Next::End(CloseReason::LeftQueue),
-        }
+        self.client
+            .refuse_and_note(CloseReason::QueueTimeout, &self.pool, cx)
     }
 }
 
-impl<N: Net> AfterQueue<N> {
-    /// Turns the client away. Before the handshake there is nothing to say to it that it would
+impl<N: Net> QueuedClient<N> {
+    fn refuse_and_note(
+        self,
+        reason: CloseReason,
+        pool: &Pool,
+        cx: &mut Context<'_, '_, N>,
+    ) -> Advance<Box<Queued<N>>, N> {
+        cx.note(reason, &format!("backend {}", &*pool.backend().keys.name));
+        self.refuse(reason, cx)
+    }
+
+    /// Turns the client away. Before the handshake there is nothing to send that it would
     /// understand sooner than a reset, which costs the least.
-    fn refuse(self, reason: CloseReason, cx: &mut Context<'_, '_, N>) -> Next<N> {
+    fn refuse(
+        self,
+        reason: CloseReason,
+        cx: &mut Context<'_, '_, N>,
+    ) -> Advance<Box<Queued<N>>, N> {
         match self {
             // No close_notify: the client must not take nothing for a whole answer.
-            Self::Connect(pending) => Closing::begin(reason, pending.to_client, cx),
-            Self::Handshake(..) => {
+            Self::Pending(pending) => Advance::close(reason, pending.to_client),
+            Self::Hello(..) => {
                 cx.core.client.socket.reset_on_close();
-                cx.end_handshake(reason)
+                Advance::Reached(Reached::no_handshake(reason, cx))
             }
         }
     }

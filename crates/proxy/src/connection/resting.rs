@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use becket_config::process::Timeouts;
 
-use super::{Advanced, Connection, Context, Net, Next, Phase, Turn};
+use super::context::{Context, Net, Turn};
+use super::reached::Advance;
+use super::{Advanced, Connection, Phase};
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::Scratch;
 
@@ -34,16 +36,16 @@ impl<N: Net> Connection<N> {
 
     /// Memory is short, and it is at rest: ends it.
     pub fn end_rest(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
-        self.go_on(Phase::end_rest, turn, scratch)
+        self.drive(Phase::end_rest, turn, scratch)
     }
 }
 
 impl<N: Net> Phase<N> {
-    fn end_rest(self, cx: &mut Context<'_, '_, N>, _: &mut Scratch) -> Next<N> {
-        match self {
-            Self::Relaying(phase) => phase.abort(CloseReason::MemoryRest, cx),
+    fn end_rest(self, cx: &mut Context<'_, '_, N>, _: &mut Scratch) -> Advance<Self, N> {
+        Advance::Reached(match self {
+            Self::Relaying(mut phase) => phase.abort(CloseReason::MemoryRest),
             Self::Serving(phase) => phase.abort(CloseReason::MemoryRest, cx),
-            phase => Next::Go(phase),
-        }
+            phase => return Advance::Go(phase),
+        })
     }
 }

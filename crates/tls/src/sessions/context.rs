@@ -1,7 +1,7 @@
 //! What the running handshake tells rustls' session store and ticketer, and what they tell back.
 //!
 //! rustls calls the store and the ticketer synchronously from `process_tls_records` and passes
-//! nothing but bytes. So the worker lends the handshake's [`Resuming`] to this thread for the
+//! nothing but bytes. So the worker lends the handshake's [`HandshakeContext`] to this thread for the
 //! time of that call: `encrypt` and `put` seal its origin beside rustls' state, `decrypt` and
 //! `get` leave in it what they opened or why they did not. The certificate resolver finds the
 //! peeked server name here and refuses if rustls read another one.
@@ -24,15 +24,41 @@ use crate::resumption::Resumption;
 use becket_keys::signing::Request;
 use becket_proto::close_reason::CloseReason;
 
-/// One handshake's part in resumption.
+/// One handshake, as rustls' callbacks see it.
 #[derive(Debug)]
-pub struct Resuming {
-    /// Wall clock of this loop turn.
-    pub unix_now: UnixSeconds,
-    /// Monotonic clock of this loop turn, from the process start.
-    pub mono_now: Duration,
+pub struct HandshakeContext {
+    pub clock: HandshakeClock,
+    pub certificate: ServerCertificate,
+    pub resumption: ResumptionState,
+    pub client: ClientChain,
+    /// Of a client that announced early data.
+    pub secrets: Option<Box<ClientSecrets>>,
+    pub signature: AwaitedSignature,
+    /// What it has to pay if it turns out to be a full one; `None` if nothing is asked.
+    pub permit: Option<HandshakePermit>,
+}
+
+/// The time of this loop turn.
+#[derive(Clone, Copy, Debug)]
+pub struct HandshakeClock {
+    pub unix: UnixSeconds,
+    /// Monotonic, from the process start.
+    pub mono: Duration,
+}
+
+/// The certificate that the client gets.
+#[derive(Debug)]
+pub struct ServerCertificate {
     /// The name that was peeked from the hello, lower case.
     pub server_name: Option<Box<str>>,
+    /// Index of the chain that was chosen among those of the name; a resumption presents none, but
+    /// has one to be known by.
+    pub presented: Option<usize>,
+}
+
+/// The session that the client brought, and the one that it gets.
+#[derive(Debug, Default)]
+pub struct ResumptionState {
     /// The session that the client brought, once it was opened.
     pub opened: Option<Opened>,
     /// What became of the offer; `None` while the client has offered nothing.
@@ -40,29 +66,30 @@ pub struct Resuming {
     /// The session in the table that this handshake made or found: what must be forgotten if the
     /// connection fails (RFC 5246, section 7.2.2).
     pub session: Option<SessionName>,
-    /// Which chain of the name's keys was chosen, by its place; a resumption presents none, but
-    /// has one to be known by.
-    pub presented: Option<usize>,
-    /// When the certificate that the client has just proved to hold is over.
-    pub client_until: Option<UnixSeconds>,
-    /// The places of that certificate's issuers among those that the client has just shown beside it.
-    pub client_path: Option<Vec<usize>>,
-    /// Of a client that announced early data.
-    pub secrets: Option<Box<ClientSecrets>>,
-    /// The chain of a session that the client brought was judged.
-    pub judged: bool,
+    /// The chain of a session that the client brought was verified.
+    pub verified: bool,
     /// A ticket was not made, because it would be too long.
     pub withheld: bool,
-    /// A signature that is to be made elsewhere; the step is suspended until it is there.
-    pub request: Option<Request>,
-    /// What came of that.
-    pub signature: Option<Result<Vec<u8>, rustls::Error>>,
-    /// The token that has the key did not make it.
-    pub token_failed: bool,
-    /// What it has to pay if it turns out to be a full one; `None` where nothing is asked.
-    permit: Option<HandshakePermit>,
     /// This handshake's own origin; made when first needed.
     fresh: Option<Origin>,
+}
+
+/// The chain that the client has just shown.
+#[derive(Debug, Default)]
+pub struct ClientChain {
+    /// When its certificate expires.
+    pub until: Option<UnixSeconds>,
+    /// Indices of that certificate's issuers among the certificates that the client has shown beside it.
+    pub path: Option<Vec<usize>>,
+}
+
+/// A signature that is made elsewhere; the step is suspended until it is there.
+#[derive(Debug, Default)]
+pub struct AwaitedSignature {
+    pub request: Option<Request>,
+    pub answer: Option<Result<Vec<u8>, rustls::Error>>,
+    /// The token that has the key did not make it.
+    pub token_failed: bool,
 }
 
 /// What a client that announced early data seals under, while its handshake lasts.
@@ -90,67 +117,66 @@ pub struct Opened {
     pub by_id: bool,
 }
 
-impl Resuming {
+impl HandshakeContext {
     /// Starts for a hello with this server name.
     pub fn new(server_name: Option<Box<str>>) -> Self {
         Self {
-            unix_now: UnixSeconds(0),
-            mono_now: Duration::ZERO,
-            server_name,
-            opened: None,
-            outcome: None,
-            session: None,
-            presented: None,
-            client_until: None,
-            client_path: None,
+            clock: HandshakeClock {
+                unix: UnixSeconds(0),
+                mono: Duration::ZERO,
+            },
+            certificate: ServerCertificate {
+                server_name,
+                presented: None,
+            },
+            resumption: ResumptionState::default(),
+            client: ClientChain::default(),
             secrets: None,
-            judged: false,
-            withheld: false,
-            request: None,
-            signature: None,
-            token_failed: false,
+            signature: AwaitedSignature::default(),
             permit: None,
-            fresh: None,
         }
     }
 
-    /// The same, with what is to be paid for a full handshake.
-    pub fn with_permit(self, permit: Option<HandshakePermit>) -> Self {
-        Self { permit, ..self }
-    }
-
     /// The origin to seal: the one that was opened, or this handshake's own. Must not be called
-    /// for a handshake that opened a session and did not use it; see [`Self::forget_opened`].
+    /// for a handshake that opened a session and did not use it; see [`ResumptionState::forget_opened`].
     ///
     /// A session must not outlive the certificate that the client showed: it would be refused
     /// each time it resumed, and the client never asked for its new one. So its origin is dated
     /// back until `max_age` ends with the certificate.
     pub fn origin(&mut self, max_age: Duration) -> Origin {
-        if let Some(opened) = self.opened {
+        if let Some(opened) = self.resumption.opened {
             return opened.origin;
         }
-        let last = self
-            .client_until
-            .map_or(u64::MAX, |until| until.0.saturating_sub(max_age.as_secs()));
-        let at = UnixSeconds(self.unix_now.0.min(last));
-        *self.fresh.get_or_insert_with(|| Origin {
+        let until = self.client.until;
+        let last = until.map_or(u64::MAX, |until| until.0.saturating_sub(max_age.as_secs()));
+        let at = UnixSeconds(self.clock.unix.0.min(last));
+        *self.resumption.fresh.get_or_insert_with(|| Origin {
             id: random_id(),
             at,
         })
     }
 
+    /// Why admission refused it, if it did.
+    pub fn shed(&self) -> Option<CloseReason> {
+        self.permit.as_ref().and_then(HandshakePermit::refused)
+    }
+}
+
+impl ClientChain {
     /// The state to keep: of the client's chain only what verified it in this handshake. One that a
     /// session brought is as short already. Nothing when rustls' state is not what it was taken for:
-    /// such a session could not be judged later. To erase it is the receiver's task.
+    /// such a session could not be verified later. To erase it is the receiver's task.
     pub fn kept(&self, state: &[u8]) -> Option<Vec<u8>> {
-        let Some(path) = &self.client_path else {
+        let Some(path) = &self.path else {
             return Some(state.to_vec());
         };
         let issuers = path.iter().map(|place| place + 1);
         let places: Vec<usize> = iter::once(0).chain(issuers).collect();
         with_chain(state, &places).ok()
     }
+}
 
+impl ResumptionState {
     /// The line that this handshake continued or began; nothing when it made no session. Ask when
     /// the handshake is complete, and only one that used what it opened.
     pub fn origin_id(&self) -> Option<OriginId> {
@@ -172,11 +198,6 @@ impl Resuming {
         }
     }
 
-    /// Why admission refused it, if it did.
-    pub fn shed(&self) -> Option<CloseReason> {
-        self.permit.as_ref().and_then(HandshakePermit::refused)
-    }
-
     /// The handshake turned out to be a full one: what was opened is not its origin.
     pub fn forget_opened(&mut self) {
         self.opened = None;
@@ -194,19 +215,19 @@ fn random_id() -> OriginId {
 }
 
 thread_local! {
-    static CURRENT: RefCell<Option<Resuming>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<HandshakeContext>> = const { RefCell::new(None) };
 }
 
-/// Runs `body` with `resuming` lent to this thread.
-pub fn lend<T>(resuming: &mut Option<Resuming>, body: impl FnOnce() -> T) -> T {
-    let before = CURRENT.replace(resuming.take());
+/// Runs `body` with `handshake` lent to this thread.
+pub fn lend<T>(handshake: &mut Option<HandshakeContext>, body: impl FnOnce() -> T) -> T {
+    let before = CURRENT.replace(handshake.take());
     let result = body();
-    *resuming = CURRENT.replace(before);
+    *handshake = CURRENT.replace(before);
     result
 }
 
 /// Gives `body` the handshake that is lent to this thread; `None` outside of [`lend`].
-pub fn with<T>(body: impl FnOnce(&mut Resuming) -> T) -> Option<T> {
+pub fn with<T>(body: impl FnOnce(&mut HandshakeContext) -> T) -> Option<T> {
     CURRENT.with_borrow_mut(|current| current.as_mut().map(body))
 }
 
@@ -216,9 +237,9 @@ pub fn with<T>(body: impl FnOnce(&mut Resuming) -> T) -> Option<T> {
 ///
 /// Why the client is to be shed.
 pub fn pay() -> Result<(), CloseReason> {
-    with(|resuming| {
-        let now = resuming.mono_now;
-        let permit = resuming.permit.as_mut();
+    with(|handshake| {
+        let now = handshake.clock.mono;
+        let permit = handshake.permit.as_mut();
         permit.map_or(Ok(()), |permit| permit.claim(now))
     })
     .unwrap_or(Ok(()))

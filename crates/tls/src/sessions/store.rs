@@ -78,7 +78,7 @@ impl Store {
         id: &[u8],
         look_up: impl FnOnce(&SessionTable, PolicyTag, &[u8], Duration) -> Lookup,
     ) -> Option<Vec<u8>> {
-        let now = context::with(|resuming| (resuming.mono_now, resuming.unix_now));
+        let now = context::with(|handshake| (handshake.clock.mono, handshake.clock.unix));
         let (mono, unix) = now?;
         let found = match look_up(&self.table, self.policy, id, mono) {
             Lookup::Hit(session) if session.origin.is_too_old(unix, self.max_age) => {
@@ -90,14 +90,14 @@ impl Store {
             Lookup::OtherPolicy => Err(Resumption::OtherPolicy),
         };
         let by_id = matches!(self.kind, Kind::ById { .. });
-        context::with(|resuming| {
-            resuming.note(&found, |session| Opened {
+        context::with(|handshake| {
+            handshake.resumption.note(&found, |session| Opened {
                 origin: session.origin,
                 by_id,
             });
             let session = found.ok()?;
             if by_id {
-                resuming.session = SessionName::new(self.policy, id);
+                handshake.resumption.session = SessionName::new(self.policy, id);
             }
             Some(session.into_state())
         })?
@@ -107,13 +107,13 @@ impl Store {
 impl StoresServerSessions for Store {
     fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
         let value = Zeroizing::new(value);
-        context::with(|resuming| {
-            let Some(state) = resuming.kept(&value) else {
+        context::with(|handshake| {
+            let Some(state) = handshake.client.kept(&value) else {
                 return false;
             };
-            let session = Session::new(state, resuming.origin(self.max_age));
+            let session = Session::new(state, handshake.origin(self.max_age));
             let lives = Lives {
-                now: resuming.mono_now,
+                now: handshake.clock.mono,
                 ttl: match self.kind {
                     Kind::ById { lifetime, .. } => lifetime,
                     Kind::Early => self.max_age.min(ADVERTISED),
@@ -121,8 +121,9 @@ impl StoresServerSessions for Store {
             };
             let stored = self.table.insert(self.policy, &key, session, lives).stored;
             if let Kind::ById { outbox, .. } = &self.kind {
-                resuming.session = SessionName::new(self.policy, &key).filter(|_| stored);
-                if let (Some(outbox), Some(name)) = (outbox, resuming.session) {
+                handshake.resumption.session =
+                    SessionName::new(self.policy, &key).filter(|_| stored);
+                if let (Some(outbox), Some(name)) = (outbox, handshake.resumption.session) {
                     outbox.leave(SessionEvent::Made(name));
                 }
             }
@@ -162,7 +163,7 @@ const ADVERTISED: Duration = Duration::from_secs(24 * 60 * 60);
 mod tests {
     use becket_proto::ticket::UnixSeconds;
 
-    use super::context::Resuming;
+    use super::context::HandshakeContext;
     use super::*;
 
     fn store(policy: u64) -> Store {
@@ -175,17 +176,20 @@ mod tests {
         }
     }
 
-    fn at(unix: u64) -> Option<Resuming> {
-        let mut resuming = Resuming::new(None);
-        resuming.unix_now = UnixSeconds(1_000_000 + unix);
-        resuming.mono_now = Duration::from_secs(unix);
-        Some(resuming)
+    fn at(unix: u64) -> Option<HandshakeContext> {
+        let mut handshake = HandshakeContext::new(None);
+        handshake.clock.unix = UnixSeconds(1_000_000 + unix);
+        handshake.clock.mono = Duration::from_secs(unix);
+        Some(handshake)
     }
 
     fn take(from: &Store, now: u64) -> (Option<Vec<u8>>, Option<Resumption>) {
-        let mut resuming = at(now);
-        let state = context::lend(&mut resuming, || from.take(b"id"));
-        (state, resuming.and_then(|resuming| resuming.outcome))
+        let mut handshake = at(now);
+        let state = context::lend(&mut handshake, || from.take(b"id"));
+        (
+            state,
+            handshake.and_then(|handshake| handshake.resumption.outcome),
+        )
     }
 
     fn put(into: &Store) -> bool {

@@ -48,16 +48,16 @@ impl Judge {
                 Ok(())
             };
         };
-        let first = context::with(|resuming| {
-            (!replace(&mut resuming.judged, true)).then_some(resuming.unix_now)
+        let first = context::with(|handshake| {
+            (!replace(&mut handshake.resumption.verified, true)).then_some(handshake.clock.unix)
         });
         let now = first.flatten().ok_or(refused)?;
         let now = UnixTime::since_unix_epoch(Duration::from_secs(now.0));
         let verified = verifier.verify_client_cert(leaf, intermediates, now);
         // That was of a session, which may still not be used.
-        context::with(|resuming| {
-            resuming.client_until = None;
-            resuming.client_path = None;
+        context::with(|handshake| {
+            handshake.client.until = None;
+            handshake.client.path = None;
         });
         verified.map(drop).map_err(|_| refused)
     }

@@ -174,17 +174,17 @@ impl ProducesTickets for Ticketer {
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        let (origin, state) = context::with(|resuming| {
-            let state = Zeroizing::new(resuming.kept(plain)?);
+        let (origin, state) = context::with(|handshake| {
+            let state = Zeroizing::new(handshake.client.kept(plain)?);
             let fits = length(&state) <= self.longest;
-            resuming.withheld |= !fits;
-            fits.then(|| (resuming.origin(self.max_age), state))
+            handshake.resumption.withheld |= !fits;
+            fits.then(|| (handshake.origin(self.max_age), state))
         })??;
         self.seal(origin, &state)
     }
 
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
-        let now = context::with(|resuming| resuming.unix_now)?;
+        let now = context::with(|handshake| handshake.clock.unix)?;
         let result = self.open(cipher).and_then(|(origin, state)| {
             if origin.is_too_old(now, self.max_age) {
                 return Err(Resumption::TooOld);
@@ -192,8 +192,8 @@ impl ProducesTickets for Ticketer {
             self.judge.admits(&state)?;
             Ok((origin, state))
         });
-        context::with(|resuming| {
-            resuming.note(&result, |(origin, _)| Opened {
+        context::with(|handshake| {
+            handshake.resumption.note(&result, |(origin, _)| Opened {
                 origin: *origin,
                 by_id: false,
             });
@@ -243,7 +243,7 @@ const TAG: usize = 16;
 mod tests {
     use becket_proto::ticket::{Epoch, SecretId, UnixSeconds};
 
-    use super::context::Resuming;
+    use super::context::HandshakeContext;
     use super::*;
 
     fn secrets(epochs: &[(u32, u8)]) -> Secrets {
@@ -266,21 +266,21 @@ mod tests {
         Ticketer::new(&secrets(epochs), [policy; 32], day).expect("secrets are given")
     }
 
-    fn at(now: u64) -> Option<Resuming> {
-        let mut resuming = Resuming::new(None);
-        resuming.unix_now = UnixSeconds(now);
-        Some(resuming)
+    fn at(now: u64) -> Option<HandshakeContext> {
+        let mut handshake = HandshakeContext::new(None);
+        handshake.clock.unix = UnixSeconds(now);
+        Some(handshake)
     }
 
     fn outcome(of: &Ticketer, ticket: &[u8], now: u64) -> Option<Resumption> {
-        let mut resuming = at(now);
-        let opened = context::lend(&mut resuming, || of.decrypt(ticket));
-        let resuming = resuming?;
+        let mut handshake = at(now);
+        let opened = context::lend(&mut handshake, || of.decrypt(ticket));
+        let handshake = handshake?;
         assert_eq!(
             opened.is_some(),
-            resuming.outcome == Some(Resumption::Opened)
+            handshake.resumption.outcome == Some(Resumption::Opened)
         );
-        resuming.outcome
+        handshake.resumption.outcome
     }
 
     #[test]
@@ -376,7 +376,7 @@ mod tests {
         let (now, until) = (1_000_000, 1_000_050);
         let one = ticketer(&[(1_000_000, 7)], 1);
         let mut making = at(now);
-        making.as_mut().expect("given").client_until = Some(UnixSeconds(until));
+        making.as_mut().expect("given").client.until = Some(UnixSeconds(until));
         let ticket = context::lend(&mut making, || one.encrypt(b"state")).expect("sealed");
         assert_eq!(outcome(&one, &ticket, until - 1), Some(Resumption::Opened));
         assert_eq!(outcome(&one, &ticket, until), Some(Resumption::TooOld));
@@ -389,16 +389,16 @@ mod tests {
         let mut making = at(1000);
         let ticket = context::lend(&mut making, || one.encrypt(b"state"));
         assert_eq!(ticket.map(|ticket| ticket.len()), Some(longest));
-        assert!(!making.as_ref().expect("given").withheld);
+        assert!(!making.as_ref().expect("given").resumption.withheld);
         assert_eq!(context::lend(&mut making, || one.encrypt(b"states")), None);
-        assert!(making.expect("given").withheld);
+        assert!(making.expect("given").resumption.withheld);
     }
 
     #[test]
     fn of_the_clients_chain_only_what_verified_it_is_sealed() {
         let one = ticketer(&[(1000, 7)], 1);
         let mut making = at(1000);
-        making.as_mut().expect("given").client_path = Some(vec![1, 0]);
+        making.as_mut().expect("given").client.path = Some(vec![1, 0]);
         let shown = state_with(&[b"leaf", b"root", b"between", b"filler"]);
         let ticket = context::lend(&mut making, || one.encrypt(&shown)).expect("sealed");
         let state = context::lend(&mut at(1000), || one.decrypt(&ticket));

@@ -29,12 +29,11 @@ use rustls::server::UnbufferedServerConnection;
 
 use self::reply::{Content, Reply};
 pub(super) use self::site::Site;
-use super::closing::Closing;
-use super::handshake::TICKETS_WAIT;
-use super::relay::Half;
-use super::{Context, Net, Next, Phase, Said, Side};
+use super::context::{Context, Net, Side, TICKETS_WAIT};
+use super::half::Half;
+use super::kernel_tls::Tls;
+use super::reached::{Advance, Reached};
 use crate::backend::file_service::{Awaited, FileService, ReaderAnswer};
-use crate::connection::kernel_tls::Tls;
 use crate::pipes::Lent;
 use becket_http::docroot::{AtPath, FileKey, OpenFile};
 use becket_log::access::RequestRecord;
@@ -44,7 +43,7 @@ use becket_tls::scratch::{READ, Scratch};
 
 /// A client whose requests are answered here.
 #[derive(Debug)]
-pub(super) struct Serving {
+pub(super) struct ServingFiles {
     site: Site,
     /// Traffic keys; `None` where bytes pass as they are.
     tls: Option<Tls<UnbufferedServerConnection>>,
@@ -77,12 +76,12 @@ enum Doing {
     /// A thread looks for a file; for the page of an error where there is an answer already.
     Finding(Awaited<AtPath>, FileKey, Option<Reply>),
     /// Sends a file.
-    Sending(Body),
+    Sending(FileBody),
 }
 
 /// What is still to be sent of a file.
 #[derive(Debug)]
-struct Body {
+struct FileBody {
     file: Arc<OpenFile>,
     rest: Range<u64>,
     /// A thread reads.
@@ -91,14 +90,14 @@ struct Body {
 
 /// What a client waits for, or we for it: each has its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wait {
+enum ClientWait {
     NextRequest,
     RestOfHead,
     Answer,
 }
 
 /// What a step has done.
-enum Step {
+enum ServeStep {
     /// Something: there may be more to do.
     Moved,
     /// Nothing, for now.
@@ -107,14 +106,14 @@ enum Step {
     Over,
 }
 
-impl Serving {
-    /// Goes on with a client that has keys, where it needs some, and with what it has said already.
-    pub(super) fn begin<N: Net>(
+impl ServingFiles {
+    /// Starts with a client that has keys, if it needs some, and with what it has sent already.
+    pub(super) fn new<N: Net>(
         site: Site,
         (tls, to_client): (Option<Engine>, HalfPipe<Lent>),
-        said: Said<'_>,
+        mut said: HalfPipe<Lent>,
         cx: &mut Context<'_, '_, N>,
-    ) -> Next<N> {
+    ) -> Box<Self> {
         let tls = tls.map(|mut engine| {
             // The kernel takes over where bytes are spliced, and here they are read.
             engine.stay();
@@ -124,34 +123,34 @@ impl Serving {
             site,
             tls,
             to_client,
-            said: said.bytes.to_vec(),
+            said: said.take_held(),
             searched: 0,
             has_line: false,
             head: 0,
             doing: Doing::Hearing,
             answered: 0,
-            ended: said.ended,
+            ended: said.source_ended(),
             is_last: false,
             record: None,
         });
         cx.core.deadline = serving.deadline(cx);
-        Next::Go(Phase::Serving(serving))
+        serving
     }
 
     pub(super) fn advance<N: Net>(
         mut self: Box<Self>,
         cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
-    ) -> Next<N> {
+    ) -> Advance<Box<Self>, N> {
         if cx.core.client.ready.failed {
-            return self.abort(CloseReason::ClientReset, cx);
+            return Advance::Reached(self.abort(CloseReason::ClientReset, cx));
         }
         let before = (self.waits_for(), self.answered);
         let sent = cx.core.client.traffic.sent;
         let mut left = cx.turn.limits.bytes_per_turn;
         let stepped = loop {
             match self.step(&mut left, cx, scratch) {
-                Ok(Step::Moved) if left > 0 => {}
+                Ok(ServeStep::Moved) if left > 0 => {}
                 stepped => break stepped,
             }
         };
@@ -162,18 +161,18 @@ impl Serving {
             cx.core.deadline = cx.core.deadline.min(cx.core.handshake_until);
         }
         match stepped {
-            Ok(Step::Moved) => Next::Yield(Phase::Serving(self)),
-            Ok(Step::Waits) => Next::Wait(Phase::Serving(self)),
-            Ok(Step::Over) => {
+            Ok(ServeStep::Moved) => Advance::Yield(self),
+            Ok(ServeStep::Waits) => Advance::Wait(self),
+            Ok(ServeStep::Over) => {
                 let is_cut = self.ended && !self.is_last && !self.said.is_empty();
                 let reason = if is_cut {
                     CloseReason::ClientTruncated
                 } else {
                     CloseReason::Finished
                 };
-                Closing::begin(reason, self.to_client, cx)
+                Advance::close(reason, self.to_client)
             }
-            Err(reason) => self.abort(reason, cx),
+            Err(reason) => Advance::Reached(self.abort(reason, cx)),
         }
     }
 
@@ -181,41 +180,42 @@ impl Serving {
         mut self: Box<Self>,
         cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
-    ) -> Next<N> {
+    ) -> Advance<Box<Self>, N> {
         if self.is_unfinished() && cx.turn.now.running >= cx.core.handshake_until {
-            return self.abort(CloseReason::HandshakeTimeout, cx);
+            return Advance::Reached(self.abort(CloseReason::HandshakeTimeout, cx));
         }
         if self.to_client.is_holding() {
             self.to_client.release();
             cx.core.deadline = self.deadline(cx);
-            return Next::Go(Phase::Serving(self));
+            return Advance::Go(self);
         }
-        match self.waits_for() {
-            Wait::Answer => self.abort(CloseReason::IdleTimeout, cx),
-            Wait::NextRequest if self.answered > 0 => {
+        let reason = match self.waits_for() {
+            ClientWait::Answer => CloseReason::IdleTimeout,
+            ClientWait::NextRequest if self.answered > 0 => {
                 // Nothing was asked for: an end in good order.
                 scratch.clear();
                 match self.put(true, cx, scratch) {
-                    Ok(()) => Closing::begin(CloseReason::Finished, self.to_client, cx),
-                    Err(reason) => self.abort(reason, cx),
+                    Ok(()) => return Advance::close(CloseReason::Finished, self.to_client),
+                    Err(reason) => reason,
                 }
             }
-            Wait::NextRequest | Wait::RestOfHead => self.abort(CloseReason::RequestTimeout, cx),
-        }
+            ClientWait::NextRequest | ClientWait::RestOfHead => CloseReason::RequestTimeout,
+        };
+        Advance::Reached(self.abort(reason, cx))
     }
 
-    fn waits_for(&self) -> Wait {
+    fn waits_for(&self) -> ClientWait {
         match &self.doing {
-            Doing::Hearing if self.to_client.waits() => Wait::Answer,
-            Doing::Hearing if self.said.is_empty() => Wait::NextRequest,
-            Doing::Hearing => Wait::RestOfHead,
-            _ => Wait::Answer,
+            Doing::Hearing if self.to_client.waits() => ClientWait::Answer,
+            Doing::Hearing if self.said.is_empty() => ClientWait::NextRequest,
+            Doing::Hearing => ClientWait::RestOfHead,
+            _ => ClientWait::Answer,
         }
     }
 
     /// All that was asked has its answer.
     pub(super) fn rests(&self) -> bool {
-        let waits = matches!(self.waits_for(), Wait::NextRequest);
+        let waits = matches!(self.waits_for(), ClientWait::NextRequest);
         waits && self.answered > 0 && !self.is_unfinished()
     }
 
@@ -223,11 +223,13 @@ impl Serving {
     pub(super) fn deadline<N: Net>(&self, cx: &Context<'_, '_, N>) -> Duration {
         let timeouts = cx.turn.timeouts;
         let mut patience = match self.waits_for() {
-            Wait::Answer => timeouts.idle,
-            Wait::RestOfHead => timeouts.request,
-            Wait::NextRequest if cx.turn.draining => timeouts.drain_idle.min(timeouts.keep_alive),
-            Wait::NextRequest if self.answered == 0 => timeouts.request,
-            Wait::NextRequest => timeouts.keep_alive,
+            ClientWait::Answer => timeouts.idle,
+            ClientWait::RestOfHead => timeouts.request,
+            ClientWait::NextRequest if cx.turn.draining => {
+                timeouts.drain_idle.min(timeouts.keep_alive)
+            }
+            ClientWait::NextRequest if self.answered == 0 => timeouts.request,
+            ClientWait::NextRequest => timeouts.keep_alive,
         };
         if self.to_client.is_holding() {
             patience = patience.min(TICKETS_WAIT);
@@ -245,12 +247,12 @@ impl Serving {
     pub(super) fn abort<N: Net>(
         mut self: Box<Self>,
         reason: CloseReason,
-        cx: &mut Context<'_, '_, N>,
-    ) -> Next<N> {
+        cx: &Context<'_, '_, N>,
+    ) -> Reached<N> {
         self.log(cx);
         match reason {
-            CloseReason::ClientReset => Next::End(reason),
-            _ => Closing::begin(reason, mem::take(&mut self.to_client), cx),
+            CloseReason::ClientReset => Reached::End(reason),
+            _ => Reached::Close(reason, self.to_client),
         }
     }
 
@@ -260,16 +262,16 @@ impl Serving {
         left: &mut usize,
         cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
-    ) -> Result<Step, CloseReason> {
+    ) -> Result<ServeStep, CloseReason> {
         if self.to_client.waits() {
             if cx.core.client.ready.writable {
                 let flushed = cx.flush(&mut self.to_client);
                 flushed.map_err(|_| CloseReason::ClientReset)?;
             }
             return Ok(if self.to_client.waits() {
-                Step::Waits
+                ServeStep::Waits
             } else {
-                Step::Moved
+                ServeStep::Moved
             });
         }
         scratch.clear();
@@ -278,7 +280,7 @@ impl Serving {
             Doing::Finding(asked, wanted, reply) => match asked.take() {
                 ReaderAnswer::Waiting => {
                     self.doing = Doing::Finding(asked, wanted, reply);
-                    Ok(Step::Waits)
+                    Ok(ServeStep::Waits)
                 }
                 outcome => self.go_on(outcome, &wanted, reply, cx, scratch),
             },
@@ -293,9 +295,9 @@ impl Serving {
         &mut self,
         cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
-    ) -> Result<Step, CloseReason> {
+    ) -> Result<ServeStep, CloseReason> {
         if self.is_last {
-            return Ok(Step::Over);
+            return Ok(ServeStep::Over);
         }
         if self.searched == 0 {
             self.said.drain(..head::blank(&self.said));
@@ -305,19 +307,19 @@ impl Serving {
         if let Some(length) = end.filter(|length| *length <= most) {
             self.head = length;
             self.respond(None, cx, scratch)?;
-            return Ok(Step::Moved);
+            return Ok(ServeStep::Moved);
         }
         let is_too_long = end.is_some() || self.said.len() > most;
         if let Err(status) = self.check(is_too_long, most) {
             self.note_request(None, cx);
             self.head = self.said.len();
             self.write(Reply::refusing(HeadRefusal::last(status)), cx, scratch)?;
-            return Ok(Step::Moved);
+            return Ok(ServeStep::Moved);
         }
         self.searched = self.said.len();
         if self.ended {
             self.put(true, cx, scratch)?;
-            return Ok(Step::Over);
+            return Ok(ServeStep::Over);
         }
         self.receive(cx, scratch)
     }
@@ -337,27 +339,18 @@ impl Serving {
         &mut self,
         cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
-    ) -> Result<Step, CloseReason> {
+    ) -> Result<ServeStep, CloseReason> {
         let mut onward = HalfPipe::default();
-        let mut client = Half::<N::Client, UnbufferedServerConnection> {
-            side: Side::Client,
-            leg: &mut cx.core.client,
-            tls: self.tls.as_mut(),
-            pipe: &mut self.to_client,
-            counters: cx.turn.counters,
-            limits: cx.turn.limits,
-            pipes: None,
-            left: 0,
-            spoke: false,
-            truncated: false,
-        };
+        let leg = (&mut cx.core.client, self.tls.as_mut());
+        let shared = (cx.turn.counters, cx.turn.limits);
+        let mut client = Half::new(Side::Client, leg, &mut self.to_client, shared);
         if !client.leg.ready.readable && !client.leg.ready.ended && !client.waits() {
-            return Ok(Step::Waits);
+            return Ok(ServeStep::Waits);
         }
         client.take(&mut onward, scratch)?;
         self.ended |= onward.source_ended();
         self.said.extend_from_slice(scratch.plain.filled());
-        Ok(Step::Moved)
+        Ok(ServeStep::Moved)
     }
 
     /// Answers the request at the front; `found` is what it asks for, where a thread has looked for that.
@@ -415,7 +408,7 @@ impl Serving {
         reply: Option<Reply>,
         cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
-    ) -> Result<Step, CloseReason> {
+    ) -> Result<ServeStep, CloseReason> {
         let found = match (outcome, self.site.service()) {
             (ReaderAnswer::Done(found), Some(service)) => {
                 service.keep(wanted, found, cx.turn.now.mono)
@@ -426,7 +419,7 @@ impl Serving {
             None => self.respond(Some(found), cx, scratch)?,
             Some(reply) => self.write(reply.showing(found), cx, scratch)?,
         }
-        Ok(Step::Moved)
+        Ok(ServeStep::Moved)
     }
 
     /// Writes the head of an answer, and as much of the body as is there.
@@ -457,7 +450,7 @@ impl Serving {
         match reply.content {
             Content::File(file, rest) if !head_only && !rest.is_empty() => {
                 let asked = None;
-                return self.fill(Body { file, rest, asked }, cx, scratch);
+                return self.fill(FileBody { file, rest, asked }, cx, scratch);
             }
             Content::Note if !head_only => {
                 let text = note(reply.status);
@@ -474,32 +467,32 @@ impl Serving {
     /// Sends more of a file.
     fn send<N: Net>(
         &mut self,
-        mut body: Body,
+        mut body: FileBody,
         cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
-    ) -> Result<Step, CloseReason> {
+    ) -> Result<ServeStep, CloseReason> {
         if let Some(asked) = body.asked.take() {
             match asked.take() {
                 ReaderAnswer::Waiting => {
                     body.asked = Some(asked);
                     self.doing = Doing::Sending(body);
-                    return Ok(Step::Waits);
+                    return Ok(ServeStep::Waits);
                 }
                 ReaderAnswer::Done(Ok(bytes)) if !bytes.is_empty() => {
                     scratch.plain.push(&bytes);
                     self.pass(body, bytes.len(), cx, scratch)?;
-                    return Ok(Step::Moved);
+                    return Ok(ServeStep::Moved);
                 }
                 _ => return Err(CloseReason::FileCut),
             }
         }
-        self.fill(body, cx, scratch).map(|()| Step::Moved)
+        self.fill(body, cx, scratch).map(|()| ServeStep::Moved)
     }
 
     /// Reads of a file what is in memory, and sends it behind what is in the buffer; the rest is asked of a thread.
     fn fill<N: Net>(
         &mut self,
-        mut body: Body,
+        mut body: FileBody,
         cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
     ) -> Result<(), CloseReason> {
@@ -532,7 +525,7 @@ impl Serving {
     /// Sends what is in the buffer, of which the last `n` bytes are of the file.
     fn pass<N: Net>(
         &mut self,
-        mut body: Body,
+        mut body: FileBody,
         n: usize,
         cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,

@@ -17,7 +17,7 @@ use becket_http::docroot::{AtPath, FileKey};
 
 /// What answers requests.
 #[derive(Clone, Debug)]
-pub(in crate::connection) enum Site {
+pub(crate) enum Site {
     /// The files of a backend.
     Files(Rc<Pool>),
     /// A redirect to `https` at this port.

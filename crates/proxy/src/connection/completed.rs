@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use rustls::{HandshakeKind, ProtocolVersion};
 
+use super::context::Net;
+use super::decision::HelloDecision;
 use super::facts::Agreed;
-use super::handshake::Chosen;
 use crate::metrics::{Counters, HandshakeClass};
 use becket_keys::identity::Identity;
 use becket_log::access::ResumedBy;
+use becket_tls::engine::Engine;
 
 /// Reads what the handshake agreed on. What TLS itself does not know is left out.
-pub(super) fn agreed(chosen: &Chosen, took: Duration) -> Agreed {
-    let facts = chosen.engine.facts();
+pub(super) fn agreed<N: Net>(engine: &Engine, client: &HelloDecision<N>, took: Duration) -> Agreed {
+    let facts = engine.facts();
     let version = facts.protocol_version();
     Agreed {
         version,
@@ -21,7 +23,7 @@ pub(super) fn agreed(chosen: &Chosen, took: Duration) -> Agreed {
             .negotiated_key_exchange_group()
             .map(|group| group.name()),
         alpn: facts.alpn_protocol().map(Box::from),
-        resumed: means(chosen, version),
+        resumed: resumed_by(engine, client, version),
         early_data: None,
         client_verified: facts
             .peer_certificates()
@@ -36,14 +38,18 @@ pub(super) fn agreed(chosen: &Chosen, took: Duration) -> Agreed {
     }
 }
 
-fn means(chosen: &Chosen, version: Option<ProtocolVersion>) -> Option<ResumedBy> {
-    if chosen.engine.handshake_kind() != Some(HandshakeKind::Resumed) {
+fn resumed_by<N: Net>(
+    engine: &Engine,
+    client: &HelloDecision<N>,
+    version: Option<ProtocolVersion>,
+) -> Option<ResumedBy> {
+    if engine.handshake_kind() != Some(HandshakeKind::Resumed) {
         return None;
     }
-    let by_id = chosen
-        .resuming
+    let by_id = client
+        .handshake
         .as_ref()
-        .and_then(|resuming| resuming.opened)
+        .and_then(|handshake| handshake.resumption.opened)
         .is_some_and(|opened| opened.by_id);
     Some(if version == Some(ProtocolVersion::TLSv1_3) {
         ResumedBy::Psk
@@ -72,19 +78,21 @@ pub(super) fn count(agreed: &Agreed, counters: &Counters) {
 
 /// Counts what became of the session that the client offered, whether the handshake was completed
 /// or not; and whether it got no ticket.
-pub(super) fn count_offer(chosen: &Chosen, counters: &Counters) {
-    let outcome = chosen.resuming.as_ref().and_then(|r| r.outcome);
-    if let Some(outcome) = outcome {
-        counters.resumptions.of(chosen.offer, outcome).add(1);
+pub(super) fn count_offer<N: Net>(client: &HelloDecision<N>, counters: &Counters) {
+    let Some(handshake) = &client.handshake else {
+        return;
+    };
+    if let Some(outcome) = handshake.resumption.outcome {
+        counters.resumptions.of(client.served.offer, outcome).add(1);
     }
-    if chosen.resuming.as_ref().is_some_and(|r| r.withheld) {
+    if handshake.resumption.withheld {
         counters.tickets_withheld.add(1);
     }
 }
 
 /// Counts what became of early data that the client announced.
-pub(super) fn count_early(chosen: &Chosen, taken: bool, counters: &Counters) {
-    if !chosen.offers_early {
+pub(super) fn count_early<N: Net>(client: &HelloDecision<N>, taken: bool, counters: &Counters) {
+    if !client.offers_early {
         return;
     }
     if taken {

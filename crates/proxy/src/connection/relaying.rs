@@ -15,50 +15,36 @@
 //! * the client sends FIN where close_notify was due: FIN alone goes to the server. It is counted;
 //! * the client resets or breaks TLS: the server is reset.
 
-mod half;
-mod kernel;
-
 use std::mem;
 use std::time::Duration;
 
-use becket_config::process::Limits;
 use becket_proto::half_pipe::{HalfPipe, Next as Step};
-use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 
-pub(super) use self::half::Half;
-use super::closing::Closing;
-use super::handshake::TICKETS_WAIT;
-use super::passing::Learner;
-use super::{Context, Core, Net, Next, Phase, Said, Side};
-use crate::backend::slot::Slot;
-use crate::connection::kernel_tls::Tls;
-use crate::leg::Leg;
-use crate::metrics::Counters;
+use super::connected::Connected;
+use super::context::{Context, Core, Net, Side, TICKETS_WAIT};
+use super::half::Half;
+use super::kernel_tls::Tls;
+use super::learner::Learner;
+use super::reached::{Advance, Joined, Reached};
 use crate::pipes::Lent;
 use crate::socket::Socket;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::engine::Engine;
-use becket_tls::scratch::{Buffer, Scratch};
+use becket_tls::scratch::Scratch;
 
 /// Client and server, joined.
 #[derive(Debug)]
 pub(super) struct Relaying<N: Net> {
-    /// Traffic keys towards the client; `None` where its bytes pass as they are, or until it has them.
-    pub(super) client_tls: Option<Tls<UnbufferedServerConnection>>,
-    /// On the heap: most servers are spoken to in plain TCP, and then there is no room kept.
-    pub(super) server_tls: Option<Box<Tls<UnbufferedClientConnection>>>,
-    pub(super) server: Leg<N::Server>,
-    /// Given back after the socket is closed.
-    pub(super) slot: Slot,
+    /// Traffic keys towards the client; `None` if its bytes pass as they are.
+    client_tls: Option<Tls<UnbufferedServerConnection>>,
+    pub(super) server: Connected<N>,
     /// Watches for the session that the server makes, where TLS passes.
-    pub(super) learner: Option<Box<Learner>>,
-    pub(super) to_server: HalfPipe<Lent>,
-    pub(super) to_client: HalfPipe<Lent>,
-    /// The client spoke last, as far as the server has been told: an answer is due.
-    pub(super) asks: bool,
+    learner: Option<Box<Learner>>,
+    /// The client spoke last, as far as the server was sent that: an answer is due.
+    asks: bool,
     /// The client ended without close_notify while the server could still have sent.
-    pub(super) truncated: bool,
+    truncated: bool,
 }
 
 /// What a turn has done.
@@ -70,76 +56,48 @@ struct Done {
 
 impl<N: Net> Relaying<N> {
     /// Starts the idle clock.
-    pub(super) fn begin(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
-        cx.core.deadline = self.deadline(cx);
-        Next::Go(Phase::Relaying(self))
-    }
-
-    /// Goes on with a client that has keys now, and what is left of its handshake's last flight.
-    pub(super) fn admit(
-        mut self,
-        (mut engine, flight): (Engine, HalfPipe<Lent>),
-        said: Said<'_>,
-        out: &mut Buffer,
-        cx: &mut Context<'_, '_, N>,
-    ) -> Next<N> {
-        self.asks = !said.bytes.is_empty();
-        out.clear();
-        let server_tls = self.server_tls.as_deref_mut();
-        let (bytes, sealed) = match server_tls.and_then(Tls::engine_mut) {
-            None => (said.bytes, Ok(())),
-            Some(server) => {
-                let sealed = server.seal(said.bytes, said.ended, out);
-                (out.filled(), sealed)
-            }
+    pub(super) fn new(joined: Joined<N>, cx: &mut Context<'_, '_, N>) -> Self {
+        let relaying = Self {
+            client_tls: joined.client_tls.map(Tls::Own),
+            server: joined.server,
+            learner: joined.learner,
+            asks: joined.asks,
+            truncated: false,
         };
-        // It is, where the server takes no more.
-        if !self.to_server.is_finished() {
-            self.to_server.offer(bytes);
-            if said.ended {
-                self.to_server.end_source();
-            }
-        }
-        let server_ended = mem::replace(&mut self.to_client, flight).source_ended();
-        if server_ended {
-            self.to_client.end_source();
-        }
-        // The server may have said all that it will say before the client came to hear it.
-        out.clear();
-        let told = engine.seal(&[], server_ended, out);
-        self.to_client.offer(out.filled());
-        if sealed.and(told).is_err() {
-            return Next::End(CloseReason::Internal);
-        }
-        self.client_tls = Some(Tls::Own(engine));
-        self.begin(cx)
+        cx.core.deadline = relaying.deadline(cx);
+        relaying
     }
 
-    /// Moves what can be moved now.
-    pub(super) fn advance(mut self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
+    /// Moves what can be moved now. The phase stays where it is: there are many, and they live long.
+    pub(super) fn advance(
+        &mut self,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Advance<(), N> {
         if cx.core.client.ready.failed {
-            return self.abort(CloseReason::ClientReset, cx);
+            return Advance::Reached(self.abort(CloseReason::ClientReset));
         }
         let done = match self.relay(cx, scratch) {
             Ok(done) => done,
-            Err(reason) => return self.abort(reason, cx),
+            Err(reason) => return Advance::Reached(self.abort(reason)),
         };
-        if self.to_client.is_finished() && self.to_server.is_finished() {
-            return self.complete(cx);
+        let (to_client, to_server) = (&self.server.to_client, &self.server.to_server);
+        if to_client.is_finished() && to_server.is_finished() {
+            return Advance::Reached(self.complete());
         }
         if done.moved {
             let deadline = self.deadline(cx);
-            // What the client says meanwhile does not keep its tickets.
-            cx.core.deadline = if self.to_client.is_holding() {
+            // What the client sends meanwhile does not keep its tickets.
+            cx.core.deadline = if self.server.to_client.is_holding() {
                 deadline.min(cx.core.deadline)
             } else {
                 deadline
             };
         }
         if done.spent {
-            return Next::Yield(Phase::Relaying(self));
+            return Advance::Yield(());
         }
-        Next::Wait(Phase::Relaying(self))
+        Advance::Wait(())
     }
 
     fn relay(
@@ -148,7 +106,14 @@ impl<N: Net> Relaying<N> {
         scratch: &mut Scratch,
     ) -> Result<Done, CloseReason> {
         let unseen = self.learner.is_none();
-        let (slot, learner) = (&self.slot, &mut self.learner);
+        let Connected {
+            leg,
+            tls,
+            slot,
+            to_server,
+            to_client,
+        } = &mut self.server;
+        let learner = &mut self.learner;
         let mut learn = |plain: &[u8]| {
             if let Some(watching) = learner
                 && !watching.look(plain, slot.server(), cx.turn.now.mono)
@@ -156,31 +121,13 @@ impl<N: Net> Relaying<N> {
                 *learner = None;
             }
         };
-        let left = cx.turn.limits.bytes_per_turn;
-        let mut client = Half::<N::Client, UnbufferedServerConnection> {
-            side: Side::Client,
-            leg: &mut cx.core.client,
-            tls: self.client_tls.as_mut(),
-            pipe: &mut self.to_client,
-            counters: cx.turn.counters,
-            limits: cx.turn.limits,
-            pipes: None,
-            left,
-            spoke: false,
-            truncated: self.truncated,
-        };
-        let mut server = Half {
-            side: Side::Server,
-            leg: &mut self.server,
-            tls: self.server_tls.as_deref_mut(),
-            pipe: &mut self.to_server,
-            counters: cx.turn.counters,
-            limits: cx.turn.limits,
-            pipes: None,
-            left,
-            spoke: false,
-            truncated: false,
-        };
+        let shared = (cx.turn.counters, cx.turn.limits);
+        let client_leg = (&mut cx.core.client, self.client_tls.as_mut());
+        let mut client = Half::new(Side::Client, client_leg, to_client, shared);
+        let mut server = Half::new(Side::Server, (leg, tls.as_deref_mut()), to_server, shared);
+        client.left = cx.turn.limits.bytes_per_turn;
+        server.left = client.left;
+        client.truncated = self.truncated;
         if client.is_plain() && server.is_plain() {
             client.pipes = Some(cx.turn.pipes);
             server.pipes = client.pipes.filter(|_| unseen);
@@ -206,39 +153,11 @@ impl<N: Net> Relaying<N> {
         Ok(Done { moved, spent })
     }
 
-    /// The server's side alone, and the direction that begins there, while the client has no keys.
-    pub(super) fn server_half<'a>(
-        &'a mut self,
-        counters: &'a Counters,
-        limits: &'a Limits,
-    ) -> (
-        Half<'a, N::Server, UnbufferedClientConnection>,
-        &'a mut HalfPipe<Lent>,
-    ) {
-        let half = Half {
-            side: Side::Server,
-            leg: &mut self.server,
-            tls: self.server_tls.as_deref_mut(),
-            pipe: &mut self.to_server,
-            counters,
-            limits,
-            pipes: None,
-            left: 0,
-            spoke: false,
-            truncated: false,
-        };
-        (half, &mut self.to_client)
-    }
-
-    /// The server went out of service, and its connections are to end.
-    pub(super) fn leave_server(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
-        self.abort(CloseReason::ServerDown, cx)
-    }
-
-    pub(super) fn expire(mut self, cx: &mut Context<'_, '_, N>) -> Next<N> {
-        if self.to_client.is_holding() {
-            self.to_client.release();
-            return self.begin(cx);
+    pub(super) fn expire(&mut self, cx: &mut Context<'_, '_, N>) -> Advance<(), N> {
+        if self.server.to_client.is_holding() {
+            self.server.to_client.release();
+            cx.core.deadline = self.deadline(cx);
+            return Advance::Go(());
         }
         let reason = if self.is_unfinished() {
             CloseReason::HandshakeTimeout
@@ -252,26 +171,26 @@ impl<N: Net> Relaying<N> {
         } else {
             CloseReason::IdleTimeout
         };
-        self.abort(reason, cx)
+        Advance::Reached(self.abort(reason))
     }
 
     /// The process stops: neither side is to take what it got for the whole.
     pub(super) fn cut_off(&mut self, core: &mut Core<N>) {
-        if core.fin_is_an_end && !self.to_client.is_finished() {
+        if core.fin_is_an_end && !self.server.to_client.is_finished() {
             core.client.socket.reset_on_close();
         }
-        if !self.to_server.is_finished() {
-            self.server.socket.reset_on_close();
+        if !self.server.to_server.is_finished() {
+            self.server.leg.socket.reset_on_close();
         }
     }
 
     fn is_half_closed(&self) -> bool {
-        self.to_client.source_ended() || self.to_server.source_ended()
+        self.server.to_client.source_ended() || self.server.to_server.source_ended()
     }
 
     /// No answer is due: nothing was asked since the server last spoke, and nothing waits to be sent.
     fn is_at_rest(&self) -> bool {
-        !self.asks && !self.to_client.waits() && !self.to_server.waits()
+        !self.asks && !self.server.to_client.waits() && !self.server.to_server.waits()
     }
 
     /// Nobody waits for anything, and nothing is half said.
@@ -299,40 +218,40 @@ impl<N: Net> Relaying<N> {
         if self.is_unfinished() {
             return idle.min(cx.core.handshake_until);
         }
-        if self.to_client.is_holding() {
+        if self.server.to_client.is_holding() {
             return idle.min(cx.turn.now.running + TICKETS_WAIT);
         }
         idle
     }
 
     /// Both directions have ended.
-    fn complete(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
+    fn complete(&self) -> Reached<N> {
         let reason = if self.truncated {
             CloseReason::ClientTruncated
         } else {
             CloseReason::Finished
         };
-        if self.to_server.source_ended() {
-            return Next::End(reason);
+        if self.server.to_server.source_ended() {
+            return Reached::End(reason);
         }
         // The server took no more, but the client may still be sending.
-        Closing::begin(reason, HalfPipe::default(), cx)
+        Reached::Close(reason, HalfPipe::default())
     }
 
     /// One side failed: the other must not take what it got for the whole.
-    pub(super) fn abort(mut self, reason: CloseReason, cx: &mut Context<'_, '_, N>) -> Next<N> {
+    pub(super) fn abort(&mut self, reason: CloseReason) -> Reached<N> {
         // A server whose TLS is broken is sent the alert that says so, and a reset would overtake it.
         let told = matches!(
             reason,
             CloseReason::ServerTlsError | CloseReason::ServerRecordsWithoutData
         );
-        if !self.to_server.is_finished() && !told {
-            self.server.socket.reset_on_close();
+        if !self.server.to_server.is_finished() && !told {
+            self.server.leg.socket.reset_on_close();
         }
         match reason {
-            CloseReason::ClientReset => Next::End(reason),
+            CloseReason::ClientReset => Reached::End(reason),
             // What waits is sent, and FIN; close_notify is not.
-            _ => Closing::begin(reason, mem::take(&mut self.to_client), cx),
+            _ => Reached::Close(reason, mem::take(&mut self.server.to_client)),
         }
     }
 }

@@ -1,8 +1,4 @@
-//! A client whose TLS ends behind us: its hello, and all that follows, passes on as it is.
-//!
-//! The hello has chosen the route, by name and protocols (`handshake.rs`), and it may say which
-//! server has the client's session ([`home`]); then everything that has come goes to the server,
-//! and nothing of it is changed.
+//! The server that has the session of a client whose TLS ends there.
 //!
 //! A becket behind us is known by the node in the tickets that it made, which travels in clear and
 //! is a hint that nobody has verified; a TLS 1.2 session ID by which server was seen to make it
@@ -17,41 +13,11 @@ use becket_proto::client_hello::ClientHello;
 use becket_proto::server_hello::{self, ServerHelloPeek};
 use becket_proto::ticket::{NodeId, OriginId, TicketHeader};
 
-use super::connect::{Pending, Purpose};
-use super::{Context, Net, Next, Said};
 use crate::backend::pool::{PickHint, Pool};
 use crate::backend::server_state::ServerState;
 
-/// A client whose hello leads to where its TLS ends.
-#[derive(Debug)]
-pub(super) struct Passing {
-    pool: Rc<Pool>,
-    learner: Option<Box<Learner>>,
-    /// The server that has the client's session, as far as can be told.
-    home: Option<u64>,
-}
-
-impl Passing {
-    pub(super) fn new(hello: &ClientHello<'_>, pool: &Rc<Pool>, now: Duration) -> Self {
-        Self {
-            pool: Rc::clone(pool),
-            learner: Learner::new(hello, pool).map(Box::new),
-            home: home(hello, pool, now),
-        }
-    }
-
-    /// Goes on to a server with all that the client has said.
-    pub(super) fn begin<N: Net>(self, said: Said<'_>, cx: &mut Context<'_, '_, N>) -> Next<N> {
-        cx.turn.counters.handshakes_ended.add(1);
-        cx.core.half_open = None;
-        let mut pending = Pending::new(self.pool, Purpose::Pass(self.learner));
-        pending.home = self.home;
-        pending.begin(None, said, cx)
-    }
-}
-
 /// The server that has the session which a client wants to resume, as far as can be told.
-fn home(hello: &ClientHello<'_>, pool: &Pool, now: Duration) -> Option<u64> {
+pub(super) fn home(hello: &ClientHello<'_>, pool: &Pool, now: Duration) -> Option<u64> {
     let psks = hello.psk_identities().map(|psk| psk.identity);
     let mut tickets = psks.chain(hello.session_ticket());
     let by_node = tickets.find_map(|ticket| pool.at_node(node_of(ticket)?));
@@ -96,7 +62,7 @@ pub(super) struct Learner {
 
 impl Learner {
     /// Watches for a client that may have TLS 1.2, where clients stick to servers by session.
-    fn new(hello: &ClientHello<'_>, pool: &Rc<Pool>) -> Option<Self> {
+    pub(super) fn new(hello: &ClientHello<'_>, pool: &Rc<Pool>) -> Option<Self> {
         let learns = pool.backend().keys.stick == StickBy::TlsSession && hello.offers_tls12();
         learns.then(|| Self {
             pool: Rc::clone(pool),

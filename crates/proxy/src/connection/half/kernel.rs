@@ -14,23 +14,18 @@ use std::mem;
 use becket_proto::half_pipe::HalfPipe;
 use becket_proto::records;
 
-use super::half::Half;
-use crate::connection::Side;
-use crate::connection::kernel_tls::{KernelFailure, KernelTls, Negotiated, Taken, Tls};
+use super::super::context::Side;
+use super::super::kernel_tls::{KernelFailure, KernelTls, Negotiated, Taken, Tls};
+use super::Half;
 use crate::leg::Got;
 use crate::metrics::KernelTlsRefusal;
 use crate::pipes::Lent;
-use crate::socket::{Fault, KernelTlsSocket};
+use crate::socket::{KernelTlsSocket, SocketError};
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::{Buffer, READ};
 use becket_tls::side::TlsSide;
 
 impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
-    /// Whether bytes pass as they are on this socket, because there is no TLS or the kernel has it.
-    pub(super) fn is_plain(&self) -> bool {
-        self.tls.as_ref().is_none_or(|tls| tls.engine().is_none())
-    }
-
     pub(super) fn kernel(&mut self) -> Option<&mut KernelTls<C>> {
         match self.tls.as_deref_mut() {
             Some(Tls::Kernel(kernel)) => Some(kernel),
@@ -132,12 +127,12 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
                 Ok(Got::Bytes(n)) => kernel.note_data(n).map(|()| Taken::Data),
                 Ok(Got::Nothing) => Ok(Taken::Nothing),
                 // It is there in the next call as well.
-                Ok(Got::End) | Err(Fault::Refused) if before > 0 => break,
-                Ok(Got::End) | Err(Fault::Refused) => {
+                Ok(Got::End) | Err(SocketError::Refused) if before > 0 => break,
+                Ok(Got::End) | Err(SocketError::Refused) => {
                     let taken = kernel.take_record(self.leg, plain, counter);
                     // The kernel refused what it does not show: no record.
                     taken.and_then(|taken| match taken {
-                        Taken::Nothing => Err(Fault::Unopened.into()),
+                        Taken::Nothing => Err(SocketError::Unopened.into()),
                         taken => Ok(taken),
                     })
                 }

@@ -3,43 +3,70 @@
 //! What the two sides do differently is in the small methods of [`Side`] and at their calls; it is all about
 //! faults and ends, never about bytes that flow. What is different where the kernel has TLS is in `kernel.rs`.
 
+mod kernel;
+
 use std::rc::Rc;
 
 use becket_config::process::Limits;
 use becket_proto::half_pipe::{HalfPipe, Next as Step};
 
-use crate::connection::Side;
-use crate::connection::kernel_tls::Tls;
+use super::context::Side;
+use super::kernel_tls::Tls;
 use crate::leg::{Got, Leg};
 use crate::metrics::{Counter, Counters};
 use crate::pipes::{Lent, PLACES, Pipes};
-use crate::socket::{Fault, KernelTlsSocket};
+use crate::socket::{KernelTlsSocket, SocketError};
 use becket_proto::close_reason::CloseReason;
 use becket_tls::engine::is_without_data;
 use becket_tls::scratch::{READ, Scratch};
 use becket_tls::side::TlsSide;
 
 /// A leg with its TLS, and the direction that ends at its peer.
-pub(in crate::connection) struct Half<'a, S, C: TlsSide> {
-    pub(in crate::connection) side: Side,
-    pub(in crate::connection) leg: &'a mut Leg<S>,
+pub(super) struct Half<'a, S, C: TlsSide> {
+    pub(super) side: Side,
+    pub(super) leg: &'a mut Leg<S>,
     /// Traffic keys; `None` where bytes pass as they are.
-    pub(in crate::connection) tls: Option<&'a mut Tls<C>>,
+    pub(super) tls: Option<&'a mut Tls<C>>,
     /// What is on its way to the peer, sealed where there is TLS.
-    pub(in crate::connection) pipe: &'a mut HalfPipe<Lent>,
-    pub(in crate::connection) counters: &'a Counters,
-    pub(in crate::connection) limits: &'a Limits,
+    pub(super) pipe: &'a mut HalfPipe<Lent>,
+    pub(super) counters: &'a Counters,
+    pub(super) limits: &'a Limits,
     /// Where pipes for what the peer says are borrowed; `None` where TLS of ours is on either leg, or somebody looks at the bytes.
-    pub(in crate::connection) pipes: Option<&'a Rc<Pipes>>,
+    pub(super) pipes: Option<&'a Rc<Pipes>>,
     /// What may still be read from the peer in this turn.
-    pub(in crate::connection) left: usize,
+    pub(super) left: usize,
     /// The peer said something since this was last cleared.
-    pub(in crate::connection) spoke: bool,
+    pub(super) spoke: bool,
     /// The peer ended without close_notify while the other side could still have sent.
-    pub(in crate::connection) truncated: bool,
+    pub(super) truncated: bool,
 }
 
-impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
+impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
+    pub(super) fn new(
+        side: Side,
+        (leg, tls): (&'a mut Leg<S>, Option<&'a mut Tls<C>>),
+        pipe: &'a mut HalfPipe<Lent>,
+        (counters, limits): (&'a Counters, &'a Limits),
+    ) -> Self {
+        Self {
+            side,
+            leg,
+            tls,
+            pipe,
+            counters,
+            limits,
+            pipes: None,
+            left: 0,
+            spoke: false,
+            truncated: false,
+        }
+    }
+
+    /// Whether bytes pass as they are on this socket, because there is no TLS or the kernel has it.
+    pub(super) fn is_plain(&self) -> bool {
+        self.tls.as_ref().is_none_or(|tls| tls.engine().is_none())
+    }
+
     /// Takes note of the leg's readiness; `onward` is the direction that begins at the peer.
     pub(super) fn note_readiness(&mut self, onward: &mut HalfPipe<Lent>) {
         let ready = self.leg.ready;
@@ -52,7 +79,7 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
     }
 
     /// Whether TLS has more to say before anything is received.
-    pub(in crate::connection) fn waits(&self) -> bool {
+    pub(super) fn waits(&self) -> bool {
         let engine = self.tls.as_ref().and_then(|tls| tls.engine());
         engine.is_some_and(|engine| engine.waits())
     }
@@ -127,9 +154,9 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
                 return noted.map(|()| true).map_err(|failure| self.fail(failure));
             }
             Ok(Got::Nothing) => onward.block_source(),
-            Ok(Got::End) | Err(Fault::Refused) if kernel => spliced = false,
+            Ok(Got::End) | Err(SocketError::Refused) if kernel => spliced = false,
             Ok(Got::End) => onward.end_source(),
-            Err(Fault::Refused) => {
+            Err(SocketError::Refused) => {
                 if let Some(lent) = onward.take_pipe(Vec::new()) {
                     lent.refused();
                 }
@@ -182,7 +209,7 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
 
     /// Takes what the peer said, opened where there is TLS, into `scratch.plain`; `onward` is the direction that
     /// begins here. Returns what the records weigh. What TLS itself has to say to the peer goes out at once.
-    pub(in crate::connection) fn take(
+    pub(super) fn take(
         &mut self,
         onward: &mut HalfPipe<Lent>,
         scratch: &mut Scratch,
@@ -283,10 +310,7 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
     }
 
     /// Sends what waits.
-    pub(in crate::connection) fn flush(
-        &mut self,
-        back: &mut HalfPipe<Lent>,
-    ) -> Result<(), CloseReason> {
+    pub(super) fn flush(&mut self, back: &mut HalfPipe<Lent>) -> Result<(), CloseReason> {
         let (bytes, pieces) = match self.pipe.lent() {
             Some((_, filled)) => (filled, PLACES),
             None => (self.pipe.waiting().len(), 1),
@@ -304,7 +328,7 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
     /// still to be read.
     fn settle(
         &mut self,
-        sent: Result<(), Fault>,
+        sent: Result<(), SocketError>,
         back: &mut HalfPipe<Lent>,
     ) -> Result<(), CloseReason> {
         match (sent, self.side) {

@@ -1,0 +1,85 @@
+//! A server that is connected, with what waits for it and for the client.
+
+use std::mem;
+
+use becket_config::process::Limits;
+use becket_proto::half_pipe::HalfPipe;
+use rustls::client::UnbufferedClientConnection;
+
+use super::context::{EarlyBytes, Net, Side};
+use super::half::Half;
+use super::kernel_tls::Tls;
+use crate::backend::slot::Slot;
+use crate::leg::Leg;
+use crate::metrics::Counters;
+use crate::pipes::Lent;
+use becket_proto::close_reason::CloseReason;
+use becket_tls::engine::Engine;
+use becket_tls::scratch::Buffer;
+
+/// A server, and both directions between it and the client.
+#[derive(Debug)]
+pub(super) struct Connected<N: Net> {
+    pub(super) leg: Leg<N::Server>,
+    /// On the heap: most servers are spoken to in plain TCP, and then there is no room kept.
+    pub(super) tls: Option<Box<Tls<UnbufferedClientConnection>>>,
+    /// Given back after the socket is closed.
+    pub(super) slot: Slot,
+    pub(super) to_server: HalfPipe<Lent>,
+    pub(super) to_client: HalfPipe<Lent>,
+}
+
+impl<N: Net> Connected<N> {
+    /// The server's side alone, and the direction that begins there, while the client has no keys.
+    pub(super) fn half<'a>(
+        &'a mut self,
+        counters: &'a Counters,
+        limits: &'a Limits,
+    ) -> (
+        Half<'a, N::Server, UnbufferedClientConnection>,
+        &'a mut HalfPipe<Lent>,
+    ) {
+        let tls = self.tls.as_deref_mut();
+        let leg = (&mut self.leg, tls);
+        let half = Half::new(Side::Server, leg, &mut self.to_server, (counters, limits));
+        (half, &mut self.to_client)
+    }
+
+    /// Adds what a client sent while it got its keys, and what is left of its handshake's last `flight`.
+    ///
+    /// # Errors
+    ///
+    /// When nothing can be sealed.
+    pub(super) fn admit(
+        &mut self,
+        (engine, flight): (&mut Engine, HalfPipe<Lent>),
+        said: EarlyBytes<'_>,
+        out: &mut Buffer,
+    ) -> Result<(), CloseReason> {
+        out.clear();
+        let server_tls = self.tls.as_deref_mut();
+        let (bytes, sealed) = match server_tls.and_then(Tls::engine_mut) {
+            None => (said.bytes, Ok(())),
+            Some(server) => {
+                let sealed = server.seal(said.bytes, said.ended, out);
+                (out.filled(), sealed)
+            }
+        };
+        // It is finished if the server takes no more.
+        if !self.to_server.is_finished() {
+            self.to_server.offer(bytes);
+            if said.ended {
+                self.to_server.end_source();
+            }
+        }
+        let server_ended = mem::replace(&mut self.to_client, flight).source_ended();
+        if server_ended {
+            self.to_client.end_source();
+        }
+        // The server may have ended before the client had keys.
+        out.clear();
+        let told = engine.seal(&[], server_ended, out);
+        self.to_client.offer(out.filled());
+        sealed.and(told).map_err(|_| CloseReason::Internal)
+    }
+}

@@ -1,0 +1,402 @@
+//! From a slot of a server to a server that answers.
+//!
+//! The server is connected at once, without waiting for client bytes: protocols in which the
+//! server speaks first work. The PROXY header and what the client has sent already are one write,
+//! tried right after `connect`: if it is taken, the server is there, and a turn of the loop is
+//! saved. Where the backend has TLS, its handshake follows (`server_tls.rs`).
+//!
+//! As long as nothing was taken, another address or server can be tried without harm: first the
+//! other addresses of the same server, in order, then a server that was not tried, as often as the
+//! backend's `retries` allow. A handshake that fails counts as a connect that failed; `timeouts.connect` covers both. What went with a
+//! SYN (`backend.server.fast-open`) may have been taken though the connect failed: then what
+//! a client has sent goes to no other server, unless this one refused.
+
+use std::time::Duration;
+use std::{io, mem};
+
+use becket_sys::socket::is_local_shortage;
+use rustls::client::UnbufferedClientConnection;
+
+use super::connected::Connected;
+use super::context::{Context, EarlyBytes, Net, Turn};
+use super::kernel_tls::Tls;
+use super::pending::{Pending, Purpose, pick_hint};
+use super::reached::{Advance, Joined, Reached};
+use super::server_tls::ServerHandshake;
+use crate::backend::pool::Pool;
+use crate::backend::slot::Slot;
+use crate::leg::Leg;
+use crate::socket::Ready;
+use becket_proto::close_reason::CloseReason;
+use becket_tls::config::ServerAddress;
+use becket_tls::scratch::{Buffer, Scratch};
+use becket_tls::to_servers::ServerTls;
+
+/// A client whose server is being connected.
+#[derive(Debug)]
+pub(super) struct Connecting<N: Net> {
+    /// Before the slot, which is given back when the socket is closed.
+    stage: ConnectStage<N>,
+    pending: Pending,
+    pub(super) slot: Slot,
+    /// Which of the server's addresses.
+    address: usize,
+    /// When this address is given up.
+    give_up: Duration,
+    /// A failure says nothing about the server: it may be the client's fault.
+    excused: bool,
+}
+
+#[derive(Debug)]
+enum ConnectStage<N: Net> {
+    /// The address is still to be dialled.
+    Dial,
+    /// The backlog of a unix socket is full: it is dialled again soon.
+    Backlog,
+    /// The server has not answered. TLS has made its hello, where the backend has TLS.
+    Connect(Leg<N::Server>, Option<ServerHandshake>, Syn),
+    /// The server has not shown who it is.
+    Secure(Leg<N::Server>, ServerHandshake),
+}
+
+/// What goes with the SYN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Syn {
+    /// Nothing: it has left.
+    Gone,
+    /// What is sent first, if the kernel has a cookie of the server.
+    Waits,
+    /// So many bytes went, and the server has not answered yet.
+    Took(usize),
+}
+
+impl<N: Net> Connecting<N> {
+    pub(super) fn new(pending: Pending, slot: Slot, cx: &Context<'_, '_, N>) -> Self {
+        Self {
+            stage: ConnectStage::Dial,
+            pending,
+            slot,
+            address: 0,
+            give_up: cx.turn.now.running + cx.turn.timeouts.connect,
+            excused: false,
+        }
+    }
+
+    /// The socket, if there is one.
+    pub(super) fn server(&mut self) -> Option<&mut Leg<N::Server>> {
+        match &mut self.stage {
+            ConnectStage::Dial | ConnectStage::Backlog => None,
+            ConnectStage::Connect(server, ..) | ConnectStage::Secure(server, _) => Some(server),
+        }
+    }
+
+    /// The server has accepted, and has not shown who it is.
+    pub(super) fn is_securing(&self) -> bool {
+        matches!(self.stage, ConnectStage::Secure(..))
+    }
+
+    pub(super) fn advance(
+        mut self,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Advance<Self, N> {
+        if cx.core.client.ready.failed && !matches!(self.stage, ConnectStage::Dial) {
+            return Advance::end(CloseReason::ClientReset);
+        }
+        match mem::replace(&mut self.stage, ConnectStage::Dial) {
+            ConnectStage::Dial => self.dial(cx),
+            ConnectStage::Backlog => {
+                self.stage = ConnectStage::Backlog;
+                Advance::Wait(self)
+            }
+            ConnectStage::Connect(mut server, tls, mut syn) => {
+                match (self.is_connected(&mut server, &mut syn, cx.turn), tls) {
+                    (Ok(true), Some(tls)) => self.secure(server, tls, cx, scratch),
+                    (Ok(true), None) => self.join(server, None, cx),
+                    (Ok(false), tls) => {
+                        self.stage = ConnectStage::Connect(server, tls, syn);
+                        Advance::Wait(self)
+                    }
+                    (Err(error), tls) => {
+                        drop(server);
+                        self.note_heard(syn, tls.is_some(), &error);
+                        self.fail(error, cx)
+                    }
+                }
+            }
+            ConnectStage::Secure(server, tls) => self.secure(server, tls, cx, scratch),
+        }
+    }
+
+    /// Whether the server has taken the first bytes, or the connect is known to be done.
+    fn is_connected(
+        &mut self,
+        server: &mut Leg<N::Server>,
+        syn: &mut Syn,
+        turn: &Turn<'_, N>,
+    ) -> io::Result<bool> {
+        let to_server = &mut self.pending.to_server;
+        let took = match *syn {
+            Syn::Took(bytes) => bytes,
+            Syn::Gone | Syn::Waits => 0,
+        };
+        if took > 0 || to_server.waiting().is_empty() {
+            if server.ready.writable || server.ready.ended {
+                N::connected(&server.socket)?;
+                to_server.sent(took);
+                return Ok(true);
+            }
+            return Ok(false);
+        }
+        let waits = mem::replace(syn, Syn::Gone) == Syn::Waits;
+        match server.send(to_server.waiting(), &turn.counters.server_bytes_out) {
+            Ok(sent) if waits && sent > 0 => {
+                *syn = Syn::Took(sent);
+                // It is, once the server has answered.
+                server.ready.writable = false;
+                Ok(false)
+            }
+            Ok(sent) => {
+                to_server.sent(sent);
+                Ok(sent > 0)
+            }
+            // The error of the connect itself may have been taken by the send.
+            Err(_) => Err(N::connected(&server.socket)
+                .err()
+                .unwrap_or_else(|| io::ErrorKind::ConnectionRefused.into())),
+        }
+    }
+
+    /// Continues the handshake with the server.
+    fn secure(
+        mut self,
+        mut server: Leg<N::Server>,
+        mut tls: ServerHandshake,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Advance<Self, N> {
+        let to_server = &mut self.pending.to_server;
+        match tls.advance(&mut server, to_server, cx.turn.counters, scratch) {
+            Ok(received) if received.ready => {
+                let said = EarlyBytes {
+                    bytes: scratch.plain.filled(),
+                    ended: received.ended,
+                };
+                match self.seal(&mut tls, said, &mut scratch.sealed_out, cx) {
+                    Some(Ok(())) => self.join(server, Some(tls.tls), cx),
+                    _ => Advance::end(CloseReason::Internal),
+                }
+            }
+            Ok(_) => {
+                self.stage = ConnectStage::Secure(server, tls);
+                Advance::Wait(self)
+            }
+            Err(error) => {
+                drop(server);
+                // Otherwise a few clients with names that no server knows would take all servers out of service.
+                let tls = self.pending.pool.tls();
+                self.excused |= tls.is_some_and(ServerTls::speaks_for_client);
+                self.fail(error, cx)
+            }
+        }
+    }
+
+    /// Keys are ready: seals what each side has sent already. Nothing if there is nothing to seal with.
+    fn seal(
+        &mut self,
+        tls: &mut ServerHandshake,
+        said: EarlyBytes<'_>,
+        out: &mut Buffer,
+        cx: &Context<'_, '_, N>,
+    ) -> Option<Result<(), rustls::Error>> {
+        let pending = &mut self.pending;
+        let (start, engine) = (pending.tls_start.take()?, tls.tls.engine_mut()?);
+        cx.turn
+            .counters
+            .count_server_handshake(engine.handshake_kind());
+        out.clear();
+        let to_server = engine.seal(&start.early, start.client_ended, out);
+        pending.to_server.offer(out.filled());
+        let to_client = match &mut pending.client_tls {
+            Some(engine) => {
+                out.clear();
+                let greeted = engine.seal(&tls.greeting, false, out);
+                let sealed = engine.seal(said.bytes, said.ended, out);
+                pending.to_client.offer(out.filled());
+                greeted.and(sealed)
+            }
+            None => {
+                pending.to_client.offer(&tls.greeting);
+                pending.to_client.offer(said.bytes);
+                Ok(())
+            }
+        };
+        if said.ended {
+            pending.to_client.end_source();
+        }
+        Some(to_server.and(to_client))
+    }
+
+    /// Keeps what the client sent from going to another server, if this one, which failed, may have got it with the SYN.
+    fn note_heard(&mut self, syn: Syn, has_tls: bool, error: &io::Error) {
+        let may_be_heard =
+            matches!(syn, Syn::Took(_)) && error.kind() != io::ErrorKind::ConnectionRefused;
+        if may_be_heard && self.pending.asks && !has_tls {
+            self.pending.retries = 0;
+        }
+    }
+
+    pub(super) fn expire(mut self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
+        let error = io::ErrorKind::TimedOut.into();
+        match mem::replace(&mut self.stage, ConnectStage::Dial) {
+            ConnectStage::Dial | ConnectStage::Backlog if cx.turn.now.running < self.give_up => {
+                return self.dial(cx);
+            }
+            ConnectStage::Connect(_, tls, syn) => self.note_heard(syn, tls.is_some(), &error),
+            ConnectStage::Secure(..) | ConnectStage::Dial | ConnectStage::Backlog => {}
+        }
+        self.fail(error, cx)
+    }
+
+    /// The server went out of service meanwhile; its other addresses are no better.
+    pub(super) fn leave_server(mut self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
+        let error = io::ErrorKind::ConnectionAborted.into();
+        let stage = mem::replace(&mut self.stage, ConnectStage::Dial);
+        if let ConnectStage::Connect(_, tls, syn) = stage {
+            self.note_heard(syn, tls.is_some(), &error);
+        }
+        cx.turn.counters.connect_failures.add(1);
+        self.try_another(error)
+    }
+
+    /// The server is there.
+    fn join(
+        self,
+        leg: Leg<N::Server>,
+        tls: Option<Box<Tls<UnbufferedClientConnection>>>,
+        cx: &mut Context<'_, '_, N>,
+    ) -> Advance<Self, N> {
+        cx.turn.counters.connects.add(1);
+        let Self { pending, slot, .. } = self;
+        slot.server().note_connect();
+        let hint = pick_hint(pending.origin, cx.core);
+        pending.pool.learn(&hint, slot.server(), cx.turn.now.mono);
+        let server = Connected {
+            leg,
+            tls,
+            slot,
+            to_server: pending.to_server,
+            to_client: pending.to_client,
+        };
+        let learner = match pending.purpose {
+            Purpose::Relay => None,
+            Purpose::Pass(learner) => learner,
+            Purpose::Converse(listener, protocol) => {
+                let server = Box::new(server);
+                return Advance::Reached(Reached::Dialog(listener, protocol, server));
+            }
+        };
+        Advance::Reached(Reached::Joined(Joined {
+            client_tls: pending.client_tls,
+            server,
+            learner,
+            asks: pending.asks,
+        }))
+    }
+
+    /// Starts to connect to the address, or to the next one that does not fail at once.
+    fn dial(mut self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
+        let server = self.slot.server();
+        cx.core.facts.server = Some(server.name().clone());
+        let pool = &self.pending.pool;
+        let addresses = pool.addresses(server);
+        let Some(address) = addresses.get(self.address) else {
+            return self.fail(io::ErrorKind::AddrNotAvailable.into(), cx);
+        };
+        let hello = match (pool.tls(), &self.pending.tls_start) {
+            (Some(tls), Some(start)) => {
+                let hello = start.hello(tls, server.name(), &cx.core.facts, cx.turn.now);
+                hello.map(|(handshake, first)| (Some(handshake), Some(first)))
+            }
+            _ => Ok((None, None)),
+        };
+        let speaks_first = match &hello {
+            Ok((_, Some(first))) => !first.waiting().is_empty(),
+            _ => !self.pending.to_server.waiting().is_empty(),
+        };
+        let fast_open = speaks_first && server.has_fast_open();
+        let opened = |hello| Ok((hello, open(cx.turn.net, pool, address, fast_open)?));
+        match hello.and_then(opened) {
+            Ok(((tls, first), socket)) => {
+                if let Some(first) = first {
+                    self.pending.to_server = first;
+                }
+                cx.core.deadline = cx.turn.now.running + cx.turn.timeouts.connect;
+                let syn = if fast_open { Syn::Waits } else { Syn::Gone };
+                let leg = Leg::new(socket, Ready::default());
+                self.stage = ConnectStage::Connect(leg, tls, syn);
+                Advance::Go(self)
+            }
+            // connect(2): the backlog of a unix socket is full, and no event tells when
+            // it has room again.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                cx.core.deadline = self.give_up.min(cx.turn.now.running + RETRY);
+                self.stage = ConnectStage::Backlog;
+                Advance::Wait(self)
+            }
+            Err(error) => self.fail(error, cx),
+        }
+    }
+
+    /// A connect failed, and its socket is closed: tries the next address, or another
+    /// server. As deep as `retries`.
+    fn fail(mut self, error: io::Error, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
+        cx.turn.counters.connect_failures.add(1);
+        self.address += 1;
+        let addresses = self.pending.pool.addresses(self.slot.server());
+        if self.address < addresses.len() && self.pending.retries > 0 {
+            self.pending.retries -= 1;
+            self.give_up = cx.turn.now.running + cx.turn.timeouts.connect;
+            return Advance::Go(self);
+        }
+        self.try_another(error)
+    }
+
+    /// The server is given up.
+    fn try_another(self, error: io::Error) -> Advance<Self, N> {
+        let Self {
+            mut pending, slot, ..
+        } = self;
+        if !self.excused && !is_local_shortage(&error) {
+            slot.server().note_failure();
+        }
+        Advance::Reached(if pending.note_failure(slot, error) {
+            Reached::Pending(pending, None)
+        } else {
+            Reached::NoServer(pending)
+        })
+    }
+}
+
+/// Starts to connect: from the backend's next source, and from the others as long as one has no port
+/// left towards this address.
+fn open<N: Net>(
+    net: &mut N,
+    pool: &Pool,
+    address: &ServerAddress,
+    fast_open: bool,
+) -> io::Result<N::Server> {
+    let mut opened = net.connect(address, pool.source(address), fast_open);
+    for _ in 1..pool.backend().keys.source.len() {
+        match &opened {
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+                opened = net.connect(address, pool.source(address), fast_open);
+            }
+            _ => break,
+        }
+    }
+    opened
+}
+
+/// Between two attempts at a unix socket whose backlog is full.
+const RETRY: Duration = Duration::from_millis(50);

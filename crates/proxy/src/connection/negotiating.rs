@@ -1,0 +1,498 @@
+//! From a whole hello to traffic keys.
+//!
+//! 1. If the answer needs a signature, the client waits for its turn: the worker signs for some at a
+//!    time, and looks at its sockets in between. A client that has left meanwhile is not signed for.
+//! 2. If the backend wants that, a slot of a server is claimed, or waited for (`queued.rs`).
+//! 3. The hello, and all that follows, goes to the [`Engine`]; each flight leaves in one send. Where an expensive key is to sign, the step
+//!    of rustls waits for a crypto thread (`signing.rs`). Meanwhile nothing is received: a client has nothing
+//!    to send before it has our signature. A client that is asked for a second hello waits for its turn again.
+//! 4. When keys are ready (or early data has come, which is before that), the client needs a
+//!    server, with whatever plaintext has come already.
+//!
+//! What was decided is kept meanwhile, and nothing of the hello is looked at again, but whether there is still a token
+//! for it.
+//!
+//! If the client's first request comes with its Finished, tickets of TLS 1.3 leave with the answer, with the end, or after
+//! [`TICKETS_WAIT`](super::context::TICKETS_WAIT): a send of their own costs as much as one with an answer. Otherwise they leave at once, and
+//! with them the acknowledgement for which Nagle's algorithm (RFC 896) has the request wait.
+//!
+//! What a client can make us hold: `limits.client-hello` bytes and what came with them, early data at most; then a record of whatever is
+//! unfinished, `timeouts.handshake` long in all; with client certificates, as much as a chain of `limits.certificate-chain` needs.
+//!
+//! Source: RFC 8446 section 4, RFC 5246 section 7.
+
+use std::mem;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use becket_config::choices::Introduction;
+use becket_proto::half_pipe::HalfPipe;
+use rustls::{CertificateError, HandshakeKind, ProtocolVersion};
+
+use super::completed;
+use super::connected::Connected;
+use super::context::{Context, EarlyBytes, Net};
+use super::decision::{HelloDecision, Reserved};
+use super::facts::Agreed;
+use super::pending::{Pending, Purpose};
+use super::reached::{Advance, Joined, Reached};
+use super::refusal::Refusal;
+use super::signing::{self, Signature, Signing};
+use crate::leg::Got;
+use crate::pipes::Lent;
+use crate::socket::Ready;
+use becket_keys::presented::Presented;
+use becket_keys::signing::Offload;
+use becket_keys::signing::queue::Signed;
+use becket_keys::signing::worker::WorkerSigning;
+use becket_proto::close_reason::CloseReason;
+use becket_tls::chain;
+use becket_tls::engine::{self, Engine, Received};
+use becket_tls::scratch::{Buffer, READ, Scratch};
+use becket_tls::sessions::context::{self, HandshakeClock};
+
+/// A client whose hello is whole, and that has no keys.
+#[derive(Debug)]
+pub(super) struct Negotiating<N: Net> {
+    /// On the heap: an established connection, of which there are many, keeps no room for it.
+    client: Box<HelloDecision<N>>,
+    stage: HandshakeStage,
+    /// The step that is taken, or was taken last, is the first.
+    is_first: bool,
+    /// What the socket did not take of a flight.
+    flight: HalfPipe<Lent>,
+}
+
+#[derive(Debug)]
+enum HandshakeStage {
+    /// The hello is in the worker's buffers.
+    Hello,
+    /// The answer needs a signature, for which there is a queue.
+    AwaitsTurn,
+    /// rustls answers.
+    Flights(Engine),
+    /// rustls waits for a signature.
+    Signing(Box<Signing>),
+}
+
+impl<N: Net> Negotiating<N> {
+    /// Starts with a hello that is in the worker's buffers.
+    pub(super) fn new(client: Box<HelloDecision<N>>) -> Self {
+        Self {
+            client,
+            stage: HandshakeStage::Hello,
+            is_first: true,
+            flight: HalfPipe::default(),
+        }
+    }
+
+    /// The server that was connected before the handshake.
+    pub(super) fn server(&self) -> Option<&Connected<N>> {
+        self.client.server()
+    }
+
+    pub(super) fn server_mut(&mut self) -> Option<&mut Connected<N>> {
+        self.client.server_mut()
+    }
+
+    /// Whether this readiness can move the handshake. A fresh socket always reports that it is
+    /// writable; to look for bytes then would cost a system call for nothing.
+    pub(super) fn cares_for(&self, ready: Ready) -> bool {
+        match self.stage {
+            HandshakeStage::AwaitsTurn => ready.ended,
+            HandshakeStage::Signing(_) => ready.ended || ready.failed,
+            HandshakeStage::Hello | HandshakeStage::Flights(_) => {
+                let waits = !self.flight.waiting().is_empty();
+                ready.readable || ready.ended || (ready.writable && waits)
+            }
+        }
+    }
+
+    pub(super) fn advance(
+        mut self,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Advance<Self, N> {
+        let ready = cx.core.client.ready;
+        match mem::replace(&mut self.stage, HandshakeStage::Hello) {
+            HandshakeStage::Hello if self.client.waits_for_turn(cx.turn.signing) => {
+                self.client.hold(scratch);
+                self.wait_as(HandshakeStage::AwaitsTurn)
+            }
+            HandshakeStage::Hello => self.answer(cx, scratch),
+            HandshakeStage::AwaitsTurn if ready.ended => Self::spare(cx),
+            HandshakeStage::Flights(engine) if self.client.wants_signature(ready).is_none() => {
+                self.exchange(engine, cx, scratch)
+            }
+            HandshakeStage::Signing(_) if ready.ended || ready.failed => {
+                Advance::Reached(Reached::abandoned(cx))
+            }
+            HandshakeStage::Signing(signing) if signing.has_answer() => {
+                let signature = signing.resume(&mut self.client.handshake, cx.turn);
+                match self.handle_signature(signature, cx) {
+                    ControlFlow::Continue(this) => Advance::Go(this),
+                    ControlFlow::Break(advance) => advance,
+                }
+            }
+            stage => self.wait_as(stage),
+        }
+    }
+
+    fn wait_as(mut self, stage: HandshakeStage) -> Advance<Self, N> {
+        self.stage = stage;
+        Advance::Wait(self)
+    }
+
+    /// Whether the next step is a signature and could be made, and how that is made.
+    pub(super) fn wants_signature(&self, ready: Ready) -> Option<Offload> {
+        match self.stage {
+            HandshakeStage::Hello | HandshakeStage::Signing(_) => None,
+            HandshakeStage::AwaitsTurn => self.client.offload,
+            HandshakeStage::Flights(_) => self.client.wants_signature(ready),
+        }
+    }
+
+    /// Takes the step that waited for its turn.
+    pub(super) fn sign(
+        mut self,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Advance<Self, N> {
+        match mem::replace(&mut self.stage, HandshakeStage::Hello) {
+            HandshakeStage::AwaitsTurn | HandshakeStage::Flights(_) if cx.client_is_gone() => {
+                Self::spare(cx)
+            }
+            HandshakeStage::AwaitsTurn => {
+                // Another client may have taken the token meanwhile.
+                if let Err(refusal) = self.client.look_for_token(cx.turn.now.mono) {
+                    return Advance::Reached(Reached::refused(refusal, cx));
+                }
+                self.client.restore(scratch);
+                self.answer(cx, scratch)
+            }
+            HandshakeStage::Flights(engine) => self.exchange(engine, cx, scratch),
+            stage => {
+                self.stage = stage;
+                Advance::Go(self)
+            }
+        }
+    }
+
+    /// Takes the answer if it is this client's.
+    pub(super) fn handle_signed(&mut self, signed: Signed) -> bool {
+        match &mut self.stage {
+            HandshakeStage::Signing(signing) => signing.handle_signed(signed),
+            _ => false,
+        }
+    }
+
+    pub(super) fn expire(self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
+        Advance::Reached(Reached::late_handshake(CloseReason::HandshakeTimeout, cx))
+    }
+
+    /// The client has left before it was signed for.
+    fn spare(cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
+        cx.turn.counters.signatures_skipped.add(1);
+        Advance::Reached(Reached::abandoned(cx))
+    }
+
+    /// Answers the hello that is in the buffer.
+    fn answer(mut self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Advance<Self, N> {
+        let engine = match self.client.claim(scratch.sealed_in.filled().len(), cx) {
+            Ok(true) => self.client.engine(cx.turn.limits),
+            Ok(false) => {
+                self.client.hold(scratch);
+                return Advance::Reached(Reached::Full(self.client));
+            }
+            Err(refusal) => Err(refusal),
+        };
+        let engine = match engine {
+            Ok(engine) => engine,
+            Err(refusal) => return Advance::Reached(Reached::refused(refusal, cx)),
+        };
+        let Scratch {
+            sealed_in,
+            plain,
+            sealed_out,
+        } = scratch;
+        match self.take_in(engine, sealed_in.filled_mut(), (plain, sealed_out), cx) {
+            ControlFlow::Continue(this) => Advance::Go(this),
+            ControlFlow::Break(advance) => advance,
+        }
+    }
+
+    /// Sends what is left of a flight, then receives and answers.
+    fn exchange(
+        mut self,
+        engine: Engine,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Advance<Self, N> {
+        if cx.flush(&mut self.flight).is_err() {
+            let reason = CloseReason::HandshakeAborted;
+            return Advance::Reached(Reached::no_handshake(reason, cx));
+        }
+        self.stage = HandshakeStage::Flights(engine);
+        while self.flight.waiting().is_empty() && cx.core.client.ready.readable {
+            let engine = match mem::replace(&mut self.stage, HandshakeStage::Hello) {
+                HandshakeStage::Flights(engine) => engine,
+                stage => return self.wait_as(stage),
+            };
+            scratch.clear();
+            let Scratch {
+                sealed_in,
+                plain,
+                sealed_out,
+            } = &mut *scratch;
+            sealed_in.push(engine.held());
+            match cx.receive(sealed_in, READ) {
+                Ok(Got::Bytes(_)) => {}
+                Ok(Got::Nothing) => return self.wait_as(HandshakeStage::Flights(engine)),
+                Ok(Got::End) | Err(_) => {
+                    completed::count_offer(&self.client, cx.turn.counters);
+                    return Advance::Reached(Reached::abandoned(cx));
+                }
+            }
+            match self.take_in(engine, sealed_in.filled_mut(), (plain, sealed_out), cx) {
+                ControlFlow::Continue(this) => self = this,
+                ControlFlow::Break(advance) => return advance,
+            }
+        }
+        Advance::Wait(self)
+    }
+
+    /// Gives what came to TLS, and sends what that answers.
+    fn take_in(
+        mut self,
+        mut engine: Engine,
+        input: &mut [u8],
+        (plain, out): (&mut Buffer, &mut Buffer),
+        cx: &mut Context<'_, '_, N>,
+    ) -> ControlFlow<Advance<Self, N>, Self> {
+        self.note_time(&engine, cx);
+        let offload = self.client.offload;
+        let takes = |signing: &&WorkerSigning| offload.is_some_and(|it| signing.takes(it));
+        let handshake = &mut self.client.handshake;
+        if let Some(signing) = cx.turn.signing.filter(takes) {
+            let signature = signing::begin(engine, input, handshake, (signing, cx.turn));
+            return self.handle_signature(signature, cx);
+        }
+        let received = context::lend(handshake, || engine.receive(input, plain, out));
+        self.settle(engine, received, (plain, out), cx)
+    }
+
+    fn handle_signature(
+        mut self,
+        signature: Signature,
+        cx: &mut Context<'_, '_, N>,
+    ) -> ControlFlow<Advance<Self, N>, Self> {
+        match signature {
+            Signature::Done(step) => {
+                let (plain, mut out) = (step.plain, step.out);
+                self.settle(step.engine, step.received, (&plain, &mut out), cx)
+            }
+            Signature::Awaited(signing) => {
+                self.stage = HandshakeStage::Signing(Box::new(signing));
+                ControlFlow::Break(Advance::Wait(self))
+            }
+            Signature::Failed(detail) => {
+                let reason = CloseReason::Internal;
+                if !detail.is_empty() {
+                    cx.note(reason, &detail);
+                }
+                ControlFlow::Break(Advance::Reached(Reached::no_handshake(reason, cx)))
+            }
+        }
+    }
+
+    /// Sends what TLS answers, and ends the handshake once there are keys.
+    fn settle(
+        mut self,
+        engine: Engine,
+        received: Result<Received, rustls::Error>,
+        (plain, out): (&Buffer, &mut Buffer),
+        cx: &mut Context<'_, '_, N>,
+    ) -> ControlFlow<Advance<Self, N>, Self> {
+        // RFC 8446, section 4.1.4: the second hello is the one that is answered in full.
+        let again = Some(HandshakeKind::FullWithHelloRetryRequest);
+        let is_second = self.is_first && engine.handshake_kind() == again;
+        self.client.offload = self.client.offload.filter(|_| is_second);
+        let reached = match received {
+            Ok(received) if received.ready => {
+                let said = EarlyBytes {
+                    bytes: plain.filled(),
+                    ended: received.ended,
+                };
+                self.note_completion(&engine, received, cx);
+                if !said.bytes.is_empty() && has_only_tickets_to_send(&engine, received) {
+                    self.flight.hold(out.filled());
+                    self.leave(engine, said, out, cx)
+                } else if cx.push(out.filled(), &mut self.flight).is_err() {
+                    Reached::End(CloseReason::ClientReset)
+                } else {
+                    self.leave(engine, said, out, cx)
+                }
+            }
+            Ok(received) => {
+                let is_cut = received.ended || cx.push(out.filled(), &mut self.flight).is_err();
+                if !is_cut {
+                    self.stage = HandshakeStage::Flights(engine);
+                    return ControlFlow::Continue(self);
+                }
+                Reached::no_handshake(CloseReason::HandshakeAborted, cx)
+            }
+            Err(error) => {
+                completed::count_offer(&self.client, cx.turn.counters);
+                let refusal = self.client.refusal(&error);
+                Reached::refused(
+                    match refusal.reason {
+                        CloseReason::Token => refusal,
+                        _ => refusal.answering(out.filled()),
+                    },
+                    cx,
+                )
+            }
+        };
+        ControlFlow::Break(Advance::Reached(reached))
+    }
+
+    /// Notes the time for what rustls calls, before anything is given to it.
+    fn note_time(&mut self, engine: &Engine, cx: &Context<'_, '_, N>) {
+        let kind = engine.handshake_kind();
+        self.is_first = kind.is_none();
+        if let Some(handshake) = &mut self.client.handshake {
+            handshake.clock = HandshakeClock {
+                unix: cx.turn.now.unix.into(),
+                mono: cx.turn.now.mono,
+            };
+            if !matches!(kind, None | Some(HandshakeKind::Resumed)) {
+                handshake.resumption.forget_opened();
+            }
+        }
+    }
+
+    /// Keys are ready: writes down what was agreed on.
+    fn note_completion(
+        &mut self,
+        engine: &Engine,
+        received: Received,
+        cx: &mut Context<'_, '_, N>,
+    ) {
+        let client = &mut self.client;
+        let took = cx.turn.now.mono.saturating_sub(cx.core.facts.accepted);
+        let took = took.saturating_sub(cx.core.facts.queued);
+        let mut agreed = Agreed {
+            presented: client.presented(cx.core.facts.server_name.as_deref()),
+            early_data: received.early.then_some(client.served.early_data),
+            ..completed::agreed(engine, client, took)
+        };
+        cx.turn.counters.handshakes_ended.add(1);
+        completed::count(&agreed, cx.turn.counters);
+        completed::count_offer(client, cx.turn.counters);
+        completed::count_early(client, received.early, cx.turn.counters);
+        let trial = client.served.trial.take();
+        agreed.would_refuse = trial.and_then(|trial| trial.count(agreed.client_verified));
+        cx.core.facts.tls = Some(agreed);
+        cx.core.half_open = None;
+    }
+
+    /// Needs a server, or joins the one that was connected before.
+    fn leave(
+        self,
+        mut engine: Engine,
+        said: EarlyBytes<'_>,
+        out: &mut Buffer,
+        cx: &mut Context<'_, '_, N>,
+    ) -> Reached<N> {
+        let HelloDecision {
+            pool,
+            mut handshake,
+            reserved,
+            ..
+        } = *self.client;
+        let origin = handshake.as_ref().and_then(|it| it.resumption.origin_id());
+        if engine.is_unfinished() {
+            engine.keep(handshake.take());
+        }
+        let session = handshake.and_then(|handshake| handshake.resumption.session);
+        cx.core.session = session.map(Box::new);
+        let slot = match reserved {
+            Reserved::Server(mut server) => {
+                return match server.admit((&mut engine, self.flight), said, out) {
+                    Ok(()) => Reached::Joined(Joined {
+                        client_tls: Some(engine),
+                        server: *server,
+                        learner: None,
+                        asks: !said.bytes.is_empty(),
+                    }),
+                    Err(reason) => Reached::End(reason),
+                };
+            }
+            Reserved::Slot(slot) => Some(slot),
+            Reserved::Nothing => None,
+        };
+        let mut pending = Pending::new(pool, Purpose::Relay);
+        pending.client_tls = Some(engine);
+        pending.origin = origin;
+        pending.to_client = self.flight;
+        Reached::pending(pending, slot, said, cx)
+    }
+}
+
+impl<N: Net> HelloDecision<N> {
+    /// Whether a second hello has come: that is the one which is answered by a signature.
+    fn wants_signature(&self, ready: Ready) -> Option<Offload> {
+        self.offload.filter(|_| ready.readable)
+    }
+
+    /// What an error of TLS means.
+    fn refusal(&self, error: &rustls::Error) -> Refusal {
+        let handshake = self.handshake.as_ref();
+        if let Some(reason) = handshake.and_then(|it| it.shed()) {
+            return Refusal::shed(reason);
+        }
+        // What rustls has answered with is thrown away: to the client this is the answer to its hello.
+        if handshake.is_some_and(|it| it.signature.token_failed) {
+            return Refusal::by_alert(INTERNAL_ERROR, CloseReason::Token);
+        }
+        Refusal::new(
+            reason_of_error(error, self.served.asks),
+            chain::explain(error),
+        )
+    }
+
+    /// What there is to say of our certificate, if the server gets that.
+    fn presented(&self, name: Option<&str>) -> Option<Arc<Presented>> {
+        let version = self.pool.backend().keys.proxy_header;
+        version.filter(|version| *version == Introduction::V2)?;
+        let place = self.handshake.as_ref()?.certificate.presented?;
+        let certificates = &self.listener.config().certificates;
+        certificates.keys_for(name).presented(place).cloned()
+    }
+}
+
+/// Whether what TLS answers to the client's Finished is not what the client waits for.
+fn has_only_tickets_to_send(engine: &Engine, received: Received) -> bool {
+    let version = engine.facts().protocol_version();
+    version == Some(ProtocolVersion::TLSv1_3) && !received.early
+}
+
+/// `asks` says that the client has to show a certificate: nothing else that it sends behind its
+/// hello is as long.
+fn reason_of_error(error: &rustls::Error, asks: bool) -> CloseReason {
+    match error {
+        _ if asks && chain::is_excess(error) => CloseReason::ClientChain,
+        rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure) => {
+            CloseReason::ClientName
+        }
+        rustls::Error::InvalidCertificate(_)
+        | rustls::Error::InvalidCertRevocationList(_)
+        | rustls::Error::NoCertificatesPresented => CloseReason::ClientCertificate,
+        rustls::Error::NoApplicationProtocol => CloseReason::AlpnMismatch,
+        error if engine::is_without_data(error) => CloseReason::RecordsWithoutData,
+        _ => CloseReason::HandshakeFailed,
+    }
+}
+
+/// RFC 8446, section 6.2.
+const INTERNAL_ERROR: u8 = 80;

@@ -1,0 +1,196 @@
+//! A client that needs a server, whichever that will be.
+
+use std::io;
+use std::rc::Rc;
+
+use becket_proto::half_pipe::HalfPipe;
+use becket_proto::proxy_header::EncodeError;
+use becket_proto::queue::Arrival;
+use becket_proto::starttls::{NoTls, Protocol};
+use becket_proto::ticket::OriginId;
+
+use super::context::{Context, Core, EarlyBytes, Net};
+use super::introduction::introduction;
+use super::learner::Learner;
+use super::listener::ListenerState;
+use super::server_tls::{TlsStart, tls_error};
+use crate::backend::pool::{Pick, PickHint, Pool};
+use crate::backend::slot::Slot;
+use crate::pipes::Lent;
+use becket_proto::close_reason::CloseReason;
+use becket_tls::chain;
+use becket_tls::engine::Engine;
+
+/// A client on its way to a server.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) pool: Rc<Pool>,
+    pub(super) purpose: Purpose,
+    /// Traffic keys; `None` if the client's bytes pass as they are.
+    pub(super) client_tls: Option<Engine>,
+    /// The line of sessions that the handshake continued or began.
+    pub(super) origin: Option<OriginId>,
+    /// The server that has the client's session, as far as can be told; see `ServerState::key`.
+    pub(super) home: Option<u64>,
+    pub(super) to_client: HalfPipe<Lent>,
+    pub(super) to_server: HalfPipe<Lent>,
+    /// What TLS towards the server begins with, if the backend has TLS.
+    pub(super) tls_start: Option<Box<TlsStart>>,
+    /// The client has sent something.
+    pub(super) asks: bool,
+    /// The place in the order of arrival, once a slot was given back.
+    pub(super) arrival: Option<Arrival>,
+    /// Connects that may still fail.
+    pub(super) retries: u32,
+    /// `None` until a connect has failed.
+    failures: Option<Box<Failures>>,
+}
+
+/// What a connected server is for.
+#[derive(Debug)]
+pub(super) enum Purpose {
+    /// To relay to.
+    Relay,
+    /// To pass TLS to that ends there, watching for its session where clients stick by it.
+    Pass(Option<Box<Learner>>),
+    /// To greet the client, which is to ask for TLS in this protocol.
+    Converse(Rc<ListenerState>, Protocol),
+}
+
+/// What went wrong so far.
+#[derive(Debug)]
+struct Failures {
+    last: io::Error,
+    /// Servers that failed, by `ServerState::key`.
+    tried: Vec<u64>,
+}
+
+impl Pending {
+    pub(super) fn new(pool: Rc<Pool>, purpose: Purpose) -> Self {
+        Self {
+            retries: pool.backend().keys.retries,
+            pool,
+            purpose,
+            client_tls: None,
+            origin: None,
+            home: None,
+            to_client: HalfPipe::default(),
+            to_server: HalfPipe::default(),
+            tls_start: None,
+            asks: false,
+            arrival: None,
+            failures: None,
+        }
+    }
+
+    /// Keeps what goes to the server first: the PROXY header, then what the client has sent. A backend that serves files gets the latter
+    /// alone.
+    ///
+    /// # Errors
+    ///
+    /// When the header cannot be encoded.
+    pub(super) fn introduce<N: Net>(
+        &mut self,
+        said: EarlyBytes<'_>,
+        cx: &mut Context<'_, '_, N>,
+    ) -> Result<(), EncodeError> {
+        self.asks = !said.bytes.is_empty();
+        let keys = &self.pool.backend().keys;
+        if self.pool.files().is_some() {
+            self.to_server.hold(said.bytes);
+        } else {
+            let header = match keys.proxy_header {
+                Some(kind) => {
+                    introduction((kind, &keys.proxy_tlvs), cx.core, self.client_tls.as_ref())?
+                }
+                None => Vec::new(),
+            };
+            if self.pool.tls().is_some() {
+                self.tls_start = Some(Box::new(TlsStart::new(header, said)));
+                return Ok(());
+            }
+            self.to_server = header.into();
+            self.to_server.offer(said.bytes);
+        }
+        if said.ended {
+            self.to_server.end_source();
+        }
+        Ok(())
+    }
+
+    /// Chooses a server. A slot that was claimed before the handshake is used unless its server went out of service since.
+    pub(super) fn choose<N: Net>(
+        &mut self,
+        claimed: Option<Slot>,
+        cx: &mut Context<'_, '_, N>,
+    ) -> Pick {
+        match claimed {
+            Some(slot) if slot.server().is_in_service() => return Pick::Slot(slot),
+            Some(slot) => self.give_back(slot),
+            None => {}
+        }
+        let hint = pick_hint(self.origin, cx.core);
+        let had = self.pool.recall(&hint, cx.turn.now.mono);
+        self.pool.pick(&hint, self.home.or(had), self.tried())
+    }
+
+    /// Servers that have failed it.
+    pub(super) fn tried(&self) -> &[u64] {
+        self.failures.as_ref().map_or(&[], |all| &all.tried)
+    }
+
+    /// Gives a slot back, and keeps the place in the order of arrival.
+    fn give_back(&mut self, slot: Slot) {
+        self.arrival.get_or_insert(slot.arrival());
+    }
+
+    /// Notes that the server of this slot failed. Returns whether another may be tried.
+    pub(super) fn note_failure(&mut self, slot: Slot, error: io::Error) -> bool {
+        let mut tried = self.failures.take().map_or(Vec::new(), |all| all.tried);
+        tried.push(slot.server().key());
+        self.failures = Some(Box::new(Failures { last: error, tried }));
+        self.give_back(slot);
+        let may_retry = self.retries > 0;
+        self.retries = self.retries.saturating_sub(1);
+        may_retry
+    }
+
+    /// Why there is no server, for the metrics and for the log.
+    pub(super) fn failure(&self) -> (CloseReason, String) {
+        let (reason, detail) = match &self.failures {
+            None => (CloseReason::NoServer, "no server is in service".to_owned()),
+            Some(failures) => (reason_of(&failures.last), in_words(&failures.last)),
+        };
+        let name = &*self.pool.backend().keys.name;
+        (reason, format!("backend {name}: {detail}"))
+    }
+}
+
+/// What a choice may depend on.
+pub(super) fn pick_hint<N: Net>(origin: Option<OriginId>, core: &Core<N>) -> PickHint<'_> {
+    PickHint {
+        source: core.facts.client.ip(),
+        name: core.facts.server_name.as_deref(),
+        origin,
+    }
+}
+
+fn reason_of(error: &io::Error) -> CloseReason {
+    match (tls_error(error), error.kind()) {
+        (Some(error), _) if chain::is_excess(error) => CloseReason::ServerChain,
+        (Some(rustls::Error::InvalidCertificate(_)), _) => CloseReason::ServerCertificate,
+        (Some(_), _) => CloseReason::ServerTlsError,
+        (None, _) if refuses_tls(error) => CloseReason::ServerGreeting,
+        (None, io::ErrorKind::TimedOut) => CloseReason::ConnectTimeout,
+        (None, _) => CloseReason::ConnectFailed,
+    }
+}
+
+/// Whether a server was asked for TLS and did not begin it.
+fn refuses_tls(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<NoTls>())
+}
+
+fn in_words(error: &io::Error) -> String {
+    tls_error(error).map_or_else(|| error.to_string(), chain::explain)
+}

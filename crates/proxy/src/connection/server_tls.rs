@@ -1,0 +1,226 @@
+//! TLS towards the server: from a connect that was taken to traffic keys.
+//!
+//! Where the backend has TLS, our ClientHello is part of the connect's first write, behind the
+//! PROXY header, which is in clear. Nothing that the client sent goes out before there are
+//! keys, so until then another server can be tried without harm.
+//!
+//! With `backend.tls.starttls` the server is asked for TLS first, in clear; what is said then is decided by
+//! [`becket_proto::starttls::TlsRequest`]. Our hello goes out when it agrees. Its greeting is the first that the client gets from it.
+//!
+//! What a server can make us hold: a greeting, a record, or a message with a chain of `limits.certificate-chain`.
+//!
+//! Source: RFC 8446 section 4, RFC 5246 section 7; [`becket_tls::to_servers`] makes the engine.
+
+use std::io;
+
+use becket_proto::half_pipe::HalfPipe;
+use becket_proto::starttls::{Asked, TlsRequest};
+use becket_sys::clock::Now;
+use rustls::client::UnbufferedClientConnection;
+
+use super::context::EarlyBytes;
+use super::facts::Facts;
+use super::kernel_tls::Tls;
+use crate::leg::{Got, Leg};
+use crate::metrics::Counters;
+use crate::pipes::Lent;
+use crate::socket::Socket;
+use becket_tls::engine::Received;
+use becket_tls::scratch::{Buffer, READ, Scratch};
+use becket_tls::to_servers::ServerTls;
+
+/// A handshake with a server, of which nothing may have gone out yet.
+#[derive(Debug)]
+pub(super) struct ServerHandshake {
+    pub(super) tls: Box<Tls<UnbufferedClientConnection>>,
+    /// Until the server agrees to TLS, if it is asked for that in clear.
+    request: Option<Box<ClearRequest>>,
+    /// What the server has sent before TLS, for the client.
+    pub(super) greeting: Vec<u8>,
+}
+
+/// A request for TLS in clear.
+#[derive(Debug)]
+struct ClearRequest {
+    request: TlsRequest,
+    /// Our ClientHello, for when the server agrees.
+    hello: Vec<u8>,
+}
+
+/// What TLS towards a server begins with, whichever server it will be.
+#[derive(Debug)]
+pub(super) struct TlsStart {
+    /// The PROXY header, which is sent in clear.
+    header: Vec<u8>,
+    /// What the client has sent already. It is sealed.
+    pub(super) early: Vec<u8>,
+    pub(super) client_ended: bool,
+}
+
+impl TlsStart {
+    pub(super) fn new(header: Vec<u8>, said: EarlyBytes<'_>) -> Self {
+        Self {
+            header,
+            early: said.bytes.to_vec(),
+            client_ended: said.ended,
+        }
+    }
+
+    /// Makes a ClientHello for a server: what goes out first is the header and this hello, or what asks for TLS.
+    ///
+    /// # Errors
+    ///
+    /// When TLS cannot begin.
+    pub(super) fn hello(
+        &self,
+        tls: &ServerTls,
+        server: &str,
+        facts: &Facts,
+        now: Now,
+    ) -> io::Result<(ServerHandshake, HalfPipe<Lent>)> {
+        let alpn = facts.tls.as_ref().and_then(|tls| tls.alpn.as_deref());
+        let engine = tls.open(server, facts.server_name.as_deref(), alpn, now.unix.into());
+        let mut engine = engine.map_err(io::Error::other)?;
+        let (mut plain, mut hello) = (Buffer::at(0, 0), Buffer::at(0, HELLO));
+        engine
+            .receive(&mut [], &mut plain, &mut hello)
+            .map_err(io::Error::other)?;
+        let mut first = self.header.clone();
+        let request = tls.starttls().map(|protocol| {
+            let request = TlsRequest::new(protocol, &mut first);
+            let hello = hello.filled().to_vec();
+            Box::new(ClearRequest { request, hello })
+        });
+        if request.is_none() {
+            first.extend_from_slice(hello.filled());
+        }
+        let mut first = HalfPipe::from(first);
+        if self.client_ended {
+            first.end_source();
+        }
+        let handshake = ServerHandshake {
+            tls: Box::new(Tls::Own(engine)),
+            request,
+            greeting: Vec::new(),
+        };
+        Ok((handshake, first))
+    }
+}
+
+impl ServerHandshake {
+    /// Sends what waits and receives, until there are keys or nothing more comes. Once it is ready, what the server sent behind its
+    /// handshake is in `scratch.plain`.
+    ///
+    /// # Errors
+    ///
+    /// Why the handshake fails; the server was sent the alert.
+    pub(super) fn advance<S: Socket>(
+        &mut self,
+        server: &mut Leg<S>,
+        to_server: &mut HalfPipe<Lent>,
+        counters: &Counters,
+        scratch: &mut Scratch,
+    ) -> io::Result<Received> {
+        loop {
+            send(server, to_server, counters)?;
+            if !server.ready.readable {
+                return Ok(Received::default());
+            }
+            scratch.clear();
+            if let Some(request) = self.request.take() {
+                let heard = &mut scratch.plain;
+                if receive(server, heard, counters)? {
+                    self.ask(request, heard.filled(), to_server)?;
+                } else {
+                    self.request = Some(request);
+                }
+                continue;
+            }
+            let received = self.take_in(server, counters, scratch);
+            to_server.offer(scratch.sealed_out.filled());
+            match received {
+                Ok(received) if received.ready => return Ok(received),
+                Ok(_) => {}
+                Err(error) => {
+                    // The alert that says why.
+                    let _lost = send(server, to_server, counters);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Handles what the server sent in clear. The answer goes out next, at last our hello.
+    fn ask(
+        &mut self,
+        mut clear: Box<ClearRequest>,
+        heard: &[u8],
+        to_server: &mut HalfPipe<Lent>,
+    ) -> io::Result<()> {
+        let mut out = Vec::new();
+        let asked = clear.request.handle(heard, &mut out);
+        to_server.offer(&out);
+        match asked {
+            Asked::Waiting => self.request = Some(clear),
+            Asked::Begin => {
+                to_server.offer(&clear.hello);
+                self.greeting = clear.request.into_greeting();
+            }
+            Asked::Not(why) => return Err(io::Error::other(why)),
+        }
+        Ok(())
+    }
+
+    /// Receives once and gives it to TLS.
+    fn take_in<S: Socket>(
+        &mut self,
+        server: &mut Leg<S>,
+        counters: &Counters,
+        scratch: &mut Scratch,
+    ) -> io::Result<Received> {
+        let Scratch {
+            sealed_in,
+            plain,
+            sealed_out,
+        } = scratch;
+        let engine = self.tls.engine_mut().ok_or(io::ErrorKind::Unsupported)?;
+        sealed_in.push(engine.held());
+        if !receive(server, sealed_in, counters)? {
+            return Ok(Received::default());
+        }
+        let received = engine.receive(sealed_in.filled_mut(), plain, sealed_out);
+        received.map_err(io::Error::other)
+    }
+}
+
+/// Sends what waits, as far as the socket takes it.
+fn send<S: Socket>(
+    server: &mut Leg<S>,
+    to_server: &mut HalfPipe<Lent>,
+    counters: &Counters,
+) -> io::Result<()> {
+    let sent = server.flush(to_server, &counters.server_bytes_out);
+    sent.map_err(|_| io::ErrorKind::ConnectionReset.into())
+}
+
+/// Receives once. False if there is nothing yet.
+fn receive<S: Socket>(
+    server: &mut Leg<S>,
+    buffer: &mut Buffer,
+    counters: &Counters,
+) -> io::Result<bool> {
+    match server.receive(buffer, READ, &counters.server_bytes_in) {
+        Ok(Got::Bytes(_)) => Ok(true),
+        Ok(Got::Nothing) => Ok(false),
+        Ok(Got::End) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(_) => Err(io::ErrorKind::ConnectionReset.into()),
+    }
+}
+
+/// What TLS found, if that is what an error is about.
+pub(super) fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// Room for a ClientHello with a post-quantum key share and a ticket; grows for a longer one.
+const HELLO: usize = 2048;
