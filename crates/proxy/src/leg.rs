@@ -112,7 +112,9 @@ impl<S: Socket> Leg<S> {
             .receive_record(buffer.next(READ))
             .map_err(SocketError::from)
         {
-            Ok(ReceivedRecord { kind: None, len: 0 }) if self.reset => return Err(SocketError::Reset),
+            Ok(ReceivedRecord { kind: None, len: 0 }) if self.reset => {
+                return Err(SocketError::Reset);
+            }
             Ok(record) => record,
             Err(SocketError::WouldBlock) => return Ok(None),
             Err(fault) => return Err(fault),
