@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use becket_config::file::File;
 use becket_config::read::read;
 use becket_dialects::migration::migrate;
-use becket_dialects::{Command, Dialect};
+use becket_dialects::{Dialect, DialectCommand};
 
 /// Checks one input: a byte that chooses the dialect, a command line of words between NULs, and behind an empty one the file.
 /// Returns 1 if that is a configuration.
@@ -28,10 +28,10 @@ pub fn run(data: &[u8]) -> usize {
         .map(|word| String::from_utf8_lossy(word).into_owned())
         .collect();
     let invocation = match dialect.command(&words) {
-        Ok(Command::Run(invocation)) => invocation,
+        Ok(DialectCommand::Run(invocation)) => invocation,
         Ok(_) => return 0,
         Err(said) => {
-            assert!(!said.is_empty(), "a refusal has a reason");
+            assert!(!said.to_string().is_empty(), "a refusal has a reason");
             return 0;
         }
     };

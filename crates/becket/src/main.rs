@@ -21,7 +21,7 @@ use becket::cli::{
 };
 use becket::ctl::NotDone;
 use becket::demo::folder::{self, FilesFlags};
-use becket::dropin::{self, Call};
+use becket::dropin::{self, DropInCall};
 use becket::secret_command;
 use becket::secret_command::{NotMade, SecretFlags};
 use becket::top::{self, NotShown};
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     if agent::is_agent() {
         agent::run();
     }
-    if let Some(call) = Call::of(std::env::args_os()) {
+    if let Some(call) = DropInCall::of(std::env::args_os()) {
         return call.run().unwrap_or_else(|error| {
             eprintln!("becket: {error}");
             ExitCode::FAILURE

@@ -4,36 +4,36 @@
 //! All operators work on those as OpenSSL works on all: names add, `-` takes away, `!` for good, `+` moves to the end,
 //! `@STRENGTH` sorts. A name that nothing here has adds nothing, as one that OpenSSL does not know.
 
-use super::setting::Verdict;
+use super::setting::Support;
 
 /// What a string names.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Chosen {
+pub(super) struct CipherChoice {
     /// IANA's names, in the order of the string.
     pub(super) suites: Vec<&'static str>,
     /// Whether it may name suites that do not exist here.
     pub(super) more: bool,
 }
 
-impl Chosen {
+impl CipherChoice {
     /// What to say of it.
-    pub(super) fn verdict(&self) -> (Verdict, String) {
+    pub(super) fn support(&self) -> (Support, String) {
         let served = self.suites.join(" ");
         if self.more {
             (
-                Verdict::Different,
+                Support::Different,
                 format!(
                     "of what it names there are {served}; suites without forward secrecy or an AEAD do not exist here"
                 ),
             )
         } else {
-            (Verdict::Same, format!("these are {served}"))
+            (Support::Same, format!("these are {served}"))
         }
     }
 }
 
 /// The suites of TLS 1.2 that a cipher string leaves.
-pub(super) fn tls12(string: &str) -> Chosen {
+pub(super) fn tls12(string: &str) -> CipherChoice {
     let mut list = List {
         order: (0..SUITES.len()).map(|index| (index, false)).collect(),
         more: false,
@@ -48,15 +48,15 @@ pub(super) fn tls12(string: &str) -> Chosen {
         _ => rules.for_each(|rule| list.apply(rule)),
     }
     let active = list.order.iter().filter(|(_, is_active)| *is_active);
-    Chosen {
+    CipherChoice {
         suites: active.map(|(index, _)| SUITES[*index].iana).collect(),
         more: list.more,
     }
 }
 
 /// The suites of TLS 1.3 that a list of names leaves.
-pub(super) fn tls13(string: &str) -> Chosen {
-    let mut chosen = Chosen {
+pub(super) fn tls13(string: &str) -> CipherChoice {
+    let mut chosen = CipherChoice {
         suites: Vec::new(),
         more: false,
     };
@@ -263,6 +263,6 @@ mod tests {
     fn suites_of_tls_1_3_are_names() {
         let chosen = tls13("TLS_AES_128_GCM_SHA256:TLS_AES_128_CCM_SHA256:TLS_AES_256_GCM_SHA384");
         let suites = vec!["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384"];
-        assert_eq!(chosen, Chosen { suites, more: true });
+        assert_eq!(chosen, CipherChoice { suites, more: true });
     }
 }

@@ -7,11 +7,23 @@
 //! Main types: [`Dialect`] is a program, [`Translation`] is the table with its faults, and [`Remark`] says how much of a setting holds here. The start, the report
 //! of a migration and `docs/dropin.md` show remarks, all from one table for each dialect.
 //!
-//! `ciphers` reads cipher strings of OpenSSL, `getopt` reads command lines, [`migration`] writes TOML, and [`page`] writes `docs/dropin.md`.
+//! ```
+//! use std::collections::BTreeMap;
+//! use std::path::Path;
+//!
+//! use becket_dialects::{Dialect, Invocation};
+//!
+//! let called = Invocation::of_file("stunnel.conf");
+//! let text = b"[web]\naccept = 443\nconnect = 80\ncert = /etc/site.pem\n";
+//! let translation = Dialect::Stunnel.translate(&called, text, Path::new("/"), &BTreeMap::new());
+//! assert!(translation.problems.is_empty() && translation.table.contains_key("listener"));
+//! ```
+//!
+//! `ciphers` reads cipher strings of OpenSSL, `command_line` reads command lines, [`migration`] writes TOML, and [`page`] writes `docs/dropin.md`.
 
+mod builder;
 mod ciphers;
-mod draft;
-mod getopt;
+mod command_line;
 mod hitch;
 pub mod migration;
 pub mod page;
@@ -24,7 +36,7 @@ use std::path::Path;
 
 use toml::Table;
 
-pub use self::setting::{Remark, Setting, Verdict};
+pub use self::setting::{Remark, Setting, Support};
 use becket_config::error::Problem;
 use becket_config::parts::Parts;
 
@@ -41,7 +53,7 @@ pub enum Dialect {
 
 /// What a command line asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum DialectCommand {
     /// To serve, or to test the configuration.
     Run(Invocation),
     /// Its version.
@@ -52,6 +64,21 @@ pub enum Command {
     Defaults,
 }
 
+/// Why a command line is refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommandLineError {
+    /// It does not fit the grammar.
+    #[error("{0}\nInvalid command line parameters.")]
+    Grammar(#[from] clap::Error),
+    /// It names two files.
+    #[error("one --config is read, and there are two")]
+    TwoFiles,
+    /// It names no file.
+    #[error("Invalid configuration file name \"{0}\"")]
+    FileName(String),
+}
+
 /// A command line of the program, read but not yet understood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Invocation {
@@ -60,11 +87,11 @@ pub struct Invocation {
     /// Whether the configuration is only tested.
     pub is_test: bool,
     /// Options and their values, in their order; the file stands where it was named.
-    steps: Vec<Step>,
+    steps: Vec<InvocationStep>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
+enum InvocationStep {
     /// The configuration file is read here.
     File,
     /// A setting and its value.
@@ -124,7 +151,7 @@ impl Dialect {
     ///
     /// # Errors
     /// What the program would say.
-    pub fn command(self, arguments: &[String]) -> Result<Command, String> {
+    pub fn command(self, arguments: &[String]) -> Result<DialectCommand, CommandLineError> {
         match self {
             Self::Hitch => hitch::command(arguments),
             Self::Stud => stud::command(arguments),
@@ -155,7 +182,7 @@ impl Invocation {
         Self {
             file: Some(file.to_owned()),
             is_test: false,
-            steps: vec![Step::File],
+            steps: vec![InvocationStep::File],
         }
     }
 }
@@ -185,7 +212,7 @@ impl Translation {
             problem.path = setting.map_or(key, |setting| setting.theirs.to_owned());
             return;
         };
-        problem.path = draft::name(remark);
+        problem.path = builder::name(remark);
         problem.file.clone_from(&remark.file);
         problem.line = remark.line;
         if problem.value.is_none() && !problem.fault.starts_with("missing") {
@@ -196,7 +223,7 @@ impl Translation {
     /// One line for each setting that does not do here what it does there.
     pub fn remarks(&self) -> impl Iterator<Item = String> {
         let told =
-            |remark: &&Remark| matches!(remark.verdict, Verdict::Different | Verdict::Ignored);
+            |remark: &&Remark| matches!(remark.verdict, Support::Different | Support::Ignored);
         self.report.iter().filter(told).map(|remark| {
             let place = match remark.place() {
                 place if place.is_empty() => place,
@@ -204,7 +231,7 @@ impl Translation {
             };
             format!(
                 "{place}{}: {}: {}",
-                draft::name(remark),
+                builder::name(remark),
                 remark.verdict.word(),
                 remark.why
             )

@@ -52,7 +52,7 @@ pub fn migrate(dialect: Dialect, name: &str, translation: &Translation) -> Migra
                 dialect.name()
             );
             title
-                + &Page {
+                + &TomlWriter {
                     translation,
                     name,
                     text: String::new(),
@@ -101,13 +101,13 @@ impl Migration {
     }
 }
 
-struct Page<'a> {
+struct TomlWriter<'a> {
     translation: &'a Translation,
     name: &'a str,
     text: String,
 }
 
-impl Page<'_> {
+impl TomlWriter<'_> {
     fn write(mut self, file: &File) -> String {
         let whole = table(file);
         let defaults = table(&File::default());
@@ -185,7 +185,7 @@ impl Page<'_> {
                     let _infallible = writeln!(self.text, "{key} = [{}", self.comment(&path));
                     for (index, one) in list.iter().enumerate() {
                         let comment = self.comment(&format!("{path}[{index}]"));
-                        let _infallible = writeln!(self.text, "    {},{comment}", inline(one));
+                        let _infallible = writeln!(self.text, "    {},{comment}", one);
                     }
                     self.text += "]\n";
                 }
@@ -194,7 +194,7 @@ impl Page<'_> {
                         of_first if of_first.is_empty() => self.comment(&format!("{path}[0]")),
                         comment => comment,
                     };
-                    let _infallible = writeln!(self.text, "{key} = {}{comment}", inline(value));
+                    let _infallible = writeln!(self.text, "{key} = {}{comment}", value);
                 }
             }
         }
@@ -224,26 +224,6 @@ impl Page<'_> {
         } else {
             format!("  # {}: {}", self.name, said.join("; "))
         }
-    }
-}
-
-/// A value on one line.
-fn inline(value: &Value) -> String {
-    match value {
-        Value::Table(table) => {
-            let keys = table
-                .iter()
-                .filter(|(_, value)| **value != Value::Array(Vec::new()));
-            let keys: Vec<String> = keys
-                .map(|(key, value)| format!("{key} = {}", inline(value)))
-                .collect();
-            format!("{{ {} }}", keys.join(", "))
-        }
-        Value::Array(list) => {
-            let list: Vec<String> = list.iter().map(inline).collect();
-            format!("[{}]", list.join(", "))
-        }
-        value => value.to_string(),
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// How much of a setting holds here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum Support {
     /// It does what it does there.
     Same,
     /// It does something else, which is said and safe.
@@ -18,7 +18,7 @@ pub enum Verdict {
     Ignored,
 }
 
-impl Verdict {
+impl Support {
     /// The word for it.
     pub fn word(self) -> &'static str {
         match self {
@@ -32,7 +32,7 @@ impl Verdict {
 
 /// What the value of a setting looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     /// Any text.
     Text,
     /// A whole number.
@@ -55,15 +55,19 @@ pub struct Setting {
     /// The key, or keys, that it is here; empty where there is none.
     pub ours: &'static str,
     /// What holds for every value, or for the usual ones.
-    pub verdict: Verdict,
+    pub verdict: Support,
     /// What differs and why; empty where nothing does.
     pub why: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: ValueKind,
 }
 
 impl Setting {
-    pub(super) const fn same(kind: Kind, theirs: &'static str, ours: &'static str) -> Self {
-        let (verdict, why) = (Verdict::Same, "");
+    const fn new(
+        kind: ValueKind,
+        (theirs, ours): (&'static str, &'static str),
+        verdict: Support,
+        why: &'static str,
+    ) -> Self {
         Self {
             theirs,
             ours,
@@ -73,42 +77,25 @@ impl Setting {
         }
     }
 
+    pub(super) const fn same(kind: ValueKind, theirs: &'static str, ours: &'static str) -> Self {
+        Self::new(kind, (theirs, ours), Support::Same, "")
+    }
+
     pub(super) const fn differs(
-        kind: Kind,
+        kind: ValueKind,
         theirs: &'static str,
         ours: &'static str,
         why: &'static str,
     ) -> Self {
-        let verdict = Verdict::Different;
-        Self {
-            theirs,
-            ours,
-            verdict,
-            why,
-            kind,
-        }
+        Self::new(kind, (theirs, ours), Support::Different, why)
     }
 
-    pub(super) const fn refused(kind: Kind, theirs: &'static str, why: &'static str) -> Self {
-        let (verdict, ours) = (Verdict::Refused, "");
-        Self {
-            theirs,
-            ours,
-            verdict,
-            why,
-            kind,
-        }
+    pub(super) const fn refused(kind: ValueKind, theirs: &'static str, why: &'static str) -> Self {
+        Self::new(kind, (theirs, ""), Support::Refused, why)
     }
 
-    pub(super) const fn ignored(kind: Kind, theirs: &'static str, why: &'static str) -> Self {
-        let (verdict, ours) = (Verdict::Ignored, "");
-        Self {
-            theirs,
-            ours,
-            verdict,
-            why,
-            kind,
-        }
+    pub(super) const fn ignored(kind: ValueKind, theirs: &'static str, why: &'static str) -> Self {
+        Self::new(kind, (theirs, ""), Support::Ignored, why)
     }
 }
 
@@ -127,7 +114,7 @@ pub struct Remark {
     /// The key that it is here.
     pub ours: &'static str,
     /// How much of it holds.
-    pub verdict: Verdict,
+    pub verdict: Support,
     /// What differs and why.
     pub why: String,
 }

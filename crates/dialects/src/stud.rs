@@ -6,11 +6,13 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use super::getopt::{Argument, Opt};
-use super::hitch::{self, CONFIG, DEFAULTS, HELP, Reader, TEST, VERSION, Written, command_of};
-use super::setting::Kind::{Number, Switch, Text};
+use super::command_line::ProgramOption;
+use super::hitch::{
+    self, CONFIG, DEFAULTS, HELP, HitchTranslator, TEST, VERSION, Value, command_of, option,
+};
 use super::setting::Setting;
-use super::{Command, Invocation, Step, Translation};
+use super::setting::ValueKind::{Number, Switch, Text};
+use super::{CommandLineError, DialectCommand, Invocation, InvocationStep, Translation};
 use becket_config::error::Problem;
 
 /// What stud knows: settings of hitch that mean the same to it, in the order of the page, and its own.
@@ -28,9 +30,10 @@ pub(super) static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
 });
 
 /// What stud knows of the command line of hitch, and by its own names.
-pub(super) static OPTIONS: LazyLock<Vec<Opt>> = LazyLock::new(|| {
+pub(super) static OPTIONS: LazyLock<Vec<ProgramOption>> = LazyLock::new(|| {
     let does = [CONFIG, DEFAULTS, HELP, TEST, VERSION];
-    let known = |option: &&Opt| NAMES.contains(&option.sets) || does.contains(&option.sets);
+    let known =
+        |option: &&ProgramOption| NAMES.contains(&option.sets) || does.contains(&option.sets);
     let of_hitch = hitch::OPTIONS.iter().filter(known);
     of_hitch.chain(OWN_OPTIONS).copied().collect()
 });
@@ -77,38 +80,24 @@ const OWN: &[Setting] = &[
     Setting::same(Number, "shared-cache", "sessions.table-entries"),
 ];
 
-const OWN_OPTIONS: &[Opt] = {
-    const fn option(long: &'static str, short: Option<char>, sets: &'static str) -> Opt {
-        let argument = Argument::Needed;
-        Opt {
-            long,
-            short,
-            argument,
-            sets,
-        }
-    }
-    &[
-        option("shared-cache", Some('C'), "shared-cache"),
-        option("session-cache", None, "shared-cache"),
-        Opt {
-            argument: Argument::No,
-            ..option("write-xff", None, "write-xff")
-        },
-    ]
-};
+const OWN_OPTIONS: &[ProgramOption] = &[
+    option("shared-cache", Some('C'), true, "shared-cache"),
+    option("session-cache", None, true, "shared-cache"),
+    option("write-xff", None, false, "write-xff"),
+];
 
 /// Reads a command line of stud.
-pub(super) fn command(arguments: &[String]) -> Result<Command, String> {
+pub(super) fn command(arguments: &[String]) -> Result<DialectCommand, CommandLineError> {
     command_of("stud", &OPTIONS, arguments)
 }
 
 /// Reads a configuration of stud.
 pub(super) fn translate(invocation: &Invocation, text: &[u8], folder: &Path) -> Translation {
-    let mut reader = Reader::new(folder, "stud", &SETTINGS, "v1");
+    let mut reader = HitchTranslator::new(folder, "stud", &SETTINGS, "v1");
     for step in &invocation.steps {
         match step {
-            Step::Set(name, value) => take(&mut reader, name, None, value),
-            Step::File => {
+            InvocationStep::Set(name, value) => take(&mut reader, name, None, value),
+            InvocationStep::File => {
                 let text = String::from_utf8_lossy(text);
                 for (number, line) in text.lines().enumerate() {
                     self::line(&mut reader, number + 1, line);
@@ -119,7 +108,7 @@ pub(super) fn translate(invocation: &Invocation, text: &[u8], folder: &Path) -> 
     reader.finish()
 }
 
-fn line(reader: &mut Reader, number: usize, line: &str) {
+fn line(reader: &mut HitchTranslator, number: usize, line: &str) {
     if line.starts_with('#') {
         return;
     }
@@ -136,27 +125,27 @@ fn line(reader: &mut Reader, number: usize, line: &str) {
             ..Problem::new("", "a line without =").text(line)
         };
         return reader
-            .draft
+            .out
             .problem(problem.accepted("KEY = VALUE, or # and a comment"));
     };
     let value = value.split_whitespace().next().unwrap_or_default();
     take(reader, key, Some(number), value.trim_matches(['"', '\'']));
 }
 
-fn take(reader: &mut Reader, key: &str, line: Option<usize>, value: &str) {
+fn take(reader: &mut HitchTranslator, key: &str, line: Option<usize>, value: &str) {
     let Some(setting) = SETTINGS.iter().find(|setting| setting.theirs == key) else {
-        return reader.draft.unknown(key, line);
+        return reader.out.unknown(key, line);
     };
     let value = match key {
         "frontend" | "backend" => {
             if key == "frontend" {
-                reader.forget_frontends();
+                reader.frontends.clear();
             }
             bracketed(value)
         }
         _ => value.to_owned(),
     };
-    reader.take_global(setting, line, &Written::Text(value));
+    reader.take_global(setting, line, &Value::Text(value));
 }
 
 /// `HOST,PORT` as `[HOST]:PORT`.
@@ -171,7 +160,7 @@ fn bracketed(address: &str) -> String {
 mod tests {
     use super::super::NO_PARTS;
     use super::super::migration::migrate;
-    use super::super::{Dialect, Verdict};
+    use super::super::{Dialect, Support};
     use super::*;
     use becket_config::file::File;
     use becket_config::read::read;
@@ -239,7 +228,7 @@ unheard-of = 5
         let stranger = translation.report.last().unwrap();
         assert_eq!(
             (stranger.verdict, stranger.line),
-            (Verdict::Ignored, Some(29))
+            (Support::Ignored, Some(29))
         );
         for setting in SETTINGS
             .iter()

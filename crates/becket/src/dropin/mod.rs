@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use becket_config::error::Rejected;
 use becket_dialects::migration::{Migration, migrate};
-use becket_dialects::{Command, Dialect, Invocation, page};
+use becket_dialects::{Dialect, DialectCommand, Invocation, page};
 use becket_sys::privileges;
 use rustls_pki_types::UnixTime;
 
@@ -27,14 +27,14 @@ use becket_process::{Role, Task, continues, enter};
 
 /// A call of another program.
 #[derive(Debug)]
-pub struct Call {
+pub struct DropInCall {
     dialect: Dialect,
     /// As it is called, for messages.
     name: String,
     arguments: Vec<String>,
 }
 
-impl Call {
+impl DropInCall {
     /// Whether this process is called as another program: by its name (`hitch`, a link to becket), or as `becket hitch`.
     pub fn of(mut arguments: impl Iterator<Item = OsString>) -> Option<Self> {
         let own = arguments.next()?;
@@ -52,7 +52,7 @@ impl Call {
         })
     }
 
-    /// Does what is asked, until the end of it. Call it before threads are started.
+    /// Does what is asked, until the end of it. DropInCall it before threads are started.
     ///
     /// # Errors
     /// What the system refuses.
@@ -62,12 +62,12 @@ impl Call {
                 eprintln!("{said}");
                 return Ok(ExitCode::FAILURE);
             }
-            Ok(Command::Version) => {
+            Ok(DialectCommand::Version) => {
                 println!("{} (becket {})", self.name, env!("CARGO_PKG_VERSION"));
             }
-            Ok(Command::Help) => print!("{}", page::help(self.dialect)),
-            Ok(Command::Defaults) => print!("{}", page::DEFAULTS),
-            Ok(Command::Run(invocation)) => return self.start(invocation),
+            Ok(DialectCommand::Help) => print!("{}", page::help(self.dialect)),
+            Ok(DialectCommand::Defaults) => print!("{}", page::DEFAULTS),
+            Ok(DialectCommand::Run(invocation)) => return self.start(invocation),
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -15,85 +15,65 @@ mod tests;
 
 use std::path::Path;
 
-use self::lexer::{Given, Read, Value};
-pub(super) use self::reader::Reader;
-pub(super) use self::scope::Written;
-use self::scope::{Pem, Scope};
-pub(super) use self::table::{CONFIG, DEFAULTS, HELP, OPTIONS, SETTINGS, TEST, VERSION};
-use super::getopt::{self, Found, Opt};
-use super::setting::{Kind, Setting};
-use super::{Command, Invocation, Step, Translation};
+use self::lexer::Assignment;
+pub(super) use self::lexer::Value;
+pub(super) use self::reader::HitchTranslator;
+use self::scope::{CertificateEntry, Scope};
+pub(super) use self::table::{CONFIG, DEFAULTS, HELP, OPTIONS, SETTINGS, TEST, VERSION, option};
+use super::command_line::{self, ProgramOption};
+use super::setting::{Setting, ValueKind};
+use super::{CommandLineError, DialectCommand, Invocation, InvocationStep, Translation};
 use becket_config::error::{Problem, shortened};
 use becket_config::notation::meant;
 
 /// Reads a command line of hitch.
-pub(super) fn command(arguments: &[String]) -> Result<Command, String> {
+pub(super) fn command(arguments: &[String]) -> Result<DialectCommand, CommandLineError> {
     command_of("hitch", OPTIONS, arguments)
 }
 
 /// Reads a command line of hitch or stud.
 pub(super) fn command_of(
-    program: &str,
-    options: &'static [Opt],
+    program: &'static str,
+    options: &'static [ProgramOption],
     arguments: &[String],
-) -> Result<Command, String> {
-    let invalid = |said: String| {
-        format!("{said}\nInvalid command line parameters. Run {program} --help for instructions.")
-    };
+) -> Result<DialectCommand, CommandLineError> {
     let mut invocation = Invocation::default();
-    let mut certificates = Vec::new();
-    for found in getopt::read(program, options, arguments).map_err(invalid)? {
-        match found {
-            Found::Opt(VERSION, _) => return Ok(Command::Version),
-            Found::Opt(HELP, _) => return Ok(Command::Help),
-            Found::Opt(DEFAULTS, _) => return Ok(Command::Defaults),
-            Found::Opt(TEST, _) => invocation.is_test = true,
-            Found::Opt(CONFIG, file) => {
-                if invocation.file.is_some() {
-                    return Err("one --config is read, and there are two".to_owned());
-                }
-                invocation.file = file;
-                invocation.steps.push(Step::File);
+    for (name, value) in command_line::read(program, options, arguments)? {
+        match name {
+            VERSION => return Ok(DialectCommand::Version),
+            HELP => return Ok(DialectCommand::Help),
+            DEFAULTS => return Ok(DialectCommand::Defaults),
+            TEST => invocation.is_test = true,
+            CONFIG if invocation.file.is_some() => return Err(CommandLineError::TwoFiles),
+            CONFIG => {
+                invocation.file = Some(value);
+                invocation.steps.push(InvocationStep::File);
             }
-            Found::Opt(name, value) => {
-                let value = value.unwrap_or_else(|| "on".to_owned());
-                invocation.steps.push(Step::Set(name, value));
-            }
-            Found::Operand(path) => certificates.push(Step::Set("pem-file", path)),
+            name => invocation.steps.push(InvocationStep::Set(name, value)),
         }
     }
-    // As getopt(3) has it, operands come last; the last of all is the default.
-    invocation.steps.extend(certificates);
-    Ok(Command::Run(invocation))
+    Ok(DialectCommand::Run(invocation))
 }
 
 /// Reads a configuration of hitch.
 pub(super) fn translate(invocation: &Invocation, text: &[u8], folder: &Path) -> Translation {
-    let mut reader = Reader::new(folder, "hitch", SETTINGS, "v2");
+    let mut reader = HitchTranslator::new(folder, "hitch", SETTINGS, "v2");
     for step in &invocation.steps {
         match step {
-            Step::Set(name, value) => reader.option(name, value),
-            Step::File => {
-                let text = String::from_utf8_lossy(text);
-                let mut is_empty = true;
-                lexer::read(&text, |found| {
-                    match found {
-                        Read::Given(given) => {
-                            is_empty = false;
-                            file(&mut reader, given);
-                        }
-                        Read::Fault(problem) => reader.draft.problem(problem),
-                    }
-                    !reader.draft.is_full()
-                });
-                if is_empty {
+            InvocationStep::Set(name, value) => reader.option(name, value),
+            InvocationStep::File => {
+                let (settings, mut problems) = lexer::read(&String::from_utf8_lossy(text));
+                if settings.is_empty() {
                     let problem = Problem {
                         line: Some(1),
                         ..Problem::new("", "no setting")
                     };
-                    reader.draft.problem(
-                        problem.accepted("a setting such as backend = \"[127.0.0.1]:8000\""),
-                    );
+                    let accepted = "a setting such as backend = \"[127.0.0.1]:8000\"";
+                    problems.push(problem.accepted(accepted));
+                }
+                problems.into_iter().for_each(|it| reader.out.problem(it));
+                for given in settings {
+                    file(&mut reader, given);
                 }
             }
         }
@@ -102,7 +82,7 @@ pub(super) fn translate(invocation: &Invocation, text: &[u8], folder: &Path) -> 
 }
 
 /// Takes a setting of the file.
-fn file(reader: &mut Reader, given: Given) {
+fn file(reader: &mut HitchTranslator, given: Assignment) {
     let is_of_block = |name: &str| {
         [FRONTEND, CERTIFICATE]
             .iter()
@@ -114,7 +94,7 @@ fn file(reader: &mut Reader, given: Given) {
     };
     match (given.value, setting.theirs) {
         (Value::Block(inner), "frontend") => {
-            let origin = reader.draft.note(setting, Some(given.line), "{ .. }");
+            let origin = reader.out.note(setting, Some(given.line), "{ .. }");
             let mut scope = Scope::new(origin);
             for given in inner {
                 let Some(setting) = self::setting(reader, &given, |name| FRONTEND.contains(&name))
@@ -125,48 +105,40 @@ fn file(reader: &mut Reader, given: Given) {
                     Value::Block(inner) => scope
                         .certificates
                         .extend(certificate(reader, setting, given.line, inner)),
-                    value => reader.take(&mut scope, setting, Some(given.line), &written(value)),
+                    value => reader.take(&mut scope, setting, Some(given.line), &value),
                 }
             }
-            reader.frontend(scope);
+            reader.frontends.push(scope);
         }
         (Value::Block(inner), _) => {
             let entry = certificate(reader, setting, given.line, inner);
             reader.global.certificates.extend(entry);
         }
-        (value, _) => reader.take_global(setting, Some(given.line), &written(value)),
+        (value, _) => reader.take_global(setting, Some(given.line), &value),
     }
 }
 
 /// The block of a certificate.
 fn certificate(
-    reader: &mut Reader,
+    reader: &mut HitchTranslator,
     setting: &'static Setting,
     line: usize,
-    inner: Vec<Given>,
-) -> Option<Pem> {
-    let origin = reader.draft.note(setting, Some(line), "{ .. }");
+    inner: Vec<Assignment>,
+) -> Option<CertificateEntry> {
+    let origin = reader.out.note(setting, Some(line), "{ .. }");
     let mut scope = Scope::new(origin);
     for given in inner {
         if let Some(setting) = self::setting(reader, &given, |name| CERTIFICATE.contains(&name)) {
-            reader.take(&mut scope, setting, Some(given.line), &written(given.value));
+            reader.take(&mut scope, setting, Some(given.line), &given.value);
         }
     }
     reader.pem(&scope)
 }
 
-fn written(value: Value) -> Written {
-    match value {
-        Value::Text(text) => Written::Text(text),
-        Value::Words(words) => Written::Words(words),
-        Value::Block(_) => Written::Words(Vec::new()),
-    }
-}
-
 /// The setting of a name that may stand where it does.
 fn setting(
-    reader: &mut Reader,
-    given: &Given,
+    reader: &mut HitchTranslator,
+    given: &Assignment,
     fits: impl Fn(&str) -> bool,
 ) -> Option<&'static Setting> {
     let known = SETTINGS
@@ -176,14 +148,14 @@ fn setting(
     let found = known.clone().find(|setting| setting.theirs == given.name);
     let is_block = matches!(given.value, Value::Block(_));
     let (fault, accepted) = match found {
-        Some(setting) if is_block && setting.kind != Kind::Block => ("a block", "a value"),
+        Some(setting) if is_block && setting.kind != ValueKind::Block => ("a block", "a value"),
         Some(setting) => return Some(setting),
         None => (
             "unknown, or not known here",
             "the settings of hitch.conf(5)",
         ),
     };
-    if reader.draft.is_full() {
+    if reader.out.is_full() {
         return None;
     }
     let close = Some(&given.name).filter(|name| found.is_none() && name.len() < 64);
@@ -196,7 +168,7 @@ fn setting(
         line: Some(given.line),
         ..Problem::new(shortened(&given.name), fault)
     };
-    reader.draft.problem(problem.accepted(accepted));
+    reader.out.problem(problem.accepted(accepted));
     None
 }
 

@@ -8,23 +8,24 @@ use std::path::Path;
 use toml::{Table, Value};
 
 use super::super::Translation;
-use super::super::draft::{Draft, Origin, SYSLOG, Section, address};
-use super::super::setting::{Kind, Setting, Verdict};
-use super::scope::{Held, Pem, Scope, Written, held};
+use super::super::builder::{SYSLOG, SectionBuilder, SettingId, TranslationBuilder, address};
+use super::super::setting::{Setting, Support, ValueKind};
+use super::lexer::Value as Written;
+use super::scope::{CertificateEntry, Scope, SettingValue, held};
 
 /// Settings as they come.
 #[derive(Debug)]
-pub(in super::super) struct Reader {
-    pub(in super::super) draft: Draft,
+pub(in super::super) struct HitchTranslator {
+    pub(in super::super) out: TranslationBuilder,
     program: &'static str,
     settings: &'static [Setting],
     /// The version of the header that `write-proxy` is.
     write_proxy: &'static str,
     pub(in super::super) global: Scope,
-    pub(super) frontends: Vec<Scope>,
+    pub(in super::super) frontends: Vec<Scope>,
 }
 
-impl Reader {
+impl HitchTranslator {
     pub(in super::super) fn new(
         folder: &Path,
         program: &'static str,
@@ -32,7 +33,7 @@ impl Reader {
         write_proxy: &'static str,
     ) -> Self {
         Self {
-            draft: Draft::new(folder),
+            out: TranslationBuilder::new(folder),
             program,
             settings,
             write_proxy,
@@ -60,16 +61,6 @@ impl Reader {
         self.global = global;
     }
 
-    /// Forgets the frontends before this one.
-    pub(in super::super) fn forget_frontends(&mut self) {
-        self.frontends.clear();
-    }
-
-    /// Ends the block of a frontend.
-    pub(in super::super) fn frontend(&mut self, scope: Scope) {
-        self.frontends.push(scope);
-    }
-
     /// Takes a setting of `scope`.
     pub(in super::super) fn take(
         &mut self,
@@ -81,37 +72,41 @@ impl Reader {
         let shown = match written {
             Written::Text(text) => text.clone(),
             Written::Words(words) => words.join(" "),
+            Written::Block(_) => String::new(),
         };
         if shown.is_empty() {
             // hitch and stud pass over what is empty.
             return;
         }
-        let origin = self.draft.note(setting, line, &shown);
+        let origin = self.out.note(setting, line, &shown);
         let held = match held(setting, written, &shown) {
             Ok(held) => held,
             Err(accepted) => {
                 return self
-                    .draft
+                    .out
                     .refuse(origin, "not of the shape that is needed", accepted);
             }
         };
         match (setting.kind, &held) {
-            (Kind::Switch, Held::Switch(false)) | (Kind::SwitchOff, Held::Switch(true)) => {
-                self.draft.amend(origin, Verdict::Same, "");
+            (ValueKind::Switch, SettingValue::Switch(false))
+            | (ValueKind::SwitchOff, SettingValue::Switch(true)) => {
+                self.out.amend(origin, Support::Same, "");
             }
-            _ if setting.verdict == Verdict::Refused => self.draft.refuse_setting(origin),
+            _ if setting.verdict == Support::Refused => self.out.refuse_setting(origin),
             _ => {}
         }
         match setting.theirs {
             "frontend" => self.endpoint_of_frontend(&shown, origin),
-            "pem-file" => scope.certificates.push(Pem::new(shown, origin)),
+            "pem-file" => scope
+                .certificates
+                .push(CertificateEntry::new(shown, origin)),
             // stud takes the last of them.
             name if TLS.contains(&name)
-                && setting.kind != Kind::Text
+                && setting.kind != ValueKind::Text
                 && TLS.iter().any(|name| scope.held.contains_key(name)) =>
             {
                 let accepted = "one of tls-protos, tls and ssl";
-                self.draft
+                self.out
                     .refuse(origin, "versions that were given before", accepted);
             }
             name => {
@@ -121,27 +116,27 @@ impl Reader {
     }
 
     /// The certificate of a block.
-    pub(in super::super) fn pem(&mut self, scope: &Scope) -> Option<Pem> {
+    pub(in super::super) fn pem(&mut self, scope: &Scope) -> Option<CertificateEntry> {
         let text = |name| scope.text(name).map(|(text, _)| text.to_owned());
         let (key, ocsp) = (text("private-key"), text("ocsp-resp-file"));
         let origin = scope.origin?;
         let Some((path, origin)) = scope.text("cert") else {
-            self.draft
+            self.out
                 .refuse(origin, "without cert", "{ cert = \"site.pem\" }");
             return None;
         };
         let mut verify = scope.held.clone();
         verify.retain(|name, _| POLICY.contains(name));
-        Some(Pem {
+        Some(CertificateEntry {
             key,
             ocsp,
             verify,
-            ..Pem::new(path.to_owned(), origin)
+            ..CertificateEntry::new(path.to_owned(), origin)
         })
     }
 
     /// `[HOST]:PORT`, and perhaps `+CERT`.
-    fn endpoint_of_frontend(&mut self, text: &str, origin: Origin) {
+    fn endpoint_of_frontend(&mut self, text: &str, origin: SettingId) {
         let (endpoint, certificate) = match text.rsplit_once(']') {
             Some((_, port)) if port.contains('+') => {
                 let at = text.len() - port.len() + port.find('+').unwrap_or_default();
@@ -151,17 +146,16 @@ impl Reader {
         };
         let mut scope = Scope::new(origin);
         if let Some((host, port)) = endpoint_of(endpoint) {
-            scope
-                .held
-                .insert("host", (Held::Text(host.to_owned()), origin));
-            scope
-                .held
-                .insert("port", (Held::Text(port.to_owned()), origin));
-            let certificate = certificate.map(|path| Pem::new(path.to_owned(), origin));
+            for (name, text) in [("host", host), ("port", port)] {
+                let value = SettingValue::Text(text.to_owned());
+                scope.held.insert(name, (value, origin));
+            }
+            let certificate =
+                certificate.map(|path| CertificateEntry::new(path.to_owned(), origin));
             scope.certificates.extend(certificate);
             self.frontends.push(scope);
         } else {
-            self.draft.refuse(
+            self.out.refuse(
                 origin,
                 "not an address",
                 "[HOST]:PORT or [HOST]:PORT+CERT, with the brackets",
@@ -180,114 +174,91 @@ impl Reader {
         let is_shared = self.listeners(&certificates);
         self.shared_cache(&certificates, is_shared);
         let is_daemon = self.global.on("daemon").is_some();
-        self.draft.finish(self.settings, is_daemon)
+        self.out.finish(self.settings, is_daemon)
     }
 
-    /// What excludes each other.
+    /// Refuses settings that exclude each other.
     fn exclude(&mut self) {
         let on = INTRODUCTIONS
             .iter()
             .filter_map(|name| Some((self.global.on(name)?, *name)));
-        let on: Vec<(Origin, &str)> = on.collect();
         // write-proxy is write-proxy-v2 by another name.
-        let version = |name: &str| {
-            if name == "write-proxy" {
-                format!("write-proxy-{}", self.write_proxy)
-            } else {
-                name.to_owned()
-            }
+        let version = |name: &'static str| match name {
+            "write-proxy" if self.write_proxy == "v1" => "write-proxy-v1",
+            "write-proxy" => "write-proxy-v2",
+            name => name,
         };
-        let kinds = on.iter().map(|(_, name)| version(name));
-        let different: std::collections::BTreeSet<String> = kinds.collect();
-        if let (Some((origin, _)), true) = (on.last(), different.len() > 1) {
-            let origin = *origin;
-            self.draft.refuse(
-                origin,
-                "beside another of them",
-                "one of write-ip, write-proxy-v1, write-proxy-v2 and proxy-proxy",
-            );
+        let on: Vec<(SettingId, &str)> = on.map(|(origin, name)| (origin, version(name))).collect();
+        if let [(_, first), .., (origin, _)] = on[..]
+            && on.iter().any(|(_, name)| *name != first)
+        {
+            let accepted = "one of write-ip, write-proxy-v1, write-proxy-v2 and proxy-proxy";
+            self.out.refuse(origin, "beside another of them", accepted);
         }
     }
 
     fn process(&mut self) {
-        match self.global.held.get("workers").cloned() {
-            Some((Held::Words(_), _)) => {}
-            Some((Held::Number(workers), origin)) => {
-                self.draft.put("process", "workers", workers, Some(origin))
-            }
-            _ => self.draft.put("process", "workers", 1, None),
+        match self.global.held.get("workers") {
+            Some((SettingValue::Words(_), _)) => {}
+            Some((SettingValue::Number(workers), origin)) => self.out.put_own(*workers, *origin),
+            _ => self.out.put("process.workers", 1, None),
         }
-        for (name, key) in [("user", "user"), ("group", "group")] {
+        for name in ["user", "group", "syslog-facility"] {
             if let Some((text, origin)) = self.global.text(name) {
-                self.draft.put("process", key, text, Some(origin));
+                self.out.put_own(text, origin);
             }
         }
-        if let Some((path, origin)) = self.global.text("chroot") {
-            let path = self.draft.place(path);
-            self.draft.put("process", "chroot", path, Some(origin));
-        }
-        if let Some((path, origin)) = self.global.text("pidfile") {
-            let path = self.draft.place(path);
-            self.draft.put("process", "pid-file", path, Some(origin));
+        for name in ["chroot", "pidfile", "log-filename"] {
+            if let Some((path, origin)) = self.global.text(name) {
+                self.out.put_own(self.out.place(path), origin);
+            }
         }
         for name in ["session-cache", "shared-cache"] {
             if let Some((entries, origin)) = self.global.number(name) {
-                let key = "table-entries";
-                self.draft.put("sessions", key, entries, Some(origin));
+                self.out.put_own(entries, origin);
             }
         }
     }
 
     fn times(&mut self) {
-        let seconds = |given: Option<(i64, Origin)>| match given {
-            Some((seconds, origin)) => (format!("{seconds}s"), Some(origin)),
-            None => ("30s".to_owned(), None),
-        };
-        let (handshake, origin) = seconds(self.global.number("ssl-handshake-timeout"));
-        self.draft
-            .put("timeouts", "hello", handshake.clone(), origin);
-        self.draft.put("timeouts", "handshake", handshake, origin);
-        let (connect, origin) = seconds(self.global.number("backend-connect-timeout"));
-        self.draft.put("timeouts", "connect", connect, origin);
+        let (handshake, origin) = self.global.number_or("ssl-handshake-timeout", 30);
+        self.out
+            .put("timeouts.hello", format!("{handshake}s"), origin);
+        self.out
+            .put("timeouts.handshake", format!("{handshake}s"), origin);
+        let (connect, origin) = self.global.number_or("backend-connect-timeout", 30);
+        self.out
+            .put("timeouts.connect", format!("{connect}s"), origin);
         // There is no time-out of an idle connection, and SIGTERM ends all at once.
-        self.draft.put("timeouts", "idle", "365d", None);
-        self.draft.put("timeouts", "drain", "1ms", None);
+        self.out.put("timeouts.idle", "365d", None);
+        self.out.put("timeouts.drain", "1ms", None);
     }
 
     fn log(&mut self) {
-        let level = self.global.number("log-level").or_else(|| {
-            let (is_quiet, origin) = self.global.switch("quiet")?;
-            Some((i64::from(!is_quiet), origin))
-        });
-        let (level, origin) = level.map_or((1, None), |(level, origin)| (level, Some(origin)));
+        let quiet = self.global.switch("quiet");
+        let default = i64::from(!quiet.is_some_and(|(is_quiet, _)| is_quiet));
+        let (level, origin) = self.global.number_or("log-level", default);
         let level = match level {
             ..=0 => "error",
             1 => "warn",
             _ => "info",
         };
-        self.draft.put("log", "level", level, origin);
-        if let Some((path, origin)) = self.global.text("log-filename") {
-            let path = self.draft.place(path);
-            self.draft.put("log", "file", path, Some(origin));
-        }
+        let origin = origin.or(quiet.map(|(_, origin)| origin));
+        self.out.put("log.level", level, origin);
         if let Some(origin) = self.global.on("syslog") {
-            self.draft.put("log", "syslog", SYSLOG, Some(origin));
-            self.draft.put("log", "syslog-tag", self.program, None);
-        }
-        if let Some((facility, origin)) = self.global.text("syslog-facility") {
-            self.draft
-                .put("log", "syslog-facility", facility, Some(origin));
+            self.out.put("log.syslog", SYSLOG, origin);
+            self.out.put("log.syslog-tag", self.program, None);
         }
     }
 
     /// The certificates of all frontends: those of the folder first, because the last one is the default.
-    fn certificates(&self) -> Vec<Pem> {
+    fn certificates(&self) -> Vec<CertificateEntry> {
         let glob = self
             .global
             .text("pem-dir-glob")
             .map_or("*", |(glob, _)| glob);
         let folder = self.global.text("pem-dir").map(|(folder, origin)| {
-            Pem::new(format!("{}/{glob}", folder.trim_end_matches('/')), origin)
+            CertificateEntry::new(format!("{}/{glob}", folder.trim_end_matches('/')), origin)
         });
         folder
             .into_iter()
@@ -295,16 +266,16 @@ impl Reader {
             .collect()
     }
 
-    fn entry(&self, pem: &Pem, policy: Option<String>) -> Value {
-        let path = self.draft.place(&pem.path);
+    fn entry(&self, pem: &CertificateEntry, policy: Option<String>) -> Value {
+        let path = self.out.place(&pem.path);
         if pem.key.is_none() && pem.ocsp.is_none() && policy.is_none() {
             return path.into();
         }
         let mut pair = Table::new();
-        let key = self.draft.place(pem.key.as_ref().unwrap_or(&pem.path));
+        let key = self.out.place(pem.key.as_ref().unwrap_or(&pem.path));
         pair.insert("key".to_owned(), key.into());
         if let Some(ocsp) = &pem.ocsp {
-            pair.insert("ocsp".to_owned(), self.draft.place(ocsp).into());
+            pair.insert("ocsp".to_owned(), self.out.place(ocsp).into());
         }
         pair.insert("chain".to_owned(), path.into());
         if let Some(policy) = policy {
@@ -313,8 +284,8 @@ impl Reader {
         pair.into()
     }
 
-    fn backend(&mut self, certificates: &[Pem]) {
-        let mut section = self.draft.section("backend", MAIN);
+    fn backend(&mut self, certificates: &[CertificateEntry]) {
+        let mut section = self.out.section("backend", MAIN);
         let address = match self.global.text("backend") {
             Some((text, origin)) => self.server(text.to_owned(), origin),
             None => Some((DEFAULT_BACKEND.to_owned(), None)),
@@ -323,20 +294,20 @@ impl Reader {
         if let Some((address, origin)) = address {
             let mut server = Table::new();
             server.insert("address".to_owned(), address.into());
-            self.draft.push(&mut section, "server", server, origin);
+            self.out.push(&mut section, "server", server, origin);
         }
         match self.global.number("backend-refresh") {
             Some((seconds @ 1.., origin)) => {
-                self.draft.set(
+                self.out.set(
                     &mut section,
                     "resolve-interval",
                     format!("{seconds}s"),
-                    Some(origin),
+                    origin,
                 );
             }
             given if is_name => {
                 let origin = given.map(|(_, origin)| origin);
-                self.draft
+                self.out
                     .set(&mut section, "resolve-interval", "off", origin);
             }
             _ => {}
@@ -349,8 +320,7 @@ impl Reader {
             ("proxy-proxy", "received"),
         ] {
             if let Some(origin) = self.global.on(name) {
-                self.draft
-                    .set(&mut section, "proxy-header", version, Some(origin));
+                self.out.set(&mut section, "proxy-header", version, origin);
             }
         }
         if let Some(origin) = self.global.on("proxy-client-cert") {
@@ -359,11 +329,10 @@ impl Reader {
                 .any(|name| self.global.on(name).is_some());
             if is_told {
                 let tlvs = vec!["client-certificate-pem"];
-                self.draft
-                    .set(&mut section, "proxy-tlvs", tlvs, Some(origin));
+                self.out.set(&mut section, "proxy-tlvs", tlvs, origin);
             } else {
-                self.draft
-                    .amend(origin, Verdict::Ignored, "no header of version 2 is sent");
+                self.out
+                    .amend(origin, Support::Ignored, "no header of version 2 is sent");
             }
         }
         if let Some(origin) = self.global.on("client") {
@@ -373,13 +342,13 @@ impl Reader {
             if let Some(pem) = certificates.last() {
                 tls.insert("client-certificate".to_owned(), self.entry(pem, None));
             }
-            self.draft.set(&mut section, "tls", tls, Some(origin));
+            self.out.set(&mut section, "tls", tls, origin);
         }
-        self.draft.add(section);
+        self.out.add(section);
     }
 
     /// The address of the server.
-    fn server(&mut self, text: String, origin: Origin) -> Option<(String, Option<Origin>)> {
+    fn server(&mut self, text: String, origin: SettingId) -> Option<(String, Option<SettingId>)> {
         if text.starts_with('/') {
             return Some((text, Some(origin)));
         }
@@ -388,7 +357,7 @@ impl Reader {
                 Some((address(host, port), Some(origin)))
             }
             _ => {
-                self.draft.refuse(
+                self.out.refuse(
                     origin,
                     "not an address",
                     "[HOST]:PORT, with the brackets, or \"/path\" of a socket",
@@ -399,7 +368,7 @@ impl Reader {
     }
 
     /// Returns whether a listener has what is said outside of all blocks for its policy.
-    fn listeners(&mut self, certificates: &[Pem]) -> bool {
+    fn listeners(&mut self, certificates: &[CertificateEntry]) -> bool {
         let mut frontends = std::mem::take(&mut self.frontends);
         if frontends.is_empty() {
             frontends.push(Scope::default());
@@ -427,8 +396,14 @@ impl Reader {
         is_shared
     }
 
-    fn listener(&mut self, name: &str, binds: &[Scope], scope: &Scope, certificates: &[Pem]) {
-        let mut section = self.draft.section("listener", name);
+    fn listener(
+        &mut self,
+        name: &str,
+        binds: &[Scope],
+        scope: &Scope,
+        certificates: &[CertificateEntry],
+    ) {
+        let mut section = self.out.section("listener", name);
         for bind in binds {
             let (host, of_host) = bind
                 .text("host")
@@ -437,21 +412,20 @@ impl Reader {
                 (Some((port, origin)), _) => (port, Some(origin)),
                 (None, None) => (DEFAULT_PORT, None),
                 (None, Some(origin)) => {
-                    self.draft
-                        .refuse(origin, "without a port", "port = \"443\"");
+                    self.out.refuse(origin, "without a port", "port = \"443\"");
                     continue;
                 }
             };
-            self.draft.push(
+            self.out.push(
                 &mut section,
                 "bind",
                 address(host, port),
                 origin.or(of_host).or(bind.origin),
             );
         }
-        self.draft.set(&mut section, "backend", MAIN, None);
+        self.out.set(&mut section, "backend", MAIN, None);
         if let Some(origin) = self.global.on("client") {
-            self.draft.set(&mut section, "tls", false, Some(origin));
+            self.out.set(&mut section, "tls", false, origin);
         } else {
             let is_own = !scope.certificates.is_empty();
             let global = scope
@@ -459,37 +433,41 @@ impl Reader {
                 .is_some_and(|(is_on, _)| is_on)
                 || !is_own;
             let shared = certificates.iter().filter(|_| global);
-            let all: Vec<&Pem> = shared.chain(&scope.certificates).collect();
+            let all: Vec<&CertificateEntry> = shared.chain(&scope.certificates).collect();
             if let ([folder], Some((_, origin))) = (&all[..], self.global.text("pem-dir"))
                 && folder.origin == origin
             {
-                self.draft
-                    .set(&mut section, "default-certificate", "first", Some(origin));
+                self.out
+                    .set(&mut section, "default-certificate", "first", origin);
             }
             for (index, pem) in all.into_iter().enumerate() {
                 let policy =
                     self.policy_of_certificate(format!("{name}-{}", index + 1), pem, scope);
                 let entry = self.entry(pem, policy);
-                self.draft
+                self.out
                     .push(&mut section, "certificates", entry, Some(pem.origin));
             }
             if name != MAIN && !POLICY.iter().any(|name| scope.held.contains_key(name)) {
-                self.draft.set(&mut section, "policy", MAIN, None);
+                self.out.set(&mut section, "policy", MAIN, None);
             }
             self.of_clients(&mut section, scope);
         }
         if let Some(origin) = self.global.on("proxy-proxy") {
-            self.draft
-                .set(&mut section, "accept-proxy", "v1", Some(origin));
+            self.out.set(&mut section, "accept-proxy", "v1", origin);
             let all = vec!["0.0.0.0/0", "::/0"];
-            self.draft.set(&mut section, "trusted-networks", all, None);
+            self.out.set(&mut section, "trusted-networks", all, None);
         }
         self.socket(&mut section);
-        self.draft.add(section);
+        self.out.add(section);
     }
 
     /// Adds the policy of a certificate whose block verifies clients. Returns its name.
-    fn policy_of_certificate(&mut self, name: String, pem: &Pem, scope: &Scope) -> Option<String> {
+    fn policy_of_certificate(
+        &mut self,
+        name: String,
+        pem: &CertificateEntry,
+        scope: &Scope,
+    ) -> Option<String> {
         if pem.verify.is_empty() {
             return None;
         }
@@ -500,13 +478,12 @@ impl Reader {
         Some(name)
     }
 
-    fn of_clients(&mut self, section: &mut Section, scope: &Scope) {
+    fn of_clients(&mut self, section: &mut SectionBuilder, scope: &Scope) {
         let given = scope
             .switch("sni-nomatch-abort")
             .or(self.global.switch("sni-nomatch-abort"));
         if let Some((true, origin)) = given {
-            self.draft
-                .set(section, "unknown-names", "refuse", Some(origin));
+            self.out.set(section, "unknown-names", "refuse", origin);
         }
         if let Some((text, origin)) = self.global.text("alpn-protos") {
             let protocols: Vec<&str> = text
@@ -514,35 +491,28 @@ impl Reader {
                 .map(str::trim)
                 .filter(|it| !it.is_empty())
                 .collect();
-            self.draft.set(section, "alpn", protocols, Some(origin));
+            self.out.set(section, "alpn", protocols, origin);
             // hitch closes what it could not agree on, once the handshake is over.
-            self.draft.set(section, "alpn-mismatch", "refuse", None);
+            self.out.set(section, "alpn-mismatch", "refuse", None);
         }
     }
 
-    fn socket(&mut self, section: &mut Section) {
-        let (backlog, origin) = self
-            .global
-            .number("backlog")
-            .map_or((100, None), |(it, origin)| (it, Some(origin)));
-        self.draft.set(section, "backlog", backlog, origin);
-        let (keepalive, origin) = self
-            .global
-            .number("keepalive")
-            .map_or((3600, None), |(it, origin)| (it, Some(origin)));
-        self.draft
+    fn socket(&mut self, section: &mut SectionBuilder) {
+        let (backlog, origin) = self.global.number_or("backlog", 100);
+        self.out.set(section, "backlog", backlog, origin);
+        let (keepalive, origin) = self.global.number_or("keepalive", 3600);
+        self.out
             .set(section, "keepalive", format!("{keepalive}s"), origin);
         for (name, key) in [
             ("recv-bufsize", "receive-buffer"),
             ("send-bufsize", "send-buffer"),
         ] {
             if let Some((size @ 0.., origin)) = self.global.number(name) {
-                self.draft.set(section, key, size, Some(origin));
+                self.out.set(section, key, size, origin);
             }
         }
         if let Some(origin) = self.global.on("tcp-fastopen") {
-            self.draft
-                .set(section, "fast-open", FAST_OPEN, Some(origin));
+            self.out.set(section, "fast-open", FAST_OPEN, origin);
         }
     }
 }

@@ -2,21 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::super::draft::Origin;
-use super::super::setting::{Kind, Setting};
-
-/// A value as it is written.
-#[derive(Debug)]
-pub(in super::super) enum Written {
-    /// In quotes, or on a command line.
-    Text(String),
-    /// Without quotes.
-    Words(Vec<String>),
-}
+use super::super::builder::SettingId;
+use super::super::setting::{Setting, ValueKind};
+use super::lexer::Value;
 
 /// A value that has the shape of its setting.
 #[derive(Clone, Debug)]
-pub(super) enum Held {
+pub(super) enum SettingValue {
     Text(String),
     Number(i64),
     Switch(bool),
@@ -25,71 +17,77 @@ pub(super) enum Held {
 
 /// A certificate with its key.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Pem {
+pub(in super::super) struct CertificateEntry {
     pub(super) path: String,
     pub(super) key: Option<String>,
     pub(super) ocsp: Option<String>,
     /// Verification of clients that get it, if its block sets that.
-    pub(super) verify: Given,
-    pub(super) origin: Origin,
+    pub(super) verify: SettingValues,
+    pub(super) origin: SettingId,
 }
 
-impl Pem {
+impl CertificateEntry {
     /// Chain and key in one file.
-    pub(super) fn new(path: String, origin: Origin) -> Self {
+    pub(super) fn new(path: String, origin: SettingId) -> Self {
         Self {
             path,
             key: None,
             ocsp: None,
-            verify: Given::new(),
+            verify: SettingValues::new(),
             origin,
         }
     }
 }
 
 /// Values by the names of their settings.
-pub(super) type Given = BTreeMap<&'static str, (Held, Origin)>;
+pub(super) type SettingValues = BTreeMap<&'static str, (SettingValue, SettingId)>;
 
 /// Settings of a block, or of none.
 #[derive(Debug, Default)]
 pub(in super::super) struct Scope {
     /// The block itself.
-    pub(super) origin: Option<Origin>,
-    pub(super) held: Given,
-    pub(in super::super) certificates: Vec<Pem>,
+    pub(super) origin: Option<SettingId>,
+    pub(super) held: SettingValues,
+    pub(in super::super) certificates: Vec<CertificateEntry>,
 }
 
 impl Scope {
-    pub(in super::super) fn new(origin: Origin) -> Self {
+    pub(in super::super) fn new(origin: SettingId) -> Self {
         Self {
             origin: Some(origin),
             ..Self::default()
         }
     }
 
-    pub(super) fn text(&self, name: &str) -> Option<(&str, Origin)> {
+    pub(super) fn text(&self, name: &str) -> Option<(&str, SettingId)> {
         match self.held.get(name)? {
-            (Held::Text(text), origin) => Some((text, *origin)),
+            (SettingValue::Text(text), origin) => Some((text, *origin)),
             _ => None,
         }
     }
 
-    pub(super) fn number(&self, name: &str) -> Option<(i64, Origin)> {
+    pub(super) fn number(&self, name: &str) -> Option<(i64, SettingId)> {
         match self.held.get(name)? {
-            (Held::Number(number), origin) => Some((*number, *origin)),
+            (SettingValue::Number(number), origin) => Some((*number, *origin)),
             _ => None,
         }
     }
 
-    pub(super) fn switch(&self, name: &str) -> Option<(bool, Origin)> {
+    pub(super) fn switch(&self, name: &str) -> Option<(bool, SettingId)> {
         match self.held.get(name)? {
-            (Held::Switch(switch), origin) => Some((*switch, *origin)),
+            (SettingValue::Switch(switch), origin) => Some((*switch, *origin)),
             _ => None,
         }
+    }
+
+    /// Returns a number, or the default without a setting.
+    pub(super) fn number_or(&self, name: &str, default: i64) -> (i64, Option<SettingId>) {
+        let given = self.number(name);
+        given.map_or((default, None), |(number, origin)| (number, Some(origin)))
     }
 
     /// Where it is switched on.
-    pub(super) fn on(&self, name: &str) -> Option<Origin> {
+    pub(super) fn on(&self, name: &str) -> Option<SettingId> {
         self.switch(name)
             .filter(|(is_on, _)| *is_on)
             .map(|(_, origin)| origin)
@@ -104,37 +102,42 @@ impl Scope {
 /// Gives a value the shape that its setting needs, or says what is accepted.
 pub(super) fn held(
     setting: &Setting,
-    written: &Written,
+    written: &Value,
     shown: &str,
-) -> Result<Held, &'static str> {
+) -> Result<SettingValue, &'static str> {
     if shown.contains(char::REPLACEMENT_CHARACTER) {
         return Err("text in UTF-8");
     }
     let words = || match written {
-        Written::Text(text) => text
-            .split([' ', '\t', ','])
-            .filter(|word| !word.is_empty())
-            .map(str::to_owned)
-            .collect(),
-        Written::Words(words) => words.clone(),
+        Value::Text(text) => {
+            let words = text.split([' ', '\t', ',']);
+            words
+                .filter(|word| !word.is_empty())
+                .map(str::to_owned)
+                .collect()
+        }
+        Value::Words(words) => words.clone(),
+        Value::Block(_) => Vec::new(),
     };
     match (setting.kind, written) {
-        (Kind::Words, _) => Ok(Held::Words(words())),
-        (_, Written::Words(words)) if words.len() > 1 => {
+        (ValueKind::Words, _) => Ok(SettingValue::Words(words())),
+        (_, Value::Words(words)) if words.len() > 1 => {
             Err("one value; text with spaces in \"quotes\"")
         }
-        (Kind::Text | Kind::Block, _) => Ok(Held::Text(shown.to_owned())),
-        (Kind::Number, _) if shown == "auto" && setting.theirs == "workers" => {
-            Ok(Held::Words(words()))
+        (ValueKind::Text | ValueKind::Block, _) => Ok(SettingValue::Text(shown.to_owned())),
+        (ValueKind::Number, _) if shown == "auto" && setting.theirs == "workers" => {
+            Ok(SettingValue::Words(words()))
         }
-        (Kind::Number, _) => shown
+        (ValueKind::Number, _) => shown
             .parse()
-            .map(Held::Number)
+            .map(SettingValue::Number)
             .map_err(|_| "a whole number"),
-        (Kind::Switch | Kind::SwitchOff, _) => match shown.to_ascii_lowercase().as_str() {
-            "on" | "yes" | "y" | "true" | "t" | "1" => Ok(Held::Switch(true)),
-            "off" | "no" | "n" | "false" | "f" | "0" => Ok(Held::Switch(false)),
-            _ => Err("on or off"),
-        },
+        (ValueKind::Switch | ValueKind::SwitchOff, _) => {
+            match shown.to_ascii_lowercase().as_str() {
+                "on" | "yes" | "y" | "true" | "t" | "1" => Ok(SettingValue::Switch(true)),
+                "off" | "no" | "n" | "false" | "f" | "0" => Ok(SettingValue::Switch(false)),
+                _ => Err("on or off"),
+            }
+        }
     }
 }

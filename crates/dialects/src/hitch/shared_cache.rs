@@ -2,29 +2,31 @@
 
 use std::net::IpAddr;
 
-use super::super::draft::address;
-use super::super::setting::Verdict;
-use super::reader::{MAIN, Reader, endpoint_of};
-use super::scope::{Held, Pem};
+use super::super::builder::address;
+use super::super::setting::Support;
+use super::reader::{HitchTranslator, MAIN, endpoint_of};
+use super::scope::{CertificateEntry, SettingValue};
 
-impl Reader {
+impl HitchTranslator {
     /// Sessions of hosts that run the other program.
-    pub(super) fn shared_cache(&mut self, certificates: &[Pem], is_shared: bool) {
+    pub(super) fn shared_cache(&mut self, certificates: &[CertificateEntry], is_shared: bool) {
         let Some((text, origin)) = self.global.text("shared-cache-listen") else {
             return;
         };
         let Some((host, port)) = endpoint_of(text) else {
             let accepted = "[HOST]:PORT, with the brackets";
-            return self.draft.refuse(origin, "not an address", accepted);
+            return self.out.refuse(origin, "not an address", accepted);
         };
         let listen = address(host, port);
         let is_group = host.parse::<IpAddr>().is_ok_and(|ip| ip.is_multicast());
         let verifies = match self.global.held.get("client-verify") {
-            Some((Held::Words(words), _)) => words.first().is_some_and(|word| word != "none"),
+            Some((SettingValue::Words(words), _)) => {
+                words.first().is_some_and(|word| word != "none")
+            }
             _ => false,
         };
         let is_new = match self.global.held.get("tls-protos") {
-            Some((Held::Words(words), _)) => words.iter().all(|word| word != "TLSv1.2"),
+            Some((SettingValue::Words(words), _)) => words.iter().all(|word| word != "TLSv1.2"),
             _ => false,
         };
         let pem = certificates.last().filter(|pem| !pem.path.contains('*'));
@@ -36,15 +38,14 @@ impl Reader {
             _ if !is_shared => "each frontend has settings of TLS of its own",
             None => "without a pem-file for all frontends nobody knows their key",
             Some(pem) => {
-                let key = self.draft.place(pem.key.as_ref().unwrap_or(&pem.path));
-                let origin = Some(origin);
-                self.draft.put("cluster", "receive-stud", true, origin);
-                self.draft.put("cluster", "stud-listen", listen, origin);
-                self.draft.put("cluster", "stud-certificate", key, origin);
-                return self.draft.put("cluster", "stud-policy", MAIN, origin);
+                let key = self.out.place(pem.key.as_ref().unwrap_or(&pem.path));
+                self.out.put("cluster.receive-stud", true, origin);
+                self.out.put("cluster.stud-listen", listen, origin);
+                self.out.put("cluster.stud-certificate", key, origin);
+                return self.out.put("cluster.stud-policy", MAIN, origin);
             }
         };
         let why = format!("sessions of other hosts are not taken: {why}");
-        self.draft.amend(origin, Verdict::Different, why);
+        self.out.amend(origin, Support::Different, why);
     }
 }

@@ -1,8 +1,8 @@
 //! The settings and options of hitch, up to 1.8.0.
 
-use super::super::getopt::{Argument, Opt};
-use super::super::setting::Kind::{Block, Number, Switch, SwitchOff, Text, Words};
+use super::super::command_line::ProgramOption;
 use super::super::setting::Setting;
+use super::super::setting::ValueKind::{Block, Number, Switch, SwitchOff, Text, Words};
 
 /// What hitch.conf(5) knows, and what hitch reads beside it.
 #[rustfmt::skip]
@@ -72,76 +72,73 @@ pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::ignored(Text, "dbg-listen", "it is for tests of hitch"),
 ];
 
-const fn option(
+pub(in super::super) const fn option(
     long: &'static str,
     short: Option<char>,
-    argument: Argument,
+    needs_value: bool,
     sets: &'static str,
-) -> Opt {
-    Opt {
+) -> ProgramOption {
+    ProgramOption {
         long,
         short,
-        argument,
+        needs_value,
         sets,
     }
 }
 
 /// What hitch(8) knows: with the names that the program registers, and those that its manual prints.
 #[rustfmt::skip]
-pub(in super::super) const OPTIONS: &[Opt] = &{
-    use Argument::{Needed, No, Optional};
-    [
-        option("config", None, Needed, CONFIG),
-        option("test", Some('t'), No, TEST),
-        option("version", Some('V'), No, VERSION),
-        option("help", Some('h'), No, HELP),
-        option("default-config", None, No, DEFAULTS),
-        option("tls", None, No, "tls"),
-        option("ssl", None, No, "ssl"),
-        option("client", None, No, "client"),
-        option("tls-protos", None, Needed, "tls-protos"),
-        option("ciphers", Some('c'), Needed, "ciphers"),
-        option("ciphersuites", None, Needed, "ciphersuites"),
-        option("ssl-engine", Some('e'), Needed, "ssl-engine"),
-        option("prefer-server-ciphers", Some('O'), Optional, "prefer-server-ciphers"),
-        option("backend", Some('b'), Needed, "backend"),
-        option("frontend", Some('f'), Needed, "frontend"),
-        option("recv-bufsize", None, Needed, "recv-bufsize"),
-        option("send-bufsize", None, Needed, "send-bufsize"),
-        option("workers", Some('n'), Needed, "workers"),
-        option("backlog", Some('B'), Needed, "backlog"),
-        option("keepalive", Some('k'), Needed, "keepalive"),
-        option("backendrefresh", Some('R'), Needed, "backend-refresh"),
-        option("backend-refresh", None, Needed, "backend-refresh"),
-        option("enable-tcp-fastopen", None, Optional, "tcp-fastopen"),
-        option("chroot", Some('r'), Needed, "chroot"),
-        option("user", Some('u'), Needed, "user"),
-        option("group", Some('g'), Needed, "group"),
-        option("quiet", Some('q'), Optional, "quiet"),
-        option("log-level", Some('L'), Needed, "log-level"),
-        option("log-filename", Some('l'), Needed, "log-filename"),
-        option("syslog", Some('s'), Optional, "syslog"),
-        option("syslog-facility", None, Needed, "syslog-facility"),
-        option("daemon", None, Optional, "daemon"),
-        option("write-ip", None, Optional, "write-ip"),
-        option("write-proxy-v1", None, Optional, "write-proxy-v1"),
-        option("write-proxy-v2", None, Optional, "write-proxy-v2"),
-        option("write-proxy", None, Optional, "write-proxy"),
-        option("proxy-proxy", None, Optional, "proxy-proxy"),
-        option("sni-nomatch-abort", None, Optional, "sni-nomatch-abort"),
-        option("alpn-protos", None, Needed, "alpn-protos"),
-        option("ocsp-dir", Some('o'), Needed, "ocsp-dir"),
-        option("pidfile", Some('p'), Needed, "pidfile"),
-        option("backend-connect-timeout", None, Needed, "backend-connect-timeout"),
-        option("ssl-handshake-timeout", None, Needed, "ssl-handshake-timeout"),
-        option("session-cache", Some('C'), Needed, "session-cache"),
-        option("shared-cache", None, Needed, "session-cache"),
-        option("shared-cache-listen", Some('U'), Needed, "shared-cache-listen"),
-        option("shared-cache-peer", Some('P'), Needed, "shared-cache-peer"),
-        option("shared-cache-if", Some('M'), Needed, "shared-cache-if"),
-        option("dbg-listen", None, Needed, "dbg-listen"),
-    ]
-};
+pub(in super::super) const OPTIONS: &[ProgramOption] = &[
+    option("config", None, true, CONFIG),
+    option("test", Some('t'), false, TEST),
+    option("version", Some('V'), false, VERSION),
+    option("help", Some('h'), false, HELP),
+    option("default-config", None, false, DEFAULTS),
+    option("tls", None, false, "tls"),
+    option("ssl", None, false, "ssl"),
+    option("client", None, false, "client"),
+    option("tls-protos", None, true, "tls-protos"),
+    option("ciphers", Some('c'), true, "ciphers"),
+    option("ciphersuites", None, true, "ciphersuites"),
+    option("ssl-engine", Some('e'), true, "ssl-engine"),
+    option("prefer-server-ciphers", Some('O'), false, "prefer-server-ciphers"),
+    option("backend", Some('b'), true, "backend"),
+    option("frontend", Some('f'), true, "frontend"),
+    option("recv-bufsize", None, true, "recv-bufsize"),
+    option("send-bufsize", None, true, "send-bufsize"),
+    option("workers", Some('n'), true, "workers"),
+    option("backlog", Some('B'), true, "backlog"),
+    option("keepalive", Some('k'), true, "keepalive"),
+    option("backendrefresh", Some('R'), true, "backend-refresh"),
+    option("backend-refresh", None, true, "backend-refresh"),
+    option("enable-tcp-fastopen", None, false, "tcp-fastopen"),
+    option("chroot", Some('r'), true, "chroot"),
+    option("user", Some('u'), true, "user"),
+    option("group", Some('g'), true, "group"),
+    option("quiet", Some('q'), false, "quiet"),
+    option("log-level", Some('L'), true, "log-level"),
+    option("log-filename", Some('l'), true, "log-filename"),
+    option("syslog", Some('s'), false, "syslog"),
+    option("syslog-facility", None, true, "syslog-facility"),
+    option("daemon", None, false, "daemon"),
+    option("write-ip", None, false, "write-ip"),
+    option("write-proxy-v1", None, false, "write-proxy-v1"),
+    option("write-proxy-v2", None, false, "write-proxy-v2"),
+    option("write-proxy", None, false, "write-proxy"),
+    option("proxy-proxy", None, false, "proxy-proxy"),
+    option("sni-nomatch-abort", None, false, "sni-nomatch-abort"),
+    option("alpn-protos", None, true, "alpn-protos"),
+    option("ocsp-dir", Some('o'), true, "ocsp-dir"),
+    option("pidfile", Some('p'), true, "pidfile"),
+    option("backend-connect-timeout", None, true, "backend-connect-timeout"),
+    option("ssl-handshake-timeout", None, true, "ssl-handshake-timeout"),
+    option("session-cache", Some('C'), true, "session-cache"),
+    option("shared-cache", None, true, "session-cache"),
+    option("shared-cache-listen", Some('U'), true, "shared-cache-listen"),
+    option("shared-cache-peer", Some('P'), true, "shared-cache-peer"),
+    option("shared-cache-if", Some('M'), true, "shared-cache-if"),
+    option("dbg-listen", None, true, "dbg-listen"),
+];
 
 /// What options do that give no setting.
 pub(in super::super) const CONFIG: &str = "--config";

@@ -6,7 +6,7 @@ use fastrand::Rng;
 
 use super::super::NO_PARTS;
 use super::super::migration::migrate;
-use super::super::{Dialect, Invocation, Translation, Verdict};
+use super::super::{Dialect, Invocation, Support, Translation};
 use super::SETTINGS;
 use becket_config::choices::{ClientCertificates, DefaultCertificate};
 use becket_config::file::File;
@@ -270,7 +270,7 @@ fn hitch_passes_over_what_means_nothing() {
 fn options_and_file_count_in_their_order() {
     let line = "-u first --workers=2 --config f -q -f [::1]:7 --tls-protos TLSv1.3 a.pem b.pem";
     let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-    let Ok(super::Command::Run(invocation)) = super::command(&words) else {
+    let Ok(super::DialectCommand::Run(invocation)) = super::command(&words) else {
         panic!("not understood");
     };
     let text = b"user = \"second\"\npem-file = \"c.pem\"\nlog-level = 2\n";
@@ -296,10 +296,7 @@ fn options_and_file_count_in_their_order() {
     );
     assert_eq!(file.policy[0].versions.len(), 1);
     let refused = super::command(&["--bogus".to_owned()]).unwrap_err();
-    assert_eq!(
-        refused,
-        "hitch: unrecognized option '--bogus'\nInvalid command line parameters. Run hitch --help for instructions."
-    );
+    assert!(refused.to_string().contains("'--bogus'"), "{refused}");
 }
 
 #[test]
@@ -385,5 +382,5 @@ fn garbage_is_refused_in_linear_time_with_few_words() {
         faults(&translation),
         ["line 1: user = \"\u{fffd}\": not of the shape that is needed; accepted: text in UTF-8"]
     );
-    assert_eq!(translation.report[0].verdict, Verdict::Refused);
+    assert_eq!(translation.report[0].verdict, Support::Refused);
 }

@@ -13,34 +13,31 @@ mod tls;
 
 use std::path::Path;
 
-use self::reader::Reader;
+use self::reader::StunnelTranslator;
 pub(super) use self::table::SETTINGS;
-use super::draft::Origin;
+use super::builder::SettingId;
 use super::setting::Setting;
-use super::{Command, Invocation, Translation};
+use super::{CommandLineError, DialectCommand, Invocation, Translation};
 use becket_config::error::{Problem, shortened};
 use becket_config::notation::meant;
 use becket_config::parts::{MOST_BYTES, Parts};
 
 /// Reads a command line of stunnel.
-pub(super) fn command(arguments: &[String]) -> Result<Command, String> {
+pub(super) fn command(arguments: &[String]) -> Result<DialectCommand, CommandLineError> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
-        [] => Ok(Command::Run(Invocation::of_file(DEFAULT_FILE))),
-        ["-help"] => Ok(Command::Help),
-        ["-version"] => Ok(Command::Version),
-        ["-fd", "0"] | ["-"] => Ok(Command::Run(Invocation::of_file("-"))),
-        ["-sockets" | "-options" | "-fd", ..] => {
-            Err(format!("{}: not known here", words.join(" ")))
-        }
-        [file] if !file.starts_with('-') => Ok(Command::Run(Invocation::of_file(file))),
-        [word, ..] => Err(format!("Invalid configuration file name \"{word}\"")),
+        [] => Ok(DialectCommand::Run(Invocation::of_file(DEFAULT_FILE))),
+        ["-help"] => Ok(DialectCommand::Help),
+        ["-version"] => Ok(DialectCommand::Version),
+        ["-fd", "0"] | ["-"] => Ok(DialectCommand::Run(Invocation::of_file("-"))),
+        [file] if !file.starts_with('-') => Ok(DialectCommand::Run(Invocation::of_file(file))),
+        [word, ..] => Err(CommandLineError::FileName(word.to_owned())),
     }
 }
 
 /// Reads a configuration of stunnel.
 pub(super) fn translate(text: &[u8], folder: &Path, parts: &dyn Parts) -> Translation {
-    let mut reader = Reader::new(folder);
+    let mut reader = StunnelTranslator::new(folder);
     let mut included = Included {
         parts,
         depth: 0,
@@ -62,11 +59,11 @@ struct Included<'p> {
 
 impl Included<'_> {
     /// Takes the lines of the file, or of a part.
-    fn read(&mut self, text: &[u8], reader: &mut Reader) {
+    fn read(&mut self, text: &[u8], reader: &mut StunnelTranslator) {
         let text = String::from_utf8_lossy(text);
         let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
         for (number, line) in text.lines().enumerate() {
-            if reader.draft.is_full() {
+            if reader.out.is_full() {
                 break;
             }
             let (number, line) = (number + 1, line.trim());
@@ -82,7 +79,7 @@ impl Included<'_> {
                 let (name, value) = (name.trim_end(), value.trim_start());
                 match setting(reader, name, number) {
                     Some(setting) if setting.theirs == INCLUDE => {
-                        let origin = reader.draft.note(setting, Some(number), value);
+                        let origin = reader.out.note(setting, Some(number), value);
                         self.include(value, origin, reader);
                     }
                     Some(setting) => reader.take(setting, number, value),
@@ -94,34 +91,34 @@ impl Included<'_> {
                     ..Problem::new("", "no '=' found").text(line)
                 };
                 reader
-                    .draft
+                    .out
                     .problem(problem.accepted("NAME = VALUE, [service], or # or ; and a comment"));
             }
         }
     }
 
     /// Takes the files of a folder, in the order of their names, as if they stood here.
-    fn include(&mut self, folder: &str, origin: Origin, reader: &mut Reader) {
-        let at = reader.draft.place(folder);
+    fn include(&mut self, folder: &str, origin: SettingId, reader: &mut StunnelTranslator) {
+        let at = reader.out.place(folder);
         if self.depth >= DEEPEST {
             let accepted = format!("parts that include parts, {DEEPEST} deep at most");
-            return reader.draft.refuse(origin, "included too deep", accepted);
+            return reader.out.refuse(origin, "included too deep", accepted);
         }
         let too_many = || format!("at most {MOST_ENTRIES} folders and files in them");
         if self.entries == 0 {
-            return reader.draft.refuse(origin, TOO_MANY, too_many());
+            return reader.out.refuse(origin, TOO_MANY, too_many());
         }
         let found = match self.parts.list(Path::new(&at)) {
             Ok(found) => found,
-            Err(fault) => return reader.draft.refuse(origin, fault, A_FOLDER),
+            Err(fault) => return reader.out.refuse(origin, fault, A_FOLDER),
         };
         // An empty folder counts, because listing it takes time.
         let Some(left) = self.entries.checked_sub(1 + found.len()) else {
-            return reader.draft.refuse(origin, TOO_MANY, too_many());
+            return reader.out.refuse(origin, TOO_MANY, too_many());
         };
         self.entries = left;
         for path in found {
-            if reader.draft.is_full() {
+            if reader.out.is_full() {
                 return;
             }
             let text = match self.parts.text(&path, self.bytes) {
@@ -129,7 +126,7 @@ impl Included<'_> {
                 Ok(None) => continue,
                 Err(fault) => {
                     let fault = format!("{}: {fault}", path.display());
-                    return reader.draft.refuse(origin, fault, A_FOLDER);
+                    return reader.out.refuse(origin, fault, A_FOLDER);
                 }
             };
             self.bytes = self.bytes.saturating_sub(text.len() as u64);
@@ -138,17 +135,17 @@ impl Included<'_> {
             let part = format!("{}/{name}", folder.trim_end_matches('/'));
             // It is said in comments and lines of logs.
             let outer = reader
-                .draft
+                .out
                 .enter(Some(part.escape_debug().to_string().into()));
             self.read(&text, reader);
-            reader.draft.enter(outer);
+            reader.out.enter(outer);
             self.depth -= 1;
         }
     }
 }
 
 /// The setting of a name that may stand here.
-fn setting(reader: &mut Reader, name: &str, line: usize) -> Option<&'static Setting> {
+fn setting(reader: &mut StunnelTranslator, name: &str, line: usize) -> Option<&'static Setting> {
     let found = SETTINGS
         .iter()
         .find(|setting| setting.theirs.eq_ignore_ascii_case(name));
@@ -157,7 +154,7 @@ fn setting(reader: &mut Reader, name: &str, line: usize) -> Option<&'static Sett
     {
         return found;
     }
-    if reader.draft.is_full() {
+    if reader.out.is_full() {
         return None;
     }
     let names = SETTINGS.iter().map(|setting| setting.theirs);
@@ -170,7 +167,7 @@ fn setting(reader: &mut Reader, name: &str, line: usize) -> Option<&'static Sett
         line: Some(line),
         ..Problem::new(shortened(name), fault)
     };
-    reader.draft.problem(
+    reader.out.problem(
         problem.accepted("the settings of stunnel(8), global ones before the first [service]"),
     );
     None

@@ -7,28 +7,28 @@ use std::rc::Rc;
 use toml::{Table, Value};
 
 use super::super::Translation;
-use super::super::draft::{Draft, Origin, SYSLOG, Section, address};
-use super::super::setting::{Kind, Setting, Verdict};
+use super::super::builder::{SYSLOG, SectionBuilder, SettingId, TranslationBuilder, address};
+use super::super::setting::{Setting, Support, ValueKind};
 use super::SETTINGS;
-use super::service::{MOST_VALUES, Service, Settings};
+use super::service::{GivenSettings, MOST_VALUES, Service};
 use becket_config::address::SectionName;
 use becket_config::error::Problem;
 use becket_config::notation::Text;
 
 /// Sections as they come.
 #[derive(Debug)]
-pub(super) struct Reader {
-    pub(super) draft: Draft,
+pub(super) struct StunnelTranslator {
+    pub(super) out: TranslationBuilder,
     global: Service,
     /// What services have of it, once there is one.
-    shared: Option<Rc<Settings>>,
+    shared: Option<Rc<GivenSettings>>,
     services: Vec<Service>,
 }
 
-impl Reader {
+impl StunnelTranslator {
     pub(super) fn new(folder: &Path) -> Self {
         Self {
-            draft: Draft::new(folder),
+            out: TranslationBuilder::new(folder),
             global: Service::default(),
             shared: None,
             services: Vec::new(),
@@ -49,20 +49,20 @@ impl Reader {
                 ..Problem::new(name, "a service too many")
             };
             return self
-                .draft
+                .out
                 .problem(problem.accepted(format!("at most {MOST_SERVICES} in a file")));
         }
         let shared = self.shared.get_or_insert_with(|| self.global.shared());
-        let place = (self.draft.file(), line);
+        let place = (self.out.file(), line);
         self.services.push(Service::new(name, place, shared));
     }
 
     /// Takes a setting of the section that was begun last.
     pub(super) fn take(&mut self, setting: &'static Setting, line: usize, value: &str) {
-        let origin = self.draft.note(setting, Some(line), value);
+        let origin = self.out.note(setting, Some(line), value);
         let accepted = match setting.kind {
-            Kind::Number if value.parse::<u32>().is_err() => "a whole number",
-            Kind::Switch
+            ValueKind::Number if value.parse::<u32>().is_err() => "a whole number",
+            ValueKind::Switch
                 if !["yes", "no"]
                     .iter()
                     .any(|word| value.eq_ignore_ascii_case(word)) =>
@@ -74,19 +74,19 @@ impl Reader {
         };
         if !accepted.is_empty() {
             return self
-                .draft
+                .out
                 .refuse(origin, "not of the shape that is needed", accepted);
         }
-        let is_no = setting.kind == Kind::Switch && value.eq_ignore_ascii_case("no");
+        let is_no = setting.kind == ValueKind::Switch && value.eq_ignore_ascii_case("no");
         if is_no {
-            self.draft.amend(origin, Verdict::Same, "");
-        } else if setting.verdict == Verdict::Refused {
-            self.draft.refuse_setting(origin);
+            self.out.amend(origin, Support::Same, "");
+        } else if setting.verdict == Support::Refused {
+            self.out.refuse_setting(origin);
         }
         let service = self.services.last_mut().unwrap_or(&mut self.global);
         if !service.take(setting.theirs, value.to_owned(), origin) {
             let accepted = format!("at most {MOST_VALUES}");
-            self.draft.refuse(origin, "one too many", accepted);
+            self.out.refuse(origin, "one too many", accepted);
         }
     }
 
@@ -98,7 +98,7 @@ impl Reader {
                 "",
                 "no service: a program that inetd starts for each client is not had",
             );
-            self.draft
+            self.out
                 .problem(problem.accepted("at least one [service] with accept and connect"));
         }
         let names = names(&services);
@@ -125,7 +125,7 @@ impl Reader {
                     .or_default()
                     .push((index, pattern.to_owned())),
                 None => self
-                    .draft
+                    .out
                     .refuse(origin, "no service has this name", "SERVICE:PATTERN"),
             }
         }
@@ -152,24 +152,24 @@ impl Reader {
         }
         self.times(&services);
         let is_daemon = self.process();
-        self.draft.finish(SETTINGS, is_daemon)
+        self.out.finish(SETTINGS, is_daemon)
     }
 
     /// A listener without TLS: the client mode.
     fn plain(&mut self, name: &str, service: &Service) {
-        let mut section = self.draft.section("listener", name);
+        let mut section = self.out.section("listener", name);
         self.bind(&mut section, service);
-        self.draft
+        self.out
             .set(&mut section, "tls", false, service.on("client"));
-        self.draft.set(&mut section, "backend", name, None);
+        self.out.set(&mut section, "backend", name, None);
         self.sockets(&mut section, service);
-        self.draft.add(section);
+        self.out.add(section);
     }
 
     fn listener(&mut self, name: &str, service: &Service, children: &[(&Service, &str, &str)]) {
-        let mut section = self.draft.section("listener", name);
+        let mut section = self.out.section("listener", name);
         self.bind(&mut section, service);
-        self.draft.set(&mut section, "backend", name, None);
+        self.out.set(&mut section, "backend", name, None);
         self.starttls(&mut section, service, children);
         let mut shown = BTreeSet::new();
         let services = children.iter().map(|(child, ..)| *child).chain([service]);
@@ -180,7 +180,7 @@ impl Reader {
                 None => {
                     let problem =
                         service.fault("cert", "missing: a TLS server needs a certificate");
-                    self.draft.problem(problem.accepted("cert = FILE"));
+                    self.out.problem(problem.accepted("cert = FILE"));
                 }
                 Some((cert, origin))
                     if shown.insert(cert)
@@ -189,8 +189,7 @@ impl Reader {
                             .all(|(child, ..)| child.text("cert").is_none()) =>
                 {
                     let entry = self.certificate(service, cert);
-                    self.draft
-                        .push(&mut section, "certificates", entry, Some(origin));
+                    self.out.push(&mut section, "certificates", entry, origin);
                 }
                 Some(_) => {}
             }
@@ -199,48 +198,48 @@ impl Reader {
             self.route(&mut section, child, own, pattern);
         }
         self.sockets(&mut section, service);
-        self.draft.add(section);
+        self.out.add(section);
     }
 
     /// Clients of a name.
-    fn route(&mut self, section: &mut Section, child: &Service, name: &str, pattern: &str) {
+    fn route(&mut self, section: &mut SectionBuilder, child: &Service, name: &str, pattern: &str) {
         let origin = child.text("sni").map(|(_, origin)| origin);
         let mut route = Table::new();
         if pattern != "*" {
             route.insert("names".to_owned(), vec![pattern].into());
         }
         if let (true, Some(origin)) = (pattern.starts_with("*."), origin) {
-            self.draft.amend(
+            self.out.amend(
                 origin,
-                Verdict::Different,
+                Support::Different,
                 "a wildcard stands for one label; the certificate is chosen by the names in it",
             );
         }
         route.insert("policy".to_owned(), name.into());
         route.insert("backend".to_owned(), name.into());
-        self.draft.push(section, "route", route, origin);
+        self.out.push(section, "route", route, origin);
     }
 
     /// `cert`, with `key` where that is another file.
     pub(super) fn certificate(&self, service: &Service, cert: &str) -> Value {
-        let cert = self.draft.place(cert);
+        let cert = self.out.place(cert);
         match service.text("key") {
-            Some((key, _)) if self.draft.place(key) != cert => {
+            Some((key, _)) if self.out.place(key) != cert => {
                 let mut pair = Table::new();
                 pair.insert("chain".to_owned(), cert.into());
-                pair.insert("key".to_owned(), self.draft.place(key).into());
+                pair.insert("key".to_owned(), self.out.place(key).into());
                 pair.into()
             }
             _ => cert.into(),
         }
     }
 
-    fn bind(&mut self, section: &mut Section, service: &Service) {
+    fn bind(&mut self, section: &mut SectionBuilder, service: &Service) {
         let accepts = service.all("accept");
         if accepts.is_empty() {
             let problem =
                 service.fault("accept", "missing: each service must define two endpoints");
-            self.draft.problem(problem.accepted("accept = [HOST:]PORT"));
+            self.out.problem(problem.accepted("accept = [HOST:]PORT"));
         }
         for (text, origin) in accepts {
             let at = match endpoint(text, "0.0.0.0") {
@@ -249,18 +248,18 @@ impl Reader {
                 Some((host, port)) => address(&host, &port.to_string()),
                 None => {
                     let accepted = "[HOST:]PORT, the port as a number";
-                    self.draft.refuse(*origin, "not an address", accepted);
+                    self.out.refuse(*origin, "not an address", accepted);
                     continue;
                 }
             };
-            self.draft.push(section, "bind", at, Some(*origin));
+            self.out.push(section, "bind", at, *origin);
         }
     }
 
     /// The protocol in which clients ask for TLS.
     fn starttls(
         &mut self,
-        section: &mut Section,
+        section: &mut SectionBuilder,
         service: &Service,
         children: &[(&Service, &str, &str)],
     ) {
@@ -272,45 +271,44 @@ impl Reader {
         }
         let Some(ours) = talk(protocol) else {
             let accepted = format!("{TALKS}, or proxy");
-            return self.draft.refuse(origin, "not had", accepted);
+            return self.out.refuse(origin, "not had", accepted);
         };
         if !children.is_empty() {
-            return self.draft.refuse(
+            return self.out.refuse(
                 origin,
                 "beside services of other names",
                 "one service: the server is connected before a name is known",
             );
         }
-        self.draft.set(section, "starttls", ours, Some(origin));
-        self.draft.set(section, "unknown-names", "default", None);
-        self.draft.set(section, "alpn-mismatch", "continue", None);
+        self.out.set(section, "starttls", ours, origin);
+        self.out.set(section, "unknown-names", "default", None);
+        self.out.set(section, "alpn-mismatch", "continue", None);
     }
 
     fn backend(&mut self, name: &str, service: &Service) {
-        let mut section = self.draft.section("backend", name);
+        let mut section = self.out.section("backend", name);
         self.servers(&mut section, service);
         self.ways(&mut section, service);
         if service.is_client() {
             self.server_tls(&mut section, service);
         }
-        self.draft.add(section);
+        self.out.add(section);
     }
 
     /// The servers of a service.
-    fn servers(&mut self, section: &mut Section, service: &Service) {
+    fn servers(&mut self, section: &mut SectionBuilder, service: &Service) {
         let connects = service.all("connect");
         if connects.is_empty() {
             let problem =
                 service.fault("connect", "missing: each service must define two endpoints");
-            self.draft
-                .problem(problem.accepted("connect = [HOST:]PORT"));
+            self.out.problem(problem.accepted("connect = [HOST:]PORT"));
         }
         for (text, origin) in connects {
             let at = match endpoint(text, "localhost") {
                 _ if text.starts_with('/') => text.clone(),
                 Some((host, port)) => address(&host, &port.to_string()),
                 None => {
-                    self.draft.refuse(
+                    self.out.refuse(
                         *origin,
                         "not an address",
                         "[HOST:]PORT, the port as a number, or /path",
@@ -320,30 +318,30 @@ impl Reader {
             };
             let mut server = Table::new();
             server.insert("address".to_owned(), at.into());
-            self.draft.push(section, "server", server, Some(*origin));
+            self.out.push(section, "server", server, *origin);
         }
     }
 
     /// How servers are chosen, and how they are connected.
-    fn ways(&mut self, section: &mut Section, service: &Service) {
+    fn ways(&mut self, section: &mut SectionBuilder, service: &Service) {
         if let Some((strategy, origin)) = service.text("failover") {
             match strategy.to_ascii_lowercase().as_str() {
                 "rr" => {}
-                "prio" => self.draft.set(section, "balance", "first", Some(origin)),
+                "prio" => self.out.set(section, "balance", "first", origin),
                 _ => self
-                    .draft
+                    .out
                     .refuse(origin, "not one of the choices", "rr or prio"),
             }
         } else if service.all("connect").len() > 1 {
-            self.draft.set(section, "balance", "first", None);
+            self.out.set(section, "balance", "first", None);
         }
         if let Some((local, origin)) = service.text("local") {
-            self.draft.set(section, "source", vec![local], Some(origin));
+            self.out.set(section, "source", vec![local], origin);
         }
         if let Some((kind, origin)) = service.text("transparent")
             && !["none", "no"].contains(&kind)
         {
-            self.draft.refuse(
+            self.out.refuse(
                 origin,
                 "servers cannot be connected from the addresses of clients",
                 "none; protocol = proxy tells servers the address",
@@ -353,16 +351,16 @@ impl Reader {
             let is_proxy = protocol.eq_ignore_ascii_case("proxy");
             if is_proxy && service.is_client() {
                 let fault = "stunnel knows it in server mode only";
-                self.draft.refuse(origin, fault, TALKS);
+                self.out.refuse(origin, fault, TALKS);
             } else if is_proxy {
-                self.draft.set(section, "proxy-header", "v1", Some(origin));
+                self.out.set(section, "proxy-header", "v1", origin);
             }
         }
     }
 
     /// `socket`: of all its options, those that keep connections alive.
-    fn sockets(&mut self, section: &mut Section, service: &Service) {
-        let mut alive: Option<(u32, Origin)> = None;
+    fn sockets(&mut self, section: &mut SectionBuilder, service: &Service) {
+        let mut alive: Option<(u32, SettingId)> = None;
         for (text, origin) in service.all("socket") {
             let (side, option) = text.split_once(':').unwrap_or(("", text));
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
@@ -373,29 +371,29 @@ impl Reader {
                 }
                 ("a" | "l", "TCP_KEEPIDLE") => match value.parse() {
                     Ok(seconds) => alive = Some((seconds, *origin)),
-                    Err(_) => self.draft.refuse(*origin, "not a time", "whole seconds"),
+                    Err(_) => self.out.refuse(*origin, "not a time", "whole seconds"),
                 },
-                (_, "TCP_NODELAY") if is_on => self.draft.amend(*origin, Verdict::Same, ""),
+                (_, "TCP_NODELAY") if is_on => self.out.amend(*origin, Support::Same, ""),
                 ("a" | "l" | "r", _) => {
-                    self.draft
-                        .amend(*origin, Verdict::Different, "not set on sockets here")
+                    self.out
+                        .amend(*origin, Support::Different, "not set on sockets here")
                 }
                 _ => self
-                    .draft
+                    .out
                     .refuse(*origin, "not an option", "a|l|r:OPTION=VALUE"),
             }
         }
         if let Some((seconds, origin)) = alive {
-            self.draft
-                .set(section, "keepalive", format!("{seconds}s"), Some(origin));
+            self.out
+                .set(section, "keepalive", format!("{seconds}s"), origin);
         }
     }
 
     /// Times and sessions are those of all services together.
     fn times(&mut self, services: &[Service]) {
-        let longest = |draft: &mut Draft, name: &str, default: u32| {
+        let longest = |out: &mut TranslationBuilder, name: &str, default: u32| {
             let given = services.iter().filter_map(|it| it.text(name));
-            let given: Vec<(u32, Origin)> = given
+            let given: Vec<(u32, SettingId)> = given
                 .filter_map(|(text, origin)| Some((text.parse().ok()?, origin)))
                 .collect();
             let most = given.iter().map(|(value, _)| *value);
@@ -406,86 +404,74 @@ impl Reader {
             };
             let most = most.unwrap_or(default);
             for (_, origin) in given.iter().filter(|(value, _)| *value != most) {
-                draft.amend(
+                out.amend(
                     *origin,
-                    Verdict::Different,
+                    Support::Different,
                     format!("all services have the longest, {most}"),
                 );
             }
             (most, given.first().map(|(_, origin)| *origin))
         };
-        let (busy, origin) = longest(&mut self.draft, "TIMEOUTbusy", 300);
-        self.draft
-            .put("timeouts", "hello", format!("{busy}s"), origin);
-        self.draft
-            .put("timeouts", "handshake", format!("{busy}s"), origin);
-        let (connect, origin) = longest(&mut self.draft, "TIMEOUTconnect", 10);
-        self.draft
-            .put("timeouts", "connect", format!("{connect}s"), origin);
-        let (idle, origin) = longest(&mut self.draft, "TIMEOUTidle", 43_200);
-        self.draft
-            .put("timeouts", "idle", format!("{idle}s"), origin);
-        self.draft.put("timeouts", "drain", "1ms", None);
-        let (entries, origin) = longest(&mut self.draft, "sessionCacheSize", 1000);
+        let (busy, origin) = longest(&mut self.out, "TIMEOUTbusy", 300);
+        self.out.put("timeouts.hello", format!("{busy}s"), origin);
+        self.out
+            .put("timeouts.handshake", format!("{busy}s"), origin);
+        let (connect, origin) = longest(&mut self.out, "TIMEOUTconnect", 10);
+        self.out
+            .put("timeouts.connect", format!("{connect}s"), origin);
+        let (idle, origin) = longest(&mut self.out, "TIMEOUTidle", 43_200);
+        self.out.put("timeouts.idle", format!("{idle}s"), origin);
+        self.out.put("timeouts.drain", "1ms", None);
+        let (entries, origin) = longest(&mut self.out, "sessionCacheSize", 1000);
         match origin {
             Some(origin) if entries == 0 => {
-                self.draft.amend(
+                self.out.amend(
                     origin,
-                    Verdict::Different,
+                    Support::Different,
                     "a table without a bound is not had: it has sessions.table-entries",
                 );
             }
-            Some(origin) => self
-                .draft
-                .put("sessions", "table-entries", entries, Some(origin)),
+            Some(origin) => self.out.put("sessions.table-entries", entries, origin),
             None => {}
         }
-        if let (seconds, Some(origin)) = longest(&mut self.draft, "sessionCacheTimeout", 300) {
-            self.draft.put(
-                "sessions",
-                "id-lifetime",
-                format!("{seconds}s"),
-                Some(origin),
-            );
+        if let (seconds, Some(origin)) = longest(&mut self.out, "sessionCacheTimeout", 300) {
+            self.out
+                .put("sessions.id-lifetime", format!("{seconds}s"), origin);
         }
     }
 
     /// What the global part says of the process; whether it goes into the background.
     fn process(&mut self) -> bool {
         let global = std::mem::take(&mut self.global);
-        for (name, key) in [("setuid", "user"), ("setgid", "group")] {
+        for name in ["setuid", "setgid"] {
             if let Some((value, origin)) = global.text(name) {
-                self.draft.put("process", key, value, Some(origin));
+                self.out.put_own(value, origin);
             }
         }
-        if let Some((folder, origin)) = global.text("chroot") {
-            let folder = self.draft.place(folder);
-            self.draft.put("process", "chroot", folder, Some(origin));
+        for name in ["chroot", "output"] {
+            if let Some((path, origin)) = global.text(name) {
+                self.out.put_own(self.out.place(path), origin);
+            }
         }
         if let Some((path, origin)) = global.text("pid") {
             let path = self.inside(&global, path);
-            self.draft.put("process", "pid-file", path, Some(origin));
-        }
-        if let Some((path, origin)) = global.text("output") {
-            let path = self.draft.place(path);
-            self.draft.put("log", "file", path, Some(origin));
+            self.out.put("process.pid-file", path, origin);
         }
         let syslog = global.text("syslog");
         if syslog.is_none_or(|(word, _)| word.eq_ignore_ascii_case("yes")) {
             let origin = syslog.map(|(_, origin)| origin);
-            self.draft.put("log", "syslog", SYSLOG, origin);
+            self.out.put("log.syslog", SYSLOG, origin);
             let (tag, origin) = match global.text("service") {
                 Some((tag, origin)) => (tag, Some(origin)),
                 None => ("stunnel", None),
             };
-            self.draft.put("log", "syslog-tag", tag, origin);
+            self.out.put("log.syslog-tag", tag, origin);
         }
         if let Some((text, origin)) = global.text("debug") {
             let (facility, level) = text.rsplit_once('.').unwrap_or(("", text));
             if !facility.is_empty() {
                 let facility = facility.to_ascii_lowercase();
-                let key = "syslog-facility";
-                self.draft.put("log", key, facility, Some(origin));
+                self.out.put("log.syslog-facility", facility, origin);
             }
             let level = level.to_ascii_lowercase();
             let level = match level.as_str() {
@@ -495,7 +481,7 @@ impl Reader {
                 "7" | "debug" => "debug",
                 _ => return self.refuse_level(origin),
             };
-            self.draft.put("log", "level", level, Some(origin));
+            self.out.put("log.level", level, origin);
         }
         match global.text("foreground") {
             None => true,
@@ -508,7 +494,7 @@ impl Reader {
                 false
             }
             Some((_, origin)) => {
-                self.draft
+                self.out
                     .refuse(origin, "not one of the choices", "yes, quiet or no");
                 false
             }
@@ -520,15 +506,15 @@ impl Reader {
         match service.text("chroot") {
             Some((folder, _)) => {
                 let path = path.trim_start_matches('/');
-                self.draft
+                self.out
                     .place(&format!("{}/{path}", folder.trim_end_matches('/')))
             }
-            None => self.draft.place(path),
+            None => self.out.place(path),
         }
     }
 
-    fn refuse_level(&mut self, origin: Origin) -> bool {
-        self.draft.refuse(
+    fn refuse_level(&mut self, origin: SettingId) -> bool {
+        self.out.refuse(
             origin,
             "not a level",
             "emerg, alert, crit, err, warning, notice, info, debug, or 0 to 7",

@@ -3,15 +3,12 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::super::draft::Origin;
+use super::super::builder::SettingId;
 use super::table::REPEATED;
 use becket_config::error::Problem;
 
-/// A value, and where it is said.
-pub(super) type Given = (String, Origin);
-
 /// Values by the names of their settings.
-pub(super) type Settings = BTreeMap<&'static str, Vec<Given>>;
+pub(super) type GivenSettings = BTreeMap<&'static str, Vec<(String, SettingId)>>;
 
 /// The settings of a section, or of the global part.
 #[derive(Clone, Debug, Default)]
@@ -20,9 +17,9 @@ pub(super) struct Service {
     line: usize,
     /// The part that has it, where that is a file of its own.
     file: Option<Box<str>>,
-    given: Settings,
+    given: GivenSettings,
     /// What holds where the section says nothing.
-    global: Rc<Settings>,
+    global: Rc<GivenSettings>,
 }
 
 impl Service {
@@ -30,24 +27,24 @@ impl Service {
     pub(super) fn new(
         name: String,
         (file, line): (Option<Box<str>>, usize),
-        global: &Rc<Settings>,
+        global: &Rc<GivenSettings>,
     ) -> Self {
         Self {
             name,
             line,
             file,
-            given: Settings::new(),
+            given: GivenSettings::new(),
             global: Rc::clone(global),
         }
     }
 
     /// What this global part says, for the services behind it.
-    pub(super) fn shared(&self) -> Rc<Settings> {
+    pub(super) fn shared(&self) -> Rc<GivenSettings> {
         Rc::new(self.given.clone())
     }
 
     /// Takes a value: beside the others where they add up, else in their place. Says whether there was room for it.
-    pub(super) fn take(&mut self, name: &'static str, value: String, origin: Origin) -> bool {
+    pub(super) fn take(&mut self, name: &'static str, value: String, origin: SettingId) -> bool {
         let values = self.given.entry(name).or_default();
         if !REPEATED.contains(&name) {
             values.clear();
@@ -62,24 +59,24 @@ impl Service {
     }
 
     /// Every value of a setting.
-    pub(super) fn all(&self, name: &str) -> &[Given] {
+    pub(super) fn all(&self, name: &str) -> &[(String, SettingId)] {
         let given = self.given.get(name).or_else(|| self.global.get(name));
         given.map_or(&[], Vec::as_slice)
     }
 
     /// The value of a setting of which there is one.
-    pub(super) fn one(&self, name: &str) -> Option<&Given> {
+    pub(super) fn one(&self, name: &str) -> Option<&(String, SettingId)> {
         self.all(name).last()
     }
 
     /// The value, where it is not empty.
-    pub(super) fn text(&self, name: &str) -> Option<(&str, Origin)> {
+    pub(super) fn text(&self, name: &str) -> Option<(&str, SettingId)> {
         let (value, origin) = self.one(name)?;
         Some((value.as_str(), *origin)).filter(|(value, _)| !value.is_empty())
     }
 
     /// Where a setting says yes.
-    pub(super) fn on(&self, name: &str) -> Option<Origin> {
+    pub(super) fn on(&self, name: &str) -> Option<SettingId> {
         let (value, origin) = self.text(name)?;
         value.eq_ignore_ascii_case("yes").then_some(origin)
     }

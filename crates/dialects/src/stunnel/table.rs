@@ -1,7 +1,7 @@
 //! The settings of stunnel, up to 5.7x.
 
-use super::super::setting::Kind::{Number, Switch, Text};
 use super::super::setting::Setting;
+use super::super::setting::ValueKind::{Number, Switch, Text};
 
 /// What stunnel(8) knows, on Unix.
 #[rustfmt::skip]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use fastrand::Rng;
 
 use super::super::migration::migrate;
-use super::super::{Command, Dialect, Invocation, Translation, Verdict};
+use super::super::{Dialect, DialectCommand, Invocation, Support, Translation};
 use super::SETTINGS;
 use becket_config::file::File;
 use becket_config::parts::{Parts, TOO_LARGE};
@@ -183,7 +183,7 @@ fn every_setting_becomes_what_its_table_says() {
     assert!(!translation.is_daemon);
     for setting in SETTINGS
         .iter()
-        .filter(|setting| setting.verdict != Verdict::Refused)
+        .filter(|setting| setting.verdict != Support::Refused)
     {
         let is_there = translation
             .report
@@ -370,14 +370,15 @@ fn a_command_line_is_a_file_and_no_more() {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         super::command(&words)
     };
-    let run = |file| Ok(Command::Run(Invocation::of_file(file)));
-    assert_eq!(command("a.conf"), run("a.conf"));
-    assert_eq!(command(""), run("/etc/stunnel/stunnel.conf"));
-    assert_eq!(command("-fd 0"), run("-"));
-    assert_eq!(command("-version"), Ok(Command::Version));
+    let run = |file| Some(DialectCommand::Run(Invocation::of_file(file)));
+    assert_eq!(command("a.conf").ok(), run("a.conf"));
+    assert_eq!(command("").ok(), run("/etc/stunnel/stunnel.conf"));
+    assert_eq!(command("-fd 0").ok(), run("-"));
+    assert_eq!(command("-version").ok(), Some(DialectCommand::Version));
     assert!(
         command("-bogus")
             .unwrap_err()
+            .to_string()
             .contains("Invalid configuration file name")
     );
     assert!(command("a b").is_err());

@@ -1,64 +1,58 @@
 //! What services say of TLS: versions, suites, and whose certificates are verified.
 
-use toml::{Table, Value};
-
-use super::super::ciphers::{self, Chosen, LEAVING, NOTHING_LEFT, TLS13};
-use super::super::draft::{Origin, Section};
-use super::super::setting::Verdict;
-use super::reader::{Reader, TALKS, talk};
+use super::super::builder::{SectionBuilder, SettingId};
+use super::super::setting::Support;
+use super::reader::{StunnelTranslator, TALKS, talk};
 use super::service::Service;
 
 /// Whether peers are verified, and by which setting.
 enum Verified {
     No,
     /// Those that show a certificate: by its chain.
-    IfThere(Origin),
+    IfThere(SettingId),
     /// By their chains.
-    Always(Origin),
+    Always(SettingId),
     /// By the certificate itself.
-    Pinned(Origin),
+    Pinned(SettingId),
 }
 
-impl Reader {
+impl StunnelTranslator {
     /// The policy of a service in server mode.
     pub(super) fn policy(&mut self, name: &str, service: &Service) {
-        let mut section = self.draft.section("policy", name);
+        let mut section = self.out.section("policy", name);
         let versions = self.versions(service);
         if let Some((versions, origin)) = &versions {
-            self.draft
-                .set(&mut section, "versions", versions.clone(), Some(*origin));
+            self.out
+                .set(&mut section, "versions", versions.clone(), *origin);
         }
-        self.suites(
-            &mut section,
-            service,
-            versions.map(|(versions, _)| versions),
-        );
+        let versions = versions.map_or(vec!["1.2", "1.3"], |(versions, _)| versions);
+        let (older, newer) = (service.text("ciphers"), service.text("ciphersuites"));
+        self.out
+            .suites(&mut section, &versions, older, newer, DEFAULT_CIPHERS);
         if let Some((list, origin)) = service.text("curves") {
-            self.draft.curves(&mut section, list, origin);
+            self.out.curves(&mut section, list, origin);
         }
         self.strength(service);
         let (word, origin) = match self.verified(service) {
             Verified::No => {
                 self.unverified(service);
-                return self.draft.add(section);
+                return self.out.add(section);
             }
             Verified::IfThere(origin) => ("optional", origin),
             Verified::Always(origin) => ("required", origin),
             Verified::Pinned(origin) => {
                 let trust = "certificates";
-                self.draft
-                    .set(&mut section, "client-trust", trust, Some(origin));
+                self.out.set(&mut section, "client-trust", trust, origin);
                 ("required", origin)
             }
         };
-        self.draft
-            .set(&mut section, "client-certificates", word, Some(origin));
+        self.out
+            .set(&mut section, "client-certificates", word, origin);
         if let Some((path, origin)) = self.trusted(service, origin) {
-            self.draft
-                .set(&mut section, "client-ca", path, Some(origin));
+            self.out.set(&mut section, "client-ca", path, origin);
         }
         for (path, origin) in self.lists(service) {
-            self.draft.push(&mut section, "crl", path, Some(origin));
+            self.out.push(&mut section, "crl", path, origin);
         }
         for (setting, kind) in [
             ("checkHost", "dns"),
@@ -66,25 +60,25 @@ impl Reader {
             ("checkEmail", "email"),
         ] {
             for (value, origin) in service.all(setting) {
-                self.draft.push(
+                self.out.push(
                     &mut section,
                     "client-names",
                     format!("{kind}:{value}"),
-                    Some(*origin),
+                    *origin,
                 );
             }
         }
-        self.draft.add(section);
+        self.out.add(section);
     }
 
     /// TLS towards the servers of a service in client mode.
-    pub(super) fn server_tls(&mut self, section: &mut Section, service: &Service) {
-        let mut tls = Table::new();
+    pub(super) fn server_tls(&mut self, section: &mut SectionBuilder, service: &Service) {
+        let mut tls = self.out.tls(section);
         match self.verified(service) {
             Verified::No => {
                 let origin = service.on("client");
-                self.draft
-                    .of_servers((section, &mut tls), "backend.tls.verify", "none", origin);
+                self.out
+                    .set_tls(&mut tls, "backend.tls.verify", "none", origin);
                 self.unverified(service);
             }
             // A server always sends a certificate.
@@ -92,78 +86,62 @@ impl Reader {
                 let is_named = |name| service.one(name).is_some();
                 if !["checkHost", "checkIP"].into_iter().any(is_named) {
                     let key = "backend.tls.verify";
-                    self.draft
-                        .of_servers((section, &mut tls), key, "chain", Some(by));
+                    self.out.set_tls(&mut tls, key, "chain", Some(by));
                 }
-                self.verified_server((section, &mut tls), service, by);
+                self.verified_server(&mut tls, service, by);
             }
             Verified::Pinned(by) => {
                 let key = "backend.tls.verify";
-                self.draft
-                    .of_servers((section, &mut tls), key, "pinned", Some(by));
-                self.verified_server((section, &mut tls), service, by);
+                self.out.set_tls(&mut tls, key, "pinned", Some(by));
+                self.verified_server(&mut tls, service, by);
             }
         }
         if let Some((protocol, origin)) = service.text("protocol") {
             match talk(protocol) {
                 Some(ours) => {
                     let key = "backend.tls.starttls";
-                    self.draft
-                        .of_servers((section, &mut tls), key, ours, Some(origin));
+                    self.out.set_tls(&mut tls, key, ours, origin);
                 }
                 // That has been said.
                 None if protocol.eq_ignore_ascii_case("proxy") => {}
-                None => self.draft.refuse(origin, "not had", TALKS),
+                None => self.out.refuse(origin, "not had", TALKS),
             }
         }
         if let Some((name, origin)) = service.one("sni") {
             let name = if name.is_empty() { "off" } else { name };
-            self.draft
-                .of_servers((section, &mut tls), "backend.tls.sni", name, Some(*origin));
+            self.out.set_tls(&mut tls, "backend.tls.sni", name, *origin);
         }
         if let Some((cert, origin)) = service.text("cert") {
             let entry = self.certificate(service, cert);
             let key = "backend.tls.client-certificate";
-            self.draft
-                .of_servers((section, &mut tls), key, entry, Some(origin));
+            self.out.set_tls(&mut tls, key, entry, origin);
         }
         if let Some((versions, origin)) = self.versions(service) {
-            self.draft.of_servers(
-                (section, &mut tls),
-                "backend.tls.versions",
-                versions,
-                Some(origin),
-            );
+            self.out
+                .set_tls(&mut tls, "backend.tls.versions", versions, origin);
         }
         for name in ["ciphers", "ciphersuites", "curves"] {
             if let Some((_, origin)) = service.text(name) {
                 let why =
                     "all suites and groups are offered to servers: ECDHE with AES-GCM or CHACHA20";
-                self.draft.amend(origin, Verdict::Different, why);
+                self.out.amend(origin, Support::Different, why);
             }
         }
         self.strength(service);
         let origin = service.on("client");
-        self.draft.set(section, "tls", tls, origin);
+        self.out.set_table(section, tls, origin);
     }
 
-    fn verified_server(
-        &mut self,
-        (section, tls): (&Section, &mut Table),
-        service: &Service,
-        by: Origin,
-    ) {
+    fn verified_server(&mut self, tls: &mut SectionBuilder, service: &Service, by: SettingId) {
         if let Some((path, origin)) = self.trusted(service, by) {
-            self.draft
-                .of_servers((section, &mut *tls), "backend.tls.ca", path, Some(origin));
+            self.out.set_tls(tls, "backend.tls.ca", path, origin);
         }
         let lists = self.lists(service);
         if let Some((_, origin)) = lists.first() {
             let origin = *origin;
             let paths: Vec<String> = lists.into_iter().map(|(path, _)| path).collect();
             let key = "backend.tls.crl";
-            self.draft
-                .of_servers((section, &mut *tls), key, paths, Some(origin));
+            self.out.set_tls(tls, key, paths, origin);
         }
         let names = ["checkHost", "checkIP"]
             .iter()
@@ -172,20 +150,16 @@ impl Reader {
         match &names[..] {
             [] => {}
             [(name, origin)] => {
-                self.draft.of_servers(
-                    (section, tls),
-                    "backend.tls.name",
-                    name.clone(),
-                    Some(*origin),
-                );
+                self.out
+                    .set_tls(tls, "backend.tls.name", name.clone(), *origin);
             }
             [_, (_, origin), ..] => {
-                self.draft
+                self.out
                     .refuse(*origin, "a second name", "one checkHost or checkIP")
             }
         }
         if let Some((_, origin)) = service.one("checkEmail") {
-            self.draft.refuse(
+            self.out.refuse(
                 *origin,
                 "servers are not known by addresses of mail",
                 "checkHost or checkIP",
@@ -200,26 +174,26 @@ impl Reader {
                 "1" => Verified::IfThere(origin),
                 "2" => Verified::Always(origin),
                 "3" => {
-                    self.draft.amend(origin, Verdict::Different, ITSELF);
+                    self.out.amend(origin, Support::Different, ITSELF);
                     Verified::Pinned(origin)
                 }
                 "4" => Verified::Pinned(origin),
                 _ => {
-                    self.draft.refuse(origin, "not a level", "0 to 4");
+                    self.out.refuse(origin, "not a level", "0 to 4");
                     Verified::No
                 }
             };
         }
         if let Some(origin) = service.on("verifyPeer") {
             if let Some(origin) = service.on("verifyChain") {
-                self.draft.amend(origin, Verdict::Different, ITSELF);
+                self.out.amend(origin, Support::Different, ITSELF);
             }
             return Verified::Pinned(origin);
         }
         match (service.on("verifyChain"), service.on("requireCert")) {
             (Some(origin), _) => Verified::Always(origin),
             (None, Some(origin)) => {
-                self.draft.refuse(
+                self.out.refuse(
                     origin,
                     "a certificate that nobody verifies",
                     "verifyChain = yes with it",
@@ -231,27 +205,27 @@ impl Reader {
     }
 
     /// The file or the folder of whom to trust.
-    fn trusted(&mut self, service: &Service, by: Origin) -> Option<(String, Origin)> {
+    fn trusted(&mut self, service: &Service, by: SettingId) -> Option<(String, SettingId)> {
         match (service.text("CAfile"), service.text("CApath")) {
-            (Some((file, origin)), None) => Some((self.draft.place(file), origin)),
+            (Some((file, origin)), None) => Some((self.out.place(file), origin)),
             (None, Some((folder, origin))) => Some((self.inside(service, folder), origin)),
             (Some(_), Some((_, origin))) => {
                 let accepted = "either";
-                self.draft.refuse(origin, "beside CAfile", accepted);
+                self.out.refuse(origin, "beside CAfile", accepted);
                 None
             }
             (None, None) => {
                 let accepted = "CAfile = FILE or CApath = FOLDER with it";
-                self.draft.refuse(by, NOBODY, accepted);
+                self.out.refuse(by, NOBODY, accepted);
                 None
             }
         }
     }
 
     /// The files and the folder of revocation lists.
-    fn lists(&self, service: &Service) -> Vec<(String, Origin)> {
+    fn lists(&self, service: &Service) -> Vec<(String, SettingId)> {
         let files = service.all("CRLfile").iter();
-        let files = files.map(|(file, origin)| (self.draft.place(file), *origin));
+        let files = files.map(|(file, origin)| (self.out.place(file), *origin));
         let folder = service.text("CRLpath");
         let folder = folder.map(|(folder, origin)| (self.inside(service, folder), origin));
         files.chain(folder).collect()
@@ -269,9 +243,9 @@ impl Reader {
             "checkEmail",
         ] {
             for (_, origin) in service.all(name) {
-                self.draft.amend(
+                self.out.amend(
                     *origin,
-                    Verdict::Ignored,
+                    Support::Ignored,
                     "without verifyChain nothing is verified, as there",
                 );
             }
@@ -279,7 +253,7 @@ impl Reader {
     }
 
     /// The versions of a service, where it says any.
-    fn versions(&mut self, service: &Service) -> Option<(Vec<&'static str>, Origin)> {
+    fn versions(&mut self, service: &Service) -> Option<(Vec<&'static str>, SettingId)> {
         let one = service.text("sslVersion");
         let least = service.text("sslVersionMin").or(one);
         let most = service.text("sslVersionMax").or(one);
@@ -296,7 +270,7 @@ impl Reader {
         let versions: Vec<&str> = served.map(|(_, name)| name).collect();
         if versions.is_empty() {
             let accepted = "TLSv1.2 or TLSv1.3 among them";
-            self.draft
+            self.out
                 .refuse(origin, "none of these versions exists here", accepted);
             return None;
         }
@@ -305,25 +279,25 @@ impl Reader {
                 "{word} does not exist here: clients get {}",
                 versions.join(" and ")
             );
-            self.draft.amend(origin, Verdict::Different, why);
+            self.out.amend(origin, Support::Different, why);
         }
         Some((versions, origin))
     }
 
     /// A bound of versions; none where it is `all`.
-    fn bound(&mut self, given: Option<(&str, Origin)>) -> Option<usize> {
+    fn bound(&mut self, given: Option<(&str, SettingId)>) -> Option<usize> {
         let (word, origin) = given?;
         let mut known = VERSIONS.iter();
         let version = known.position(|version| version.eq_ignore_ascii_case(word));
         if version.is_none() {
-            self.draft
+            self.out
                 .refuse(origin, "not a version", "all, TLSv1.2 or TLSv1.3");
         }
         version.filter(|version| *version > 0)
     }
 
     /// The versions that `options` takes away.
-    fn without(&mut self, service: &Service) -> Vec<(usize, Origin)> {
+    fn without(&mut self, service: &Service) -> Vec<(usize, SettingId)> {
         let mut without = Vec::new();
         for (option, origin) in service.all("options") {
             match option.as_str() {
@@ -331,55 +305,17 @@ impl Reader {
                 "NO_TLSv1.3" => without.push((TLS12 + 1, *origin)),
                 "-NO_SSLv2" | "-NO_SSLv3" | "-NO_TLSv1" | "-NO_TLSv1.1" => {
                     let why = "this version does not exist here";
-                    self.draft.amend(*origin, Verdict::Different, why);
+                    self.out.amend(*origin, Support::Different, why);
                 }
                 option if option.starts_with("NO_") => {
-                    self.draft.amend(*origin, Verdict::Same, "");
+                    self.out.amend(*origin, Support::Same, "");
                 }
                 _ => self
-                    .draft
-                    .amend(*origin, Verdict::Ignored, "it is for OpenSSL"),
+                    .out
+                    .amend(*origin, Support::Ignored, "it is for OpenSSL"),
             }
         }
         without
-    }
-
-    fn suites(&mut self, section: &mut Section, service: &Service, versions: Option<Vec<&str>>) {
-        let (older, newer) = (service.text("ciphers"), service.text("ciphersuites"));
-        let Some((_, origin)) = older.or(newer) else {
-            return;
-        };
-        let mut suites: Vec<&str> = Vec::new();
-        let serves = |version| {
-            versions
-                .as_ref()
-                .is_none_or(|versions| versions.contains(&version))
-        };
-        for (version, given, default, choose) in [
-            (
-                "1.3",
-                newer,
-                TLS13.join(":"),
-                ciphers::tls13 as fn(&str) -> Chosen,
-            ),
-            ("1.2", older, DEFAULT_CIPHERS.to_owned(), ciphers::tls12),
-        ] {
-            match given {
-                _ if !serves(version) => {}
-                None => suites.extend(choose(&default).suites),
-                Some((text, origin)) => {
-                    let chosen = choose(text);
-                    if chosen.suites.is_empty() {
-                        return self.draft.refuse(origin, NOTHING_LEFT, LEAVING);
-                    }
-                    let (verdict, why) = chosen.verdict();
-                    self.draft.amend(origin, verdict, why);
-                    suites.extend(chosen.suites);
-                }
-            }
-        }
-        let suites: Vec<Value> = suites.into_iter().map(Value::from).collect();
-        self.draft.set(section, "suites", suites, Some(origin));
     }
 
     /// `securityLevel`: what is had is level 2, and some of 3.
@@ -387,7 +323,7 @@ impl Reader {
         if let Some((level, origin)) = service.text("securityLevel")
             && !["0", "1", "2"].contains(&level)
         {
-            self.draft
+            self.out
                 .refuse(origin, "keys of 2048 bits cannot be refused", "0, 1 or 2");
         }
     }

@@ -1,0 +1,338 @@
+//! Builds a [`Translation`]: the table that a configuration becomes, and the settings from which each key comes.
+
+use std::path::{Path, PathBuf};
+
+use toml::{Table, Value};
+
+use super::Translation;
+use super::ciphers::{self, CipherChoice, LEAVING, NOTHING_LEFT, TLS13};
+use super::setting::{Remark, Setting, Support, ValueKind};
+use becket_config::error::{Problem, shortened};
+use becket_config::notation::Text;
+use becket_config::suites::Group;
+
+/// A setting that was given, by the index of its remark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SettingId(usize);
+
+#[derive(Debug, Default)]
+pub(super) struct TranslationBuilder {
+    folder: PathBuf,
+    /// The included file that is being read.
+    file: Option<Box<str>>,
+    made: Translation,
+    unknown_settings: usize,
+}
+
+/// One table of an array, such as a `[[listener]]`, or a `[backend.tls]`.
+#[derive(Debug)]
+pub(super) struct SectionBuilder {
+    path: String,
+    table: Table,
+}
+
+impl TranslationBuilder {
+    /// Starts a translation in which relative paths start at `folder`.
+    pub(super) fn new(folder: &Path) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// Notes that a setting is there, with what its table says of it.
+    pub(super) fn note(
+        &mut self,
+        setting: &'static Setting,
+        line: Option<usize>,
+        value: &str,
+    ) -> SettingId {
+        self.made.report.push(Remark {
+            theirs: setting.theirs,
+            file: self.file.clone(),
+            line,
+            value: shortened(value),
+            ours: setting.ours,
+            verdict: setting.verdict,
+            why: setting.why.to_owned(),
+        });
+        SettingId(self.made.report.len() - 1)
+    }
+
+    /// Refuses a setting, whatever its value, for the reason that its table has.
+    pub(super) fn refuse_setting(&mut self, origin: SettingId) {
+        let why = self.made.report[origin.0].why.clone();
+        self.refuse(origin, why, "a configuration without it");
+    }
+
+    /// Replaces the included file that is being read. Returns the previous one.
+    pub(super) fn enter(&mut self, file: Option<Box<str>>) -> Option<Box<str>> {
+        std::mem::replace(&mut self.file, file)
+    }
+
+    /// Returns the included file that is being read.
+    pub(super) fn file(&self) -> Option<Box<str>> {
+        self.file.clone()
+    }
+
+    /// Whether there are more faults already than anybody corrects in one go.
+    pub(super) fn is_full(&self) -> bool {
+        self.made.problems.len() >= FAULTS
+    }
+
+    /// Says of a setting what holds for this value.
+    pub(super) fn amend(&mut self, origin: SettingId, verdict: Support, why: impl Into<String>) {
+        let remark = &mut self.made.report[origin.0];
+        remark.verdict = verdict;
+        remark.why = why.into();
+    }
+
+    /// Refuses a value.
+    pub(super) fn refuse(
+        &mut self,
+        origin: SettingId,
+        fault: impl Into<String>,
+        accepted: impl Into<String>,
+    ) {
+        let fault = fault.into();
+        self.amend(origin, Support::Refused, fault.clone());
+        let remark = &self.made.report[origin.0];
+        let problem = Problem {
+            file: remark.file.clone(),
+            line: remark.line,
+            ..Problem::new(name(remark), fault).text(&remark.value)
+        };
+        self.problem(problem.accepted(accepted));
+    }
+
+    /// Notes a fault, unless there are too many.
+    pub(super) fn problem(&mut self, mut problem: Problem) {
+        if !self.is_full() {
+            if problem.line.is_some() && problem.file.is_none() {
+                problem.file.clone_from(&self.file);
+            }
+            self.made.problems.push(problem);
+        }
+    }
+
+    /// A path as text, from the folder in which the program was started.
+    pub(super) fn place(&self, path: &str) -> String {
+        // Both are text, so nothing is lost.
+        self.folder.join(path).to_string_lossy().into_owned()
+    }
+
+    /// Notes a setting that the program passes over, too.
+    pub(super) fn unknown(&mut self, name: &str, line: Option<usize>) {
+        if self.unknown_settings < FAULTS {
+            self.unknown_settings += 1;
+            self.note(&UNKNOWN, line, name);
+        }
+    }
+
+    fn note_origin(&mut self, path: String, origin: Option<SettingId>) {
+        let origins = self.made.origins.entry(path).or_default();
+        origins.extend(origin.map(|origin| origin.0));
+    }
+
+    /// Sets a key of a table that exists once, such as `timeouts.idle`.
+    pub(super) fn put(
+        &mut self,
+        path: &str,
+        value: impl Into<Value>,
+        origin: impl Into<Option<SettingId>>,
+    ) {
+        self.note_origin(path.to_owned(), origin.into());
+        let (table, key) = path.split_once('.').unwrap_or(("", path));
+        let entry = self.made.table.entry(table);
+        if let Value::Table(table) = entry.or_insert_with(|| Table::new().into()) {
+            table.insert(key.to_owned(), value.into());
+        }
+    }
+
+    /// Sets the key that the remark of a setting names.
+    pub(super) fn put_own(&mut self, value: impl Into<Value>, origin: SettingId) {
+        self.put(self.made.report[origin.0].ours, value, origin);
+    }
+
+    /// Starts a `[[listener]]`, `[[policy]]` or `[[backend]]`.
+    pub(super) fn section(&self, kind: &str, name: &str) -> SectionBuilder {
+        SectionBuilder {
+            path: format!("{kind}[{name}]"),
+            table: Table::from_iter([("name".to_owned(), name.into())]),
+        }
+    }
+
+    /// Starts the `[backend.tls]` of a backend.
+    pub(super) fn tls(&self, backend: &SectionBuilder) -> SectionBuilder {
+        SectionBuilder {
+            path: format!("{}.tls", backend.path),
+            table: Table::new(),
+        }
+    }
+
+    /// Sets a key of a section.
+    pub(super) fn set(
+        &mut self,
+        section: &mut SectionBuilder,
+        key: &str,
+        value: impl Into<Value>,
+        origin: impl Into<Option<SettingId>>,
+    ) {
+        self.note_origin(format!("{}.{key}", section.path), origin.into());
+        section.table.insert(key.to_owned(), value.into());
+    }
+
+    /// Sets a key of `[backend.tls]`, such as `backend.tls.ca`. The remark of the setting names this key from now on.
+    pub(super) fn set_tls(
+        &mut self,
+        tls: &mut SectionBuilder,
+        path: &'static str,
+        value: impl Into<Value>,
+        origin: impl Into<Option<SettingId>>,
+    ) {
+        let origin = origin.into();
+        if let Some(origin) = origin {
+            self.made.report[origin.0].ours = path;
+        }
+        self.set(tls, path.trim_start_matches("backend.tls."), value, origin);
+    }
+
+    /// Sets the `tls` of a backend.
+    pub(super) fn set_table(
+        &mut self,
+        backend: &mut SectionBuilder,
+        tls: SectionBuilder,
+        origin: impl Into<Option<SettingId>>,
+    ) {
+        self.set(backend, "tls", tls.table, origin);
+    }
+
+    /// Adds to a list of a section.
+    pub(super) fn push(
+        &mut self,
+        section: &mut SectionBuilder,
+        key: &str,
+        value: impl Into<Value>,
+        origin: impl Into<Option<SettingId>>,
+    ) {
+        let entry = section.table.entry(key);
+        let list = entry.or_insert_with(|| Value::Array(Vec::new()));
+        if let Value::Array(list) = list {
+            self.note_origin(
+                format!("{}.{key}[{}]", section.path, list.len()),
+                origin.into(),
+            );
+            list.push(value.into());
+        }
+    }
+
+    /// Sets the groups of a policy, as OpenSSL lists curves.
+    pub(super) fn curves(&mut self, policy: &mut SectionBuilder, list: &str, origin: SettingId) {
+        let (known, others): (Vec<&str>, Vec<&str>) = list
+            .split(':')
+            .map(str::trim)
+            .partition(|name| Group::parse(name).is_ok());
+        if known.is_empty() {
+            return self.refuse(origin, "none of these groups exists here", Group::ACCEPTED);
+        }
+        if !others.is_empty() {
+            let why = format!(
+                "without {}, which does not exist here",
+                others.join(" and ")
+            );
+            self.amend(origin, Support::Different, why);
+        }
+        let mut groups = Vec::new();
+        for group in known.iter().filter_map(|name| Group::parse(name).ok()) {
+            if !groups.contains(&group.write()) {
+                groups.push(group.write());
+            }
+        }
+        self.set(policy, "groups", groups, origin);
+    }
+
+    /// Sets the suites of a policy with these versions, from cipher strings of OpenSSL for TLS 1.2 and lists of names for TLS 1.3.
+    pub(super) fn suites(
+        &mut self,
+        policy: &mut SectionBuilder,
+        versions: &[&str],
+        older: Option<(&str, SettingId)>,
+        newer: Option<(&str, SettingId)>,
+        default: &str,
+    ) {
+        let of_older = older.filter(|_| versions.contains(&"1.2"));
+        let Some((_, first)) = of_older.or(newer).or(older) else {
+            return;
+        };
+        let all_of_tls13 = TLS13.join(":");
+        let mut suites = Vec::new();
+        for (version, given, default, choose) in [
+            (
+                "1.3",
+                newer,
+                all_of_tls13.as_str(),
+                ciphers::tls13 as fn(&str) -> CipherChoice,
+            ),
+            ("1.2", older, default, ciphers::tls12),
+        ] {
+            if !versions.contains(&version) {
+                continue;
+            }
+            let choice = choose(given.map_or(default, |(text, _)| text));
+            if let Some((_, origin)) = given {
+                if choice.suites.is_empty() {
+                    return self.refuse(origin, NOTHING_LEFT, LEAVING);
+                }
+                let (support, why) = choice.support();
+                self.amend(origin, support, why);
+            }
+            suites.extend(choice.suites);
+        }
+        self.set(policy, "suites", suites, first);
+    }
+
+    /// Ends a section.
+    pub(super) fn add(&mut self, section: SectionBuilder) {
+        let kind = section.path.split('[').next().unwrap_or_default();
+        let entry = self.made.table.entry(kind);
+        let list = entry.or_insert_with(|| Value::Array(Vec::new()));
+        if let Value::Array(list) = list {
+            list.push(section.table.into());
+        }
+    }
+
+    /// Returns the translation.
+    pub(super) fn finish(mut self, settings: &'static [Setting], is_daemon: bool) -> Translation {
+        self.made
+            .problems
+            .sort_by(|one, other| one.place().cmp(&other.place()));
+        Translation {
+            settings,
+            is_daemon,
+            ..self.made
+        }
+    }
+}
+
+/// A setting as whoever wrote it knows it.
+pub(super) fn name(remark: &Remark) -> String {
+    match remark.line {
+        Some(_) => remark.theirs.to_owned(),
+        None => format!("--{}", remark.theirs),
+    }
+}
+
+/// An address as ours are written.
+pub(super) fn address(host: &str, port: &str) -> String {
+    match host {
+        "*" | "" => format!(":{port}"),
+        host if host.contains(':') => format!("[{host}]:{port}"),
+        host => format!("{host}:{port}"),
+    }
+}
+
+static UNKNOWN: Setting = Setting::ignored(ValueKind::Text, "unknown key", "passed over, as there");
+/// Where syslog(3) sends.
+pub(super) const SYSLOG: &str = "/dev/log";
+/// Faults reported of one text, as for TOML.
+const FAULTS: usize = 100;

@@ -1,0 +1,114 @@
+//! Command lines of hitch and stud, read by clap: options anywhere, short ones joined, long ones shortened if they stay clear.
+
+use std::ffi::OsString;
+
+use clap::{Arg, ArgAction, Command};
+
+/// An option of a program.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProgramOption {
+    pub(super) long: &'static str,
+    pub(super) short: Option<char>,
+    /// Whether a value follows. Other options may have one only if it is joined: `--daemon=on`.
+    pub(super) needs_value: bool,
+    /// The setting that it gives, or a word for what it does.
+    pub(super) sets: &'static str,
+}
+
+/// Returns the grammar of a program.
+pub(super) fn grammar(program: &'static str, options: &'static [ProgramOption]) -> Command {
+    let arguments = options.iter().map(|option| {
+        let argument = Arg::new(option.long)
+            .long(option.long)
+            .short(option.short)
+            .action(ArgAction::Append);
+        if option.needs_value {
+            argument.allow_hyphen_values(true).value_name("VALUE")
+        } else {
+            let argument = argument.num_args(0..=1).require_equals(true);
+            argument.default_missing_value("on").value_name("on|off")
+        }
+    });
+    let operands = Arg::new(PEM).num_args(0..).action(ArgAction::Append);
+    Command::new(program)
+        .no_binary_name(true)
+        .infer_long_args(true)
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .args(arguments)
+        .arg(operands.value_name("PEM"))
+        .after_help(format!(
+            "This is becket in the place of {program}; docs/dropin.md says what differs."
+        ))
+}
+
+/// Reads options, in their order, and then operands: what each sets, and its value.
+pub(super) fn read(
+    program: &'static str,
+    options: &'static [ProgramOption],
+    arguments: &[String],
+) -> Result<Vec<(&'static str, String)>, clap::Error> {
+    let arguments = arguments.iter().map(OsString::from);
+    let matches = grammar(program, options).try_get_matches_from(arguments)?;
+    let mut found = Vec::new();
+    let known = options.iter().map(|option| (option.long, option.sets, 0));
+    for (id, sets, at_end) in known.chain([(PEM, PEM, usize::MAX)]) {
+        let indices = matches.indices_of(id).into_iter().flatten();
+        let values = matches.get_many::<String>(id).into_iter().flatten();
+        found.extend(
+            indices
+                .zip(values)
+                .map(|(index, value)| (index.max(at_end), sets, value)),
+        );
+    }
+    found.sort_by_key(|(index, ..)| *index);
+    let found = found.into_iter();
+    Ok(found
+        .map(|(_, sets, value)| (sets, value.clone()))
+        .collect())
+}
+
+/// What operands set.
+const PEM: &str = "pem-file";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPTIONS: &[ProgramOption] = &[
+        option("quiet", Some('q'), false),
+        option("user", Some('u'), true),
+        option("test", Some('t'), false),
+        option("tls", None, false),
+    ];
+
+    const fn option(long: &'static str, short: Option<char>, needs_value: bool) -> ProgramOption {
+        ProgramOption {
+            long,
+            short,
+            needs_value,
+            sets: long,
+        }
+    }
+
+    #[test]
+    fn options_are_found_wherever_and_however_they_stand() {
+        let line = "a -tqu me --user=you --use him --quiet=off - -uthem -- --test";
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let found = read("p", OPTIONS, &words).unwrap();
+        let shown: Vec<String> = found
+            .iter()
+            .map(|(sets, it)| format!("{sets}={it}"))
+            .collect();
+        assert_eq!(
+            shown.join(" "),
+            "test=on quiet=on user=me user=you user=him quiet=off user=them pem-file=a pem-file=- pem-file=--test"
+        );
+        for refused in ["--t", "--nothing=1", "-x", "--user", "-u"] {
+            assert!(
+                read("p", OPTIONS, &[refused.to_owned()]).is_err(),
+                "{refused}"
+            );
+        }
+    }
+}
