@@ -203,7 +203,7 @@ fn a_agent_that_dies_or_hangs_is_replaced_and_stops_no_other_key() {
     let backend = Backend::http("well met");
     let shape = site.shape(&backend, &["rsa"]);
     let shape = shape.process("workers = 2\nsandbox = \"off\"");
-    let becket = site.start(&shape.timeouts("token = \"3s\""));
+    let becket = site.start(&shape.timeouts("pkcs11 = \"3s\""));
     let status = fs::read_to_string(format!("/proc/{}/status", agent(&becket).unwrap()));
     // Whatever the configuration says of the sandbox of the serving process.
     assert!(status.unwrap().contains("Seccomp:\t2\n"));
@@ -360,7 +360,7 @@ fn clients_that_leave_while_a_token_hangs_leave_nothing_behind() {
         return;
     };
     let backend = Backend::http("well met");
-    let becket = site.start(&site.shape(&backend, &["rsa"]).timeouts("token = \"60s\""));
+    let becket = site.start(&site.shape(&backend, &["rsa"]).timeouts("pkcs11 = \"60s\""));
     assert!(gets_in(&becket, &site.trust(&TLS12), "rsa.example.org"));
     becket.idle();
     let descriptors = becket.descriptors();
@@ -397,7 +397,7 @@ fn a_reload_and_a_drain_end_while_a_token_hangs() {
         return;
     };
     let backend = Backend::http("well met");
-    let shape = site.shape(&backend, &["rsa"]).timeouts("token = \"4s\"");
+    let shape = site.shape(&backend, &["rsa"]).timeouts("pkcs11 = \"4s\"");
     let mut becket = site.start(&shape);
     let refused = |clients: Vec<Client>| {
         for mut client in clients {

@@ -241,7 +241,7 @@ fn a_client_that_resets_leaves_the_queue_and_one_that_ends_its_stream_stays() {
         let place = Place::new();
         let server = Counting::new();
         let shape = limited(&server, 1).backend(&format!(
-            "queue-timeout = \"1h\"\nabort-on-half-close = {aborts}"
+            "queue-timeout = \"1h\"\nabort-on-close = {aborts}"
         ));
         let becket = Becket::start(&place, &shape);
         let trust = Trust::new(&place);

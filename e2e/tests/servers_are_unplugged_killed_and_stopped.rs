@@ -227,7 +227,7 @@ fn ended_at(becket: &Becket, reason: &str) -> Vec<String> {
 #[test]
 fn a_host_that_is_unplugged_is_left_and_serves_again_when_it_is_plugged_in() {
     stage(|stage| {
-        let becket = stage.becket(&[0, 2], "on-down = \"close\"");
+        let becket = stage.becket(&[0, 2], "connections-on-failure = \"close\"");
         thread::scope(|scope| {
             let long = || stage.ask(&becket, "/long");
             let there: Vec<_> = (0..6).map(|_| scope.spawn(long)).collect();
@@ -262,7 +262,7 @@ fn where_all_are_unplugged_clients_are_refused_at_once_and_a_stall_harms_nobody(
     stage(|stage| {
         // HAProxy has no long answer.
         let all = [0, 2];
-        let becket = stage.becket(&all, "on-down = \"drain\"");
+        let becket = stage.becket(&all, "connections-on-failure = \"drain\"");
         thread::scope(|scope| {
             let long = || stage.ask(&becket, "/long");
             let there: Vec<_> = (0..4).map(|_| scope.spawn(long)).collect();
@@ -346,7 +346,7 @@ fn a_server_that_cannot_be_reached_costs_nobody_an_answer() {
 fn a_server_that_is_stopped_keeps_those_who_reached_it_and_nobody_else() {
     for (on_down, kept) in [("close", false), ("drain", true)] {
         stage(|stage| {
-            let becket = stage.becket(&[0, 1, 2], &format!("on-down = {on_down:?}"));
+            let becket = stage.becket(&[0, 1, 2], &format!("connections-on-failure = {on_down:?}"));
             stage.signal(0, Signal::STOP);
             let answers = thread::scope(|scope| {
                 // Its kernel takes connects and requests.
@@ -512,7 +512,7 @@ fn after_random_faults_no_slot_and_no_descriptor_is_missing() {
     let mut dice = Rng::with_seed(seed);
     for on_down in ["drain", "close"] {
         stage(|mut stage| {
-            let becket = stage.becket(&[0, 1, 2], &format!("on-down = {on_down:?}"));
+            let becket = stage.becket(&[0, 1, 2], &format!("connections-on-failure = {on_down:?}"));
             stage.answer(&becket, &[0, 1, 2]);
             at_rest(&becket);
             let descriptors = becket.descriptors();

@@ -329,7 +329,8 @@ fn what_becomes_of_the_connections_of_a_server_that_is_left_is_configuration() {
             stream.write_all(b"hello")?;
             io::copy(&mut stream.try_clone()?, &mut stream).map(drop)
         });
-        let keys = format!("on-down = {on_down:?}\n{}", checked("http")) + "path = \"/health\"\n";
+        let keys = format!("connections-on-failure = {on_down:?}\n{}", checked("http"))
+            + "path = \"/health\"\n";
         let becket = Becket::start(&place, &Shape::new(backend.address).backend(&keys));
         becomes(&becket, backend.address, "in-service");
         let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();

@@ -430,18 +430,6 @@ mod tests {
     }
 
     #[test]
-    fn run_takes_addresses_and_certificates() {
-        let line = "becket run --frontend :443 --frontend [::1]:444 --backend /run/app \
-                    --alpn h2,http/1.1 --proxy-header v2 a.pem b.pem";
-        let Subcommand::Run(flags) = parse(line).unwrap().command else {
-            panic!("not run");
-        };
-        assert_eq!(flags.frontend, [":443", "[::1]:444"]);
-        assert_eq!(flags.certificates, ["a.pem", "b.pem"]);
-        assert_eq!(flags.alpn, ["h2", "http/1.1"]);
-    }
-
-    #[test]
     fn a_pair_is_one_argument() {
         let line = "becket run --frontend :1 --backend b:1 --certificate c.pem,k.pem a.pem";
         let Subcommand::Run(flags) = parse(line).unwrap().command else {
@@ -532,42 +520,5 @@ mod tests {
             let error = parse(&format!("{run} {part}")).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{part}");
         }
-    }
-
-    #[test]
-    fn a_secret_is_made_in_a_file_that_is_named() {
-        assert!(parse("becket secret").is_err());
-        assert!(parse("becket secret a --rotation 8h").is_err());
-        assert!(parse("becket secret a --state --rotation 1.5h").is_err());
-        let Subcommand::Secret(flags) = parse("becket secret a --state --rotation 1h")
-            .unwrap()
-            .command
-        else {
-            panic!("not secret");
-        };
-        assert!(flags.state);
-        assert_eq!(flags.rotation.duration().as_secs(), 3600);
-    }
-
-    #[test]
-    fn files_are_of_the_current_folder_and_in_clear_without_a_certificate() {
-        let Subcommand::Files(flags) = parse("becket files").unwrap().command else {
-            panic!("not files");
-        };
-        assert_eq!(flags.folder, PathBuf::from("."));
-        assert_eq!(flags.access_log, "stderr");
-        assert!(parse("becket files --listen :1 --certificate a.pem dist").is_ok());
-        assert!(parse("becket files --plain --certificate a.pem").is_err());
-        assert!(parse("becket files a b").is_err());
-    }
-
-    #[test]
-    fn check_takes_what_run_takes() {
-        let line = "becket check --frontend :1 --backend b:1 a.pem --json";
-        let Subcommand::Check(check) = parse(line).unwrap().command else {
-            panic!("not check");
-        };
-        assert!(check.json);
-        assert_eq!(check.flags.backend, ["b:1"]);
     }
 }

@@ -130,16 +130,6 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_one_line_of_base64() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("secret");
-        make(&flags(path.clone(), false), UnixSeconds(0)).unwrap();
-        let text = std::fs::read_to_string(path).unwrap();
-        assert_eq!(text.len(), 45);
-        assert!(base64::decode(text.trim_end()).is_ok());
-    }
-
-    #[test]
     fn nothing_is_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret");

@@ -7,7 +7,9 @@ use becket_proto::health::{Checks, Passive, Rules};
 use becket_proto::http_status::Expected;
 
 use crate::address::{SectionName, ServerAddress};
-use crate::choices::{Balance, CheckKind, Introduction, OnDown, ProxyTlv, QueuePlace, StickBy};
+use crate::choices::{
+    Balance, CheckKind, ConnectionsOnFailure, Introduction, ProxyTlv, QueuePlace, StickBy,
+};
 use crate::notation::{
     DAY, MILLISECOND, MINUTE, Off, SECOND, Text, Time, TimeOr, Whole, checked_text, list,
 };
@@ -39,12 +41,12 @@ pub struct Backend {
     /// When a connection asks for a slot.
     pub queue: QueuePlace,
     /// Whether a client that ends its stream while it waits gives up its place.
-    pub abort_on_half_close: bool,
+    pub abort_on_close: bool,
     /// Further servers or addresses that are tried when a connect fails; each may take `timeouts.connect`.
     #[serde(with = "Whole::<0, 100>")]
     pub retries: u32 = 3,
     /// What becomes of a server's connections when it goes out of service.
-    pub on_down: OnDown,
+    pub connections_on_failure: ConnectionsOnFailure,
     /// By what clients are known again.
     pub stick: StickBy,
     /// Clients that are remembered; the most are some 6 GB.

@@ -136,7 +136,7 @@ pub enum QueuePlace {
 /// What becomes of a server's connections when it goes out of service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum OnDown {
+pub enum ConnectionsOnFailure {
     /// They go on.
     #[default]
     Drain,

@@ -375,43 +375,4 @@ mod tests {
         }
         assert!(uri(&format!("pkcs11:object={}{REST}", "a".repeat(LONGEST))).is_err());
     }
-
-    /// Writes what [`KeyUri::parse`] reads.
-    fn encoded(bytes: &[u8], random: &mut fastrand::Rng) -> String {
-        let mut text = String::new();
-        for byte in bytes {
-            let c = char::from(*byte);
-            if c.is_ascii_alphanumeric() && random.bool() {
-                text.push(c);
-            } else {
-                text.push_str(&format!("%{byte:02x}"));
-            }
-        }
-        text
-    }
-
-    #[test]
-    fn whatever_is_encoded_is_read_as_it_was_and_nothing_panics() {
-        let mut random = fastrand::Rng::with_seed(7512);
-        for _ in 0..2000 {
-            let id: Vec<u8> = (0..random.usize(1..40)).map(|_| random.u8(..)).collect();
-            let object: String = (0..random.usize(1..20))
-                .map(|_| random.char('!'..'\u{fff}'))
-                .collect();
-            let object = object.replace(char::is_control, "x");
-            let (of_id, of_object) = (
-                encoded(&id, &mut random),
-                encoded(object.as_bytes(), &mut random),
-            );
-            let text = format!("pkcs11:id={of_id};object={of_object}{REST}");
-            let read = uri(&text).unwrap();
-            assert_eq!((read.id, read.object), (Some(id), Some(object)));
-            let mut broken: Vec<char> = text.chars().collect();
-            for _ in 0..random.usize(1..4) {
-                let at = random.usize(..broken.len());
-                broken[at] = random.char(' '..'\u{ff}');
-            }
-            uri(&String::from_iter(broken)).ok();
-        }
-    }
 }

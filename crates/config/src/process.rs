@@ -74,7 +74,7 @@ pub struct Timeouts {
     pub handshake: Duration = Duration::from_secs(10),
     /// For a token to sign.
     #[serde(with = "Time::<{ 10 * MILLISECOND }, { 60 * SECOND }>")]
-    pub token: Duration = Duration::from_secs(5),
+    pub pkcs11: Duration = Duration::from_secs(5),
     /// To connect to a server.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub connect: Duration = Duration::from_secs(5),
@@ -351,7 +351,7 @@ pub struct Process {
     pub rsa_batch: RsaBatch,
     /// Sessions with a token, each of which makes one signature at a time.
     #[serde(with = "Whole::<1, 256>")]
-    pub token_sessions: u16 = 8,
+    pub pkcs11_sessions: u16 = 8,
     /// Pin each worker to a core.
     pub pin: bool = true,
     /// User to become once the sockets are bound.

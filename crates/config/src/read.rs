@@ -527,21 +527,4 @@ format = "jason"
             assert_eq!(problem.line, line, "{path}");
         }
     }
-
-    #[test]
-    fn odd_texts_do_not_panic() {
-        for text in [
-            "",
-            "\u{feff}",
-            "é=1",
-            "[é]\né=é",
-            "a.b.c=1\na.b=2",
-            "[[a]]\n[a]",
-            "limits.é = 1",
-        ] {
-            reading(text);
-        }
-        reading(&"[".repeat(10_000));
-        reading(&"x = 1\n".repeat(300));
-    }
 }

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use super::Translation;
 use super::ciphers::{self, CipherChoice, LEAVING, NOTHING_LEFT, TLS13};
-use super::setting::{Remark, Setting, Support, ValueKind};
+use super::setting::{Remark, Setting, SettingSupport, ValueKind};
+use super::translation::{Translation, name};
 use becket_config::error::{Problem, shortened};
 use becket_config::notation::Text;
 use becket_config::suites::Group;
@@ -81,7 +81,12 @@ impl TranslationBuilder {
     }
 
     /// Says of a setting what holds for this value.
-    pub(super) fn amend(&mut self, origin: SettingId, verdict: Support, why: impl Into<String>) {
+    pub(super) fn amend(
+        &mut self,
+        origin: SettingId,
+        verdict: SettingSupport,
+        why: impl Into<String>,
+    ) {
         let remark = &mut self.made.report[origin.0];
         remark.verdict = verdict;
         remark.why = why.into();
@@ -95,7 +100,7 @@ impl TranslationBuilder {
         accepted: impl Into<String>,
     ) {
         let fault = fault.into();
-        self.amend(origin, Support::Refused, fault.clone());
+        self.amend(origin, SettingSupport::Refused, fault.clone());
         let remark = &self.made.report[origin.0];
         let problem = Problem {
             file: remark.file.clone(),
@@ -240,7 +245,7 @@ impl TranslationBuilder {
                 "without {}, which does not exist here",
                 others.join(" and ")
             );
-            self.amend(origin, Support::Different, why);
+            self.amend(origin, SettingSupport::Different, why);
         }
         let mut groups = Vec::new();
         for group in known.iter().filter_map(|name| Group::parse(name).ok()) {
@@ -311,14 +316,6 @@ impl TranslationBuilder {
             is_daemon,
             ..self.made
         }
-    }
-}
-
-/// A setting as whoever wrote it knows it.
-pub(super) fn name(remark: &Remark) -> String {
-    match remark.line {
-        Some(_) => remark.theirs.to_owned(),
-        None => format!("--{}", remark.theirs),
     }
 }
 

@@ -4,7 +4,7 @@
 //! All operators work on those as OpenSSL works on all: names add, `-` takes away, `!` for good, `+` moves to the end,
 //! `@STRENGTH` sorts. A name that nothing here has adds nothing, as one that OpenSSL does not know.
 
-use super::setting::Support;
+use super::setting::SettingSupport;
 
 /// What a string names.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,17 +17,17 @@ pub(super) struct CipherChoice {
 
 impl CipherChoice {
     /// What to say of it.
-    pub(super) fn support(&self) -> (Support, String) {
+    pub(super) fn support(&self) -> (SettingSupport, String) {
         let served = self.suites.join(" ");
         if self.more {
             (
-                Support::Different,
+                SettingSupport::Different,
                 format!(
                     "of what it names there are {served}; suites without forward secrecy or an AEAD do not exist here"
                 ),
             )
         } else {
-            (Support::Same, format!("these are {served}"))
+            (SettingSupport::Same, format!("these are {served}"))
         }
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// How much of a setting holds here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Support {
+pub enum SettingSupport {
     /// It does what it does there.
     Same,
     /// It does something else, which is said and safe.
@@ -18,7 +18,7 @@ pub enum Support {
     Ignored,
 }
 
-impl Support {
+impl SettingSupport {
     /// The word for it.
     pub fn word(self) -> &'static str {
         match self {
@@ -55,7 +55,7 @@ pub struct Setting {
     /// The key, or keys, that it is here; empty where there is none.
     pub ours: &'static str,
     /// What holds for every value, or for the usual ones.
-    pub verdict: Support,
+    pub verdict: SettingSupport,
     /// What differs and why; empty where nothing does.
     pub why: &'static str,
     pub(super) kind: ValueKind,
@@ -65,7 +65,7 @@ impl Setting {
     const fn new(
         kind: ValueKind,
         (theirs, ours): (&'static str, &'static str),
-        verdict: Support,
+        verdict: SettingSupport,
         why: &'static str,
     ) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl Setting {
     }
 
     pub(super) const fn same(kind: ValueKind, theirs: &'static str, ours: &'static str) -> Self {
-        Self::new(kind, (theirs, ours), Support::Same, "")
+        Self::new(kind, (theirs, ours), SettingSupport::Same, "")
     }
 
     pub(super) const fn differs(
@@ -87,15 +87,15 @@ impl Setting {
         ours: &'static str,
         why: &'static str,
     ) -> Self {
-        Self::new(kind, (theirs, ours), Support::Different, why)
+        Self::new(kind, (theirs, ours), SettingSupport::Different, why)
     }
 
     pub(super) const fn refused(kind: ValueKind, theirs: &'static str, why: &'static str) -> Self {
-        Self::new(kind, (theirs, ""), Support::Refused, why)
+        Self::new(kind, (theirs, ""), SettingSupport::Refused, why)
     }
 
     pub(super) const fn ignored(kind: ValueKind, theirs: &'static str, why: &'static str) -> Self {
-        Self::new(kind, (theirs, ""), Support::Ignored, why)
+        Self::new(kind, (theirs, ""), SettingSupport::Ignored, why)
     }
 }
 
@@ -114,7 +114,7 @@ pub struct Remark {
     /// The key that it is here.
     pub ours: &'static str,
     /// How much of it holds.
-    pub verdict: Support,
+    pub verdict: SettingSupport,
     /// What differs and why.
     pub why: String,
 }

@@ -10,9 +10,10 @@ use super::command_line::ProgramOption;
 use super::hitch::{
     self, CONFIG, DEFAULTS, HELP, HitchTranslator, TEST, VERSION, Value, command_of, option,
 };
+use super::invocation::{CommandLineError, DialectCommand, Invocation, InvocationStep};
 use super::setting::Setting;
 use super::setting::ValueKind::{Number, Switch, Text};
-use super::{CommandLineError, DialectCommand, Invocation, InvocationStep, Translation};
+use super::translation::Translation;
 use becket_config::error::Problem;
 
 /// What stud knows: settings of hitch that mean the same to it, in the order of the page, and its own.
@@ -160,7 +161,7 @@ fn bracketed(address: &str) -> String {
 mod tests {
     use super::super::NO_PARTS;
     use super::super::migration::migrate;
-    use super::super::{Dialect, Support};
+    use super::super::{Dialect, SettingSupport};
     use super::*;
     use becket_config::file::File;
     use becket_config::read::read;
@@ -228,7 +229,7 @@ unheard-of = 5
         let stranger = translation.report.last().unwrap();
         assert_eq!(
             (stranger.verdict, stranger.line),
-            (Support::Ignored, Some(29))
+            (SettingSupport::Ignored, Some(29))
         );
         for setting in SETTINGS
             .iter()

@@ -119,7 +119,7 @@ pub enum CloseReason {
     KernelTls = "kernel-tls",
     /// The kernel had TLS, a KeyUpdate came or a key was worn out, and the kernel replaces none.
     KeyUpdate = "key-update",
-    /// The server went out of service, and its backend has `on-down = "close"`.
+    /// The server went out of service, and its backend has `connections-on-failure = "close"`.
     ServerDown = "server-down",
     /// Nothing moved for `timeouts.idle`.
     IdleTimeout = "idle-timeout",

@@ -30,7 +30,7 @@ fn after_a_soak_with_keys_on_a_token_everything_is_as_before() {
     let shape = Shape::new(backend.address)
         .process("workers = 2")
         .listener("defer-accept = \"off\"")
-        .timeouts("handshake = \"2s\"\ntoken = \"500ms\"\nidle = \"5s\"\nlinger = \"500ms\"");
+        .timeouts("handshake = \"2s\"\npkcs11 = \"500ms\"\nidle = \"5s\"\nlinger = \"500ms\"");
     let pairs = [
         site.pair("www"),
         site.pair("rsa"),

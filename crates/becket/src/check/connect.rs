@@ -34,7 +34,7 @@ pub(crate) struct Tried {
     index: usize,
     address: Option<String>,
     #[serde(flatten)]
-    outcome: Outcome,
+    outcome: ConnectOutcome,
 }
 
 #[derive(Debug, Serialize)]
@@ -43,7 +43,7 @@ pub(crate) struct Tried {
     rename_all = "kebab-case",
     rename_all_fields = "kebab-case"
 )]
-enum Outcome {
+enum ConnectOutcome {
     /// Clients can be led there.
     Ok {
         /// To connect, and for TLS.
@@ -78,22 +78,22 @@ pub(super) fn connect(config: &Config, report: &mut Report) -> Vec<Tried> {
 }
 
 /// Something to try.
-struct Attempt {
+struct ConnectAttempt {
     tried: Tried,
     /// A connect as for a client, and the health check where it asks for more.
     checks: Option<(Check, Option<Check>)>,
 }
 
-fn attempts(config: &Config) -> Vec<Attempt> {
+fn attempts(config: &Config) -> Vec<ConnectAttempt> {
     let backends = config.backends.iter();
     let servers = backends.flat_map(|backend| {
         let servers = backend.servers.iter().enumerate();
-        servers.flat_map(|one| Attempt::all(backend, one, config.file.timeouts.connect))
+        servers.flat_map(|one| ConnectAttempt::all(backend, one, config.file.timeouts.connect))
     });
     servers.collect()
 }
 
-impl Attempt {
+impl ConnectAttempt {
     /// One for each address of a server; one that says why not where there is nothing to try.
     fn all(backend: &Backend, one: (usize, &Server), timeout: Duration) -> Vec<Self> {
         let (index, server) = one;
@@ -112,9 +112,9 @@ impl Attempt {
             }]
         };
         if server.keys.disabled {
-            return nothing(Outcome::Disabled);
+            return nothing(ConnectOutcome::Disabled);
         }
-        let unknown = || Outcome::failed("the name does not resolve");
+        let unknown = || ConnectOutcome::failed("the name does not resolve");
         if server.addresses.is_empty() {
             return nothing(unknown());
         }
@@ -134,12 +134,12 @@ impl Attempt {
         let Self { mut tried, checks } = self;
         if let Some((connect, check)) = checks {
             tried.outcome = match connect.try_connect(clock).await {
-                Err(failure) => Outcome::failed(failure),
+                Err(failure) => ConnectOutcome::failed(failure),
                 Ok(met) => match check {
-                    None => Outcome::ok(&met),
+                    None => ConnectOutcome::ok(&met),
                     Some(check) => match check.run().await {
-                        Ok(()) => Outcome::ok(&met),
-                        Err(failure) => Outcome::failed(format!("health check: {failure}")),
+                        Ok(()) => ConnectOutcome::ok(&met),
+                        Err(failure) => ConnectOutcome::failed(format!("health check: {failure}")),
                     },
                 },
             };
@@ -149,7 +149,7 @@ impl Attempt {
 }
 
 /// Tries all, in their order, a few at a time.
-async fn run(attempts: Vec<Attempt>) -> Vec<Tried> {
+async fn run(attempts: Vec<ConnectAttempt>) -> Vec<Tried> {
     let clock = Clock::start();
     let mut waiting = attempts.into_iter().enumerate();
     let (mut running, mut ended) = (JoinSet::new(), Vec::new());
@@ -198,16 +198,16 @@ fn look_for_peers(config: &Config, report: &mut Report) {
 impl Tried {
     fn fault(&self) -> Option<String> {
         match (&self.outcome, &self.address) {
-            (Outcome::Failed { fault }, Some(address)) if *address != self.server => {
+            (ConnectOutcome::Failed { fault }, Some(address)) if *address != self.server => {
                 Some(format!("{address}: {fault}"))
             }
-            (Outcome::Failed { fault }, _) => Some(fault.clone()),
+            (ConnectOutcome::Failed { fault }, _) => Some(fault.clone()),
             _ => None,
         }
     }
 }
 
-impl Outcome {
+impl ConnectOutcome {
     fn failed(fault: impl ToString) -> Self {
         let fault = fault.to_string();
         Self::Failed { fault }
@@ -231,9 +231,9 @@ impl Display for Tried {
             _ => write!(f, ": ")?,
         }
         match &self.outcome {
-            Outcome::Failed { fault } => write!(f, "failed: {fault}"),
-            Outcome::Disabled => write!(f, "not tried: it is disabled"),
-            Outcome::Ok {
+            ConnectOutcome::Failed { fault } => write!(f, "failed: {fault}"),
+            ConnectOutcome::Disabled => write!(f, "not tried: it is disabled"),
+            ConnectOutcome::Ok {
                 milliseconds,
                 version,
                 certificate,

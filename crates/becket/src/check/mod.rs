@@ -49,7 +49,7 @@ pub struct Findings {
     pub warnings: Vec<Problem>,
     /// What would run; absent when there are errors.
     #[serde(flatten)]
-    pub(crate) running: Option<Running>,
+    pub(crate) running: Option<CheckedConfiguration>,
     /// Handshakes that went as they should.
     pub handshakes: Vec<TestedHandshake>,
     /// Servers that were connected; none unless asked to.
@@ -114,7 +114,11 @@ pub fn check(source: &Source, given: &Given, now: UnixTime, connect: bool) -> Fi
                 origin,
                 errors: report.errors,
                 warnings,
-                running: Some(Running::of(&prepared.config, source.read_by_root(), now)),
+                running: Some(CheckedConfiguration::of(
+                    &prepared.config,
+                    source.read_by_root(),
+                    now,
+                )),
                 handshakes,
                 connects,
             }
@@ -178,7 +182,7 @@ fn taken(config: &Config, sockets: &BoundSockets) -> Vec<Problem> {
 /// What would run: the configuration with every default, and what only its files, names and the clock tell.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) struct Running {
+pub(crate) struct CheckedConfiguration {
     /// The same keys as in the file.
     #[serde(flatten)]
     file: Arc<File>,
@@ -219,7 +223,7 @@ struct SharedFacts {
     next_rotation: Timestamp,
 }
 
-impl Running {
+impl CheckedConfiguration {
     fn of(config: &Config, read_by_root: Vec<PathBuf>, now: UnixTime) -> Self {
         let routes = config.listeners.iter().flat_map(|one| &one.routes);
         let policies = routes.filter_map(|route| route.policy.as_ref());
@@ -276,7 +280,7 @@ fn texts(values: &[impl ToString]) -> Vec<String> {
     values.iter().map(ToString::to_string).collect()
 }
 
-impl Running {
+impl CheckedConfiguration {
     fn fmt_certificates(&self, f: &mut Formatter<'_>) -> fmt::Result {
         for one in self.certificates.iter() {
             let Certificate {
@@ -301,7 +305,7 @@ impl Running {
 }
 
 /// The configuration as the file would say it, then the rest, a line each.
-impl Display for Running {
+impl Display for CheckedConfiguration {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let file = toml::to_string(&*self.file).map_err(|_| fmt::Error)?;
         writeln!(f, "{file}")?;

@@ -133,14 +133,14 @@ struct SelfTest<'a> {
 }
 
 /// A name with its keys, and how a client asks for it.
-struct Subject<'a> {
+struct TestedName<'a> {
     shown: String,
     asks_for: Option<String>,
     keys: &'a KeySet,
 }
 
 /// What the client offers.
-struct Offer<'a> {
+struct ClientOffer<'a> {
     asks_for: Option<&'a str>,
     version: &'static SupportedProtocolVersion,
     key: &'a Arc<CertifiedKey>,
@@ -153,9 +153,9 @@ impl SelfTest<'_> {
     fn all_names(&mut self) {
         let listener = self.listener;
         let map = &listener.certificates;
-        let mut subjects: Vec<Subject<'_>> = map
+        let mut subjects: Vec<TestedName<'_>> = map
             .names()
-            .map(|(name, keys)| Subject {
+            .map(|(name, keys)| TestedName {
                 shown: name.to_string(),
                 asks_for: Some(sample(&name, |sample| {
                     map.named(sample)
@@ -165,7 +165,7 @@ impl SelfTest<'_> {
             })
             .collect();
         subjects.sort_by(|a, b| a.shown.cmp(&b.shown));
-        subjects.push(Subject {
+        subjects.push(TestedName {
             shown: "*".to_owned(),
             asks_for: None,
             keys: map.default_keys(),
@@ -175,7 +175,7 @@ impl SelfTest<'_> {
         }
     }
 
-    fn one_name(&mut self, subject: &Subject<'_>) {
+    fn one_name(&mut self, subject: &TestedName<'_>) {
         let listener = self.listener;
         let name = subject.asks_for.as_deref();
         let mut routes = listener.routes_for(name).map(|(_, route)| route);
@@ -205,7 +205,7 @@ impl SelfTest<'_> {
     /// only a warning: clients get the other.
     fn every_key(
         &mut self,
-        subject: &Subject<'_>,
+        subject: &TestedName<'_>,
         route: &Route,
         version: &'static SupportedProtocolVersion,
     ) {
@@ -214,7 +214,7 @@ impl SelfTest<'_> {
         for (index, key) in subject.keys.iter().enumerate() {
             let policy = route.policy.as_deref();
             let again = policy.and_then(|it| resumption(it, version, &self.config.file));
-            let offer = Offer {
+            let offer = ClientOffer {
                 asks_for: subject.asks_for.as_deref(),
                 version,
                 key,
@@ -237,14 +237,14 @@ impl SelfTest<'_> {
     }
 
     /// One protocol, in the highest version of its route.
-    fn protocol(&mut self, subject: &Subject<'_>, route: &Route, protocol: &[u8]) {
+    fn protocol(&mut self, subject: &TestedName<'_>, route: &Route, protocol: &[u8]) {
         let policy = route.policy.as_ref();
         let versions = policy.map_or_else(Vec::new, |it| versions(&it.keys.versions));
         let keys = subject.keys.iter().next().zip(versions.first().copied());
         let Some((key, version)) = keys else {
             return;
         };
-        let offer = Offer {
+        let offer = ClientOffer {
             asks_for: subject.asks_for.as_deref(),
             version,
             key,
@@ -256,7 +256,7 @@ impl SelfTest<'_> {
         }
     }
 
-    fn error(&mut self, subject: &Subject<'_>, fault: String) {
+    fn error(&mut self, subject: &TestedName<'_>, fault: String) {
         let problem = Problem::new(&self.path, fault).text(&subject.shown);
         self.report.error(problem);
     }
@@ -264,9 +264,9 @@ impl SelfTest<'_> {
     /// Makes the handshake, and the second one if it is asked for.
     fn play(
         &mut self,
-        subject: &Subject<'_>,
+        subject: &TestedName<'_>,
         route: &Route,
-        offer: &Offer<'_>,
+        offer: &ClientOffer<'_>,
     ) -> Result<(), String> {
         let client = Arc::new(offer.client().map_err(|error| error.to_string())?);
         let asked = route.policy.as_ref().map(|it| it.keys.client_certificates);
@@ -304,22 +304,26 @@ impl SelfTest<'_> {
     fn handshake(
         &self,
         config: &Arc<ClientConfig>,
-        offer: &Offer<'_>,
+        offer: &ClientOffer<'_>,
         must_refuse: bool,
     ) -> Result<(ServerConnection, Option<ResumedBy>), String> {
         let name = offer.asks_for.unwrap_or(NO_NAME).to_owned();
         let name = ServerName::try_from(name).map_err(|_| "no client can ask for it".to_owned())?;
         let client = ClientConnection::new(Arc::clone(config), name);
         let mut client = client.map_err(|error| error.to_string())?;
-        let hello = said_by(&mut client);
+        let hello = flight_of(&mut client);
         let (mut server, mut handshake) = self.answer(&hello)?;
-        match context::lend(&mut handshake, || converse(&mut client, &mut server, hello)) {
-            Err(Fault::Server(Error::NoCertificatesPresented)) if must_refuse => {}
-            Err(Fault::Server(error)) => {
+        match context::lend(&mut handshake, || {
+            exchange_flights(&mut client, &mut server, hello)
+        }) {
+            Err(HandshakeFault::Server(Error::NoCertificatesPresented)) if must_refuse => {}
+            Err(HandshakeFault::Server(error)) => {
                 let reason = CloseReason::HandshakeFailed.label();
                 return Err(format!("{reason}: {error}"));
             }
-            Err(Fault::Client(error)) => return Err(format!("the client ended it: {error}")),
+            Err(HandshakeFault::Client(error)) => {
+                return Err(format!("the client ended it: {error}"));
+            }
             Ok(()) if must_refuse => {
                 return Err("a client without a certificate was let in".to_owned());
             }
@@ -372,7 +376,7 @@ impl SelfTest<'_> {
     }
 }
 
-impl Offer<'_> {
+impl ClientOffer<'_> {
     fn client(&self) -> Result<ClientConfig, Error> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -397,34 +401,34 @@ impl Offer<'_> {
 }
 
 /// Who ended a handshake, and why.
-enum Fault {
+enum HandshakeFault {
     Server(Error),
     Client(Error),
 }
 
 /// Lets client and server talk until neither has anything to say; the client has begun.
-fn converse(
+fn exchange_flights(
     client: &mut ClientConnection,
     server: &mut ServerConnection,
     hello: Vec<u8>,
-) -> Result<(), Fault> {
+) -> Result<(), HandshakeFault> {
     let mut flight = hello;
     while !flight.is_empty() {
-        hear(server, &flight).map_err(Fault::Server)?;
-        hear(client, &said_by(server)).map_err(Fault::Client)?;
-        flight = said_by(client);
+        receive(server, &flight).map_err(HandshakeFault::Server)?;
+        receive(client, &flight_of(server)).map_err(HandshakeFault::Client)?;
+        flight = flight_of(client);
     }
     Ok(())
 }
 
-fn said_by<D: SideData>(peer: &mut ConnectionCommon<D>) -> Vec<u8> {
+fn flight_of<D: SideData>(peer: &mut ConnectionCommon<D>) -> Vec<u8> {
     let mut flight = Vec::new();
     // Writing to a `Vec` cannot fail.
     while peer.wants_write() && peer.write_tls(&mut flight).is_ok() {}
     flight
 }
 
-fn hear<D: SideData>(peer: &mut ConnectionCommon<D>, mut flight: &[u8]) -> Result<(), Error> {
+fn receive<D: SideData>(peer: &mut ConnectionCommon<D>, mut flight: &[u8]) -> Result<(), Error> {
     while peer.read_tls(&mut flight).is_ok_and(|n| n > 0) {
         peer.process_new_packets()?;
     }

@@ -1,10 +1,11 @@
 //! The server behind the demo: a small HTTP/1.1 server on loopback, on a thread of its own.
 //!
-//! `GET /` tells how one got here; `GET /bytes/N` streams N bytes, for measuring. Connections stay open
-//! between requests and are bounded by [`SLOTS`]; those beyond wait in the kernel's queue. It is here
-//! so that the demo needs nothing else; becket itself never looks into HTTP.
+//! `GET /` shows what becket said about the client in its PROXY header; `GET /bytes/N` streams N bytes, for measuring. Each connection
+//! must begin with a header of version 2, which is read before axum gets the connection. The server exists so that the demo needs nothing
+//! else.
 
 use std::convert::Infallible;
+use std::future::pending;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
@@ -13,15 +14,18 @@ use std::thread::{self, JoinHandle};
 
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, Path};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::serve::{IncomingStream, Listener};
+use becket_log::Escaped;
+use becket_proto::proxy_header::{Accept, Decoded, Endpoints, ProxyHeader, decode};
 use http_body::{Frame, SizeHint};
-use tokio::net::TcpListener;
-use tokio::sync::oneshot;
-
-use super::introduction::{Introduced, Introduction, Introductions};
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
 
 /// The running server; stops when it is dropped.
 #[derive(Debug)]
@@ -78,20 +82,98 @@ impl Drop for DemoBackend {
     }
 }
 
+/// Facts about a client from the PROXY header, escaped for display.
+#[derive(Clone, Debug, Default)]
+struct ClientFacts {
+    client: Option<String>,
+    version: Option<String>,
+    cipher: Option<String>,
+    server_name: Option<String>,
+    alpn: Option<String>,
+}
+
+impl From<&ProxyHeader<'_>> for ClientFacts {
+    fn from(header: &ProxyHeader<'_>) -> Self {
+        let tlvs = &header.tlvs;
+        let ssl = tlvs.ssl.as_ref().filter(|ssl| ssl.is_tls);
+        let text = |value: &str| Escaped::new(value).to_string();
+        Self {
+            client: match header.endpoints {
+                Endpoints::Inet { source, .. } => Some(source.to_string()),
+                _ => None,
+            },
+            version: ssl.and_then(|ssl| ssl.version).map(text),
+            cipher: ssl.and_then(|ssl| ssl.cipher).map(text),
+            server_name: tlvs.authority.map(text),
+            alpn: tlvs.alpn.map(|alpn| Escaped::new(alpn).to_string()),
+        }
+    }
+}
+
+/// Connections behind their headers.
+struct ProxiedConnections(mpsc::Receiver<(TcpStream, ClientFacts)>);
+
+impl Listener for ProxiedConnections {
+    type Io = TcpStream;
+    type Addr = ClientFacts;
+
+    async fn accept(&mut self) -> (TcpStream, ClientFacts) {
+        match self.0.recv().await {
+            Some(connection) => connection,
+            None => pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<ClientFacts> {
+        Ok(ClientFacts::default())
+    }
+}
+
+impl Connected<IncomingStream<'_, ProxiedConnections>> for ClientFacts {
+    fn connect_info(stream: IncomingStream<'_, ProxiedConnections>) -> Self {
+        stream.remote_addr().clone()
+    }
+}
+
 async fn serve(socket: std::net::TcpListener) -> io::Result<()> {
-    let introductions = Introductions::new(TcpListener::from_std(socket)?, SLOTS);
+    let mut listener = TcpListener::from_std(socket)?;
+    let (sender, connections) = mpsc::channel(1);
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = Listener::accept(&mut listener).await;
+            let sender = sender.clone();
+            tokio::spawn(async move {
+                if let Ok(facts) = read_header(&mut stream).await {
+                    sender.send((stream, facts)).await.ok();
+                }
+            });
+        }
+    });
     let pages = Router::new()
         .route("/", get(home))
         .route("/bytes/{count}", get(bytes));
-    let service = pages.into_make_service_with_connect_info::<Introduced>();
-    axum::serve(introductions, service).await
+    let service = pages.into_make_service_with_connect_info::<ClientFacts>();
+    axum::serve(ProxiedConnections(connections), service).await
 }
 
-async fn home(ConnectInfo(introduced): ConnectInfo<Introduced>, headers: HeaderMap) -> Response {
+/// Reads a header and not a byte more: 16 bytes, the last two of which are the length of the rest.
+async fn read_header(stream: &mut TcpStream) -> io::Result<ClientFacts> {
+    let mut bytes = vec![0; 16];
+    stream.read_exact(&mut bytes).await?;
+    let length = u16::from_be_bytes([bytes[14], bytes[15]]);
+    bytes.resize(16 + usize::from(length), 0);
+    stream.read_exact(&mut bytes[16..]).await?;
+    match decode(&bytes, Accept::V2) {
+        Decoded::Header { header, .. } => Ok(ClientFacts::from(&header)),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+async fn home(ConnectInfo(facts): ConnectInfo<ClientFacts>, headers: HeaderMap) -> Response {
     let host = headers
         .get(header::HOST)
         .and_then(|host| host.to_str().ok());
-    let page = page(&introduced.introduction(), host);
+    let page = page(&facts, host);
     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], page).into_response()
 }
 
@@ -104,9 +186,8 @@ async fn bytes(Path(count): Path<String>) -> Response {
 }
 
 /// What `GET /` answers.
-fn page(introduction: &Introduction, host: Option<&str>) -> String {
-    let unsaid = "(not said)".to_owned();
-    let said = |value: &Option<String>| value.clone().unwrap_or_else(|| unsaid.clone());
+fn page(facts: &ClientFacts, host: Option<&str>) -> String {
+    let said = |value: &Option<String>| value.clone().unwrap_or("(not said)".to_owned());
     let version = env!("CARGO_PKG_VERSION");
     format!(
         "Hello from behind becket {version}.\n\
@@ -121,11 +202,11 @@ fn page(introduction: &Introduction, host: Option<&str>) -> String {
          \u{20}   ALPN         {}\n\
          \n\
          To move some bytes: https://{}/bytes/100000000\n",
-        said(&introduction.client),
-        said(&introduction.version),
-        said(&introduction.cipher),
-        said(&introduction.server_name),
-        said(&introduction.alpn),
+        said(&facts.client),
+        said(&facts.version),
+        said(&facts.cipher),
+        said(&facts.server_name),
+        said(&facts.alpn),
         host.unwrap_or("localhost"),
     )
 }
@@ -162,9 +243,6 @@ impl HttpBody for Filler {
 }
 
 static BLOCK: [u8; 64 * 1024] = [b'.'; 64 * 1024];
-/// Connections at a time: as many as a load tool would open on one machine.
-const SLOTS: usize = 16 * 1024;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,22 +331,10 @@ mod tests {
     }
 
     #[test]
-    fn a_header_in_pieces_that_ends_within_a_segment_of_the_request_is_taken_off() {
-        let backend = DemoBackend::start().unwrap();
-        let mut stream = connect(&backend);
-        stream.get_mut().set_nodelay(true).unwrap();
-        let mut bytes = header();
-        bytes.extend_from_slice(b"GET /bytes/3 HTTP/1.1\r\nHost: a\r\n\r\n");
-        for piece in bytes.chunks(7) {
-            stream.get_mut().write_all(piece).unwrap();
-        }
-        assert_eq!(answer(&mut stream).1, b"...");
-    }
-
-    #[test]
     fn bytes_are_counted_exactly_on_a_connection_that_stays_open() {
         let backend = DemoBackend::start().unwrap();
         let mut stream = connect(&backend);
+        stream.get_mut().write_all(&header()).unwrap();
         for count in [0, 1, 65_536, 65_537, 1_000_000] {
             ask(&mut stream, &format!("/bytes/{count}"));
             assert_eq!(answer(&mut stream).1.len(), count);
@@ -282,7 +348,7 @@ mod tests {
         let backend = DemoBackend::start().unwrap();
         let mut broken = header();
         *broken.last_mut().unwrap() ^= 1;
-        for bytes in [b"\0\0\0\0\r\n\r\n".to_vec(), broken] {
+        for bytes in [vec![0; 64], broken] {
             let mut stream = connect(&backend);
             stream.get_mut().write_all(&bytes).unwrap();
             let mut rest = Vec::new();
@@ -290,6 +356,7 @@ mod tests {
             assert!(!rest.starts_with(b"HTTP/1.1 200"));
         }
         let mut stream = connect(&backend);
+        stream.get_mut().write_all(&header()).unwrap();
         ask(&mut stream, "/");
         assert!(answer(&mut stream).0.contains("200"));
     }

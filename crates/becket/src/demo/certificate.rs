@@ -7,9 +7,9 @@
 //! A lock file keeps two demos that start together from mixing their files.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -66,43 +66,6 @@ pub(crate) fn state_folder(
         .map(|state| state.join("becket"))
 }
 
-/// A folder of its own below the system's temporary one, removed when it is dropped.
-#[derive(Debug)]
-pub(crate) struct TemporaryFolder(PathBuf);
-
-impl TemporaryFolder {
-    /// Makes the folder with mode 0700. Never uses one that is already there: it could be another
-    /// user's.
-    ///
-    /// # Errors
-    /// It cannot be made.
-    pub(crate) fn new() -> io::Result<Self> {
-        let mut number = 0_u32;
-        loop {
-            let name = format!("becket-demo-{}-{number}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self(path)),
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                Err(error) if number == ATTEMPTS => return Err(error),
-                Err(_) => number += 1,
-            }
-        }
-    }
-
-    /// Where it is.
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for TemporaryFolder {
-    fn drop(&mut self) {
-        // What is left behind is the temporary folder's to clean.
-        fs::remove_dir_all(&self.0).ok();
-    }
-}
-
 /// Whether both files are there, belong together, are private enough and good for some days.
 fn is_usable(files: &CertificateFiles, now: Duration) -> bool {
     let private =
@@ -130,8 +93,8 @@ fn fits(certificate: &str, bundle: &str, now: Duration) -> Option<bool> {
 
 fn make(files: &CertificateFiles, now: Duration) -> io::Result<()> {
     let (certificate, key) = generate(now).map_err(io::Error::other)?;
-    replace(&files.certificate, &certificate, 0o644)?;
-    replace(&files.bundle, &format!("{certificate}{key}"), 0o600)
+    replace(&files.certificate, &certificate)?;
+    replace(&files.bundle, &format!("{certificate}{key}"))
 }
 
 /// Certificate and key as PEM.
@@ -152,21 +115,13 @@ fn generate(now: Duration) -> Result<(String, String), rcgen::Error> {
     Ok((certificate.pem(), key.serialize_pem()))
 }
 
-/// Puts a complete file in the place of what was there.
-fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
-    let fresh = path.with_extension("new");
-    // One that a broken start left behind may have another mode.
-    match fs::remove_file(&fresh) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&fresh)?;
+/// Replaces a file by one with mode 0600.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(text.as_bytes())?;
-    fs::rename(&fresh, path)
+    file.persist(path)?;
+    Ok(())
 }
 
 const NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
@@ -175,9 +130,6 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// A certificate with less left is made anew: a demo does not run longer.
 const RENEWAL: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-/// Folders of an earlier process with the same number that were left behind.
-const ATTEMPTS: u32 = 100;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,19 +221,5 @@ mod tests {
         );
         assert_eq!(folder("", ""), None);
         assert_eq!(state_folder(None, None), None);
-    }
-
-    #[test]
-    fn a_temporary_folder_is_private_and_goes_away() {
-        let (one, two) = (
-            TemporaryFolder::new().unwrap(),
-            TemporaryFolder::new().unwrap(),
-        );
-        assert_ne!(one.path(), two.path());
-        assert_eq!(mode(one.path()), 0o700);
-        ensure(one.path(), time(NOW)).unwrap();
-        let path = one.path().to_owned();
-        drop(one);
-        assert!(!path.exists());
     }
 }

@@ -1,6 +1,6 @@
 //! `becket files DIR`: the files of a folder, served within a second, with nothing to set up.
 //!
-//! [`prepare`] finds an address and, where no certificate is named, makes one for localhost as `becket demo` does. [`Site::flags`] is
+//! [`prepare`] finds an address and, where no certificate is named, makes one for localhost as `becket demo` does. [`ServedFolder::flags`] is
 //! the configuration; from there on it is `becket run`.
 
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use becket_config::address::{Address, ListenAddress};
 use becket_config::notation::Text;
 
-use super::certificate::{CertificateFiles, TemporaryFolder};
+use super::certificate::CertificateFiles;
 use super::{DemoError, FIRST_PORT, MORE_PORTS, free, made, quoted};
 use becket_prepare::flags::Flags;
 
@@ -40,21 +40,21 @@ pub struct FilesFlags {
 
 /// A folder, and where it is served.
 #[derive(Debug)]
-pub struct Site {
+pub struct ServedFolder {
     asked: FilesFlags,
     /// Where becket is to listen. Free a moment ago, unless it was asked for.
     listen: String,
     /// Certificate and key that were made here.
     made: Option<CertificateFiles>,
     /// Where these are if there is no better place.
-    _temporary: Option<TemporaryFolder>,
+    _temporary: Option<tempfile::TempDir>,
 }
 
 /// Finds an address and a certificate for what was asked for.
 ///
 /// # Errors
 /// See [`DemoError`].
-pub fn prepare(asked: FilesFlags, now: SystemTime) -> Result<Site, DemoError> {
+pub fn prepare(asked: FilesFlags, now: SystemTime) -> Result<ServedFolder, DemoError> {
     let is_made = !asked.plain && asked.certificate.is_empty();
     let (made, _temporary) = if is_made {
         made(now).map(|(files, temporary)| (Some(files), temporary))
@@ -69,7 +69,7 @@ pub fn prepare(asked: FilesFlags, now: SystemTime) -> Result<Site, DemoError> {
             .map_err(DemoError::Port)?
             .to_string(),
     };
-    Ok(Site {
+    Ok(ServedFolder {
         asked,
         listen,
         made,
@@ -77,7 +77,7 @@ pub fn prepare(asked: FilesFlags, now: SystemTime) -> Result<Site, DemoError> {
     })
 }
 
-impl Site {
+impl ServedFolder {
     /// What `becket run` would be told.
     pub fn flags(&self) -> Flags {
         let bundle = self
@@ -131,7 +131,7 @@ const FIRST_PLAIN: u16 = 8000;
 mod tests {
     use super::*;
 
-    fn site(listen: &str, plain: bool) -> Site {
+    fn site(listen: &str, plain: bool) -> ServedFolder {
         let asked = FilesFlags {
             folder: "dist".into(),
             listen: Some(listen.to_owned()),
@@ -161,20 +161,5 @@ mod tests {
             "{banner}"
         );
         assert!(banner.contains("curl http://localhost:8000/\n"), "{banner}");
-    }
-
-    #[test]
-    fn the_flags_serve_the_folder_and_no_server() {
-        let table = site(":8000", true)
-            .flags()
-            .to_table(std::path::Path::new("/"));
-        let (listener, backend) = (&table["listener"][0], &table["backend"][0]);
-        assert_eq!(listener["tls"].as_bool(), Some(false));
-        assert_eq!(backend["files"].as_str(), Some("dist"));
-        assert_eq!(backend["server"].as_array().map(Vec::len), Some(0));
-        let flags = site(":8443", false).flags();
-        assert_eq!(flags.certificate, ["site.pem"]);
-        assert_eq!(flags.named("backend[main].files.root"), Some("DIR"));
-        assert_eq!(flags.named("listener[main].bind"), Some("--listen"));
     }
 }

@@ -8,7 +8,6 @@ pub mod backend;
 pub mod certificate;
 pub mod display;
 pub mod folder;
-pub(crate) mod introduction;
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -20,9 +19,10 @@ use std::time::SystemTime;
 pub use self::display::display;
 
 use self::backend::DemoBackend;
-use self::certificate::{CertificateFiles, TemporaryFolder, ensure, state_folder};
+use self::certificate::{CertificateFiles, ensure, state_folder};
 use becket_config::choices::Introduction;
 use becket_prepare::flags::Flags;
+use tempfile::TempDir;
 
 /// What the demo runs on. Dropping it stops the backend.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub struct Demo {
     pub files: CertificateFiles,
     _backend: DemoBackend,
     /// Where the files are if there is no better place.
-    _temporary: Option<TemporaryFolder>,
+    _temporary: Option<TempDir>,
 }
 
 /// Why there is no demo.
@@ -111,7 +111,7 @@ impl Demo {
 }
 
 /// The certificate of this user. Reads XDG_STATE_HOME and HOME.
-fn made(now: SystemTime) -> io::Result<(CertificateFiles, Option<TemporaryFolder>)> {
+fn made(now: SystemTime) -> io::Result<(CertificateFiles, Option<TempDir>)> {
     let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
     let state = state_folder(variable("XDG_STATE_HOME"), variable("HOME"));
     files(state.as_deref(), now)
@@ -119,14 +119,11 @@ fn made(now: SystemTime) -> io::Result<(CertificateFiles, Option<TemporaryFolder
 
 /// The certificate in the state directory or, where there is none or it cannot be written, in a
 /// temporary one.
-fn files(
-    state: Option<&Path>,
-    now: SystemTime,
-) -> io::Result<(CertificateFiles, Option<TemporaryFolder>)> {
+fn files(state: Option<&Path>, now: SystemTime) -> io::Result<(CertificateFiles, Option<TempDir>)> {
     if let Some(Ok(files)) = state.map(|folder| ensure(folder, now)) {
         return Ok((files, None));
     }
-    let temporary = TemporaryFolder::new()?;
+    let temporary = tempfile::tempdir()?;
     let files = ensure(temporary.path(), now)?;
     Ok((files, Some(temporary)))
 }
@@ -205,17 +202,5 @@ mod tests {
         );
         assert!(banner.contains(" https://localhost:8443/\n"), "{banner}");
         assert_eq!(quoted(Path::new("/a/b-c.pem")), "/a/b-c.pem");
-    }
-
-    #[test]
-    fn the_flags_make_a_valid_configuration() {
-        let dir = tempfile::tempdir().unwrap();
-        let flags = demo(dir.path()).flags();
-        assert_eq!(flags.frontend, ["127.0.0.1:8443"]);
-        assert_eq!(flags.certificates.len(), 1);
-        let source = becket_prepare::source::Source::new(flags).unwrap();
-        let now = rustls_pki_types::UnixTime::since_unix_epoch(std::time::Duration::ZERO);
-        let names = becket_prepare::ServerNames::Now;
-        source.load(now, names).unwrap();
     }
 }

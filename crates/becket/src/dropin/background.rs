@@ -15,7 +15,7 @@ use becket_sys::process::begin_session;
 
 /// Which of the two this process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum DaemonSide {
     /// The one that was started, and ends.
     Front,
     /// The one that stays.
@@ -26,12 +26,12 @@ pub(super) enum Side {
 ///
 /// # Errors
 /// What setsid(2) says.
-pub(super) fn begin() -> io::Result<Side> {
+pub(super) fn begin() -> io::Result<DaemonSide> {
     if std::env::var_os(IS_BACK).is_none() {
-        return Ok(Side::Front);
+        return Ok(DaemonSide::Front);
     }
     begin_session()?;
-    Ok(Side::Back)
+    Ok(DaemonSide::Back)
 }
 
 /// Starts the one that stays, and waits until it serves or has ended.

@@ -16,7 +16,7 @@ use becket_dialects::{Dialect, DialectCommand, Invocation, page};
 use becket_sys::privileges;
 use rustls_pki_types::UnixTime;
 
-use self::background::Side;
+use self::background::DaemonSide;
 use crate::check::check;
 use becket_control::launch::launch;
 use becket_control::server::Outcome;
@@ -99,7 +99,8 @@ impl DropInCall {
                 );
                 return Ok(ExitCode::FAILURE);
             }
-            let in_front = translation.is_daemon && !is_test && background::begin()? == Side::Front;
+            let in_front =
+                translation.is_daemon && !is_test && background::begin()? == DaemonSide::Front;
             if in_front || is_test || !translation.is_daemon {
                 let origin = source.origin();
                 for remark in translation.remarks() {

@@ -28,15 +28,6 @@ fn rate(per_second: u32, burst: u32) -> Option<Rate> {
 }
 
 #[test]
-fn only_half_open_handshakes_are_limited_unless_more_is_asked_for() {
-    let admission = prepared("");
-    assert_eq!(admission.prefixes(), Prefixes { v4: 32, v6: 64 });
-    assert_eq!(admission.half_open_per_source, 1000);
-    assert_eq!(admission.connections_per_source, None);
-    assert!(!admission.limits_handshakes());
-}
-
-#[test]
 fn a_burst_is_a_second_s_worth_unless_it_is_set() {
     let admission = prepared(
         "[admission]\nfull-handshakes-per-second = 100\nsource-full-handshakes-per-second = 10\n\
@@ -82,26 +73,4 @@ fn every_fault_is_reported_with_its_key_path() {
         assert!(found, "{expected} is not in {errors:#?}");
     }
     assert_eq!(errors.len(), expected.len(), "{errors:#?}");
-}
-
-#[test]
-fn who_is_denied_stays_out_even_if_allowed() {
-    let folder = Folder::new();
-    folder.bundle("a.pem", &["a.test"]);
-    let lets_in = |lists: &str, client: &str| {
-        let text = site(&format!("['a.pem']\n{lists}"));
-        let config = folder.prepare(&text).unwrap().config;
-        config.listeners[0].lets_in(client.parse().unwrap())
-    };
-    assert!(lets_in("", "192.0.2.1"));
-    let both = "allow = ['192.0.2.0/24']\ndeny = ['192.0.2.128/25']";
-    for (client, is_in) in [
-        ("192.0.2.1", true),
-        ("192.0.2.129", false),
-        ("192.0.3.1", false),
-        ("2001:db8::1", false),
-    ] {
-        assert_eq!(lets_in(both, client), is_in, "{client}");
-    }
-    assert!(lets_in("deny = ['192.0.2.0/24']", "2001:db8::1"));
 }

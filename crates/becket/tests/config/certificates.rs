@@ -5,35 +5,6 @@ use becket_config::address::NamePattern;
 use rustls::SignatureAlgorithm;
 
 #[test]
-fn a_bundle_a_pair_and_a_directory_load() {
-    let folder = Folder::new();
-    folder.bundle("bundle.pem", &["bundle.test", "*.bundle.test"]);
-    let pair = Made::new(&["pair.test"], &rcgen::PKCS_ECDSA_P384_SHA384);
-    folder.write("pair.crt", &pair.pem());
-    folder.write("pair.key", &pair.key.serialize_pem());
-    folder.bundle("dir/a.pem", &["a.test"]);
-    folder.bundle("dir/b.pem", &["b.test"]);
-    folder.bundle("dir/.hidden.pem", &["hidden.test"]);
-    folder.write("dir/readme.txt", "not a certificate");
-    let text = site("['bundle.pem', { chain = 'pair.crt', key = 'pair.key' }, 'dir']");
-    let prepared = folder.prepare(&text).unwrap();
-    assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
-    let map = &prepared.config.listeners[0].certificates;
-    for name in [
-        "bundle.test",
-        "x.bundle.test",
-        "pair.test",
-        "a.test",
-        "b.test",
-    ] {
-        assert!(map.named(name).is_some(), "{name}");
-    }
-    for name in ["x.y.bundle.test", "hidden.test"] {
-        assert!(map.named(name).is_none(), "{name}");
-    }
-}
-
-#[test]
 fn a_folder_of_certbots_is_a_pair() {
     let folder = Folder::new();
     let made = Made::new(&["bot.test"], &rcgen::PKCS_ECDSA_P256_SHA256);
@@ -114,20 +85,6 @@ fn of_two_certificates_with_one_name_and_kind_the_later_is_used_with_a_warning()
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].contains("for a.test this certificate is used, not"));
     assert!(warnings[0].contains("old.pem"));
-}
-
-#[test]
-fn a_chain_in_order_loads_with_and_without_its_root() {
-    let folder = Folder::new();
-    let root = Made::authority("root");
-    let between = root.issue_authority("between");
-    let leaf = between.issue(&["a.test"]);
-    folder.write("short.pem", &(leaf.bundle() + &between.pem()));
-    folder.write("long.pem", &(leaf.bundle() + &between.pem() + &root.pem()));
-    for file in ["short.pem", "long.pem"] {
-        let prepared = folder.prepare(&site(&format!("['{file}']"))).unwrap();
-        assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
-    }
 }
 
 #[test]
@@ -271,17 +228,4 @@ fn the_common_name_counts_only_without_other_names() {
     let map = &prepared.config.listeners[0].certificates;
     let names: Vec<NamePattern> = map.names().map(|(name, _)| name).collect();
     assert_eq!(names, [NamePattern::Exact("old.test".into())]);
-}
-
-#[test]
-fn all_three_encodings_of_keys_load() {
-    let folder = Folder::new();
-    // PKCS#8, PKCS#1 and SEC1 as openssl writes them; certificates of the same keys.
-    for file in ["pkcs8.pem", "pkcs1.pem", "sec1.pem"] {
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/config/keys");
-        let text = std::fs::read_to_string(format!("{source}/{file}")).unwrap();
-        folder.write(file, &text);
-        let prepared = folder.prepare(&site(&format!("['{file}']"))).unwrap();
-        assert_eq!(prepared.config.listeners.len(), 1);
-    }
 }

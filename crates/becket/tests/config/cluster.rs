@@ -57,64 +57,6 @@ fn without_the_section_there_is_no_cluster_and_tls12_tickets_are_given() {
 }
 
 #[test]
-fn a_secret_and_a_node_are_enough() {
-    let prepared = good(&folder(), "secret = 'one'\nnode = 7\n");
-    let config = prepared.config;
-    let cluster = config.cluster.as_ref().unwrap();
-    assert_eq!((cluster.node, cluster.secrets.len()), (NodeId(7), 1));
-    assert_eq!(cluster.rotation.duration(), Duration::from_secs(28_800));
-    assert!(cluster.listen.is_none() && cluster.peers.is_empty());
-    assert!(!hands_out_tickets(&config));
-    assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
-}
-
-#[test]
-fn every_key_has_its_place() {
-    let cluster = "secret = 'one'\naccept-secrets = ['two', 'state']\nnode = 65535\n\
-        listen = ':7443'\npeers = ['192.0.2.9:7443', '[2001:db8::9]:7443', 'app.test:7443']\n\
-        multicast = '[ff05::b]:7443'\nmulticast-interface = 'eth0'\nmulticast-ttl = 3\n\
-        session-max-age = '1h'\ntls12-tickets = true\nresolve-interval = '5s'\n\
-        [cluster.limits]\nqueue = 5\nbytes-per-second = '1MiB'\n";
-    let prepared = good(&folder(), cluster);
-    assert_eq!(prepared.ratchets.len(), 1);
-    let config = prepared.config;
-    let cluster = config.cluster.as_ref().unwrap();
-    assert_eq!(cluster.secrets.len(), 3);
-    assert!(cluster.secrets[2].root.is_none());
-    assert_eq!(cluster.listen.unwrap().to_string(), "[::]:7443");
-    let resolved: Vec<usize> = cluster.peers.iter().map(|p| p.addresses.len()).collect();
-    assert_eq!(resolved, [1, 1, 2]);
-    assert_eq!(cluster.keys.resolve_interval, Some(Duration::from_secs(5)));
-    let multicast = cluster.multicast.as_ref().unwrap();
-    assert_eq!(multicast.interface.as_deref(), Some("eth0"));
-    assert_eq!(multicast.ttl, 3);
-    assert_eq!(cluster.keys.limits.queue, 5);
-    assert_eq!(cluster.keys.limits.bytes_per_second, 1024 * 1024);
-    assert_eq!(config.file.session_max_age(), Duration::from_secs(3600));
-    assert!(hands_out_tickets(&config));
-}
-
-#[test]
-fn a_policy_without_tickets_has_none_in_a_cluster_with_tickets() {
-    let more = "secret = 'one'\nnode = 1\ntls12-tickets = true\n\
-                [[policy]]\nname = 'web'\ntls12-tickets = false\n";
-    let config = good(&folder(), more).config;
-    assert!(!hands_out_tickets(&config));
-}
-
-#[test]
-fn a_peer_that_does_not_resolve_is_a_warning() {
-    let keys = "secret = 'one'\nnode = 1\nlisten = '127.0.0.1:7443'\npeers = ['gone.test:7443']\n";
-    let prepared = good(&folder(), keys);
-    let warnings = lines(&prepared.warnings);
-    assert_eq!(warnings.len(), 1);
-    let start = "cluster.peers[0] = \"gone.test:7443\": the name does not resolve";
-    assert!(warnings[0].starts_with(start), "{warnings:?}");
-    let peers = &prepared.config.cluster.unwrap().peers;
-    assert!(peers[0].addresses.is_empty());
-}
-
-#[test]
 fn every_fault_is_said_at_once_with_its_key() {
     let keys = "node = 70000\nrotation = '90h'\nsession-max-age = '1h'\npeers = [':1', 'a:7', 'a:7']\n\
         multicast = '192.0.2.1:7443'\nmulticast-interface = 'an interface'\nmulticast-ttl = 256\n\
@@ -141,24 +83,6 @@ fn every_fault_is_said_at_once_with_its_key() {
         assert!(there, "{expected} is not in {found:#?}");
     }
     assert_eq!(found.len(), expected.len(), "{found:#?}");
-}
-
-#[test]
-fn how_a_group_is_reached_is_refused_without_one() {
-    let keys = "secret = 'one'\nnode = 1\nlisten = ':7443'\nmulticast-interface = 'eth0'\nmulticast-ttl = 1\n";
-    let expected = [
-        "cluster.multicast-interface = \"eth0\": without a group; accepted: cluster.multicast with it",
-        "cluster.multicast-ttl = 1: without a group; accepted: cluster.multicast with it",
-    ];
-    assert_eq!(errors(&folder(), keys), expected);
-}
-
-#[test]
-fn ticket_rotation_alone_names_the_key_of_the_cluster() {
-    let keys = "secret = 'one'\nnode = 1\n[sessions]\nticket-rotation = '8h'\n";
-    let found = errors(&folder(), keys);
-    assert_eq!(found.len(), 1);
-    assert!(found[0].contains("cluster.rotation"), "{found:?}");
 }
 
 #[test]

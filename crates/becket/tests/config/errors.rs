@@ -3,16 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::common::{Folder, Made, NOW, lines, site};
-use becket_config::address::NamePattern;
-use becket_config::choices::{AlpnMismatch, ProxyTlv};
+use crate::common::{Folder, NOW, lines, site};
+use becket_config::choices::ProxyTlv;
 use becket_config::file::File;
-use becket_config::suites::Version;
 use becket_prepare::flags::Flags;
 use becket_prepare::resolver::Resolver;
 use becket_prepare::source::Source;
 use becket_prepare::{ServerNames, World, prepare};
-use becket_tls::config::{MOST_ADDRESSES, ServerAddress};
+use becket_tls::config::MOST_ADDRESSES;
 use rustls_pki_types::UnixTime;
 
 fn now() -> UnixTime {
@@ -89,35 +87,6 @@ fn every_error_is_reported_with_its_key_path() {
 }
 
 #[test]
-fn faults_of_shape_and_of_meaning_are_reported_together_with_lines() {
-    let folder = Folder::new();
-    folder.write(
-        "becket.toml",
-        "colour = 1\n[[listener]]\nname = \"web\"\nbind = [\"127.0.0.1:1\", 5]\n[process]\nworkers = 0\n",
-    );
-    let flags = Flags {
-        config: Some("becket.toml".into()),
-        ..Flags::default()
-    };
-    let source = Source::at(flags, folder.path().to_owned());
-    let rejected = source.load(now(), ServerNames::Now).unwrap_err();
-    let errors = lines(&rejected.errors);
-    let starts = [
-        "backend: missing",
-        "line 1: colour: unknown key",
-        "line 2: listener[web].certificates: missing",
-        "line 2: listener[web].backend: missing",
-        "line 4: listener[web].bind[1] = 5: no port",
-        "line 6: process.workers = 0: not in range",
-    ];
-    assert_eq!(errors.len(), starts.len(), "{errors:#?}");
-    for (error, start) in errors.iter().zip(starts) {
-        assert!(error.starts_with(start), "{error} is not {start}");
-    }
-    assert!(rejected.to_string().starts_with("becket.toml: 6 errors\n"));
-}
-
-#[test]
 fn problems_of_flags_name_the_flag() {
     let flags = Flags {
         frontend: vec!["nowhere".into()],
@@ -164,43 +133,6 @@ fn flags_beside_a_file_replace_its_values() {
 }
 
 #[test]
-fn flags_make_one_listener_in_front_of_one_pool() {
-    let folder = Folder::new();
-    folder.bundle("a.pem", &["a.test"]);
-    let flags = Flags {
-        frontend: vec![":8443".into()],
-        backend: vec!["127.0.0.1:80".into(), "/run/app.sock".into()],
-        certificates: vec!["a.pem".into()],
-        alpn: vec!["h2".into(), "http/1.1".into()],
-        ..Flags::default()
-    };
-    let source = Source::at(flags, folder.path().to_owned());
-    let config = source.load(now(), ServerNames::Now).unwrap().config;
-    let listener = &config.listeners[0];
-    assert!(listener.bind.contains(&"0.0.0.0:8443".parse().unwrap()));
-    assert_eq!(listener.routes.len(), 1);
-    assert_eq!(
-        listener.routes[0].alpn,
-        [b"h2".to_vec(), b"http/1.1".to_vec()]
-    );
-    let servers = &config.backends[0].servers;
-    assert_eq!(
-        servers[1].addresses,
-        [ServerAddress::Unix("/run/app.sock".into())]
-    );
-}
-
-#[test]
-fn every_address_of_a_port_is_both_families() {
-    let folder = Folder::new();
-    folder.bundle("a.pem", &["a.test"]);
-    let text = site("['a.pem']").replace("127.0.0.1:8443", ":8443");
-    let config = folder.prepare(&text).unwrap().config;
-    let expected = ["0.0.0.0:8443", "[::]:8443"].map(|at| at.parse().unwrap());
-    assert_eq!(config.listeners[0].bind, expected);
-}
-
-#[test]
 fn a_name_resolves_to_all_its_addresses_or_is_a_warning() {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test"]);
@@ -244,152 +176,6 @@ fn a_start_and_a_reload_look_no_name_up() {
     assert!(prepared.config.backends[0].servers[0].addresses.is_empty());
     let bind = ["127.0.0.1:8443", "[::1]:8443"].map(|address| address.parse().unwrap());
     assert_eq!(prepared.config.listeners[0].bind, bind);
-}
-
-#[test]
-fn routes_come_in_order_and_the_listener_itself_is_the_last() {
-    let folder = Folder::new();
-    folder.bundle("a.pem", &["a.test", "*.a.test"]);
-    let text = r#"
-        [[listener]]
-        name = "web"
-        bind = ["127.0.0.1:1"]
-        certificates = ["a.pem"]
-        backend = "app"
-        alpn = ["http/1.1"]
-        alpn-mismatch = "refuse"
-        [[listener.route]]
-        alpn = ["h2"]
-        backend = "h2"
-        [[listener.route]]
-        names = ["x.a.test", "*.A.test", "b.test"]
-        policy = "other"
-        [[policy]]
-        name = "other"
-        versions = ["1.3"]
-        suites = ["CHACHA20-POLY1305", "TLS_AES_128_GCM_SHA256"]
-        groups = ["X25519MLKEM768", "secp256r1"]
-        [[policy]]
-        name = "unused"
-        [[backend]]
-        name = "app"
-        [[backend.server]]
-        address = "127.0.0.1:1"
-        [[backend]]
-        name = "h2"
-        [[backend.server]]
-        address = "127.0.0.1:2"
-        [[backend]]
-        name = "spare"
-        [[backend.server]]
-        address = "127.0.0.1:3"
-    "#;
-    let prepared = folder.prepare(text).unwrap();
-    let routes = &prepared.config.listeners[0].routes;
-    assert_eq!(routes.len(), 3);
-    assert_eq!((routes[0].backend, routes[0].keys.is_for_alpn()), (1, true));
-    assert_eq!(
-        (routes[1].backend, routes[1].keys.is_for_alpn()),
-        (0, false)
-    );
-    assert_eq!(
-        routes[1].keys.names[1],
-        NamePattern::Wildcard("a.test".into())
-    );
-    assert_eq!(routes[1].alpn, [b"http/1.1".to_vec()]);
-    let mismatch = prepared.config.listeners[0].keys.alpn_mismatch();
-    assert_eq!(mismatch, AlpnMismatch::Refuse);
-    let other = routes[1].policy.as_ref().unwrap();
-    assert!(other.keys.versions == [Version::Tls13]);
-    assert_eq!((other.suites.len(), other.keys.groups.len()), (2, 2));
-    let own = routes[2].policy.as_ref().unwrap();
-    assert_eq!(&*own.keys.name, "web");
-    assert_ne!(own.digest, other.digest);
-    let warnings = lines(&prepared.warnings);
-    assert_eq!(warnings.len(), 3, "{warnings:#?}");
-    assert!(
-        warnings[0].starts_with(r#"listener[web].route[1].names[2] = "b.test": no certificate"#)
-    );
-    assert!(warnings[2].starts_with("backend[spare]: no listener uses"));
-    assert!(warnings[1].starts_with("policy[unused]: no listener uses"));
-}
-
-#[test]
-fn client_certificates_bring_their_authorities_and_extended_master_secret() {
-    let folder = Folder::new();
-    folder.bundle("a.pem", &["a.test"]);
-    let authority = Made::authority("clients");
-    folder.write("ca.pem", &authority.pem());
-    let text = site("['a.pem']")
-        + "[[policy]]\nname = 'web'\nclient-certificates = 'optional'\nclient-ca = 'ca.pem'\n";
-    let config = folder.prepare(&text).unwrap().config;
-    let policy = config.listeners[0].routes[0].policy.as_ref().unwrap();
-    assert!(policy.keys.requires_ems());
-    let verifier = policy.verifier.as_ref().unwrap();
-    assert_eq!(verifier.root_hint_subjects().len(), 1);
-    let open = folder.prepare(&site("['a.pem']")).unwrap().config;
-    let open = open.listeners[0].routes[0].policy.as_ref().unwrap();
-    assert!(!open.keys.requires_ems());
-    assert_eq!(open.keys.name, policy.keys.name);
-    assert_ne!(open.digest, policy.digest);
-}
-
-#[test]
-fn an_authority_or_names_without_a_demand_for_certificates_are_an_error() {
-    let folder = Folder::new();
-    folder.bundle("a.pem", &["a.test"]);
-    for key in ["client-ca = 'a.pem'", "client-names = ['cn:alice']"] {
-        let text = site("['a.pem']") + "[[policy]]\nname = 'web'\n" + key;
-        let errors = lines(&folder.prepare(&text).unwrap_err().errors);
-        assert!(
-            errors[0].contains("no client certificate is asked for"),
-            "{errors:?}"
-        );
-    }
-}
-
-#[test]
-fn names_of_clients_say_what_they_are() {
-    let reading = becket_config::read::read(
-        "[[policy]]\nname = 'web'\nclient-names = [\n  'cn:alice',\n  'alice',\n]",
-        &Default::default(),
-    );
-    let fault = lines(&reading.problems).join("\n");
-    let expected = "line 5: policy[web].client-names[1] = \"alice\": without the kind of name";
-    assert!(fault.starts_with(expected), "{fault}");
-    assert!(fault.contains("\"dns:*.name\""), "{fault}");
-}
-
-#[test]
-fn suites_have_short_names_and_the_names_of_iana() {
-    let folder = Folder::new();
-    folder.bundle("a.pem", &["a.test"]);
-    let policy = |keys: &str| {
-        let text = site("['a.pem']") + "[[policy]]\nname = 'web'\n" + keys;
-        folder.prepare(&text).map(|prepared| {
-            let suites = &prepared.config.listeners[0].routes[0]
-                .policy
-                .as_ref()
-                .unwrap()
-                .suites;
-            let names = suites.iter().map(|suite| format!("{:?}", suite.suite()));
-            names.collect::<Vec<_>>()
-        })
-    };
-    assert_eq!(
-        policy("suites = ['AES-256-GCM']").unwrap(),
-        [
-            "TLS13_AES_256_GCM_SHA384",
-            "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
-            "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
-        ]
-    );
-    assert_eq!(
-        policy("versions = ['1.2']\nsuites = ['TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256']"),
-        Ok(vec!["TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256".into()])
-    );
-    assert_eq!(policy("").unwrap().len(), 9);
-    assert!(policy("suites = ['AES-128-GCM', 'TLS_AES_128_GCM_SHA256']").is_err());
 }
 
 /// A site whose policy has `policy` and whose backend has `backend`.

@@ -1,11 +1,5 @@
 //! `[backend.health]`, sources, and the interval of names.
 
-use std::time::Duration;
-
-use becket_config::backend::Health;
-use becket_config::choices::CheckKind;
-use becket_proto::health::{Checks, Passive};
-
 use crate::common::{Folder, lines, site};
 
 /// The site with more keys in its backend.
@@ -17,46 +11,6 @@ fn folder() -> Folder {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test"]);
     folder
-}
-
-fn health(keys: &str) -> Health {
-    let prepared = folder().prepare(&text(keys));
-    let prepared = prepared.unwrap_or_else(|rejected| panic!("{rejected}"));
-    prepared.config.backends[0].keys.health.clone()
-}
-
-#[test]
-fn nobody_looks_after_servers_unless_asked() {
-    let health = health("");
-    assert_eq!(health.check, CheckKind::None);
-    assert_eq!(
-        (health.rules().checks, health.rules().passive),
-        (None, None)
-    );
-    assert_eq!(health.rules().slow_start, Duration::ZERO);
-}
-
-#[test]
-fn keys_become_rules() {
-    let health = health(
-        "health.check = 'http'\nhealth.interval = '5s'\nhealth.rise = 1\nhealth.slow-start = '30s'\n\
-         health.passive-failures = 4\nhealth.path = '/up?x=1'\nhealth.expect = ['204', '3xx']",
-    );
-    let checks = Checks {
-        interval: Duration::from_secs(5),
-        fast_interval: Duration::from_secs(1),
-        rise: 1,
-        fall: 3,
-    };
-    let passive = Passive {
-        failures: 4,
-        pause: Duration::from_secs(10),
-    };
-    assert_eq!(health.rules().checks, Some(checks));
-    assert_eq!(health.rules().passive, Some(passive));
-    assert_eq!(health.rules().slow_start, Duration::from_secs(30));
-    let expects = |status| health.expect.iter().any(|one| one.contains(status));
-    assert!(expects(204) && expects(301) && !expects(200));
 }
 
 #[test]
@@ -87,15 +41,4 @@ fn every_fault_is_reported_with_its_key_path() {
         assert!(found, "{expected} is not in {errors:#?}");
     }
     assert_eq!(errors.len(), expected.len(), "{errors:#?}");
-}
-
-#[test]
-fn a_path_that_nothing_asks_for_is_a_warning() {
-    let prepared = folder().prepare(&text("health.check = 'connect'\nhealth.path = '/up'"));
-    let warnings = lines(&prepared.unwrap().warnings);
-    let text = "backend[app].health.check = \"connect\": only check = \"http\" asks for a path";
-    assert!(
-        warnings.iter().any(|warning| warning.starts_with(text)),
-        "{warnings:?}"
-    );
 }

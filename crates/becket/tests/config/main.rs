@@ -3,9 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod admission;
-mod arbitrary;
 mod certificates;
-mod check;
 mod cluster;
 mod common;
 mod docs;

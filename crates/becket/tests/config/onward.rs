@@ -1,8 +1,6 @@
 //! `[backend.tls]` and listeners without TLS.
 
-use becket_config::choices::Verify;
 use becket_config::listener::ListenMode;
-use becket_config::policy::{ServerAlpn, Sni};
 use becket_proto::starttls::Protocol;
 
 use crate::common::{Folder, Made, lines};
@@ -19,64 +17,6 @@ fn folder() -> Folder {
     folder.write("ca.pem", &Made::authority("servers").pem());
     folder.bundle("own.pem", &["front.test"]);
     folder
-}
-
-#[test]
-fn a_backend_with_tls_verifies_the_host_of_each_server() {
-    let folder = folder();
-    let prepared = folder
-        .prepare(&text("tls = false", "ca = 'ca.pem'", "app.test:443"))
-        .unwrap();
-    assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
-    let listener = &prepared.config.listeners[0];
-    assert_eq!(listener.keys.speaks(), ListenMode::Plain);
-    assert_eq!(
-        listener.keys.defers_accept(),
-        None,
-        "the server may speak first"
-    );
-    let tls = prepared.config.backends[0].tls.as_ref().unwrap();
-    assert_eq!(tls.keys.verify, Verify::Full);
-    assert_eq!(tls.name_of("app.test:443").unwrap().to_str(), "app.test");
-    assert_eq!(tls.name_of("192.0.2.1:443").unwrap().to_str(), "192.0.2.1");
-    assert_eq!(
-        (&tls.keys.sni, &tls.keys.alpn),
-        (&None, &ServerAlpn::Fixed(Vec::new()))
-    );
-}
-
-#[test]
-fn everything_may_be_set() {
-    let folder = folder();
-    let tls = "ca = 'ca.pem'\nname = '192.0.2.9'\nsni = 'client'\nalpn = 'client'\n\
-               versions = ['1.3']\nclient-certificate = 'own.pem'";
-    let prepared = folder
-        .prepare(&text("tls = false", tls, "/run/app.sock"))
-        .unwrap();
-    let tls = prepared.config.backends[0].tls.as_ref().unwrap();
-    assert_eq!(
-        (&tls.keys.sni, &tls.keys.alpn),
-        (&Some(Sni::Client), &ServerAlpn::Client)
-    );
-    assert_eq!(tls.name_of("/run/app.sock").unwrap().to_str(), "192.0.2.9");
-    assert!(tls.client.client_auth_cert_resolver.has_certs());
-}
-
-#[test]
-fn to_verify_nothing_or_no_name_is_a_warning() {
-    let folder = folder();
-    for (tls, word) in [
-        ("verify = 'none'", "none"),
-        ("verify = 'chain'\nca = 'ca.pem'", "chain"),
-    ] {
-        let prepared = folder
-            .prepare(&text("tls = false", tls, "/run/app.sock"))
-            .unwrap();
-        let warnings = lines(&prepared.warnings);
-        assert_eq!(warnings.len(), 1, "{warnings:?}");
-        let start = format!("backend[app].tls.verify = \"{word}\"");
-        assert!(warnings[0].starts_with(&start), "{warnings:?}");
-    }
 }
 
 #[test]

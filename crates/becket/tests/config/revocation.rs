@@ -128,45 +128,6 @@ fn what_is_no_list_is_refused() {
 }
 
 #[test]
-fn lists_without_client_certificates_are_an_error() {
-    let (folder, authority) = folder();
-    folder.write("list.pem", &list(&authority, 1, 2024).pem().unwrap());
-    let text = site("['a.pem']") + "[[policy]]\nname = 'web'\ncrl = ['list.pem']\n";
-    let errors = lines(&folder.prepare(&text).unwrap_err().errors);
-    assert_eq!(errors.len(), 1, "{errors:#?}");
-    assert!(
-        errors[0].starts_with("policy[web].crl: given, but no client certificate is asked for")
-    );
-}
-
-#[test]
-fn servers_may_be_revoked_too() {
-    let (folder, authority) = folder();
-    let text = |crl: &str| {
-        let tls = "[backend.tls]\nca = 'ca.pem'\nname = 'app.test'";
-        site("['a.pem']").replacen(
-            "[[backend.server]]",
-            &format!("{tls}\ncrl = {crl}\n[[backend.server]]"),
-            1,
-        )
-    };
-    let stranger = list(&Made::authority("stranger"), 1, 2024);
-    let both = list(&authority, 1, 2024).pem().unwrap() + &stranger.pem().unwrap();
-    folder.write("both.pem", &both);
-    let prepared = folder.prepare(&text("['both.pem']")).unwrap();
-    let tls = prepared.config.backends[0].tls.as_ref().unwrap();
-    assert_eq!(tls.keys.crl.len(), 1);
-    let warnings = lines(&prepared.warnings);
-    assert_eq!(warnings.len(), 1, "{warnings:#?}");
-    assert!(warnings[0].starts_with("backend[app].tls.crl[0] = "));
-    assert!(warnings[0].contains("which is no CA of ca"));
-    let errors = lines(&folder.prepare(&text("['ca.pem']")).unwrap_err().errors);
-    assert_eq!(errors.len(), 1, "{errors:#?}");
-    assert!(errors[0].starts_with("backend[app].tls.crl[0] = "));
-    assert!(errors[0].contains("no revocation list in it"), "{errors:?}");
-}
-
-#[test]
 fn lists_do_not_change_the_digest() {
     let (folder, authority) = folder();
     folder.write("list.pem", &list(&authority, 1, 2024).pem().unwrap());

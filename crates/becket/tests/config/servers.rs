@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use becket_config::choices::{Balance, OnDown, QueuePlace, StickBy};
 use becket_prepare::ServerNames;
 use becket_prepare::flags::Flags;
 use becket_prepare::source::Source;
@@ -21,44 +20,6 @@ fn site(folder: &Folder, backend: &str, servers: &[&str]) -> String {
         text += &format!("[[backend.server]]\naddress = '/run/{index}'\n{keys}\n");
     }
     text
-}
-
-#[test]
-fn every_key_of_backends_and_servers_is_read() {
-    let folder = Folder::new();
-    let backend = "balance = 'two-random-choices'\nqueue-length = 7\nqueue-timeout = '9s'\n\
-                   queue = 'before-handshake'\nabort-on-half-close = true\nretries = 1\n\
-                   on-down = 'close'\nstick = 'source'\nstick-entries = 5\n\
-                   stick-lifetime = '1m'";
-    let server = "weight = 256\nmaxconn = 10\nminconn = 2\nbackup = true\ndisabled = true\n\
-                  node = 65535";
-    let text = site(&folder, backend, &["", server]);
-    let config = folder.prepare(&text).unwrap().config;
-    let backend = &config.backends[0];
-    assert_eq!(backend.keys.balance, Balance::TwoRandomChoices);
-    assert_eq!((backend.keys.queue_length, backend.keys.retries), (7, 1));
-    assert_eq!(backend.queue_timeout, Duration::from_secs(9));
-    assert_eq!(backend.keys.queue, QueuePlace::BeforeHandshake);
-    assert!(backend.keys.abort_on_half_close);
-    assert_eq!(
-        (backend.keys.on_down, backend.keys.stick),
-        (OnDown::Close, StickBy::Source)
-    );
-    assert_eq!(backend.most_remembered(), 5);
-    assert_eq!(backend.keys.stick_lifetime, Duration::from_secs(60));
-    let [plain, full] = &backend.servers[..] else {
-        panic!("two servers");
-    };
-    assert_eq!(
-        (plain.keys.weight, plain.keys.maxconn, plain.keys.minconn),
-        (1, None, None)
-    );
-    assert!(!plain.keys.backup && !plain.keys.disabled && plain.keys.node.is_none());
-    assert_eq!(
-        (full.keys.weight, full.keys.maxconn, full.keys.minconn),
-        (256, Some(10), Some(2))
-    );
-    assert!(full.keys.backup && full.keys.disabled && full.keys.node == Some(65535));
 }
 
 #[test]
@@ -101,36 +62,6 @@ fn what_is_out_of_range_or_contradicts_is_refused_with_its_path() {
     for (error, start) in errors.iter().zip(starts) {
         assert!(error.starts_with(start), "{error} is not {start}");
     }
-}
-
-fn flags(folder: &Folder) -> Source {
-    folder.bundle("a.pem", &["a.test"]);
-    let flags = Flags {
-        frontend: vec!["127.0.0.1:8443".into()],
-        backend: vec!["/run/a".into(), "/run/b".into()],
-        balance: Some(Balance::First),
-        maxconn: Some(3),
-        queue_timeout: Some("2s".into()),
-        certificates: vec!["a.pem".into()],
-        ..Flags::default()
-    };
-    Source::at(flags, folder.path().to_owned())
-}
-
-#[test]
-fn flags_set_the_balance_and_a_limit_for_each_server() {
-    let folder = Folder::new();
-    let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));
-    let config = flags(&folder).load(now, ServerNames::Now).unwrap().config;
-    let backend = &config.backends[0];
-    assert_eq!(backend.keys.balance, Balance::First);
-    assert_eq!(backend.queue_timeout, Duration::from_secs(2));
-    assert!(
-        backend
-            .servers
-            .iter()
-            .all(|server| server.keys.maxconn == Some(3))
-    );
 }
 
 #[test]

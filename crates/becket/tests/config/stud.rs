@@ -71,46 +71,11 @@ fn the_key_is_the_same_in_either_encoding() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
-    let found = errors(&folder(), &text("receive-stud = true\n"));
-    assert_eq!(
-        found,
-        [
-            "cluster.stud-listen: missing, though cluster.receive-stud is on; accepted: a UDP address such as \"192.0.2.1:8890\"",
-            "cluster.stud-certificate: missing, though cluster.receive-stud is on; accepted: a PEM file with the RSA key that stud or hitch has, and no other key",
-        ]
-    );
-}
-
-#[test]
-fn keys_that_would_do_nothing_are_refused() {
-    let keys = RECEIVE.replace("true", "false") + "stud-policy = 'web'\n";
-    let found = errors(&folder(), &text(&keys));
-    assert_eq!(found.len(), 3, "{found:?}");
-    for problem in found {
-        assert!(
-            problem.ends_with("accepted: cluster.receive-stud = true with it"),
-            "{problem}"
-        );
-    }
-}
-
-#[test]
 fn an_ecdsa_key_is_refused_since_everybody_has_what_seals_for_it() {
     let keys = RECEIVE.replace("rsa.pem", "a.pem");
     let found = errors(&folder(), &text(&keys));
     assert!(
         found[0].contains("no RSA key: with another kind stud and hitch seal with zeros"),
-        "{found:?}"
-    );
-}
-
-#[test]
-fn the_address_is_not_that_of_replication() {
-    let keys = format!("listen = '127.0.0.1:8890'\n{RECEIVE}");
-    let found = errors(&folder(), &text(&keys));
-    assert!(
-        found[0].contains("cluster.listen has this address"),
         "{found:?}"
     );
 }
@@ -148,11 +113,4 @@ fn of_several_policies_one_is_named_and_it_asks_for_no_certificates() {
     let named = folder.prepare(&with(&format!("stud-policy = '{name}'")));
     let named = named.unwrap().config;
     assert_eq!(named.stud().unwrap().policy_name, *name);
-}
-
-#[test]
-fn a_policy_without_tls12_has_no_use_for_them() {
-    let keys = format!("{RECEIVE}[[policy]]\nname = 'web'\nversions = ['1.3']\n");
-    let found = errors(&folder(), &text(&keys));
-    assert!(found[0].contains("without TLS 1.2"), "{found:?}");
 }

@@ -162,7 +162,7 @@ fn a_client_that_resets_leaves_at_once_and_its_slot_goes_on() {
 #[test]
 fn a_client_that_ends_its_stream_stays_unless_it_is_configured_to_leave() {
     for aborts in [false, true] {
-        let house = house(&format!("abort-on-half-close = {aborts}"));
+        let house = house(&format!("abort-on-close = {aborts}"));
         let held = take(&house);
         let (mut stage, mut client) = enter(&house, [Plan::Accept]);
         client.tls.send_close_notify();
@@ -306,7 +306,7 @@ fn as_many_servers_are_tried_as_retries_allow() {
 #[test]
 fn a_server_that_goes_out_of_service_keeps_its_connections_unless_they_are_to_be_closed() {
     for (on_down, reason) in [("drain", None), ("close", Some(CloseReason::ServerDown))] {
-        let house = house(&format!("on-down = '{on_down}'"));
+        let house = house(&format!("connections-on-failure = '{on_down}'"));
         let (mut stage, mut client) = enter(&house, [Plan::Accept]);
         assert_eq!(server_got(&mut stage), b"hello");
         let server = house.pool(0).state().servers()[0].clone();

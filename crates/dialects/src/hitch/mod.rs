@@ -21,8 +21,9 @@ pub(super) use self::reader::HitchTranslator;
 use self::scope::{CertificateEntry, Scope};
 pub(super) use self::table::{CONFIG, DEFAULTS, HELP, OPTIONS, SETTINGS, TEST, VERSION, option};
 use super::command_line::{self, ProgramOption};
+use super::invocation::{CommandLineError, DialectCommand, Invocation, InvocationStep};
 use super::setting::{Setting, ValueKind};
-use super::{CommandLineError, DialectCommand, Invocation, InvocationStep, Translation};
+use super::translation::Translation;
 use becket_config::error::{Problem, shortened};
 use becket_config::notation::meant;
 

@@ -1,7 +1,7 @@
 //! Versions, suites and client certificates of frontends.
 
 use super::super::builder::{SectionBuilder, SettingId};
-use super::super::setting::Support;
+use super::super::setting::SettingSupport;
 use super::reader::{HitchTranslator, MAIN, POLICY, TLS};
 use super::scope::{Scope, SettingValue, SettingValues};
 
@@ -98,7 +98,7 @@ impl HitchTranslator {
                 old.join(" and "),
                 versions.join(" and ")
             );
-            self.out.amend(*origin, Support::Different, why);
+            self.out.amend(*origin, SettingSupport::Different, why);
         }
         self.out.set(section, "versions", versions.clone(), *origin);
         versions

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use toml::{Table, Value};
 
-use super::super::Translation;
 use super::super::builder::{SYSLOG, SectionBuilder, SettingId, TranslationBuilder, address};
-use super::super::setting::{Setting, Support, ValueKind};
+use super::super::setting::{Setting, SettingSupport, ValueKind};
+use super::super::translation::Translation;
 use super::lexer::Value as Written;
 use super::scope::{CertificateEntry, Scope, SettingValue, held};
 
@@ -90,9 +90,9 @@ impl HitchTranslator {
         match (setting.kind, &held) {
             (ValueKind::Switch, SettingValue::Switch(false))
             | (ValueKind::SwitchOff, SettingValue::Switch(true)) => {
-                self.out.amend(origin, Support::Same, "");
+                self.out.amend(origin, SettingSupport::Same, "");
             }
-            _ if setting.verdict == Support::Refused => self.out.refuse_setting(origin),
+            _ if setting.verdict == SettingSupport::Refused => self.out.refuse_setting(origin),
             _ => {}
         }
         match setting.theirs {
@@ -331,8 +331,11 @@ impl HitchTranslator {
                 let tlvs = vec!["client-certificate-pem"];
                 self.out.set(&mut section, "proxy-tlvs", tlvs, origin);
             } else {
-                self.out
-                    .amend(origin, Support::Ignored, "no header of version 2 is sent");
+                self.out.amend(
+                    origin,
+                    SettingSupport::Ignored,
+                    "no header of version 2 is sent",
+                );
             }
         }
         if let Some(origin) = self.global.on("client") {

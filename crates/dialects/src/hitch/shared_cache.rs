@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::super::builder::address;
-use super::super::setting::Support;
+use super::super::setting::SettingSupport;
 use super::reader::{HitchTranslator, MAIN, endpoint_of};
 use super::scope::{CertificateEntry, SettingValue};
 
@@ -46,6 +46,6 @@ impl HitchTranslator {
             }
         };
         let why = format!("sessions of other hosts are not taken: {why}");
-        self.out.amend(origin, Support::Different, why);
+        self.out.amend(origin, SettingSupport::Different, why);
     }
 }

@@ -6,7 +6,7 @@ use fastrand::Rng;
 
 use super::super::NO_PARTS;
 use super::super::migration::migrate;
-use super::super::{Dialect, Invocation, Support, Translation};
+use super::super::{Dialect, Invocation, Translation};
 use super::SETTINGS;
 use becket_config::choices::{ClientCertificates, DefaultCertificate};
 use becket_config::file::File;
@@ -340,47 +340,4 @@ fn random_configurations_mean_the_same_when_written_down() {
         }
         migrated(&format!("{text}user = x\npem-file = \"/a.pem\"\n"));
     }
-}
-
-#[test]
-fn garbage_is_refused_in_linear_time_with_few_words() {
-    let parts = [
-        "a=",
-        "{",
-        "}",
-        "\"",
-        "#",
-        "a = {",
-        "a = { b = {",
-        "=",
-        "/x",
-        "é",
-        "\n",
-        "a\n",
-        "pem-file = \"/a\" ",
-        "x = \"y\"\n",
-        "\u{0}",
-        "frontend = { pem-file = {",
-        "tls-protos = TLSv1.2 ",
-    ];
-    for part in parts {
-        let text = part.repeat((1 << 17) / part.len());
-        let translation = translated(&text);
-        assert!(translation.problems.len() <= 100);
-        assert!(
-            !translation.problems.is_empty() || ["#", "\n", "pem-file = \"/a\" "].contains(&part),
-            "{part}"
-        );
-    }
-    let translation = Dialect::Hitch.translate(
-        &Invocation::of_file("f"),
-        b"user = \"\xff\"",
-        Path::new("/"),
-        &NO_PARTS,
-    );
-    assert_eq!(
-        faults(&translation),
-        ["line 1: user = \"\u{fffd}\": not of the shape that is needed; accepted: text in UTF-8"]
-    );
-    assert_eq!(translation.report[0].verdict, Support::Refused);
 }

@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use toml::{Table, Value};
 
-use super::super::Translation;
 use super::super::builder::{SYSLOG, SectionBuilder, SettingId, TranslationBuilder, address};
-use super::super::setting::{Setting, Support, ValueKind};
+use super::super::setting::{Setting, SettingSupport, ValueKind};
+use super::super::translation::Translation;
 use super::SETTINGS;
 use super::service::{GivenSettings, MOST_VALUES, Service};
 use becket_config::address::SectionName;
@@ -79,8 +79,8 @@ impl StunnelTranslator {
         }
         let is_no = setting.kind == ValueKind::Switch && value.eq_ignore_ascii_case("no");
         if is_no {
-            self.out.amend(origin, Support::Same, "");
-        } else if setting.verdict == Support::Refused {
+            self.out.amend(origin, SettingSupport::Same, "");
+        } else if setting.verdict == SettingSupport::Refused {
             self.out.refuse_setting(origin);
         }
         let service = self.services.last_mut().unwrap_or(&mut self.global);
@@ -211,7 +211,7 @@ impl StunnelTranslator {
         if let (true, Some(origin)) = (pattern.starts_with("*."), origin) {
             self.out.amend(
                 origin,
-                Support::Different,
+                SettingSupport::Different,
                 "a wildcard stands for one label; the certificate is chosen by the names in it",
             );
         }
@@ -373,11 +373,12 @@ impl StunnelTranslator {
                     Ok(seconds) => alive = Some((seconds, *origin)),
                     Err(_) => self.out.refuse(*origin, "not a time", "whole seconds"),
                 },
-                (_, "TCP_NODELAY") if is_on => self.out.amend(*origin, Support::Same, ""),
-                ("a" | "l" | "r", _) => {
-                    self.out
-                        .amend(*origin, Support::Different, "not set on sockets here")
-                }
+                (_, "TCP_NODELAY") if is_on => self.out.amend(*origin, SettingSupport::Same, ""),
+                ("a" | "l" | "r", _) => self.out.amend(
+                    *origin,
+                    SettingSupport::Different,
+                    "not set on sockets here",
+                ),
                 _ => self
                     .out
                     .refuse(*origin, "not an option", "a|l|r:OPTION=VALUE"),
@@ -406,7 +407,7 @@ impl StunnelTranslator {
             for (_, origin) in given.iter().filter(|(value, _)| *value != most) {
                 out.amend(
                     *origin,
-                    Support::Different,
+                    SettingSupport::Different,
                     format!("all services have the longest, {most}"),
                 );
             }
@@ -427,7 +428,7 @@ impl StunnelTranslator {
             Some(origin) if entries == 0 => {
                 self.out.amend(
                     origin,
-                    Support::Different,
+                    SettingSupport::Different,
                     "a table without a bound is not had: it has sessions.table-entries",
                 );
             }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use fastrand::Rng;
 
 use super::super::migration::migrate;
-use super::super::{Dialect, DialectCommand, Invocation, Support, Translation};
+use super::super::{Dialect, DialectCommand, Invocation, SettingSupport, Translation};
 use super::SETTINGS;
 use becket_config::file::File;
 use becket_config::parts::{Parts, TOO_LARGE};
@@ -183,7 +183,7 @@ fn every_setting_becomes_what_its_table_says() {
     assert!(!translation.is_daemon);
     for setting in SETTINGS
         .iter()
-        .filter(|setting| setting.verdict != Support::Refused)
+        .filter(|setting| setting.verdict != SettingSupport::Refused)
     {
         let is_there = translation
             .report
@@ -414,32 +414,4 @@ fn random_configurations_mean_the_same_when_written_down() {
         );
         migrated(&text);
     }
-}
-
-#[test]
-fn garbage_is_refused_in_linear_time_with_few_words() {
-    for part in [
-        "a=",
-        "[",
-        "]",
-        "[a]\n",
-        "a\n",
-        "=\n",
-        "accept=1\n",
-        "\n",
-        "é",
-        "[x]\nsni=x:y\n",
-        "\u{0}",
-        "connect = 1\n",
-    ] {
-        let text = part.repeat((1 << 17) / part.len());
-        let translation = translated(&text);
-        assert!(translation.problems.len() <= 100, "{part}");
-    }
-    let bytes = b"\xef\xbb\xbfcert = \xff\n[a]\naccept = 1\nconnect = 2\n";
-    let invocation = Invocation::of_file("f");
-    let none = BTreeMap::<PathBuf, Vec<u8>>::new();
-    let translation = Dialect::Stunnel.translate(&invocation, bytes, Path::new("/"), &none);
-    let first = translation.problems.first().map(ToString::to_string);
-    assert!(first.is_some_and(|first| first.starts_with("line 1: cert = \"\u{fffd}\": ")));
 }

@@ -1,7 +1,7 @@
 //! What services say of TLS: versions, suites, and whose certificates are verified.
 
 use super::super::builder::{SectionBuilder, SettingId};
-use super::super::setting::Support;
+use super::super::setting::SettingSupport;
 use super::reader::{StunnelTranslator, TALKS, talk};
 use super::service::Service;
 
@@ -124,7 +124,7 @@ impl StunnelTranslator {
             if let Some((_, origin)) = service.text(name) {
                 let why =
                     "all suites and groups are offered to servers: ECDHE with AES-GCM or CHACHA20";
-                self.out.amend(origin, Support::Different, why);
+                self.out.amend(origin, SettingSupport::Different, why);
             }
         }
         self.strength(service);
@@ -174,7 +174,7 @@ impl StunnelTranslator {
                 "1" => Verified::IfThere(origin),
                 "2" => Verified::Always(origin),
                 "3" => {
-                    self.out.amend(origin, Support::Different, ITSELF);
+                    self.out.amend(origin, SettingSupport::Different, ITSELF);
                     Verified::Pinned(origin)
                 }
                 "4" => Verified::Pinned(origin),
@@ -186,7 +186,7 @@ impl StunnelTranslator {
         }
         if let Some(origin) = service.on("verifyPeer") {
             if let Some(origin) = service.on("verifyChain") {
-                self.out.amend(origin, Support::Different, ITSELF);
+                self.out.amend(origin, SettingSupport::Different, ITSELF);
             }
             return Verified::Pinned(origin);
         }
@@ -245,7 +245,7 @@ impl StunnelTranslator {
             for (_, origin) in service.all(name) {
                 self.out.amend(
                     *origin,
-                    Support::Ignored,
+                    SettingSupport::Ignored,
                     "without verifyChain nothing is verified, as there",
                 );
             }
@@ -279,7 +279,7 @@ impl StunnelTranslator {
                 "{word} does not exist here: clients get {}",
                 versions.join(" and ")
             );
-            self.out.amend(origin, Support::Different, why);
+            self.out.amend(origin, SettingSupport::Different, why);
         }
         Some((versions, origin))
     }
@@ -305,14 +305,14 @@ impl StunnelTranslator {
                 "NO_TLSv1.3" => without.push((TLS12 + 1, *origin)),
                 "-NO_SSLv2" | "-NO_SSLv3" | "-NO_TLSv1" | "-NO_TLSv1.1" => {
                     let why = "this version does not exist here";
-                    self.out.amend(*origin, Support::Different, why);
+                    self.out.amend(*origin, SettingSupport::Different, why);
                 }
                 option if option.starts_with("NO_") => {
-                    self.out.amend(*origin, Support::Same, "");
+                    self.out.amend(*origin, SettingSupport::Same, "");
                 }
                 _ => self
                     .out
-                    .amend(*origin, Support::Ignored, "it is for OpenSSL"),
+                    .amend(*origin, SettingSupport::Ignored, "it is for OpenSSL"),
             }
         }
         without

@@ -15,7 +15,7 @@ use std::hash::RandomState;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use becket_config::choices::OnDown;
+use becket_config::choices::ConnectionsOnFailure;
 use becket_proto::bounded_table::Cursor;
 use becket_proto::queue::{Arrival, Queue, Stay};
 use becket_proto::stick::Stick;
@@ -44,7 +44,7 @@ pub struct BackendState {
     /// How many may.
     room: AtomicUsize,
     hand_overs: AtomicU64,
-    closes_on_down: AtomicBool,
+    closes_on_failure: AtomicBool,
     line: Mutex<Line>,
     /// Which server a client had; empty where clients do not stick.
     stick: Stick,
@@ -107,7 +107,7 @@ impl BackendState {
             arrivals: AtomicU64::new(0),
             room: AtomicUsize::new(0),
             hand_overs: AtomicU64::new(0),
-            closes_on_down: AtomicBool::new(false),
+            closes_on_failure: AtomicBool::new(false),
             line: Mutex::new(Line {
                 queue: Queue::default(),
                 servers: Arc::new([]),
@@ -122,8 +122,8 @@ impl BackendState {
     /// Takes over what the configuration says, and gives slots to those who wait if there are more now.
     pub(super) fn configure(self: &Arc<Self>, config: &Backend, servers: Arc<[Arc<ServerState>]>) {
         self.room.store(config.keys.queue_length, SeqCst);
-        let closes = config.keys.on_down == OnDown::Close;
-        self.closes_on_down.store(closes, Relaxed);
+        let closes = config.keys.connections_on_failure == ConnectionsOnFailure::Close;
+        self.closes_on_failure.store(closes, Relaxed);
         self.stick.set_limit(config.most_remembered());
         // At most some days, so it fits.
         let life = config.keys.stick_lifetime.as_millis() as u64;
@@ -319,7 +319,7 @@ impl BackendState {
 
     /// Tells the workers to end a server's connections, where that is wanted.
     pub(super) fn tell_of_failure(&self, server: &Arc<ServerState>) {
-        if !self.closes_on_down.load(Relaxed) {
+        if !self.closes_on_failure.load(Relaxed) {
             return;
         }
         for inbox in self.inboxes.get().into_iter().flatten() {

@@ -24,7 +24,7 @@ pub trait Inbox: fmt::Debug + Send + Sync {
 pub enum BackendEvent {
     /// The wait of a connection is over.
     Granted(Grant),
-    /// A server of a backend with `on-down = "close"` went out of service.
+    /// A server of a backend with `connections-on-failure = "close"` went out of service.
     Failed(Arc<ServerState>),
     /// What a connection waits for may have come; where it lives in its worker. It may be another one by now.
     Look(usize),

@@ -352,7 +352,7 @@ impl ServerState {
     }
 
     /// Says that it does not answer, or does again. Those who wait are given its slots, or another server's; where
-    /// `on-down` is `close` and it no longer answers, workers are told to end its connections. Call it
+    /// `connections-on-failure` is `close` and it no longer answers, workers are told to end its connections. Call it
     /// from control. Returns whether that is news.
     pub fn set_failing(self: &Arc<Self>, failing: bool) -> bool {
         if self.failing.swap(failing, SeqCst) == failing {

@@ -5,7 +5,7 @@
 //! turned away. The slot comes by mail, from whichever thread gave it back.
 //!
 //! A client that resets the connection leaves the queue at once. One that only ends its stream may
-//! still read the answer, and stays, unless the backend has `abort-on-half-close`. A client that leaves is taken out of the queue when this
+//! still read the answer, and stays, unless the backend has `abort-on-close`. A client that leaves is taken out of the queue when this
 //! is dropped; a slot that was on its way goes to the next.
 //!
 //! While it waits it costs memory and nothing else: what the client sends stays in the kernel.
@@ -90,7 +90,7 @@ impl<N: Net> Queued<N> {
     }
 
     fn has_left(&self, ready: Ready) -> bool {
-        ready.failed || (ready.ended && self.pool.backend().keys.abort_on_half_close)
+        ready.failed || (ready.ended && self.pool.backend().keys.abort_on_close)
     }
 
     /// Whether a handshake continues when this is advanced.

@@ -180,7 +180,7 @@ impl Worker {
         let pipes = Pipes::new(BULK, Arc::clone(&shared.counters[start.number]));
         let answers = Arc::clone(&start.mailbox) as Arc<dyn Answers>;
         let queue = Arc::clone(&shared.signatures);
-        let sessions = adopted.config().file.process.token_sessions;
+        let sessions = adopted.config().file.process.pkcs11_sessions;
         let signing = WorkerSigning::new(queue, shared.workers, answers)
             .with_sessions(sessions, shared.workers);
         let mut worker = Self {

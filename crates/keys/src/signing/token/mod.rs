@@ -72,7 +72,7 @@ impl Tokens {
             let id = KeyUri::parse(spec.keys.first()?).ok()?.token;
             let before = self.links.iter().find(|link| link.id == id);
             let known = before.map(|link| Arc::clone(&link.known));
-            let (time_out, token) = (file.timeouts.token, (id, spec.keys));
+            let (time_out, token) = (file.timeouts.pkcs11, (id, spec.keys));
             let link = Link::open(token, time_out, socket.into(), known.unwrap_or_default());
             Some(Arc::new(link))
         };
@@ -176,7 +176,7 @@ impl Signer for WaitingSigner {
             asked: Stopwatch::start(),
             answers: Arc::new(sender),
         });
-        // Each job gets an answer, within `timeouts.token`.
+        // Each job gets an answer, within `timeouts.pkcs11`.
         let signed = answer.recv().ok().and_then(|signed| signed.signature);
         signed.unwrap_or_else(|| Err(Error::General("the token did not sign".into())))
     }

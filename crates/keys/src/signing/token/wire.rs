@@ -160,7 +160,7 @@ pub fn tokens(file: &File) -> Vec<TokenSpec> {
             Some((_, spec)) if spec.keys.contains(&key) => {}
             Some((_, spec)) => spec.keys.push(key),
             None => {
-                let sessions = file.process.token_sessions;
+                let sessions = file.process.pkcs11_sessions;
                 let keys = vec![key];
                 tokens.push((&uri.token, TokenSpec { keys, sessions }));
             }

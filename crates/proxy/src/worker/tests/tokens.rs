@@ -64,8 +64,8 @@ impl Soak<OnToken> {
         let text = |chain: &str, key: &str| {
             let millis = TIME_OUT.as_millis();
             format!(
-                "certificates = [{{ chain = '{chain}', key = '{key}' }}]\n[process]\ntoken-sessions = {SESSIONS}\n\
-                 [timeouts]\ntoken = '{millis}ms'"
+                "certificates = [{{ chain = '{chain}', key = '{key}' }}]\n[process]\npkcs11-sessions = {SESSIONS}\n\
+                 [timeouts]\npkcs11 = '{millis}ms'"
             )
         };
         let texts = [
