@@ -1,231 +1,112 @@
-//! A scenario's answer: one sentence that says what was asked, computed from its figures.
-
-use std::collections::BTreeMap;
+//! A scenario's answer: one sentence, computed from its figures.
 
 use becket_stats::ratio::Interval;
-use becket_stats::units::show_rate;
 
 use crate::figure::{self, Figure};
-use crate::measure::{failover, queued};
-use crate::result::{Case, Column, Outcome, Run, figures};
+use crate::figures;
+use crate::result::{Case, Outcome, Run};
 use crate::scenario::{self, Measure};
 use crate::spread;
 use crate::verdict::{self, Standing};
 
+/// Returns the answer.
 pub fn of(run: &Run, outcome: &Outcome) -> String {
     if let Some(reason) = &outcome.not_available {
         return format!("Not available: {reason}.");
     }
-    let answer = match (outcome.measure.as_str(), outcome.id.as_str()) {
-        ("Generators", _) => generators(outcome),
-        ("Failover", _) => failover(outcome),
-        ("Queued", _) => queued(outcome),
-        ("Scraped", _) => scraped(run, outcome),
-        ("Storm", _) => storm(run, outcome),
-        ("AddedLatency", _) => latency(run, outcome),
-        ("Capacity", _) => overload(run, outcome),
-        ("Transactions", "cores") => cores(outcome),
-        ("Transactions", "implementations") => beside(run, outcome),
-        ("Transactions", "signing") => beside_itself(run, outcome),
-        ("Transactions", "relay") => relayed(run, outcome).or_else(|| range(outcome)),
-        ("Transactions" | "Burst", id) if outcome.cases.len() > 1 => {
-            let setting = STEPS.iter().find(|(of, _)| *of == id);
-            let steps = setting.and_then(|(_, setting)| steps(outcome, setting));
-            steps.or_else(|| range(outcome))
+    let setting = STEPS.iter().find(|(id, _)| *id == outcome.id);
+    let answer = match outcome.measure {
+        Measure::Generators => generators(outcome),
+        Measure::Queued | Measure::Failover => None,
+        Measure::Transactions | Measure::Burst if outcome.cases.len() > 1 && setting.is_some() => {
+            setting.and_then(|(_, setting)| steps(outcome, setting))
         }
-        _ => beside(run, outcome),
+        _ => standings(run, outcome),
     };
-    answer.unwrap_or_else(|| "No column could be measured here.".to_owned())
+    answer
+        .or_else(|| medians(outcome))
+        .unwrap_or_else(|| "No column could be measured here.".to_owned())
 }
 
-fn first(outcome: &Outcome) -> Option<Figure> {
-    figure::shown(outcome).into_iter().next()
-}
-
-/// What becket needs beside the best of the others.
-fn beside(run: &Run, outcome: &Outcome) -> Option<String> {
-    let figure = first(outcome)?;
-    let standings = outcome.cases.iter().filter_map(|case| {
-        let standing = verdict::of_rivals(case, &figure, run.certainty())?;
-        Some((case, standing))
+/// Says how becket stands to the best of the others and to itself with other settings: each verdict if they are few, or their number.
+fn standings(run: &Run, outcome: &Outcome) -> Option<String> {
+    let figures = figure::headlines(outcome);
+    let each = outcome.cases.iter().flat_map(|case| {
+        figures.iter().flat_map(move |figure| {
+            let standings = verdict::standings(case, figure, run.certainty());
+            standings.map(move |standing| (case, figure, standing))
+        })
     });
-    let standings: Vec<(&Case, Standing)> = standings.collect();
-    let Some((case, one)) = standings.first() else {
-        return medians(outcome, &figure);
-    };
-    let heading = &figure.heading;
-    if let [_] = standings.as_slice() {
-        let value = |peer: &str| case.column(peer)?.median(&figure.name);
-        return Some(format!(
-            "becket's {heading} is {}, {} times that of the best other, {} with {}: {}.",
-            figure.show(value("becket")?),
-            verdict::show(&one.interval),
-            one.against,
-            figure.show(value(&one.against)?),
-            one.word
-        ));
+    let all: Vec<(&Case, &Figure, Standing)> = each.collect();
+    if all.len() <= FEW {
+        let told = all.iter().map(|(case, figure, standing)| {
+            let value = verdict::subject(case).and_then(|column| column.median(&figure.name));
+            format!(
+                "{}{} is {}, {} times {}: {}",
+                figure.heading,
+                of_case(case),
+                value.map_or("-".to_owned(), |value| figure.show(value)),
+                verdict::show(&standing.interval),
+                standing.against,
+                standing.word
+            )
+        });
+        let told: Vec<String> = told.collect();
+        return (!told.is_empty()).then(|| format!("becket's {}.", told.join("; ")));
     }
-    let best = standings.iter().filter(|(_, s)| s.word == "better").count();
-    let ratios = || {
-        standings
+    let mut words: Vec<&str> = all.iter().map(|(.., standing)| standing.word).collect();
+    words.sort_unstable();
+    words.dedup();
+    let counts = words.iter().map(|word| {
+        let count = all
             .iter()
-            .map(|(_, standing)| standing.interval.ratio)
+            .filter(|(.., standing)| standing.word == *word)
+            .count();
+        format!("{count} {word}")
+    });
+    let ratios: Vec<f64> = all
+        .iter()
+        .map(
+            |(
+                ..,
+                Standing {
+                    interval: Interval { ratio, .. },
+                    ..
+                },
+            )| *ratio,
+        )
+        .collect();
+    let (least, most) = spread::range(&ratios)?;
+    let heading = match figures.as_slice() {
+        [only] => only.heading.as_str(),
+        _ => "figures",
     };
-    let least = ratios().fold(f64::MAX, f64::min);
-    let most = ratios().fold(0.0, f64::max);
     Some(format!(
-        "becket, in {best} of {} cases, with {least:.2} to {most:.2} of the {heading} of the best other.",
-        standings.len()
+        "becket's {heading} in {} comparisons: {} ({least:.2} to {most:.2} times).",
+        all.len(),
+        counts.collect::<Vec<_>>().join(", ")
     ))
 }
 
-/// Where there is but one round, or nobody beside becket: the medians.
-fn medians(outcome: &Outcome, figure: &Figure) -> Option<String> {
+/// Names the best column of each case, where nothing can be compared.
+fn medians(outcome: &Outcome) -> Option<String> {
+    let figure = figure::headlines(outcome).into_iter().next()?;
     let best = outcome.cases.iter().filter_map(|case| {
         let (column, value) = figure.best(case)?;
-        let label = if case.label.is_empty() {
-            String::new()
-        } else {
-            format!("{}: ", case.label)
-        };
         Some(format!(
-            "{label}{} with {}",
+            "{} with {}{}",
+            figure.show(value),
             column.peer,
-            figure.show(value)
+            of_case(case)
         ))
     });
     let best: Vec<String> = best.collect();
-    let word = if figure.less_is_better {
-        "Least"
-    } else {
-        "Most"
-    };
-    (!best.is_empty()).then(|| format!("{word} {}: {}.", figure.heading, best.join("; ")))
-}
-
-/// What becket needs from the cheapest to the dearest case, and in how many it needs the least.
-fn range(outcome: &Outcome) -> Option<String> {
-    let figure = first(outcome)?;
-    let values = outcome.cases.iter().filter_map(|case| {
-        let value = verdict::subject(case)?.median(&figure.name)?;
-        Some((case, value))
-    });
-    let values: Vec<(&Case, f64)> = values.collect();
-    if let [(case, value)] = values.as_slice() {
-        return alone(outcome, &figure, case, *value);
-    }
-    let pick = |better: fn(f64, f64) -> bool| {
-        let all = values.iter().copied();
-        all.reduce(|a, b| if better(b.1, a.1) { b } else { a })
-    };
-    let ((low, least), (high, most)) = (pick(|a, b| a < b)?, pick(|a, b| a > b)?);
-    let contested = outcome
-        .cases
-        .iter()
-        .filter(|case| verdict::rival(case, &figure).is_some());
-    let (mut cases, mut wins) = (0, 0);
-    for case in contested {
-        cases += 1;
-        let ours = verdict::subject(case).and_then(|column| column.median(&figure.name));
-        let best = verdict::rival(case, &figure).and_then(|column| column.median(&figure.name));
-        let wins_it = ours.zip(best).is_some_and(|(ours, best)| {
-            if figure.less_is_better {
-                ours <= best
-            } else {
-                ours >= best
-            }
-        });
-        wins += usize::from(wins_it);
-    }
-    let times = match most / least {
-        times @ 100.0.. => format!("{times:.0}"),
-        times => format!("{times:.2}"),
-    };
-    let beside = match cases {
-        0 => String::new(),
-        _ => format!(", and the least of all peers' in {wins} of {cases} cases"),
-    };
-    Some(format!(
-        "For becket {} is {} ({}) to {} ({}), {times} times as much{beside}.",
-        figure.heading,
-        figure.show(least),
-        low.label,
-        figure.show(most),
-        high.label
-    ))
-}
-
-/// What becket needs beside itself with other settings.
-fn beside_itself(run: &Run, outcome: &Outcome) -> Option<String> {
-    let figures = figure::shown(outcome);
-    let figure = figures.first()?;
-    let told = outcome.cases.iter().flat_map(|case| {
-        let standings = verdict::of_beckets(case, figure, run.certainty());
-        standings.into_iter().map(|standing| {
-            let times = verdict::show(&standing.interval);
-            format!(
-                "{times} times that of {} ({})",
-                standing.against, case.label
-            )
-        })
-    });
-    let told: Vec<String> = told.collect();
-    (!told.is_empty()).then(|| format!("becket's {} is {}.", figure.heading, told.join("; ")))
-}
-
-/// What bulk costs that only passes, in the case of each kind with the largest bodies: beside the best other, and beside becket that copies.
-fn relayed(run: &Run, outcome: &Outcome) -> Option<String> {
-    let figures = figure::shown(outcome);
-    let figure = figures.iter().find(|f| f.name == figures::MB_PER_CPU_S)?;
-    let told = outcome.cases.iter().filter_map(|case| {
-        let value = figure.show(verdict::subject(case)?.median(&figure.name)?);
-        let rival = verdict::of_rivals(case, figure, run.certainty());
-        let own = verdict::of_beckets(case, figure, run.certainty());
-        let times = own.iter().chain(&rival).map(|standing| {
-            let ratio = verdict::show(&standing.interval);
-            format!("{ratio} times that of {}", standing.against)
-        });
-        let times: Vec<String> = times.collect();
-        let kind = case.settings.get("passthrough")?;
-        (!times.is_empty()).then(|| {
-            (
-                kind,
-                format!("{value} ({}), {}", case.label, times.join(", ")),
-            )
-        })
-    });
-    // Bodies grow from case to case.
-    let largest: BTreeMap<&String, String> = told.collect();
-    let largest: Vec<String> = largest.into_values().rev().collect();
-    (!largest.is_empty()).then(|| {
-        format!(
-            "becket passes on, by the second of its CPU time, {}.",
-            largest.join("; ")
-        )
-    })
-}
-
-/// The one case that becket has a figure of, and why it has none of the others.
-fn alone(outcome: &Outcome, figure: &Figure, measured: &Case, value: f64) -> Option<String> {
-    let reasons = outcome.cases.iter().filter_map(|case| {
-        let reason = case.column("becket")?.not_available.as_ref()?;
-        Some(format!("{}, because {reason}", case.label))
-    });
-    let reasons: Vec<String> = reasons.collect();
-    (!reasons.is_empty()).then(|| {
-        format!(
-            "Not measured here: {}. With {} becket's {} is {}.",
-            reasons.join("; "),
-            measured.label,
-            figure.heading,
-            figure.show(value)
-        )
-    })
+    (!best.is_empty()).then(|| format!("Best in {}: {}.", figure.heading, best.join("; ")))
 }
 
 /// What a setting costs or saves: becket's figure with each of its values against that with the first.
 fn steps(outcome: &Outcome, setting: &str) -> Option<String> {
-    let figure = first(outcome)?;
+    let figure = figure::headlines(outcome).into_iter().next()?;
     let value = |case: &Case| verdict::subject(case)?.median(&figure.name);
     let from = outcome.cases.first()?.settings.get(setting)?;
     let mut ratios: Vec<(&str, Vec<f64>)> = Vec::new();
@@ -243,7 +124,7 @@ fn steps(outcome: &Outcome, setting: &str) -> Option<String> {
             None => ratios.push((to, vec![after / before])),
         }
     }
-    let said = ratios.iter().filter_map(|(to, ratios)| {
+    let told = ratios.iter().filter_map(|(to, ratios)| {
         let (least, most) = spread::range(ratios)?;
         let ratio = match ratios.len() {
             1 => format!("{least:.2}"),
@@ -252,226 +133,45 @@ fn steps(outcome: &Outcome, setting: &str) -> Option<String> {
         let (to, from) = (scenario::label(setting, to), scenario::label(setting, from));
         Some(format!("{ratio} times as much ({to}, against {from})"))
     });
-    let said: Vec<String> = said.collect();
-    (!said.is_empty()).then(|| format!("For becket {}: {}.", figure.heading, said.join(", ")))
-}
-
-/// becket's median of a figure, and the best other's with its name.
-fn both(case: &Case, figures: &[Figure], name: &str) -> Option<(String, String)> {
-    let figure = figures.iter().find(|figure| figure.name == name)?;
-    let ours = figure.show(verdict::subject(case)?.median(name)?);
-    let rival = verdict::rival(case, figure)?;
-    let best = format!("{}'s {}", rival.peer, figure.show(rival.median(name)?));
-    Some((ours, best))
-}
-
-/// Names a case behind a comma, if it has a name.
-fn of_case(case: &Case) -> String {
-    match case.label.as_str() {
-        "" => String::new(),
-        label => format!(", {label}"),
-    }
-}
-
-fn latency(run: &Run, outcome: &Outcome) -> Option<String> {
-    let (figures, case) = (figure::shown(outcome), outcome.cases.first()?);
-    let both = |load: &str| both(case, &figures, &format!("added_p50_us_at_{load}"));
-    let (Some((low, low_best)), Some((high, high_best))) = (both("1"), both("80")) else {
-        return beside(run, outcome);
-    };
-    let told = format!(
-        "becket adds {low} at 1 % of its capacity, beside {low_best}, and {high} at 80 %, beside {high_best} (median{})",
-        of_case(case)
-    );
-    Some(counted(run, outcome, Measure::AddedLatency, &told))
-}
-
-fn storm(run: &Run, outcome: &Outcome) -> Option<String> {
-    let (figures, case) = (figure::shown(outcome), outcome.cases.iter());
-    let mut told = case.filter_map(|case| Some((both(case, &figures, "p99_us_at_150")?, case)));
-    let Some(((ours, best), case)) = told.next() else {
-        return beside(run, outcome);
-    };
-    let told = format!(
-        "Under 150 % of its capacity becket's clients inside wait {ours}, beside {best} (p99{})",
-        of_case(case)
-    );
-    Some(counted(run, outcome, Measure::Storm, &told))
-}
-
-/// Adds in how many places becket is better, worse, or not to be told from the best other, and whether the client had a part in it.
-fn counted(run: &Run, outcome: &Outcome, measure: Measure, told: &str) -> String {
-    let of_becket = outcome.cases.iter().filter_map(verdict::subject);
-    let slow = of_becket
-        .filter_map(figure::client_was_slow)
-        .next()
-        .is_some();
-    let end = if slow {
-        "; where the remarks say that the client was slow, a part of becket's is the client's own."
-    } else {
-        "."
-    };
-    let figures = figure::deciding(measure);
-    let words = outcome.cases.iter().flat_map(|case| {
-        let standings = figures
-            .iter()
-            .filter_map(|figure| verdict::of_rivals(case, figure, run.certainty()));
-        standings.map(|standing| standing.word).collect::<Vec<_>>()
-    });
-    let words: Vec<&str> = words.collect();
-    let count = |word: &str| words.iter().filter(|w| **w == word).count();
-    if words.is_empty() {
-        return format!("{told}{end}");
-    }
-    format!(
-        "{told}; of all its p50 and p99, {} of {} are lower than the best other's, {} higher, {} not distinguishable{end}",
-        count("better"),
-        words.len(),
-        count("worse"),
-        count("not distinguishable")
-    )
-}
-
-fn overload(run: &Run, outcome: &Outcome) -> Option<String> {
-    let figures = figure::shown(outcome);
-    let kept = figures
-        .iter()
-        .filter(|figure| figure.name.starts_with(figures::KEPT));
-    // The largest flood that the clients could make.
-    kept.rev().find_map(|kept| goodput(run, outcome, kept))
-}
-
-fn goodput(run: &Run, outcome: &Outcome, kept: &Figure) -> Option<String> {
-    let cases = outcome.cases.iter().filter_map(|case| {
-        let ours = verdict::subject(case)?.median(&kept.name)?;
-        let rival = verdict::rival(case, kept);
-        let rival = rival.and_then(|rival| Some((&rival.peer, rival.median(&kept.name)?)));
-        let rival = rival.map(|(peer, share)| format!(", {peer} {}", kept.show(share)));
-        let label = match case.label.as_str() {
-            "" => String::new(),
-            label => format!(" ({label})"),
-        };
-        let sure = verdict::of_kept(case, kept, run.certainty());
-        let sure = sure.map(|standing| {
-            let Interval { low, high, .. } = standing.interval;
-            format!(" (95 % interval {} to {})", kept.show(low), kept.show(high))
-        });
-        Some(format!(
-            "{}{} of what it can{}{label}",
-            kept.show(ours),
-            sure.unwrap_or_default(),
-            rival.unwrap_or_default(),
-        ))
-    });
-    let cases: Vec<String> = cases.collect();
-    let under = kept.heading.split_once("under ");
-    let under = under.map_or("150 % of capacity", |(_, load)| load);
-    (!cases.is_empty()).then(|| format!("Under {under} becket still serves {}.", cases.join("; ")))
-}
-
-fn cores(outcome: &Outcome) -> Option<String> {
-    let rate = |case: &Case| verdict::subject(case)?.median(figures::RATE);
-    let measured = outcome
-        .cases
-        .iter()
-        .filter_map(|case| Some((case, rate(case)?)));
-    let measured: Vec<(&Case, f64)> = measured.collect();
-    let ((_, one), (most, all)) = (measured.first()?, measured.last()?);
-    Some(match measured.len() {
-        1 => format!(
-            "One worker of becket serves {}; there are too few CPUs here for more.",
-            show_rate(*one)
-        ),
-        _ => format!(
-            "becket with {} serves {:.2} times as much as with one: {} after {}.",
-            most.label,
-            all / one,
-            show_rate(*all),
-            show_rate(*one)
-        ),
-    })
-}
-
-fn failover(outcome: &Outcome) -> Option<String> {
-    let name = figures::phase(figures::RESUMED, failover::DURING);
-    let cases = outcome.cases.iter().filter_map(|case| {
-        let share = |column: &Column| Some(column.median(&name)? * 100.0);
-        let [clustered, alone] = case.columns.as_slice() else {
-            return None;
-        };
-        Some(format!(
-            "with {} {:.0} % of the clients resume at their first return, without a cluster {:.0} %",
-            case.label,
-            share(clustered)?,
-            share(alone)?
-        ))
-    });
-    let cases: Vec<String> = cases.collect();
-    (!cases.is_empty()).then(|| format!("In a cluster it does: {}.", cases.join("; ")))
-}
-
-fn queued(outcome: &Outcome) -> Option<String> {
-    let column = verdict::subject(outcome.cases.first()?)?;
-    let figures = figure::shown(outcome);
-    let show = |name: &str| {
-        let figure = figures.iter().find(|figure| figure.name == name)?;
-        Some(figure.show(column.median(name)?))
-    };
-    let p99 = |phase| show(&figures::phase(figures::P99, phase));
-    Some(format!(
-        "Each costs {} of memory, and clients of another listener see a p99 of {} where it is {} when nobody waits.",
-        show(figures::PSS_PER_CONNECTION)?,
-        p99(queued::FULL)?,
-        p99(queued::EMPTY)?
-    ))
-}
-
-fn scraped(run: &Run, outcome: &Outcome) -> Option<String> {
-    let case = outcome.cases.first()?;
-    let figures = figure::deciding(Measure::Scraped);
-    let told = figures.iter().filter_map(|figure| {
-        let standing = verdict::of_rivals(case, figure, run.certainty())?;
-        let ratio = verdict::show(&standing.interval);
-        Some(format!("{} {ratio}, {}", figure.heading, standing.word))
-    });
     let told: Vec<String> = told.collect();
-    if told.is_empty() {
-        return beside(run, outcome);
-    }
-    Some(format!(
-        "Times what it is when nobody asks: {}.",
-        told.join("; ")
-    ))
+    (!told.is_empty()).then(|| format!("For becket {}: {}.", figure.heading, told.join(", ")))
 }
 
 fn generators(outcome: &Outcome) -> Option<String> {
-    let pairs = outcome.cases.iter().filter_map(|case| {
+    let apart = outcome.cases.iter().filter_map(|case| {
         let [ours, other] = case.columns.as_slice() else {
             return None;
         };
-        let (a, b) = (ours.median(figures::RATE)?, other.median(figures::RATE)?);
+        let apart = ours.median(figures::RATE)? / other.median(figures::RATE)? - 1.0;
         Some((
-            case.label.as_str(),
-            other.peer.as_str(),
-            (a / b - 1.0) * 100.0,
+            apart,
+            format!(
+                "{:+.1} % from {}{}",
+                apart * 100.0,
+                other.peer,
+                of_case(case)
+            ),
         ))
     });
-    let pairs: Vec<(&str, &str, f64)> = pairs.collect();
-    if pairs.is_empty() {
-        return Some("No second generator is on this machine.".to_owned());
-    }
-    let close = pairs.iter().all(|(.., apart)| apart.abs() <= CLOSE);
+    let (apart, told): (Vec<f64>, Vec<String>) = apart.unzip();
+    let close = apart.iter().all(|apart| apart.abs() <= CLOSE);
     let word = if close { "No" } else { "Its rates differ" };
-    let each = pairs
-        .iter()
-        .map(|(label, other, apart)| format!("{apart:+.1} % from {other} with {label}"));
-    Some(format!("{word}: {}.", each.collect::<Vec<_>>().join(", ")))
+    (!told.is_empty()).then(|| format!("{word}: {}.", told.join(", ")))
+}
+
+/// Names a case in brackets, if it has a name.
+fn of_case(case: &Case) -> String {
+    match case.label.as_str() {
+        "" => String::new(),
+        label => format!(" ({label})"),
+    }
 }
 
 /// Scenarios that ask what the steps of one setting cost or save.
 const STEPS: &[(&str, &str)] = &[
     ("batches", "rsa-batch"),
     ("cipher", "suite"),
+    ("cores", "workers"),
     ("ktls", "ktls"),
     ("library", "mask"),
     ("pq", "group"),
@@ -479,8 +179,64 @@ const STEPS: &[(&str, &str)] = &[
     ("servers", "servers"),
     ("threads", "crypto-threads"),
 ];
-/// Generators that agree within so many per cent do.
-const CLOSE: f64 = 5.0;
+/// More verdicts are counted rather than listed.
+const FEW: usize = 4;
+/// Generators that differ by this share agree.
+const CLOSE: f64 = 0.05;
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::result::testing::{case, column};
+
+    fn outcome(id: &str, cases: Vec<Case>) -> Outcome {
+        Outcome {
+            id: id.to_owned(),
+            cases,
+            ..Outcome::default()
+        }
+    }
+
+    #[test]
+    fn a_setting_is_compared_with_its_first_value_and_all_else_alike() {
+        let cases = [
+            ("rsa2048", "off", 400.0),
+            ("rsa2048", "auto", 200.0),
+            ("rsa4096", "off", 2000.0),
+            ("rsa4096", "auto", 1500.0),
+        ];
+        let cases = cases.map(|(key, batch, cpu)| Case {
+            settings: [("key", key), ("rsa-batch", batch)]
+                .map(|(a, b)| (a.to_owned(), b.to_owned()))
+                .into(),
+            ..case(vec![column("becket", &[cpu])])
+        });
+        let answer = of(&Run::default(), &outcome("batches", cases.into()));
+        assert!(answer.contains("0.50 to 0.75 times"), "{answer}");
+    }
+
+    #[test]
+    fn few_verdicts_are_listed_and_many_are_counted() {
+        let sure = || {
+            case(vec![
+                column("becket", &[100.0, 100.0, 100.1]),
+                column("nginx", &[200.0, 200.0, 200.1]),
+            ])
+        };
+        let answer = |count: usize| of(&Run::default(), &outcome("key", vec![sure(); count]));
+        assert!(answer(1).contains("nginx: better"), "{}", answer(1));
+        assert!(
+            answer(5).contains("5 better (0.50 to 0.50 times)"),
+            "{}",
+            answer(5)
+        );
+    }
+
+    #[test]
+    fn what_is_not_available_has_no_number() {
+        let mut outcome = outcome("key", Vec::new());
+        assert!(of(&Run::default(), &outcome).starts_with("No column"));
+        outcome.not_available = Some("no kernel".to_owned());
+        assert_eq!(of(&Run::default(), &outcome), "Not available: no kernel.");
+    }
+}

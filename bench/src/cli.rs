@@ -8,8 +8,8 @@ use clap::{Parser, Subcommand};
 
 use crate::order::{Effort, Order};
 use crate::part::Part;
-use crate::peer::{Kind, OLD, Peer};
-use crate::scenario::{Scenario, is_setting};
+use crate::peer::{Kind, Peer};
+use crate::scenario::{OLD, Scenario, is_setting};
 use crate::{Error, catalog, conditions};
 
 /// Re-runs the field's experiments on TLS terminators, side by side, and reports.

@@ -1,6 +1,7 @@
 //! Two stored runs, one beside the other: what changed, and what may be said of it.
 
 use crate::figure::{self, Figure};
+use crate::figures;
 use crate::result::{Outcome, Run};
 use crate::table::heading;
 use crate::{conditions, control, scenario, verdict};
@@ -67,7 +68,7 @@ fn differences(
         else {
             continue;
         };
-        for column in case.columns.iter().filter(|c| !figure::is_floor(&c.peer)) {
+        for column in case.columns.iter().filter(|c| !figures::is_floor(&c.peer)) {
             let Some(old) = earlier.column(&column.peer) else {
                 continue;
             };

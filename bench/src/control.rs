@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use becket_load::plan::Load;
 use becket_stats::ratio;
 
 use crate::Error;
+use crate::figures;
 use crate::load::{self, Ask};
 use crate::peer::Server;
 use crate::process::Process;
-use crate::result::{Run, Sample, figures};
+use crate::result::{Run, Sample};
 use crate::turns;
 
 /// The relay and its backend, which are up as long as the run lasts.
@@ -52,16 +54,14 @@ impl Control {
     /// Measures one turn of a round.
     pub fn turn(&mut self, time: Duration, stop: &Arc<AtomicBool>) -> Result<(), Error> {
         let url = format!("http://{}/bytes/{BODY}", self.relay.address);
-        let report = Ask::plain(url)
+        let step = Ask::plain(url)
             .on(&self.client)
             .with("-c", CONNECTIONS)
             .with("--expect-body", BODY)
             .with("--pid", self.relay.process.pid())
             .with("--warm-up", format!("{}ms", (time / 10).as_millis()))
-            .run(load::closed(time), stop)?;
-        if let Some(step) = report.steps.first() {
-            self.turns.push(load::sample(0, step, BODY));
-        }
+            .one(Load::ClosedFor(time), stop)?;
+        self.turns.push(load::sample(0, &step, BODY));
         Ok(())
     }
 
@@ -76,7 +76,7 @@ impl Control {
             turns.iter().skip(first).step_by(2).cloned().collect()
         };
         let [odd, even] = [0, 1].map(|first| turns::join(round, &every_other(first)));
-        let cpu = |half: &Sample| half.figures.get(figures::CPU).copied();
+        let cpu = |half: &Sample| half.get(figures::CPU);
         if let (Some(odd), Some(even)) = (odd.as_ref().and_then(cpu), even.as_ref().and_then(cpu)) {
             sample.put(figures::MOVED, odd / even);
         }
@@ -86,8 +86,8 @@ impl Control {
 
 /// Returns a figure of the control in order.
 pub fn values(samples: &[Sample], figure: &str) -> Vec<f64> {
-    let values = samples.iter().map(|s| s.figures.get(figure).copied());
-    values.flatten().collect()
+    let values = samples.iter().filter_map(|sample| sample.get(figure));
+    values.collect()
 }
 
 /// Returns what the control moved: its spread from round to round over the whole run, as a share. Of so many

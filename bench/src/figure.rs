@@ -2,8 +2,11 @@
 
 use becket_stats::units::{show_bytes, show_rate, show_us};
 
-use crate::measure::{failover, latency, overload, queued, scraped, storm};
-use crate::result::{Case, Column, Outcome, figures};
+use crate::figures::{
+    self, ANSWER, FLOODS, LATENCY_LOADS, LIBRARY, PROBE, RELAY, RETURNING, ROUND_TRIP, SAME,
+    STORM_LOADS, is_floor,
+};
+use crate::result::{Case, Column, Outcome};
 use crate::scenario::Measure;
 use crate::spread;
 
@@ -15,25 +18,44 @@ pub struct Figure {
     pub heading: String,
     /// Whether less is better.
     pub less_is_better: bool,
-    /// Whether servers are compared in it. What they were under is nobody's merit.
+    /// Whether servers are compared in it. A load or the client's part of a latency is no server's merit.
     pub is_contested: bool,
+    /// Whether rounds are repeated until it tells becket from the best of the others.
+    pub decides: bool,
+}
+
+/// Returns a figure of which less is better.
+fn less(name: impl Into<String>, heading: impl Into<String>) -> Figure {
+    Figure {
+        name: name.into(),
+        heading: heading.into(),
+        less_is_better: true,
+        is_contested: true,
+        decides: false,
+    }
+}
+
+/// Returns a figure of which more is better.
+fn more(name: impl Into<String>, heading: impl Into<String>) -> Figure {
+    Figure {
+        less_is_better: false,
+        ..less(name, heading)
+    }
+}
+
+/// Returns what a measurement was made under.
+fn condition(name: impl Into<String>, heading: impl Into<String>) -> Figure {
+    Figure {
+        is_contested: false,
+        ..less(name, heading)
+    }
 }
 
 impl Figure {
-    fn new(name: &str, heading: &str, less_is_better: bool) -> Self {
+    fn decides(self) -> Self {
         Self {
-            name: name.to_owned(),
-            heading: heading.to_owned(),
-            less_is_better,
-            is_contested: true,
-        }
-    }
-
-    /// What a measurement was made under.
-    fn condition(name: &str, heading: &str) -> Self {
-        Self {
-            is_contested: false,
-            ..Self::new(name, heading, true)
+            decides: true,
+            ..self
         }
     }
 
@@ -46,9 +68,9 @@ impl Figure {
             return format!("{sign}{}", show_us(value.abs()));
         }
         match name {
-            figures::PSS_PER_CONNECTION | figures::PSS | scraped::BYTES => show_bytes(value),
-            name if name.contains("_share") => show_share(value),
-            name if name.starts_with(overload::DROPS) => format!("{value:.0}"),
+            figures::PSS_PER_CONNECTION | figures::PSS | figures::SCRAPE_BYTES => show_bytes(value),
+            name if name.contains("_share") => format!("{:.0} %", value * 100.0),
+            name if name.starts_with(figures::DROPS) => format!("{value:.0}"),
             name if name.starts_with(figures::RECOVERY) => format!("{value:.2} s"),
             figures::MB_PER_CPU_S => format!("{value:.0} MB"),
             name if name.contains("_per_s") => show_rate(value),
@@ -74,20 +96,265 @@ impl Figure {
     }
 }
 
-fn show_share(value: f64) -> String {
-    format!("{:.0} %", value * 100.0)
-}
-
-/// Returns whether a column is a floor and not a server.
-pub fn is_floor(peer: &str) -> bool {
-    [RELAY, ROUND_TRIP, ANSWER, LIBRARY, "direct"].contains(&peer)
-}
-
 /// Returns whether a capacity is a lower bound: the client was what was slow.
 pub fn is_lower_bound(column: &Column) -> bool {
     let bounds = column.median(figures::CAPACITY_BOUND);
     bounds.is_some_and(|bound| bound > 0.0)
 }
+
+/// Returns the figures that a case is repeated for until they tell the peers apart.
+pub fn deciding(measure: Measure) -> Vec<Figure> {
+    let mut figures = of_measure(measure);
+    figures.retain(|figure| figure.decides);
+    figures
+}
+
+/// Returns the figures that answer a scenario's question: those that decide, or the first.
+pub fn headlines(outcome: &Outcome) -> Vec<Figure> {
+    let shown = shown(outcome);
+    let (deciding, others): (Vec<Figure>, Vec<Figure>) = shown.into_iter().partition(|f| f.decides);
+    if outcome.id == "cores" {
+        return vec![more(figures::RATE, "rate")];
+    }
+    if deciding.is_empty() {
+        return others.into_iter().take(1).collect();
+    }
+    deciding
+}
+
+/// Returns what a scenario's tables show, the main figure first. Earlier runs have other figures of some measures.
+pub fn shown(outcome: &Outcome) -> Vec<Figure> {
+    let columns = || outcome.cases.iter().flat_map(|case| &case.columns);
+    let mut shown = of_measure(outcome.measure);
+    shown.retain(|figure| columns().any(|column| column.median(&figure.name).is_some()));
+    shown
+}
+
+fn of_measure(measure: Measure) -> Vec<Figure> {
+    match measure {
+        Measure::Transactions => vec![
+            less(figures::CPU, "server CPU per transaction").decides(),
+            more(figures::MB_PER_CPU_S, "bytes per server CPU second"),
+        ],
+        Measure::Capacity => overload(),
+        Measure::AddedLatency => latency(),
+        Measure::Idle => vec![less(
+            figures::PSS_PER_CONNECTION,
+            "memory (PSS) per idle connection",
+        )],
+        Measure::Queued => queued(),
+        Measure::Scraped => scraped(),
+        Measure::Storm => storm(),
+        Measure::Burst => vec![
+            less(figures::MEAN, "average").decides(),
+            less(figures::P50, "median"),
+            less(figures::MAX, "longest"),
+        ],
+        Measure::Generators => vec![more(figures::RATE, "rate")],
+        Measure::Failover => failover(),
+    }
+}
+
+/// Returns the figure of a ramp.
+pub fn capacity() -> Figure {
+    more(figures::CAPACITY, "capacity")
+}
+
+/// Says under what load a figure was taken.
+fn load(name: &str) -> String {
+    match name {
+        SAME => "the flood that is the same for all".to_owned(),
+        percent => format!("{percent} % of capacity"),
+    }
+}
+
+/// Returns a figure under one of several loads.
+fn at(name: &str, heading: &str, load: &str) -> (String, String) {
+    (
+        figures::at(name, load),
+        format!("{heading} {}", self::load(load)),
+    )
+}
+
+fn latency() -> Vec<Figure> {
+    let mut shown = Vec::new();
+    for load in LATENCY_LOADS {
+        for (name, quantile) in QUANTILES {
+            let (name, heading) = at(name, &format!("{quantile} at"), load);
+            let figure = less(name, heading);
+            shown.push(if quantile == "p99.9" {
+                figure
+            } else {
+                figure.decides()
+            });
+        }
+        let (name, heading) = at(figures::OFFERED, "offered rate at", load);
+        shown.push(condition(name, heading));
+        shown.extend(clients_own("", load));
+    }
+    for load in LATENCY_LOADS {
+        shown.extend(QUANTILES.map(|(name, quantile)| {
+            let (name, heading) = at(
+                &format!("added_{name}"),
+                &format!("added {quantile} at"),
+                load,
+            );
+            less(name, heading)
+        }));
+    }
+    shown
+}
+
+/// Returns what of a latency may be the client's own: how late it began, and how busy its CPU was.
+fn clients_own(client: &str, load: &str) -> [Figure; 2] {
+    let whose = client.trim_end_matches('_');
+    let late = format!("{client}{}", figures::LATE);
+    let late = at(
+        &late,
+        format!("{whose} client's own late start (p99) at").trim(),
+        load,
+    );
+    let busy = at(
+        figures::CLIENT_CPU_BUSY,
+        "busy share of the client's CPU at",
+        load,
+    );
+    [late, busy].map(|(name, heading)| condition(name, heading))
+}
+
+fn storm() -> Vec<Figure> {
+    let mut shown = Vec::new();
+    for (client, whose) in [("", "probe's"), (RETURNING, "returning client's")] {
+        for load in STORM_LOADS {
+            for (name, quantile) in [(figures::P99, "p99"), (figures::P50, "p50")] {
+                let (name, heading) = at(
+                    &format!("{client}{name}"),
+                    &format!("{whose} {quantile} under"),
+                    load,
+                );
+                let figure = less(name, heading);
+                shown.push(if client.is_empty() {
+                    figure.decides()
+                } else {
+                    figure
+                });
+            }
+            let [late, busy] = clients_own(client, load);
+            shown.push(late);
+            // The flood and the CPU are the same for both.
+            if client.is_empty() {
+                let (name, heading) = at(figures::FLOOD, "full handshakes begun at", load);
+                shown.extend([condition(name, heading), busy]);
+            }
+        }
+    }
+    shown
+}
+
+fn overload() -> Vec<Figure> {
+    let mut shown = vec![
+        capacity(),
+        more(figures::LOOP, "rate of a closed loop between the floods"),
+        more(figures::KEPT, "goodput kept at 150 %"),
+        less(figures::RECOVERY, "time to recover"),
+    ];
+    let kinds = [
+        (
+            figures::COST,
+            "server CPU per served client, as a share of the closed loop's,",
+        ),
+        (figures::QUEUED_P99, "p99 since the accept queue"),
+        (figures::P99, "p99 since the intended start"),
+        (figures::RECOVERY, "time to recover"),
+        (figures::CPUS_USED, "CPUs that the server used"),
+        (figures::SOFTIRQ, "share of the CPUs in softirq"),
+        (figures::DROPS, "SYNs and clients that the kernel dropped"),
+    ];
+    shown.extend(FLOODS.iter().map(|(load, _)| {
+        let (name, heading) = at(figures::KEPT, "goodput kept under", load);
+        more(name, heading).decides()
+    }));
+    for (name, heading) in kinds {
+        shown.extend(FLOODS.iter().map(|(load, _)| {
+            let (name, heading) = at(name, &format!("{heading} under"), load);
+            less(name, heading)
+        }));
+    }
+    shown.push(more(
+        figures::AFTER,
+        "capacity after the floods, of that before",
+    ));
+    shown
+}
+
+fn queued() -> Vec<Figure> {
+    let mut shown = vec![less(
+        figures::PSS_PER_CONNECTION,
+        "memory (PSS) per client who waits",
+    )];
+    for (name, what) in [
+        (figures::CPU_PER_S, "server CPU in a second"),
+        (figures::P50, "another listener's median"),
+        (figures::P99, "another listener's p99"),
+    ] {
+        for (phase, when) in [
+            (figures::FULL, "all wait"),
+            (figures::EMPTY, "nobody waits"),
+        ] {
+            shown.push(less(
+                figures::phase(name, phase),
+                format!("{what} while {when}"),
+            ));
+        }
+    }
+    shown
+}
+
+/// What clients notice of scrapes decides; what scrapes cost besides, and give, follows.
+fn scraped() -> Vec<Figure> {
+    let mut shown = vec![less(figures::CPU, "workers' CPU per transaction").decides()];
+    for (client, whose) in [("", "transactions'"), (PROBE, "probe's")] {
+        for (name, quantile) in [(figures::P50, "p50"), (figures::P99, "p99")] {
+            shown.push(less(format!("{client}{name}"), format!("{whose} {quantile}")).decides());
+        }
+    }
+    shown.extend([
+        less(
+            figures::OTHER_THREADS,
+            "CPU of all other threads in a second",
+        ),
+        less(figures::SCRAPE, "time until all pages have come"),
+        less(figures::SCRAPE_BYTES, "bytes of all pages"),
+    ]);
+    shown
+}
+
+fn failover() -> Vec<Figure> {
+    let phases = [
+        (figures::DURING, "at the first return after the loss"),
+        (figures::BEFORE, "before the loss"),
+        (figures::AFTERWARDS, "at the second return after the loss"),
+    ];
+    let resumed = phases.iter().map(|(phase, when)| {
+        more(
+            figures::phase(figures::RESUMED, phase),
+            format!("resumed {when}"),
+        )
+    });
+    let cpu = phases.iter().map(|(phase, when)| {
+        less(
+            figures::phase(figures::CPU, phase),
+            format!("server CPU per transaction {when}"),
+        )
+    });
+    resumed.chain(cpu).collect()
+}
+
+const QUANTILES: [(&str, &str); 3] = [
+    (figures::P50, "p50"),
+    (figures::P99, "p99"),
+    (figures::P999, "p99.9"),
+];
 
 /// Returns the least server CPU of a case, round by round: a relay ([`RELAY`] or [`ROUND_TRIP`]) plus the
 /// library in memory. Where the relay that does more needed less in a round, that is the plain one's limit, too.
@@ -154,147 +421,18 @@ pub fn beaten(case: &Case, column: &Column, relay: &str) -> Option<String> {
     ))
 }
 
-/// Returns the figures that a case is repeated for until they tell the peers apart.
-pub fn deciding(measure: Measure) -> Vec<Figure> {
-    let both =
-        |load: &str| ["p50", "p99"].map(|q| Figure::new(&format!("{q}_us_at_{load}"), q, true));
-    match measure {
-        Measure::Transactions => vec![Figure::new(figures::CPU, CPU_HEADING, true)],
-        Measure::AddedLatency => latency::LOADS.iter().flat_map(|load| both(load)).collect(),
-        Measure::Storm => storm::LOADS.iter().flat_map(|load| both(load)).collect(),
-        Measure::Capacity => overload::FLOODS
-            .iter()
-            .map(|(percent, _)| Figure::new(&figures::at(figures::KEPT, percent), "goodput", false))
-            .collect(),
-        Measure::Burst => vec![Figure::new(figures::MEAN, "average", true)],
-        Measure::Scraped => data_path_figures(),
-        _ => Vec::new(),
-    }
-}
-
-pub const RELAY: &str = "relay";
-/// A plain socket that answers.
-pub const ANSWER: &str = "answer";
-/// A relay that also answers as TLS must.
-pub const ROUND_TRIP: &str = "round-trip";
-/// The library in memory.
-pub const LIBRARY: &str = "library";
-const CPU_HEADING: &str = "server CPU per transaction";
-
-/// Returns what a scenario's tables show, the main figure first.
-pub fn shown(outcome: &Outcome) -> Vec<Figure> {
-    let columns = || outcome.cases.iter().flat_map(|case| &case.columns);
-    let mut shown = known(outcome);
-    // Earlier runs have other figures of some measures.
-    shown.retain(|figure| columns().any(|column| column.median(&figure.name).is_some()));
-    shown
-}
-
-fn known(outcome: &Outcome) -> Vec<Figure> {
-    match outcome.measure.as_str() {
-        "Capacity" => overload_figures(),
-        "AddedLatency" => latency_figures(),
-        "Idle" => vec![Figure::new(
-            figures::PSS_PER_CONNECTION,
-            "memory (PSS) per idle connection",
-            true,
-        )],
-        "Queued" => queued_figures(),
-        "Scraped" => data_path_figures()
-            .into_iter()
-            .chain(scrape_figures())
-            .collect(),
-        "Storm" => storm_figures(),
-        "Burst" => vec![
-            Figure::new(figures::MEAN, "average", true),
-            Figure::new(figures::P50, "median", true),
-            Figure::new(figures::MAX, "longest", true),
-        ],
-        "Generators" => vec![Figure::new(figures::RATE, "rate", false)],
-        "Failover" => RETURNS
-            .iter()
-            .map(|(phase, when)| {
-                let name = figures::phase(figures::RESUMED, phase);
-                Figure::new(&name, &format!("resumed {when}"), false)
-            })
-            .chain(RETURNS.iter().map(|(phase, when)| {
-                let name = figures::phase(figures::CPU, phase);
-                Figure::new(&name, &format!("server CPU per transaction {when}"), true)
-            }))
-            .collect(),
-        _ => {
-            let mut shown = vec![Figure::new(figures::CPU, CPU_HEADING, true)];
-            if outcome.cases.iter().any(is_bulk) {
-                shown.push(Figure::new(
-                    figures::MB_PER_CPU_S,
-                    "bytes per server CPU second",
-                    false,
-                ));
-            }
-            shown
-        }
-    }
-}
-
-/// Says under what load a figure was taken.
-fn load(name: &str) -> String {
-    match name {
-        SAME => "the flood that is the same for all".to_owned(),
-        percent => format!("{percent} % of capacity"),
-    }
-}
-
-fn latency_figures() -> Vec<Figure> {
-    let quantiles = |kind: &'static str, at: &'static str| {
-        [("p50", "p50"), ("p99", "p99"), ("p999", "p99.9")].map(|(name, quantile)| {
-            let added = kind.trim_end_matches('_');
-            Figure::new(
-                &format!("{kind}{name}_us_at_{at}"),
-                format!("{added} {quantile} at {}", load(at)).trim(),
-                true,
-            )
-        })
-    };
-    let under = |at: &'static str| {
-        let heading = format!("offered rate at {}", load(at));
-        let offered = Figure::condition(&figures::at(figures::OFFERED, at), &heading);
-        std::iter::once(offered).chain(clients_own("", at))
-    };
-    let loads = || latency::LOADS.iter().copied();
-    let whole = loads().flat_map(|at| quantiles("", at).into_iter().chain(under(at)));
-    let added = loads().flat_map(|at| quantiles("added_", at));
-    whole.chain(added).collect()
-}
-
-/// What of a latency may be the client's own: how late it began, and how busy its CPU was.
-fn clients_own(who: &str, at: &str) -> [Figure; 2] {
-    let late = figures::at(&format!("{who}{}", figures::LATE), at);
-    let busy = figures::at(figures::CLIENT_CPU_BUSY, at);
-    let whose = who.trim_end_matches('_');
-    [
-        Figure::condition(
-            &late,
-            format!("{whose} client's own late start (p99) at {}", load(at)).trim(),
-        ),
-        Figure::condition(
-            &busy,
-            &format!("busy share of the client's CPU at {}", load(at)),
-        ),
-    ]
-}
-
 /// Says under which loads a part of the latency is the client's own: it began later than a tenth of the p99, or its CPU, on which
 /// the backend may be, too, was busy for more than nine tenths of the time.
 pub fn client_was_slow(column: &Column) -> Option<String> {
-    let mut loads = latency::LOADS.to_vec();
+    let mut loads = LATENCY_LOADS.to_vec();
     loads.extend(
-        storm::LOADS
+        STORM_LOADS
             .iter()
-            .filter(|at| !latency::LOADS.contains(at)),
+            .filter(|load| !LATENCY_LOADS.contains(load)),
     );
     loads.retain(|at| {
         let median = |name: &str| column.median(&figures::at(name, at));
-        let late = ["", "returning_"].iter().any(|who| {
+        let late = ["", RETURNING].iter().any(|who| {
             let late = median(&format!("{who}{}", figures::LATE));
             let p99 = median(&format!("{who}{}", figures::P99));
             late.zip(p99).is_some_and(|(late, p99)| late > p99 * LATE)
@@ -316,145 +454,6 @@ pub const CLIENT_WAS_SLOW: &str = "the client was what was slow";
 const LATE: f64 = 0.1;
 /// A CPU that is busy for more of the time than this.
 const BUSY: f64 = 0.9;
-
-fn storm_figures() -> Vec<Figure> {
-    let whose = [("", "probe's"), ("returning_", "returning client's")];
-    let each = whose.iter().flat_map(|(who, whose)| {
-        storm::LOADS.iter().flat_map(move |at| {
-            let quantiles = ["p99", "p50"].map(|quantile| {
-                Figure::new(
-                    &format!("{who}{quantile}_us_at_{at}"),
-                    &format!("{whose} {quantile} under {}", load(at)),
-                    true,
-                )
-            });
-            let [late, busy] = clients_own(who, at);
-            let flood = Figure::condition(
-                &figures::at(storm::FLOOD, at),
-                &format!("full handshakes begun at {}", load(at)),
-            );
-            // The flood and the CPU are the same for both.
-            let shared = [flood, busy].into_iter().filter(|_| who.is_empty());
-            quantiles.into_iter().chain([late]).chain(shared)
-        })
-    });
-    each.collect()
-}
-
-/// The figure of a ramp.
-pub fn capacity() -> Figure {
-    Figure::new(figures::CAPACITY, "capacity", false)
-}
-
-fn overload_figures() -> Vec<Figure> {
-    let mut shown = vec![
-        capacity(),
-        Figure::new(
-            overload::LOOP,
-            "rate of a closed loop between the floods",
-            false,
-        ),
-        Figure::new(figures::KEPT, "goodput kept at 150 %", false),
-        Figure::new(figures::RECOVERY, "time to recover", true),
-    ];
-    let kinds: [(&str, &str, bool); 8] = [
-        (figures::KEPT, "goodput kept", false),
-        (
-            overload::COST,
-            "server CPU per served client, as a share of the closed loop's,",
-            true,
-        ),
-        (overload::QUEUED_P99, "p99 since the accept queue", true),
-        (figures::P99, "p99 since the intended start", true),
-        (figures::RECOVERY, "time to recover", true),
-        (figures::CPUS_USED, "CPUs that the server used", true),
-        (overload::SOFTIRQ, "share of the CPUs in softirq", true),
-        (
-            overload::DROPS,
-            "SYNs and clients that the kernel dropped",
-            true,
-        ),
-    ];
-    for (name, heading, less_is_better) in kinds {
-        let floods = overload::FLOODS.iter();
-        shown.extend(floods.map(|(percent, _)| {
-            let heading = format!("{heading} under {}", load(percent));
-            Figure::new(&figures::at(name, percent), &heading, less_is_better)
-        }));
-    }
-    shown.push(Figure::new(
-        overload::AFTER,
-        "capacity after the floods, of that before",
-        false,
-    ));
-    shown
-}
-
-fn queued_figures() -> Vec<Figure> {
-    let memory = Figure::new(
-        figures::PSS_PER_CONNECTION,
-        "memory (PSS) per client who waits",
-        true,
-    );
-    let pairs = [
-        (queued::CPU, "server CPU in a second"),
-        (figures::P50, "another listener's median"),
-        (figures::P99, "another listener's p99"),
-    ];
-    let phases = pairs.iter().flat_map(|(name, what)| {
-        [(queued::FULL, "all wait"), (queued::EMPTY, "nobody waits")].map(|(phase, when)| {
-            let name = figures::phase(name, phase);
-            Figure::new(&name, &format!("{what} while {when}"), true)
-        })
-    });
-    std::iter::once(memory).chain(phases).collect()
-}
-
-/// What clients notice of scrapes.
-fn data_path_figures() -> Vec<Figure> {
-    let mut shown = vec![Figure::new(
-        figures::CPU,
-        "workers' CPU per transaction",
-        true,
-    )];
-    let whose = [("", "transactions'"), (scraped::PROBE, "probe's")];
-    shown.extend(whose.iter().flat_map(|(who, whose)| {
-        let quantiles = [(figures::P50, "p50"), (figures::P99, "p99")];
-        quantiles.map(|(name, quantile)| {
-            Figure::new(
-                &format!("{who}{name}"),
-                &format!("{whose} {quantile}"),
-                true,
-            )
-        })
-    }));
-    shown
-}
-
-/// What scrapes cost besides, and give.
-fn scrape_figures() -> [Figure; 3] {
-    let rest = "CPU of all other threads in a second";
-    [
-        Figure::new(scraped::REST, rest, true),
-        Figure::new(scraped::SCRAPE, "time until all pages have come", true),
-        Figure::new(scraped::BYTES, "bytes of all pages", true),
-    ]
-}
-
-fn is_bulk(case: &Case) -> bool {
-    let mut columns = case.columns.iter();
-    columns.any(|column| column.median(figures::MB_PER_CPU_S).is_some())
-}
-
-/// Returns of clients around the loss of a node, the telling one first.
-const RETURNS: &[(&str, &str)] = &[
-    (failover::DURING, "at the first return after the loss"),
-    (failover::BEFORE, "before the loss"),
-    (failover::AFTER, "at the second return after the loss"),
-];
-
-/// A load that is the same for all servers.
-pub const SAME: &str = "same";
 
 #[cfg(test)]
 mod tests {
@@ -478,12 +477,12 @@ mod tests {
 
     #[test]
     fn values_have_the_unit_that_their_name_says() {
-        let show = |name: &str, value: f64| Figure::new(name, "", true).show(value);
+        let show = |name: &str, value: f64| less(name, "").show(value);
         assert_eq!(show("p99_us_at_80", 1500.0), "1.50 ms");
         assert_eq!(show(figures::CPU, 1.0), "1.0 us");
         assert_eq!(show(&figures::at(figures::CPUS_USED, "150"), 0.98), "0.98");
-        assert_eq!(show(&figures::at(overload::DROPS, "150"), 13740.0), "13740");
-        assert_eq!(show(&figures::at(overload::SOFTIRQ, "150"), 0.02), "2 %");
+        assert_eq!(show(&figures::at(figures::DROPS, "150"), 13740.0), "13740");
+        assert_eq!(show(&figures::at(figures::SOFTIRQ, "150"), 0.02), "2 %");
         assert_eq!(show(&figures::at(figures::RECOVERY, "150"), 0.25), "0.25 s");
         assert_eq!(
             show(&figures::at(figures::CLIENT_CPU_BUSY, "80"), 0.955),
@@ -520,8 +519,8 @@ mod tests {
     #[test]
     fn a_condition_is_shown_and_nobody_is_best_in_it() {
         let case = case(vec![column("becket", &[1.0]), column("nginx", &[2.0])]);
-        assert!(Figure::new(figures::CPU, "", true).best(&case).is_some());
-        assert!(Figure::condition(figures::CPU, "").best(&case).is_none());
+        assert!(less(figures::CPU, "").best(&case).is_some());
+        assert!(condition(figures::CPU, "").best(&case).is_none());
     }
 
     #[test]
@@ -556,25 +555,5 @@ mod tests {
         gap.columns[3] = column(LIBRARY, &[40.0, 40.0]);
         assert_eq!(eta(&gap, &gap.columns[0], ROUND_TRIP), Some(0.9));
         assert_eq!(beaten(&case, &case.columns[0], RELAY), None);
-    }
-
-    #[test]
-    fn what_decides_is_among_what_is_shown() {
-        let measures = [
-            Measure::Transactions,
-            Measure::AddedLatency,
-            Measure::Storm,
-            Measure::Capacity,
-            Measure::Scraped,
-        ];
-        for measure in measures {
-            let outcome = Outcome {
-                measure: format!("{measure:?}"),
-                ..Outcome::default()
-            };
-            let shown = known(&outcome);
-            let is_shown = |figure: &Figure| shown.iter().any(|known| known.name == figure.name);
-            assert!(deciding(measure).iter().all(is_shown), "{measure:?}");
-        }
     }
 }

@@ -12,10 +12,11 @@
 use std::time::Duration;
 
 use crate::Error;
-use crate::figure::{ANSWER, LIBRARY, RELAY, ROUND_TRIP};
+use crate::figures;
+use crate::figures::{ANSWER, LIBRARY, RELAY, ROUND_TRIP};
 use crate::library::Library;
 use crate::peer::Server;
-use crate::result::{Column, Sample, figures, rounded};
+use crate::result::{Column, Sample, rounded};
 use crate::scenario::Files;
 
 /// The floors of a case.

@@ -7,7 +7,7 @@
 //! rounds; what was found is written into a [`result::Run`], from which [`report`], [`page`] and
 //! [`readme`] are made.
 //!
-//! [`rounds`] repeats until the peers can be told apart ([`verdict`]); [`control`] and [`others`] watch the machine.
+//! [`measure`] repeats rounds until the peers can be told apart ([`verdict`]); [`control`] and [`others`] watch the machine.
 //!
 //! Floors come from the same run: [`relay`] carries bytes without TLS, [`library`] makes the same
 //! handshakes in memory. Whatever happens to the bench, [`guard`] stops what it had started.
@@ -25,6 +25,7 @@ pub mod conditions;
 pub mod control;
 pub mod farm;
 pub mod figure;
+pub mod figures;
 pub mod floors;
 pub mod guard;
 pub mod kernel;
@@ -46,7 +47,6 @@ pub mod readme;
 pub mod relay;
 pub mod report;
 pub mod result;
-pub mod rounds;
 pub mod runner;
 pub mod scenario;
 pub mod spread;

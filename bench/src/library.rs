@@ -10,9 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_load::clock;
-use becket_load::plan::Load;
 use becket_load::preface::Flight;
-use becket_load::tls::{Tls, TlsPlan};
 use rustls::server::{ServerSessionMemoryCache, StoresServerSessions, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, InsufficientSizeError, UnbufferedStatus};
 use rustls::{ClientConfig, ClientConnection, ServerConfig, crypto::aws_lc_rs, version};
@@ -21,7 +19,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 use crate::keys::NAME;
 use crate::scenario::Settings;
-use crate::{Error, place};
+use crate::{Error, load, place};
 
 /// The handshakes of a case, ready to be made.
 #[derive(Debug)]
@@ -277,11 +275,7 @@ fn server_config(settings: &Settings, certificate: &Path) -> Result<ServerConfig
 
 /// Makes the same client as the load tool has.
 fn client_config(settings: &Settings, resumes: bool) -> Result<Arc<ClientConfig>, Error> {
-    let plan: TlsPlan = crate::load::Ask::of(settings, "https://127.0.0.1:1/".to_owned())
-        .plan(Load::ClosedCount(1))?
-        .tls
-        .ok_or_else(|| Error::Asked("no TLS in the plan".to_owned()))?;
-    let tls = Tls::new(&plan)?;
+    let tls = load::tls(settings)?;
     let sessions = Arc::new(becket_load::sessions::Sessions::default());
     let mut config = Arc::unwrap_or_clone(tls.slot(&sessions));
     config.resumption = if !resumes {

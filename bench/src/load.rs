@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use becket_load::cli::Cli;
 use becket_load::plan::{Load, Plan};
+use becket_load::tls::Tls;
 use becket_stats::report::{Report, Step};
 use clap::Parser;
 
 use crate::Error;
+use crate::figures;
 use crate::keys::NAME;
-use crate::result::{Sample, figures, rounded};
+use crate::result::Sample;
 use crate::scenario::Settings;
 
 /// What is asked of the load tool.
@@ -94,9 +96,7 @@ impl Ask {
 
     /// Runs it. A signal ends it early, and then the result is thrown away.
     pub fn run(&self, load: Load, stop: &Arc<AtomicBool>) -> Result<Report, Error> {
-        let plan = self.plan(load)?;
-        let own_stop = Arc::clone(stop);
-        let report = becket_load::run::run(plan, &own_stop);
+        let report = becket_load::run::run(self.plan(load)?, stop);
         if stop.load(Ordering::Relaxed) {
             return Err(match report {
                 Err(error) => error.into(),
@@ -105,29 +105,33 @@ impl Ask {
         }
         Ok(report?)
     }
+
+    /// Runs it for a report of one step.
+    pub fn one(&self, load: Load, stop: &Arc<AtomicBool>) -> Result<Step, Error> {
+        only_step(self.run(load, stop)?)
+    }
 }
 
-/// Returns a closed loop's load.
-pub fn closed(time: Duration) -> Load {
-    Load::ClosedFor(time)
+/// Returns the step of a report that has one.
+pub fn only_step(report: Report) -> Result<Step, Error> {
+    let step = report.steps.into_iter().next();
+    step.ok_or_else(|| Error::Asked("becket-load measured no step".to_owned()))
+}
+
+/// Returns the load tool's client of a case.
+pub fn tls(settings: &Settings) -> Result<Tls, Error> {
+    let plan = Ask::of(settings, "https://127.0.0.1:1/".to_owned()).plan(Load::ClosedCount(1))?;
+    let plan = plan
+        .tls
+        .ok_or_else(|| Error::Asked("no TLS in the plan".to_owned()))?;
+    Ok(Tls::new(&plan)?)
 }
 
 /// Returns a round's figures from a step.
 pub fn sample(round: u32, step: &Step, body: u64) -> Sample {
-    let whole = step
-        .latency
-        .whole_corrected
-        .as_ref()
-        .unwrap_or(&step.latency.whole);
-    let mut sample = Sample {
-        round,
-        ..Sample::default()
-    };
-    let mut put = |name: &str, value: Option<f64>| {
-        if let Some(value) = value.filter(|v| v.is_finite()) {
-            sample.figures.insert(name.to_owned(), rounded(value));
-        }
-    };
+    let whole = step.latency.from_intended();
+    let mut sample = Sample::of(round);
+    let mut put = |name: &str, value: Option<f64>| sample.put(name, value.unwrap_or(f64::NAN));
     let server = step.server.as_ref();
     let shook = step.handshakes.full + step.handshakes.resumed();
     let enough = server.filter(|s| s.cpu_s >= LEAST_CPU_S);
@@ -154,7 +158,8 @@ pub fn sample(round: u32, step: &Step, body: u64) -> Sample {
     sample
 }
 
-fn share(part: u64, whole: u64) -> f64 {
+/// Returns a part as a share; none of nothing.
+pub fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 {
         0.0
     } else {

@@ -34,7 +34,6 @@ mod tests {
         let run = Run {
             scenarios: vec![Outcome {
                 id: "key".to_owned(),
-                measure: "Transactions".to_owned(),
                 cases: vec![Case {
                     label: "<script>".to_owned(),
                     columns: vec![Column::without("becket", "none & nothing")],

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use becket_stats::units::{show_bytes, show_us};
 
-use crate::figure;
-use crate::result::{Case, Run, figures};
+use crate::figures;
+use crate::result::{Case, Run};
 use crate::{Error, conditions, store, table};
 
 /// Writes the figures of a stored run into a README.
@@ -98,7 +98,7 @@ fn foot(run: &Run, name: &str) -> String {
         .iter()
         .flat_map(|outcome| &outcome.cases)
         .flat_map(|case| &case.columns);
-    let true_eta = if columns.any(|column| column.peer == figure::ROUND_TRIP) {
+    let true_eta = if columns.any(|column| column.peer == figures::ROUND_TRIP) {
         "; the true one in brackets counts the round trip that TLS needs"
     } else {
         ""
@@ -118,7 +118,7 @@ fn row(heading: &str, case: &Case, peers: &[&str]) -> String {
     let best = case
         .columns
         .iter()
-        .filter(|c| !figure::is_floor(&c.peer))
+        .filter(|c| !figures::is_floor(&c.peer))
         .filter_map(|c| c.median(figures::CPU))
         .reduce(f64::min);
     let mut text = format!("| {heading} |");

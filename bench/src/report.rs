@@ -178,10 +178,7 @@ fn standings(run: &Run, outcome: &Outcome) -> String {
     let figures = figure::shown(outcome);
     for case in &outcome.cases {
         for figure in figures.iter().filter(|f| f.is_contested) {
-            let beckets = verdict::of_beckets(case, figure, certainty);
-            let rival = verdict::of_rivals(case, figure, certainty);
-            let kept = verdict::of_kept(case, figure, certainty);
-            for standing in beckets.into_iter().chain(kept).chain(rival) {
+            for standing in verdict::standings(case, figure, certainty) {
                 let interval = verdict::show(&standing.interval);
                 rows.add([
                     case.label.as_str(),

@@ -1,7 +1,7 @@
 //! What a run found, as stored in `run.json`.
 //!
 //! A run has scenarios, a scenario has cases, a case has one column per peer, a column has one
-//! [`Sample`] per round. A sample is a set of named [`figures`]: which ones depends on the measure.
+//! [`Sample`] per round. A sample is a set of named [`crate::figures`]: which ones depends on the measure.
 //! What could not be measured says why in `not_available` and has no samples.
 //!
 //! The committed schema is `schema/becket-bench.schema.json`; a test holds it to these types, and
@@ -14,74 +14,10 @@ use becket_stats::report::Negotiated;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::scenario::Measure;
+
 /// The version of the JSON form.
 pub const SCHEMA_VERSION: u32 = 2;
-
-/// Names of figures in [`Sample::figures`]. Units are in the names, as in the reports of `becket-load`.
-pub mod figures {
-    /// Server CPU microseconds (user and system, all processes) per completed transaction.
-    pub const CPU: &str = "cpu_us";
-    /// CPUs' worth of time that the server used.
-    pub const CPUS_USED: &str = "cpus_used";
-    /// Completed transactions per second.
-    pub const RATE: &str = "rate_per_s";
-    /// Median of the whole transaction.
-    pub const P50: &str = "p50_us";
-    /// Mean of the whole transaction, beside the quantiles.
-    pub const MEAN: &str = "mean_us";
-    /// 99 in 100.
-    pub const P99: &str = "p99_us";
-    /// 999 in 1000.
-    pub const P999: &str = "p999_us";
-    /// The longest.
-    pub const MAX: &str = "max_us";
-    /// Share of attempted transactions that failed, 0 to 1.
-    pub const FAILED: &str = "failed_share";
-    /// Share of handshakes that were resumed, counted and not assumed, 0 to 1.
-    pub const RESUMED: &str = "resumed_share";
-    /// Share of the time in which the busiest client thread ran or waited for a CPU, 0 to 1.
-    pub const CLIENT_BUSY: &str = "client_busy";
-    /// Client CPU microseconds per transaction.
-    pub const CLIENT_CPU: &str = "client_cpu_us";
-    /// Transactions that were to begin in a second.
-    pub const OFFERED: &str = "offered_per_s";
-    /// 99 in 100 transactions of an open loop began at most this late, because the client was not ready.
-    pub const LATE: &str = "late_start_p99_us";
-    /// Share of the time in which the busiest CPU of the client's was at work, for whomever, 0 to 1.
-    pub const CLIENT_CPU_BUSY: &str = "client_cpu_busy_share";
-    /// Megabytes (10^6) of response bodies per second of server CPU.
-    pub const MB_PER_CPU_S: &str = "mb_per_cpu_s";
-    /// Proportional set size of all processes of the server, bytes.
-    pub const PSS: &str = "pss_bytes";
-    /// Turns in which a round was measured, the servers one after the other.
-    pub const TURNS: &str = "turns";
-    /// The control's CPU per transaction in the first, third... turn of a round, as a ratio to that in the others.
-    pub const MOVED: &str = "cpu_moved_ratio";
-    /// Threads of all processes of the server.
-    pub const THREADS: &str = "threads";
-    /// Growth of the proportional set size per idle connection, bytes.
-    pub const PSS_PER_CONNECTION: &str = "pss_per_connection_bytes";
-    /// Idle connections that were held.
-    pub const HELD: &str = "held_connections";
-    /// The highest rate with at most 1 failure in 1000 and p99 under 100 ms, confirmed.
-    pub const CAPACITY: &str = "capacity_per_s";
-    /// 1 when the client was what was slow, so that the capacity is a lower bound.
-    pub const CAPACITY_BOUND: &str = "capacity_is_lower_bound";
-    /// What was served under a flood, as a share of what closed loops got just before it and just after.
-    pub const KEPT: &str = "goodput_kept_share";
-    /// Seconds from the end of the overload until a quarter of a second passed the criteria again.
-    pub const RECOVERY: &str = "recovery_s";
-
-    /// A figure under one of several loads, such as `recovery_s_at_300`.
-    pub fn at(name: &str, load: &str) -> String {
-        format!("{name}_at_{load}")
-    }
-
-    /// A figure of one phase of a measure, such as `cpu_us_before`.
-    pub fn phase(name: &str, phase: &str) -> String {
-        format!("{name}_{phase}")
-    }
-}
 
 /// One run of `becket-bench`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -179,7 +115,7 @@ pub struct Outcome {
     /// Its id in the suite.
     pub id: String,
     /// The measure that was used.
-    pub measure: String,
+    pub measure: Measure,
     /// Why nothing was measured at all.
     pub not_available: Option<String>,
     /// Wall time.
@@ -227,7 +163,7 @@ pub struct Column {
 pub struct Sample {
     /// The round, from 0.
     pub round: u32,
-    /// Figures by name; the names are those of [`figures`], for latencies at a share of the capacity
+    /// Figures by name; the names are those of [`crate::figures`], for latencies at a share of the capacity
     /// with the suffix `_at_N`.
     pub figures: BTreeMap<String, f64>,
 }
@@ -274,12 +210,27 @@ impl Run {
 }
 
 impl Column {
+    /// Returns a column to fill.
+    pub fn new(peer: impl Into<String>) -> Self {
+        Self {
+            peer: peer.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Adds a remark, once.
+    pub fn note(&mut self, text: impl Into<String>) {
+        let text = text.into();
+        if !self.notes.contains(&text) {
+            self.notes.push(text);
+        }
+    }
+
     /// Returns a column that says why it has no figure.
     pub fn without(peer: &str, reason: impl Into<String>) -> Self {
         Self {
-            peer: peer.to_owned(),
             not_available: Some(reason.into()),
-            ..Self::default()
+            ..Self::new(peer)
         }
     }
 
@@ -308,6 +259,19 @@ impl Column {
 }
 
 impl Sample {
+    /// Returns the figures of a round, of which there are none yet.
+    pub fn of(round: u32) -> Self {
+        Self {
+            round,
+            ..Self::default()
+        }
+    }
+
+    /// Returns a figure.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.figures.get(name).copied()
+    }
+
     /// Writes a figure down, with four digits after the point: the stored file stays small.
     pub fn put(&mut self, name: &str, value: f64) {
         if value.is_finite() {
@@ -332,6 +296,7 @@ pub fn rounded(value: f64) -> f64 {
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
+    use crate::figures;
 
     pub(crate) fn column(peer: &str, cpu: &[f64]) -> Column {
         let samples = cpu.iter().zip(0..).map(|(cpu, round)| {

@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 
 use becket_stats::units::parse_size;
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::keys::Key;
-use crate::peer::{BECKETS, OLD};
 
 /// A question with its method.
 #[derive(Clone, Debug, Deserialize)]
@@ -45,28 +45,38 @@ pub struct Scenario {
 }
 
 /// How a scenario is measured.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum Measure {
     /// A closed loop; CPU per transaction.
+    #[default]
+    #[serde(alias = "transactions")]
     Transactions,
     /// A ramp past the maximum.
+    #[serde(alias = "capacity")]
     Capacity,
     /// An open loop at shares of the capacity, against direct.
+    #[serde(alias = "added-latency")]
     AddedLatency,
     /// Memory of idle connections.
+    #[serde(alias = "idle")]
     Idle,
     /// A queue full of clients, and nothing else.
+    #[serde(alias = "queued")]
     Queued,
     /// The same load with scrapes and without.
+    #[serde(alias = "scraped")]
     Scraped,
     /// A keep-alive probe under a flood of handshakes.
+    #[serde(alias = "storm")]
     Storm,
     /// One burst against a backend that slows down.
+    #[serde(alias = "burst")]
     Burst,
     /// The same case by a second generator.
+    #[serde(alias = "generators")]
     Generators,
     /// A node of several is lost.
+    #[serde(alias = "failover")]
     Failover,
 }
 
@@ -351,6 +361,11 @@ impl Settings {
         })
     }
 }
+
+/// How the columns of other beckets begin: other builds, or other settings.
+pub const BECKETS: &str = "becket@";
+/// The column of an earlier build of becket.
+pub const OLD: &str = "becket@old";
 
 /// Returns whether there is a setting of this name.
 pub fn is_setting(name: &str) -> bool {

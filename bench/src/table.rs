@@ -1,7 +1,8 @@
 //! Words and cells of the tables of a report.
 
 use crate::figure::{self, Figure};
-use crate::result::{Case, Column, Outcome, Run, figures};
+use crate::figures;
+use crate::result::{Case, Column, Outcome, Run};
 use crate::spread;
 
 /// A table in Markdown that grows by rows.
@@ -58,10 +59,10 @@ pub fn column_head(run: &Run, peer: &str) -> String {
 /// Returns a floor's name as a reader wants it.
 pub fn heading(peer: &str) -> &str {
     match peer {
-        figure::RELAY => "plain TCP relay",
-        figure::ANSWER => "plain socket that answers",
-        figure::ROUND_TRIP => "relay that answers a hello",
-        figure::LIBRARY => "library in memory",
+        figures::RELAY => "plain TCP relay",
+        figures::ANSWER => "plain socket that answers",
+        figures::ROUND_TRIP => "relay that answers a hello",
+        figures::LIBRARY => "library in memory",
         other => other,
     }
 }
@@ -74,7 +75,7 @@ pub fn peers(outcome: &Outcome) -> Vec<&str> {
             peers.push(&column.peer);
         }
     }
-    peers.sort_by_key(|peer| figure::is_floor(peer));
+    peers.sort_by_key(|peer| figures::is_floor(peer));
     peers
 }
 
@@ -101,8 +102,9 @@ pub(crate) fn cell(case: &Case, peer: &str, figure: &Figure) -> String {
 /// Shows the share of the limit that a column reaches, and that of the true limit where it was measured.
 pub fn etas(case: &Case, column: &Column) -> Option<String> {
     let eta = |relay| figure::eta(case, column, relay).map(|eta| format!("{eta:.2}"));
-    let true_eta = eta(figure::ROUND_TRIP).map_or_else(String::new, |eta| format!(" (true {eta})"));
-    Some(eta(figure::RELAY)? + &true_eta)
+    let true_eta =
+        eta(figures::ROUND_TRIP).map_or_else(String::new, |eta| format!(" (true {eta})"));
+    Some(eta(figures::RELAY)? + &true_eta)
 }
 
 /// Returns a median with its spread.
@@ -128,8 +130,8 @@ pub fn notes(outcome: &Outcome) -> Vec<String> {
                 .not_available
                 .iter()
                 .map(|reason| format!("not available: {reason}"));
-            let beaten = figure::beaten(case, column, figure::RELAY)
-                .or_else(|| figure::beaten(case, column, figure::ROUND_TRIP));
+            let beaten = figure::beaten(case, column, figures::RELAY)
+                .or_else(|| figure::beaten(case, column, figures::ROUND_TRIP));
             let slow = figure::client_was_slow(column);
             let own = reason.chain(held(column)).chain(beaten).chain(slow);
             for text in own.chain(column.notes.iter().cloned()) {

@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use crate::result::{Sample, figures};
+use crate::figures;
+use crate::result::Sample;
 
 /// Returns the turns of a round of so much time in which the slowest server completes so many transactions, over connections that are all
 /// busy.

@@ -7,10 +7,10 @@
 use becket_stats::ratio::{Interval, Verdict, level};
 
 use crate::control;
-use crate::figure::{self, Figure};
-use crate::measure::overload;
-use crate::peer::BECKETS;
-use crate::result::{Case, Column, Run, Sample, figures};
+use crate::figure::Figure;
+use crate::figures;
+use crate::result::{Case, Column, Run, Sample};
+use crate::scenario::BECKETS;
 use crate::spread;
 
 /// What a run knows about its own certainty.
@@ -59,7 +59,7 @@ fn beckets(case: &Case) -> impl Iterator<Item = &Column> {
 /// Returns the best of the others in a figure: neither a floor nor another becket.
 pub fn rival<'a>(case: &'a Case, figure: &Figure) -> Option<&'a Column> {
     let others = case.columns.iter().filter(|c| {
-        !figure::is_floor(&c.peer) && c.peer != "becket" && !c.peer.starts_with(BECKETS)
+        !figures::is_floor(&c.peer) && c.peer != "becket" && !c.peer.starts_with(BECKETS)
     });
     let medians = others.filter_map(|column| Some((column, column.median(&figure.name)?)));
     let best = medians.reduce(|a, b| {
@@ -99,6 +99,20 @@ fn worse(figure: &Figure) -> f64 {
     } else {
         1.0 / (1.0 + TOLERATED)
     }
+}
+
+/// Says how becket stands in a figure: to other beckets, to what it is to keep, and to the best of the others.
+pub fn standings(
+    case: &Case,
+    figure: &Figure,
+    certainty: Certainty<'_>,
+) -> impl Iterator<Item = Standing> + use<> {
+    let kept = of_kept(case, figure, certainty);
+    let rival = of_rivals(case, figure, certainty);
+    of_beckets(case, figure, certainty)
+        .into_iter()
+        .chain(kept)
+        .chain(rival)
 }
 
 /// Says how becket stands to the best of the others in a figure.
@@ -143,9 +157,7 @@ pub fn of_beckets(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Vec
 /// Says whether becket keeps under a flood what it is to keep of its closed loop's rate.
 pub fn of_kept(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Option<Standing> {
     let is_of = |percent: &str| figure.name == figures::at(figures::KEPT, percent);
-    let (_, mark) = overload::FLOODS
-        .iter()
-        .find(|(percent, _)| is_of(percent))?;
+    let (_, mark) = figures::FLOODS.iter().find(|(percent, _)| is_of(percent))?;
     let kept = subject(case)?.values(&figure.name);
     // Each is a ratio of the round already.
     let pairs: Vec<(f64, f64)> = kept.into_iter().map(|kept| (kept, 1.0)).collect();
@@ -241,6 +253,7 @@ mod tests {
             heading: String::new(),
             less_is_better: true,
             is_contested: true,
+            decides: true,
         }
     }
 

@@ -9,8 +9,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use becket_bench::figure::{RELAY, ROUND_TRIP};
-use becket_bench::result::{Run, figures};
+use becket_bench::figures::{self, RELAY, ROUND_TRIP};
+use becket_bench::result::Run;
 use becket_bench::{catalog, page, store};
 use serde_json::Value;
 use support::{BENCH, becket, bench, peers, said};

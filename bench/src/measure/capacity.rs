@@ -3,105 +3,58 @@
 //! A closed loop says about where it lies; an open loop climbs in steps around it; the highest step
 //! before the first that fails is run once more, for longer, and lowered until it holds.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use becket_load::plan::Load;
 use becket_load::schedule::{Arrivals, Stretch};
-use becket_stats::report::{Negotiated, Report, Step};
+use becket_stats::report::{Report, Step};
 
 use super::Stage;
+use super::capacities::Capacity;
 use crate::Error;
 use crate::load::{self, Ask};
-use crate::peer::{Kind, Server};
+use crate::peer::Server;
 use crate::result::{Point, rounded};
 
-#[derive(Clone, Debug, Default)]
-pub struct Capacity {
-    pub rate: f64,
-    /// Whether the client was what was slow: then `rate` is a lower bound.
-    pub bound: bool,
-    pub curve: Vec<Point>,
-    /// What the handshakes agreed on.
-    pub negotiated: Option<Negotiated>,
+/// Returns the capacity of a server in a case, measured once per run.
+pub(super) fn of(stage: &mut Stage<'_>, index: usize) -> Result<Capacity, Error> {
+    if let Some(known) = known(stage, index) {
+        return Ok(known);
+    }
+    let server = &stage.servers[index];
+    let found = find(stage, server)?;
+    stage
+        .capacities
+        .insert(&server.name, &stage.settings.text, found.clone());
+    Ok(found)
 }
 
-/// Capacities by server and settings: several scenarios need the same one.
-#[derive(Clone, Debug, Default)]
-pub struct Capacities(BTreeMap<(String, BTreeMap<String, String>), Capacity>);
+/// Returns the capacity of a server if this run has measured it, with whatever limit on admission.
+pub(super) fn known(stage: &Stage<'_>, index: usize) -> Option<Capacity> {
+    stage
+        .capacities
+        .get(&stage.servers[index].name, &stage.settings.text)
+}
 
-impl Capacities {
-    /// Returns the capacity of a server in a case, measured once per run.
-    pub fn of(stage: &mut Stage<'_>, index: usize) -> Result<Capacity, Error> {
-        let Some(server) = stage.servers.get(index) else {
-            return Ok(Capacity::default());
-        };
-        if let Some(known) = Self::known(stage, index) {
-            return Ok(known);
+/// Returns the rate that is the same for all servers: [`SHARE`] of the least capacity.
+pub(super) fn same_for_all(stage: &mut Stage<'_>) -> Result<f64, Error> {
+    // A limit on admission is none of the server's own: what it can do was measured without.
+    if stage.settings.full_handshakes == 0 {
+        for index in 0..stage.servers.len() {
+            of(stage, index)?;
         }
-        let key = key(server, stage);
-        let found = find(stage, server)?;
-        stage.capacities.0.insert(key, found.clone());
-        Ok(found)
     }
-
-    /// Returns the rate that is the same for all servers: [`SHARE`] of the least capacity. stunnel does not
-    /// count, whose threads would make it a load for nobody else.
-    pub fn same_for_all(stage: &mut Stage<'_>) -> Result<f64, Error> {
-        // A limit on admission is none of the server's own: what it can do was measured without.
-        let measured = if stage.settings.full_handshakes > 0 {
-            0
-        } else {
-            stage.servers.len()
-        };
-        for index in 0..measured {
-            Self::of(stage, index)?;
-        }
-        Ok(stage.capacities.least(&stage.settings.text) * SHARE)
-    }
-
-    /// Returns the least of the capacities that were found with these settings, however a server signs and whom it admits:
-    /// where only becket has such a setting, the others are known from the case without.
-    fn least(&self, settings: &BTreeMap<String, String>) -> f64 {
-        let alike = |other: &BTreeMap<String, String>| {
-            let own = |(name, _): &(&String, &String)| !OWN.contains(&name.as_str());
-            other.iter().filter(own).eq(settings.iter().filter(own))
-        };
-        let found = self.0.iter().filter(|((_, other), _)| alike(other));
-        let found = found.map(|((server, _), found)| (server, found.rate));
-        let found: Vec<(&String, f64)> = found.filter(|(_, rate)| *rate >= 1.0).collect();
-        let slow = |server: &str| server.starts_with(Kind::Stunnel.name());
-        let rates = found
-            .iter()
-            .filter(|(server, _)| found.len() == 1 || !slow(server));
-        rates.map(|(_, rate)| *rate).reduce(f64::min).unwrap_or(0.0)
-    }
-
-    /// Returns the capacity of a server if this run has measured it, with whatever limit on admission.
-    pub fn known(stage: &Stage<'_>, index: usize) -> Option<Capacity> {
-        let server = stage.servers.get(index)?;
-        stage.capacities.0.get(&key(server, stage)).cloned()
-    }
+    Ok(stage.capacities.least(&stage.settings.text) * SHARE)
 }
 
-/// What a capacity is kept by. A limit on admission is none of the server's own.
-fn key(server: &Server, stage: &Stage<'_>) -> (String, BTreeMap<String, String>) {
-    let mut settings = stage.settings.text.clone();
-    settings.remove("full-handshakes");
-    (server.name.clone(), settings)
-}
-
-pub(super) fn find(stage: &Stage<'_>, server: &Server) -> Result<Capacity, Error> {
+fn find(stage: &Stage<'_>, server: &Server) -> Result<Capacity, Error> {
     let time = stage.effort.time;
     let ask = || stage.ask(server.address, Some(server.process.pid()));
     let about = ask()
         .with("-c", stage.settings.connections)
         .with("--time-out", "2s")
-        .run(load::closed(time), stage.stop)?;
-    let about = about
-        .steps
-        .first()
-        .map_or(0.0, |step| step.rate_succeeded_per_s);
+        .one(Load::ClosedFor(time), stage.stop)?
+        .rate_succeeded_per_s;
     if about < 1.0 {
         return Ok(Capacity::default());
     }
@@ -122,11 +75,8 @@ pub(super) fn find(stage: &Stage<'_>, server: &Server) -> Result<Capacity, Error
         .map_or(below, |rate| *rate);
     for _ in 0..CONFIRMATIONS {
         stage.check_signal()?;
-        let report = climb(ask(), stage, &[capacity.rate], time * 2)?;
-        let Some(step) = report.steps.first() else {
-            break;
-        };
-        if holds(step) {
+        let step = at_rate(ask(), stage, capacity.rate, time * 2)?;
+        if holds(&step) {
             return Ok(capacity);
         }
         capacity.bound |= step.generator.bound;
@@ -141,6 +91,16 @@ pub(super) fn rate(load: &str, capacity: f64, same: f64) -> f64 {
         Ok(percent) => capacity * percent / 100.0,
         Err(_) => same,
     }
+}
+
+/// Runs one open loop at this rate, with clients who give up after two seconds.
+pub(super) fn at_rate(
+    ask: Ask,
+    stage: &Stage<'_>,
+    rate: f64,
+    length: Duration,
+) -> Result<Step, Error> {
+    load::only_step(climb(ask, stage, &[rate], length)?)
 }
 
 /// Runs one open loop through these rates, with clients who give up after two seconds.
@@ -175,11 +135,7 @@ pub(super) fn open(
 
 /// Returns whether a step is within the criteria.
 pub(super) fn holds(step: &Step) -> bool {
-    let late = step
-        .latency
-        .whole_corrected
-        .as_ref()
-        .unwrap_or(&step.latency.whole);
+    let late = step.latency.from_intended();
     let lost = step.failed + step.unfinished;
     let kept_up = step
         .rate_asked_per_s
@@ -189,11 +145,7 @@ pub(super) fn holds(step: &Step) -> bool {
 
 /// Returns a step as a point of a curve.
 pub(super) fn point(step: &Step) -> Point {
-    let late = step
-        .latency
-        .whole_corrected
-        .as_ref()
-        .unwrap_or(&step.latency.whole);
+    let late = step.latency.from_intended();
     let per_s = |count: u64| rounded(count as f64 / step.seconds.max(1e-9));
     Point {
         asked_per_s: rounded(step.rate_asked_per_s.unwrap_or_default()),
@@ -205,8 +157,6 @@ pub(super) fn point(step: &Step) -> Point {
     }
 }
 
-/// Settings that only some servers have, and that make no other flood.
-const OWN: &[&str] = &["crypto-threads", "full-handshakes"];
 /// What of the least capacity is asked of all.
 const SHARE: f64 = 0.8;
 /// Shares of the closed loop's rate.
@@ -215,36 +165,3 @@ const CONFIRMATIONS: u32 = 4;
 const LOWER: f64 = 0.95;
 /// Connections that an open loop may have at once: 2 s at a rate that no core reaches.
 const MOST_AT_ONCE: usize = 4000;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn settings(key: &str, threads: &str) -> BTreeMap<String, String> {
-        let all = [("key", key), ("crypto-threads", threads)];
-        all.map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .into()
-    }
-
-    #[test]
-    fn the_flood_that_is_the_same_for_all_is_that_of_all_who_were_measured_with_that_key() {
-        let mut capacities = Capacities::default();
-        for (server, key, threads, rate) in [
-            ("becket", "rsa2048", "auto", 1500.0),
-            ("nginx", "rsa2048", "auto", 900.0),
-            ("stunnel", "rsa2048", "auto", 300.0),
-            ("becket", "rsa2048", "0", 1400.0),
-            ("becket", "rsa4096", "0", 200.0),
-        ] {
-            let found = Capacity {
-                rate,
-                ..Capacity::default()
-            };
-            let of = (server.to_owned(), settings(key, threads));
-            capacities.0.insert(of, found);
-        }
-        assert_eq!(capacities.least(&settings("rsa2048", "0")), 900.0);
-        assert_eq!(capacities.least(&settings("rsa4096", "0")), 200.0);
-        assert_eq!(capacities.least(&settings("p256", "0")), 0.0);
-    }
-}

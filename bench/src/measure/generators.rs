@@ -6,54 +6,45 @@
 use std::process::{Command, Stdio};
 
 use becket_load::clock;
+use becket_load::plan::Load;
 
-use super::Stage;
-use crate::load;
-use crate::result::{Column, Sample, figures, rounded};
-use crate::{Error, place};
+use super::{Stage, rounds};
+use crate::result::Column;
+use crate::{Error, figures, load, place};
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let one_by_one = stage.settings.connections == 1;
     let second = if one_by_one { "openssl s_time" } else { "wrk" };
-    let mut columns = [OURS, second].map(|name| Column {
-        peer: name.to_owned(),
-        ..Column::default()
-    });
-    let mut rounds = stage.rounds();
-    while let Some(round) = rounds.next(stage, &columns)? {
-        stage.check_signal()?;
-        let [ours, other] = &mut columns;
-        let (sample, rate) = if one_by_one {
-            (handshakes(stage, round)?, s_time(stage)?)
-        } else {
-            (kept(stage, round)?, wrk(stage)?)
-        };
-        ours.samples.extend(sample);
-        match rate {
-            Some(rate) => other.samples.push(Sample {
-                round,
-                figures: [(figures::RATE.to_owned(), rounded(rate))].into(),
-            }),
-            None => other.not_available = Some(format!("{second} is not on this machine")),
+    let mut columns = ["becket-load", second].map(Column::new);
+    rounds::each(stage, &mut columns, |stage, index, column, sample| {
+        if index == 0 {
+            let ask = if one_by_one {
+                stage.ask(stage.servers[0].address, None)
+            } else {
+                stage
+                    .ask_plain(stage.backend)
+                    .with("--keepalive", 1_000_000_000)
+            };
+            let ask = ask.with("-c", stage.settings.connections);
+            let step = ask.one(Load::ClosedFor(stage.effort.time), stage.stop)?;
+            *sample = load::sample(sample.round, &step, stage.settings.body);
+            return Ok(());
         }
-    }
+        match if one_by_one {
+            s_time(stage)?
+        } else {
+            wrk(stage)?
+        } {
+            Some(rate) => sample.put(figures::RATE, rate),
+            None => column.not_available = Some(format!("{second} is not on this machine")),
+        }
+        Ok(())
+    })?;
     Ok(columns.into())
 }
 
-fn kept(stage: &Stage<'_>, round: u32) -> Result<Option<Sample>, Error> {
-    let ask = stage
-        .ask_plain(stage.backend, None)
-        .with("--keepalive", 1_000_000_000)
-        .with("-c", stage.settings.connections);
-    let report = ask.run(load::closed(stage.effort.time), stage.stop)?;
-    Ok(report
-        .steps
-        .first()
-        .map(|step| load::sample(round, step, stage.settings.body)))
-}
-
 fn wrk(stage: &Stage<'_>) -> Result<Option<f64>, Error> {
-    let url = format!("http://{}/bytes/{}", stage.backend, stage.settings.body);
+    let url = format!("http://{}{}", stage.backend, stage.path());
     let connections = stage.settings.connections.to_string();
     let seconds = stage.effort.time.as_secs().max(1).to_string();
     let threads = stage.client.len().to_string();
@@ -67,25 +58,10 @@ fn wrk(stage: &Stage<'_>) -> Result<Option<f64>, Error> {
     Ok(rate.and_then(|rate| rate.trim().parse().ok()))
 }
 
-fn handshakes(stage: &Stage<'_>, round: u32) -> Result<Option<Sample>, Error> {
-    let Some(server) = stage.servers.first() else {
-        return Ok(None);
-    };
-    let ask = stage.ask(server.address, None).with("-c", 1);
-    let report = ask.run(load::closed(stage.effort.time), stage.stop)?;
-    Ok(report
-        .steps
-        .first()
-        .map(|step| load::sample(round, step, stage.settings.body)))
-}
-
 fn s_time(stage: &Stage<'_>) -> Result<Option<f64>, Error> {
-    let Some(server) = stage.servers.first() else {
-        return Ok(None);
-    };
-    let address = server.address.to_string();
+    let address = stage.servers[0].address.to_string();
     let seconds = stage.effort.time.as_secs().max(1).to_string();
-    let path = format!("/bytes/{}", stage.settings.body);
+    let path = stage.path();
     let args = [
         "s_time", "-new", "-tls1_2", "-connect", &address, "-time", &seconds, "-www", &path,
     ];
@@ -116,5 +92,3 @@ fn said(stage: &Stage<'_>, program: &str, args: &[&str]) -> Result<Option<(Strin
     let took = (clock::now() - begin).as_secs_f64();
     Ok(output.map(|output| (String::from_utf8_lossy(&output.stdout).into_owned(), took)))
 }
-
-const OURS: &str = "becket-load";

@@ -1,138 +1,29 @@
 //! The measures: each puts one kind of load on all servers of a case, in interleaved rounds.
 
 mod burst;
+mod capacities;
 mod capacity;
+mod client;
 pub mod failover;
 mod generators;
 mod idle;
-pub(crate) mod latency;
-pub(crate) mod overload;
+mod latency;
+mod overload;
 pub(crate) mod queued;
+pub(crate) mod rounds;
 pub(crate) mod scraped;
-pub(crate) mod storm;
+mod stage;
+mod storm;
 mod transactions;
-
-use std::net::SocketAddr;
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use becket_stats::report::Negotiated;
 
-use crate::Error;
-use crate::control::Control;
-use crate::floors::Floors;
-use crate::load::Ask;
-use crate::order::{Effort, LARGE};
-use crate::others::Others;
-use crate::peer::Server;
-use crate::result::{Column, figures};
-use crate::rounds::Rounds;
-use crate::scenario::{Front, Measure, Settings};
-
-pub use capacity::{Capacities, Capacity};
-
-/// What a measure works with: the servers of a case are up, and the backend.
-#[derive(Debug)]
-pub struct Stage<'a> {
-    /// How it is measured.
-    pub measure: Measure,
-    pub settings: &'a Settings,
-    /// The servers, in the order of the report.
-    pub servers: &'a mut [Server],
-    /// The floors, for measures that have any.
-    pub floors: Option<Floors>,
-    /// What nobody's change can move.
-    pub control: &'a mut Control,
-    /// Who else is at work.
-    pub others: &'a mut Others,
-    pub backend: SocketAddr,
-    /// Where the files of the run are.
-    pub directory: &'a Path,
-    /// CPUs of the client.
-    pub client: &'a [usize],
-    /// How long and how often.
-    pub effort: &'a Effort,
-    /// What is known of capacities in this run.
-    pub capacities: &'a mut Capacities,
-    /// Set by a signal.
-    pub stop: &'a Arc<AtomicBool>,
-}
-
-impl Stage<'_> {
-    /// Returns the ask for a server of this case.
-    pub fn ask(&self, address: SocketAddr, pid: Option<u32>) -> Ask {
-        let scheme = match self.settings.front {
-            Front::Plain => "http",
-            Front::Terminate | Front::Passthrough => "https",
-        };
-        self.ask_url(format!("{scheme}://{address}{}", self.path()), pid)
-    }
-
-    /// Returns the ask for a server with other settings of the client.
-    fn ask_as(&self, settings: &Settings, address: SocketAddr) -> Ask {
-        let url = format!("https://{address}{}", self.path());
-        Ask::of(settings, url)
-            .on(self.client)
-            .with("--expect-body", self.settings.body)
-    }
-
-    /// Returns the ask for a plain server.
-    pub fn ask_plain(&self, address: SocketAddr, pid: Option<u32>) -> Ask {
-        self.ask_url(format!("http://{address}{}", self.path()), pid)
-    }
-
-    fn ask_url(&self, url: String, pid: Option<u32>) -> Ask {
-        let ask = Ask::of(self.settings, url)
-            .on(self.client)
-            .with("--expect-body", self.settings.body);
-        let ask = match self.settings.requests {
-            1 => ask,
-            count => ask.with("--keepalive", count),
-        };
-        match pid {
-            Some(pid) => ask.with("--pid", pid),
-            None => ask,
-        }
-    }
-
-    fn path(&self) -> String {
-        format!("/bytes/{}", self.settings.body)
-    }
-
-    /// Returns the columns to fill, one per server.
-    pub fn columns(&self) -> Vec<Column> {
-        let columns = self.servers.iter().map(|server| Column {
-            peer: server.name.clone(),
-            ..Column::default()
-        });
-        columns.collect()
-    }
-
-    /// Begins to count the rounds of this case.
-    pub fn rounds(&self) -> Rounds {
-        Rounds::new(self.effort.rounds, self.effort.looks())
-    }
-
-    /// Returns an error after a signal.
-    pub fn check_signal(&self) -> Result<(), Error> {
-        if self.stop.load(Ordering::Relaxed) {
-            return Err(Error::Stopped);
-        }
-        Ok(())
-    }
-
-    /// Returns an error with the log when a server has ended by itself.
-    pub fn check_alive(&mut self) -> Result<(), Error> {
-        for server in self.servers.iter_mut() {
-            if server.process.has_ended() {
-                return Err(server.process.complain("ended during the run"));
-            }
-        }
-        Ok(())
-    }
-}
+pub use self::capacities::Capacities;
+pub use self::stage::Stage;
+use crate::order::LARGE;
+use crate::result::Column;
+use crate::scenario::{Measure, Settings};
+use crate::{Error, figures};
 
 pub fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let measured = match stage.measure {
@@ -217,7 +108,7 @@ fn check_resumed(settings: &Settings, column: &mut Column) -> Result<(), Error> 
         );
         *column = Column::without(&column.peer, reason);
     } else if (seen - asked).abs() > RESUMPTION_TOLERANCE {
-        column.notes.push(format!(
+        column.note(format!(
             "resumed {:.1} % where {:.1} % were asked",
             seen * 100.0,
             asked * 100.0
@@ -242,29 +133,16 @@ fn note_differences(columns: &mut [Column]) {
         .next()
         .is_some_and(|one| tickets.any(|other| other != one));
     for column in columns.iter_mut() {
-        let Some(negotiated) = &column.negotiated else {
+        let Some(negotiated) = column.negotiated.clone() else {
             continue;
         };
         if signatures_differ && let Some(signature) = &negotiated.signature {
-            column.notes.push(format!("signs with {signature}"));
+            column.note(format!("signs with {signature}"));
         }
         if tickets_differ && let Some(tickets) = rounded(negotiated.tickets_per_full) {
-            column
-                .notes
-                .push(format!("{tickets} tickets per full handshake"));
+            column.note(format!("{tickets} tickets per full handshake"));
         }
     }
-}
-
-/// Returns the order of a round: each begins with another server.
-fn order(count: usize, round: u32) -> impl Iterator<Item = usize> {
-    let first = round as usize;
-    (0..count).map(move |index| (index + first) % count)
-}
-
-/// Returns a time-out that suits a case: large bodies take their time.
-fn time_out(settings: &Settings) -> Duration {
-    Duration::from_secs(5 + settings.body / (16 * 1024 * 1024))
 }
 
 /// The first handshakes of each connection are full; short runs show it.

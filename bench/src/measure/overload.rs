@@ -10,45 +10,32 @@
 
 use std::time::Duration;
 
+use becket_load::plan::Load;
 use becket_stats::report::Step;
 
-use super::{Capacity, Stage, capacity, order};
+use super::{Stage, capacity, rounds};
 use crate::kernel::Kernel;
-use crate::load;
-use crate::result::{Column, Sample, figures};
-use crate::{Error, measure::Capacities};
+use crate::result::{Column, Sample};
+use crate::{Error, figures, load};
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
-    let mut rounds = stage.rounds();
-    while let Some(round) = rounds.next(stage, &columns)? {
-        for index in order(columns.len(), round) {
-            stage.check_signal()?;
-            let found = Capacities::of(stage, index)?;
-            if let Some(column) = columns.get_mut(index) {
-                past(stage, index, round, &found, column)?;
-            }
-        }
-    }
+    rounds::each(stage, &mut columns, past)?;
     Ok(columns)
 }
 
 fn past(
-    stage: &Stage<'_>,
+    stage: &mut Stage<'_>,
     index: usize,
-    round: u32,
-    found: &Capacity,
     column: &mut Column,
+    sample: &mut Sample,
 ) -> Result<(), Error> {
+    let found = capacity::of(stage, index)?;
     column.negotiated.clone_from(&found.negotiated);
     if found.rate < 1.0 {
-        note(column, "no rate met the criteria");
+        column.note("no rate met the criteria");
         return Ok(());
     }
-    let mut sample = Sample {
-        round,
-        ..Sample::default()
-    };
     if column.samples.is_empty() {
         // Measured once: the rounds' time is for what they ask.
         sample.put(figures::CAPACITY, found.rate);
@@ -56,23 +43,25 @@ fn past(
     }
     let first = saturated(stage, index)?;
     let (mut loops, mut before, mut steps) = (vec![first.rate], first, Vec::new());
-    for (percent, _) in FLOODS {
+    for (percent, _) in figures::FLOODS {
         stage.check_signal()?;
-        let step = flood(stage, index, (before.rate, percent), &mut sample, column)?;
+        let step = flood(stage, index, (before.rate, percent), sample, column)?;
         let after = saturated(stage, index)?;
         if let Some(step) = step {
             let kept = step.rate_succeeded_per_s / f64::midpoint(before.rate, after.rate);
             sample.put(&figures::at(figures::KEPT, percent), kept);
             let cost = Saturated::of(&step).cpu_us / f64::midpoint(before.cpu_us, after.cpu_us);
-            sample.put(&figures::at(COST, percent), cost);
+            sample.put(&figures::at(figures::COST, percent), cost);
             steps.push(capacity::point(&step));
         }
         loops.push(after.rate);
         before = after;
     }
-    sample.put(AFTER, before.rate / first.rate);
-    sample.put(LOOP, loops.iter().sum::<f64>() / loops.len() as f64);
-    column.samples.push(sample);
+    sample.put(figures::AFTER, before.rate / first.rate);
+    sample.put(
+        figures::LOOP,
+        loops.iter().sum::<f64>() / loops.len() as f64,
+    );
     column.curve = found.curve.iter().cloned().chain(steps).collect();
     column
         .curve
@@ -81,7 +70,7 @@ fn past(
 }
 
 /// What is served in a second, and what each who is served costs the server.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Saturated {
     rate: f64,
     cpu_us: f64,
@@ -99,16 +88,14 @@ impl Saturated {
 
 /// Measures a server while some dozens of clients never rest.
 fn saturated(stage: &Stage<'_>, index: usize) -> Result<Saturated, Error> {
-    let Some(server) = stage.servers.get(index) else {
-        return Ok(Saturated::default());
-    };
+    let server = &stage.servers[index];
     let time = stage.effort.time;
-    let report = stage
+    let step = stage
         .ask(server.address, Some(server.process.pid()))
         .with("-c", stage.settings.connections)
         .with("--warm-up", format!("{}ms", (time / 5).as_millis()))
-        .run(load::closed(time * LENGTH / 2), stage.stop)?;
-    Ok(report.steps.first().map(Saturated::of).unwrap_or_default())
+        .one(Load::ClosedFor(time * LENGTH / 2), stage.stop)?;
+    Ok(Saturated::of(&step))
 }
 
 /// Floods a server and watches it recover; returns nothing when the client missed a part of its own plan.
@@ -119,9 +106,7 @@ fn flood(
     sample: &mut Sample,
     column: &mut Column,
 ) -> Result<Option<Step>, Error> {
-    let Some(server) = stage.servers.get(index) else {
-        return Ok(None);
-    };
+    let server = &stage.servers[index];
     let rate = capacity::rate(percent, capacity, 0.0);
     let patience = PATIENCE.min(stage.effort.time * 3);
     let at_once = rate * patience.as_secs_f64() * 1.2 + 100.0;
@@ -135,30 +120,24 @@ fn flood(
         .with("--time-out", format!("{}ms", patience.as_millis()))
         .flag("--since-queued");
     let kernel = Kernel::read();
-    let over = capacity::open(crowd, stage, &[rate], stage.effort.time * LENGTH)?;
+    let step = capacity::open(crowd, stage, &[rate], stage.effort.time * LENGTH)?;
     let kernel = Kernel::read().since(&kernel);
     let quarters = vec![capacity * 0.8; QUARTERS];
     let after = capacity::climb(ask(), stage, &quarters, QUARTER.min(stage.effort.time))?;
-    let Some(step) = over.steps.first() else {
-        return Ok(None);
-    };
+    let step = load::only_step(step)?;
     if step.rate_attempted_per_s < rate * MISSED {
-        note(
-            column,
-            &format!(
-                "no figures at {percent} %: the client began {:.0} of {rate:.0} a second",
-                step.rate_attempted_per_s
-            ),
-        );
+        column.note(format!(
+            "no figures at {percent} %: the client began {:.0} of {rate:.0} a second",
+            step.rate_attempted_per_s
+        ));
         return Ok(None);
     }
     let mut put = |name: &str, value: f64| sample.put(&figures::at(name, percent), value);
-    let latency = &step.latency;
-    let whole = latency.whole_corrected.as_ref().unwrap_or(&latency.whole);
+    let whole = step.latency.from_intended();
     // Where nobody was served, nobody was served soon.
     if whole.count > 0 {
-        if let Some(queued) = &latency.since_queued {
-            put(QUEUED_P99, queued.p99_us);
+        if let Some(queued) = &step.latency.since_queued {
+            put(figures::QUEUED_P99, queued.p99_us);
         }
         put(figures::P99, whole.p99_us);
     }
@@ -166,38 +145,17 @@ fn flood(
         figures::CPUS_USED,
         step.server.as_ref().map_or(f64::NAN, |s| s.cpus_used),
     );
-    put(SOFTIRQ, kernel.softirq_share());
-    put(DROPS, kernel.drops as f64);
+    put(figures::SOFTIRQ, kernel.softirq_share());
+    put(figures::DROPS, kernel.drops as f64);
     match after.steps.iter().position(capacity::holds) {
         Some(quarter) => put(figures::RECOVERY, quarter as f64 * 0.25),
-        None => note(
-            column,
-            &format!("it did not recover from {percent} % within the time that was watched"),
-        ),
+        None => column.note(format!(
+            "it did not recover from {percent} % within the time that was watched"
+        )),
     }
-    Ok(Some(step.clone()))
+    Ok(Some(step))
 }
 
-fn note(column: &mut Column, text: &str) {
-    if !column.notes.iter().any(|known| known == text) {
-        column.notes.push(text.to_owned());
-    }
-}
-
-/// Per cent of the capacity, and the share of it that becket is to keep.
-pub(crate) const FLOODS: &[(&str, f64)] = &[("150", 0.97), ("300", 0.95), ("1000", 0.85)];
-/// Server CPU per client who is served in a flood, as a share of what it is in the closed loops before and after.
-pub(crate) const COST: &str = "cpu_per_served_share";
-/// What the closed loops got in a second, on average.
-pub(crate) const LOOP: &str = "closed_loop_per_s";
-/// Latency of those who were served, from when they came into the accept queue.
-pub(crate) const QUEUED_P99: &str = "queued_p99_us";
-/// Share of all CPUs' time in which the kernel worked on packets.
-pub(crate) const SOFTIRQ: &str = "softirq_share";
-/// Connections that the kernel refused because a queue was full.
-pub(crate) const DROPS: &str = "listen_drops";
-/// What is served after the floods, by what was served before.
-pub(crate) const AFTER: &str = "capacity_after_share";
 /// When clients give up.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A flood is so many measurements long: twice the clients' patience.

@@ -18,47 +18,36 @@ use becket_stats::report::Step;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::{Capacities, Stage, capacity, idle, order, transactions};
+use super::{Stage, capacity, client, rounds, transactions};
 use crate::peer::Server;
-use crate::result::{Column, Sample, figures};
-use crate::{Error, place, spread};
+use crate::result::{Column, Sample};
+use crate::{Error, figures, load, place, spread};
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let both = |column: Column| {
-        let alone = Column {
-            peer: column.peer.clone() + ALONE,
-            ..Column::default()
-        };
+        let alone = Column::new(column.peer.clone() + ALONE);
         [column, alone]
     };
     let mut columns: Vec<Column> = stage.columns().into_iter().flat_map(both).collect();
-    let found = (0..stage.servers.len()).map(|index| Capacities::of(stage, index));
-    let found = found.collect::<Result<Vec<_>, _>>()?;
-    let config = idle::client(stage)?;
-    let count = stage.settings.connections.min(stage.effort.most_idle());
-    let held = stage.servers.iter();
-    let held = held.map(|server| idle::hold(stage, server.address, &config, count));
-    let held = held.collect::<Result<Vec<_>, _>>()?;
-    let mut rounds = stage.rounds();
-    while let Some(round) = rounds.next(stage, &columns)? {
-        for index in order(columns.len(), round) {
-            stage.check_signal()?;
-            let known = (stage.servers.get(index / 2), found.get(index / 2));
-            let ((Some(server), Some(found)), Some(column)) = (known, columns.get_mut(index))
-            else {
-                continue;
-            };
-            let load = Loaded {
-                server,
-                rate: found.rate * SHARE,
-                held: held.get(index / 2).map_or(0, Vec::len),
-                scraped: !column.peer.ends_with(ALONE),
-            };
-            column.negotiated.clone_from(&found.negotiated);
-            let sample = load.measure(stage, round, column)?;
-            column.samples.push(sample);
-        }
+    for index in 0..stage.servers.len() {
+        capacity::of(stage, index)?;
     }
+    let count = stage.held();
+    let held = stage.servers.iter();
+    let held =
+        held.map(|server| client::hold(stage, server.address, count, |client| client.ask(stage)));
+    let held = held.collect::<Result<Vec<_>, _>>()?;
+    rounds::each(stage, &mut columns, |stage, index, column, sample| {
+        let found = capacity::of(stage, index / 2)?;
+        column.negotiated.clone_from(&found.negotiated);
+        let load = Loaded {
+            server: &stage.servers[index / 2],
+            rate: found.rate * SHARE,
+            held: held[index / 2].len(),
+            scraped: !column.peer.ends_with(ALONE),
+        };
+        load.measure(stage, column, sample)
+    })?;
     Ok(columns)
 }
 
@@ -71,7 +60,12 @@ struct Loaded<'a> {
 }
 
 impl Loaded<'_> {
-    fn measure(&self, stage: &Stage<'_>, round: u32, column: &mut Column) -> Result<Sample, Error> {
+    fn measure(
+        &self,
+        stage: &Stage<'_>,
+        column: &mut Column,
+        sample: &mut Sample,
+    ) -> Result<(), Error> {
         let time = stage.effort.time * LONG;
         let new = stage.ask(self.server.address, None);
         // The held ones have used up ports of the first address.
@@ -83,10 +77,10 @@ impl Loaded<'_> {
             let scraper = self
                 .scraped
                 .then(|| scope.spawn(move || self.scrape(stage, &ended)));
-            let probe = scope.spawn(move || capacity::climb(probe, stage, &[PROBES], time));
+            let probe = scope.spawn(move || capacity::at_rate(probe, stage, PROBES, time));
             let before = self.used();
             let begun = clock::now();
-            let load = capacity::climb(new, stage, &[self.rate], time);
+            let load = capacity::at_rate(new, stage, self.rate, time);
             let seconds = (clock::now() - begun).as_secs_f64();
             let after = self.used();
             drop(end);
@@ -101,27 +95,18 @@ impl Loaded<'_> {
             (load, probed, scrapes.transpose(), used)
         });
         let (load, probed, scrapes, used) = (load?, probed?, scrapes?, used?);
-        let mut sample = Sample {
-            round,
-            ..Sample::default()
-        };
         sample.put(figures::HELD, self.held as f64);
-        sample.put(REST, used[1]);
-        if let Some(step) = load.steps.first() {
-            transactions::remark(column, step);
-            sample.put(figures::CPU, used[0] / step.rate_succeeded_per_s);
-            latencies(&mut sample, "", step);
-        }
-        if let Some(step) = probed.steps.first() {
-            latencies(&mut sample, PROBE, step);
-        }
+        sample.put(figures::OTHER_THREADS, used[1]);
+        transactions::remark(column, &load);
+        sample.put(figures::CPU, used[0] / load.rate_succeeded_per_s);
+        latencies(sample, "", &load);
+        latencies(sample, figures::PROBE, &probed);
         if let Some(scrapes) = scrapes {
-            if let Some(median) = spread::median(&scrapes.took_us) {
-                sample.put(SCRAPE, median);
-            }
-            sample.put(BYTES, scrapes.bytes as f64);
+            let median = spread::median(&scrapes.took_us);
+            sample.put(figures::SCRAPE, median.unwrap_or(f64::NAN));
+            sample.put(figures::SCRAPE_BYTES, scrapes.bytes as f64);
         }
-        Ok(sample)
+        Ok(())
     }
 
     /// Microseconds of CPU time of the workers, and of all other threads, also of those that have ended.
@@ -184,14 +169,13 @@ impl Loaded<'_> {
 }
 
 fn latencies(sample: &mut Sample, of: &str, step: &Step) {
-    let latency = &step.latency;
-    let whole = latency.whole_corrected.as_ref().unwrap_or(&latency.whole);
+    let whole = step.latency.from_intended();
     // Where nobody was served, nobody was served soon.
     if whole.count > 0 {
         sample.put(&format!("{of}{}", figures::P50), whole.p50_us);
         sample.put(&format!("{of}{}", figures::P99), whole.p99_us);
     }
-    let failed = step.failed as f64 / step.attempted.max(1) as f64;
+    let failed = load::share(step.failed, step.attempted);
     sample.put(&format!("{of}{}", figures::FAILED), failed);
 }
 
@@ -247,13 +231,6 @@ pub(crate) fn sections(directory: &Path, address: SocketAddr) -> String {
 
 /// What the column without scrapes has behind the server's name.
 const ALONE: &str = ", not scraped";
-/// Before the figures of the probe.
-pub(crate) const PROBE: &str = "probe_";
-/// Microseconds of CPU time in a second, of threads that are no workers.
-pub(crate) const REST: &str = "other_threads_us_per_s";
-/// From the first question of a scrape to its last answer.
-pub(crate) const SCRAPE: &str = "scrape_us";
-pub(crate) const BYTES: &str = "scrape_bytes";
 const EVERY: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// What of the capacity is asked for: what the rest costs must find room beside it.

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
-use super::{Stage, order, time_out};
-use crate::figure::ROUND_TRIP;
+use becket_stats::report::Step;
+
+use super::Stage;
+use super::rounds::{Rounds, order};
+use crate::figures;
+use crate::figures::ROUND_TRIP;
 use crate::floors::Floors;
 use crate::load::{self, Ask};
 use crate::order::LARGE;
-use crate::result::{Column, Sample, figures};
+use crate::result::{Column, Sample};
 use crate::scenario::{Files, Front, Settings};
 use crate::{Error, peer::Server, turns};
 
@@ -15,7 +19,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
     columns.extend(stage.floors.iter().flat_map(Floors::columns));
     let count = turns_of_round(stage, &mut columns)?;
-    let mut rounds = stage.rounds();
+    let mut rounds = Rounds::of(stage);
     while let Some(round) = rounds.next(stage, &columns)? {
         let mut measured = vec![Vec::new(); columns.len()];
         for turn in 0..count {
@@ -45,7 +49,7 @@ fn turns_of_round(stage: &Stage<'_>, columns: &mut [Column]) -> Result<u32, Erro
     for (index, column) in columns.iter_mut().enumerate() {
         stage.check_signal()?;
         let sample = one(stage, (index, time / most), column)?;
-        let rate = sample.and_then(|sample| sample.figures.get(figures::RATE).copied());
+        let rate = sample.and_then(|sample| sample.get(figures::RATE));
         slowest = slowest.min(rate.unwrap_or(f64::INFINITY));
     }
     Ok(turns::of_round(time, slowest, connections(stage.settings)))
@@ -73,7 +77,9 @@ fn ask(stage: &Stage<'_>, server: &Server, is_floor: bool) -> Ask {
             _ => ask,
         };
     }
-    let ask = stage.ask_plain(server.address, pid);
+    let ask = stage
+        .ask_plain(server.address)
+        .with("--pid", server.process.pid());
     let preface = stage.floors.as_ref().and_then(|f| f.preface.as_ref());
     match preface.filter(|_| server.name == ROUND_TRIP) {
         Some(preface) => ask
@@ -97,24 +103,15 @@ fn one(
     let ask = ask(stage, server, is_floor)
         .with("-c", connections(stage.settings))
         .with("--warm-up", format!("{}ms", (time / 5).as_millis()))
-        .with(
-            "--time-out",
-            format!("{}s", time_out(stage.settings).as_secs()),
-        );
+        .with("--time-out", format!("{}s", stage.time_out().as_secs()));
     let report = ask.run(stage.effort.closed(stage.settings.body, time), stage.stop)?;
-    let Some(step) = report.steps.first() else {
-        return Ok(None);
-    };
-    let mut sample = load::sample(0, step, stage.settings.body);
+    column.negotiated = report.negotiated.clone().or(column.negotiated.take());
+    let step = load::only_step(report)?;
+    let mut sample = load::sample(0, &step, stage.settings.body);
     let weight = server.process.weight();
-    sample
-        .figures
-        .insert(figures::PSS.to_owned(), weight.pss_bytes as f64);
-    sample
-        .figures
-        .insert(figures::THREADS.to_owned(), weight.threads as f64);
-    column.negotiated = report.negotiated.or(column.negotiated.take());
-    remark(column, step);
+    sample.put(figures::PSS, weight.pss_bytes as f64);
+    sample.put(figures::THREADS, weight.threads as f64);
+    remark(column, &step);
     Ok(Some(sample))
 }
 
@@ -127,18 +124,15 @@ fn connections(settings: &Settings) -> usize {
 }
 
 /// Notes what makes a round doubtful, once per kind.
-pub(super) fn remark(column: &mut Column, step: &becket_stats::report::Step) {
-    let mut notes: Vec<String> = step.findings.clone();
+pub(super) fn remark(column: &mut Column, step: &Step) {
+    step.findings
+        .iter()
+        .for_each(|finding| column.note(finding));
     if step.completed == 0 {
-        notes.push("no transaction was completed in a round".to_owned());
+        column.note("no transaction was completed in a round");
     }
-    let kinds: Vec<&str> = step.failures.keys().map(String::as_str).collect();
     if step.failed * 1000 > step.attempted {
-        notes.push(format!("failures above 1 in 1000: {}", kinds.join(", ")));
-    }
-    for note in notes {
-        if !column.notes.contains(&note) {
-            column.notes.push(note);
-        }
+        let kinds: Vec<&str> = step.failures.keys().map(String::as_str).collect();
+        column.note(format!("failures above 1 in 1000: {}", kinds.join(", ")));
     }
 }

@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use crate::Error;
 use crate::process::{self, Launch, Process};
 use crate::result;
-use crate::scenario::Settings;
+use crate::scenario::{OLD, Settings};
 
 /// A program that can be measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -316,10 +316,6 @@ fn groups(settings: &Settings) -> &'static str {
     }
 }
 
-/// How the columns of other beckets begin: other builds, or other settings.
-pub const BECKETS: &str = "becket@";
-/// The column of an earlier build of becket.
-pub const OLD: &str = "becket@old";
 const SESSIONS: u32 = 200_000;
 const BACKLOG: u32 = 4096;
 

@@ -5,7 +5,9 @@ pub mod summary;
 mod svg;
 
 use crate::figure::{self, Figure};
-use crate::result::{Case, Column, Outcome, Point, figures};
+use crate::figures;
+use crate::result::{Case, Column, Outcome, Point};
+use crate::scenario::Measure;
 use crate::spread;
 use crate::table::{self, heading};
 
@@ -15,10 +17,10 @@ use self::svg::{ROW, Svg, WIDTH};
 /// Returns a column's name as there is room for in a plot.
 fn short(peer: &str) -> &str {
     match peer {
-        figure::RELAY => "plain relay",
-        figure::ANSWER => "plain answer",
-        figure::ROUND_TRIP => "answering relay",
-        figure::LIBRARY => "library",
+        figures::RELAY => "plain relay",
+        figures::ANSWER => "plain answer",
+        figures::ROUND_TRIP => "answering relay",
+        figures::LIBRARY => "library",
         other => other,
     }
 }
@@ -31,7 +33,7 @@ fn class(peer: &str) -> &'static str {
         "haproxy" => "haproxy",
         "nginx" => "nginx",
         "stunnel" => "stunnel",
-        peer if figure::is_floor(peer) => "floor",
+        peer if figures::is_floor(peer) => "floor",
         _ => "other",
     }
 }
@@ -39,7 +41,7 @@ fn class(peer: &str) -> &'static str {
 /// Draws what there is to see of an outcome, in blocks of HTML.
 pub fn of_outcome(outcome: &Outcome) -> String {
     let mut text = String::new();
-    if outcome.measure == "Capacity" {
+    if outcome.measure == Measure::Capacity {
         text += "Dashed grey: attempted. Green: succeeded. Red: failed. Dotted: p99, on the scale at the right. Upright: capacity. All servers of a case have one scale; what is beyond twice the largest capacity is in the tables.\n\n";
         for case in &outcome.cases {
             let ramps: String = case
@@ -65,7 +67,7 @@ pub fn of_outcome(outcome: &Outcome) -> String {
     } else {
         "longer"
     };
-    let has_limit = |case: &Case| figure::limit(case, figure::RELAY).is_some();
+    let has_limit = |case: &Case| figure::limit(case, figures::RELAY).is_some();
     let limit = if outcome.cases.iter().any(has_limit) {
         " Dashed: the limit, plain relay plus library in memory; dotted: the true one, with the round trip of TLS."
     } else {
@@ -120,7 +122,7 @@ fn bars(outcome: &Outcome, figure: &Figure) -> Option<String> {
             bar(&mut svg, (case, column, figure), scale, y);
             y += ROW;
         }
-        let floors = measured(case, figure).filter(|column| figure::is_floor(&column.peer));
+        let floors = measured(case, figure).filter(|column| figures::is_floor(&column.peer));
         let servers = y - floors.count() as f64 * ROW;
         limit(&mut svg, case, figure, (scale, begin, servers));
     }
@@ -155,7 +157,7 @@ fn bar(svg: &mut Svg, (case, column, figure): (&Case, &Column, &Figure), scale: 
             if best.peer != column.peer
                 && value > 0.0
                 && median > 0.0
-                && !figure::is_floor(&column.peer) =>
+                && !figures::is_floor(&column.peer) =>
         {
             format!(
                 " · {:.2}x",
@@ -191,7 +193,10 @@ fn limit(svg: &mut Svg, case: &Case, figure: &Figure, (scale, begin, end): (f64,
     if figure.name != figures::CPU {
         return;
     }
-    for (class, relay) in [("limit", figure::RELAY), ("limit true", figure::ROUND_TRIP)] {
+    for (class, relay) in [
+        ("limit", figures::RELAY),
+        ("limit true", figures::ROUND_TRIP),
+    ] {
         let beaten = |column| figure::beaten(case, column, relay).is_some();
         let Some(us) = figure::limit(case, relay) else {
             continue;

@@ -2,14 +2,19 @@
 
 use super::svg::{ROW, Svg, WIDTH, escape};
 use crate::figure;
-use crate::result::{Run, figures};
+use crate::figures;
+use crate::result::Run;
+use crate::scenario::Measure;
 use crate::{catalog, verdict};
 
 /// Draws what becket needs as a multiple of what the best of the others needs, in the main figure of each scenario.
 /// A figure of which more is better is turned round.
 pub fn chart(run: &Run) -> Option<String> {
     // Who is scraped stands beside itself.
-    let others = run.scenarios.iter().filter(|it| it.measure != "Scraped");
+    let others = run
+        .scenarios
+        .iter()
+        .filter(|it| it.measure != Measure::Scraped);
     let rows = others.filter_map(|outcome| {
         let figure = figure::shown(outcome).into_iter().next()?;
         let dots = outcome.cases.iter().filter_map(|case| {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use becket_load::clock;
 
-use self::parts::OPEN_LOOP;
+use self::parts::{OPEN_LOOP, Parts};
 use crate::control::Control;
 use crate::farm::Farm;
 use crate::keys::Keyring;
@@ -31,21 +31,19 @@ pub fn run(order: Order, stop: &Arc<AtomicBool>) -> Result<Run, Error> {
     let result = runner.work();
     match result {
         Ok(()) => {
-            store::whole(&runner.order.out, &runner.run)?;
+            store::whole(&runner.parts.order.out, &runner.run)?;
             Ok(runner.run)
         }
         Err(Error::Stopped) if !runner.run.scenarios.is_empty() => Err(Error::Interrupted(
-            store::partial(&runner.order.out, &runner.run)?,
+            store::partial(&runner.parts.order.out, &runner.run)?,
         )),
         Err(error) => Err(error),
     }
 }
 
 struct Runner<'a> {
-    order: Order,
+    parts: Parts,
     stop: &'a Arc<AtomicBool>,
-    place: Place,
-    directory: tempfile::TempDir,
     keys: Keyring,
     run: Run,
     capacities: Capacities,
@@ -87,16 +85,18 @@ impl<'a> Runner<'a> {
                 ..conditions::now(&place, order.effort.open_files)
             },
             busy: before > others::LIMIT,
-            peers: order.peers.iter().map(Peer::describe).collect(),
             ..Run::default()
         };
         let progress = Progress::new(&order)?;
         Ok(Self {
             keys: Keyring::new(directory.path()),
-            order,
+            parts: Parts {
+                peers: order.peers.iter().map(Peer::describe).collect(),
+                order,
+                place,
+                directory,
+            },
             stop,
-            place,
-            directory,
             run,
             capacities: Capacities::default(),
             progress,
@@ -107,17 +107,17 @@ impl<'a> Runner<'a> {
 
     fn work(&mut self) -> Result<(), Error> {
         let begin = clock::now();
-        for scenario in self.order.scenarios.clone() {
+        for scenario in self.parts.order.scenarios.clone() {
             let started = clock::now();
             let mut outcome = Outcome {
                 id: scenario.id.clone(),
-                measure: format!("{:?}", scenario.measure),
+                measure: scenario.measure,
                 not_available: scenario.not_available.clone(),
                 ..Outcome::default()
             };
             let cases = match scenario.not_available {
                 Some(_) => Vec::new(),
-                None => self.order.effort.cases(&scenario)?,
+                None => self.parts.order.effort.cases(&scenario)?,
             };
             for (label, settings) in &cases {
                 self.progress.begin();
@@ -130,9 +130,10 @@ impl<'a> Runner<'a> {
                 outcome.cases.push(case);
             }
             outcome.took_s = (clock::now() - started).as_secs_f64();
+            self.run.peers.clone_from(&self.parts.peers);
             self.run.scenarios.push(outcome);
             self.run.took_s = (clock::now() - begin).as_secs_f64();
-            store::partial(&self.order.out, &self.run)?;
+            store::partial(&self.parts.order.out, &self.run)?;
         }
         self.run.conditions.load_after = conditions::load();
         self.run.complete = true;
@@ -146,8 +147,8 @@ impl<'a> Runner<'a> {
         settings: &Settings,
     ) -> Result<Case, Error> {
         let certificate = self.keys.file(settings.key)?;
-        let client = self.place.client(settings.workers).to_vec();
-        let backend = self.backend((scenario.measure, settings), &client)?;
+        let client = self.parts.place.client(settings.workers).to_vec();
+        let backend = self.parts.backend((scenario.measure, settings), &client)?;
         if scenario.measure == Measure::Failover {
             let columns = self.failover(settings, &certificate, backend.1)?;
             return Ok(Case {
@@ -158,14 +159,17 @@ impl<'a> Runner<'a> {
             });
         }
         let terminator = settings.front == Front::Passthrough;
-        let terminator = terminator.then(|| self.terminator(settings, &certificate, backend.1));
+        let terminator =
+            terminator.then(|| self.parts.terminator(settings, &certificate, backend.1));
         let terminator = terminator.transpose()?;
         let behind = terminator
             .as_ref()
             .map_or(backend.1, |server| server.address);
-        let (mut servers, reasons) = self.servers(scenario, settings, &certificate, behind)?;
+        let (mut servers, reasons) =
+            self.parts
+                .servers(scenario, settings, &certificate, behind)?;
         let has_floor = scenario.measure == Measure::Transactions && !servers.is_empty();
-        let floors = has_floor.then(|| self.floors(settings, &certificate, behind));
+        let floors = has_floor.then(|| self.parts.floors(settings, &certificate, behind));
         let floors = floors.transpose()?;
         let mut columns = if servers.is_empty() {
             Vec::new()
@@ -178,9 +182,9 @@ impl<'a> Runner<'a> {
                 control: &mut self.control,
                 others: &mut self.others,
                 backend: backend.1,
-                directory: self.directory.path(),
+                directory: self.parts.directory.path(),
                 client: &client,
-                effort: &self.order.effort,
+                effort: &self.parts.order.effort,
                 capacities: &mut self.capacities,
                 stop: self.stop,
             })?
@@ -204,7 +208,12 @@ impl<'a> Runner<'a> {
         certificate: &Path,
         backend: SocketAddr,
     ) -> Result<Vec<Column>, Error> {
-        let peer = self.order.peers.iter().find(|p| p.kind == Kind::Becket);
+        let peer = self
+            .parts
+            .order
+            .peers
+            .iter()
+            .find(|p| p.kind == Kind::Becket);
         let Some(peer) = peer else {
             return Ok(Vec::new());
         };
@@ -216,15 +225,15 @@ impl<'a> Runner<'a> {
                     backend,
                     certificate,
                     settings,
-                    directory: self.directory.path(),
+                    directory: self.parts.directory.path(),
                     connections: OPEN_LOOP as u64,
-                    cpus: self.place.server(settings.workers),
+                    cpus: self.parts.place.server(settings.workers),
                     extra: "",
                 },
                 clustered,
             )
         };
-        let client = self.place.client(settings.workers).to_vec();
+        let client = self.parts.place.client(settings.workers).to_vec();
         failover::run(
             &mut Stage {
                 measure: Measure::Failover,
@@ -234,9 +243,9 @@ impl<'a> Runner<'a> {
                 control: &mut self.control,
                 others: &mut self.others,
                 backend,
-                directory: self.directory.path(),
+                directory: self.parts.directory.path(),
                 client: &client,
-                effort: &self.order.effort,
+                effort: &self.parts.order.effort,
                 capacities: &mut self.capacities,
                 stop: self.stop,
             },

@@ -4,22 +4,31 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use super::Runner;
 use crate::Error;
 use crate::control::Control;
 use crate::farm;
-use crate::figure::{ANSWER, ROUND_TRIP};
+use crate::figures::{ANSWER, ROUND_TRIP};
 use crate::floors::Floors;
 use crate::kernel;
 use crate::library::Library;
 use crate::measure::{queued, scraped};
+use crate::order::Order;
 use crate::peer::{Kind, Peer, Server, Site};
 use crate::place::Place;
 use crate::process::{Launch, Process, free_address};
-use crate::result::Column;
+use crate::result::{Column, PeerFacts};
 use crate::scenario::{Files, Front, Measure, Scenario, Settings};
 
-impl Runner<'_> {
+/// What a run has to start servers with.
+pub(super) struct Parts {
+    pub(super) order: Order,
+    pub(super) place: Place,
+    pub(super) directory: tempfile::TempDir,
+    /// The programs that are measured.
+    pub(super) peers: Vec<PeerFacts>,
+}
+
+impl Parts {
     /// Starts the servers of a case; those that have no figure are returned with their places and reasons.
     #[expect(
         clippy::type_complexity,
@@ -77,11 +86,7 @@ impl Runner<'_> {
             } else {
                 peer.start(&site)?
             };
-            let known = self
-                .run
-                .peers
-                .iter_mut()
-                .find(|known| known.name == peer.name);
+            let known = self.peers.iter_mut().find(|known| known.name == peer.name);
             if let Some(known) = known.filter(|known| known.configuration.is_empty()) {
                 known.configuration.clone_from(&server.configuration);
             }
@@ -176,7 +181,6 @@ impl Runner<'_> {
 
     fn reason(&self, scenario: &Scenario, peer: &Peer, settings: &Settings) -> Option<String> {
         let library = self
-            .run
             .peers
             .iter()
             .find(|p| p.name == peer.name)

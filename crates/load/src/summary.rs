@@ -154,11 +154,7 @@ pub fn verdict(steps: &[Step]) -> String {
             "generator-bound, at least {rate}: the client was what was slow; give it more threads (-t) or other CPUs (--cpus)"
         );
     }
-    let whole = best
-        .latency
-        .whole_corrected
-        .as_ref()
-        .unwrap_or(&best.latency.whole);
+    let whole = best.latency.from_intended();
     let failed = match best.failed {
         0 => "none failed".to_owned(),
         n => format!("{} of {} failed", show_count(n), show_count(best.attempted)),
@@ -200,11 +196,7 @@ fn ramp_verdict(steps: &[Step]) -> String {
 /// What a step lacks to be held.
 fn shortfall(step: &Step) -> Option<String> {
     let lost = step.failed + step.unfinished;
-    let whole = step
-        .latency
-        .whole_corrected
-        .as_ref()
-        .unwrap_or(&step.latency.whole);
+    let whole = step.latency.from_intended();
     if lost * 1000 > step.attempted {
         return Some(format!(
             "{} of {} failed",

@@ -209,6 +209,13 @@ pub struct Latencies {
     pub whole_corrected: Option<Summary>,
 }
 
+impl Latencies {
+    /// Returns the latencies from the intended start where that is known, otherwise those from the real one.
+    pub fn from_intended(&self) -> &Summary {
+        self.whole_corrected.as_ref().unwrap_or(&self.whole)
+    }
+}
+
 /// Percentiles and shape of one phase, in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -249,11 +249,7 @@ fn ramp_table(out: &mut String, steps: &[Step]) {
     .map(str::to_owned);
     columns(out, &header);
     for step in steps {
-        let whole = step
-            .latency
-            .whole_corrected
-            .as_ref()
-            .unwrap_or(&step.latency.whole);
+        let whole = step.latency.from_intended();
         columns(
             out,
             &[

@@ -8,15 +8,15 @@ use std::time::Instant;
 
 use becket_load::clock;
 
-use crate::measure::Stage;
-use crate::result::{Case, Column};
+use super::Stage;
+use crate::result::{Case, Column, Sample};
 use crate::scenario::Measure;
 use crate::verdict::{self, Certainty};
 use crate::{Error, figure};
 
 /// Counts the rounds of a case.
 #[derive(Debug)]
-pub struct Rounds {
+pub(crate) struct Rounds {
     done: u32,
     least: u32,
     /// The round after which somebody looks.
@@ -26,8 +26,12 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// Begins a case that has so many rounds at least, and is looked at so often at most.
-    pub fn new(least: u32, looks: u32) -> Self {
+    /// Begins to count the rounds of a case.
+    pub(crate) fn of(stage: &Stage<'_>) -> Self {
+        Self::new(stage.effort.rounds, stage.effort.looks())
+    }
+
+    fn new(least: u32, looks: u32) -> Self {
         Self {
             done: 0,
             least: least.max(1),
@@ -38,7 +42,7 @@ impl Rounds {
     }
 
     /// Begins the next round and returns its number, or nothing when there have been enough.
-    pub fn next(
+    pub(crate) fn next(
         &mut self,
         stage: &mut Stage<'_>,
         columns: &[Column],
@@ -69,6 +73,33 @@ impl Rounds {
         }
         time_left
     }
+}
+
+/// Measures all columns in rounds, each of which begins with another column. `measure` fills a round's sample of the column with that
+/// index; a sample without figures is left out.
+pub(crate) fn each(
+    stage: &mut Stage<'_>,
+    columns: &mut [Column],
+    mut measure: impl FnMut(&mut Stage<'_>, usize, &mut Column, &mut Sample) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut rounds = Rounds::of(stage);
+    while let Some(round) = rounds.next(stage, columns)? {
+        for index in order(columns.len(), round) {
+            stage.check_signal()?;
+            let mut sample = Sample::of(round);
+            measure(stage, index, &mut columns[index], &mut sample)?;
+            if !sample.figures.is_empty() {
+                columns[index].samples.push(sample);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the order of a round: each begins with another column.
+pub(crate) fn order(count: usize, round: u32) -> impl Iterator<Item = usize> {
+    let first = round as usize;
+    (0..count).map(move |index| (index + first) % count)
 }
 
 fn decided(stage: &Stage<'_>, columns: &[Column]) -> bool {

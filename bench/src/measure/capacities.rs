@@ -1,0 +1,97 @@
+//! Capacities by server and settings: several scenarios need the same one.
+
+use std::collections::BTreeMap;
+
+use becket_stats::report::Negotiated;
+
+use crate::peer::Kind;
+use crate::result::Point;
+
+/// What was found of a server's capacity.
+#[derive(Clone, Debug, Default)]
+pub struct Capacity {
+    pub rate: f64,
+    /// Whether the client was what was slow: then `rate` is a lower bound.
+    pub bound: bool,
+    pub curve: Vec<Point>,
+    /// What the handshakes agreed on.
+    pub negotiated: Option<Negotiated>,
+}
+
+/// Capacities that a run has measured.
+#[derive(Clone, Debug, Default)]
+pub struct Capacities(BTreeMap<(String, BTreeMap<String, String>), Capacity>);
+
+impl Capacities {
+    /// Returns what is known of a server with these settings. A limit on admission is none of the server's own.
+    pub fn get(&self, server: &str, settings: &BTreeMap<String, String>) -> Option<Capacity> {
+        self.0.get(&key(server, settings)).cloned()
+    }
+
+    pub fn insert(&mut self, server: &str, settings: &BTreeMap<String, String>, found: Capacity) {
+        self.0.insert(key(server, settings), found);
+    }
+
+    /// Returns the least of the capacities that were found with these settings, however a server signs and whom it admits:
+    /// where only becket has such a setting, the others are known from the case without. stunnel does not count, whose threads would
+    /// make it a load for no other server.
+    pub fn least(&self, settings: &BTreeMap<String, String>) -> f64 {
+        let alike = |other: &BTreeMap<String, String>| {
+            let own = |(name, _): &(&String, &String)| !OWN.contains(&name.as_str());
+            other.iter().filter(own).eq(settings.iter().filter(own))
+        };
+        let found = self
+            .0
+            .iter()
+            .filter(|((_, other), found)| alike(other) && found.rate >= 1.0);
+        let found: Vec<(&str, f64)> = found
+            .map(|((server, _), found)| (server.as_str(), found.rate))
+            .collect();
+        let slow = |server: &str| server.starts_with(Kind::Stunnel.name());
+        let rates = found
+            .iter()
+            .filter(|(server, _)| found.len() == 1 || !slow(server));
+        rates.map(|(_, rate)| *rate).reduce(f64::min).unwrap_or(0.0)
+    }
+}
+
+fn key(server: &str, settings: &BTreeMap<String, String>) -> (String, BTreeMap<String, String>) {
+    let mut settings = settings.clone();
+    settings.remove("full-handshakes");
+    (server.to_owned(), settings)
+}
+
+/// Settings that only some servers have, and that make no other flood.
+const OWN: &[&str] = &["crypto-threads", "full-handshakes"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(key: &str, threads: &str) -> BTreeMap<String, String> {
+        let all = [("key", key), ("crypto-threads", threads)];
+        all.map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into()
+    }
+
+    #[test]
+    fn the_flood_that_is_the_same_for_all_is_that_of_all_who_were_measured_with_that_key() {
+        let mut capacities = Capacities::default();
+        for (server, key, threads, rate) in [
+            ("becket", "rsa2048", "auto", 1500.0),
+            ("nginx", "rsa2048", "auto", 900.0),
+            ("stunnel", "rsa2048", "auto", 300.0),
+            ("becket", "rsa2048", "0", 1400.0),
+            ("becket", "rsa4096", "0", 200.0),
+        ] {
+            let found = Capacity {
+                rate,
+                ..Capacity::default()
+            };
+            capacities.insert(server, &settings(key, threads), found);
+        }
+        assert_eq!(capacities.least(&settings("rsa2048", "0")), 900.0);
+        assert_eq!(capacities.least(&settings("rsa4096", "0")), 200.0);
+        assert_eq!(capacities.least(&settings("p256", "0")), 0.0);
+    }
+}

@@ -1,0 +1,116 @@
+//! Blocking connections that a measure holds or makes itself.
+
+use std::io::{self, BufRead, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+use becket_load::sessions::Sessions;
+use rustls::{ClientConfig, ClientConnection, Stream};
+use rustls_pki_types::ServerName;
+
+use super::Stage;
+use crate::keys::NAME;
+use crate::{Error, place};
+
+/// A client's side of a connection.
+pub(super) struct Client {
+    socket: TcpStream,
+    pub(super) tls: ClientConnection,
+}
+
+impl Client {
+    /// Connects.
+    pub(super) fn open(
+        stage: &Stage<'_>,
+        address: SocketAddr,
+        config: &Arc<ClientConfig>,
+    ) -> io::Result<Self> {
+        let socket = TcpStream::connect(address)?;
+        // The end of the handshake and the request are two writes: the second must not wait for an acknowledgement.
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(stage.time_out()))?;
+        let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
+        let tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
+        Ok(Self { socket, tls })
+    }
+
+    /// Completes the handshake, and asks for nothing.
+    pub(super) fn shake_hands(&mut self) -> io::Result<()> {
+        while self.tls.is_handshaking() || self.tls.wants_write() {
+            self.tls.complete_io(&mut self.socket)?;
+        }
+        Ok(())
+    }
+
+    /// Asks, and waits for the whole answer.
+    pub(super) fn ask(&mut self, stage: &Stage<'_>) -> io::Result<()> {
+        self.send(stage)?;
+        self.receive(stage)
+    }
+
+    pub(super) fn send(&mut self, stage: &Stage<'_>) -> io::Result<()> {
+        let request = format!("GET {} HTTP/1.1\r\nHost: {NAME}\r\n\r\n", stage.path());
+        self.stream().write_all(request.as_bytes())
+    }
+
+    /// Returns whether something of an answer has come. Does not wait.
+    pub(super) fn is_answered(&mut self) -> io::Result<bool> {
+        self.socket.set_nonblocking(true)?;
+        let begun = self.stream().fill_buf().map(|got| !got.is_empty());
+        self.socket.set_nonblocking(false)?;
+        match begun {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            begun => begun,
+        }
+    }
+
+    /// Receives a whole answer.
+    pub(super) fn receive(&mut self, stage: &Stage<'_>) -> io::Result<()> {
+        let mut got = Vec::new();
+        let mut piece = [0; 4096];
+        while !is_whole(&got, stage.settings.body) {
+            match self.stream().read(&mut piece)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => got.extend_from_slice(&piece[..count]),
+            }
+        }
+        Ok(())
+    }
+
+    fn stream(&mut self) -> Stream<'_, ClientConnection, TcpStream> {
+        Stream::new(&mut self.tls, &mut self.socket)
+    }
+}
+
+/// Opens connections from the client's CPUs, and does something with each.
+pub(super) fn hold(
+    stage: &Stage<'_>,
+    address: SocketAddr,
+    count: usize,
+    begin: impl Fn(&mut Client) -> io::Result<()>,
+) -> Result<Vec<Client>, Error> {
+    let config = stage.tls()?.slot(&Arc::new(Sessions::default()));
+    place::on(stage.client, || {
+        let mut held = Vec::with_capacity(count);
+        for number in 1..=count {
+            stage.check_signal()?;
+            let client = Client::open(stage, address, &config).and_then(|mut client| {
+                begin(&mut client)?;
+                Ok(client)
+            });
+            held.push(
+                client
+                    .map_err(|e| Error::os(format!("idle connection {number} to {address}"), e))?,
+            );
+        }
+        Ok(held)
+    })
+}
+
+fn is_whole(got: &[u8], body: u64) -> bool {
+    let head = got.windows(4).position(|window| window == b"\r\n\r\n");
+    head.is_some_and(|head| (got.len() - head - 4) as u64 >= body)
+}
+
+/// Caches and pools that come with the first connections are not the connections' weight.
+pub(super) const WARM_UP: usize = 200;
