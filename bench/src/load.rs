@@ -7,7 +7,7 @@ use std::time::Duration;
 use becket_load::cli::Cli;
 use becket_load::plan::{Load, Plan};
 use becket_load::tls::Tls;
-use becket_stats::report::{Report, Step};
+use becket_stats::report::{LoadReport, LoadStep};
 use clap::Parser;
 
 use crate::Error;
@@ -95,7 +95,7 @@ impl Ask {
     }
 
     /// Runs it. A signal ends it early, and then the result is thrown away.
-    pub fn run(&self, load: Load, stop: &Arc<AtomicBool>) -> Result<Report, Error> {
+    pub fn run(&self, load: Load, stop: &Arc<AtomicBool>) -> Result<LoadReport, Error> {
         let report = becket_load::run::run(self.plan(load)?, stop);
         if stop.load(Ordering::Relaxed) {
             return Err(match report {
@@ -107,13 +107,13 @@ impl Ask {
     }
 
     /// Runs it for a report of one step.
-    pub fn one(&self, load: Load, stop: &Arc<AtomicBool>) -> Result<Step, Error> {
+    pub fn one(&self, load: Load, stop: &Arc<AtomicBool>) -> Result<LoadStep, Error> {
         only_step(self.run(load, stop)?)
     }
 }
 
 /// Returns the step of a report that has one.
-pub fn only_step(report: Report) -> Result<Step, Error> {
+pub fn only_step(report: LoadReport) -> Result<LoadStep, Error> {
     let step = report.steps.into_iter().next();
     step.ok_or_else(|| Error::Asked("becket-load measured no step".to_owned()))
 }
@@ -128,7 +128,7 @@ pub fn tls(settings: &Settings) -> Result<Tls, Error> {
 }
 
 /// Returns a round's figures from a step.
-pub fn sample(round: u32, step: &Step, body: u64) -> Sample {
+pub fn sample(round: u32, step: &LoadStep, body: u64) -> Sample {
     let whole = step.latency.from_intended();
     let mut sample = Sample::of(round);
     let mut put = |name: &str, value: Option<f64>| sample.put(name, value.unwrap_or(f64::NAN));

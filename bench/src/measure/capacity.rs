@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use becket_load::plan::Load;
 use becket_load::schedule::{Arrivals, Stretch};
-use becket_stats::report::{Report, Step};
+use becket_stats::report::{LoadReport, LoadStep};
 
 use super::Stage;
 use super::capacities::Capacity;
@@ -99,7 +99,7 @@ pub(super) fn at_rate(
     stage: &Stage<'_>,
     rate: f64,
     length: Duration,
-) -> Result<Step, Error> {
+) -> Result<LoadStep, Error> {
     load::only_step(climb(ask, stage, &[rate], length)?)
 }
 
@@ -109,7 +109,7 @@ pub(super) fn climb(
     stage: &Stage<'_>,
     rates: &[f64],
     length: Duration,
-) -> Result<Report, Error> {
+) -> Result<LoadReport, Error> {
     let ask = ask.with("-c", MOST_AT_ONCE).with("--time-out", "2s");
     open(ask, stage, rates, length)
 }
@@ -120,7 +120,7 @@ pub(super) fn open(
     stage: &Stage<'_>,
     rates: &[f64],
     length: Duration,
-) -> Result<Report, Error> {
+) -> Result<LoadReport, Error> {
     let stretches = rates.iter().map(|rate| Stretch {
         rate: rate.max(1.0),
         length,
@@ -134,7 +134,7 @@ pub(super) fn open(
 }
 
 /// Returns whether a step is within the criteria.
-pub(super) fn holds(step: &Step) -> bool {
+pub(super) fn holds(step: &LoadStep) -> bool {
     let late = step.latency.from_intended();
     let lost = step.failed + step.unfinished;
     let kept_up = step
@@ -144,12 +144,12 @@ pub(super) fn holds(step: &Step) -> bool {
 }
 
 /// Returns a step as a point of a curve.
-pub(super) fn point(step: &Step) -> Point {
+pub(super) fn point(step: &LoadStep) -> Point {
     let late = step.latency.from_intended();
     let per_s = |count: u64| rounded(count as f64 / step.seconds.max(1e-9));
     Point {
         asked_per_s: rounded(step.rate_asked_per_s.unwrap_or_default()),
-        attempted_per_s: rounded(step.rate_attempted_per_s),
+        attempted_per_s: rounded(step.rate_attempted_per_s()),
         succeeded_per_s: rounded(step.rate_succeeded_per_s),
         failed_per_s: per_s(step.failed),
         p50_us: rounded(late.p50_us),

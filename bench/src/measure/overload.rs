@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use becket_load::plan::Load;
-use becket_stats::report::Step;
+use becket_stats::report::LoadStep;
 
 use super::{Stage, capacity, rounds};
 use crate::kernel::Kernel;
@@ -77,7 +77,7 @@ struct Saturated {
 }
 
 impl Saturated {
-    fn of(step: &Step) -> Self {
+    fn of(step: &LoadStep) -> Self {
         let cpu_us = step.server.as_ref().and_then(|s| s.cpu_us_per_transaction);
         Self {
             rate: step.rate_succeeded_per_s,
@@ -105,7 +105,7 @@ fn flood(
     (capacity, percent): (f64, &'static str),
     sample: &mut Sample,
     column: &mut Column,
-) -> Result<Option<Step>, Error> {
+) -> Result<Option<LoadStep>, Error> {
     let server = &stage.servers[index];
     let rate = capacity::rate(percent, capacity, 0.0);
     let patience = PATIENCE.min(stage.effort.time * 3);
@@ -125,10 +125,10 @@ fn flood(
     let quarters = vec![capacity * 0.8; QUARTERS];
     let after = capacity::climb(ask(), stage, &quarters, QUARTER.min(stage.effort.time))?;
     let step = load::only_step(step)?;
-    if step.rate_attempted_per_s < rate * MISSED {
+    if step.rate_attempted_per_s() < rate * MISSED {
         column.note(format!(
             "no figures at {percent} %: the client began {:.0} of {rate:.0} a second",
-            step.rate_attempted_per_s
+            step.rate_attempted_per_s()
         ));
         return Ok(None);
     }

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use becket_load::{clock, cpu};
-use becket_stats::report::Step;
+use becket_stats::report::LoadStep;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -168,7 +168,7 @@ impl Loaded<'_> {
     }
 }
 
-fn latencies(sample: &mut Sample, of: &str, step: &Step) {
+fn latencies(sample: &mut Sample, of: &str, step: &LoadStep) {
     let whole = step.latency.from_intended();
     // Where nobody was served, nobody was served soon.
     if whole.count > 0 {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use becket_load::plan::Load;
 use becket_load::schedule::{Arrivals, Stretch};
-use becket_stats::report::Step;
+use becket_stats::report::LoadStep;
 
 use super::{Stage, capacity, rounds};
 use crate::kernel::Kernel;
@@ -103,7 +103,7 @@ fn flooded(
     );
     sample.put(
         &figures::at(figures::FLOOD, load),
-        flooded.rate_attempted_per_s,
+        flooded.rate_attempted_per_s(),
     );
     let busy = kernel.busiest(stage.client);
     sample.put(&figures::at(figures::CLIENT_CPU_BUSY, load), busy);
@@ -115,7 +115,7 @@ fn returning(
     stage: &Stage<'_>,
     address: std::net::SocketAddr,
     time: Duration,
-) -> Result<Step, Error> {
+) -> Result<LoadStep, Error> {
     let settings = Settings {
         resume: "always".to_owned(),
         ..stage.settings.clone()
@@ -137,7 +137,7 @@ fn returning(
 }
 
 /// Writes down the latencies of a client, and what of it failed, under names that begin so.
-fn latencies(sample: &mut Sample, (client, whose): (&str, &str), at: &str, step: &Step) {
+fn latencies(sample: &mut Sample, (client, whose): (&str, &str), at: &str, step: &LoadStep) {
     let mut put = |begin: &str, name: &str, value: f64| {
         sample.put(&format!("{begin}{}", figures::at(name, at)), value);
     };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use becket_stats::report::Step;
+use becket_stats::report::LoadStep;
 
 use super::Stage;
 use super::rounds::{Rounds, order};
@@ -124,7 +124,7 @@ fn connections(settings: &Settings) -> usize {
 }
 
 /// Notes what makes a round doubtful, once per kind.
-pub(super) fn remark(column: &mut Column, step: &Step) {
+pub(super) fn remark(column: &mut Column, step: &LoadStep) {
     step.findings
         .iter()
         .for_each(|finding| column.note(finding));

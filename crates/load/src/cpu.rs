@@ -79,7 +79,7 @@ pub fn of_own_family_and_others() -> (Spent, Spent) {
 }
 
 /// Returns these processes and all their descendants.
-fn family(all: &[Process], pids: &[u32]) -> BTreeSet<u32> {
+fn family(all: &[ProcessTimes], pids: &[u32]) -> BTreeSet<u32> {
     let mut family: BTreeSet<u32> = pids.iter().copied().collect();
     loop {
         let before = family.len();
@@ -103,13 +103,13 @@ pub fn of_own_thread(tid: i32) -> Option<(Duration, Duration)> {
     Some((numbers.next()??, numbers.next()??))
 }
 
-struct Process {
+struct ProcessTimes {
     pid: u32,
     parent: u32,
     spent: Spent,
 }
 
-fn processes() -> Vec<Process> {
+fn processes() -> Vec<ProcessTimes> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -121,14 +121,14 @@ fn processes() -> Vec<Process> {
 }
 
 /// Reads a line of `/proc/PID/stat` (proc(5)); the name in brackets may hold anything.
-fn parse(pid: u32, line: &str) -> Option<Process> {
+fn parse(pid: u32, line: &str) -> Option<ProcessTimes> {
     let (_, rest) = line.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
     // The first field after the name is number 3.
     let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
     let ticks =
         |field: usize| number(field).map(|n| Duration::from_millis(n * 1_000 / TICKS_PER_SECOND));
-    Some(Process {
+    Some(ProcessTimes {
         pid,
         parent: u32::try_from(number(4)?).ok()?,
         spent: Spent {
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_family_has_grandchildren_and_no_strangers() {
-        let process = |pid, parent| Process {
+        let process = |pid, parent| ProcessTimes {
             pid,
             parent,
             spent: Spent::default(),

@@ -9,7 +9,7 @@ use rustls::client::ClientConnectionData;
 use rustls::unbuffered::{EncodeError, EncodeTlsData, EncryptError, WriteTraffic};
 
 use crate::failure::Failure;
-use crate::request::Request;
+use crate::request::RequestBytes;
 use crate::response::Response;
 
 /// One request and its response.
@@ -43,7 +43,7 @@ pub enum Early {
 
 impl Exchange {
     /// Makes an exchange that is due.
-    pub fn new(request: &Request, raw: bool, last: bool, now: Instant) -> Self {
+    pub fn new(request: &RequestBytes, raw: bool, last: bool, now: Instant) -> Self {
         Self {
             response: if raw {
                 Response::raw()
@@ -60,7 +60,7 @@ impl Exchange {
     }
 
     /// Makes it the next one on the same connection.
-    pub fn restart(&mut self, request: &Request, last: bool, now: Instant) {
+    pub fn restart(&mut self, request: &RequestBytes, last: bool, now: Instant) {
         self.response.restart();
         (self.asked, self.answered, self.head_due) = (now, None, true);
         (self.upload_left, self.last, self.early) = (request.upload, last, Early::None);
@@ -86,13 +86,13 @@ impl Exchange {
     }
 
     /// Puts as much of the request in the outbox as is good for one send, in clear.
-    pub fn produce_plain(&mut self, request: &Request, outbox: &mut Vec<u8>, now: Instant) {
+    pub fn produce_plain(&mut self, request: &RequestBytes, outbox: &mut Vec<u8>, now: Instant) {
         if std::mem::take(&mut self.head_due) {
             outbox.extend_from_slice(request.head(self.last));
             self.asked = now;
         }
         while self.upload_left > 0 && outbox.len() < OUTBOX_FULL {
-            let piece = Request::filler(self.upload_left);
+            let piece = RequestBytes::filler(self.upload_left);
             outbox.extend_from_slice(piece);
             self.upload_left -= piece.len() as u64;
         }
@@ -105,7 +105,7 @@ impl Exchange {
     pub fn produce_tls(
         &mut self,
         traffic: &mut WriteTraffic<'_, ClientConnectionData>,
-        request: &Request,
+        request: &RequestBytes,
         outbox: &mut Vec<u8>,
         now: Instant,
     ) -> Result<(), Failure> {
@@ -116,7 +116,7 @@ impl Exchange {
             self.asked = now;
         }
         while self.upload_left > 0 && outbox.len() < OUTBOX_FULL {
-            let piece = Request::filler(self.upload_left);
+            let piece = RequestBytes::filler(self.upload_left);
             encrypt(piece, outbox, |data, out| traffic.encrypt(data, out))?;
             self.upload_left -= piece.len() as u64;
         }
@@ -126,7 +126,7 @@ impl Exchange {
     /// Puts the head in the outbox as early data, if the limit of the ticket allows it.
     pub fn produce_early(
         &mut self,
-        request: &Request,
+        request: &RequestBytes,
         outbox: &mut Vec<u8>,
         encrypt: impl FnOnce(&[u8], &mut [u8]) -> Option<usize>,
     ) {

@@ -10,9 +10,9 @@ use crate::sample::Samples;
 /// Returns what is worth saying about a step, each a sentence. `busy` says that the server, or the client, had no time to spare.
 pub fn of(samples: &Samples, busy: bool) -> Vec<String> {
     let phases = [
-        ("handshake", &samples.handshake_full),
-        ("resumed handshake", &samples.handshake_resumed),
-        ("first byte", &samples.first_byte),
+        ("handshake", &samples.latency.handshake_full),
+        ("resumed handshake", &samples.latency.handshake_resumed),
+        ("first byte", &samples.latency.first_byte),
     ];
     let mut found: Vec<String> = phases
         .iter()
@@ -66,7 +66,12 @@ mod tests {
     fn samples(with: &[(u64, u64)]) -> Samples {
         let mut samples = Samples::default();
         for (millis, count) in with {
-            (0..*count).for_each(|_| samples.first_byte.record(Duration::from_millis(*millis)));
+            (0..*count).for_each(|_| {
+                samples
+                    .latency
+                    .first_byte
+                    .record(Duration::from_millis(*millis))
+            });
         }
         samples
     }

@@ -25,12 +25,12 @@ impl Offered {
     }
 
     fn read(flight: &[u8]) -> Option<Self> {
-        let mut hello = Reader(flight.get(RECORD_AND_HANDSHAKE_HEADERS..)?);
+        let mut hello = HelloReader(flight.get(RECORD_AND_HANDSHAKE_HEADERS..)?);
         hello.take(2 + 32)?;
         let session_id = hello.sized(1)?;
         hello.sized(2)?;
         hello.sized(1)?;
-        let mut extensions = Reader(hello.sized(2)?);
+        let mut extensions = HelloReader(hello.sized(2)?);
         let (mut tls13, mut ticket) = (false, false);
         while !extensions.0.is_empty() {
             let kind = extensions.number(2)?;
@@ -53,9 +53,9 @@ impl Offered {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
+struct HelloReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> HelloReader<'a> {
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;

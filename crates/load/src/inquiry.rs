@@ -22,7 +22,7 @@ pub struct Inquiry {
 
 /// What is known after a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum InquiryStep {
     /// More must come.
     Partial,
     /// The request is whole.
@@ -53,16 +53,16 @@ impl Inquiry {
     }
 
     /// Looks whether what was kept is a whole request.
-    pub fn resume(&mut self) -> Step {
+    pub fn resume(&mut self) -> InquiryStep {
         if self.partial.is_empty() {
-            Step::Partial
+            InquiryStep::Partial
         } else {
             self.feed(&[])
         }
     }
 
     /// Takes a piece of the stream.
-    pub fn feed(&mut self, bytes: &[u8]) -> Step {
+    pub fn feed(&mut self, bytes: &[u8]) -> InquiryStep {
         if self.in_body {
             return self.feed_body(bytes);
         }
@@ -74,7 +74,7 @@ impl Inquiry {
         self.feed_head(&all)
     }
 
-    fn feed_head(&mut self, bytes: &[u8]) -> Step {
+    fn feed_head(&mut self, bytes: &[u8]) -> InquiryStep {
         if self.fresh
             && SIGNATURES
                 .iter()
@@ -86,12 +86,18 @@ impl Inquiry {
                     self.fresh = false;
                     self.feed_head(bytes.get(len..).unwrap_or(&[]))
                 }
-                _ => Step::Malformed,
+                _ => InquiryStep::Malformed,
             };
         }
-        match head_end(bytes) {
-            Some(end) => self.head_and_rest(bytes, end),
-            None => self.keep(bytes),
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS];
+        let mut head = httparse::Request::new(&mut headers);
+        match head.parse(bytes) {
+            Ok(httparse::Status::Partial) => self.keep(bytes),
+            Ok(httparse::Status::Complete(end)) if self.read_head(&head).is_some() => {
+                (self.in_body, self.fresh) = (true, false);
+                self.feed_body(bytes.get(end..).unwrap_or(&[]))
+            }
+            _ => InquiryStep::Malformed,
         }
     }
 
@@ -115,25 +121,15 @@ impl Inquiry {
         self.close
     }
 
-    fn keep(&mut self, bytes: &[u8]) -> Step {
+    fn keep(&mut self, bytes: &[u8]) -> InquiryStep {
         if bytes.len() > HEAD_LIMIT {
-            return Step::Malformed;
+            return InquiryStep::Malformed;
         }
         self.partial.extend_from_slice(bytes);
-        Step::Partial
+        InquiryStep::Partial
     }
 
-    fn head_and_rest(&mut self, bytes: &[u8], end: usize) -> Step {
-        let (head, rest) = bytes.split_at_checked(end).unwrap_or((bytes, &[]));
-        if self.read_head(head).is_none() {
-            return Step::Malformed;
-        }
-        self.in_body = true;
-        self.fresh = false;
-        self.feed_body(rest)
-    }
-
-    fn feed_body(&mut self, bytes: &[u8]) -> Step {
+    fn feed_body(&mut self, bytes: &[u8]) -> InquiryStep {
         let taken = usize::try_from(self.upload_left)
             .unwrap_or(usize::MAX)
             .min(bytes.len());
@@ -141,50 +137,34 @@ impl Inquiry {
         self.partial
             .extend_from_slice(bytes.get(taken..).unwrap_or(&[]));
         if self.upload_left == 0 {
-            Step::Whole
+            InquiryStep::Whole
         } else {
-            Step::Partial
+            InquiryStep::Partial
         }
     }
 
-    fn read_head(&mut self, head: &[u8]) -> Option<()> {
-        let head = std::str::from_utf8(head).ok()?;
-        let mut lines = head.split("\r\n");
-        let mut words = lines.next()?.split(' ');
-        let (path, version) = (words.nth(1)?, words.next()?);
-        self.close = match version {
-            "HTTP/1.1" => false,
-            "HTTP/1.0" => true,
-            _ => return None,
-        };
-        if let Some(size) = path.strip_prefix("/bytes/") {
+    fn read_head(&mut self, head: &httparse::Request<'_, '_>) -> Option<()> {
+        self.close = head.version == Some(0);
+        if let Some(size) = head.path?.strip_prefix("/bytes/") {
             self.wanted = size.parse().ok()?;
         }
-        for (name, value) in lines.filter_map(|line| line.split_once(':')) {
-            if name.eq_ignore_ascii_case("connection") {
-                self.close = match value.trim() {
-                    value if value.eq_ignore_ascii_case("close") => true,
-                    value if value.eq_ignore_ascii_case("keep-alive") => false,
-                    _ => self.close,
-                };
-            } else if name.eq_ignore_ascii_case("content-length") {
-                self.upload_left = value.trim().parse().ok()?;
+        for header in head.headers.iter() {
+            let value = header.value.trim_ascii();
+            if header.name.eq_ignore_ascii_case("connection") {
+                self.close = value.eq_ignore_ascii_case(b"close")
+                    || (self.close && !value.eq_ignore_ascii_case(b"keep-alive"));
+            } else if header.name.eq_ignore_ascii_case("content-length") {
+                self.upload_left = std::str::from_utf8(value).ok()?.parse().ok()?;
             }
         }
         Some(())
     }
 }
 
-fn head_end(bytes: &[u8]) -> Option<usize> {
-    bytes
-        .windows(4)
-        .position(|four| four == b"\r\n\r\n")
-        .map(|at| at + 4)
-}
-
 /// How a PROXY header begins, of version 1 and 2; no request begins so.
 const SIGNATURES: [&[u8]; 2] = [b"PROXY ", b"\r\n\r\n\0"];
-/// More than any terminator sends.
+/// More header lines than any terminator sends, and more bytes.
+const HEADERS: usize = 100;
 const HEAD_LIMIT: usize = 64 * 1024;
 
 #[cfg(test)]
@@ -197,10 +177,14 @@ mod tests {
             b"POST /bytes/77 HTTP/1.1\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
         for size in 1..=text.len() {
             let mut inquiry = Inquiry::new(1);
-            let steps: Vec<Step> = text.chunks(size).map(|piece| inquiry.feed(piece)).collect();
+            let steps: Vec<InquiryStep> =
+                text.chunks(size).map(|piece| inquiry.feed(piece)).collect();
             let (last, before) = steps.split_last().unwrap();
-            assert_eq!(*last, Step::Whole);
-            assert!(before.iter().all(|step| *step == Step::Partial), "{size}");
+            assert_eq!(*last, InquiryStep::Whole);
+            assert!(
+                before.iter().all(|step| *step == InquiryStep::Partial),
+                "{size}"
+            );
             assert_eq!((inquiry.wanted(), inquiry.closes()), (77, true));
         }
     }
@@ -210,11 +194,11 @@ mod tests {
         let mut inquiry = Inquiry::new(9);
         assert_eq!(
             inquiry.feed(b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.0\r\n\r\n"),
-            Step::Whole
+            InquiryStep::Whole
         );
         assert!(!inquiry.closes());
         inquiry.restart();
-        assert_eq!(inquiry.resume(), Step::Whole);
+        assert_eq!(inquiry.resume(), InquiryStep::Whole);
         assert!(inquiry.closes());
         assert_eq!(inquiry.wanted(), 9);
     }
@@ -232,7 +216,7 @@ mod tests {
             for size in [all.len(), 20] {
                 let mut inquiry = Inquiry::new(1);
                 let last = all.chunks(size).map(|piece| inquiry.feed(piece)).last();
-                assert_eq!((last, inquiry.wanted()), (Some(Step::Whole), 3));
+                assert_eq!((last, inquiry.wanted()), (Some(InquiryStep::Whole), 3));
             }
         }
     }
@@ -245,11 +229,11 @@ mod tests {
             b"GET /bytes/x HTTP/1.1\r\n\r\n",
             b"\xff\r\n\r\n",
         ] {
-            assert_eq!(Inquiry::new(0).feed(text), Step::Malformed);
+            assert_eq!(Inquiry::new(0).feed(text), InquiryStep::Malformed);
         }
         assert_eq!(
             Inquiry::new(0).feed(&vec![b'a'; HEAD_LIMIT + 1]),
-            Step::Malformed
+            InquiryStep::Malformed
         );
     }
 }

@@ -20,33 +20,33 @@ use rustls::{Error, NamedGroup, PeerMisbehaved, ProtocolVersion};
 
 /// X25519 with one key per thread.
 pub static X25519: Cached = Cached {
-    kind: Kind::X25519,
+    kind: CachedGroup::X25519,
     share: &X25519_SHARE,
 };
 /// NIST P-256 with one key per thread.
 pub static SECP256R1: Cached = Cached {
-    kind: Kind::P256,
+    kind: CachedGroup::P256,
     share: &P256_SHARE,
 };
 /// NIST P-384 with one key per thread.
 pub static SECP384R1: Cached = Cached {
-    kind: Kind::P384,
+    kind: CachedGroup::P384,
     share: &P384_SHARE,
 };
 /// X25519 and ML-KEM-768 together, with one key of each per thread.
 pub static X25519MLKEM768: Cached = Cached {
-    kind: Kind::X25519MlKem768,
+    kind: CachedGroup::X25519MlKem768,
     share: &HYBRID_SHARE,
 };
 
 /// A group that remembers its key share per thread.
 pub struct Cached {
-    kind: Kind,
+    kind: CachedGroup,
     share: &'static LocalKey<OnceCell<Arc<Share>>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum CachedGroup {
     X25519,
     P256,
     P384,
@@ -80,11 +80,11 @@ impl SupportedKxGroup for Cached {
     }
 
     fn usable_for_version(&self, version: ProtocolVersion) -> bool {
-        self.kind != Kind::X25519MlKem768 || version == ProtocolVersion::TLSv1_3
+        self.kind != CachedGroup::X25519MlKem768 || version == ProtocolVersion::TLSv1_3
     }
 }
 
-impl Kind {
+impl CachedGroup {
     fn name(self) -> NamedGroup {
         match self {
             Self::X25519 => NamedGroup::X25519,
@@ -105,7 +105,7 @@ impl Kind {
 
 /// The private halves and what goes into the ClientHello.
 struct Share {
-    kind: Kind,
+    kind: CachedGroup,
     classical: PrivateKey,
     post_quantum: Option<DecapsulationKey<kem::AlgorithmId>>,
     public: Vec<u8>,
@@ -114,11 +114,11 @@ struct Share {
 }
 
 impl Share {
-    fn new(kind: Kind) -> Result<Self, Error> {
+    fn new(kind: CachedGroup) -> Result<Self, Error> {
         let classical = PrivateKey::generate(kind.algorithm()).map_err(|_| no_key())?;
         let classical_public = classical.compute_public_key().map_err(|_| no_key())?;
         let post_quantum = match kind {
-            Kind::X25519MlKem768 => {
+            CachedGroup::X25519MlKem768 => {
                 Some(DecapsulationKey::generate(&kem::ML_KEM_768).map_err(|_| no_key())?)
             }
             _ => None,

@@ -8,6 +8,10 @@
 //!
 //! [`serve`] is the other end: the cheapest HTTP responder, for standing behind a terminator.
 #![forbid(unsafe_code)]
+#![expect(
+    missing_docs,
+    reason = "a tool, and no library for others: what a name says is not said again"
+)]
 
 pub mod cli;
 pub mod clock;
@@ -21,6 +25,7 @@ pub mod inquiry;
 pub mod key_share;
 pub mod link;
 pub mod negotiated;
+pub mod options;
 pub mod plan;
 pub mod preface;
 pub mod progress;

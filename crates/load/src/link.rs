@@ -18,6 +18,7 @@ mod records;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use becket_proto::proxy_header::{Endpoints, ProxyHeader, Tlvs};
 use becket_sys::socket::{acknowledged_ago, note_acknowledgements};
 use rustls::client::{ClientConfig, UnbufferedClientConnection};
 
@@ -31,7 +32,7 @@ use crate::resume::Ask;
 use crate::wire::{Received, Wire};
 
 /// A connection at work.
-pub struct Link {
+pub struct LoadConnection {
     wire: Wire,
     tls: Option<UnbufferedClientConnection>,
     phase: Phase,
@@ -114,7 +115,7 @@ pub struct Opening {
     pub times: Times,
 }
 
-impl Link {
+impl LoadConnection {
     /// Makes a link whose first flight is ready to go.
     ///
     /// # Errors
@@ -134,12 +135,12 @@ impl Link {
             ),
             _ => None,
         };
-        let last = plan.keepalive <= 1;
+        let last = plan.options.keepalive <= 1;
         let mut link = Self {
             wire,
             tls,
             phase: Phase::Connecting,
-            preface: plan.preface.as_ref().map(|preface| {
+            preface: plan.network.preface.as_ref().map(|preface| {
                 PrefaceState::new(match ask {
                     Ask::Full => &preface.full,
                     Ask::Resumed => &preface.resumed,
@@ -147,7 +148,7 @@ impl Link {
             }),
             exchange: Exchange::new(&plan.request, plan.is_raw(), last, times.started),
             times,
-            requests_left: plan.keepalive,
+            requests_left: plan.options.keepalive,
             ask,
             offered: Offered::Nothing,
             resumed: false,
@@ -231,7 +232,7 @@ impl Link {
                     fresh,
                     drained,
                 } => {
-                    env.samples(self.times.step).bytes_in += fresh as u64;
+                    env.samples(self.times.step).traffic.bytes_in += fresh as u64;
                     self.take_in(env, filled)?;
                     self.push_out(env)?;
                     if drained && hung_up {
@@ -293,18 +294,18 @@ impl Link {
 
     /// Puts the PROXY header and the ClientHello, or the plain request, in the outbox.
     fn first_flight(&mut self, env: &mut Env) -> Result<(), Failure> {
-        if let Some(format) = env.plan.proxy_header {
+        if let Some(version) = env.plan.network.proxy_header {
             let local = self
                 .wire
                 .socket
                 .local_addr()
                 .map_err(|e| Failure::from_io(&e))?;
-            let header = becket_proto::proxy_header::ProxyHeader {
-                endpoints: becket_proto::proxy_header::Endpoints::tcp(local, env.plan.address()),
-                tlvs: becket_proto::proxy_header::Tlvs::default(),
+            let header = ProxyHeader {
+                endpoints: Endpoints::tcp(local, env.plan.address()),
+                tlvs: Tlvs::default(),
             };
             header
-                .encode(format, &mut self.wire.outbox)
+                .encode(version.format(), &mut self.wire.outbox)
                 .map_err(|_| Failure::Tls("proxy header"))?;
         }
         if self.preface.is_some() {
@@ -326,7 +327,7 @@ impl Link {
                 Err(_) if matches!(self.phase, Phase::Parked | Phase::Closing) => return Ok(true),
                 flushed => flushed.map_err(|e| Failure::from_io(&e))?,
             };
-            env.samples(self.times.step).bytes_out += sent as u64;
+            env.samples(self.times.step).traffic.bytes_out += sent as u64;
             if self.phase == Phase::Connecting {
                 if !self.stands(sent, all) {
                     return Ok(false);
@@ -358,10 +359,11 @@ impl Link {
     fn on_connected(&mut self, env: &mut Env) {
         let now = clock::now();
         env.samples(self.times.step)
+            .latency
             .connect
             .record(now - self.times.mark);
         self.times.mark = now;
-        if env.plan.since_queued {
+        if env.plan.options.since_queued {
             // What follows the first bytes is not asked for. Where this is refused, more is noted than is read.
             let _refused = note_acknowledgements(&self.wire.socket, false);
         }
@@ -434,11 +436,12 @@ impl Link {
     fn on_whole(&mut self, env: &mut Env, now: Instant) -> Result<(), Failure> {
         let response = &self.exchange.response;
         let (status, body) = (response.status(), response.body());
-        if !env.plan.any_status && !(200..300).contains(&status) {
+        if !env.plan.options.any_status && !(200..300).contains(&status) {
             return Err(Failure::Status(status));
         }
         if env
             .plan
+            .options
             .expect_body
             .is_some_and(|expected| expected != body)
         {
@@ -446,7 +449,7 @@ impl Link {
         }
         if let Some(first) = self.exchange.answered {
             let took = first.saturating_duration_since(self.exchange.asked);
-            env.samples(self.times.step).first_byte.record(took);
+            env.samples(self.times.step).latency.first_byte.record(took);
         }
         self.succeed(env, now);
         self.requests_left = self.requests_left.saturating_sub(1);
@@ -474,11 +477,14 @@ impl Link {
         let whole = now.saturating_duration_since(started);
         let corrected = now.saturating_duration_since(intended);
         env.samples(step).succeed(whole, corrected);
-        if env.plan.since_queued
+        if env.plan.options.since_queued
             && let Ok(Some(since)) = acknowledged_ago(&self.wire.socket)
         {
             // It is read after the whole was.
-            env.samples(step).since_queued.record(since.min(whole));
+            env.samples(step)
+                .latency
+                .since_queued
+                .record(since.min(whole));
         }
     }
 
@@ -496,7 +502,7 @@ impl Link {
                 self.exchange.response.end()?;
                 self.on_whole(env, clock::now())?;
             }
-            Phase::Parked => env.samples(self.times.step).closed_while_idle += 1,
+            Phase::Parked => env.samples(self.times.step).traffic.closed_while_idle += 1,
             Phase::Closing => {}
         }
         Ok(Turn::Free)

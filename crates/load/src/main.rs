@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use becket_load::cli::Cli;
 use becket_load::{Error, run, serve};
-use becket_stats::report::Report;
+use becket_stats::report::LoadReport;
 use becket_stats::text;
 use clap::Parser;
 
@@ -29,14 +29,14 @@ fn main() -> ExitCode {
 fn program() -> Result<u8, Error> {
     let cli = Cli::parse();
     let stop = stop_on_signals()?;
-    if let Some(address) = &cli.serve {
+    if let Some(address) = &cli.responder.serve {
         serve::run(&cli.responder(address)?, &stop)?;
         return Ok(0);
     }
     let plan = cli.plan(std::env::args().collect())?;
     let report = run::run(plan, &stop)?;
     let page = text::page(&report);
-    match cli.json.as_deref() {
+    match cli.measuring.json.as_deref() {
         Some(path) if path == Path::new("-") => {
             eprint!("{page}");
             print!("{}", json_of(&report, path)?);
@@ -69,14 +69,14 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
     Ok(stop)
 }
 
-fn json_of(report: &Report, path: &Path) -> Result<String, Error> {
+fn json_of(report: &LoadReport, path: &Path) -> Result<String, Error> {
     let json = report.to_json();
     json.map_err(|e| Error::os(format!("storing {}", path.display()), e.into()))
 }
 
 /// Writes the report beside its place and moves it there: a full disk leaves no half of one. What is
 /// not a regular file (a terminal, a pipe) is written to as it is.
-fn store(report: &Report, path: &Path) -> Result<(), Error> {
+fn store(report: &LoadReport, path: &Path) -> Result<(), Error> {
     let failed = |e| Error::os(format!("storing {}", path.display()), e);
     let json = json_of(report, path)?;
     if std::fs::metadata(path).is_ok_and(|known| !known.is_file()) {

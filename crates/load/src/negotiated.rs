@@ -5,10 +5,8 @@ use becket_stats::report::Negotiated;
 use rustls::client::UnbufferedClientConnection;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 
-use crate::tls::Tls;
-
 /// Describes a finished handshake; a resumed TLS 1.2 one has no group and none has a signature.
-pub fn of(connection: &UnbufferedClientConnection, tls: Option<&Tls>, resumed: bool) -> Negotiated {
+pub fn of(connection: &UnbufferedClientConnection, signature: Option<String>) -> Negotiated {
     let group = connection
         .negotiated_key_exchange_group()
         .map(|kx| group(kx.name()));
@@ -21,7 +19,7 @@ pub fn of(connection: &UnbufferedClientConnection, tls: Option<&Tls>, resumed: b
             .negotiated_cipher_suite()
             .map_or(String::new(), |agreed| suite(agreed.suite())),
         group,
-        signature: tls.filter(|_| !resumed).and_then(Tls::signature),
+        signature,
         alpn,
         tickets_per_full: None,
         tickets_per_resumed: None,

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use becket_stats::report;
 
-use crate::preface::Preface;
-use crate::request::Request;
+use crate::options::{MeasuringOptions, NetworkOptions, RequestOptions};
+use crate::request::RequestBytes;
 use crate::resume::Resume;
 use crate::schedule::{Arrivals, Stretch};
-use crate::source::Sources;
 use crate::target::{Scheme, Target};
 use crate::tls::TlsPlan;
 
@@ -36,30 +35,14 @@ pub struct Plan {
     pub tls: Option<TlsPlan>,
     /// Which handshakes are to be resumed.
     pub resume: Resume,
-    /// The request.
-    pub request: Request,
-    /// What is said before a plain request, in the shape of a handshake.
-    pub preface: Option<Preface>,
-    /// Requests per connection.
-    pub keepalive: u64,
-    /// Whether latency is also measured from when the server's kernel took the first bytes.
-    pub since_queued: bool,
-    /// Whether a transaction ends with the handshake.
-    pub handshake_only: bool,
-    /// Whether Nagle's algorithm stays on, and requests go out apart from the Finished message.
-    pub nagle: bool,
-    /// Whether and how a PROXY header goes first.
-    pub proxy_header: Option<becket_proto::proxy_header::Format>,
-    /// The client's addresses.
-    pub sources: Option<Sources>,
-    /// The length that every body must have.
-    pub expect_body: Option<u64>,
-    /// Whether another status than 2xx is right.
-    pub any_status: bool,
-    /// Server processes whose CPU time is sampled.
-    pub pids: Vec<u32>,
-    /// Whether to print a line a second.
-    pub progress: bool,
+    /// The bytes of a request.
+    pub request: RequestBytes,
+    /// What is asked, and what is right.
+    pub options: RequestOptions,
+    /// How connections are made.
+    pub network: NetworkOptions,
+    /// What is measured and shown besides.
+    pub measuring: MeasuringOptions,
     /// The command line.
     pub command: Vec<String>,
 }
@@ -109,7 +92,7 @@ impl Plan {
     /// Returns whether sockets need `TCP_NODELAY`. Flights that answer one another and go in one write
     /// each never wait for an acknowledgement, so that only uploads of several writes do.
     pub fn no_delay(&self) -> bool {
-        !self.nagle && self.request.upload > 0
+        !self.network.nagle && self.request.upload > 0
     }
 
     /// Returns whether a connection ends with its first response.
@@ -136,7 +119,7 @@ impl Plan {
             seed,
             resume: self.resume.to_string(),
             resume_kind: kind.to_lowercase(),
-            keepalive: self.keepalive,
+            keepalive: self.options.keepalive,
             upload_bytes: self.request.upload,
             time_out_s: self.time_out.as_secs_f64(),
             command: self.command.clone(),

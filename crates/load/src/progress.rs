@@ -9,14 +9,14 @@ use crate::env::Live;
 
 /// Sums the threads' counters and says what has changed since the last line.
 #[derive(Debug)]
-pub struct Progress {
+pub struct ProgressLine {
     lives: Vec<Arc<Live>>,
     begin: Instant,
     at: Instant,
     last: [u64; 3],
 }
 
-impl Progress {
+impl ProgressLine {
     /// Begins to watch these counters.
     pub fn new(lives: Vec<Arc<Live>>, begin: Instant) -> Self {
         Self {

@@ -1,16 +1,16 @@
 //! The bytes of a request, made once for the whole run.
 //!
 //! Three shapes: one that asks the server to close (the last of a connection), one that does not,
-//! and an upload, whose body follows from [`Request::filler`] in pieces.
+//! and an upload, whose body follows from [`RequestBytes::filler`] in pieces.
 
 use std::fmt::Write;
 
 /// What every transaction sends.
 #[derive(Clone, Debug, Default)]
-pub struct Request {
-    /// Head of a request after which the connection goes on.
+pub struct RequestBytes {
+    /// RequestHead of a request after which the connection goes on.
     pub keep: Vec<u8>,
-    /// Head of a request after which the server closes.
+    /// RequestHead of a request after which the server closes.
     pub last: Vec<u8>,
     /// Bytes of body that follow the head.
     pub upload: u64,
@@ -18,7 +18,7 @@ pub struct Request {
 
 /// What the head is made of.
 #[derive(Clone, Debug)]
-pub struct Head<'a> {
+pub struct RequestHead<'a> {
     /// Path and query.
     pub path: &'a str,
     /// Value of the `Host` header.
@@ -31,9 +31,9 @@ pub struct Head<'a> {
     pub upload: u64,
 }
 
-impl Request {
+impl RequestBytes {
     /// Makes HTTP/1 requests.
-    pub fn http(head: &Head<'_>) -> Self {
+    pub fn http(head: &RequestHead<'_>) -> Self {
         Self {
             keep: text(head, false),
             last: text(head, true),
@@ -63,7 +63,7 @@ impl Request {
     }
 }
 
-fn text(head: &Head<'_>, last: bool) -> Vec<u8> {
+fn text(head: &RequestHead<'_>, last: bool) -> Vec<u8> {
     let method = if head.upload > 0 { "POST" } else { "GET" };
     let version = if head.http10 { "1.0" } else { "1.1" };
     let mut text = format!(
@@ -96,14 +96,14 @@ mod tests {
 
     #[test]
     fn the_last_request_asks_the_server_to_close() {
-        let head = Head {
+        let head = RequestHead {
             path: "/a",
             authority: "h:1",
             http10: false,
             headers: &["X: y".to_owned()],
             upload: 0,
         };
-        let request = Request::http(&head);
+        let request = RequestBytes::http(&head);
         assert_eq!(
             request.head(true),
             b"GET /a HTTP/1.1\r\nHost: h:1\r\nX: y\r\nConnection: close\r\n\r\n"
@@ -116,20 +116,20 @@ mod tests {
 
     #[test]
     fn an_upload_says_its_length_and_the_filler_ends_with_it() {
-        let head = Head {
+        let head = RequestHead {
             path: "/",
             authority: "h",
             http10: true,
             headers: &[],
             upload: 20_000,
         };
-        let request = Request::http(&head);
+        let request = RequestBytes::http(&head);
         assert!(request.last.starts_with(b"POST / HTTP/1.0\r\n"));
         assert!(
             String::from_utf8_lossy(&request.keep)
                 .contains("Content-Length: 20000\r\nConnection: keep-alive")
         );
-        assert_eq!(Request::filler(20_000).len(), 16 * 1024);
-        assert_eq!(Request::filler(3).len(), 3);
+        assert_eq!(RequestBytes::filler(20_000).len(), 16 * 1024);
+        assert_eq!(RequestBytes::filler(3).len(), 3);
     }
 }

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 /// The state of one response.
 #[derive(Debug)]
 pub struct Response {
-    state: State,
+    state: ResponseState,
     /// The head or chunk line so far, when it came in pieces.
     partial: Vec<u8>,
     status: u16,
@@ -19,7 +19,7 @@ pub struct Response {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ResponseState {
     Head,
     Length(u64),
     ChunkLine,
@@ -33,7 +33,7 @@ impl Response {
     /// Makes a response of which nothing has come yet.
     pub fn new() -> Self {
         Self {
-            state: State::Head,
+            state: ResponseState::Head,
             partial: Vec::new(),
             status: 0,
             keep_alive: true,
@@ -44,7 +44,7 @@ impl Response {
     /// Makes one without a head, which ends with the stream.
     pub fn raw() -> Self {
         Self {
-            state: State::UntilClose,
+            state: ResponseState::UntilClose,
             status: 200,
             keep_alive: false,
             ..Self::new()
@@ -54,7 +54,7 @@ impl Response {
     /// Starts over for the next response of a connection.
     pub fn restart(&mut self) {
         self.partial.clear();
-        self.state = State::Head;
+        self.state = ResponseState::Head;
         (self.status, self.keep_alive, self.body) = (0, true, 0);
     }
 
@@ -75,7 +75,7 @@ impl Response {
 
     /// Returns whether the response is whole.
     pub fn is_whole(&self) -> bool {
-        self.state == State::Whole
+        self.state == ResponseState::Whole
     }
 
     /// Takes a piece of the stream.
@@ -85,24 +85,24 @@ impl Response {
     pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Failure> {
         while !bytes.is_empty() {
             bytes = match self.state {
-                State::Head => self.feed_head(bytes)?,
-                State::Length(left) => {
+                ResponseState::Head => self.feed_head(bytes)?,
+                ResponseState::Length(left) => {
                     let (rest, left) = self.feed_body(bytes, left);
                     self.state = if left == 0 {
-                        State::Whole
+                        ResponseState::Whole
                     } else {
-                        State::Length(left)
+                        ResponseState::Length(left)
                     };
                     rest
                 }
-                State::ChunkLine => self.feed_chunk_line(bytes)?,
-                State::ChunkData(left) => self.feed_chunk(bytes, left),
-                State::Trailer => self.feed_trailer(bytes)?,
-                State::UntilClose => {
+                ResponseState::ChunkLine => self.feed_chunk_line(bytes)?,
+                ResponseState::ChunkData(left) => self.feed_chunk(bytes, left),
+                ResponseState::Trailer => self.feed_trailer(bytes)?,
+                ResponseState::UntilClose => {
                     self.body += bytes.len() as u64;
                     &[]
                 }
-                State::Whole => return Err(Failure::BadResponse),
+                ResponseState::Whole => return Err(Failure::BadResponse),
             };
         }
         Ok(())
@@ -114,85 +114,77 @@ impl Response {
     /// [`Failure::ClosedEarly`] before a head was whole, [`Failure::ShortBody`] within a body.
     pub fn end(&mut self) -> Result<(), Failure> {
         match self.state {
-            State::Whole => Ok(()),
-            State::UntilClose => {
-                self.state = State::Whole;
+            ResponseState::Whole => Ok(()),
+            ResponseState::UntilClose => {
+                self.state = ResponseState::Whole;
                 Ok(())
             }
-            State::Head => Err(Failure::ClosedEarly),
+            ResponseState::Head => Err(Failure::ClosedEarly),
             _ => Err(Failure::ShortBody),
         }
     }
 
     fn feed_head<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], Failure> {
         if self.partial.is_empty() {
-            if let Some(end) = head_end(bytes) {
-                let (head, rest) = bytes.split_at_checked(end).unwrap_or((bytes, &[]));
-                self.read_head(head)?;
-                return Ok(rest);
-            }
-            self.partial.extend_from_slice(bytes);
-            return self.check_size(HEAD_LIMIT).map(|()| &[] as &[u8]);
+            // A head that comes in one piece is not copied.
+            return match self.read_head(bytes)? {
+                Some(end) => Ok(bytes.get(end..).unwrap_or(&[])),
+                None => self.keep(bytes, HEAD_LIMIT),
+            };
         }
         let before = self.partial.len();
-        self.partial.extend_from_slice(bytes);
-        let Some(end) = head_end(&self.partial) else {
-            return self.check_size(HEAD_LIMIT).map(|()| &[] as &[u8]);
-        };
-        let partial = std::mem::take(&mut self.partial);
-        self.read_head(partial.get(..end).unwrap_or(&partial))?;
-        Ok(bytes.get(end.saturating_sub(before)..).unwrap_or(&[]))
-    }
-
-    fn check_size(&self, limit: usize) -> Result<(), Failure> {
-        if self.partial.len() > limit {
-            Err(Failure::BadResponse)
-        } else {
-            Ok(())
+        let mut all = std::mem::take(&mut self.partial);
+        all.extend_from_slice(bytes);
+        match self.read_head(&all)? {
+            Some(end) => Ok(bytes.get(end.saturating_sub(before)..).unwrap_or(&[])),
+            None => self.keep(&all, HEAD_LIMIT),
         }
     }
 
-    /// Reads a head that is whole; an informational one is skipped.
-    fn read_head(&mut self, head: &[u8]) -> Result<(), Failure> {
-        let mut lines = head
-            .split(|byte| *byte == b'\n')
-            .map(<[u8]>::trim_ascii_end);
-        let (http11, status) = lines
-            .next()
-            .and_then(status_line)
-            .ok_or(Failure::BadResponse)?;
+    /// Keeps bytes of a head or line that is not whole yet.
+    fn keep<'a>(&mut self, bytes: &[u8], limit: usize) -> Result<&'a [u8], Failure> {
+        self.partial.extend_from_slice(bytes);
+        if self.partial.len() > limit {
+            return Err(Failure::BadResponse);
+        }
+        Ok(&[])
+    }
+
+    /// Reads a head and returns its length once it is whole; an informational one is skipped.
+    fn read_head(&mut self, bytes: &[u8]) -> Result<Option<usize>, Failure> {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS];
+        let mut head = httparse::Response::new(&mut headers);
+        let end = match head.parse(bytes).map_err(|_| Failure::BadResponse)? {
+            httparse::Status::Complete(end) => end,
+            httparse::Status::Partial => return Ok(None),
+        };
+        let (http11, status) = (head.version == Some(1), head.code.unwrap_or(0));
         if (100..200).contains(&status) && status != 101 {
-            return Ok(());
+            return Ok(Some(end));
         }
         self.status = status;
         self.keep_alive = http11;
         let (mut length, mut chunked) = (None, false);
-        for line in lines.filter(|line| !line.is_empty()) {
-            let colon = line
-                .iter()
-                .position(|byte| *byte == b':')
-                .ok_or(Failure::BadResponse)?;
-            let (name, value) = line.split_at_checked(colon).ok_or(Failure::BadResponse)?;
-            let value = value.get(1..).unwrap_or(&[]).trim_ascii();
-            if name.eq_ignore_ascii_case(b"content-length") {
+        for header in head.headers.iter() {
+            let value = header.value.trim_ascii();
+            let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+            if is("content-length") {
                 length = Some(decimal(value).ok_or(Failure::BadResponse)?);
-            } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            } else if is("transfer-encoding") {
                 chunked = value.eq_ignore_ascii_case(b"chunked");
-            } else if name.eq_ignore_ascii_case(b"connection") {
+            } else if is("connection") {
                 self.keep_alive = value.eq_ignore_ascii_case(b"keep-alive")
                     || (http11 && !value.eq_ignore_ascii_case(b"close"));
             }
         }
         self.state = match (status, chunked, length) {
-            (204 | 304, ..) | (_, false, Some(0)) => State::Whole,
-            (_, true, _) => State::ChunkLine,
-            (_, false, Some(length)) => State::Length(length),
-            (_, false, None) => State::UntilClose,
+            (204 | 304, ..) | (_, false, Some(0)) => ResponseState::Whole,
+            (_, true, _) => ResponseState::ChunkLine,
+            (_, false, Some(length)) => ResponseState::Length(length),
+            (_, false, None) => ResponseState::UntilClose,
         };
-        if self.state == State::UntilClose {
-            self.keep_alive = false;
-        }
-        Ok(())
+        self.keep_alive &= self.state != ResponseState::UntilClose;
+        Ok(Some(end))
     }
 
     fn feed_body<'a>(&mut self, bytes: &'a [u8], left: u64) -> (&'a [u8], u64) {
@@ -209,9 +201,9 @@ impl Response {
         let line_end = (left - eaten - data_left).min(rest.len() as u64);
         let left = left - eaten - line_end;
         self.state = if left == 0 {
-            State::ChunkLine
+            ResponseState::ChunkLine
         } else {
-            State::ChunkData(left)
+            ResponseState::ChunkData(left)
         };
         rest.get(line_end as usize..).unwrap_or(&[])
     }
@@ -219,25 +211,20 @@ impl Response {
     fn feed_chunk_line<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], Failure> {
         let (line, rest) = self.line(bytes)?;
         let Some(line) = line else { return Ok(rest) };
-        let digits = line
-            .split(|byte| *byte == b';')
-            .next()
-            .unwrap_or(&[])
-            .trim_ascii();
-        let size = std::str::from_utf8(digits)
-            .ok()
-            .and_then(|d| u64::from_str_radix(d, 16).ok());
-        self.state = match size.ok_or(Failure::BadResponse)? {
-            0 => State::Trailer,
-            size => State::ChunkData(size.checked_add(2).ok_or(Failure::BadResponse)?),
+        self.state = match httparse::parse_chunk_size(&line) {
+            Ok(httparse::Status::Complete((_, 0))) => ResponseState::Trailer,
+            Ok(httparse::Status::Complete((_, size))) => {
+                ResponseState::ChunkData(size.checked_add(2).ok_or(Failure::BadResponse)?)
+            }
+            _ => return Err(Failure::BadResponse),
         };
         Ok(rest)
     }
 
     fn feed_trailer<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], Failure> {
         let (line, rest) = self.line(bytes)?;
-        if line.is_some_and(|line| line.is_empty()) {
-            self.state = State::Whole;
+        if line.is_some_and(|line| line.trim_ascii_end().is_empty()) {
+            self.state = ResponseState::Whole;
         }
         Ok(rest)
     }
@@ -245,13 +232,12 @@ impl Response {
     /// Takes bytes up to a line end; returns the line once it is whole, and what follows.
     fn line<'a>(&mut self, bytes: &'a [u8]) -> Result<(Option<Vec<u8>>, &'a [u8]), Failure> {
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
-            self.partial.extend_from_slice(bytes);
-            return self.check_size(LINE_LIMIT).map(|()| (None, &[] as &[u8]));
+            return Ok((None, self.keep(bytes, LINE_LIMIT)?));
         };
         let (line, rest) = bytes.split_at_checked(end + 1).unwrap_or((bytes, &[]));
         let mut whole = std::mem::take(&mut self.partial);
         whole.extend_from_slice(line);
-        Ok((Some(whole.trim_ascii_end().to_vec()), rest))
+        Ok((Some(whole), rest))
     }
 }
 
@@ -261,26 +247,6 @@ impl Default for Response {
     }
 }
 
-/// Returns the length of the head with the empty line behind it.
-fn head_end(bytes: &[u8]) -> Option<usize> {
-    bytes
-        .windows(4)
-        .position(|four| four == b"\r\n\r\n")
-        .map(|at| at + 4)
-}
-
-/// Reads `HTTP/1.x NNN`; returns whether x is 1, and the code.
-fn status_line(line: &[u8]) -> Option<(bool, u16)> {
-    let rest = line.strip_prefix(b"HTTP/1.")?;
-    let http11 = match rest.first()? {
-        b'1' => true,
-        b'0' => false,
-        _ => return None,
-    };
-    let code = decimal(rest.get(1..)?.strip_prefix(b" ")?.get(..3)?)?;
-    u16::try_from(code).ok().map(|code| (http11, code))
-}
-
 fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -288,7 +254,8 @@ fn decimal(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// More than any server sends.
+/// More header lines than any server sends, and more bytes.
+const HEADERS: usize = 100;
 const HEAD_LIMIT: usize = 64 * 1024;
 /// Chunk sizes with extensions, and trailers.
 const LINE_LIMIT: usize = 1024;

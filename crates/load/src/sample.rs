@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use becket_stats::Histogram;
-use becket_stats::report::Handshakes;
+use becket_stats::report::{Handshakes, Traffic};
 
 use crate::failure::Failure;
 
@@ -19,27 +19,23 @@ pub struct Samples {
     pub failures: BTreeMap<Failure, u64>,
     /// Transactions that ended well within the step, whenever they began.
     pub completed: u64,
-    /// TCP connections begun.
-    pub connections: u64,
-    /// Connections that the server closed between requests.
-    pub closed_while_idle: u64,
     /// Connections that the server did not close within the linger time.
     pub lingered: u64,
-    /// Bytes received.
-    pub bytes_in: u64,
-    /// Bytes sent.
-    pub bytes_out: u64,
+    pub traffic: Traffic,
     /// Handshakes by what was asked and what happened.
     pub handshakes: Handshakes,
     /// TLS 1.3 tickets after full handshakes.
     pub tickets_full: u64,
     /// TLS 1.3 tickets after resumed handshakes.
     pub tickets_resumed: u64,
-    /// Latencies by phase.
+    pub latency: Histograms,
+}
+
+/// Latencies by phase.
+#[derive(Clone, Debug, Default)]
+pub struct Histograms {
     pub connect: Histogram,
-    /// Full handshakes.
     pub handshake_full: Histogram,
-    /// Resumed handshakes.
     pub handshake_resumed: Histogram,
     /// Request to first byte.
     pub first_byte: Histogram,
@@ -67,8 +63,8 @@ impl Samples {
     /// Counts a success with its latencies.
     pub fn succeed(&mut self, whole: Duration, corrected: Duration) {
         self.succeeded += 1;
-        self.whole.record(whole);
-        self.corrected.record(corrected);
+        self.latency.whole.record(whole);
+        self.latency.corrected.record(corrected);
     }
 
     /// Adds another thread's samples of the same step.
@@ -79,14 +75,17 @@ impl Samples {
             *self.failures.entry(*failure).or_default() += count;
         }
         self.completed += other.completed;
-        self.connections += other.connections;
-        self.closed_while_idle += other.closed_while_idle;
         self.lingered += other.lingered;
-        self.bytes_in += other.bytes_in;
-        self.bytes_out += other.bytes_out;
-        merge_handshakes(&mut self.handshakes, &other.handshakes);
+        self.traffic.add(&other.traffic);
+        self.handshakes.add(&other.handshakes);
         self.tickets_full += other.tickets_full;
         self.tickets_resumed += other.tickets_resumed;
+        self.latency.merge(&other.latency);
+    }
+}
+
+impl Histograms {
+    fn merge(&mut self, other: &Self) {
         self.connect.merge(&other.connect);
         self.handshake_full.merge(&other.handshake_full);
         self.handshake_resumed.merge(&other.handshake_resumed);
@@ -96,18 +95,4 @@ impl Samples {
         self.corrected.merge(&other.corrected);
         self.late.merge(&other.late);
     }
-}
-
-fn merge_handshakes(into: &mut Handshakes, other: &Handshakes) {
-    into.asked_full += other.asked_full;
-    into.asked_resumed += other.asked_resumed;
-    into.nothing_to_offer += other.nothing_to_offer;
-    into.declined += other.declined;
-    into.full += other.full;
-    into.full_with_retry += other.full_with_retry;
-    into.resumed_by_id += other.resumed_by_id;
-    into.resumed_by_ticket += other.resumed_by_ticket;
-    into.resumed_by_psk += other.resumed_by_psk;
-    into.early_data_accepted += other.early_data_accepted;
-    into.early_data_rejected += other.early_data_rejected;
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use fastrand::Rng;
 
 /// How starts are spaced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Arrivals {
     /// Evenly.
     Constant,

@@ -11,24 +11,24 @@ use crate::clock;
 use crate::env::Env;
 use crate::failure::Failure;
 use crate::hello::Offered;
-use crate::link::{Link, Opening, Phase, Times, Turn};
+use crate::link::{LoadConnection, Opening, Phase, Times, Turn};
 use crate::resume::{Ask, Sequence};
 use crate::sessions::Sessions;
 use crate::tls::ResumeKind;
 use crate::wire::Wire;
 
 /// A place for one connection after the other.
-pub struct Slot {
+pub struct ClientSlot {
     token: Token,
     sessions: Arc<Sessions>,
     config: Option<Arc<ClientConfig>>,
     sequence: Sequence,
-    link: Option<Link>,
+    link: Option<LoadConnection>,
 }
 
 /// What became of a slot's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum SlotState {
     /// Nothing until the next event.
     Waiting,
     /// More to do at once.
@@ -39,7 +39,7 @@ pub enum Outcome {
     Failed,
 }
 
-impl Slot {
+impl ClientSlot {
     /// Makes slot number `index` of this thread; `position` is its number among all threads' slots.
     pub fn new(index: usize, position: usize, env: &Env) -> Self {
         let sessions = Arc::new(Sessions::new(env.plan.resumes()));
@@ -53,7 +53,7 @@ impl Slot {
     }
 
     /// Starts a transaction that was meant to start at `intended`.
-    pub fn start(&mut self, intended: Instant, env: &mut Env) -> Outcome {
+    pub fn start(&mut self, intended: Instant, env: &mut Env) -> SlotState {
         let started = clock::now();
         let step = env.timeline.step_of(intended);
         let times = Times {
@@ -65,6 +65,7 @@ impl Slot {
         let samples = env.samples(step);
         samples.attempted += 1;
         samples
+            .latency
             .late
             .record(started.saturating_duration_since(intended));
         let turn = match &mut self.link {
@@ -75,24 +76,24 @@ impl Slot {
     }
 
     /// Turns the connection after an event.
-    pub fn turn(&mut self, env: &mut Env, hung_up: bool) -> Outcome {
+    pub fn turn(&mut self, env: &mut Env, hung_up: bool) -> SlotState {
         let Some(link) = &mut self.link else {
-            return Outcome::Waiting;
+            return SlotState::Waiting;
         };
         let parked = link.phase() == Phase::Parked;
         let step = link.times().step;
         let turn = link.turn(env, hung_up);
         match self.settle(turn, step, env) {
             // It was free for the next transaction before: nothing has become ready.
-            Outcome::Ready | Outcome::Failed if parked => Outcome::Waiting,
+            SlotState::Ready | SlotState::Failed if parked => SlotState::Waiting,
             outcome => outcome,
         }
     }
 
     /// Gives up on a connection whose time is over.
-    pub fn expire(&mut self, now: Instant, env: &mut Env) -> Outcome {
+    pub fn expire(&mut self, now: Instant, env: &mut Env) -> SlotState {
         let Some(link) = self.link.as_ref().filter(|link| link.deadline <= now) else {
-            return Outcome::Waiting;
+            return SlotState::Waiting;
         };
         let step = link.times().step;
         let turn = link.expire(env).map(|()| Turn::Free);
@@ -126,18 +127,27 @@ impl Slot {
         self.link.insert(link).turn(env, false)
     }
 
-    fn connect(&self, ask: Ask, mut times: Times, env: &mut Env) -> Result<Link, Failure> {
-        let source = env.plan.sources.map(|sources| sources.pick(env.opened));
+    fn connect(
+        &self,
+        ask: Ask,
+        mut times: Times,
+        env: &mut Env,
+    ) -> Result<LoadConnection, Failure> {
+        let source = env
+            .plan
+            .network
+            .source
+            .map(|sources| sources.pick(env.opened));
         env.opened += 1;
-        env.samples(times.step).connections += 1;
+        env.samples(times.step).traffic.connections += 1;
         times.mark = clock::now();
         let wire = Wire::connect(env.plan.address(), source, env.plan.no_delay());
         let wire = wire.map_err(|e| Failure::from_io(&e))?;
-        if env.plan.since_queued {
+        if env.plan.options.since_queued {
             let noted = note_acknowledgements(&wire.socket, true);
             noted.map_err(|e| Failure::from_io(&e))?;
         }
-        Link::open(
+        LoadConnection::open(
             Opening {
                 wire,
                 tls: self.config.clone(),
@@ -158,20 +168,20 @@ impl Slot {
         turn: Result<Turn, Failure>,
         step: Option<usize>,
         env: &mut Env,
-    ) -> Outcome {
+    ) -> SlotState {
         match turn {
-            Ok(Turn::Waiting) => Outcome::Waiting,
-            Ok(Turn::Again) => Outcome::Again,
-            Ok(Turn::Answered) => Outcome::Ready,
+            Ok(Turn::Waiting) => SlotState::Waiting,
+            Ok(Turn::Again) => SlotState::Again,
+            Ok(Turn::Answered) => SlotState::Ready,
             Ok(Turn::Free) => {
                 self.drop_link(env);
-                Outcome::Ready
+                SlotState::Ready
             }
             Err(failure) => {
                 env.samples(step).fail(failure);
                 env.live.fail();
                 self.drop_link(env);
-                Outcome::Failed
+                SlotState::Failed
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use becket_stats::report::{
-    Conditions, Generator, Latencies, Negotiated, Report, SCHEMA_VERSION, ServerCpu, Step,
+    Conditions, Generator, Latencies, LoadReport, LoadStep, Negotiated, SCHEMA_VERSION, ServerCpu,
 };
 use becket_stats::units::{show_count, show_rate, show_us};
 
@@ -26,7 +26,7 @@ pub struct Around {
 }
 
 /// Makes the report of one step.
-pub fn step(plan: &Plan, index: usize, samples: &Samples, around: &Around) -> Step {
+pub fn step(plan: &Plan, index: usize, samples: &Samples, around: &Around) -> LoadStep {
     let seconds = around.seconds.max(1e-9);
     let asked = match &plan.load {
         Load::Open { stretches, .. } => stretches.get(index).map(|stretch| stretch.rate),
@@ -40,12 +40,12 @@ pub fn step(plan: &Plan, index: usize, samples: &Samples, around: &Around) -> St
         cpu_s: around.client.as_secs_f64(),
         cpu_us_per_transaction: each(around.client),
         busiest_thread: around.busiest,
-        late_start_p99_us: asked.map(|_| samples.late.summary().p99_us),
+        late_start_p99_us: asked.map(|_| samples.latency.late.summary().p99_us),
         bound: false,
     };
     generator.bound = is_bound(&generator);
     let server = around.server.map(|spent| ServerCpu {
-        pids: plan.pids.clone(),
+        pids: plan.measuring.pid.clone(),
         cpu_s: spent.total().as_secs_f64(),
         user_s: spent.user.as_secs_f64(),
         cpus_used: spent.total().as_secs_f64() / seconds,
@@ -55,20 +55,16 @@ pub fn step(plan: &Plan, index: usize, samples: &Samples, around: &Around) -> St
         .as_ref()
         .is_some_and(|it| it.cpus_used >= BUSY_SERVER);
     let busy = generator.bound || server_is_busy;
-    Step {
+    LoadStep {
         rate_asked_per_s: asked,
         seconds: around.seconds,
         attempted: samples.attempted,
         succeeded: samples.succeeded,
         failed,
         unfinished: samples.attempted.saturating_sub(samples.succeeded + failed),
-        rate_attempted_per_s: samples.attempted as f64 / seconds,
         rate_succeeded_per_s: samples.completed as f64 / seconds,
         completed: samples.completed,
-        connections: samples.connections,
-        closed_while_idle: samples.closed_while_idle,
-        bytes_in: samples.bytes_in,
-        bytes_out: samples.bytes_out,
+        traffic: samples.traffic.clone(),
         handshakes: samples.handshakes.clone(),
         failures: samples
             .failures
@@ -85,11 +81,11 @@ pub fn step(plan: &Plan, index: usize, samples: &Samples, around: &Around) -> St
 /// Makes the whole report.
 pub fn report(
     plan: &Plan,
-    steps: Vec<Step>,
+    steps: Vec<LoadStep>,
     negotiated: Option<Negotiated>,
     conditions: Conditions,
-) -> Report {
-    Report {
+) -> LoadReport {
+    LoadReport {
         schema: SCHEMA_VERSION,
         tool: concat!("becket-load ", env!("CARGO_PKG_VERSION")).to_owned(),
         target: plan.target.to_string(),
@@ -104,13 +100,16 @@ pub fn report(
 
 fn latencies(plan: &Plan, samples: &Samples, open: bool) -> Latencies {
     Latencies {
-        connect: samples.connect.summary(),
-        handshake_full: samples.handshake_full.summary(),
-        handshake_resumed: samples.handshake_resumed.summary(),
-        first_byte: samples.first_byte.summary(),
-        since_queued: plan.since_queued.then(|| samples.since_queued.summary()),
-        whole: samples.whole.summary(),
-        whole_corrected: open.then(|| samples.corrected.summary()),
+        connect: samples.latency.connect.summary(),
+        handshake_full: samples.latency.handshake_full.summary(),
+        handshake_resumed: samples.latency.handshake_resumed.summary(),
+        first_byte: samples.latency.first_byte.summary(),
+        since_queued: plan
+            .options
+            .since_queued
+            .then(|| samples.latency.since_queued.summary()),
+        whole: samples.latency.whole.summary(),
+        whole_corrected: open.then(|| samples.latency.corrected.summary()),
     }
 }
 
@@ -123,7 +122,7 @@ fn is_bound(generator: &Generator) -> bool {
 }
 
 /// The result in a sentence.
-pub fn verdict(steps: &[Step]) -> String {
+pub fn verdict(steps: &[LoadStep]) -> String {
     if steps.len() > 1 && steps.iter().any(|step| step.completed > 0) {
         return ramp_verdict(steps);
     }
@@ -167,8 +166,8 @@ pub fn verdict(steps: &[Step]) -> String {
 }
 
 /// The highest rate that was held, in the manner of the field's articles.
-fn ramp_verdict(steps: &[Step]) -> String {
-    let asked = |step: &Step| show_rate(step.rate_asked_per_s.unwrap_or_default());
+fn ramp_verdict(steps: &[LoadStep]) -> String {
+    let asked = |step: &LoadStep| show_rate(step.rate_asked_per_s.unwrap_or_default());
     let held = steps
         .iter()
         .take_while(|step| shortfall(step).is_none())
@@ -194,7 +193,7 @@ fn ramp_verdict(steps: &[Step]) -> String {
 }
 
 /// What a step lacks to be held.
-fn shortfall(step: &Step) -> Option<String> {
+fn shortfall(step: &LoadStep) -> Option<String> {
     let lost = step.failed + step.unfinished;
     let whole = step.latency.from_intended();
     if lost * 1000 > step.attempted {
@@ -233,12 +232,12 @@ const LATE_START_US: f64 = 10_000.0;
 mod tests {
     use super::*;
 
-    fn done(busiest: f64) -> Step {
-        let mut step = Step {
+    fn done(busiest: f64) -> LoadStep {
+        let mut step = LoadStep {
             completed: 100,
             attempted: 100,
             rate_succeeded_per_s: 100.0,
-            ..Step::default()
+            ..LoadStep::default()
         };
         step.generator.busiest_thread = busiest;
         step.generator.bound = is_bound(&step.generator);
@@ -294,10 +293,10 @@ mod tests {
 
     #[test]
     fn failure_of_everything_is_said_with_its_kinds() {
-        let step = Step {
+        let step = LoadStep {
             failed: 7,
             failures: [("alert 40".to_owned(), 7)].into(),
-            ..Step::default()
+            ..LoadStep::default()
         };
         assert_eq!(verdict(&[step]), "no transaction succeeded (alert 40: 7)");
     }

@@ -39,7 +39,7 @@ pub enum ResumeKind {
 
 /// TLS versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Version {
+pub enum TlsVersion {
     /// TLS 1.2.
     #[value(name = "1.2")]
     Tls12,
@@ -52,7 +52,7 @@ pub enum Version {
 #[derive(Clone, Debug)]
 pub struct TlsPlan {
     /// One version only; both when absent.
-    pub version: Option<Version>,
+    pub version: Option<TlsVersion>,
     /// Suites in order of preference; the library's default when empty.
     pub suites: Vec<SupportedCipherSuite>,
     /// Groups in order of preference; the first one's share is sent.
@@ -223,15 +223,15 @@ fn by_cost(mut schemes: Vec<SignatureScheme>) -> Vec<SignatureScheme> {
 fn versions(plan: &TlsPlan) -> &'static [&'static SupportedProtocolVersion] {
     let wanted = match plan.resume_kind {
         ResumeKind::Any => plan.version,
-        ResumeKind::Id | ResumeKind::Ticket => Some(Version::Tls12),
-        ResumeKind::Psk => Some(Version::Tls13),
+        ResumeKind::Id | ResumeKind::Ticket => Some(TlsVersion::Tls12),
+        ResumeKind::Psk => Some(TlsVersion::Tls13),
     };
     static TLS12: &[&SupportedProtocolVersion] = &[&version::TLS12];
     static TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13];
     match wanted {
         None => rustls::ALL_VERSIONS,
-        Some(Version::Tls12) => TLS12,
-        Some(Version::Tls13) => TLS13,
+        Some(TlsVersion::Tls12) => TLS12,
+        Some(TlsVersion::Tls13) => TLS13,
     }
 }
 
@@ -246,9 +246,9 @@ fn plain_name(name: &str) -> String {
     kept.to_owned()
 }
 
-type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+type ClientIdentity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-fn read_identity(chain: &PathBuf, key: &PathBuf) -> Result<Identity, Error> {
+fn read_identity(chain: &PathBuf, key: &PathBuf) -> Result<ClientIdentity, Error> {
     let wrong = |path: &PathBuf, e: &dyn std::fmt::Display| {
         Error::Plan(format!("client certificate {}: {e}", path.display()))
     };

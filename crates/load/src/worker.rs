@@ -21,13 +21,13 @@ use crate::failure::Failure;
 use crate::plan::{Load, Plan};
 use crate::sample::Samples;
 use crate::schedule::{Schedule, Stretch};
-use crate::slot::{Outcome, Slot};
+use crate::slot::{ClientSlot, SlotState};
 use crate::tls::Tls;
 use crate::wait;
 
 /// What a thread is given.
 #[derive(Clone, Debug)]
-pub struct Task {
+pub struct ThreadTask {
     /// Its number.
     pub thread: usize,
     /// The plan of the run.
@@ -61,11 +61,11 @@ pub struct Harvest {
 
 /// A client thread at work.
 pub struct Worker {
-    task: Task,
+    task: ThreadTask,
     env: Env,
     poll: Poll,
     events: Events,
-    slots: Vec<Slot>,
+    slots: Vec<ClientSlot>,
     free: Vec<usize>,
     /// Slots that failed, and when they may try again (closed loop).
     resting: VecDeque<(Instant, usize)>,
@@ -80,7 +80,7 @@ impl Worker {
     ///
     /// # Errors
     /// [`Error::Os`] when there is no descriptor for the poll, [`Error::Plan`] from [`Tls::new`].
-    pub fn new(task: Task) -> Result<Self, Error> {
+    pub fn new(task: ThreadTask) -> Result<Self, Error> {
         let plan = Arc::clone(&task.plan);
         let poll = Poll::new().map_err(|e| Error::os("epoll", e))?;
         let registry = poll
@@ -101,8 +101,8 @@ impl Worker {
             plan,
         };
         let slots = share(env.plan.connections, task.thread, env.plan.threads);
-        let slots: Vec<Slot> = (0..slots)
-            .map(|index| Slot::new(index, index * env.plan.threads + task.thread, &env))
+        let slots: Vec<ClientSlot> = (0..slots)
+            .map(|index| ClientSlot::new(index, index * env.plan.threads + task.thread, &env))
             .collect();
         Ok(Self {
             free: (0..slots.len()).rev().collect(),
@@ -232,14 +232,14 @@ impl Worker {
         self.settle(slot, outcome);
     }
 
-    fn settle(&mut self, slot: usize, outcome: Outcome) {
+    fn settle(&mut self, slot: usize, outcome: SlotState) {
         match outcome {
-            Outcome::Waiting => {}
-            Outcome::Again => self.again.push(slot),
-            Outcome::Ready => self.free.push(slot),
-            Outcome::Failed if self.schedule.is_some() => self.free.push(slot),
+            SlotState::Waiting => {}
+            SlotState::Again => self.again.push(slot),
+            SlotState::Ready => self.free.push(slot),
+            SlotState::Failed if self.schedule.is_some() => self.free.push(slot),
             // A closed loop would otherwise spin on a server that refuses.
-            Outcome::Failed => self.resting.push_back((clock::now() + REST, slot)),
+            SlotState::Failed => self.resting.push_back((clock::now() + REST, slot)),
         }
     }
 
@@ -324,7 +324,7 @@ impl Worker {
                 self.start_scheduled(end);
             }
             let due = !stopped && self.next_start().is_some_and(|intended| intended <= end);
-            let busy = due || self.slots.iter().any(Slot::is_busy);
+            let busy = due || self.slots.iter().any(ClientSlot::is_busy);
             if !busy || clock::now() >= give_up {
                 break;
             }
@@ -367,7 +367,7 @@ fn share(total: usize, thread: usize, threads: usize) -> usize {
 }
 
 /// The thread's schedule in an open loop; the warm-up goes at the rate of the first step.
-fn schedule(task: &Task) -> Option<Schedule> {
+fn schedule(task: &ThreadTask) -> Option<Schedule> {
     let Load::Open {
         stretches,
         arrivals,

@@ -4,12 +4,12 @@ mod support;
 
 use std::process::{Command, Stdio};
 
-use becket_stats::report::{Report, Step};
+use becket_stats::report::{LoadReport, LoadStep};
 use support::peer::{Peer, free_address};
 use support::server::{Manners, Server, config};
 use support::{Identity, load, report, shown};
 
-fn against(manners: Manners, args: &str) -> Step {
+fn against(manners: Manners, args: &str) -> LoadStep {
     let identity = Identity::new();
     let server = Server::start(config(&identity), manners);
     report(&server.url(), &format!("-n 3 -c 1 {args}"))
@@ -17,7 +17,7 @@ fn against(manners: Manners, args: &str) -> Step {
         .swap_remove(0)
 }
 
-fn only_failure(step: &Step) -> (&str, u64) {
+fn only_failure(step: &LoadStep) -> (&str, u64) {
     assert_eq!(
         (step.succeeded, step.failures.len()),
         (0, 1),
@@ -132,7 +132,7 @@ fn a_report_on_standard_output_is_alone_there() {
     let (_responder, address) = Peer::responder(&[]);
     let output = load(&format!("-q http://{address}/ -n 2 --json -"));
     assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
-    let report = Report::from_json(&String::from_utf8_lossy(&output.stdout)).unwrap();
+    let report = LoadReport::from_json(&String::from_utf8_lossy(&output.stdout)).unwrap();
     assert_eq!(report.steps[0].succeeded, 2);
     assert!(!output.stderr.is_empty(), "the text is there");
 }
@@ -195,7 +195,7 @@ fn an_interrupt_still_gives_the_report_of_what_was_done() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", shown(&output));
     assert!(shown(&output).contains("interrupted"), "{}", shown(&output));
-    let report = Report::from_json(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    let report = LoadReport::from_json(&std::fs::read_to_string(&json).unwrap()).unwrap();
     assert!(report.interrupted && report.steps[0].succeeded > 0);
     assert!(report.steps[0].seconds < 30.0);
 }

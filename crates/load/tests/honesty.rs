@@ -5,7 +5,7 @@ mod support;
 use std::process::Command;
 use std::time::Duration;
 
-use becket_stats::report::{Report, Summary};
+use becket_stats::report::{LoadReport, Summary};
 use support::peer::{Peer, now};
 use support::server::{Manners, Server, config};
 use support::{Identity, report};
@@ -77,7 +77,7 @@ fn the_forty_milliseconds_of_nagle_are_named() {
     without_tickets.send_tls13_tickets = 0;
     let server = Server::start(without_tickets, Manners::default());
     let url = server.url();
-    let named = |report: &Report| {
+    let named = |report: &LoadReport| {
         report.steps[0]
             .findings
             .iter()

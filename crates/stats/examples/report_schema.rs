@@ -2,6 +2,6 @@
 //! crates/stats/schema/becket-load.schema.json` after the types have changed.
 
 fn main() -> Result<(), serde_json::Error> {
-    print!("{}", becket_stats::report::Report::schema()?);
+    print!("{}", becket_stats::report::LoadReport::schema()?);
     Ok(())
 }

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use crate::report::{Bucket, Summary};
+use crate::report::{HistogramBucket, Summary};
 
 /// Counts durations with three significant digits.
 #[derive(Clone, Debug)]
@@ -91,11 +91,11 @@ impl Histogram {
         }
     }
 
-    fn buckets(&self) -> Vec<Bucket> {
+    fn buckets(&self) -> Vec<HistogramBucket> {
         self.inner
             .iter_log(BUCKET_START_NANOS, BUCKET_GROWTH)
             .filter(|step| step.count_since_last_iteration() > 0)
-            .map(|step| Bucket {
+            .map(|step| HistogramBucket {
                 up_to_us: step.value_iterated_to() as f64 / 1_000.0,
                 count: step.count_since_last_iteration(),
             })

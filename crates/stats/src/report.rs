@@ -1,6 +1,6 @@
 //! The report of one `becket-load` run, as stored in JSON.
 //!
-//! A run has one or more [`Step`]s (a ramp has many). A step answers: how many transactions were
+//! A run has one or more [`LoadStep`]s (a ramp has many). A step answers: how many transactions were
 //! attempted, what became of each, how long each phase took, what kind of handshakes they really
 //! were, and what client and server spent on them. Nothing is averaged; nothing is dropped.
 //!
@@ -14,12 +14,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The version of the JSON form; it grows whenever a field changes its meaning or goes.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// One run of `becket-load`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Report {
+pub struct LoadReport {
     /// [`SCHEMA_VERSION`] of the writer.
     pub schema: u32,
     /// Name and version of the tool.
@@ -33,7 +33,7 @@ pub struct Report {
     /// What the TLS handshakes agreed on; absent for plain targets and when none succeeded.
     pub negotiated: Option<Negotiated>,
     /// The measured steps, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<LoadStep>,
     /// The result in one sentence.
     pub verdict: String,
     /// Whether the run was ended by a signal before its time.
@@ -109,8 +109,7 @@ pub struct Negotiated {
 
 /// One measured stretch under constant conditions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Step {
+pub struct LoadStep {
     /// Transactions per second that were asked for; absent in a closed loop.
     pub rate_asked_per_s: Option<f64>,
     /// Wall time of the step.
@@ -124,20 +123,13 @@ pub struct Step {
     /// Of these, the ones that were still on their way when the run ended and whose time was not
     /// up. `attempted = succeeded + failed + unfinished`.
     pub unfinished: u64,
-    /// `attempted` per second.
-    pub rate_attempted_per_s: f64,
     /// Transactions completed within the step, per second, whenever they began.
     pub rate_succeeded_per_s: f64,
     /// Transactions completed within the step, whenever they began.
     pub completed: u64,
-    /// TCP connections begun.
-    pub connections: u64,
-    /// Connections that the server closed between two requests.
-    pub closed_while_idle: u64,
-    /// Bytes of TLS or TCP payload received.
-    pub bytes_in: u64,
-    /// Bytes of TLS or TCP payload sent.
-    pub bytes_out: u64,
+    /// Connections and bytes.
+    #[serde(flatten)]
+    pub traffic: Traffic,
     /// Handshakes by what was asked and by what happened.
     pub handshakes: Handshakes,
     /// Failures by kind.
@@ -150,6 +142,29 @@ pub struct Step {
     pub server: Option<ServerCpu>,
     /// Known stalls recognised in the latencies, each a sentence.
     pub findings: Vec<String>,
+}
+
+/// Connections and bytes of a step.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Traffic {
+    /// TCP connections begun.
+    pub connections: u64,
+    /// Connections that the server closed between two requests.
+    pub closed_while_idle: u64,
+    /// Bytes of TLS or TCP payload received.
+    pub bytes_in: u64,
+    /// Bytes of TLS or TCP payload sent.
+    pub bytes_out: u64,
+}
+
+impl Traffic {
+    /// Adds what another thread counted.
+    pub fn add(&mut self, other: &Self) {
+        self.connections += other.connections;
+        self.closed_while_idle += other.closed_while_idle;
+        self.bytes_in += other.bytes_in;
+        self.bytes_out += other.bytes_out;
+    }
 }
 
 /// Handshakes by what was asked and by what happened.
@@ -181,6 +196,21 @@ pub struct Handshakes {
 }
 
 impl Handshakes {
+    /// Adds what another thread counted.
+    pub fn add(&mut self, other: &Self) {
+        self.asked_full += other.asked_full;
+        self.asked_resumed += other.asked_resumed;
+        self.nothing_to_offer += other.nothing_to_offer;
+        self.declined += other.declined;
+        self.full += other.full;
+        self.full_with_retry += other.full_with_retry;
+        self.resumed_by_id += other.resumed_by_id;
+        self.resumed_by_ticket += other.resumed_by_ticket;
+        self.resumed_by_psk += other.resumed_by_psk;
+        self.early_data_accepted += other.early_data_accepted;
+        self.early_data_rejected += other.early_data_rejected;
+    }
+
     /// Returns how many handshakes were resumed, by whatever means.
     pub fn resumed(&self) -> u64 {
         self.resumed_by_id + self.resumed_by_ticket + self.resumed_by_psk
@@ -207,6 +237,13 @@ pub struct Latencies {
     pub whole: Summary,
     /// From the *intended* start until the last byte of the response; open loop only.
     pub whole_corrected: Option<Summary>,
+}
+
+impl LoadStep {
+    /// Returns how many transactions were to begin in a second.
+    pub fn rate_attempted_per_s(&self) -> f64 {
+        self.attempted as f64 / self.seconds.max(1e-9)
+    }
 }
 
 impl Latencies {
@@ -238,13 +275,13 @@ pub struct Summary {
     /// Largest value.
     pub max_us: f64,
     /// The shape: counts of values above the previous bucket's end and up to this one's.
-    pub buckets: Vec<Bucket>,
+    pub buckets: Vec<HistogramBucket>,
 }
 
 /// One bar of a histogram.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Bucket {
+pub struct HistogramBucket {
     /// Upper end, included.
     pub up_to_us: f64,
     /// Values in it.
@@ -283,7 +320,7 @@ pub struct ServerCpu {
     pub cpu_us_per_transaction: Option<f64>,
 }
 
-impl Report {
+impl LoadReport {
     /// Returns the report as indented JSON with a final newline.
     ///
     /// # Errors
@@ -292,7 +329,7 @@ impl Report {
         serde_json::to_string_pretty(self).map(|json| json + "\n")
     }
 
-    /// Reads what [`Report::to_json`] wrote, strictly.
+    /// Reads what [`LoadReport::to_json`] wrote, strictly.
     ///
     /// # Errors
     /// Malformed JSON, a missing or unknown field.
@@ -316,7 +353,7 @@ mod tests {
     #[test]
     fn the_committed_schema_is_the_one_of_the_types() {
         let committed = include_str!("../schema/becket-load.schema.json");
-        let current = Report::schema().unwrap();
+        let current = LoadReport::schema().unwrap();
         assert!(
             committed == current,
             "store this as schema/becket-load.schema.json:\n{current}"
@@ -325,16 +362,16 @@ mod tests {
 
     #[test]
     fn a_report_survives_its_json_and_unknown_fields_are_refused() {
-        let report = Report {
+        let report = LoadReport {
             schema: SCHEMA_VERSION,
-            steps: vec![Step::default()],
-            ..Report::default()
+            steps: vec![LoadStep::default()],
+            ..LoadReport::default()
         };
         let json = report.to_json().unwrap();
-        assert_eq!(Report::from_json(&json).unwrap(), report);
+        assert_eq!(LoadReport::from_json(&json).unwrap(), report);
         let altered = json.replacen("\"schema\"", "\"surprise\": 1, \"schema\"", 1);
         assert!(
-            Report::from_json(&altered)
+            LoadReport::from_json(&altered)
                 .unwrap_err()
                 .to_string()
                 .contains("surprise")

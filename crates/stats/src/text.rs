@@ -5,11 +5,11 @@
 
 use std::fmt::Write;
 
-use crate::report::{Handshakes, Report, Step, Summary};
+use crate::report::{Handshakes, LoadReport, LoadStep, Summary};
 use crate::units::{show_bytes, show_count, show_rate, show_us};
 
 /// Writes the whole page.
-pub fn page(report: &Report) -> String {
+pub fn page(report: &LoadReport) -> String {
     let mut out = String::new();
     heading(&mut out, report);
     if report.steps.len() > 1 {
@@ -24,7 +24,7 @@ pub fn page(report: &Report) -> String {
     out
 }
 
-fn heading(out: &mut String, report: &Report) {
+fn heading(out: &mut String, report: &LoadReport) {
     let plan = &report.plan;
     line(
         out,
@@ -50,7 +50,7 @@ fn heading(out: &mut String, report: &Report) {
     line(out, "");
 }
 
-fn step_page(out: &mut String, step: &Step) {
+fn step_page(out: &mut String, step: &LoadStep) {
     if let Some(asked) = step.rate_asked_per_s {
         row(out, "asked", &show_rate(asked));
     }
@@ -60,7 +60,7 @@ fn step_page(out: &mut String, step: &Step) {
         &format!(
             "{} ({})",
             show_count(step.attempted),
-            show_rate(step.rate_attempted_per_s)
+            show_rate(step.rate_attempted_per_s())
         ),
     );
     row(
@@ -83,14 +83,14 @@ fn step_page(out: &mut String, step: &Step) {
             ),
         );
     }
-    row(out, "connections", &show_count(step.connections));
-    if step.closed_while_idle > 0 {
+    row(out, "connections", &show_count(step.traffic.connections));
+    if step.traffic.closed_while_idle > 0 {
         row(
             out,
             "closed idle",
             &format!(
                 "{} by the server between requests",
-                show_count(step.closed_while_idle)
+                show_count(step.traffic.closed_while_idle)
             ),
         );
     }
@@ -101,8 +101,8 @@ fn step_page(out: &mut String, step: &Step) {
         "received",
         &format!(
             "{} ({}/s)",
-            show_bytes(step.bytes_in as f64),
-            show_bytes(step.bytes_in as f64 / seconds)
+            show_bytes(step.traffic.bytes_in as f64),
+            show_bytes(step.traffic.bytes_in as f64 / seconds)
         ),
     );
     row(
@@ -110,8 +110,8 @@ fn step_page(out: &mut String, step: &Step) {
         "sent",
         &format!(
             "{} ({}/s)",
-            show_bytes(step.bytes_out as f64),
-            show_bytes(step.bytes_out as f64 / seconds)
+            show_bytes(step.traffic.bytes_out as f64),
+            show_bytes(step.traffic.bytes_out as f64 / seconds)
         ),
     );
     cpu(out, step);
@@ -121,7 +121,7 @@ fn step_page(out: &mut String, step: &Step) {
     }
 }
 
-fn failures(step: &Step) -> String {
+fn failures(step: &LoadStep) -> String {
     if step.failed == 0 {
         return "0".to_owned();
     }
@@ -177,7 +177,7 @@ fn handshakes(out: &mut String, h: &Handshakes) {
     }
 }
 
-fn cpu(out: &mut String, step: &Step) {
+fn cpu(out: &mut String, step: &LoadStep) {
     let generator = &step.generator;
     let each = generator
         .cpu_us_per_transaction
@@ -202,7 +202,7 @@ fn cpu(out: &mut String, step: &Step) {
     }
 }
 
-fn latencies(out: &mut String, step: &Step) {
+fn latencies(out: &mut String, step: &LoadStep) {
     let header = ["latency", "count", "p50", "p90", "p99", "p99.9", "max"].map(str::to_owned);
     let phases = [
         ("connect", Some(&step.latency.connect)),
@@ -236,7 +236,7 @@ fn summary_cells(name: &str, s: &Summary) -> [String; 7] {
     ]
 }
 
-fn ramp_table(out: &mut String, steps: &[Step]) {
+fn ramp_table(out: &mut String, steps: &[LoadStep]) {
     let header = [
         "asked",
         "attempted",
@@ -254,7 +254,7 @@ fn ramp_table(out: &mut String, steps: &[Step]) {
             out,
             &[
                 step.rate_asked_per_s.map_or("-".to_owned(), show_rate),
-                show_rate(step.rate_attempted_per_s),
+                show_rate(step.rate_attempted_per_s()),
                 show_rate(step.rate_succeeded_per_s),
                 show_count(step.failed),
                 if_any(whole, whole.p50_us),
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn the_page_says_what_was_resumed_and_why_things_failed() {
-        let step = Step {
+        let step = LoadStep {
             attempted: 1_010,
             succeeded: 1_000,
             failed: 10,
@@ -329,16 +329,16 @@ mod tests {
                 },
                 ..Latencies::default()
             },
-            ..Step::default()
+            ..LoadStep::default()
         };
-        let report = Report {
+        let report = LoadReport {
             steps: vec![step],
             negotiated: Some(Negotiated {
                 version: "TLSv1.3".to_owned(),
                 ..Negotiated::default()
             }),
             verdict: "fine".to_owned(),
-            ..Report::default()
+            ..LoadReport::default()
         };
         let page = page(&report);
         for expected in [
@@ -354,13 +354,13 @@ mod tests {
 
     #[test]
     fn a_ramp_is_a_table_with_a_line_per_step() {
-        let step = |rate| Step {
+        let step = |rate| LoadStep {
             rate_asked_per_s: Some(rate),
-            ..Step::default()
+            ..LoadStep::default()
         };
-        let report = Report {
+        let report = LoadReport {
             steps: vec![step(1_000.0), step(2_000.0)],
-            ..Report::default()
+            ..LoadReport::default()
         };
         let page = page(&report);
         assert!(

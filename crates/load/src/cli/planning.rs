@@ -4,17 +4,16 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use becket_proto::proxy_header::Format;
 use rustls_pki_types::ServerName;
 
-use super::{ArrivalKind, Cli, Introduction};
+use super::Cli;
 use crate::Error;
 use crate::plan::{Load, Plan};
-use crate::request::{Head, Request};
+use crate::request::{RequestBytes, RequestHead};
 use crate::resume::Resume;
-use crate::schedule::{Arrivals, Stretch};
+use crate::schedule::Stretch;
 use crate::target::{Scheme, Target};
-use crate::tls::{self, ResumeKind, TlsPlan, Version};
+use crate::tls::{self, ResumeKind, TlsPlan, TlsVersion};
 
 impl Cli {
     /// Makes the plan.
@@ -31,46 +30,33 @@ impl Cli {
         self.check(&target)?;
         let allowed = becket_sys::affinity::allowed_cpus().unwrap_or_default();
         let threads = self
+            .load
             .threads
             .map_or((allowed.len() / 2).max(1), NonZeroUsize::get);
         let load = self.load();
         let open = matches!(load, Load::Open { .. });
         let default = if open { default_limit() } else { 50 };
-        let connections = self.connections.map_or(default, NonZeroUsize::get);
+        let connections = self.load.connections.map_or(default, NonZeroUsize::get);
+        let mut options = self.request.clone();
+        if target.scheme == Scheme::Tcp {
+            options.keepalive = 1;
+        }
         Ok(Plan {
             addresses,
             connections,
             threads: threads.min(connections),
             cpus: self.cpus(&allowed)?,
-            warm_up: self.warm_up.unwrap_or_else(|| warm_up(&load)),
+            warm_up: self.load.warm_up.unwrap_or_else(|| warm_up(&load)),
             load,
-            time_out: self.time_out,
+            time_out: self.load.time_out,
             tls: (target.scheme == Scheme::Https)
                 .then(|| self.tls_plan(&target))
                 .transpose()?,
-            resume: self.resume,
+            resume: self.tls.resume,
             request: self.request(&target),
-            preface: self.preface.clone(),
-            keepalive: if target.scheme == Scheme::Tcp {
-                1
-            } else {
-                self.keepalive
-            },
-            since_queued: self.since_queued,
-            handshake_only: self.handshake_only,
-            nagle: self.nagle,
-            proxy_header: self.proxy_header.map(|version| match version {
-                Introduction::V1 => Format::V1,
-                Introduction::V2 => Format::V2 {
-                    checksum: false,
-                    padding: None,
-                },
-            }),
-            sources: self.source,
-            expect_body: self.expect_body,
-            any_status: self.any_status,
-            pids: self.pid.clone(),
-            progress: !self.quiet,
+            options,
+            network: self.network.clone(),
+            measuring: self.measuring.clone(),
             command,
             target,
         })
@@ -79,35 +65,43 @@ impl Cli {
     fn check(&self, target: &Target) -> Result<(), Error> {
         let wrong = |text: &str| Err(Error::Plan(text.to_owned()));
         let tls = target.scheme == Scheme::Https;
-        match (self.tls, self.resume_kind) {
-            (Some(Version::Tls13), ResumeKind::Id | ResumeKind::Ticket) => {
+        match (self.tls.tls, self.tls.resume_kind) {
+            (Some(TlsVersion::Tls13), ResumeKind::Id | ResumeKind::Ticket) => {
                 return wrong(
                     "--resume-kind id and ticket are of TLS 1.2: leave --tls 1.3 out, or say psk",
                 );
             }
-            (Some(Version::Tls12), ResumeKind::Psk) => {
+            (Some(TlsVersion::Tls12), ResumeKind::Psk) => {
                 return wrong(
                     "--resume-kind psk is of TLS 1.3: leave --tls 1.2 out, or say id or ticket",
                 );
             }
             _ => {}
         }
-        let resumes = self.resume != Resume::Never && self.preface.is_none();
-        if !tls && (resumes || self.handshake_only || self.early_data || self.tls.is_some()) {
+        let resumes = self.tls.resume != Resume::Never && self.network.preface.is_none();
+        if !tls
+            && (resumes
+                || self.request.handshake_only
+                || self.tls.early_data
+                || self.tls.tls.is_some())
+        {
             return wrong(
                 "--resume, --handshake-only, --early-data and --tls need an https:// target",
             );
         }
-        if self.preface.is_some() && (target.scheme != Scheme::Http || self.keepalive > 1) {
+        if self.network.preface.is_some()
+            && (target.scheme != Scheme::Http || self.request.keepalive > 1)
+        {
             return wrong("--preface is for an http:// target and one request per connection");
         }
-        if self.time_out.is_zero()
-            || self.duration.is_some_and(|d| d.is_zero())
-            || self.transactions == Some(0)
+        if self.load.time_out.is_zero()
+            || self.load.duration.is_some_and(|d| d.is_zero())
+            || self.load.transactions == Some(0)
         {
             return wrong("-d, -n and --time-out must not be zero");
         }
         if self
+            .request
             .header
             .iter()
             .any(|line| line.contains(['\r', '\n']) || !line.contains(':'))
@@ -119,8 +113,8 @@ impl Cli {
 
     /// The target's addresses of the family that the sources have.
     fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>, Error> {
-        let mut addresses = target.resolve(self.i_own_this_target)?;
-        if let Some(source) = self.source {
+        let mut addresses = target.resolve(self.network.i_own_this_target)?;
+        if let Some(source) = self.network.source {
             addresses.retain(|address| address.is_ipv4() == source.pick(0).is_ipv4());
         }
         if addresses.is_empty() {
@@ -132,11 +126,11 @@ impl Cli {
     }
 
     fn load(&self) -> Load {
-        if let Some(count) = self.transactions {
+        if let Some(count) = self.load.transactions {
             return Load::ClosedCount(count);
         }
-        let length = |default: u64| self.duration.unwrap_or(Duration::from_secs(default));
-        let stretches = match (self.rate, self.ramp) {
+        let length = |default: u64| self.load.duration.unwrap_or(Duration::from_secs(default));
+        let stretches = match (self.load.rate, self.load.ramp) {
             (Some(rate), _) => vec![Stretch {
                 rate,
                 length: length(10),
@@ -150,54 +144,56 @@ impl Cli {
                 .collect(),
             (None, None) => return Load::ClosedFor(length(10)),
         };
-        let arrivals = match self.arrivals {
-            ArrivalKind::Constant => Arrivals::Constant,
-            ArrivalKind::Poisson => Arrivals::Poisson,
-        };
         Load::Open {
             stretches,
-            arrivals,
-            seed: self.seed,
+            arrivals: self.load.arrivals,
+            seed: self.load.seed,
         }
     }
 
     fn tls_plan(&self, target: &Target) -> Result<TlsPlan, Error> {
-        let name = self.sni.as_deref().unwrap_or(&target.host);
+        let name = self.tls.sni.as_deref().unwrap_or(&target.host);
         let server_name = ServerName::try_from(name.to_owned()).map_err(|_| {
             Error::Plan(format!("`{name}` is not a server name that SNI can carry"))
         })?;
-        let key = self.client_key.as_ref().or(self.client_cert.as_ref());
+        let key = self
+            .tls
+            .client_key
+            .as_ref()
+            .or(self.tls.client_cert.as_ref());
         Ok(TlsPlan {
-            version: self.tls,
+            version: self.tls.tls,
             suites: self
+                .tls
                 .suite
                 .as_deref()
                 .map(tls::suites)
                 .transpose()?
                 .unwrap_or_default(),
-            groups: tls::groups(&self.group)?,
+            groups: tls::groups(&self.tls.group)?,
             server_name,
             alpn: self
+                .tls
                 .alpn
                 .iter()
                 .map(|name| name.clone().into_bytes())
                 .collect(),
-            early_data: self.early_data,
-            client_cert: self.client_cert.clone().zip(key.cloned()),
-            resume_kind: self.resume_kind,
+            early_data: self.tls.early_data,
+            client_cert: self.tls.client_cert.clone().zip(key.cloned()),
+            resume_kind: self.tls.resume_kind,
         })
     }
 
-    fn request(&self, target: &Target) -> Request {
+    fn request(&self, target: &Target) -> RequestBytes {
         if target.scheme == Scheme::Tcp {
-            return Request::raw(self.size);
+            return RequestBytes::raw(self.request.size);
         }
-        Request::http(&Head {
+        RequestBytes::http(&RequestHead {
             path: &target.path,
             authority: &target.authority(),
-            http10: self.http10,
-            headers: &self.header,
-            upload: self.size,
+            http10: self.request.http10,
+            headers: &self.request.header,
+            upload: self.request.size,
         })
     }
 
@@ -208,7 +204,7 @@ impl Cli {
                 "--cpus: {what} (accepted: none, or some of {allowed:?})"
             ))
         };
-        match self.cpus.as_deref() {
+        match self.measuring.cpus.as_deref() {
             None => Ok(allowed.iter().rev().copied().collect()),
             Some("none") => Ok(Vec::new()),
             Some(list) => list

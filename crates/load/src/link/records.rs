@@ -1,7 +1,7 @@
 //! The TLS side of a link: feeds the library with records, collects what it wants to send, and
 //! writes down what the handshake was.
 //!
-//! The library's states are handled in one loop ([`Link::records`]); what is to be sent gathers in the
+//! The library's states are handled in one loop ([`LoadConnection::records`]); what is to be sent gathers in the
 //! outbox and goes out in one write per flight.
 
 use std::time::Instant;
@@ -10,7 +10,7 @@ use rustls::client::ClientConnectionData;
 use rustls::unbuffered::{ConnectionState, TransmitTlsData, UnbufferedStatus, WriteTraffic};
 use rustls::{HandshakeKind, ProtocolVersion};
 
-use super::{LINGER, Link, Notify, Phase};
+use super::{LINGER, LoadConnection, Notify, Phase};
 use crate::env::Env;
 use crate::exchange::{Early, Exchange, encode, encrypt};
 use crate::failure::Failure;
@@ -18,8 +18,9 @@ use crate::hello::Offered;
 use crate::negotiated;
 use crate::plan::Plan;
 use crate::resume::Ask;
+use crate::tls::Tls;
 
-impl Link {
+impl LoadConnection {
     /// Feeds TLS with `filled` bytes of the scratch buffer and collects what it wants to send.
     pub(super) fn drive(
         &mut self,
@@ -121,7 +122,9 @@ impl Link {
                 .as_ref()
                 .is_some_and(|n| n.signature.is_none());
         if env.negotiated.is_none() || says_more {
-            env.negotiated = Some(negotiated::of(tls, env.tls.as_ref(), self.resumed));
+            let signature = env.tls.as_ref().filter(|_| !self.resumed);
+            let signature = signature.and_then(Tls::signature);
+            env.negotiated = Some(negotiated::of(tls, signature));
         }
         let refuses_http = tls
             .alpn_protocol()
@@ -130,13 +133,13 @@ impl Link {
         let took = now - self.times.mark;
         let samples = env.samples(self.times.step);
         if self.resumed {
-            samples.handshake_resumed.record(took);
+            samples.latency.handshake_resumed.record(took);
         } else {
-            samples.handshake_full.record(took);
+            samples.latency.handshake_full.record(took);
         }
         self.times.mark = now;
         self.phase = Phase::Exchanging;
-        if env.plan.handshake_only {
+        if env.plan.options.handshake_only {
             self.end_after_handshake(env, now, tls12);
         } else if refuses_http {
             return Err(Failure::Alpn);
@@ -191,7 +194,7 @@ fn transmit(
     outbox: &mut Vec<u8>,
     plan: &Plan,
 ) {
-    let first = exchange.early() == Early::None && !plan.handshake_only;
+    let first = exchange.early() == Early::None && !plan.options.handshake_only;
     if let Some(mut early) = flight.may_encrypt_early_data().filter(|_| first) {
         exchange.produce_early(&plan.request, outbox, |data, out| {
             early.encrypt(data, out).ok()
@@ -220,8 +223,9 @@ impl Speech<'_> {
             return encrypt(&[], self.outbox, |_, out| traffic.queue_close_notify(out));
         }
         // A client that keeps Nagle's algorithm on is one that writes Finished and request apart.
-        let apart = plan.nagle && self.phase == Phase::Handshaking && !self.outbox.is_empty();
-        if plan.handshake_only || apart || self.phase == Phase::Closing {
+        let apart =
+            plan.network.nagle && self.phase == Phase::Handshaking && !self.outbox.is_empty();
+        if plan.options.handshake_only || apart || self.phase == Phase::Closing {
             return Ok(());
         }
         self.exchange

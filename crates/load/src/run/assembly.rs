@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use becket_stats::report::{Conditions, Negotiated, Report, Step};
+use becket_stats::report::{Conditions, LoadReport, LoadStep, Negotiated};
 
 use super::workers::Mark;
 use crate::clock;
@@ -19,7 +19,7 @@ pub(super) fn assemble(
     marks: &[Mark],
     harvests: Vec<Harvest>,
     conditions: Conditions,
-) -> Report {
+) -> LoadReport {
     let mut negotiated: Option<Negotiated> = None;
     let mut merged: Vec<Samples> = Vec::new();
     for harvest in harvests {
@@ -42,7 +42,7 @@ pub(super) fn assemble(
         negotiated.tickets_per_resumed =
             each(sum(|s| s.tickets_resumed), sum(|s| s.handshakes.resumed()));
     }
-    let steps: Vec<Step> = marks
+    let steps: Vec<LoadStep> = marks
         .windows(2)
         .zip(&merged)
         .enumerate()
@@ -76,7 +76,7 @@ fn around(plan: &Plan, pair: &[Mark]) -> Around {
         seconds,
         client: scale(spans.iter().map(|(ran, _)| *ran).sum()),
         busiest: busy.fold(0.0, f64::max).min(1.0),
-        server: (!plan.pids.is_empty()).then(|| Spent {
+        server: (!plan.measuring.pid.is_empty()).then(|| Spent {
             user: scale(server.user),
             system: scale(server.system),
         }),

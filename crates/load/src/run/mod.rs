@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use becket_stats::report::Report;
+use becket_stats::report::LoadReport;
 
 use self::assembly::{assemble, conditions};
 use self::workers::Workers;
@@ -22,7 +22,7 @@ use crate::plan::Plan;
 ///
 /// # Errors
 /// [`Error`]: nothing was measured then.
-pub fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<Report, Error> {
+pub fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<LoadReport, Error> {
     let plan = prepare(plan)?;
     let conditions = conditions(&plan);
     let plan = Arc::new(plan);
@@ -35,7 +35,7 @@ pub fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<Report, Error> {
 
 /// Checks what would make the whole run void, and settles on an address that answers.
 fn prepare(mut plan: Plan) -> Result<Plan, Error> {
-    cpu::of_processes(&plan.pids)?;
+    cpu::of_processes(&plan.measuring.pid)?;
     let wanted = plan.connections as u64 + DESCRIPTORS_BESIDE;
     becket_sys::rlimit::raise_open_files(wanted).map_err(|e| {
         let count = plan.connections;

@@ -11,8 +11,8 @@ use crate::clock;
 use crate::cpu::{self, Spent};
 use crate::env::{Live, Timeline};
 use crate::plan::{Load, Plan};
-use crate::progress::Progress;
-use crate::worker::{Harvest, Task, Worker};
+use crate::progress::ProgressLine;
+use crate::worker::{Harvest, ThreadTask, Worker};
 
 /// The threads at work.
 pub(super) struct Workers {
@@ -58,7 +58,7 @@ impl Workers {
         for thread in 0..plan.threads {
             let live = Arc::new(Live::default());
             workers.lives.push(Arc::clone(&live));
-            let task = Task {
+            let task = ThreadTask {
                 thread,
                 plan: Arc::clone(plan),
                 begin,
@@ -97,7 +97,7 @@ impl Workers {
         let mut boundaries = vec![self.timeline.begin()];
         boundaries.extend_from_slice(self.timeline.ends());
         let mut boundaries = boundaries.into_iter().peekable();
-        let mut progress = Progress::new(self.lives.clone(), self.begin);
+        let mut progress = ProgressLine::new(self.lives.clone(), self.begin);
         let mut tick = self.begin + SECOND;
         let (mut marks, mut harvests) = (Vec::new(), Vec::new());
         while harvests.len() < plan.threads {
@@ -123,7 +123,7 @@ impl Workers {
             }
             if now >= tick {
                 tick += SECOND;
-                if plan.progress {
+                if !plan.measuring.quiet {
                     eprintln!("{}", progress.line(now));
                 }
             }
@@ -170,7 +170,7 @@ impl Workers {
         Mark {
             at,
             read: clock::now(),
-            server: cpu::of_processes(&plan.pids).unwrap_or_default(),
+            server: cpu::of_processes(&plan.measuring.pid).unwrap_or_default(),
             threads: self.tids.iter().map(thread).collect(),
         }
     }

@@ -9,7 +9,7 @@ pub(crate) mod server;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use becket_stats::report::Report;
+use becket_stats::report::LoadReport;
 
 /// Runs `becket-load` with these arguments, which spaces separate.
 pub(crate) fn load(args: &str) -> Output {
@@ -21,10 +21,10 @@ pub(crate) fn load(args: &str) -> Output {
 }
 
 /// Runs it against `url` and returns its report; panics with all output if there is none.
-pub(crate) fn report(url: &str, args: &str) -> Report {
+pub(crate) fn report(url: &str, args: &str) -> LoadReport {
     let output = load(&format!("-q --json - {url} {args}"));
     let text = String::from_utf8_lossy(&output.stdout);
-    Report::from_json(&text).unwrap_or_else(|e| panic!("{args}: {e}\n{}", shown(&output)))
+    LoadReport::from_json(&text).unwrap_or_else(|e| panic!("{args}: {e}\n{}", shown(&output)))
 }
 
 /// Both streams of a program, for a failed assertion.

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 
-use super::{Responder, Service};
-use crate::inquiry::{Inquiry, Step};
+use super::service::{Responder, Service};
+use crate::inquiry::{Inquiry, InquiryStep};
 use crate::{Error, clock, wait};
 
 /// One thread of the responder.
-pub(super) struct Desk {
+pub(super) struct ResponderThread {
     pub(super) listener: TcpListener,
     poll: Poll,
     callers: Vec<Option<Caller>>,
@@ -51,7 +51,7 @@ enum Phase {
     Writing,
 }
 
-impl Desk {
+impl ResponderThread {
     pub(super) fn new(responder: &Responder, address: SocketAddr) -> Result<Self, Error> {
         let listener = becket_sys::socket::listen(address, &listen_options(responder.threads > 1))
             .map_err(|e| Error::os(format!("listening on {address}"), e))?;
@@ -200,7 +200,7 @@ impl Desk {
 
     /// Reads until a request is whole; false when more must come or none will.
     fn listen_to(&mut self, caller: &mut Caller) -> io::Result<bool> {
-        if caller.inquiry.resume() == Step::Whole {
+        if caller.inquiry.resume() == InquiryStep::Whole {
             return Ok(true);
         }
         loop {
@@ -210,9 +210,9 @@ impl Desk {
                     return Ok(false);
                 }
                 Ok(count) => match caller.inquiry.feed(self.input.get(..count).unwrap_or(&[])) {
-                    Step::Whole => return Ok(true),
-                    Step::Partial => {}
-                    Step::Malformed => return Err(io::ErrorKind::InvalidData.into()),
+                    InquiryStep::Whole => return Ok(true),
+                    InquiryStep::Partial => {}
+                    InquiryStep::Malformed => return Err(io::ErrorKind::InvalidData.into()),
                 },
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
