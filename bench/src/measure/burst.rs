@@ -4,7 +4,8 @@
 
 use becket_load::plan::Load;
 
-use super::{Stage, rounds, transactions};
+use super::stage::Stage;
+use super::{rounds, transactions};
 use crate::result::Column;
 use crate::{Error, figures, load};
 

@@ -9,8 +9,8 @@ use becket_load::plan::Load;
 use becket_load::schedule::{Arrivals, Stretch};
 use becket_stats::report::{LoadReport, LoadStep};
 
-use super::Stage;
 use super::capacities::Capacity;
+use super::stage::Stage;
 use crate::Error;
 use crate::load::{self, Ask};
 use crate::peer::Server;

@@ -8,7 +8,7 @@ use becket_load::sessions::Sessions;
 use rustls::{ClientConfig, ClientConnection, Stream};
 use rustls_pki_types::ServerName;
 
-use super::Stage;
+use super::stage::Stage;
 use crate::keys::NAME;
 use crate::{Error, place};
 

@@ -19,7 +19,8 @@ use becket_load::tls::Tls;
 use rustls::{ClientConfig, HandshakeKind};
 
 use super::client::Client;
-use super::{Stage, rounds};
+use super::rounds;
+use super::stage::Stage;
 use crate::farm::Farm;
 use crate::result::{Column, Sample};
 use crate::{Error, figures, place};

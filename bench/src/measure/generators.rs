@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use becket_load::clock;
 use becket_load::plan::Load;
 
-use super::{Stage, rounds};
+use super::rounds;
+use super::stage::Stage;
 use crate::result::Column;
 use crate::{Error, figures, load, place};
 

@@ -3,8 +3,8 @@
 //! A plain blocking client opens them one by one, asks once on each (so that both sides' buffers have
 //! been used), and holds them while the kernel is asked for the proportional set size.
 
-use super::Stage;
 use super::client::{self, WARM_UP};
+use super::stage::Stage;
 use crate::result::{Column, Sample};
 use crate::{Error, figures};
 

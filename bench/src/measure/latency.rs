@@ -1,7 +1,8 @@
 //! What a server adds to the latency, over direct at the same rate: at shares of its own capacity, and at one rate
 //! that is the same for all.
 
-use super::{Stage, capacity, rounds, transactions};
+use super::stage::Stage;
+use super::{capacity, rounds, transactions};
 use crate::kernel::Kernel;
 use crate::result::{Column, Sample};
 use crate::{Error, figures};

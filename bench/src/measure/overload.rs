@@ -13,7 +13,8 @@ use std::time::Duration;
 use becket_load::plan::Load;
 use becket_stats::report::LoadStep;
 
-use super::{Stage, capacity, rounds};
+use super::stage::Stage;
+use super::{capacity, rounds};
 use crate::kernel::Kernel;
 use crate::result::{Column, Sample};
 use crate::{Error, figures, load};

@@ -9,8 +9,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread;
 
+use super::capacity;
 use super::client::{self, Client, WARM_UP};
-use super::{Stage, capacity};
+use super::stage::Stage;
 use crate::peer::Server;
 use crate::result::{Column, Sample};
 use crate::{Error, figures, load};

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use becket_load::clock;
 
-use super::Stage;
+use super::stage::Stage;
 use crate::result::{Case, Column, Sample};
 use crate::scenario::Measure;
 use crate::verdict::{self, Certainty};

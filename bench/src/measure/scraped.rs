@@ -18,7 +18,8 @@ use becket_stats::report::LoadStep;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::{Stage, capacity, client, rounds, transactions};
+use super::stage::Stage;
+use super::{capacity, client, rounds, transactions};
 use crate::peer::Server;
 use crate::result::{Column, Sample};
 use crate::{Error, figures, load, place, spread};

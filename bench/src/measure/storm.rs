@@ -12,7 +12,8 @@ use becket_load::plan::Load;
 use becket_load::schedule::{Arrivals, Stretch};
 use becket_stats::report::LoadStep;
 
-use super::{Stage, capacity, rounds};
+use super::stage::Stage;
+use super::{capacity, rounds};
 use crate::kernel::Kernel;
 use crate::result::{Column, Sample};
 use crate::scenario::Settings;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use becket_stats::report::LoadStep;
 
-use super::Stage;
 use super::rounds::{Rounds, order};
+use super::stage::Stage;
 use crate::figures;
 use crate::figures::ROUND_TRIP;
 use crate::floors::Floors;
