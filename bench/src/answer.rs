@@ -5,7 +5,7 @@ use becket_stats::ratio::Interval;
 use crate::figure::{self, Figure};
 use crate::figures;
 use crate::result::{Case, Outcome, Run};
-use crate::scenario::{self, Measure};
+use crate::scenario::Measure;
 use crate::spread;
 use crate::verdict::{self, Standing};
 
@@ -130,8 +130,9 @@ fn steps(outcome: &Outcome, setting: &str) -> Option<String> {
             1 => format!("{least:.2}"),
             _ => format!("{least:.2} to {most:.2}"),
         };
-        let (to, from) = (scenario::label(setting, to), scenario::label(setting, from));
-        Some(format!("{ratio} times as much ({to}, against {from})"))
+        Some(format!(
+            "{ratio} times as much ({setting} {to}, against {from})"
+        ))
     });
     let told: Vec<String> = told.collect();
     (!told.is_empty()).then(|| format!("For becket {}: {}.", figure.heading, told.join(", ")))

@@ -62,18 +62,6 @@ pub fn find(asked: &[String]) -> Result<Vec<Scenario>, Error> {
             found.push(Scenario::parse(id, text)?);
         }
     }
-    for (index, scenario) in found.iter().enumerate() {
-        if found
-            .iter()
-            .take(index)
-            .any(|other| other.id == scenario.id)
-        {
-            return Err(Error::Asked(format!(
-                "scenario {} is asked for twice",
-                scenario.id
-            )));
-        }
-    }
     Ok(found)
 }
 
@@ -103,11 +91,5 @@ mod tests {
             let quick = scenario.cases(true).unwrap().len();
             assert!(quick <= scenario.cases(false).unwrap().len(), "{id}");
         }
-    }
-
-    #[test]
-    fn an_unknown_id_is_answered_with_the_known_ones() {
-        let error = find(&["speed".to_owned()]).unwrap_err().to_string();
-        assert!(error.contains("object-size"), "{error}");
     }
 }

@@ -3,7 +3,7 @@
 use crate::figure::{self, Figure};
 use crate::figures;
 use crate::result::{Outcome, Run};
-use crate::table::heading;
+use crate::table::{Rows, heading};
 use crate::{conditions, control, scenario, verdict};
 
 /// Says where two runs differ by more than chance and machine explain.
@@ -59,7 +59,15 @@ fn differences(
     (after, is): (&Run, &Outcome),
     figure: &Figure,
 ) -> (String, usize) {
-    let (mut rows, mut different) = (String::new(), 0);
+    let head = [
+        "case",
+        "peer",
+        "before",
+        "after",
+        "ratio (95 % interval)",
+        "",
+    ];
+    let (mut rows, mut different) = (Rows::new(head), 0);
     for case in &is.cases {
         let Some(earlier) = was
             .cases
@@ -77,24 +85,19 @@ fn differences(
             };
             let (interval, word) = verdict::between_runs((before, old), (after, column), figure);
             different += usize::from(word != verdict::SAME);
-            rows += &format!(
-                "| {} | {} | {} | {} | {} | {word} |\n",
-                case.label,
-                heading(&column.peer),
-                figure.show(a),
-                figure.show(b),
-                interval.map_or("-".to_owned(), |interval| verdict::show(&interval))
-            );
+            let interval = interval.map_or("-".to_owned(), |interval| verdict::show(&interval));
+            let (peer, was, is) = (heading(&column.peer), figure.show(a), figure.show(b));
+            rows.add([case.label.as_str(), peer, &was, &is, &interval, word]);
         }
     }
+    let rows = rows.text();
     if rows.is_empty() {
         return (rows, 0);
     }
-    let table = format!(
-        "\n## {}: {}\n\n| case | peer | before | after | ratio (95 % interval) | |\n|---|---|---|---|---|---|\n{rows}",
-        is.id, figure.heading
-    );
-    (table, different)
+    (
+        format!("\n## {}: {}\n\n{rows}", is.id, figure.heading),
+        different,
+    )
 }
 
 #[cfg(test)]

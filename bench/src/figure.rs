@@ -78,19 +78,21 @@ impl Figure {
         }
     }
 
-    /// Returns the best peer's median: the floor is nobody's competitor, and a condition no contest.
+    /// Returns the best peer's median: a condition is no contest.
     pub fn best<'a>(&self, case: &'a Case) -> Option<(&'a Column, f64)> {
-        if !self.is_contested {
-            return None;
-        }
-        let all = case.columns.iter().filter(|column| !is_floor(&column.peer));
-        let medians = all.filter_map(|column| Some((column, column.median(&self.name)?)));
+        self.best_of(case.columns.iter())
+            .filter(|_| self.is_contested)
+    }
+
+    /// Returns the best of these columns that is no floor, with its median.
+    pub fn best_of<'a>(
+        &self,
+        columns: impl Iterator<Item = &'a Column>,
+    ) -> Option<(&'a Column, f64)> {
+        let peers = columns.filter(|column| !is_floor(&column.peer));
+        let medians = peers.filter_map(|column| Some((column, column.median(&self.name)?)));
         medians.reduce(|a, b| {
-            let first = if self.less_is_better {
-                a.1 <= b.1
-            } else {
-                a.1 >= b.1
-            };
+            let first = (a.1 <= b.1) == self.less_is_better || a.1 == b.1;
             if first { a } else { b }
         })
     }

@@ -1,16 +1,21 @@
-//! Runs scenarios of `becket-load` against becket and its peers, side by side in one run, and writes
-//! the report.
+//! Runs scenarios of `becket-load` against becket and its peers, side by side, and writes the report.
 //!
-//! The way of a run: [`cli`] reads the command line; [`scenario`] reads what is asked ([`catalog`] has
-//! the texts) and unfolds it into cases; [`runner`] starts the [`peer`]s of each case alike and pinned
-//! ([`place`], [`process`]), and one of the measures ([`measure`]) puts load on them in interleaved
-//! rounds; what was found is written into a [`result::Run`], from which [`report`], [`page`] and
-//! [`readme`] are made.
+//! [`scenario::Scenario`] is a question that unfolds into cases ([`catalog`] has the suite). [`runner`] starts the [`peer`]s of each
+//! case alike and pinned ([`place`], [`process`]), and one of the measures ([`measure`]) puts load on them in interleaved rounds,
+//! until the peers can be told apart ([`verdict`]). [`control`] and [`others`] watch the machine. The result is a [`result::Run`], from
+//! which [`report`], [`page`] and [`readme`] are made; a [`figure::Figure`] says how to read a number of it.
 //!
-//! [`measure`] repeats rounds until the peers can be told apart ([`verdict`]); [`control`] and [`others`] watch the machine.
+//! Floors come from the same run: [`relay`] carries bytes without TLS, [`library`] makes the same handshakes in memory. If the bench
+//! is killed, [`guard`] stops what it had started. It judges no stored run: that is for those who read the report.
 //!
-//! Floors come from the same run: [`relay`] carries bytes without TLS, [`library`] makes the same
-//! handshakes in memory. Whatever happens to the bench, [`guard`] stops what it had started.
+//! A new scenario is a TOML file; a new peer is a file in `peer/`; a new measure is a file in `measure/`, a variant of
+//! [`scenario::Measure`] and its figures in [`figure`].
+//!
+//! ```
+//! let scenario = &becket_bench::catalog::find(&["key".to_owned()])?[0];
+//! assert!(scenario.cases(false)?.len() > 1);
+//! # Ok::<(), becket_bench::Error>(())
+//! ```
 #![forbid(unsafe_code)]
 #![expect(
     missing_docs,

@@ -158,7 +158,6 @@ pub fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
-    use std::time::Duration;
 
     use super::*;
     use crate::order::Effort;
@@ -186,24 +185,5 @@ mod tests {
         let servers: Vec<usize> = plan.iter().map(|case| case.servers).collect();
         assert_eq!(servers, [5, 1, 1, 1, 5, 1, 1, 1, 5, 1, 1, 1]);
         assert!(plan[0].least > plan[1].least * 3.0);
-    }
-
-    #[test]
-    fn who_is_compared_with_itself_has_rounds_until_patience_is_over() {
-        let plan = of(&order("scraped", Effort::full())).unwrap();
-        assert!(plan.iter().all(|case| case.servers == 1));
-        assert!(plan.iter().all(|case| case.most > case.least * 2.0));
-    }
-
-    #[test]
-    fn without_patience_a_case_takes_what_its_rounds_take() {
-        let patient = of(&order("implementations", Effort::full())).unwrap();
-        assert!(patient.iter().all(|case| case.most > case.least * 2.0));
-        let effort = Effort {
-            patience: Duration::ZERO,
-            ..Effort::full()
-        };
-        let plan = of(&order("implementations", effort)).unwrap();
-        assert!(plan.iter().all(|case| case.most == case.least));
     }
 }

@@ -212,39 +212,3 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 const STOP_LIMIT: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(5);
 const LOG_LINES: usize = 20;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_that_ends_shows_its_log() {
-        let directory = tempfile::tempdir().unwrap();
-        let launch = Launch {
-            name: "peer".to_owned(),
-            program: "/bin/sh".into(),
-            args: vec!["-c".to_owned(), "echo no key >&2; exit 3".to_owned()],
-            cpus: place::Place::here().unwrap().all().to_vec(),
-            log: directory.path().join("log"),
-            ..Launch::default()
-        };
-        let mut process = Process::start(launch).unwrap();
-        let error = process.wait_for(free_address().unwrap()).unwrap_err();
-        assert!(error.to_string().contains("no key"), "{error}");
-        assert_eq!(error.exit_code(), 3);
-    }
-
-    #[test]
-    fn a_missing_program_is_named() {
-        let directory = tempfile::tempdir().unwrap();
-        let launch = Launch {
-            name: "peer".to_owned(),
-            program: "/nowhere/peer".into(),
-            cpus: place::Place::here().unwrap().all().to_vec(),
-            log: directory.path().join("log"),
-            ..Launch::default()
-        };
-        let error = Process::start(launch).unwrap_err().to_string();
-        assert!(error.contains("/nowhere/peer"), "{error}");
-    }
-}

@@ -246,7 +246,7 @@ impl Scenario {
             }
             let label: Vec<String> = product
                 .iter()
-                .map(|(name, value)| label(name, &plain(value)))
+                .map(|(name, value)| format!("{name} {}", plain(value)))
                 .collect();
             cases.push((label.join(", "), Settings::new(text)?));
         }
@@ -399,107 +399,6 @@ fn plain(value: &toml::Value) -> String {
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Returns a setting as a reader wants it.
-pub(crate) fn label(name: &str, value: &str) -> String {
-    match name {
-        "tls" => format!("TLS {value}"),
-        "key" | "suite" | "group" => algorithm(value).to_owned(),
-        "resume" => match value {
-            "never" | "always" => format!("{value} resumed"),
-            other => format!("a full one {}", other.replace("every=", "in ")),
-        },
-        "resume-kind" => match value {
-            "id" => "1.2 session ID",
-            "ticket" => "1.2 ticket",
-            "psk" => "1.3 PSK",
-            _ => "any kind",
-        }
-        .to_owned(),
-        "body" => size(value),
-        "requests" => match value {
-            "1" => "a connection for each".to_owned(),
-            count => format!("{count} over a connection"),
-        },
-        "workers" => format!("{value} worker{}", if value == "1" { "" } else { "s" }),
-        "crypto-threads" => match value {
-            "0" => "no crypto threads".to_owned(),
-            "1" => "1 crypto thread".to_owned(),
-            "auto" => "crypto threads as it likes".to_owned(),
-            count => format!("{count} crypto threads"),
-        },
-        "mask" => match value {
-            "none" => "all CPU features".to_owned(),
-            _ => "AVX-512 and VAES hidden".to_owned(),
-        },
-        "nagle" => if value == "true" {
-            "client with Nagle"
-        } else {
-            "client without Nagle"
-        }
-        .to_owned(),
-        "maxconn" | "full-handshakes" if value == "0" => "no limit".to_owned(),
-        "maxconn" => format!("limit {value}"),
-        "full-handshakes" => format!("{value} full handshakes/s"),
-        "connections" => match value {
-            "1" => "one connection at a time".to_owned(),
-            count => format!("{count} connections"),
-        },
-        "nodes" => format!("{value} nodes"),
-        "servers" => match value {
-            "1" => "one server".to_owned(),
-            count => format!("{count} servers"),
-        },
-        "cluster" => match value {
-            "on" => "in a cluster of two",
-            _ => "alone",
-        }
-        .to_owned(),
-        "ktls" => format!("kernel TLS {value}"),
-        "passthrough" => match value {
-            "plain" => "no TLS",
-            "on" => "TLS passed on",
-            _ => "TLS ended",
-        }
-        .to_owned(),
-        _ => format!("{name} {value}"),
-    }
-}
-
-/// Returns the name of an algorithm as the field writes it.
-fn algorithm(value: &str) -> &str {
-    match value {
-        "rsa2048" => "RSA-2048",
-        "rsa3072" => "RSA-3072",
-        "rsa4096" => "RSA-4096",
-        "p256" => "P-256",
-        "p384" => "P-384",
-        "ed25519" => "Ed25519",
-        "aes128" => "AES-128-GCM",
-        "aes256" => "AES-256-GCM",
-        "chacha20" => "ChaCha20-Poly1305",
-        "x25519" => "X25519",
-        "x25519mlkem768" => "X25519MLKEM768",
-        other => other,
-    }
-}
-
-/// Returns a size as a reader wants it.
-fn size(value: &str) -> String {
-    match value {
-        "0" => "empty body".to_owned(),
-        other => format!(
-            "{}B",
-            other.to_uppercase().replace(['K', 'M', 'G'], "")
-                + match other.chars().last() {
-                    Some('k') => " Ki",
-                    Some('m') => " Mi",
-                    Some('g') => " Gi",
-                    _ => " ",
-                }
-        ),
-    }
-}
-
 /// Every setting with its default.
 const DEFAULTS: &[(&str, &str)] = &[
     ("tls", "1.3"),
@@ -542,7 +441,7 @@ mod tests {
         let scenario = Scenario::parse("x", &text).unwrap();
         assert_eq!(scenario.cases(false).unwrap().len(), 6);
         let quick = scenario.cases(true).unwrap();
-        assert_eq!(quick[1].0, "RSA-2048, 1 MiB");
+        assert_eq!(quick[1].0, "key rsa2048, body 1m");
         assert_eq!(quick[1].1.body, 1024 * 1024);
     }
 

@@ -37,7 +37,9 @@ impl Rows {
 fn line(cells: impl IntoIterator<Item: AsRef<str>>) -> String {
     let mut text = "|".to_owned();
     for cell in cells {
-        text += &format!(" {} |", cell.as_ref());
+        let cell = cell.as_ref();
+        let space = if cell.is_empty() { "" } else { " " };
+        text += &format!("{space}{cell} |");
     }
     text + "\n"
 }

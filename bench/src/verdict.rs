@@ -58,18 +58,9 @@ fn beckets(case: &Case) -> impl Iterator<Item = &Column> {
 
 /// Returns the best of the others in a figure: neither a floor nor another becket.
 pub fn rival<'a>(case: &'a Case, figure: &Figure) -> Option<&'a Column> {
-    let others = case.columns.iter().filter(|c| {
-        !figures::is_floor(&c.peer) && c.peer != "becket" && !c.peer.starts_with(BECKETS)
-    });
-    let medians = others.filter_map(|column| Some((column, column.median(&figure.name)?)));
-    let best = medians.reduce(|a, b| {
-        if (a.1 <= b.1) == figure.less_is_better {
-            a
-        } else {
-            b
-        }
-    });
-    best.map(|(column, _)| column)
+    let is_other = |column: &&Column| column.peer != "becket" && !column.peer.starts_with(BECKETS);
+    let others = case.columns.iter().filter(is_other);
+    figure.best_of(others).map(|(column, _)| column)
 }
 
 /// Returns whether more rounds could not change what a case says: each of the figures tells becket from the
@@ -90,6 +81,15 @@ pub fn is_decided(case: &Case, deciding: &[Figure], certainty: Certainty<'_>) ->
         !measured || (rival && own)
     };
     deciding.iter().all(decided)
+}
+
+/// Returns whether the first is better than so many times the second, where that can be told.
+fn is_better(interval: &Interval, times: f64, figure: &Figure) -> Option<bool> {
+    match interval.against(times) {
+        Verdict::Unclear => None,
+        Verdict::Less => Some(figure.less_is_better),
+        Verdict::More => Some(!figure.less_is_better),
+    }
 }
 
 /// The ratio at which a figure is worse by as much as is tolerated.
@@ -122,10 +122,10 @@ pub fn of_rivals(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Opti
     Some(Standing {
         against: rival.peer.clone(),
         interval,
-        word: match (interval.verdict(), figure.less_is_better) {
-            (Verdict::Unclear, _) => "not distinguishable",
-            (Verdict::Less, true) | (Verdict::More, false) => "better",
-            _ => "worse",
+        word: match is_better(&interval, 1.0, figure) {
+            None => "not distinguishable",
+            Some(true) => "better",
+            Some(false) => "worse",
         },
     })
 }
@@ -134,12 +134,8 @@ pub fn of_rivals(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Opti
 pub fn of_beckets(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Vec<Standing> {
     let standing = |other: &Column| {
         let interval = certainty.between(subject(case)?, other, &figure.name)?;
-        let is_better = |times| match (interval.against(times), figure.less_is_better) {
-            (Verdict::Unclear, _) => None,
-            (Verdict::Less, true) | (Verdict::More, false) => Some(true),
-            _ => Some(false),
-        };
-        let word = match (is_better(1.0), is_better(worse(figure))) {
+        let than = |times| is_better(&interval, times, figure);
+        let word = match (than(1.0), than(worse(figure))) {
             (Some(true), _) => "better",
             (_, Some(true)) => "not worse by more than 2 %",
             (_, Some(false)) => "worse by more than 2 %",
@@ -214,18 +210,15 @@ pub fn between_runs(
     let Some(interval) = Interval::apart(&b, &a, 0.95) else {
         return (None, SAME);
     };
-    let interval =
-        interval.widened(machine_moved(before, after) + within(before, &a) + within(after, &b));
-    let word = match (interval.verdict(), figure.less_is_better) {
-        (Verdict::Unclear, _) => SAME,
-        (Verdict::Less, true) | (Verdict::More, false) => "better",
-        _ => "worse",
+    let within = |run: &Run, values: &[f64]| control::movement(&run.control, values.len());
+    let moved = machine_moved(before, after) + within(before, &a) + within(after, &b);
+    let interval = interval.widened(moved);
+    let word = match is_better(&interval, 1.0, figure) {
+        None => SAME,
+        Some(true) => "better",
+        Some(false) => "worse",
     };
     (Some(interval), word)
-}
-
-fn within(run: &Run, values: &[f64]) -> f64 {
-    control::movement(&run.control, values.len())
 }
 
 /// Returns by how much the machine of one run differs from that of the other: the change of the control, where both have one.

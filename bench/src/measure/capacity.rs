@@ -135,12 +135,7 @@ pub(super) fn open(
 
 /// Returns whether a step is within the criteria.
 pub(super) fn holds(step: &LoadStep) -> bool {
-    let late = step.latency.from_intended();
-    let lost = step.failed + step.unfinished;
-    let kept_up = step
-        .rate_asked_per_s
-        .is_none_or(|asked| step.rate_succeeded_per_s >= asked * 0.97);
-    step.completed > 0 && lost * 1000 <= step.attempted && late.p99_us < 100_000.0 && kept_up
+    step.completed > 0 && becket_load::summary::shortfall(step).is_none()
 }
 
 /// Returns a step as a point of a curve.

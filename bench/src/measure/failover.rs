@@ -25,11 +25,11 @@ use crate::farm::Farm;
 use crate::result::{Column, Sample};
 use crate::{Error, figures, place};
 
-/// Starts a farm, with a cluster or without.
-pub type Start<'a> = &'a dyn Fn(bool) -> Result<Farm, Error>;
-
 /// Measures both kinds of farm, round by round.
-pub fn run(stage: &mut Stage<'_>, start: Start<'_>) -> Result<Vec<Column>, Error> {
+pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
+    let Some(start) = stage.farm else {
+        return Ok(Vec::new());
+    };
     let mut columns = ["becket, cluster", "becket, no cluster"].map(Column::new);
     rounds::each(stage, &mut columns, |stage, index, _, sample| {
         let clustered = index == 0;

@@ -4,7 +4,7 @@ mod burst;
 mod capacities;
 mod capacity;
 mod client;
-pub mod failover;
+mod failover;
 mod generators;
 mod idle;
 mod latency;
@@ -19,7 +19,7 @@ mod transactions;
 use becket_stats::report::Negotiated;
 
 pub use self::capacities::Capacities;
-pub use self::stage::Stage;
+pub use self::stage::{Stage, StartFarm};
 use crate::order::LARGE;
 use crate::result::Column;
 use crate::scenario::{Measure, Settings};
@@ -36,8 +36,7 @@ pub fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         Measure::Storm => storm::run(stage),
         Measure::Burst => burst::run(stage),
         Measure::Generators => generators::run(stage),
-        // It starts and loses its servers itself.
-        Measure::Failover => Ok(Vec::new()),
+        Measure::Failover => failover::run(stage),
     };
     // Nobody connects to a server that has ended, and its log says more than that.
     if !matches!(measured, Err(Error::Stopped)) {

@@ -11,6 +11,7 @@ use becket_load::tls::Tls;
 use super::capacities::Capacities;
 use crate::Error;
 use crate::control::Control;
+use crate::farm::Farm;
 use crate::floors::Floors;
 use crate::load::{self, Ask};
 use crate::order::Effort;
@@ -19,13 +20,17 @@ use crate::peer::Server;
 use crate::result::Column;
 use crate::scenario::{Front, Measure, Settings};
 
+/// Starts a farm, with a cluster or without.
+pub type StartFarm<'a> = &'a (dyn Fn(bool) -> Result<Farm, Error> + Sync);
+
 /// What a measure works with: the servers of a case are up, and the backend.
-#[derive(Debug)]
 pub struct Stage<'a> {
     pub measure: Measure,
     pub settings: &'a Settings,
     /// The servers, in the order of the report.
     pub servers: &'a mut [Server],
+    /// What starts the servers of a measure that loses them.
+    pub farm: Option<StartFarm<'a>>,
     /// The floors, for measures that have any.
     pub floors: Option<Floors>,
     pub control: &'a mut Control,

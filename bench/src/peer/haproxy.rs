@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{BACKLOG, SESSIONS, Site, groups, suite_names};
+use super::{BACKLOG, SESSIONS, Site, first_words, groups, or_unknown, suite_names, words_after};
 use crate::scenario::Front;
 
 pub(super) fn args(file: &str) -> Vec<String> {
@@ -56,24 +56,12 @@ backend servers
 }
 
 pub(super) fn version(said: &str) -> (String, String) {
-    let version = said.lines().find_map(|line| {
-        line.strip_prefix("HAProxy version ")?
-            .split_ascii_whitespace()
-            .next()
-    });
-    let library = said
+    let version = words_after(said, "HAProxy version ", 1);
+    let running = said
         .lines()
-        .find_map(|line| line.strip_prefix("Running on ")?.split_once(" version : "))
-        .map(|(_, rest)| {
-            rest.split_ascii_whitespace()
-                .take(2)
-                .collect::<Vec<_>>()
-                .join(" ")
-        });
-    (
-        version.unwrap_or("unknown").to_owned(),
-        library.unwrap_or_else(|| "unknown".to_owned()),
-    )
+        .find_map(|line| line.strip_prefix("Running on ")?.split_once(" version : "));
+    let library = running.map(|(_, rest)| first_words(rest, 2));
+    (or_unknown(version), or_unknown(library))
 }
 
 /// Waits for the hello and routes by its name, as whoever does not terminate has it look.

@@ -288,6 +288,21 @@ fn linked(program: &Path) -> String {
     version.unwrap_or_else(|| "unknown".to_owned())
 }
 
+/// Returns the first words behind a text that a line begins with.
+fn words_after(said: &str, begin: &str, count: usize) -> Option<String> {
+    let line = said.lines().find_map(|line| line.strip_prefix(begin))?;
+    Some(first_words(line, count))
+}
+
+fn first_words(text: &str, count: usize) -> String {
+    let words: Vec<&str> = text.split_ascii_whitespace().take(count).collect();
+    words.join(" ")
+}
+
+fn or_unknown(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "unknown".to_owned())
+}
+
 /// Names of a suite: OpenSSL's for TLS 1.2, and IANA's of TLS 1.3.
 fn suite_names(suite: &str) -> (&'static str, &'static str) {
     match suite {
@@ -322,7 +337,6 @@ const BACKLOG: u32 = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::Scenario;
 
     #[test]
     fn each_of_a_thousand_servers_has_an_address_of_its_own() {
@@ -341,38 +355,5 @@ mod tests {
         };
         let all: std::collections::BTreeSet<SocketAddr> = site.backends().into_iter().collect();
         assert_eq!((all.len(), all.first()), (1000, Some(&address)));
-    }
-
-    #[test]
-    fn haproxys_frontend_and_backend_have_names_of_their_own() {
-        let text = "id = \"x\"\ntitle = \"x\"\nquestion = \"x?\"\nmeasure = \"transactions\"\n[then]\ntext = \"x\"\n[[axis]]\nsetting = \"passthrough\"\nvalues = [\"off\", \"on\", \"plain\"]\n";
-        for (_, settings) in Scenario::parse("x", text).unwrap().cases(false).unwrap() {
-            let address = SocketAddr::from(([127, 0, 0, 1], 1));
-            let configuration = haproxy::configuration(&Site {
-                address,
-                backend: address,
-                certificate: Path::new("c"),
-                settings: &settings,
-                directory: Path::new("d"),
-                connections: 1,
-                cpus: &[],
-                extra: "",
-            });
-            let section = |kind: &str| {
-                let lines = configuration.lines();
-                let names: Vec<&str> = lines.filter_map(|line| line.strip_prefix(kind)).collect();
-                names
-            };
-            let (frontends, backends) = (section("frontend "), section("backend "));
-            assert_eq!((frontends.len(), backends.len()), (1, 1));
-            assert_ne!(frontends, backends);
-            let used = configuration
-                .lines()
-                .filter(|line| line.contains("_backend "));
-            assert!(
-                used.into_iter().all(|line| line.contains(backends[0])),
-                "{configuration}"
-            );
-        }
     }
 }

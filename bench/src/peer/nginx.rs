@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{BACKLOG, SESSIONS, Site, groups, suite_names};
+use super::{BACKLOG, SESSIONS, Site, first_words, groups, or_unknown, suite_names, words_after};
 use crate::scenario::{Files, Front};
 
 pub(super) fn args(file: &str) -> Vec<String> {
@@ -93,27 +93,17 @@ fn files(site: &Site<'_>, sealed: &str) -> String {
 }
 
 pub(super) fn version(said: &str) -> (String, String) {
-    let version = said.lines().find_map(|line| {
-        line.strip_prefix("nginx version: nginx/")?
-            .split_ascii_whitespace()
-            .next()
-    });
+    let version = words_after(said, "nginx version: nginx/", 1);
     let built = said
         .lines()
         .find_map(|line| line.strip_prefix("built with "));
-    let library = built.map(|text| match text.split_once("running with ") {
-        Some((_, running)) => running,
-        None => text,
-    });
-    let short = library.map(|text| {
-        text.split_ascii_whitespace()
-            .take(2)
-            .collect::<Vec<_>>()
-            .join(" ")
+    let library = built.map(|text| {
+        text.split_once("running with ")
+            .map_or(text, |(_, running)| running)
     });
     (
-        version.unwrap_or("unknown").to_owned(),
-        short.unwrap_or_else(|| "unknown".to_owned()),
+        or_unknown(version),
+        or_unknown(library.map(|text| first_words(text, 2))),
     )
 }
 

@@ -1,6 +1,6 @@
 //! stunnel's configuration. It has a thread per connection and no workers to set.
 
-use super::{SESSIONS, Site, groups, suite_names};
+use super::{SESSIONS, Site, first_words, groups, or_unknown, suite_names, words_after};
 
 pub(super) fn args(file: &str) -> Vec<String> {
     vec![file.to_owned()]
@@ -32,25 +32,15 @@ TIMEOUTclose = 0
 }
 
 pub(super) fn version(said: &str) -> (String, String) {
-    let words = |line: &str| {
-        line.split_ascii_whitespace()
-            .take(2)
-            .collect::<Vec<_>>()
-            .join(" ")
-    };
-    let version = said
-        .lines()
-        .find_map(|line| line.strip_prefix("stunnel ")?.split(' ').next());
-    let running = said
-        .lines()
-        .find_map(|line| line.strip_prefix("Running  with "));
     let compiled = || {
-        said.lines()
-            .find_map(|line| Some(line.split_once(" with ")?.1))
+        let with = said
+            .lines()
+            .find_map(|line| Some(line.split_once(" with ")?.1));
+        with.map(|text| first_words(text, 2))
     };
-    let library = running.or_else(compiled).map(words);
+    let library = words_after(said, "Running  with ", 2).or_else(compiled);
     (
-        version.unwrap_or("unknown").to_owned(),
-        library.unwrap_or_else(|| "unknown".to_owned()),
+        or_unknown(words_after(said, "stunnel ", 1)),
+        or_unknown(library),
     )
 }

@@ -2,8 +2,6 @@
 
 mod parts;
 
-use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -14,13 +12,13 @@ use self::parts::{OPEN_LOOP, Parts};
 use crate::control::Control;
 use crate::farm::Farm;
 use crate::keys::Keyring;
-use crate::measure::{self, Capacities, Stage, failover};
+use crate::measure::{self, Capacities, Stage, StartFarm};
 use crate::order::Order;
 use crate::others::{self, Others};
-use crate::peer::{Kind, Peer, Site};
+use crate::peer::{Peer, Site};
 use crate::place::Place;
 use crate::progress::Progress;
-use crate::result::{Case, Column, Conditions, Outcome, Run, SCHEMA_VERSION, rounded};
+use crate::result::{Case, Conditions, Outcome, Run, SCHEMA_VERSION, rounded};
 use crate::scenario::{Front, Measure, Scenario, Settings};
 use crate::{Error, conditions, guard, store};
 
@@ -149,15 +147,6 @@ impl<'a> Runner<'a> {
         let certificate = self.keys.file(settings.key)?;
         let client = self.parts.place.client(settings.workers).to_vec();
         let backend = self.parts.backend((scenario.measure, settings), &client)?;
-        if scenario.measure == Measure::Failover {
-            let columns = self.failover(settings, &certificate, backend.1)?;
-            return Ok(Case {
-                label: label.to_owned(),
-                settings: settings.text.clone(),
-                columns,
-                ..Case::default()
-            });
-        }
         let terminator = settings.front == Front::Passthrough;
         let terminator =
             terminator.then(|| self.parts.terminator(settings, &certificate, backend.1));
@@ -165,19 +154,43 @@ impl<'a> Runner<'a> {
         let behind = terminator
             .as_ref()
             .map_or(backend.1, |server| server.address);
-        let (mut servers, reasons) =
+        let becket = self.parts.becket().cloned();
+        // A measure of failover starts farms itself, anew in each round.
+        let is_farm = scenario.measure == Measure::Failover;
+        let (mut servers, reasons) = if is_farm {
+            (Vec::new(), Vec::new())
+        } else {
             self.parts
-                .servers(scenario, settings, &certificate, behind)?;
+                .servers(scenario, settings, &certificate, behind)?
+        };
         let has_floor = scenario.measure == Measure::Transactions && !servers.is_empty();
         let floors = has_floor.then(|| self.parts.floors(settings, &certificate, behind));
         let floors = floors.transpose()?;
-        let mut columns = if servers.is_empty() {
+        let parts = &self.parts;
+        let farm = becket.filter(|_| is_farm).map(|becket| {
+            let (certificate, directory) = (&certificate, parts.directory.path());
+            move |clustered| {
+                let site = Site {
+                    address: backend.1,
+                    backend: backend.1,
+                    certificate,
+                    settings,
+                    directory,
+                    connections: OPEN_LOOP as u64,
+                    cpus: parts.place.server(settings.workers),
+                    extra: "",
+                };
+                Farm::start(&becket, &site, clustered)
+            }
+        });
+        let mut columns = if servers.is_empty() && farm.is_none() {
             Vec::new()
         } else {
             measure::run(&mut Stage {
                 measure: scenario.measure,
                 settings,
                 servers: &mut servers,
+                farm: farm.as_ref().map(|farm| farm as StartFarm<'_>),
                 floors,
                 control: &mut self.control,
                 others: &mut self.others,
@@ -199,58 +212,6 @@ impl<'a> Runner<'a> {
             columns,
             ..Case::default()
         })
-    }
-
-    /// Measures the loss of a node: the servers of a case are farms, started anew in each round.
-    fn failover(
-        &mut self,
-        settings: &Settings,
-        certificate: &Path,
-        backend: SocketAddr,
-    ) -> Result<Vec<Column>, Error> {
-        let peer = self
-            .parts
-            .order
-            .peers
-            .iter()
-            .find(|p| p.kind == Kind::Becket);
-        let Some(peer) = peer else {
-            return Ok(Vec::new());
-        };
-        let start = |clustered| {
-            Farm::start(
-                peer,
-                &Site {
-                    address: backend,
-                    backend,
-                    certificate,
-                    settings,
-                    directory: self.parts.directory.path(),
-                    connections: OPEN_LOOP as u64,
-                    cpus: self.parts.place.server(settings.workers),
-                    extra: "",
-                },
-                clustered,
-            )
-        };
-        let client = self.parts.place.client(settings.workers).to_vec();
-        failover::run(
-            &mut Stage {
-                measure: Measure::Failover,
-                settings,
-                servers: &mut [],
-                floors: None,
-                control: &mut self.control,
-                others: &mut self.others,
-                backend,
-                directory: self.parts.directory.path(),
-                client: &client,
-                effort: &self.parts.order.effort,
-                capacities: &mut self.capacities,
-                stop: self.stop,
-            },
-            &start,
-        )
     }
 }
 

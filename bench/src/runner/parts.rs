@@ -174,6 +174,14 @@ impl Parts {
         })
     }
 
+    /// Returns today's becket, where it is among the peers.
+    pub(super) fn becket(&self) -> Option<&Peer> {
+        self.order
+            .peers
+            .iter()
+            .find(|peer| peer.kind == Kind::Becket)
+    }
+
     fn program_of(&self, kind: Kind) -> Option<PathBuf> {
         let peer = self.order.peers.iter().find(|peer| peer.kind == kind);
         peer.map(|peer| peer.program.clone())

@@ -164,20 +164,11 @@ pub fn encode(
     record: &mut EncodeTlsData<'_, ClientConnectionData>,
     outbox: &mut Vec<u8>,
 ) -> Result<(), Failure> {
-    let start = outbox.len();
-    outbox.resize(start + HANDSHAKE_ROOM, 0);
-    loop {
-        match record.encode(outbox.get_mut(start..).unwrap_or(&mut [])) {
-            Ok(written) => {
-                outbox.truncate(start + written);
-                return Ok(());
-            }
-            Err(EncodeError::InsufficientSize(size)) => {
-                outbox.resize(start + size.required_size, 0)
-            }
-            Err(EncodeError::AlreadyEncoded) => return Err(Failure::Tls("encoded twice")),
-        }
-    }
+    append(outbox, HANDSHAKE_ROOM, |room| match record.encode(room) {
+        Err(EncodeError::InsufficientSize(size)) => Err(Lacks::Room(size.required_size)),
+        Err(EncodeError::AlreadyEncoded) => Err(Lacks::Keys("encoded twice")),
+        Ok(written) => Ok(written),
+    })
 }
 
 /// Appends an encrypted message to the outbox.
@@ -189,18 +180,37 @@ pub fn encrypt(
     outbox: &mut Vec<u8>,
     mut with: impl FnMut(&[u8], &mut [u8]) -> Result<usize, EncryptError>,
 ) -> Result<(), Failure> {
+    append(outbox, data.len() + RECORD_OVERHEAD, |room| {
+        match with(data, room) {
+            Err(EncryptError::InsufficientSize(size)) => Err(Lacks::Room(size.required_size)),
+            Err(EncryptError::EncryptExhausted) => Err(Lacks::Keys("keys exhausted")),
+            Ok(written) => Ok(written),
+        }
+    })
+}
+
+/// Why nothing was written.
+enum Lacks {
+    Room(usize),
+    Keys(&'static str),
+}
+
+/// Appends what is written into room that grows until it is enough.
+fn append(
+    outbox: &mut Vec<u8>,
+    mut room: usize,
+    mut write: impl FnMut(&mut [u8]) -> Result<usize, Lacks>,
+) -> Result<(), Failure> {
     let start = outbox.len();
-    outbox.resize(start + data.len() + RECORD_OVERHEAD, 0);
     loop {
-        match with(data, outbox.get_mut(start..).unwrap_or(&mut [])) {
+        outbox.resize(start + room, 0);
+        match write(outbox.get_mut(start..).unwrap_or(&mut [])) {
             Ok(written) => {
                 outbox.truncate(start + written);
                 return Ok(());
             }
-            Err(EncryptError::InsufficientSize(size)) => {
-                outbox.resize(start + size.required_size, 0)
-            }
-            Err(EncryptError::EncryptExhausted) => return Err(Failure::Tls("keys exhausted")),
+            Err(Lacks::Room(wanted)) => room = wanted,
+            Err(Lacks::Keys(why)) => return Err(Failure::Tls(why)),
         }
     }
 }

@@ -127,14 +127,6 @@ const ENFILE: i32 = 23;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustls::AlertDescription;
-
-    #[test]
-    fn alerts_are_counted_by_number() {
-        let failure =
-            Failure::from_tls(&TlsError::AlertReceived(AlertDescription::HandshakeFailure));
-        assert_eq!(failure.to_string(), "alert 40");
-    }
 
     #[test]
     fn what_the_client_lacks_does_not_pass_for_the_servers_fault() {

@@ -4,6 +4,8 @@
 //! does: a pre-shared key (RFC 8446, 4.2.11), a non-empty SessionTicket extension (RFC 5077, 3.2), or
 //! a session identifier in a hello for TLS 1.2 (RFC 5246, 7.4.1.2).
 
+use becket_proto::reader::Reader;
+
 /// What a ClientHello offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offered {
@@ -25,16 +27,16 @@ impl Offered {
     }
 
     fn read(flight: &[u8]) -> Option<Self> {
-        let mut hello = HelloReader(flight.get(RECORD_AND_HANDSHAKE_HEADERS..)?);
-        hello.take(2 + 32)?;
-        let session_id = hello.sized(1)?;
-        hello.sized(2)?;
-        hello.sized(1)?;
-        let mut extensions = HelloReader(hello.sized(2)?);
+        let mut hello = Reader::new(flight);
+        hello.take(RECORD_AND_HANDSHAKE_HEADERS + 2 + 32)?;
+        let session_id = hello.vec8()?;
+        hello.vec16()?;
+        hello.vec8()?;
+        let mut extensions = hello.vec16()?;
         let (mut tls13, mut ticket) = (false, false);
-        while !extensions.0.is_empty() {
-            let kind = extensions.number(2)?;
-            let body = extensions.sized(2)?;
+        while !extensions.is_empty() {
+            let kind = extensions.u16()?;
+            let body = extensions.vec16()?;
             match kind {
                 PRE_SHARED_KEY => return Some(Self::Psk),
                 SESSION_TICKET => ticket = !body.is_empty(),
@@ -53,31 +55,11 @@ impl Offered {
     }
 }
 
-struct HelloReader<'a>(&'a [u8]);
-
-impl<'a> HelloReader<'a> {
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn number(&mut self, width: usize) -> Option<usize> {
-        self.take(width)
-            .map(|bytes| bytes.iter().fold(0, |n, byte| n << 8 | usize::from(*byte)))
-    }
-
-    fn sized(&mut self, width: usize) -> Option<&'a [u8]> {
-        let length = self.number(width)?;
-        self.take(length)
-    }
-}
-
 /// Five bytes of record header, four of handshake header.
 const RECORD_AND_HANDSHAKE_HEADERS: usize = 9;
-const SESSION_TICKET: usize = 0x0023;
-const PRE_SHARED_KEY: usize = 0x0029;
-const KEY_SHARE: usize = 0x0033;
+const SESSION_TICKET: u16 = 0x0023;
+const PRE_SHARED_KEY: u16 = 0x0029;
+const KEY_SHARE: u16 = 0x0033;
 
 #[cfg(test)]
 mod tests {

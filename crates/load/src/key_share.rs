@@ -7,10 +7,8 @@
 //! The groups are X25519, secp256r1, secp384r1 (RFC 8446, 4.2.8.2) and X25519MLKEM768
 //! (draft-ietf-tls-ecdhe-mlkem: ML-KEM first, then X25519).
 
-use std::cell::OnceCell;
-use std::fmt;
+use std::cell::RefCell;
 use std::sync::Arc;
-use std::thread::LocalKey;
 
 use aws_lc_rs::agreement::{self, PrivateKey, UnparsedPublicKey};
 use aws_lc_rs::kem::{self, DecapsulationKey};
@@ -18,32 +16,14 @@ use rustls::crypto::{ActiveKeyExchange, SharedSecret, SupportedKxGroup};
 use rustls::ffdhe_groups::FfdheGroup;
 use rustls::{Error, NamedGroup, PeerMisbehaved, ProtocolVersion};
 
-/// X25519 with one key per thread.
-pub static X25519: Cached = Cached {
-    kind: CachedGroup::X25519,
-    share: &X25519_SHARE,
-};
-/// NIST P-256 with one key per thread.
-pub static SECP256R1: Cached = Cached {
-    kind: CachedGroup::P256,
-    share: &P256_SHARE,
-};
-/// NIST P-384 with one key per thread.
-pub static SECP384R1: Cached = Cached {
-    kind: CachedGroup::P384,
-    share: &P384_SHARE,
-};
-/// X25519 and ML-KEM-768 together, with one key of each per thread.
-pub static X25519MLKEM768: Cached = Cached {
-    kind: CachedGroup::X25519MlKem768,
-    share: &HYBRID_SHARE,
-};
+/// A group whose key share each thread makes once.
+#[derive(Debug)]
+pub struct Cached(CachedGroup);
 
-/// A group that remembers its key share per thread.
-pub struct Cached {
-    kind: CachedGroup,
-    share: &'static LocalKey<OnceCell<Arc<Share>>>,
-}
+pub static X25519: Cached = Cached(CachedGroup::X25519);
+pub static SECP256R1: Cached = Cached(CachedGroup::P256);
+pub static SECP384R1: Cached = Cached(CachedGroup::P384);
+pub static X25519MLKEM768: Cached = Cached(CachedGroup::X25519MlKem768);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CachedGroup {
@@ -53,20 +33,11 @@ enum CachedGroup {
     X25519MlKem768,
 }
 
-impl fmt::Debug for Cached {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Cached({:?})", self.kind)
-    }
-}
-
 impl SupportedKxGroup for Cached {
     fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
-        let share = self.share.with(|cell| match cell.get() {
+        let share = SHARES.with_borrow_mut(|shares| match &mut shares[self.0 as usize] {
             Some(share) => Ok(Arc::clone(share)),
-            None => {
-                let made = Arc::new(Share::new(self.kind)?);
-                Ok(Arc::clone(cell.get_or_init(|| made)))
-            }
+            none => Ok(Arc::clone(none.insert(Arc::new(Share::new(self.0)?)))),
         });
         share.map(|share| Box::new(Exchange(share)) as Box<dyn ActiveKeyExchange>)
     }
@@ -76,11 +47,11 @@ impl SupportedKxGroup for Cached {
     }
 
     fn name(&self) -> NamedGroup {
-        self.kind.name()
+        self.0.name()
     }
 
     fn usable_for_version(&self, version: ProtocolVersion) -> bool {
-        self.kind != CachedGroup::X25519MlKem768 || version == ProtocolVersion::TLSv1_3
+        self.0 != CachedGroup::X25519MlKem768 || version == ProtocolVersion::TLSv1_3
     }
 }
 
@@ -202,10 +173,7 @@ fn bad_share() -> Error {
 }
 
 thread_local! {
-    static X25519_SHARE: OnceCell<Arc<Share>> = const { OnceCell::new() };
-    static P256_SHARE: OnceCell<Arc<Share>> = const { OnceCell::new() };
-    static P384_SHARE: OnceCell<Arc<Share>> = const { OnceCell::new() };
-    static HYBRID_SHARE: OnceCell<Arc<Share>> = const { OnceCell::new() };
+    static SHARES: RefCell<[Option<Arc<Share>>; 4]> = const { RefCell::new([const { None }; 4]) };
 }
 
 /// FIPS 203, table 3.

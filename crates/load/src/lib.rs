@@ -1,12 +1,21 @@
 //! A TLS load generator that controls resumption, separates the phases and says when it was itself
 //! what was slow.
 //!
-//! The way of a run: [`cli`] reads the command line into a [`plan::Plan`]; [`run`] starts one
-//! [`worker`] per thread, each with its poll and its [`slot`]s; a slot carries one [`link`] after the
-//! other (a connection as a state machine over [`wire`], TLS and [`exchange`]); what happened is
-//! written into [`sample`]s, which [`summary`] turns into a report of `becket-stats`.
+//! [`cli::Cli`] reads the command line into a [`plan::Plan`]; [`run`] starts one [`worker`] per thread, each with its poll and its
+//! [`slot`]s; a slot carries one [`link`] after the other (a connection as a state machine over [`wire`], TLS and [`exchange`]); what
+//! happened is written into [`sample`]s, which [`summary`] turns into a report of `becket-stats`. [`serve`] is the other end: the
+//! cheapest HTTP responder, for standing behind a terminator.
 //!
-//! [`serve`] is the other end: the cheapest HTTP responder, for standing behind a terminator.
+//! It verifies no certificates and uses key shares again: it is no client for real traffic.
+//!
+//! ```
+//! use clap::Parser;
+//!
+//! let args = ["becket-load", "https://127.0.0.1:8443/", "-c", "10", "--resume", "every=4"];
+//! let cli = becket_load::cli::Cli::parse_from(args);
+//! assert_eq!(cli.plan(Vec::new())?.connections, 10);
+//! # Ok::<(), becket_load::Error>(())
+//! ```
 #![forbid(unsafe_code)]
 #![expect(
     missing_docs,

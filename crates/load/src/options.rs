@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use becket_proto::proxy_header::Format;
@@ -142,7 +143,7 @@ pub struct MeasuringOptions {
     pub pid: Vec<u32>,
     /// CPUs to pin the threads to, comma separated, or `none` [default: the last ones that are allowed]
     #[arg(long, value_name = "LIST")]
-    pub cpus: Option<String>,
+    pub cpus: Option<CpuList>,
     /// Store the report as JSON; `-` is standard output, and the text then goes to standard error
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -166,6 +167,25 @@ pub struct ResponderOptions {
     /// From this many requests at once on, the service time grows: TIME * (n / KNEE)^2
     #[arg(long, value_name = "KNEE")]
     pub service_knee: Option<NonZeroUsize>,
+}
+
+/// CPUs to pin to; none for `none`.
+#[derive(Clone, Debug)]
+pub struct CpuList(pub Vec<usize>);
+
+impl FromStr for CpuList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self(Vec::new()));
+        }
+        let numbers = text.split(',').map(|n| {
+            let wrong = |_| format!("`{n}` is not a CPU (accepted: none, or numbers such as 0,1)");
+            n.trim().parse().map_err(wrong)
+        });
+        numbers.collect::<Result<_, _>>().map(Self)
+    }
 }
 
 /// Versions of the PROXY protocol.

@@ -95,26 +95,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_request_asks_the_server_to_close() {
-        let head = RequestHead {
-            path: "/a",
-            authority: "h:1",
-            http10: false,
-            headers: &["X: y".to_owned()],
-            upload: 0,
-        };
-        let request = RequestBytes::http(&head);
-        assert_eq!(
-            request.head(true),
-            b"GET /a HTTP/1.1\r\nHost: h:1\r\nX: y\r\nConnection: close\r\n\r\n"
-        );
-        assert_eq!(
-            request.head(false),
-            b"GET /a HTTP/1.1\r\nHost: h:1\r\nX: y\r\n\r\n"
-        );
-    }
-
-    #[test]
     fn an_upload_says_its_length_and_the_filler_ends_with_it() {
         let head = RequestHead {
             path: "/",

@@ -6,6 +6,9 @@
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 
+use http::Uri;
+use http::uri::PathAndQuery;
+
 use crate::Error;
 
 /// The protocol spoken to the target.
@@ -43,44 +46,29 @@ impl Target {
                 "`{url}` is not a target: {why} (accepted: https://HOST[:PORT]/PATH, http://..., tcp://HOST:PORT)"
             ))
         };
-        let (scheme, rest) = url
-            .split_once("://")
-            .ok_or_else(|| wrong("it has no scheme"))?;
-        let scheme = match scheme {
-            "https" => Scheme::Https,
-            "http" => Scheme::Http,
-            "tcp" => Scheme::Tcp,
-            _ => return Err(wrong("its scheme is unknown")),
+        let uri: Uri = url.parse().map_err(|_| wrong("it is malformed"))?;
+        let (scheme, default) = match uri.scheme_str() {
+            Some("https") => (Scheme::Https, Some(443)),
+            Some("http") => (Scheme::Http, Some(80)),
+            Some("tcp") => (Scheme::Tcp, None),
+            Some(_) => return Err(wrong("its scheme is unknown")),
+            None => return Err(wrong("it has no scheme")),
         };
-        let (authority, path) = match rest.find(['/', '?']) {
-            Some(at) => rest.split_at(at),
-            None => (rest, "/"),
-        };
-        let path = if path.starts_with('/') {
-            path.to_owned()
-        } else {
-            format!("/{path}")
-        };
-        if path.chars().any(|c| c.is_whitespace() || c.is_control()) {
-            return Err(wrong("its path has a space or control character"));
-        }
-        let (host, port) =
-            split_port(authority).ok_or_else(|| wrong("its port is not a number"))?;
-        let default = match scheme {
-            Scheme::Https => Some(443),
-            Scheme::Http => Some(80),
-            Scheme::Tcp => None,
-        };
-        let port = port.or(default).ok_or_else(|| wrong("it has no port"))?;
-        let odd = |c: char| c.is_whitespace() || c.is_control() || c == '@';
-        if host.is_empty() || host.contains(odd) {
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        let host = uri.host().unwrap_or_default();
+        if host.is_empty() || authority.contains('@') {
             return Err(wrong("its host is empty or malformed"));
         }
+        let has_port = authority.len() > host.len();
+        let port = uri.port_u16().or(default.filter(|_| !has_port));
         Ok(Self {
             scheme,
-            host: host.to_owned(),
-            port,
-            path,
+            host: host.trim_matches(['[', ']']).to_owned(),
+            port: port.ok_or_else(|| wrong("it has no port"))?,
+            path: uri
+                .path_and_query()
+                .map_or("/", PathAndQuery::as_str)
+                .to_owned(),
         })
     }
 
@@ -124,20 +112,6 @@ impl fmt::Display for Target {
             Scheme::Http => write!(f, "http://{}{}", self.authority(), self.path),
             Scheme::Tcp => write!(f, "tcp://{}", self.authority()),
         }
-    }
-}
-
-fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
-    if let Some(rest) = authority.strip_prefix('[') {
-        let (host, tail) = rest.split_once(']')?;
-        return match tail.strip_prefix(':') {
-            Some(port) => Some((host, Some(port.parse().ok()?))),
-            None => tail.is_empty().then_some((host, None)),
-        };
-    }
-    match authority.split_once(':') {
-        Some((host, port)) => Some((host, Some(port.parse().ok()?))),
-        None => Some((authority, None)),
     }
 }
 

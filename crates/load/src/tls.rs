@@ -335,21 +335,4 @@ mod tests {
         );
         assert_eq!(named("aes256").len(), 3);
     }
-
-    #[test]
-    fn unknown_names_are_answered_with_the_known_ones() {
-        assert!(
-            suites("RC4-MD5")
-                .unwrap_err()
-                .to_string()
-                .contains("TLS_AES_128_GCM_SHA256")
-        );
-        assert!(
-            groups("x25519,secp521r1")
-                .unwrap_err()
-                .to_string()
-                .contains("x25519mlkem768")
-        );
-        assert_eq!(groups("p256,X25519").unwrap().len(), 2);
-    }
 }

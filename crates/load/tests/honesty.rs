@@ -92,32 +92,6 @@ fn the_forty_milliseconds_of_nagle_are_named() {
     );
 }
 
-/// Starts are counted, not ends: how many end in time is the machine's affair.
-#[test]
-fn as_many_transactions_are_begun_as_the_rate_says() {
-    let (_responder, address) = Peer::responder(&[]);
-    let url = format!("http://{address}/");
-    let begun = |args: &str| {
-        let args = format!("-R 3000 -d 500ms -t 1 --keepalive 100000 {args}");
-        report(&url, &args).steps[0].attempted
-    };
-    assert_eq!(begun("--arrivals constant"), 1500);
-    // Five standard deviations.
-    assert!((1300..=1700).contains(&begun("--arrivals poisson")));
-}
-
-#[test]
-fn a_ramp_reports_each_step_at_its_own_rate() {
-    let (_responder, address) = Peer::responder(&[]);
-    let url = format!("http://{address}/");
-    let report = report(
-        &url,
-        "--ramp 500..1500/500 -d 400ms -t 1 --keepalive 100000",
-    );
-    let attempted: Vec<u64> = report.steps.iter().map(|step| step.attempted).collect();
-    assert_eq!(attempted, [200, 400, 600]);
-}
-
 #[test]
 fn a_slow_server_shows_in_the_first_byte_and_its_cpu_is_read() {
     let (responder, address) = Peer::responder(&["--service-time", "20ms"]);

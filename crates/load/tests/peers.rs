@@ -1,4 +1,4 @@
-//! Other programs count the same: nginx's own log. Rates beside those of wrk and openssl's s_time are in `benches/others.rs`.
+//! Other programs count the same: nginx's own log.
 
 mod support;
 

@@ -141,23 +141,4 @@ mod tests {
         histogram.record(Duration::ZERO);
         assert_eq!(histogram.count(), 2);
     }
-
-    #[test]
-    fn merging_adds_counts() {
-        let (mut a, mut b) = (Histogram::new(), Histogram::new());
-        a.record(Duration::from_millis(1));
-        b.record(Duration::from_millis(100));
-        a.merge(&b);
-        assert_eq!(a.count(), 2);
-        assert_eq!(
-            a.count_between(Duration::from_millis(90), Duration::from_millis(110)),
-            1
-        );
-    }
-
-    #[test]
-    fn an_empty_histogram_has_an_empty_summary() {
-        assert_eq!(Histogram::new().summary(), Summary::default());
-        assert_eq!(Histogram::new().quantile(0.5), Duration::ZERO);
-    }
 }

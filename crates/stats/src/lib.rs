@@ -1,13 +1,18 @@
 //! What the becket tools measure with and report in.
 //!
-//! * [`Histogram`]: latencies in nanoseconds with three significant digits, mergeable across threads.
-//! * [`units`]: durations, sizes, rates and ratios as people write them, and how they are printed.
-//! * [`ratio`]: how two series of measurements compare, and how sure one may be.
-//! * [`report`]: the report model of `becket-load`; its JSON form has a committed schema.
-//! * [`text`]: the same report as a page for a terminal.
+//! It owns [`Histogram`] (latencies in nanoseconds with three significant digits, mergeable across threads),
+//! [`ratio::Interval`] (how two series of measurements compare, and how sure that is) and [`report::LoadReport`] (the report of
+//! `becket-load`, whose JSON form has a committed schema). [`units`] reads and prints quantities, [`text`] prints a report.
 //!
-//! The crate is pure: no clock, no files, no sockets. Whoever measures passes numbers in and writes
-//! strings out.
+//! The crate is pure: no clock, no files, no sockets. Programs pass numbers in and write strings out.
+//!
+//! ```
+//! use becket_stats::ratio::{Interval, Verdict};
+//!
+//! let rounds = [(80.0, 100.0), (81.0, 100.0), (79.0, 100.0)];
+//! let interval = Interval::paired(&rounds, 0.95).unwrap();
+//! assert_eq!(interval.verdict(), Verdict::Less);
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod histogram;

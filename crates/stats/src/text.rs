@@ -51,70 +51,58 @@ fn heading(out: &mut String, report: &LoadReport) {
 }
 
 fn step_page(out: &mut String, step: &LoadStep) {
-    if let Some(asked) = step.rate_asked_per_s {
-        row(out, "asked", &show_rate(asked));
-    }
-    row(
-        out,
-        "attempted",
-        &format!(
-            "{} ({})",
-            show_count(step.attempted),
-            show_rate(step.rate_attempted_per_s())
-        ),
-    );
-    row(
-        out,
-        "succeeded",
-        &format!(
-            "{} ({})",
-            show_count(step.succeeded),
-            show_rate(step.rate_succeeded_per_s)
-        ),
-    );
-    row(out, "failed", &failures(step));
-    if step.unfinished > 0 {
-        row(
-            out,
-            "unfinished",
-            &format!(
-                "{} still on their way at the end",
-                show_count(step.unfinished)
-            ),
-        );
-    }
-    row(out, "connections", &show_count(step.traffic.connections));
-    if step.traffic.closed_while_idle > 0 {
-        row(
-            out,
-            "closed idle",
-            &format!(
-                "{} by the server between requests",
-                show_count(step.traffic.closed_while_idle)
-            ),
-        );
-    }
-    handshakes(out, &step.handshakes);
+    let traffic = &step.traffic;
     let seconds = step.seconds.max(1e-9);
-    row(
-        out,
-        "received",
-        &format!(
-            "{} ({}/s)",
-            show_bytes(step.traffic.bytes_in as f64),
-            show_bytes(step.traffic.bytes_in as f64 / seconds)
-        ),
+    let bytes = |count: u64| {
+        let count = count as f64;
+        format!("{} ({}/s)", show_bytes(count), show_bytes(count / seconds))
+    };
+    let mut rows: Vec<(&str, String)> = Vec::new();
+    rows.extend(
+        step.rate_asked_per_s
+            .map(|asked| ("asked", show_rate(asked))),
     );
-    row(
-        out,
-        "sent",
-        &format!(
-            "{} ({}/s)",
-            show_bytes(step.traffic.bytes_out as f64),
-            show_bytes(step.traffic.bytes_out as f64 / seconds)
-        ),
+    let attempted = show_count(step.attempted);
+    let rate = show_rate(step.rate_attempted_per_s());
+    rows.push(("attempted", format!("{attempted} ({rate})")));
+    let succeeded = show_count(step.succeeded);
+    let rate = show_rate(step.rate_succeeded_per_s);
+    rows.push(("succeeded", format!("{succeeded} ({rate})")));
+    rows.push(("failed", failures(step)));
+    if step.unfinished > 0 {
+        let unfinished = show_count(step.unfinished);
+        rows.push((
+            "unfinished",
+            format!("{unfinished} still on their way at the end"),
+        ));
+    }
+    rows.push(("connections", show_count(traffic.connections)));
+    if traffic.closed_while_idle > 0 {
+        let closed = show_count(traffic.closed_while_idle);
+        rows.push((
+            "closed idle",
+            format!("{closed} by the server between requests"),
+        ));
+    }
+    handshakes(&mut rows, &step.handshakes);
+    rows.push(("received", bytes(traffic.bytes_in)));
+    rows.push(("sent", bytes(traffic.bytes_out)));
+    let each =
+        |us: Option<f64>| us.map_or(String::new(), |us| format!(", {us:.1} us per transaction"));
+    let client = &step.generator;
+    let busiest = client.busiest_thread * 100.0;
+    let client = format!(
+        "busiest thread {busiest:.0} %{}",
+        each(client.cpu_us_per_transaction)
     );
-    cpu(out, step);
+    rows.push(("client CPU", client));
+    if let Some(server) = &step.server {
+        let each = each(server.cpu_us_per_transaction);
+        rows.push(("server CPU", format!("{:.2} CPUs{each}", server.cpus_used)));
+    }
+    for (name, value) in rows {
+        line(out, format!("{name:<12} {value}").trim_end());
+    }
     latencies(out, step);
     for finding in &step.findings {
         line(out, &format!("\nfound: {finding}"));
@@ -125,46 +113,35 @@ fn failures(step: &LoadStep) -> String {
     if step.failed == 0 {
         return "0".to_owned();
     }
-    let kinds: Vec<String> = step
+    let kinds = step
         .failures
         .iter()
-        .map(|(kind, n)| format!("{kind}: {}", show_count(*n)))
-        .collect();
-    format!("{} ({})", show_count(step.failed), kinds.join(", "))
+        .map(|(kind, n)| format!("{kind}: {}", show_count(*n)));
+    format!(
+        "{} ({})",
+        show_count(step.failed),
+        kinds.collect::<Vec<_>>().join(", ")
+    )
 }
 
-fn handshakes(out: &mut String, h: &Handshakes) {
+fn handshakes(rows: &mut Vec<(&str, String)>, h: &Handshakes) {
     let done = h.full + h.resumed();
     if done == 0 {
         return;
     }
-    let mut words = vec![format!("{} full", show_count(h.full))];
-    let kinds = [
-        ("by session ID", h.resumed_by_id),
-        ("by ticket", h.resumed_by_ticket),
-        ("by PSK", h.resumed_by_psk),
-    ];
-    words.extend(
-        kinds
-            .iter()
-            .filter(|k| k.1 > 0)
-            .map(|(how, n)| format!("{} resumed {how}", show_count(*n))),
-    );
     let share = 100.0 * h.resumed() as f64 / done as f64;
-    row(
-        out,
-        "handshakes",
-        &format!("{} ({share:.1} % resumed)", words.join(", ")),
-    );
-    row(
-        out,
-        "asked for",
-        &format!(
-            "{} full, {} resumed",
-            show_count(h.asked_full),
-            show_count(h.asked_resumed)
-        ),
-    );
+    let counts = [
+        (h.full, "full"),
+        (h.resumed_by_id, "resumed by session ID"),
+        (h.resumed_by_ticket, "resumed by ticket"),
+        (h.resumed_by_psk, "resumed by PSK"),
+    ];
+    let counts = counts.iter().filter(|(n, what)| *n > 0 || *what == "full");
+    let counts = counts.map(|(n, what)| format!("{} {what}", show_count(*n)));
+    let counts = counts.collect::<Vec<_>>().join(", ");
+    rows.push(("handshakes", format!("{counts} ({share:.1} % resumed)")));
+    let (full, resumed) = (show_count(h.asked_full), show_count(h.asked_resumed));
+    rows.push(("asked for", format!("{full} full, {resumed} resumed")));
     let oddities = [
         ("had nothing to resume with", h.nothing_to_offer),
         ("declined by the server", h.declined),
@@ -172,34 +149,8 @@ fn handshakes(out: &mut String, h: &Handshakes) {
         ("sent early data that was accepted", h.early_data_accepted),
         ("sent early data that was refused", h.early_data_rejected),
     ];
-    for (what, n) in oddities.iter().filter(|o| o.1 > 0) {
-        row(out, "", &format!("{} {what}", show_count(*n)));
-    }
-}
-
-fn cpu(out: &mut String, step: &LoadStep) {
-    let generator = &step.generator;
-    let each = generator
-        .cpu_us_per_transaction
-        .map_or(String::new(), |us| format!(", {us:.1} us per transaction"));
-    row(
-        out,
-        "client CPU",
-        &format!(
-            "busiest thread {:.0} %{each}",
-            generator.busiest_thread * 100.0
-        ),
-    );
-    if let Some(server) = &step.server {
-        let each = server
-            .cpu_us_per_transaction
-            .map_or(String::new(), |us| format!(", {us:.1} us per transaction"));
-        row(
-            out,
-            "server CPU",
-            &format!("{:.2} CPUs{each}", server.cpus_used),
-        );
-    }
+    let oddities = oddities.iter().filter(|(_, n)| *n > 0);
+    rows.extend(oddities.map(|(what, n)| ("", format!("{} {what}", show_count(*n)))));
 }
 
 fn latencies(out: &mut String, step: &LoadStep) {
@@ -293,10 +244,6 @@ fn columns(out: &mut String, cells: &[String; 7]) {
     line(out, format!("{first:<19}{rest}").trim_end());
 }
 
-fn row(out: &mut String, name: &str, value: &str) {
-    line(out, format!("{name:<12} {value}").trim_end());
-}
-
 fn line(out: &mut String, text: &str) {
     let written = writeln!(out, "{text}");
     debug_assert!(written.is_ok(), "writing to a string does not fail");
@@ -350,22 +297,5 @@ mod tests {
         ] {
             assert!(page.contains(expected), "{expected} is missing in\n{page}");
         }
-    }
-
-    #[test]
-    fn a_ramp_is_a_table_with_a_line_per_step() {
-        let step = |rate| LoadStep {
-            rate_asked_per_s: Some(rate),
-            ..LoadStep::default()
-        };
-        let report = LoadReport {
-            steps: vec![step(1_000.0), step(2_000.0)],
-            ..LoadReport::default()
-        };
-        let page = page(&report);
-        assert!(
-            page.contains("1 000/s") && page.contains("2 000/s"),
-            "{page}"
-        );
     }
 }

@@ -8,6 +8,7 @@ use rustls_pki_types::ServerName;
 
 use super::Cli;
 use crate::Error;
+use crate::options::CpuList;
 use crate::plan::{Load, Plan};
 use crate::request::{RequestBytes, RequestHead};
 use crate::resume::Resume;
@@ -199,31 +200,14 @@ impl Cli {
 
     /// The CPUs to pin to. The last ones, since servers are commonly pinned from the first.
     fn cpus(&self, allowed: &[usize]) -> Result<Vec<usize>, Error> {
-        let wrong = |what: &str| {
-            Error::Plan(format!(
-                "--cpus: {what} (accepted: none, or some of {allowed:?})"
-            ))
+        let Some(CpuList(asked)) = &self.measuring.cpus else {
+            return Ok(allowed.iter().rev().copied().collect());
         };
-        match self.measuring.cpus.as_deref() {
-            None => Ok(allowed.iter().rev().copied().collect()),
-            Some("none") => Ok(Vec::new()),
-            Some(list) => list
-                .split(',')
-                .map(|n| {
-                    n.trim()
-                        .parse()
-                        .map_err(|_| wrong(&format!("`{n}` is not a number")))
-                })
-                .map(|n| {
-                    n.and_then(|n| {
-                        if allowed.contains(&n) {
-                            Ok(n)
-                        } else {
-                            Err(wrong(&format!("CPU {n} may not be used")))
-                        }
-                    })
-                })
-                .collect(),
+        match asked.iter().find(|cpu| !allowed.contains(cpu)) {
+            Some(cpu) => Err(Error::Plan(format!(
+                "--cpus: CPU {cpu} may not be used (accepted: none, or some of {allowed:?})"
+            ))),
+            None => Ok(asked.clone()),
         }
     }
 }

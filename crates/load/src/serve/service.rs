@@ -48,21 +48,14 @@ impl Cli {
         let socket = found
             .next()
             .ok_or_else(|| wrong("no such address".to_owned()))?;
-        let cpus = match self.measuring.cpus.as_deref() {
-            None | Some("none") => Vec::new(),
-            Some(list) => list
-                .split(',')
-                .map(|n| {
-                    n.trim()
-                        .parse()
-                        .map_err(|_| wrong(format!("`{n}` is not a CPU")))
-                })
-                .collect::<Result<_, _>>()?,
-        };
         Ok(Responder {
             address: socket,
             threads: self.load.threads.map_or(1, std::num::NonZeroUsize::get),
-            cpus,
+            cpus: self
+                .measuring
+                .cpus
+                .clone()
+                .map_or(Vec::new(), |list| list.0),
             body: self.responder.body,
             service: Service {
                 time: self.responder.service_time,
