@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use becket_dialects::Dialect;
 use clap::{Args, Parser};
 
-use crate::ctl::CtlTask;
+use crate::admin::AdminAddress;
+use crate::ctl::tasks::CtlTask;
 use crate::demo::folder::FilesFlags;
 use crate::secret_command::SecretFlags;
-use crate::status::Place;
 use becket_prepare::flags::Flags;
 
 /// What `--version` says; `-V` says the number alone. Packages set the commit.
@@ -124,14 +124,14 @@ pub struct PlaceFlags {
 
 impl PlaceFlags {
     /// Where to ask.
-    pub fn place(self) -> Place {
+    pub fn place(self) -> AdminAddress {
         let Self {
             socket,
             admin,
             config,
             token_file,
         } = self;
-        Place {
+        AdminAddress {
             socket,
             admin,
             config,

@@ -8,6 +8,7 @@
 //! `docs/architecture.md` has the structure of the whole program.
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod check;
 pub mod cli;
 pub mod ctl;

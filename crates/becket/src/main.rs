@@ -24,9 +24,9 @@ use becket::demo::folder::{self, FilesFlags};
 use becket::dropin::{self, DropInCall};
 use becket::secret_command;
 use becket::secret_command::{NotMade, SecretFlags};
+use becket::status::page;
 use becket::top::{self, NotShown};
 use becket_control::launch::launch;
-use becket_control::page::{page, problems};
 use becket_keys::signing::token::{Tokens, agent};
 use becket_prepare::flags::Flags;
 use becket_prepare::source::Source;
@@ -127,16 +127,16 @@ fn ctl(flags: CtlFlags) -> anyhow::Result<ExitCode> {
 
 fn status(flags: StatusFlags) -> anyhow::Result<ExitCode> {
     let place = flags.place.place();
-    let before = place.ask()?;
+    let (before, text) = place.status_and_text()?;
     if flags.json {
-        say(serde_json::to_string_pretty(&before)? + "\n")?;
-        return Ok(health(&problems(&before)));
+        say(text + "\n")?;
+        return Ok(health(&before.problems));
     }
     // Rates are those of a second.
     std::thread::sleep(Duration::from_secs(1));
-    let now = place.ask()?;
+    let now = place.status()?;
     say(page(&now, Some(&before)))?;
-    Ok(health(&problems(&now)))
+    Ok(health(&now.problems))
 }
 
 fn run_top(flags: TopFlags) -> anyhow::Result<ExitCode> {

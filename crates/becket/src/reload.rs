@@ -8,11 +8,11 @@ use std::io;
 use std::thread::sleep;
 use std::time::Duration;
 
+use becket_control::status::{ReloadCounts, ServingState, Status};
 use becket_sys::process::signal_namesake;
-use serde_json::Value;
 
-use crate::status::{NoStatus, Place, ended};
-use becket_log::Escaped;
+use crate::admin::{AdminAddress, NoStatus};
+use crate::status::{ended, escaped};
 use becket_process::protocol::OperatorRequest;
 use becket_process::signals::signal_for;
 
@@ -30,7 +30,7 @@ pub enum NotReloaded {
     #[error("process {pid}: {}", cause(error))]
     NotSignalled {
         /// Process ID.
-        pid: u64,
+        pid: u32,
         /// Error of the system.
         error: io::Error,
     },
@@ -62,38 +62,45 @@ fn cause(error: &io::Error) -> String {
 ///
 /// # Errors
 /// The request was refused, or its outcome is not known.
-pub fn ask_for(what: OperatorRequest, place: &Place) -> Result<String, NotReloaded> {
-    let mut before = place.ask()?;
-    let is_busy = |status: &Value| {
-        status["reloads"]["running"] == true || status["upgrades"]["running"] == true
-    };
+pub fn ask_for(what: OperatorRequest, place: &AdminAddress) -> Result<String, NotReloaded> {
+    let mut before = place.status()?;
+    let is_busy = |it: &Status| it.changes.reloads.running || it.changes.upgrades.running;
     if is_busy(&before) {
         before = wait(place, |status| (!is_busy(status)).then(|| status.clone()))?;
     }
-    if before["state"] == "draining" {
+    if before.process.state == ServingState::Draining {
         return Err(NotReloaded::Drains);
     }
-    let pid = before["pid"].as_u64().unwrap_or_default();
-    signal_namesake(u32::try_from(pid).unwrap_or_default(), signal_for(what))
+    let pid = before.process.pid;
+    signal_namesake(pid, signal_for(what))
         .map_err(|error| NotReloaded::NotSignalled { pid, error })?;
     let is_upgrade = what == OperatorRequest::Upgrade;
-    let counts = if is_upgrade { "upgrades" } else { "reloads" };
+    let counts = |status: &Status| -> ReloadCounts {
+        let changes = &status.changes;
+        if is_upgrade {
+            changes.upgrades
+        } else {
+            changes.reloads
+        }
+    };
     wait(place, |status| {
-        let moved = |key: &str| status[counts][key] != before[counts][key];
-        let is_same_process = status["started"] == before["started"];
-        if moved("done") && (is_upgrade || is_same_process) {
-            Some(Ok(ended(&before["edits"]["temporary"])))
+        let (now, then) = (counts(status), counts(&before));
+        let is_same_process = status.process.started == before.process.started;
+        let changes = &status.changes;
+        if now.done != then.done && (is_upgrade || is_same_process) {
+            Some(Ok(ended(&before.changes.edits.temporary)))
         } else if !is_same_process {
             Some(Err(NotReloaded::Restarted))
-        } else if moved("refused") {
-            let errors = status[name(what)]["errors"]
-                .as_array()
-                .into_iter()
-                .flatten();
-            let errors = errors.filter_map(Value::as_str);
-            let errors = errors.map(|error| Escaped::new(error).to_string());
-            Some(Err(NotReloaded::Refused(what, errors.collect())))
-        } else if status["state"] == "draining" && !is_upgrade {
+        } else if now.refused != then.refused {
+            let outcome = if is_upgrade {
+                &changes.upgrade
+            } else {
+                &changes.reload
+            };
+            let errors = outcome.iter().flat_map(|it| &it.errors);
+            let errors = errors.map(|error| escaped(error)).collect();
+            Some(Err(NotReloaded::Refused(what, errors)))
+        } else if status.process.state == ServingState::Draining && !is_upgrade {
             Some(Err(NotReloaded::Drains))
         } else {
             None
@@ -109,9 +116,9 @@ fn name(what: OperatorRequest) -> &'static str {
 }
 
 /// Asks until there is an outcome. Asks again after an error, because all places of the admin pages may be taken for the moment.
-fn wait<T>(place: &Place, outcome: impl Fn(&Value) -> Option<T>) -> Result<T, NotReloaded> {
+fn wait<T>(place: &AdminAddress, outcome: impl Fn(&Status) -> Option<T>) -> Result<T, NotReloaded> {
     for _ in 0..MOST_TRIES {
-        if let Some(outcome) = place.ask().ok().as_ref().and_then(&outcome) {
+        if let Some(outcome) = place.status().ok().as_ref().and_then(&outcome) {
             return Ok(outcome);
         }
         sleep(STEP);

@@ -1,425 +1,428 @@
-//! Speaks with a running becket: `becket status`, and all that asks or changes something there.
+//! The text of `becket status`: problems, traffic, certificates, listeners, servers, tokens, peers.
 //!
-//! Where it is, is said, or read from the configuration file, or it is the usual socket. Nothing else of the file is
-//! looked at: keys need not be readable for whoever asks. The page is made of the JSON as it
-//! comes ([`becket_control::page`]), so a becket of another version is shown as far as its fields are known.
+//! Rates are differences of two statuses. Text is escaped where it could drive a terminal.
 
-use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::cmp::Reverse;
+use std::fmt::{Display, Write};
 use std::time::Duration;
 
-use serde_json::Value;
+use becket_control::certificates::CertificateStatus;
+use becket_control::status::{
+    ClusterReport, ListenerStatus, PeerReport, ServerStatus, ServingState, Status, StudReport,
+};
+use becket_control::totals::Totals;
+use becket_control::web::span;
 
-use becket_config::file::File;
-
-use becket_log::Escaped;
-
-/// Why there is nothing to show.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NoStatus {
-    /// The file cannot be read, or does not say where.
-    #[error("{}: {reason}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// Nothing answers there.
-    #[error("{address}: {error}")]
-    Unreachable {
-        /// Where it was asked.
-        address: String,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// The request is for a unix socket.
-    #[error(
-        "{address}: {what} is sent over a unix socket only, since this address has no encryption; set admin.socket, or use --socket PATH"
-    )]
-    NeedsSocket {
-        /// Where it would have been sent.
-        address: String,
-        /// What is not sent there.
-        what: &'static str,
-    },
-    /// Something else answers there.
-    #[error("{0}: the answer is not a becket's")]
-    Foreign(String),
-}
-
-/// Where to ask.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    /// The path of a socket; goes before everything else.
-    pub socket: Option<PathBuf>,
-    /// `HOST:PORT`; goes before the file's.
-    pub admin: Option<String>,
-    /// A configuration file.
-    pub config: Option<PathBuf>,
-    /// A file with the token by which changes are made over an address.
-    pub token_file: Option<PathBuf>,
-}
-
-/// Where a becket listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum At {
-    Socket(PathBuf),
-    Address(String),
-}
-
-impl fmt::Display for At {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Socket(path) => path.display().fmt(f),
-            Self::Address(address) => address.fmt(f),
-        }
-    }
-}
-
-/// What was answered.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
-    /// Status of HTTP.
-    pub code: u16,
-    /// What came with it; a text where it is no JSON.
-    pub body: Value,
-}
-
-impl Place {
-    /// Asks for the status and returns the object as it was sent. Blocks for [`PATIENCE`] at most per step.
-    ///
-    /// # Errors
-    ///
-    /// When nobody answers there, or not as becket does.
-    pub fn ask(&self) -> Result<Value, NoStatus> {
-        let answer = self.request("GET", "/status", None)?;
-        if answer.code == 200 && answer.body["version"].is_string() {
-            return Ok(answer.body);
-        }
-        Err(NoStatus::Foreign(self.at()?.to_string()))
-    }
-
-    /// Asks for anything. Blocks as [`Self::ask`] does.
-    ///
-    /// # Errors
-    ///
-    /// When nobody answers there, or not in HTTP.
-    pub fn request(
-        &self,
-        method: &str,
-        path: &str,
-        body: Option<&Value>,
-    ) -> Result<Answer, NoStatus> {
-        let at = self.at()?;
-        let token = self.token_file.as_ref().map(|path| {
-            let read = std::fs::read_to_string(path);
-            read.map_err(|error| NoStatus::File {
-                path: path.clone(),
-                reason: error.to_string(),
-            })
-        });
-        let token = token.transpose()?;
-        let token = token.as_deref().map(str::trim);
-        let text = body.map(Value::to_string).unwrap_or_default();
-        let answered = exchange(&at, method, path, token, &text);
-        let bytes = answered.map_err(|error| NoStatus::Unreachable {
-            address: at.to_string(),
-            error,
-        })?;
-        answer(&bytes).ok_or_else(|| NoStatus::Foreign(at.to_string()))
-    }
-
-    /// Fails if a becket would be asked over TCP: for a request with `what` may not be sent there, before that is read or anything sent.
-    ///
-    /// # Errors
-    ///
-    /// The place is an address, or the configuration file does not say where.
-    pub(crate) fn refuse_tcp(&self, what: &'static str) -> Result<(), NoStatus> {
-        match self.at()? {
-            At::Socket(_) => Ok(()),
-            At::Address(address) => Err(NoStatus::NeedsSocket { address, what }),
-        }
-    }
-
-    fn at(&self) -> Result<At, NoStatus> {
-        if let Some(path) = &self.socket {
-            return Ok(At::Socket(path.clone()));
-        }
-        if let Some(address) = &self.admin {
-            return Ok(At::Address(address.clone()));
-        }
-        let Some(path) = &self.config else {
-            return Ok(At::Socket(USUAL_SOCKET.into()));
-        };
-        let file = configuration(path)?;
-        if let Some(socket) = file.admin.socket {
-            let folder = path.parent().unwrap_or(Path::new(""));
-            return Ok(At::Socket(folder.join(socket.0)));
-        }
-        let address = file.admin.address.map(|address| address.text.to_string());
-        let address = address.map(At::Address);
-        address.ok_or_else(|| NoStatus::File {
-            path: path.clone(),
-            reason: "neither admin.socket nor admin.address is set".to_owned(),
-        })
-    }
-
-    /// Returns `true` for a unix socket.
-    pub(crate) fn is_socket(&self) -> Result<bool, NoStatus> {
-        Ok(matches!(self.at()?, At::Socket(_)))
-    }
-
-    /// The configuration file, and what is in it. That of the packages goes with their socket.
-    pub(crate) fn configuration(&self) -> Result<(PathBuf, File), NoStatus> {
-        let path = match (&self.config, &self.socket) {
-            (Some(path), _) => path.clone(),
-            (None, None) => USUAL_CONFIG.into(),
-            (None, Some(socket)) => {
-                return Err(NoStatus::File {
-                    path: socket.clone(),
-                    reason: "--keep needs the configuration file as well: --config FILE".to_owned(),
-                });
-            }
-        };
-        let whole = std::path::absolute(&path).unwrap_or(path);
-        let file = configuration(&whole)?;
-        Ok((whole, file))
-    }
-}
-
-fn configuration(path: &Path) -> Result<File, NoStatus> {
-    let failed = |reason: String| NoStatus::File {
-        path: path.to_owned(),
-        reason,
+/// Writes a status, with rates if there is an earlier one. Ends with a line feed.
+pub fn page(status: &Status, before: Option<&Status>) -> String {
+    let process = &status.process;
+    let (version, state) = (escaped(&process.version), process.state.label());
+    let uptime = span(Duration::from_secs(process.uptime_seconds));
+    let workers = counted(process.workers as u64, "worker");
+    let restarts = match process.restarts {
+        0 => String::new(),
+        count => format!(", {}", counted(count, "restart")),
     };
-    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-    File::parse(&text).map_err(|problems| {
-        let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        failed(texts.join("; "))
-    })
+    let mut page = Page(format!(
+        "becket {version}, {state} for {uptime}, {workers}{restarts}\n"
+    ));
+    let changes = &status.changes;
+    page.lines("problem", &status.problems);
+    if let Some(reload) = &changes.reload
+        && reload.errors.is_empty()
+    {
+        page.line("reload", format_args!("{} done", reload.time));
+    }
+    if let Some(time) = changes.watch.time {
+        let count = counted(changes.watch.renewals, "time");
+        page.line("renewed", format_args!("{time}, {count}"));
+    }
+    page.lines("kept", &changes.edits.kept);
+    page.lines("temporary", &changes.edits.temporary);
+    traffic(&mut page, status, before);
+    certificates(&mut page, status);
+    sessions(&mut page, status);
+    for it in &status.listeners {
+        listener(&mut page, it);
+    }
+    backends(&mut page, status);
+    for token in &status.signing.tokens {
+        let (name, module) = (escaped(&token.token), escaped(&token.module));
+        let (signatures, failures) = (token.signatures, token.failures);
+        let in_flight = token.in_flight;
+        page.line(
+            "token",
+            format_args!(
+                "{name}, {signatures} signatures, {failures} failures, {in_flight} in flight; {module}"
+            ),
+        );
+    }
+    match &status.sessions.cluster {
+        Some(of) => cluster(&mut page, of),
+        // A drain leaves the cluster.
+        None if process.state == ServingState::Draining => {}
+        None => page.line("cluster", "off"),
+    }
+    if let Some(of) = &status.sessions.stud {
+        stud(&mut page, of);
+    }
+    page.0
 }
 
-/// Temporary changes that have ended, a line each.
-pub(crate) fn ended(changes: &Value) -> String {
-    let each = changes.as_array().into_iter().flatten();
-    let each = each.filter_map(Value::as_str);
-    each.map(|change| format!("ended: {}\n", Escaped::new(change)))
+/// Returns one line for each temporary change that has ended.
+pub fn ended(changes: &[String]) -> String {
+    let each = changes.iter();
+    each.map(|change| format!("ended: {}\n", escaped(change)))
         .collect()
 }
 
-/// One request, and all that comes back.
-fn exchange(
-    at: &At,
-    method: &str,
-    path: &str,
-    token: Option<&str>,
-    body: &str,
-) -> io::Result<Vec<u8>> {
-    let mut request = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
-    if let Some(token) = token {
-        request += &format!("Authorization: Bearer {token}\r\n");
-    }
-    if !body.is_empty() {
-        let length = body.len();
-        request += &format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
-    }
-    // An outcome is waited for.
-    let patience = match method {
-        "POST" => MOST_PATIENCE,
-        _ => PATIENCE,
+/// Returns the increase of a number per second from an earlier status to a later one, by the clock of the becket that was asked.
+pub fn rate(now: &Status, before: &Status, of: impl Fn(&Status) -> u64) -> Option<f64> {
+    let seconds = now.process.now.since(before.process.now).as_secs_f64();
+    let more = of(now).saturating_sub(of(before));
+    (seconds > 0.0).then(|| more as f64 / seconds)
+}
+
+fn traffic(page: &mut Page, status: &Status, before: Option<&Status>) {
+    let totals = &status.traffic.totals;
+    let counted = |of: &dyn Fn(&Totals) -> u64| {
+        let rate = before.and_then(|it| rate(status, it, |it| of(&it.traffic.totals)));
+        let rate = rate.map_or_else(String::new, |rate| format!(" ({rate:.1}/s)"));
+        (of(totals), rate)
     };
-    let mut tries = 1;
-    loop {
-        let mut answer = Vec::new();
-        match at.exchange(&request, body, patience, &mut answer) {
-            Err(error) if tries < MOST_TRIES && answer.is_empty() && at.has_not_read(&error) => {
-                tries += 1;
-            }
-            done => return done.map(|()| answer),
-        }
+    let of = |of: fn(&Totals) -> u64| {
+        let (count, rate) = counted(&of);
+        format!("{count}{rate}")
+    };
+    let (open, accepted) = (totals.connections, of(|it| it.accepted));
+    page.line(
+        "connections",
+        format_args!("{open} open, {accepted} accepted"),
+    );
+    let share = share(
+        totals.handshakes_resumed,
+        totals.handshakes_full + totals.handshakes_resumed,
+    );
+    page.line(
+        "handshakes",
+        format_args!(
+            "{} full, {} resumed ({share}), {} failed, {} in flight",
+            of(|it| it.handshakes_full),
+            of(|it| it.handshakes_resumed),
+            of(|it| it.handshakes_failed),
+            totals.handshakes_in_flight,
+        ),
+    );
+    if let Some(batches) = status.signing.rsa_batches {
+        let (signatures, made) = (batches.signatures, batches.made);
+        page.line(
+            "RSA",
+            format_args!("{signatures} signatures in {made} batches"),
+        );
+    }
+    let mut ends: Vec<_> = totals.closed.keys().collect();
+    ends.sort_by_key(|reason| Reverse(totals.closed[*reason]));
+    for (index, reason) in ends.into_iter().enumerate() {
+        let (count, rate) = counted(&|it| it.closed.get(reason).copied().unwrap_or(0));
+        let name = if index == 0 { "ended" } else { "" };
+        page.line(name, format_args!("{count} {}{rate}", escaped(reason)));
     }
 }
 
-impl At {
-    /// Sends a request without its end, and receives until the other side ends.
-    fn exchange(
-        &self,
-        request: &str,
-        body: &str,
-        patience: Duration,
-        answer: &mut Vec<u8>,
-    ) -> io::Result<()> {
-        let mut say = |mut stream: &mut dyn Stream, host: &str| {
-            stream.write_all(format!("{request}Host: {host}\r\n\r\n{body}").as_bytes())?;
-            let received = (&mut stream).take(LONGEST_ANSWER).read_to_end(answer);
-            received.map(drop)
+/// Writes the certificates that expire first: a host may have thousands.
+fn certificates(page: &mut Page, status: &Status) {
+    let mut all: Vec<&CertificateStatus> = status.certificates.iter().collect();
+    all.sort_by_key(|it| it.not_after);
+    for it in all.iter().take(MOST_CERTIFICATES) {
+        let days = it.days_left(status.process.now);
+        let (name, key, listener) = (escaped(&it.name), &it.key, escaped(&it.listener));
+        let day: String = it.not_after.to_string().chars().take(10).collect();
+        let set = if it.set_until.is_some() {
+            ", not of the file"
+        } else {
+            ""
         };
-        match self {
-            Self::Socket(path) => {
-                let mut stream = UnixStream::connect(path)?;
-                stream.set_read_timeout(Some(patience))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
-                say(&mut stream, "localhost")
+        page.line(
+            "certificate",
+            format_args!(
+                "{days} days left, until {day}: {name} ({key}) at listener {listener}{set}"
+            ),
+        );
+    }
+    let more = all.len().saturating_sub(MOST_CERTIFICATES);
+    if more > 0 {
+        page.line("", format_args!("and {more} more: becket ctl certificates"));
+    }
+}
+
+fn sessions(page: &mut Page, status: &Status) {
+    let (table, tickets) = (status.sessions.table, &status.sessions.tickets);
+    let (entries, capacity) = (table.entries as u64, table.capacity as u64);
+    let share = share(entries, capacity);
+    page.line(
+        "sessions",
+        format_args!("{entries} of {capacity} ({share})"),
+    );
+    let next = span(Duration::from_secs(tickets.next_rotation_seconds));
+    let epoch = tickets.epoch;
+    page.line("ticket key", format_args!("epoch {epoch}, next in {next}"));
+    if tickets.node.is_some() {
+        page.line("secrets", tickets.secrets.join(", "));
+    }
+}
+
+fn listener(page: &mut Page, listener: &ListenerStatus) {
+    let bind: Vec<String> = listener.bind.iter().map(ToString::to_string).collect();
+    let (name, bind) = (escaped(&listener.name), bind.join(", "));
+    page.line("listener", format_args!("{name} on {bind}"));
+    for route in &listener.routes {
+        let backend = escaped(route.backend.as_deref().unwrap_or("?"));
+        let names = match &route.names[..] {
+            [] => "any name".to_owned(),
+            names => escaped(&names.join(", ")),
+        };
+        let how = match &route.policy {
+            Some(policy) => {
+                let digest: String = policy.digest.chars().take(16).collect();
+                format!("policy {} ({digest})", escaped(&policy.name))
             }
-            Self::Address(address) => {
-                let mut stream = connect(address)?;
-                stream.set_read_timeout(Some(patience))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
-                // An address is a host that is always accepted; a name might not be.
-                let host = stream.peer_addr()?;
-                say(&mut stream, &host.to_string())
-            }
+            None => "no TLS ends here".to_owned(),
+        };
+        page.line("", format_args!("{names} to {backend}, {how}"));
+    }
+}
+
+fn backends(page: &mut Page, status: &Status) {
+    for backend in &status.backends {
+        let name = escaped(&backend.name);
+        if let Some(folder) = &backend.files {
+            let folder = escaped(&folder.to_string_lossy());
+            page.line("backend", format_args!("{name}, files of {folder}"));
+            continue;
+        }
+        let servers = counted(backend.servers.len() as u64, "server");
+        let waiting = match backend.waiting {
+            0 => String::new(),
+            count => format!(", {count} waiting for a slot"),
+        };
+        page.line("backend", format_args!("{name}, {servers}{waiting}"));
+        for server in &backend.servers {
+            page.line("", server_line(server));
+        }
+        if !backend.removed.is_empty() {
+            let removed = escaped(&backend.removed.join(", "));
+            page.line("", format_args!("of the file and removed: {removed}"));
         }
     }
+}
 
-    /// Returns `true` if the request was certainly not read to its end, so that it may be sent again. The kernel resets a unix socket only if it is
-    /// closed with unread bytes. This happens in an upgrade: a request waits in the queue of the old process when that closes, and another
-    /// process has the path.
-    fn has_not_read(&self, error: &io::Error) -> bool {
-        let unread = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
-        matches!(self, Self::Socket(_)) && unread.contains(&error.kind())
+fn server_line(server: &ServerStatus) -> String {
+    let (health, open) = (&server.health, server.in_use);
+    let mut line = match server.maxconn {
+        Some(limit) => format!("{}, {open} of {limit} connections", escaped(&server.name)),
+        None => format!("{}, {open} open", escaped(&server.name)),
+    };
+    if server.edits.added {
+        line += ", not of the file";
     }
+    if health.state == "disabled" {
+        line += ", disabled";
+    }
+    if !matches!(&*health.condition, "" | "unchecked") {
+        line += &format!(", {}", escaped(&health.condition));
+    }
+    if let Some(why) = &health.condition_reason
+        && health.is_out_of_service()
+    {
+        line += &format!(": {}", escaped(why));
+    }
+    if health.dns_stale {
+        line += if health.state == "unresolved" {
+            ", not used: its name does not resolve yet"
+        } else {
+            ", its name does not resolve any more"
+        };
+    }
+    line
 }
 
-trait Stream: Read + Write {}
-impl<S: Read + Write> Stream for S {}
-
-/// Status and body of an answer that ends with its connection; nothing when it is no HTTP.
-fn answer(bytes: &[u8]) -> Option<Answer> {
-    let code = bytes.strip_prefix(b"HTTP/1.1 ")?.get(..3)?;
-    let head = bytes.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
-    let body = &bytes[head + 4..];
-    let text = || String::from_utf8_lossy(body).trim_end().to_owned().into();
-    Some(Answer {
-        code: std::str::from_utf8(code).ok()?.parse().ok()?,
-        body: serde_json::from_slice(body).unwrap_or_else(|_| text()),
-    })
-}
-
-fn connect(address: &str) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in address.to_socket_addrs()?.collect::<Vec<SocketAddr>>() {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
+fn cluster(page: &mut Page, cluster: &ClusterReport) {
+    let (node, listen) = (cluster.node, escaped(&cluster.listen));
+    page.line("cluster", format_args!("node {node} on {listen}"));
+    for peer in &cluster.peers {
+        page.line("  peer", peer_line(peer));
+    }
+    for name in &cluster.names {
+        if let Some(problem) = &name.problem {
+            let (name, problem) = (escaped(&name.name), escaped(problem));
+            page.line("  name", format_args!("{name}: {problem}"));
         }
     }
-    Err(last)
 }
 
-/// Where the packages put the configuration.
-const USUAL_CONFIG: &str = "/etc/becket/becket.toml";
-/// Where the packages put the socket.
-pub const USUAL_SOCKET: &str = "/run/becket/admin.sock";
-/// For each of: connect, write, a read. The page takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// For the outcome of a reload or an upgrade: longer than becket itself waits for it.
-const MOST_PATIENCE: Duration = Duration::from_secs(75);
-/// The first one may meet an upgrade, and the second one another.
-const MOST_TRIES: usize = 3;
-/// A status of thousands of routes has a few megabytes.
-const LONGEST_ANSWER: u64 = 64 * 1024 * 1024;
+fn peer_line(peer: &PeerReport) -> String {
+    let (address, state) = (escaped(&peer.address), escaped(&peer.state));
+    format!(
+        "{address} {state}, node {}, heard {:.1} s ago, {} sent, {} received, {} lost, {} replayed, {} dropped",
+        peer.node,
+        peer.heard_seconds_ago,
+        peer.sent,
+        peer.received,
+        peer.lost,
+        peer.replayed,
+        peer.dropped
+    )
+}
+
+fn stud(page: &mut Page, stud: &StudReport) {
+    let mut line = if stud.receiving {
+        format!("on {}", escaped(&stud.listen))
+    } else {
+        "switched off".to_owned()
+    };
+    for (outcome, count) in stud.datagrams.iter().filter(|(_, count)| **count > 0) {
+        line += &format!(", {count} {}", escaped(outcome));
+    }
+    page.line("stud", line);
+}
+
+struct Page(String);
+
+impl Page {
+    fn line(&mut self, name: &str, what: impl Display) {
+        // Writing to a `String` does not fail.
+        writeln!(self.0, "{name:<13}{what}").ok();
+    }
+
+    fn lines(&mut self, name: &str, each: &[String]) {
+        for text in each {
+            self.line(name, escaped(text));
+        }
+    }
+}
+
+/// Returns a text without what could drive a terminal.
+pub fn escaped(text: &str) -> String {
+    let each = text.chars().map(|char| {
+        if char.is_control() {
+            char.escape_unicode().to_string()
+        } else {
+            char.to_string()
+        }
+    });
+    each.collect()
+}
+
+fn counted(count: u64, what: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{s}")
+}
+
+/// A part of a whole in percent.
+fn share(part: u64, whole: u64) -> String {
+    match whole {
+        0 => "none".to_owned(),
+        whole => format!("{:.1} %", part as f64 * 100.0 / whole as f64),
+    }
+}
+
+const MOST_CERTIFICATES: usize = 20;
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
-    use std::os::unix::net::UnixListener;
-    use std::thread;
+    use serde_json::{Value, json};
 
     use super::*;
 
-    fn answering(answer: &'static str) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut request = [0; 1024];
-            assert!(stream.read(&mut request).unwrap() > 0);
-            stream.write_all(answer.as_bytes()).unwrap();
-        });
-        address
-    }
-
-    fn ask(answer: &'static str) -> Result<Value, NoStatus> {
-        let place = Place {
-            admin: Some(answering(answer)),
-            ..Place::default()
-        };
-        place.ask()
+    fn status(object: Value) -> Status {
+        serde_json::from_value(object).unwrap()
     }
 
     #[test]
-    fn the_object_of_a_becket_is_returned_and_nothing_else() {
-        let status = ask("HTTP/1.1 200 OK\r\na: b\r\n\r\n{\"version\":\"1\"}").unwrap();
-        assert_eq!(status["version"], "1");
-        for other in [
-            "HTTP/1.1 404 Not Found\r\n\r\n{\"version\":\"1\"}",
-            "HTTP/1.1 200 OK\r\n\r\n{}",
-            "HTTP/1.1 200 OK\r\n\r\n<html>",
-            "HTTP/1.1 200 OK\r\n",
-            "",
+    fn a_status_becomes_lines() {
+        let status = status(json!({
+            "version": "1.2.3", "state": "serving", "uptime_seconds": 3700, "workers": 2, "restarts": 1,
+            "problems": ["a\u{1b}[31mb"], "now": "2026-11-22T10:00:00.000000Z",
+            "totals": {"connections": 3, "accepted": 9, "handshakes_full": 1,
+                "handshakes_resumed": 3, "handshakes_in_flight": 0,
+                "closed": {"finished": 5, "not-tls": 1}},
+            "rsa_batches": {"made": 3, "signatures": 23, "repeated": 1},
+            "sessions": {"entries": 5, "capacity": 10},
+            "tickets": {"epoch": 4, "next_rotation_seconds": 61, "node": 7,
+                "secrets": ["0a0b0c0d", "00000001"]},
+            "certificates": [{"listener": "web", "name": "a.test", "key": "rsa",
+                "not_after": "2026-11-26T11:00:00.000000Z"}],
+            "listeners": [{"name": "web", "bind": ["[::]:1", "[::]:2"], "routes": [
+                {"names": ["in.test"], "backend": "farm", "policy": null},
+                {"names": [], "backend": "app", "policy": {"name": "p", "digest": "ab".repeat(32)}}
+            ]}],
+            "backends": [{"name": "app", "waiting": 4, "servers": [
+                {"name": "a:1", "in_use": 2, "maxconn": 2, "condition": "in-service"},
+                {"name": "b:1", "in_use": 0, "maxconn": null, "condition": "out-of-service",
+                    "condition_reason": "refused", "dns_stale": true},
+                {"name": "c:1", "state": "disabled", "condition": "unchecked"},
+                {"name": "d:1", "in_use": 0, "state": "unresolved", "condition": "on-trial",
+                    "dns_stale": true}
+            ]}],
+            "cluster": {"node": 7, "listen": "10.0.0.1:1", "peers": [
+                {"address": "10.0.0.2:1", "state": "live", "node": 8, "heard_seconds_ago": 0.25,
+                    "lost": 2}
+            ], "names": [{"name": "b:1", "problem": "no such host"}]},
+            "stud": {"listen": "10.0.0.1:8890", "receiving": true,
+                "datagrams": {"bad-seal": 2, "stored": 5, "version": 0}}
+        }));
+        let page = page(&status, None);
+        for line in [
+            "becket 1.2.3, serving for 1 h 1 min, 2 workers, 1 restart",
+            "problem      a\\u{1b}[31mb",
+            "handshakes   1 full, 3 resumed (75.0 %), 0 failed, 0 in flight",
+            "RSA          23 signatures in 3 batches",
+            "ended        5 finished",
+            "             1 not-tls",
+            "certificate  4 days left, until 2026-11-26: a.test (rsa) at listener web",
+            "sessions     5 of 10 (50.0 %)",
+            "ticket key   epoch 4, next in 1 min 1 s",
+            "secrets      0a0b0c0d, 00000001",
+            "listener     web on [::]:1, [::]:2",
+            "             in.test to farm, no TLS ends here",
+            "             any name to app, policy p (abababababababab)",
+            "backend      app, 4 servers, 4 waiting for a slot",
+            "             a:1, 2 of 2 connections, in-service",
+            "             b:1, 0 open, out-of-service: refused, its name does not resolve any more",
+            "             d:1, 0 open, on-trial, not used: its name does not resolve yet",
+            "             c:1, 0 open, disabled",
+            "cluster      node 7 on 10.0.0.1:1",
+            "stud         on 10.0.0.1:8890, 2 bad-seal, 5 stored",
+            "  peer       10.0.0.2:1 live, node 8, heard 0.2 s ago, 0 sent, 0 received, 2 lost, 0 replayed, 0 dropped",
+            "  name       b:1: no such host",
         ] {
-            assert!(matches!(ask(other), Err(NoStatus::Foreign(_))), "{other}");
+            assert!(page.lines().any(|l| l == line), "{line} is not in\n{page}");
         }
     }
 
     #[test]
-    fn a_request_that_no_process_has_read_is_sent_again_over_a_socket() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("admin.sock");
-        let listener = UnixListener::bind(&path).unwrap();
-        let server = thread::spawn(move || {
-            for _ in 1..MOST_TRIES {
-                drop(listener.accept().unwrap());
-            }
-            // A request that was read and has no answer may have changed something.
-            for answer in ["HTTP/1.1 200 OK\r\n\r\n{\"version\":\"1\"}", ""] {
-                let (mut stream, _) = listener.accept().unwrap();
-                assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
-                stream.write_all(answer.as_bytes()).unwrap();
-            }
-            listener.set_nonblocking(true).unwrap();
-            listener
-        });
-        let place = Place {
-            socket: Some(path),
-            ..Place::default()
+    fn rates_are_differences_of_two_statuses() {
+        let at = |second: u64, full: u64, failed: u64| {
+            status(
+                json!({"now": format!("2026-11-22T10:00:{second:02}.000000Z"),
+                "totals": {"handshakes_full": full, "handshakes_failed": failed,
+                    "closed": {"handshake-failed": failed}}}),
+            )
         };
-        assert_eq!(place.ask().unwrap()["version"], "1");
-        assert!(matches!(place.ask(), Err(NoStatus::Foreign(_))));
-        let again = server.join().unwrap().accept();
-        assert_eq!(again.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let page = page(&at(2, 14, 45), Some(&at(0, 10, 5)));
+        for line in [
+            "handshakes   14 (2.0/s) full, 0 (0.0/s) resumed (0.0 %), 45 (20.0/s) failed, 0 in flight",
+            "ended        45 handshake-failed (20.0/s)",
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line} is not in\n{page}");
+        }
     }
 
     #[test]
-    fn the_place_comes_from_the_flags_or_from_the_file_or_is_the_usual_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("becket.toml");
-        let mut place = Place {
-            config: Some(path.clone()),
-            ..Place::default()
-        };
-        assert!(matches!(place.at(), Err(NoStatus::File { .. })));
-        let at = |text: &str| {
-            std::fs::write(&path, text).unwrap();
-            place.at().map(|at| at.to_string())
-        };
-        let error = at("[admin]\n").unwrap_err().to_string();
-        assert!(error.ends_with("admin.address is set"), "{error}");
-        let address = "[admin]\naddress = \"localhost:1\"\n";
-        assert_eq!(at(address).unwrap(), "localhost:1");
-        let socket = dir.path().join("run/admin.sock");
-        let both = format!("{address}socket = 'run/admin.sock'\n");
-        assert_eq!(at(&both).unwrap(), socket.display().to_string());
-        place.admin = Some("[::1]:2".to_owned());
-        assert_eq!(place.at().unwrap().to_string(), "[::1]:2");
-        place.socket = Some("/a".into());
-        assert_eq!(place.at().unwrap().to_string(), "/a");
-        assert_eq!(Place::default().at().unwrap().to_string(), USUAL_SOCKET);
+    fn a_status_without_fields_is_shown() {
+        let text = page(&Status::default(), None);
+        assert!(text.ends_with("cluster      off\n"), "{text}");
+        let text = page(&status(json!({"state": "draining"})), None);
+        assert!(!text.contains("cluster"), "it was left: {text}");
     }
 }

@@ -145,10 +145,11 @@ pub enum ConnectionsOnFailure {
 }
 
 /// Which clients a server gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServerMode {
     /// All.
+    #[default]
     Ready,
     /// Only clients that stick to it, as with `weight = 0`.
     Drain,

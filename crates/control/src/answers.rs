@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::api::{self, Action, Change, ChangeOutcome, ChangeRequest, Refused, Route};
+use super::api::{self, Action, Change, ChangeOutcome, ChangeRequest, Refused, Route, as_json};
 use super::connections::{self, Wanted};
 use super::exposition::{self, exposition};
 use super::host;
@@ -178,16 +178,16 @@ impl Answers {
             Action::Health | Action::Page(_) => Ok(Value::Null),
             Action::Connections => {
                 let wanted = Wanted::of(words, 100, connections::MOST_ROWS)?;
-                Ok(connections::list(workers, wanted).await)
+                as_json(&connections::list(workers, wanted).await)
             }
             Action::TopConnections => {
                 let wanted = Wanted::of(words, 20, connections::MOST_ROWS)?;
                 let prefixes = self.state.config().file.admission.prefixes();
-                Ok(connections::top(workers, wanted, prefixes).await)
+                as_json(&connections::top(workers, wanted, prefixes).await)
             }
             Action::Sources => {
                 let wanted = Wanted::of(words, 100, connections::MOST_ROWS)?;
-                Ok(connections::sources(&self.state, wanted))
+                as_json(&connections::sources(&self.state, wanted))
             }
             Action::Kill | Action::Change(_) | Action::TakeKey(_) | Action::Tell(_) => {
                 let path = request.uri().path().to_owned();
@@ -223,7 +223,7 @@ impl Answers {
 
     async fn change(&self, action: Action, body: &[u8]) -> Result<Value, Refused> {
         let (Action::Change(parse) | Action::TakeKey(parse) | Action::Tell(parse)) = action else {
-            return Ok(connections::kill(&self.workers, api::filter_of(body)?).await);
+            return as_json(&connections::kill(&self.workers, api::filter_of(body)?).await);
         };
         let gone = || {
             let text = "becket is about to end";
@@ -333,8 +333,7 @@ impl IntoResponse for Refused {
 
 /// The status in a browser, which loads nothing else and runs no script.
 fn home(snapshot: Snapshot) -> Response {
-    let object = serde_json::to_value(&snapshot).map_err(|_| fmt::Error);
-    let body = object.and_then(|status| web(&status, &snapshot.history));
+    let body = web(&snapshot.status, &snapshot.history);
     let mut answer = page("text/html; charset=utf-8", body);
     let policy =
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'";
@@ -349,7 +348,7 @@ fn metrics(snapshot: Snapshot) -> Response {
 }
 
 fn status(snapshot: Snapshot) -> Response {
-    let object = serde_json::to_string_pretty(&snapshot);
+    let object = serde_json::to_string_pretty(&snapshot.status);
     let line = object.map(|text| text + "\n").map_err(|_| fmt::Error);
     page("application/json", line)
 }

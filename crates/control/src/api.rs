@@ -14,7 +14,7 @@ use becket_config::address::FixedAddress;
 use becket_config::backend;
 use becket_config::choices::ServerMode;
 use becket_config::notation::Text;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
@@ -332,6 +332,16 @@ impl Refused {
     pub fn unusable(error: impl Into<String>, accepted: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, error, accepted)
     }
+
+    pub fn internal(error: &impl ToString) -> Self {
+        let code = StatusCode::INTERNAL_SERVER_ERROR;
+        Self::new(code, error.to_string(), "another try")
+    }
+}
+
+/// Returns an answer as JSON.
+pub fn as_json(answer: &impl Serialize) -> Result<Value, Refused> {
+    serde_json::to_value(answer).map_err(|error| Refused::internal(&error))
 }
 
 impl From<BadField> for Refused {

@@ -4,13 +4,14 @@
 //! beside it for the pages. Whether a certificate is sound is `prepare`'s question, not asked
 //! here: one that does not parse is left out.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proto::ticket::UnixSeconds;
 use rustls::SignatureAlgorithm;
 use rustls::sign::CertifiedKey;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use becket_keys::facts;
 use becket_keys::ocsp::Status;
@@ -18,33 +19,38 @@ use becket_log::Timestamp;
 use becket_tls::config::{Config, Lasts, Listener};
 
 /// One name of one listener and the certificate for one kind of key.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Certificate {
-    /// Configuration name of the listener.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CertificateStatus {
     pub listener: String,
     /// The server name, `*.example.org` for a wildcard, or [`DEFAULT`].
     pub name: String,
     /// Kind of key: `ecdsa`, `rsa`, `ed25519` or `other`.
-    pub key: &'static str,
-    /// When it expires.
+    pub key: Cow<'static, str>,
     pub not_after: Timestamp,
-    /// When the OCSP response that is sent with it expires; absent where none is, or it does not say.
+    /// Expiry of the OCSP response that is sent with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ocsp_until: Option<Timestamp>,
-    /// Until when it is here that an operator has set it; absent where the file has it.
+    /// Lifetime of a certificate that an operator set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set_until: Option<Lasts>,
 }
 
+impl CertificateStatus {
+    pub fn days_left(&self, now: Timestamp) -> i64 {
+        self.not_after.days_after(now)
+    }
+}
+
 /// Lists every certificate of every listener by name, sorted. The default certificate has a line of
 /// its own only where no name has it.
-pub fn certificates(config: &Config) -> Arc<[Certificate]> {
+pub fn certificates(config: &Config) -> Arc<[CertificateStatus]> {
     let mut list: Vec<_> = config.listeners.iter().flat_map(|l| of(l)).collect();
-    list.sort_by(|a, b| (&a.listener, &a.name, a.key).cmp(&(&b.listener, &b.name, b.key)));
+    list.sort_by(|a, b| (&a.listener, &a.name, &a.key).cmp(&(&b.listener, &b.name, &b.key)));
     list.into()
 }
 
-fn of(listener: &Listener) -> Vec<Certificate> {
+fn of(listener: &Listener) -> Vec<CertificateStatus> {
     let map = &listener.certificates;
     let mut list = Vec::new();
     let mut named = Vec::new();
@@ -64,7 +70,7 @@ fn of(listener: &Listener) -> Vec<Certificate> {
     list
 }
 
-fn entry(listener: &Listener, name: &str, key: &CertifiedKey) -> Option<Certificate> {
+fn entry(listener: &Listener, name: &str, key: &CertifiedKey) -> Option<CertificateStatus> {
     let leaf = key.cert.first()?;
     let at = |seconds: UnixSeconds| Timestamp::from_unix(Duration::from_secs(seconds.0));
     let status = key
@@ -73,11 +79,11 @@ fn entry(listener: &Listener, name: &str, key: &CertifiedKey) -> Option<Certific
         .map(|response| Status::read(response, leaf));
     let mut set = listener.set.iter();
     let set = set.find(|(set, _)| std::ptr::eq(&**set, key));
-    Some(Certificate {
+    Some(CertificateStatus {
         set_until: set.map(|(_, lasts)| *lasts),
         listener: listener.keys.name.to_string(),
         name: name.to_owned(),
-        key: kind(key.key.algorithm()),
+        key: kind(key.key.algorithm()).into(),
         not_after: at(facts::not_after(leaf)?),
         ocsp_until: status.and_then(Result::ok).and_then(|it| it.until).map(at),
     })
@@ -92,6 +98,8 @@ fn kind(algorithm: SignatureAlgorithm) -> &'static str {
     }
 }
 
+/// A certificate with fewer days left is a problem: most are renewed a month ahead.
+pub const EXPIRES_SOON_DAYS: i64 = 14;
 /// Stands for clients that send no name, or one that is not covered. Not a valid host name.
 pub const DEFAULT: &str = "(default)";
 
@@ -106,7 +114,7 @@ mod tests {
         let list = certificates(&config);
         let names: Vec<_> = list
             .iter()
-            .map(|c| (&*c.listener, &*c.name, c.key))
+            .map(|c| (&*c.listener, &*c.name, &*c.key))
             .collect();
         let expected = [
             ("other", "(default)", "ecdsa"),

@@ -9,10 +9,12 @@ use std::sync::Arc;
 
 use becket_proto::admission::{Holding, Prefixes};
 use becket_proto::networks::Network;
-use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::api::Refused;
+use super::replies::{
+    ConnectionList, KilledConnections, SourceList, SourceRow, TopConnections, TopRow,
+};
 use super::state::State;
 use becket_proxy::worker::listing::{
     ConnectionRow, Filter, Killing, ListedPage, Listing, ReplySender,
@@ -69,15 +71,18 @@ pub(super) fn limit(value: &str, most: usize) -> Result<usize, Refused> {
 }
 
 /// A page of connections, and where to go on.
-pub(super) async fn list(workers: &[Arc<Mailbox>], wanted: Wanted) -> Value {
-    let mut all = Vec::new();
-    let next = walk(workers, wanted, |rows| all.extend(rows)).await;
+pub(super) async fn list(
+    workers: &[Arc<Mailbox>],
+    wanted: Wanted,
+) -> ConnectionList<ConnectionRow> {
+    let mut connections = Vec::new();
+    let next = walk(workers, wanted, |rows| connections.extend(rows)).await;
     let next = next.map(|(worker, place)| format!("{worker}.{place}"));
-    json!({"connections": all, "next": next})
+    ConnectionList { connections, next }
 }
 
 /// Sources that are tracked, those with most connections first, and what they may not have more of.
-pub(super) fn sources(state: &State, wanted: Wanted) -> Value {
+pub(super) fn sources(state: &State, wanted: Wanted) -> SourceList {
     let (shared, config) = (state.shared(), state.config());
     let keys = &config.file.admission;
     let most = keys.connections_per_source.unwrap_or(u32::MAX);
@@ -102,20 +107,27 @@ pub(super) fn sources(state: &State, wanted: Wanted) -> Value {
             (it.connections >= most, "connections"),
             (!it.may_begin, "full-handshakes"),
         ];
-        let limited = limited.iter().filter(|(is, _)| *is).map(|(_, what)| *what);
-        json!({
-            "source": source(address, keys.prefixes()).map(|it| it.to_string()),
-            "connections": it.connections,
-            "full_handshakes_in_flight": it.in_flight,
-            "limited": limited.collect::<Vec<_>>(),
-        })
+        let limited = limited.into_iter().filter(|(is, _)| *is);
+        SourceRow {
+            source: source(address, keys.prefixes()).map(|it| it.to_string()),
+            connections: it.connections,
+            full_handshakes_in_flight: it.in_flight,
+            limited: limited.map(|(_, what)| what.into()).collect(),
+        }
     });
-    let limits = keys.connections_per_source.is_some() || keys.source() != Default::default();
-    json!({"tracked": tracked, "limits": limits, "sources": rows.collect::<Vec<_>>()})
+    SourceList {
+        tracked,
+        limits: keys.connections_per_source.is_some() || keys.source() != Default::default(),
+        sources: rows.collect(),
+    }
 }
 
 /// Who has most connections: by source, by server name, by server.
-pub(super) async fn top(workers: &[Arc<Mailbox>], wanted: Wanted, prefixes: Prefixes) -> Value {
+pub(super) async fn top(
+    workers: &[Arc<Mailbox>],
+    wanted: Wanted,
+    prefixes: Prefixes,
+) -> TopConnections {
     let (mut sources, mut names, mut servers) = (HashMap::new(), HashMap::new(), HashMap::new());
     let mut counted = 0;
     let walked = Wanted {
@@ -137,13 +149,15 @@ pub(super) async fn top(workers: &[Arc<Mailbox>], wanted: Wanted, prefixes: Pref
     })
     .await;
     let source = |source: &Option<Network>| source.map_or_else(String::new, |it| it.to_string());
-    json!({
-        "counted": counted,
-        "complete": rest.is_none(),
-        "sources": first(sources, wanted.limit, source),
-        "names": first(names, wanted.limit, ToString::to_string),
-        "servers": first(servers, wanted.limit, |(backend, server)| format!("{backend}/{server}")),
-    })
+    TopConnections {
+        counted,
+        complete: rest.is_none(),
+        sources: first(sources, wanted.limit, source),
+        names: first(names, wanted.limit, ToString::to_string),
+        servers: first(servers, wanted.limit, |(backend, server)| {
+            format!("{backend}/{server}")
+        }),
+    }
 }
 
 /// Connections and bytes.
@@ -163,7 +177,7 @@ fn count<K: Hash + Eq>(sums: &mut HashMap<K, Sum>, key: K, bytes: u64) {
 }
 
 /// Those with most connections first.
-fn first<K>(sums: HashMap<K, Sum>, limit: usize, text: impl Fn(&K) -> String) -> Vec<Value> {
+fn first<K>(sums: HashMap<K, Sum>, limit: usize, text: impl Fn(&K) -> String) -> Vec<TopRow> {
     let mut sums: Vec<(K, Sum)> = sums.into_iter().collect();
     if sums.len() > limit {
         sums.select_nth_unstable_by(limit, |a, b| b.1.cmp(&a.1));
@@ -171,7 +185,11 @@ fn first<K>(sums: HashMap<K, Sum>, limit: usize, text: impl Fn(&K) -> String) ->
     }
     let mut rows: Vec<(Sum, String)> = sums.iter().map(|(key, sum)| (*sum, text(key))).collect();
     rows.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    let row = |(sum, key): (Sum, String)| json!({"of": key, "connections": sum.0, "bytes": sum.1});
+    let row = |((connections, bytes), of)| TopRow {
+        of,
+        connections,
+        bytes,
+    };
     rows.into_iter().map(row).collect()
 }
 
@@ -214,7 +232,7 @@ fn answered<T: Send + 'static>() -> (ReplySender<T>, oneshot::Receiver<T>) {
 }
 
 /// Ends connections, and says how many.
-pub(super) async fn kill(workers: &[Arc<Mailbox>], filter: Filter) -> Value {
+pub(super) async fn kill(workers: &[Arc<Mailbox>], filter: Filter) -> KilledConnections {
     let filter = Arc::new(filter);
     let ask = |mailbox: &Arc<Mailbox>| {
         let (reply, count) = answered();
@@ -230,7 +248,7 @@ pub(super) async fn kill(workers: &[Arc<Mailbox>], filter: Filter) -> Value {
     for count in asked {
         killed += count.await.unwrap_or_default();
     }
-    json!({"killed": killed})
+    KilledConnections { killed }
 }
 
 /// A bound on the memory of one request: 100 bytes each.
@@ -270,7 +288,7 @@ mod tests {
             count(&mut sums, name, bytes);
         }
         let rows = first(sums, 3, ToString::to_string);
-        let of: Vec<_> = rows.iter().map(|row| row["of"].as_str().unwrap()).collect();
+        let of: Vec<_> = rows.iter().map(|row| &*row.of).collect();
         assert_eq!(of[..2], ["b", "c"]);
         assert_eq!(rows.len(), 3);
     }
@@ -283,15 +301,11 @@ mod tests {
         drop(mailbox.close());
         let workers = [mailbox];
         let wanted = || Wanted::of(Vec::new(), 10, 10).unwrap();
-        let empty = json!({"connections": [], "next": null});
-        assert_eq!(list(&workers, wanted()).await, empty);
-        assert_eq!(
-            top(&workers, wanted(), Prefixes::default()).await["complete"],
-            true
-        );
-        assert_eq!(
-            kill(&workers, Filter::default()).await,
-            json!({"killed": 0})
-        );
+        let list = list(&workers, wanted()).await;
+        assert!(list.connections.is_empty() && list.next.is_none());
+        let top = top(&workers, wanted(), Prefixes::default()).await;
+        assert!(top.complete);
+        let killed = kill(&workers, Filter::default()).await;
+        assert_eq!(killed, KilledConnections { killed: 0 });
     }
 }

@@ -28,6 +28,7 @@ use prometheus_client::registry::Registry;
 
 use super::refusals::Refusal;
 use super::snapshot::Snapshot;
+use super::status::ServingState;
 use becket_keys::signing::token::TokenStatus;
 use becket_proto::close_reason::CloseReason;
 use becket_proxy::backend::backend_state::BackendState;
@@ -82,10 +83,10 @@ impl Collector for Snapshot {
         if let Some(of) = &self.cluster {
             self.cluster(of, &mut page)?;
         }
-        if let Some(stud) = &self.stud {
+        if let Some(stud) = &self.status.sessions.stud {
             families! { page:
                 Counter becket_stud_datagrams "Datagrams of stud and hitch by what became of the session in them" [outcome]
-                    = stud.datagrams.iter().map(|(outcome, count)| ([*outcome], *count));
+                    = stud.datagrams.iter().map(|(outcome, count)| ([&**outcome], *count));
             }
         }
         Ok(())
@@ -94,10 +95,15 @@ impl Collector for Snapshot {
 
 impl Snapshot {
     fn trials(&self, page: &mut Page<'_>) -> fmt::Result {
-        let trials = self.trials.iter().flat_map(|(policy, counts)| {
-            let each = counts.iter();
-            each.map(move |(outcome, count)| ([&**policy, outcome], *count))
-        });
+        let trials = self
+            .status
+            .traffic
+            .trials
+            .iter()
+            .flat_map(|(policy, counts)| {
+                let each = counts.iter();
+                each.map(move |(outcome, count)| ([&**policy, &**outcome], *count))
+            });
         families! { page:
             Counter becket_trial "Handshakes of clients of a policy by the answer of its trial" [policy, outcome] = trials;
         }
@@ -105,6 +111,7 @@ impl Snapshot {
     }
 
     fn connections(&self, page: &mut Page<'_>) -> fmt::Result {
+        let (traffic, sessions) = (&self.status.traffic, &self.status.sessions);
         let open = self.counters.iter().enumerate().map(|(worker, c)| {
             // Closed first: an end that is counted in between must not outnumber the beginnings.
             let closed = c.closed.total();
@@ -127,8 +134,8 @@ impl Snapshot {
             Gauge becket_connections "Connections open" [worker] = open;
             Counter becket_connections_closed "Connections ended, by reason" [reason]
                 = CloseReason::ALL.iter().map(|&why| ([why.label()], self.sum(|c| c.closed.of(why))));
-            Gauge becket_handshakes_in_flight "Handshakes begun and not ended yet" = self.totals.handshakes_in_flight;
-            Gauge becket_signatures_in_flight "Signatures asked of crypto threads and not answered yet" = self.totals.signatures_in_flight;
+            Gauge becket_handshakes_in_flight "Handshakes begun and not ended yet" = traffic.totals.handshakes_in_flight;
+            Gauge becket_signatures_in_flight "Signatures asked of crypto threads and not answered yet" = traffic.totals.signatures_in_flight;
             Counter becket_handshakes "Handshakes completed" [version, kind] = handshakes;
             Counter becket_resumptions_offered "Sessions and tickets that clients offered, by what became of them" [kind, outcome]
                 = offers;
@@ -136,22 +143,22 @@ impl Snapshot {
                 = [(["accepted"], self.sum(|c| &c.early_accepted)), (["rejected"], self.sum(|c| &c.early_rejected))];
             Counter becket_server_handshakes "TLS handshakes with servers that were completed" [kind]
                 = [false, true].map(|resumed| ([kind(resumed)], self.sum(|c| &c.server_handshakes[usize::from(resumed)])));
-            Gauge becket_pipes_in_use "Pipes in use, through which bulk passes without a copy" = self.totals.pipes_lent;
+            Gauge becket_pipes_in_use "Pipes in use, through which bulk passes without a copy" = traffic.totals.pipes_lent;
             Counter becket_pipe_refusals "Times that bulk was copied for want of a pipe" [reason]
                 = PipeRefusal::ALL.iter().map(|&why| ([why.label()], self.sum(|c| &c.pipe_refusals[why as usize])));
-            Gauge becket_sessions "TLS 1.2 sessions in the table" = self.sessions.entries;
-            Gauge becket_sessions_capacity "TLS 1.2 sessions that the table may hold" = self.sessions.capacity;
-            Gauge becket_early_sessions "TLS 1.3 sessions that admit early data" = self.early_sessions;
-            Gauge becket_ticket_epoch "Number of the ticket key in use" = self.tickets.standing.epoch;
-            Gauge becket_ticket_rotation_seconds "Time until the ticket key changes" = self.tickets.next_rotation_seconds;
+            Gauge becket_sessions "TLS 1.2 sessions in the table" = sessions.table.entries;
+            Gauge becket_sessions_capacity "TLS 1.2 sessions that the table may hold" = sessions.table.capacity;
+            Gauge becket_early_sessions "TLS 1.3 sessions that admit early data" = sessions.early_sessions;
+            Gauge becket_ticket_epoch "Number of the ticket key in use" = sessions.tickets.epoch;
+            Gauge becket_ticket_rotation_seconds "Time until the ticket key changes" = sessions.tickets.next_rotation_seconds;
             Gauge becket_certificate_expiry_timestamp_seconds "When a certificate expires" [listener, name, key]
-                = self.certificates.iter().map(|c| ([&*c.listener, &*c.name, c.key], c.not_after.unix_seconds()));
+                = self.status.certificates.iter().map(|c| ([&*c.listener, &*c.name, &*c.key], c.not_after.unix_seconds()));
             Gauge becket_ocsp_expiry_timestamp_seconds "When the OCSP response of a certificate expires" [listener, name, key]
-                = self.certificates.iter().filter_map(|c| Some(([&*c.listener, &*c.name, c.key], c.ocsp_until?.unix_seconds())));
+                = self.status.certificates.iter().filter_map(|c| Some(([&*c.listener, &*c.name, &*c.key], c.ocsp_until?.unix_seconds())));
             Gauge becket_full_handshakes_in_flight "Full handshakes begun and not ended, where they are limited"
-                = self.admission.full_handshakes_in_flight;
-            Gauge becket_sources "Sources that admission tracks" = self.admission.sources;
-            Counter becket_sources_untracked "Times that a client was not counted for its source" = self.admission.untracked;
+                = traffic.admission.full_handshakes_in_flight;
+            Gauge becket_sources "Sources that admission tracks" = traffic.admission.sources;
+            Counter becket_sources_untracked "Times that a client was not counted for its source" = traffic.admission.untracked;
         }
         let (full, resumed) = (
             self.histogram(|c| &c.handshake_full),
@@ -192,18 +199,19 @@ impl Snapshot {
     }
 
     fn process(&self, page: &mut Page<'_>) -> fmt::Result {
-        let (tried, ok) = match &self.reload {
-            None => (self.started, true),
+        let (process, changes) = (&self.status.process, &self.status.changes);
+        let (tried, ok) = match &changes.reload {
+            None => (process.started, true),
             Some(reload) => (reload.time, reload.errors.is_empty()),
         };
-        let batches = self.rsa_batches.unwrap_or_default();
-        let memory = self.memory.unwrap_or_default();
+        let batches = self.status.signing.rsa_batches.unwrap_or_default();
+        let memory = process.memory.unwrap_or_default();
         families! { page:
             Counter becket_file_requests "Requests for files, and those that were redirected, by status" [status]
                 = Status::ALL.iter().map(|&status| ([status.label()], self.sum(|c| &c.file_requests[status as usize])));
-            Gauge becket_build_info "Always 1; the label says what runs" [version] = [([self.version], 1_u64)];
-            Gauge becket_workers "Worker threads" = self.workers;
-            Gauge becket_crypto_threads "Threads that sign for the workers" = self.crypto_threads;
+            Gauge becket_build_info "Always 1; the label says what runs" [version] = [([&*process.version], 1_u64)];
+            Gauge becket_workers "Worker threads" = process.workers;
+            Gauge becket_crypto_threads "Threads that sign for the workers" = process.crypto_threads;
             Counter becket_rsa_batches "Batches of RSA signatures" = batches.made;
             Counter becket_rsa_batch_signatures "RSA signatures that were made in batches" = batches.signatures;
             Counter becket_rsa_batch_fallbacks "RSA signatures of a batch that did not verify, or were not made, and were made singly"
@@ -213,24 +221,24 @@ impl Snapshot {
             Gauge becket_memory_shortage "0: memory is not short; 1: connections at rest end; 2: new clients wait; 3: they are refused"
                 = memory.shortage as u64;
             Counter becket_sandbox_refusals "System calls that the sandbox refused, or would have" [call]
-                = self.refused_calls.iter().map(|(call, count)| ([call.as_str()], *count));
-            Counter becket_restarts "Serving processes that died and were replaced" = self.restarts;
-            Gauge becket_draining "1 while the process finishes what it has and accepts nothing" = self.state == "draining";
-            Counter becket_log_lines_dropped "Lines of the log that were dropped" = self.log_lines_dropped;
-            Counter becket_syslog_lines_dropped "Lines of the log that the syslog daemon did not take" = self.syslog_lines_dropped;
-            Counter becket_access_lines_dropped "Lines of the access log that were dropped" = self.access_lines_dropped;
+                = process.refused_calls.iter().map(|(call, count)| ([call.as_str()], *count));
+            Counter becket_restarts "Serving processes that died and were replaced" = process.restarts;
+            Gauge becket_draining "1 while the process finishes what it has and accepts nothing" = process.state == ServingState::Draining;
+            Counter becket_log_lines_dropped "Lines of the log that were dropped" = self.status.dropped.log;
+            Counter becket_syslog_lines_dropped "Lines of the log that the syslog daemon did not take" = self.status.dropped.syslog;
+            Counter becket_access_lines_dropped "Lines of the access log that were dropped" = self.status.dropped.access;
             Gauge becket_reload_ok "1 if the last reload, or the start, succeeded" = ok;
             Gauge becket_reload_timestamp_seconds "Time of the last reload, or of the start" = tried.unix_seconds();
-            Counter becket_watch_reloads "Times that something was taken of files that had changed" = self.watch.renewals;
-            Counter becket_watch_failures "Times that something in files that had changed did not fit" = self.watch.failures;
-            Gauge becket_watch_rejected "Files that do not fit, in whose place what was in use before still is" = self.watch.rejected.len();
+            Counter becket_watch_reloads "Times that something was taken of files that had changed" = changes.watch.renewals;
+            Counter becket_watch_failures "Times that something in files that had changed did not fit" = changes.watch.failures;
+            Gauge becket_watch_rejected "Files that do not fit, in whose place what was in use before still is" = changes.watch.rejected.len();
             Counter becket_admin_refused "Connections to the admin pages that were not served" [reason]
                 = Refusal::ALL.iter().zip(self.admin_refused).map(|(why, count)| ([why.label()], count));
             Counter becket_cancels "Cancels of PostgreSQL clients, for each server that was to be told" [outcome]
                 = [(["passed"], self.cancels.0), (["failed"], self.cancels.1)];
-            Gauge process_start_time_seconds "When the process started" = self.started.unix_seconds();
+            Gauge process_start_time_seconds "When the process started" = process.started.unix_seconds();
         }
-        let process = &self.process;
+        let process = &self.usage;
         if let Some(count) = process.open_descriptors {
             families! { page: Gauge process_open_fds "Open file descriptors" = count; }
         }
@@ -292,7 +300,7 @@ impl Snapshot {
 
     fn tokens(&self, page: &mut Page<'_>) -> fmt::Result {
         let tokens = |number: fn(&TokenStatus) -> u64| {
-            let each = self.tokens.iter();
+            let each = self.status.signing.tokens.iter();
             each.map(move |one| ([one.module.as_str(), &one.token], number(one)))
         };
         families! { page:
@@ -517,15 +525,17 @@ mod tests {
     fn page(counters: Vec<Arc<Counters>>) -> String {
         let mut snapshot = sample::state().snapshot();
         snapshot.counters = counters;
-        snapshot.totals = Totals::of(&snapshot.counters);
-        snapshot.workers = snapshot.counters.len();
         snapshot.cluster = Some(sample::cluster());
-        snapshot.stud = Some(sample::stud());
-        let mut certificates = snapshot.certificates.to_vec();
+        let status = &mut snapshot.status;
+        status.traffic.totals = Totals::of(&snapshot.counters);
+        status.process.workers = snapshot.counters.len();
+        status.sessions.stud = Some(sample::stud());
+        let mut certificates = status.certificates.to_vec();
         certificates[0].ocsp_until = Some(certificates[0].not_after);
-        snapshot.certificates = certificates.into();
-        snapshot.tokens = vec![TokenStatus::default()];
-        snapshot.refused_calls.insert("ptrace".to_owned(), 1);
+        status.certificates = certificates.into();
+        status.signing.tokens = vec![TokenStatus::default()];
+        let calls = &mut status.process.refused_calls;
+        calls.insert("ptrace".to_owned(), 1);
         exposition(snapshot).unwrap()
     }
 

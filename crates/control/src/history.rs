@@ -6,13 +6,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::totals::Totals;
 use becket_proxy::metrics::{BUCKETS, Counters, Histogram, quantile};
 
 /// What was in some seconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Moment {
     /// How long they were.
     pub seconds: f64,

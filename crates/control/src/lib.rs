@@ -3,15 +3,14 @@
 //! This crate owns the main thread of the serving process and the threads of the admin pages. It sends messages to workers and reads their
 //! counters. It handles no byte of a client's connection. The command line is in `becket`, the supervisor in `becket_process`.
 //!
-//! Main types: [`server::Control`] is the control loop, [`state::State`] is the state behind the admin pages, and [`snapshot::Snapshot`] is that state at
-//! one moment.
+//! Main types: [`server::Control`] is the control loop, [`state::State`] is the state behind the admin pages.
 //!
 //! * [`launch`]: the order of a start; [`server`]: the control loop and its commands;
 //! * [`reload`], [`rotation`]: changes while becket runs; [`handover`]: the state that passes in an upgrade;
 //! * [`health`]: health checks, lookups of names, cancels of PostgreSQL clients;
 //! * [`sandbox`]: access that the serving process gives up; [`sockets`]: listening sockets of all workers;
 //! * [`cluster`]: the terminator's side of replication;
-//! * [`admin`]: the pages; [`api`]: their requests and changes; [`admin_http`]: their clients; [`exposition`]: `/metrics`; [`page`]: the status as text;
+//! * [`admin`]: the pages; [`api`]: their requests and changes; [`admin_http`]: their clients; [`exposition`]: `/metrics`; [`status`]: the model of all pages and commands; [`problems`]: what is wrong;
 //!   `web` and [`history`]: the page for browsers; [`certificates`]: certificates in use;
 //! * [`ebb`]: when memory of closed connections is given back; [`mod@process`]: CPU time and memory of this process.
 #![forbid(unsafe_code)]
@@ -34,20 +33,22 @@ pub mod health;
 pub mod history;
 mod host;
 pub mod launch;
-pub mod page;
+pub mod problems;
 pub mod process;
 pub mod refusals;
 pub mod reload;
+pub mod replies;
 pub mod rotation;
 pub mod sandbox;
 pub mod server;
 pub mod snapshot;
 pub mod sockets;
 pub mod state;
+pub mod status;
 pub mod temporary;
 pub mod totals;
 mod visitors;
-mod web;
+pub mod web;
 
 #[cfg(test)]
 pub(crate) mod sample;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_cluster::replica::{self, Boot, PeerState, PeerStatus, WarmUp};
-use becket_cluster::stud::StudStatus;
 use becket_cluster::{ClusterStatus, ConfiguredPeer, Numbers};
 use becket_config::address::NamePattern;
 use becket_config::{listener, policy};
@@ -17,8 +16,8 @@ use rustls::crypto::aws_lc_rs as provider;
 use rustls::sign::CertifiedKey;
 
 use super::rotation::Rotation;
-use super::snapshot::Reload;
 use super::state::{MainProcess, Replication, State};
+use super::status::{ReloadOutcome, StudReport};
 use becket_keys::certificates::{CertificateMap, KeySet};
 use becket_keys::signing::Offload;
 use becket_log::Timestamp;
@@ -45,7 +44,7 @@ pub(super) fn state() -> State {
     let state = State::new(main, shared, config, &rotation, Replication::default());
     let errors = vec!["listener.web.bind: \"<b>\" is not an address".to_owned()];
     let time = Timestamp::from_unix(now.unix);
-    state.set_reload(Reload { time, errors }, false);
+    state.set_reload(ReloadOutcome { time, errors }, false);
     state
 }
 
@@ -95,11 +94,11 @@ pub(super) fn cluster() -> ClusterStatus {
 }
 
 /// Sessions of stud and hitch, good and bad.
-pub(super) fn stud() -> StudStatus {
-    StudStatus {
-        listen: ([10, 0, 0, 1], 8890).into(),
+pub(super) fn stud() -> StudReport {
+    StudReport {
+        listen: "10.0.0.1:8890".to_owned(),
         receiving: true,
-        datagrams: vec![("stored", 5), ("bad-seal", 2)],
+        datagrams: [("stored".into(), 5), ("bad-seal".into(), 2)].into(),
     }
 }
 

@@ -16,24 +16,29 @@ use std::sync::Arc;
 
 use becket_config::choices::SandboxMode;
 use becket_sys::{call_filter, file_reach};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use becket_keys::files::{Files, Reach};
 use becket_tls::config::Config;
 
 /// What this process is confined to.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default)]
 pub struct Sandbox {
-    mode: SandboxMode,
-    /// How files are restricted; nothing where they are not.
-    files: Option<String>,
-    /// What becomes of system calls; nothing where they are not looked at.
-    calls: Option<String>,
-    #[serde(skip)]
+    pub status: SandboxStatus,
     reach: Option<Arc<Reach>>,
     /// Calls of which the log has said that they are refused.
-    #[serde(skip)]
     said: BTreeSet<usize>,
+}
+
+/// The restrictions in force.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SandboxStatus {
+    pub mode: SandboxMode,
+    /// Absent if files are not restricted.
+    pub files: Option<String>,
+    /// Absent if system calls are not filtered.
+    pub calls: Option<String>,
 }
 
 impl Sandbox {
@@ -41,20 +46,18 @@ impl Sandbox {
     /// threads that are there already are filtered, too. `files` have opened what it names.
     pub fn enter(config: &Config, files: &Files, folder: &Path) -> Self {
         let mode = config.file.process.sandbox;
-        let mut sandbox = Self {
-            mode,
-            ..Self::default()
-        };
+        let mut sandbox = Self::default();
+        sandbox.status.mode = mode;
         match mode {
             SandboxMode::Off => {}
             SandboxMode::Log => {
-                sandbox.calls =
+                sandbox.status.calls =
                     in_force("system calls", call_filter::observe().map(|()| "counted"));
             }
             SandboxMode::On => {
                 sandbox.confine_files(reach(config, files, folder));
                 let filtered = call_filter::restrict().map(|()| "filtered");
-                sandbox.calls = in_force("system calls", filtered);
+                sandbox.status.calls = in_force("system calls", filtered);
             }
         }
         sandbox
@@ -64,11 +67,11 @@ impl Sandbox {
         let confined = file_reach::confine(&reach.read, &reach.write);
         let confined =
             confined.and_then(|version| version.ok_or(io::ErrorKind::Unsupported.into()));
-        self.files = in_force(
+        self.status.files = in_force(
             "files",
             confined.map(|version| format!("Landlock {version}")),
         );
-        self.reach = self.files.is_some().then(|| Arc::new(reach));
+        self.reach = self.status.files.is_some().then(|| Arc::new(reach));
     }
 
     /// Where files are that this process can open; nothing where it is not confined.
@@ -81,7 +84,7 @@ impl Sandbox {
         for number in call_filter::refused().into_keys() {
             if self.said.insert(number) {
                 let call = call_name(number);
-                match self.mode {
+                match self.status.mode {
                     SandboxMode::Log => {
                         tracing::warn!(
                             call,

@@ -45,9 +45,9 @@ use crate::health::{cancel, prober::Prober};
 use crate::reload::{self, ReloadRequest, Reloaded, Reloading};
 use crate::rotation::Rotation;
 use crate::sandbox::Sandbox;
-use crate::snapshot::Reload;
 use crate::sockets;
 use crate::state::State;
+use crate::status::ReloadOutcome;
 use crate::temporary::log_ended;
 use becket_cluster::Membership;
 use becket_cluster::stud::Reception;
@@ -312,7 +312,8 @@ impl Control {
         self.waiting.reloaded(reloaded.asked, &errors, &temporary);
         let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
         let running = self.reloading.is_running();
-        self.state.set_reload(Reload { time, errors }, running);
+        self.state
+            .set_reload(ReloadOutcome { time, errors }, running);
         self.report(&event);
     }
 

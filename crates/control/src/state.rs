@@ -4,33 +4,36 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use becket_cluster::Node;
 use becket_cluster::stud::Watch;
-use serde_json::{Value, json};
+use becket_cluster::{ClusterStatus, Node};
 
-use super::certificates::{Certificate, certificates};
+use super::certificates::{CertificateStatus, certificates};
 use super::history::History;
+use super::problems::problems;
 use super::process::ProcessUsage;
 use super::refusals::{Refusal, Refusals};
 use super::rotation::{Rotation, Standing};
-use super::snapshot::{
-    AdmissionCounts, Handshakes, Occupancy, Reload, Reloads, RunningBackend, Snapshot, TicketKeys,
-    WatchStatus, listener,
+use super::snapshot::{self, Snapshot};
+use super::status::{
+    AdmissionCounts, ChangeStatus, DroppedLines, EditStatus, HandshakeCounts, LogStatus, Occupancy,
+    ProcessStatus, ReloadOutcome, ServingState, SessionStatus, SigningStatus, Status, StudReport,
+    TicketKeys, TrafficStatus, WatchStatus,
 };
-use super::temporary::{LogLevel, temporary};
+use super::temporary::{LogLevel, RunningBackend, temporary};
 use super::totals::Totals;
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Sandbox, SandboxStatus};
 use becket_keys::signing::batches::Batches;
 use becket_log::Timestamp;
 use becket_process::protocol::Restarts;
 use becket_proxy::shared::Shared;
+use becket_sys::clock::Now;
 use becket_tls::config::Config;
 
 /// The server as control knows it.
 #[derive(Debug)]
 pub struct State {
     shared: Arc<Shared>,
-    sandbox: Sandbox,
+    sandbox: SandboxStatus,
     stud: Option<Arc<Watch>>,
     main: MainProcess,
     started: Timestamp,
@@ -62,26 +65,28 @@ pub struct Replication {
 #[derive(Clone, Debug)]
 struct Current {
     config: Arc<Config>,
-    certificates: Arc<[Certificate]>,
+    certificates: Arc<[CertificateStatus]>,
     node: Option<Arc<Node>>,
-    reload: Option<Reload>,
-    reloads: Reloads,
-    /// When the last reload was done.
-    handshakes: Handshakes,
-    upgrade: Option<Reload>,
-    upgrades: Reloads,
+    /// `since_reload` has the counts at the last successful reload.
+    changes: ChangeStatus,
     rotation: Standing,
-    watch: WatchStatus,
     /// What an operator set; absent where the log has the level of the file.
     log_level: Option<LogLevel>,
 }
 
 impl Current {
-    fn log_status(&self) -> Value {
-        let in_file = &self.config.file.log.level;
+    fn log_status(&self) -> LogStatus {
+        let in_file = self.config.file.log.level.clone();
         match &self.log_level {
-            None => json!({"level": in_file}),
-            Some(set) => json!({"level": set.level, "in_file": in_file, "kept": set.keep}),
+            None => LogStatus {
+                level: in_file,
+                ..LogStatus::default()
+            },
+            Some(set) => LogStatus {
+                level: set.level.clone(),
+                in_file: Some(in_file),
+                kept: Some(set.keep),
+            },
         }
     }
 
@@ -93,6 +98,20 @@ impl Current {
             })
         });
         backends.collect()
+    }
+
+    fn change_status(&self, backends: &[RunningBackend], totals: &Totals) -> ChangeStatus {
+        let edits = &self.config.file.edits;
+        ChangeStatus {
+            log: self.log_status(),
+            edits: EditStatus {
+                file: edits.path.clone(),
+                kept: edits.lines(),
+                temporary: self.temporary(backends),
+            },
+            since_reload: HandshakeCounts::of(totals).since(self.changes.since_reload),
+            ..self.changes.clone()
+        }
     }
 
     fn temporary(&self, backends: &[RunningBackend]) -> Vec<String> {
@@ -110,9 +129,11 @@ impl State {
         replication: Replication,
     ) -> Self {
         let started = Timestamp::from_unix(shared.clock.now().unix);
+        let mut changes = ChangeStatus::default();
+        changes.upgrades.done = main.restarts.upgrades;
         Self {
             shared,
-            sandbox: Sandbox::default(),
+            sandbox: SandboxStatus::default(),
             stud: replication.stud,
             main,
             started,
@@ -124,23 +145,15 @@ impl State {
                 log_level: LogLevel::kept(&config),
                 config,
                 node: replication.node,
-                reload: None,
-                reloads: Reloads::default(),
-                handshakes: Handshakes::default(),
-                upgrade: None,
-                upgrades: Reloads {
-                    done: main.restarts.upgrades,
-                    ..Reloads::default()
-                },
+                changes,
                 rotation: rotation.standing(),
-                watch: WatchStatus::default(),
             }),
         }
     }
 
     /// The same, of a process that is confined.
     pub fn sandboxed(self, sandbox: &Sandbox) -> Self {
-        let sandbox = sandbox.clone();
+        let sandbox = sandbox.status.clone();
         Self { sandbox, ..self }
     }
 
@@ -179,46 +192,47 @@ impl State {
 
     /// A reload has begun.
     pub fn begin_reload(&self) {
-        self.change(|current| current.reloads.running = true);
+        self.change(|current| current.changes.reloads.running = true);
     }
 
     /// A reload was tried, and perhaps another has begun.
-    pub fn set_reload(&self, reload: Reload, running: bool) {
-        let handshakes = Handshakes::of(&Totals::of(&self.shared.counters));
+    pub fn set_reload(&self, reload: ReloadOutcome, running: bool) {
+        let handshakes = HandshakeCounts::of(&Totals::of(&self.shared.counters));
         self.change(|current| {
-            let reloads = &mut current.reloads;
+            let changes = &mut current.changes;
             if reload.errors.is_empty() {
-                reloads.done += 1;
-                current.handshakes = handshakes;
+                changes.reloads.done += 1;
+                changes.since_reload = handshakes;
             } else {
-                reloads.refused += 1;
+                changes.reloads.refused += 1;
             }
-            reloads.running = running;
-            current.reload = Some(reload);
+            changes.reloads.running = running;
+            changes.reload = Some(reload);
         });
     }
 
     /// How it goes with files that change.
     pub fn watch(&self) -> WatchStatus {
-        self.current().watch
+        self.current().changes.watch
     }
 
     /// Files were looked at.
     pub fn set_watch(&self, watch: WatchStatus) {
-        self.change(|current| current.watch = watch);
+        self.change(|current| current.changes.watch = watch);
     }
 
     /// Another process is to replace this one.
     pub fn begin_upgrade(&self) {
-        self.change(|current| current.upgrades.running = true);
+        self.change(|current| current.changes.upgrades.running = true);
     }
 
     /// No other process replaces this one.
-    pub fn refuse_upgrade(&self, refused: Reload) {
+    pub fn refuse_upgrade(&self, refused: ReloadOutcome) {
         self.change(|current| {
-            current.upgrades.refused += 1;
-            current.upgrades.running = false;
-            current.upgrade = Some(refused);
+            let changes = &mut current.changes;
+            changes.upgrades.refused += 1;
+            changes.upgrades.running = false;
+            changes.upgrade = Some(refused);
         });
     }
 
@@ -244,7 +258,7 @@ impl State {
     }
 
     /// The level of the log, and what the file says where that is another.
-    pub fn log_status(&self) -> Value {
+    pub fn log_status(&self) -> LogStatus {
         self.current().log_status()
     }
 
@@ -264,67 +278,117 @@ impl State {
         let (shared, current) = (&self.shared, self.current());
         let (config, now) = (&current.config, shared.clock.now());
         let backends = current.backends(shared);
-        let listeners = config.listeners.iter();
-        let totals = Totals::of(&shared.counters);
         let history = self.history().moments();
+        let cluster = current.node.as_ref().map(|node| node.status(now));
+        let totals = Totals::of(&shared.counters);
+        let listeners = config.listeners.iter();
+        let trials = config.trials().into_iter();
+        let mut status = Status {
+            problems: Vec::new(),
+            process: self.process_status(config, now),
+            changes: current.change_status(&backends, &totals),
+            traffic: TrafficStatus {
+                totals,
+                recent: history.last().copied(),
+                trials: trials
+                    .map(|(policy, counts)| {
+                        let counts = counts.into_iter();
+                        (
+                            policy,
+                            counts.map(|(why, count)| (why.into(), count)).collect(),
+                        )
+                    })
+                    .collect(),
+                admission: AdmissionCounts {
+                    full_handshakes_in_flight: shared.admission.in_flight(),
+                    sources: shared.admission.sources(),
+                    untracked: shared.admission.untracked(),
+                },
+            },
+            signing: SigningStatus {
+                rsa_batches: shared.signatures.batches().map(Batches::counts),
+                tokens: config.tokens.status(),
+            },
+            sessions: self.session_status(&current, cluster.as_ref(), now),
+            dropped: DroppedLines {
+                log: shared.log_lines_dropped.load(Relaxed),
+                syslog: shared.syslog_lines_dropped.load(Relaxed),
+                access: shared.access_lines_dropped.load(Relaxed),
+            },
+            listeners: listeners
+                .map(|one| snapshot::listener(config, one))
+                .collect(),
+            backends: backends.iter().map(snapshot::backend).collect(),
+            certificates: current.certificates,
+        };
+        status.problems = problems(&status);
         Snapshot {
-            recent: history.last().copied(),
+            status,
+            cluster,
+            backends,
+            kernel_tls: config.kernel_tls(),
+            cancels: shared.cancels.counts(),
+            admin_refused: Refusal::ALL.map(|refusal| self.refusals.of(refusal).value()),
+            usage: ProcessUsage::read(),
             history,
-            version: env!("CARGO_PKG_VERSION"),
+            counters: shared.counters.clone(),
+        }
+    }
+
+    fn process_status(&self, config: &Config, now: Now) -> ProcessStatus {
+        let shared = &self.shared;
+        ProcessStatus {
+            version: env!("CARGO_PKG_VERSION").into(),
             state: if self.is_draining() {
-                "draining"
+                ServingState::Draining
             } else {
-                "serving"
+                ServingState::Serving
             },
             now: Timestamp::from_unix(now.unix),
             pid: self.main.pid,
             restarts: self.main.restarts.deaths,
             started: self.started,
-            log: current.log_status(),
-            edits: json!({
-                "file": config.file.edits.path,
-                "kept": config.file.edits.lines(),
-                "temporary": current.temporary(&backends),
-            }),
             uptime_seconds: now.mono.as_secs(),
             workers: shared.workers,
             crypto_threads: shared.signatures.serving(),
-            rsa_batches: shared.signatures.batches().map(Batches::counts),
-            since_reload: Handshakes::of(&totals).since(current.handshakes),
-            totals,
-            listeners: listeners.map(|one| listener(config, one)).collect(),
-            backends,
-            certificates: current.certificates,
-            reload: current.reload,
-            reloads: current.reloads,
-            upgrade: current.upgrade,
-            upgrades: current.upgrades,
-            watch: current.watch,
-            sessions: Occupancy {
-                entries: shared.table.len(),
-                capacity: config.file.sessions.table_entries,
-            },
-            early_sessions: shared.early.len(),
-            tickets: TicketKeys {
-                next_rotation_seconds: current.rotation.due.after(now).as_secs(),
-                standing: current.rotation,
-            },
-            cluster: current.node.as_ref().map(|node| node.status(now)),
-            stud: self.stud.as_ref().map(|stud| stud.status()),
-            tokens: config.tokens.status(),
-            admission: AdmissionCounts::of(&shared.admission),
             memory: shared.memory.status(),
             sandbox: self.sandbox.clone(),
             refused_calls: Sandbox::refused(),
-            kernel_tls: config.kernel_tls(),
-            log_lines_dropped: shared.log_lines_dropped.load(Relaxed),
-            syslog_lines_dropped: shared.syslog_lines_dropped.load(Relaxed),
-            access_lines_dropped: shared.access_lines_dropped.load(Relaxed),
-            cancels: shared.cancels.counts(),
-            admin_refused: Refusal::ALL.map(|refusal| self.refusals.of(refusal).value()),
-            trials: config.trials(),
-            process: ProcessUsage::read(),
-            counters: shared.counters.clone(),
+            kernel_tls: config.kernel_tls().map(ToString::to_string),
+        }
+    }
+
+    fn session_status(
+        &self,
+        current: &Current,
+        cluster: Option<&ClusterStatus>,
+        now: Now,
+    ) -> SessionStatus {
+        let rotation = &current.rotation;
+        let stud = self.stud.as_ref().map(|stud| stud.status());
+        SessionStatus {
+            table: Occupancy {
+                entries: self.shared.table.len(),
+                capacity: current.config.file.sessions.table_entries,
+            },
+            early_sessions: self.shared.early.len(),
+            tickets: TicketKeys {
+                epoch: rotation.epoch,
+                epoch_started: rotation.epoch_started,
+                next_rotation_seconds: rotation.due.after(now).as_secs(),
+                node: rotation.node,
+                secrets: rotation.secrets.clone(),
+            },
+            cluster: cluster.and_then(snapshot::cluster),
+            stud: stud.map(|stud| StudReport {
+                listen: stud.listen.to_string(),
+                receiving: stud.receiving,
+                datagrams: stud
+                    .datagrams
+                    .into_iter()
+                    .map(|(outcome, count)| (outcome.into(), count))
+                    .collect(),
+            }),
         }
     }
 

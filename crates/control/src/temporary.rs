@@ -1,8 +1,17 @@
 //! Temporary changes: what an operator changed that the next reload, upgrade or restart ends.
 
-use super::certificates::Certificate;
-use super::snapshot::RunningBackend;
-use becket_tls::config::{Config, Lasts};
+use std::sync::Arc;
+
+use super::certificates::CertificateStatus;
+use becket_proxy::backend::backend_state::BackendState;
+use becket_tls::config::{Backend, Config, Lasts};
+
+/// A backend as it is configured, and the state that workers and control share.
+#[derive(Debug)]
+pub struct RunningBackend {
+    pub config: Arc<Backend>,
+    pub state: Arc<BackendState>,
+}
 
 /// A level of the log that replaces the one of the configuration.
 #[derive(Clone, Debug)]
@@ -23,7 +32,7 @@ impl LogLevel {
 /// Each temporary change, as text.
 pub(super) fn temporary(
     backends: &[RunningBackend],
-    certificates: &[Certificate],
+    certificates: &[CertificateStatus],
     log_level: Option<&LogLevel>,
 ) -> Vec<String> {
     let mut changes: Vec<String> = backends.iter().flat_map(of_backend).collect();

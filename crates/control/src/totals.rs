@@ -1,5 +1,6 @@
 //! Counters summed over all workers.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -7,7 +8,8 @@ use becket_proto::close_reason::CloseReason;
 use becket_proxy::metrics::{Counters, HandshakeClass};
 
 /// Sums over all workers.
-#[derive(Debug, Default, serde::Serialize)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct Totals {
     /// Connections accepted.
     pub accepted: u64,
@@ -26,7 +28,7 @@ pub struct Totals {
     /// Failed handshakes of clients that asked for a name of a certificate.
     pub handshakes_failed_by_name: u64,
     /// Connections that ended, by reason; reasons that were not met are left out.
-    pub closed: BTreeMap<&'static str, u64>,
+    pub closed: BTreeMap<Cow<'static, str>, u64>,
     /// Ciphertext received from clients.
     pub client_bytes_in: u64,
     /// Ciphertext sent to clients.
@@ -70,7 +72,7 @@ impl Totals {
                     sum.handshakes_failed += count;
                 }
                 if count > 0 {
-                    *sum.closed.entry(reason.label()).or_default() += count;
+                    *sum.closed.entry(reason.label().into()).or_default() += count;
                 }
             }
             sum.client_bytes_in += worker.client_bytes_in.value();

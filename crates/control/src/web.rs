@@ -4,33 +4,34 @@
 //! and dark where the browser is. All text that is not ours is escaped.
 
 use std::fmt::{self, Display, Write};
+use std::time::Duration;
 
-use serde_json::Value;
+use becket_config::choices::ServerMode;
 
+use super::certificates::{CertificateStatus, EXPIRES_SOON_DAYS};
 use super::history::Moment;
-use super::page::{ENDS_SOON_DAYS, days_left, problems, span};
+use super::status::{ClusterReport, ServerStatus, Status};
 
 /// Writes the page of a status, and of the hour before it.
-pub(super) fn web(status: &Value, hour: &[Moment]) -> Result<String, fmt::Error> {
+pub(super) fn web(status: &Status, hour: &[Moment]) -> Result<String, fmt::Error> {
     let mut page = String::new();
-    let uptime = span(std::time::Duration::from_secs(number(
-        &status["uptime_seconds"],
-    )));
-    let (version, state) = (text(&status["version"]), text(&status["state"]));
-    write!(
+    let (process, totals) = (&status.process, &status.traffic.totals);
+    let (version, state) = (Escape(&process.version), process.state.label());
+    let uptime = span(Duration::from_secs(process.uptime_seconds));
+    let (open, accepted) = (totals.connections, totals.accepted);
+    writeln!(
         page,
-        "{HEAD}<h1>becket {version}</h1>\n<p>{state} for {uptime}, "
+        "{HEAD}<h1>becket {version}</h1>\n<p>{state} for {uptime}, {open} connections open, {accepted} accepted</p>"
     )?;
-    let totals = &status["totals"];
-    let (open, accepted) = (number(&totals["connections"]), number(&totals["accepted"]));
-    writeln!(page, "{open} connections open, {accepted} accepted</p>")?;
-    for problem in problems(status) {
-        writeln!(page, "<p class=problem>{}</p>", Escape(&problem))?;
+    for problem in &status.problems {
+        writeln!(page, "<p class=problem>{}</p>", Escape(problem))?;
     }
     plots(&mut page, hour)?;
     servers(&mut page, status)?;
     certificates(&mut page, status)?;
-    peers(&mut page, &status["cluster"])?;
+    if let Some(cluster) = &status.sessions.cluster {
+        peers(&mut page, cluster)?;
+    }
     page.write_str(LINKS)?;
     Ok(page)
 }
@@ -109,65 +110,61 @@ fn plot(page: &mut String, title: &str, lines: &[Line<'_>]) -> fmt::Result {
     )
 }
 
-fn servers(page: &mut String, status: &Value) -> fmt::Result {
+fn servers(page: &mut String, status: &Status) -> fmt::Result {
     page.write_str("<h2>Servers</h2>\n<table><tr><th>backend, server<th>state<th class=n>open<th class=n>weight\n")?;
-    for backend in list(&status["backends"]) {
-        let waiting = match number(&backend["waiting"]) {
+    for backend in &status.backends {
+        let waiting = match backend.waiting {
             0 => String::new(),
             count => format!(", {count} waiting"),
         };
-        writeln!(
-            page,
-            "<tr><td colspan=4><b>{}</b>{waiting}",
-            text(&backend["name"])
-        )?;
-        for server in list(&backend["servers"]) {
-            let of = server["maxconn"].as_u64();
-            let of = of.map_or_else(String::new, |most| format!(" of {most}"));
-            let is_bad = server["condition"] == "out-of-service" || server["state"] == "unresolved";
-            let state = match server["mode"].as_str() {
-                Some(mode @ ("drain" | "maintenance")) => Escape(mode),
-                _ if server["condition"] == "unchecked" => text(&server["state"]),
-                _ => text(&server["condition"]),
-            };
-            let class = if is_bad { " class=bad" } else { "" };
-            let changed = if server["in_file"].is_null() {
-                ""
-            } else {
-                " (changed)"
-            };
-            let (name, open) = (text(&server["name"]), number(&server["in_use"]));
-            let weight = number(&server["weight"]);
-            writeln!(
-                page,
-                "<tr{class}><td>{name}<td>{state}{changed}<td class=n>{open}{of}<td class=n>{weight}"
-            )?;
+        let name = Escape(&backend.name);
+        writeln!(page, "<tr><td colspan=4><b>{name}</b>{waiting}")?;
+        for server in &backend.servers {
+            server_row(page, server)?;
         }
     }
     page.write_str("</table>\n")
 }
 
-/// Certificates that end first: a host may have thousands.
-fn certificates(page: &mut String, status: &Value) -> fmt::Result {
-    let all = list(&status["certificates"]);
-    if all.is_empty() {
+fn server_row(page: &mut String, server: &ServerStatus) -> fmt::Result {
+    let health = &server.health;
+    let is_bad = health.is_out_of_service() || health.state == "unresolved";
+    let state = match server.mode {
+        ServerMode::Ready => health.label(),
+        mode => mode.word(),
+    };
+    let changed = if server.edits.in_file.is_some() {
+        " (changed)"
+    } else {
+        ""
+    };
+    let limit = server.maxconn.map(|limit| format!(" of {limit}"));
+    let (class, name, state) = (class(is_bad), Escape(&server.name), Escape(state));
+    let (open, limit, weight) = (server.in_use, limit.unwrap_or_default(), server.weight);
+    writeln!(
+        page,
+        "<tr{class}><td>{name}<td>{state}{changed}<td class=n>{open}{limit}<td class=n>{weight}"
+    )
+}
+
+fn class(is_bad: bool) -> &'static str {
+    if is_bad { " class=bad" } else { "" }
+}
+
+/// Certificates that expire first: a host may have thousands.
+fn certificates(page: &mut String, status: &Status) -> fmt::Result {
+    if status.certificates.is_empty() {
         return Ok(());
     }
-    let mut all: Vec<(i64, &Value)> = all
-        .iter()
-        .filter_map(|it| Some((days_left(status, it)?, it)))
-        .collect();
-    all.sort_by_key(|(days, _)| *days);
+    let mut all: Vec<&CertificateStatus> = status.certificates.iter().collect();
+    all.sort_by_key(|it| it.not_after);
     page.write_str(
         "<h2>Certificates</h2>\n<table><tr><th>name<th>listener<th>key<th class=n>days left\n",
     )?;
-    for (days, it) in all.iter().take(MOST_CERTIFICATES) {
-        let class = if *days < ENDS_SOON_DAYS {
-            " class=bad"
-        } else {
-            ""
-        };
-        let (name, listener, key) = (text(&it["name"]), text(&it["listener"]), text(&it["key"]));
+    for it in all.iter().take(MOST_CERTIFICATES) {
+        let days = it.days_left(status.process.now);
+        let class = class(days < EXPIRES_SOON_DAYS);
+        let [name, listener, key] = [&it.name, &it.listener, &*it.key].map(Escape);
         writeln!(
             page,
             "<tr{class}><td>{name}<td>{listener}<td>{key}<td class=n>{days}"
@@ -179,23 +176,30 @@ fn certificates(page: &mut String, status: &Value) -> fmt::Result {
     }
 }
 
-fn peers(page: &mut String, cluster: &Value) -> fmt::Result {
-    if cluster.is_null() {
-        return Ok(());
-    }
+fn peers(page: &mut String, cluster: &ClusterReport) -> fmt::Result {
     page.write_str(
         "<h2>Cluster</h2>\n<table><tr><th>peer<th>state<th class=n>node<th class=n>heard, s ago\n",
     )?;
-    for peer in list(&cluster["peers"]) {
-        let (address, state) = (text(&peer["address"]), text(&peer["state"]));
-        let heard = peer["heard_seconds_ago"].as_f64().unwrap_or(0.0);
-        let node = number(&peer["node"]);
+    for peer in &cluster.peers {
+        let (address, state) = (Escape(&peer.address), Escape(&peer.state));
+        let (node, heard) = (peer.node, peer.heard_seconds_ago);
         writeln!(
             page,
             "<tr><td>{address}<td>{state}<td class=n>{node}<td class=n>{heard:.1}"
         )?;
     }
     page.write_str("</table>\n")
+}
+
+/// Writes a time in its two largest units.
+pub fn span(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
 }
 
 /// A number for a caption.
@@ -221,18 +225,6 @@ impl Display for Escape<'_> {
             char => f.write_char(char),
         })
     }
-}
-
-fn text(value: &Value) -> Escape<'_> {
-    Escape(value.as_str().unwrap_or("?"))
-}
-
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or(0)
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
 }
 
 const WIDTH: f64 = 360.0;
@@ -271,6 +263,7 @@ a{color:var(--a)}
 mod tests {
     use serde_json::json;
 
+    use super::super::problems::problems;
     use super::*;
 
     fn hour() -> Vec<Moment> {
@@ -286,13 +279,13 @@ mod tests {
 
     #[test]
     fn an_hour_becomes_lines_whose_newest_value_is_to_the_right() {
-        let page = web(&json!({}), &hour()).unwrap();
+        let page = web(&Status::default(), &hour()).unwrap();
         let full = "<polyline class=a points=\"355,80.0 356,60.0 357,40.0 358,20.0 359,0.0 \"/>";
         assert!(page.contains(full), "{page}");
         assert!(page.contains("<b class=a>full 4.0</b>"), "{page}");
         assert!(page.contains("<b class=c>p99 2.5</b>"), "{page}");
         // Nothing is known yet, and no number is divided by nothing.
-        let page = web(&json!({}), &[]).unwrap();
+        let page = web(&Status::default(), &[]).unwrap();
         assert!(
             page.contains("points=\"\"") && !page.contains("NaN"),
             "{page}"
@@ -314,6 +307,8 @@ mod tests {
             ],
             "cluster": {"peers": [{"address": "192.0.2.1:1", "state": "live", "node": 2}]},
         });
+        let mut status: Status = serde_json::from_value(status).unwrap();
+        status.problems = problems(&status);
         let page = web(&status, &[]).unwrap();
         for part in [
             "becket &lt;b&gt;&quot;&#39;&amp;\\u{1b}</h1>",

@@ -4,8 +4,10 @@
 use std::fmt::{self, Display};
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// Microseconds since 1970-01-01T00:00:00Z, without leap seconds. Fixed width when displayed:
 /// `2026-02-28T23:59:59.000001Z`.
@@ -22,6 +24,25 @@ impl Timestamp {
     /// Whole seconds since the epoch.
     pub const fn unix_seconds(self) -> u64 {
         self.0 / MICROS
+    }
+
+    /// Time since an earlier moment; zero if that is later.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Days from another moment to this one, rounded down: negative if this one is in the past.
+    pub fn days_after(self, other: Self) -> i64 {
+        (self.0.cast_signed() - other.0.cast_signed()).div_euclid((MICROS * 86_400).cast_signed())
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let moment = OffsetDateTime::parse(&text, &Rfc3339).map_err(D::Error::custom)?;
+        let since_epoch = Duration::try_from(moment - OffsetDateTime::UNIX_EPOCH);
+        Ok(Self::from_unix(since_epoch.unwrap_or_default()))
     }
 }
 

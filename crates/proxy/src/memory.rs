@@ -12,11 +12,12 @@ use becket_config::memory_limit::MemoryLimit;
 use becket_proto::labelled;
 use becket_sys::cgroup::MemoryGroup;
 use becket_sys::memory::ResidentMemory;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 labelled! {
 /// How short memory is.
-#[derive(Default, PartialOrd)]
+#[derive(Default, PartialOrd, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Shortage {
     #[default]
     /// It is not.
@@ -39,12 +40,6 @@ impl Shortage {
             Self::Waiting => watermark.saturating_add(watermark / 16),
             Self::Refusing => watermark.saturating_add(watermark / 8),
         }
-    }
-}
-
-impl Serialize for Shortage {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(self.label())
     }
 }
 
@@ -221,7 +216,7 @@ impl MemoryStanding {
 }
 
 /// What is said of memory.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct MemoryStatus {
     /// Bytes in use.
     pub used: u64,

@@ -27,7 +27,7 @@ use serde::Serialize;
 
 use self::connect::Tried;
 use self::self_test::TestedHandshake;
-use becket_control::certificates::{Certificate, certificates};
+use becket_control::certificates::{CertificateStatus, certificates};
 use becket_keys::files::reason;
 use becket_log::Timestamp;
 use becket_log::output::Output;
@@ -194,7 +194,7 @@ pub(crate) struct CheckedConfiguration {
     /// Signatures with RSA are made in batches: the file wants it, and this processor can do it.
     rsa_batches: bool,
     /// Every certificate by listener and name.
-    certificates: Arc<[Certificate]>,
+    certificates: Arc<[CertificateStatus]>,
     /// Digests of the policies in use, by name: the same ones share sessions.
     digests: BTreeMap<String, String>,
     /// Folders whose files are served, by backend.
@@ -283,7 +283,7 @@ fn texts(values: &[impl ToString]) -> Vec<String> {
 impl CheckedConfiguration {
     fn fmt_certificates(&self, f: &mut Formatter<'_>) -> fmt::Result {
         for one in self.certificates.iter() {
-            let Certificate {
+            let CertificateStatus {
                 listener,
                 name,
                 key,

@@ -16,12 +16,14 @@ use becket_config::choices::ServerMode;
 use becket_config::edits::{CertificateEdit, Edits, ServerAction, ServerEdit};
 use becket_config::file::File as Config;
 use becket_config::notation::Text;
+use becket_control::status::Status;
+use becket_log::Timestamp;
 use becket_sys::identity::user_name;
 use becket_sys::{privileges, regular, root_only};
-use serde_json::{Value, json};
 
-use super::{CertificateTask, CtlTask, NotDone, ServerName, ServerTask};
-use crate::status::Place;
+use super::request::NotDone;
+use super::tasks::{CertificateTask, CtlTask, ServerPath, ServerTask};
+use crate::admin::AdminAddress;
 use becket_keys::files::{Files, reason};
 use becket_keys::keys::CertificateFacts;
 use becket_keys::pem::Pem;
@@ -36,12 +38,12 @@ pub(super) struct Kept {
     edits: Edits,
     config: Config,
     /// The configuration that the running becket had before the change.
-    pub(super) loaded: Value,
+    pub(super) loaded: (Timestamp, u64),
 }
 
 impl Kept {
     /// Locks and reads the file that belongs to the becket at a place.
-    pub(super) fn open(place: &Place) -> Result<Self, NotDone> {
+    pub(super) fn open(place: &AdminAddress) -> Result<Self, NotDone> {
         if !place.is_socket()? {
             let text = "--keep writes a file on the host of becket, so it needs becket's admin.socket: --socket PATH, \
                 or --config FILE with that key";
@@ -49,8 +51,8 @@ impl Kept {
         }
         let (config_path, config) = place.configuration()?;
         let path = config.edits_path(&config_path);
-        let status = place.ask()?;
-        let used = status["edits"]["file"].as_str().map(Path::new);
+        let status = place.status()?;
+        let used = status.changes.edits.file.as_deref();
         if !used.is_some_and(|used| is_same(used, &path)) {
             let used = used.map_or_else(|| "none".to_owned(), |used| used.display().to_string());
             return Err(NotDone::Refused(format!(
@@ -95,8 +97,8 @@ impl Kept {
     }
 
     /// Identifies the loaded configuration in a status: the start of the process, and the number of its reloads.
-    pub(super) fn loaded(status: &Value) -> Value {
-        json!([status["started"], status["reloads"]["done"]])
+    pub(super) fn loaded(status: &Status) -> (Timestamp, u64) {
+        (status.process.started, status.changes.reloads.done)
     }
 
     /// Writes the change of a task. Returns the path of the file.
@@ -176,19 +178,6 @@ fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 impl CtlTask {
-    /// Returns whether the change is to be kept.
-    pub(super) fn is_kept(&self) -> bool {
-        match self {
-            Self::Servers { change } => change.as_ref().is_some_and(ServerTask::is_kept),
-            Self::Certificates {
-                change:
-                    Some(CertificateTask::Set { keep, .. } | CertificateTask::Remove { keep, .. }),
-            } => *keep,
-            Self::Log { keep, .. } => *keep,
-            _ => false,
-        }
-    }
-
     fn edit(&self, edits: &mut Edits, config: &Config) -> Result<(), String> {
         match self {
             Self::Servers { change: Some(task) } => task.edit(edits, config)?,
@@ -244,7 +233,7 @@ fn is_certificate(edit: &CertificateEdit, listener: &str, name: &str) -> bool {
 
 impl ServerTask {
     fn edit(&self, edits: &mut Edits, config: &Config) -> Result<(), String> {
-        let (ServerName { backend, server }, _) = self.target();
+        let (ServerPath { backend, server }, _) = self.target();
         let blank = ServerEdit {
             backend: SectionName::parse(backend)?,
             address: Some(ServerAddress::parse(server)?),

@@ -1,8 +1,21 @@
-//! Answers as tables for people. Made of the JSON, so what another version does not have is an empty cell.
+//! Answers as tables for people.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use serde_json::Value;
+use becket_control::certificates::CertificateStatus;
+use becket_control::replies::{
+    ConnectionList, RemovedServer, SetCertificate, SourceList, TopConnections,
+};
+use becket_control::status::{BackendStatus, LogStatus, ServerStatus};
+use becket_tls::config::Lasts;
+use serde_json::{Map, Value};
+
+use crate::status::escaped;
+
+/// A row whose columns are the fields of an object.
+pub(super) type Row = Map<String, Value>;
 
 /// Columns as wide as their widest cell, numbers to the right.
 fn table(head: &[&str], rows: &[Vec<String>]) -> String {
@@ -32,31 +45,25 @@ fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A text without what could drive a terminal; numbers as they are; nothing for what is not there.
+/// Returns a value as text: nothing for what is absent.
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
-        Value::String(text) => {
-            let each = text.chars().map(|char| {
-                if char.is_control() {
-                    char.escape_unicode().to_string()
-                } else {
-                    char.to_string()
-                }
-            });
-            each.collect()
-        }
+        Value::String(text) => escaped(text),
         Value::Array(values) => values.iter().map(cell).collect::<Vec<_>>().join(" "),
         other => other.to_string(),
     }
 }
 
-fn rows(list: &Value) -> impl Iterator<Item = &Value> {
-    list.as_array().into_iter().flatten()
+/// Returns the cells of some fields of a row.
+fn cells(row: &Row, fields: &[&str]) -> Vec<String> {
+    let each = fields.iter();
+    each.map(|field| row.get(*field).map(cell).unwrap_or_default())
+        .collect()
 }
 
 /// Every server of every backend.
-pub(super) fn servers(backends: &Value) -> String {
+pub(super) fn servers(backends: &Vec<BackendStatus>) -> String {
     let head = [
         "BACKEND/SERVER",
         "MODE",
@@ -68,52 +75,53 @@ pub(super) fn servers(backends: &Value) -> String {
         "SERVED",
         "CHANGED (IN THE FILE)",
     ];
-    let each = rows(backends).flat_map(|backend| {
-        rows(&backend["servers"]).map(|server| {
-            vec![
-                format!("{}/{}", cell(&backend["name"]), cell(&server["name"])),
-                cell(&server["mode"]),
-                cell(&server["state"]),
-                cell(&server["condition"]),
-                cell(&server["weight"]),
-                cell(&server["in_use"]),
-                cell(&server["maxconn"]),
-                cell(&server["connections"]),
+    let mut rows = Vec::new();
+    let mut removed = String::new();
+    for backend in backends {
+        let name = escaped(&backend.name);
+        for server in &backend.servers {
+            let health = &server.health;
+            rows.push(vec![
+                format!("{name}/{}", escaped(&server.name)),
+                server.mode.word().to_owned(),
+                escaped(&health.state),
+                escaped(&health.condition),
+                server.weight.to_string(),
+                server.in_use.to_string(),
+                server.maxconn.map_or_else(String::new, |it| it.to_string()),
+                server.connections.to_string(),
                 changes(server),
-            ]
-        })
-    });
-    let mut text = table(&head, &each.collect::<Vec<_>>());
-    for backend in rows(backends) {
-        for removed in rows(&backend["removed"]) {
-            text += &format!(
-                "of the file and removed: {}/{}\n",
-                cell(&backend["name"]),
-                cell(removed)
-            );
+            ]);
+        }
+        for server in &backend.removed {
+            removed += &format!("of the file and removed: {name}/{}\n", escaped(server));
         }
     }
-    text
+    table(&head, &rows) + &removed
 }
 
-/// What is not as the file has it.
-fn changes(server: &Value) -> String {
-    let keys = server["in_file"].as_object().into_iter().flatten();
-    let each = keys.map(|(key, was)| match was {
-        Value::Null => format!("{key} (none)"),
-        was => format!("{key} ({})", cell(was)),
-    });
-    let added = (server["added"] == true).then(|| "added".to_owned());
-    let changes: Vec<String> = added.into_iter().chain(each).collect();
-    match &server["kept"] {
-        Value::Bool(true) if !changes.is_empty() => changes.join(" ") + ", kept",
-        _ => changes.join(" "),
+/// Returns the differences to the file.
+fn changes(server: &ServerStatus) -> String {
+    let edits = &server.edits;
+    let mut changes = Vec::new();
+    if edits.added {
+        changes.push("added".to_owned());
+    }
+    for (key, was) in edits.in_file.iter().flatten() {
+        changes.push(match was {
+            Value::Null => format!("{key} (none)"),
+            was => format!("{key} ({})", cell(was)),
+        });
+    }
+    if edits.kept && !changes.is_empty() {
+        changes.join(" ") + ", kept"
+    } else {
+        changes.join(" ")
     }
 }
 
-/// A server that was taken away.
-pub(super) fn removed_server(removed: &Value) -> String {
-    let (name, open) = (cell(&removed["removed"]), cell(&removed["open"]));
+pub(super) fn removed_server(server: &RemovedServer) -> String {
+    let (name, open) = (escaped(&server.removed), server.open);
     format!("{name}: removed, {open} connections go on\n")
 }
 
@@ -125,57 +133,52 @@ fn until(is_kept: bool) -> &'static str {
     }
 }
 
-/// A certificate that was set.
-pub(super) fn set_certificate(set: &Value) -> String {
-    let (names, listener) = (cell(&set["names"]), cell(&set["listener"]));
-    let until = until(set["kept"] == true);
-    let mut text = format!("{names}: set at {listener} {until}\n");
-    for warning in rows(&set["warnings"]) {
-        text += &format!("warning: {}\n", cell(warning));
+pub(super) fn set_certificate(set: &SetCertificate) -> String {
+    let (names, listener) = (escaped(&set.names.join(" ")), escaped(&set.listener));
+    let mut text = format!("{names}: set at {listener} {}\n", until(set.kept));
+    for warning in &set.warnings {
+        text += &format!("warning: {}\n", escaped(warning));
     }
     text
 }
 
 /// One server after a change.
-pub(super) fn changed_server(server: &Value) -> String {
-    let (name, mode, weight) = (
-        cell(&server["name"]),
-        cell(&server["mode"]),
-        cell(&server["weight"]),
-    );
-    let limit = match cell(&server["maxconn"]) {
-        none if none.is_empty() => "no limit".to_owned(),
-        most => format!("maxconn {most}"),
+pub(super) fn changed_server(server: &ServerStatus) -> String {
+    let (name, mode) = (escaped(&server.name), server.mode.word());
+    let limit = match server.maxconn {
+        None => "no limit".to_owned(),
+        Some(limit) => format!("maxconn {limit}"),
     };
-    let at = cell(&server["addresses"]);
     let changed = match changes(server) {
         none if none.is_empty() => "as in the file".to_owned(),
         changes => format!("changed (in the file): {changes}"),
     };
+    let (weight, at) = (server.weight, escaped(&server.addresses.join(" ")));
     format!("{name}: {mode}, weight {weight}, {limit}, at {at}; {changed}\n")
 }
 
 /// Every certificate by listener and name, the first to expire on top.
-pub(super) fn certificates(status: &Value) -> String {
-    let mut each: Vec<Vec<String>> = rows(&status["certificates"])
+pub(super) fn certificates(certificates: &[CertificateStatus]) -> String {
+    let mut rows: Vec<Vec<String>> = certificates
+        .iter()
         .map(|it| {
-            let mut row: Vec<String> = ["not_after", "listener", "name", "key"]
-                .map(|field| cell(&it[field]))
-                .into();
-            row.push(match it["set_until"].as_str() {
-                Some(lasts) => until(lasts != "reload").to_owned(),
-                None => String::new(),
-            });
-            row
+            let set = it.set_until.map(|lasts| until(lasts == Lasts::Removal));
+            vec![
+                it.not_after.to_string(),
+                escaped(&it.listener),
+                escaped(&it.name),
+                escaped(&it.key),
+                set.unwrap_or_default().to_owned(),
+            ]
         })
         .collect();
     // Times of one form sort as text.
-    each.sort();
-    table(&["EXPIRES", "LISTENER", "NAME", "KEY", "SET"], &each)
+    rows.sort();
+    table(&["EXPIRES", "LISTENER", "NAME", "KEY", "SET"], &rows)
 }
 
 /// Connections, and whether there are more.
-pub(super) fn connections(list: &Value) -> String {
+pub(super) fn connections(list: &ConnectionList<Row>) -> String {
     let head = [
         "ID", "CLIENT", "LISTENER", "NAME", "PHASE", "TLS", "RESUMED", "BACKEND", "SERVER",
         "SECONDS", "IN", "OUT",
@@ -194,99 +197,100 @@ pub(super) fn connections(list: &Value) -> String {
         "client_bytes_in",
         "client_bytes_out",
     ];
-    let each: Vec<Vec<String>> = rows(&list["connections"])
-        .map(|row| fields.map(|field| cell(&row[field])).into())
+    let rows: Vec<_> = list
+        .connections
+        .iter()
+        .map(|it| cells(it, &fields))
         .collect();
-    let mut text = table(&head, &each);
-    if !list["next"].is_null() {
+    let mut text = table(&head, &rows);
+    if list.next.is_some() {
         text += "there are more: --limit\n";
     }
     text
 }
 
-/// Who has most connections.
-pub(super) fn top(top: &Value) -> String {
+/// The sources, names and servers with most connections.
+pub(super) fn top(top: &TopConnections) -> String {
     let mut text = String::new();
-    for (field, head) in [
-        ("sources", "SOURCE"),
-        ("names", "NAME"),
-        ("servers", "SERVER"),
+    for (rows, head) in [
+        (&top.sources, "SOURCE"),
+        (&top.names, "NAME"),
+        (&top.servers, "SERVER"),
     ] {
-        let each: Vec<Vec<String>> = rows(&top[field])
-            .map(|row| {
-                ["of", "connections", "bytes"]
-                    .map(|field| cell(&row[field]))
-                    .into()
-            })
-            .collect();
-        text += &table(&[head, "CONNECTIONS", "BYTES"], &each);
+        let rows = rows.iter().map(|it| {
+            vec![
+                escaped(&it.of),
+                it.connections.to_string(),
+                it.bytes.to_string(),
+            ]
+        });
+        text += &table(&[head, "CONNECTIONS", "BYTES"], &rows.collect::<Vec<_>>());
         text.push('\n');
     }
-    let part = match &top["complete"] {
-        Value::Bool(false) => ", and there are more",
-        _ => "",
+    let more = if top.complete {
+        ""
+    } else {
+        ", and there are more"
     };
-    text + &format!("{} connections{part}\n", cell(&top["counted"]))
+    text + &format!("{} connections{more}\n", top.counted)
 }
 
 /// Handshakes by policy that has a trial, and by result.
-pub(super) fn trials(trials: &Value) -> String {
-    let mut each = Vec::new();
-    for (policy, counts) in trials.as_object().into_iter().flatten() {
-        for (result, count) in counts.as_object().into_iter().flatten() {
-            each.push(vec![policy.clone(), result.clone(), cell(count)]);
-        }
-    }
-    if each.is_empty() {
+pub(super) fn trials(trials: &BTreeMap<String, BTreeMap<Cow<'static, str>, u64>>) -> String {
+    let rows: Vec<_> = trials
+        .iter()
+        .flat_map(|(policy, counts)| {
+            let row = |(result, count): (&Cow<'_, str>, &u64)| {
+                vec![escaped(policy), escaped(result), count.to_string()]
+            };
+            counts.iter().map(row)
+        })
+        .collect();
+    if rows.is_empty() {
         return "no such policy has a trial\n".to_owned();
     }
-    table(&["POLICY", "RESULT", "HANDSHAKES"], &each)
-}
-
-/// How many sessions are kept.
-pub(super) fn sessions(object: &Value) -> String {
-    let (table, early) = (&object["sessions"], cell(&object["early_sessions"]));
-    let (entries, capacity) = (cell(&table["entries"]), cell(&table["capacity"]));
-    format!(
-        "{entries} sessions of TLS 1.2 by ID, room for {capacity}; {early} sessions with early data\n"
-    )
+    table(&["POLICY", "RESULT", "HANDSHAKES"], &rows)
 }
 
 /// Sources that are tracked.
-pub(super) fn sources(list: &Value) -> String {
-    if list["limits"] == false {
+pub(super) fn sources(list: &SourceList) -> String {
+    if !list.limits {
         return "no limit of a source is configured: see [admission]\n".to_owned();
     }
-    let fields = [
-        "source",
-        "connections",
-        "full_handshakes_in_flight",
-        "limited",
-    ];
-    let each: Vec<Vec<String>> = rows(&list["sources"])
-        .map(|row| fields.map(|field| cell(&row[field])).into())
-        .collect();
+    let rows = list.sources.iter().map(|it| {
+        vec![
+            escaped(it.source.as_deref().unwrap_or_default()),
+            it.connections.to_string(),
+            it.full_handshakes_in_flight.to_string(),
+            escaped(&it.limited.join(" ")),
+        ]
+    });
     let head = ["SOURCE", "CONNECTIONS", "FULL HANDSHAKES", "LIMITED"];
-    table(&head, &each) + &format!("{} sources\n", cell(&list["tracked"]))
+    table(&head, &rows.collect::<Vec<_>>()) + &format!("{} sources\n", list.tracked)
 }
 
 /// The level of the log.
-pub(super) fn log(log: &Value) -> String {
-    let level = cell(&log["level"]);
-    match &log["in_file"] {
-        Value::Null => format!("{level}, as in the file\n"),
-        in_file => {
-            let until = until(log["kept"] == true);
-            format!("{level} {until}; {} in the file\n", cell(in_file))
+pub(super) fn log(log: &LogStatus) -> String {
+    let level = escaped(&log.level);
+    match &log.in_file {
+        None => format!("{level}, as in the file\n"),
+        Some(in_file) => {
+            let until = until(log.kept == Some(true));
+            format!("{level} {until}; {} in the file\n", escaped(in_file))
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde::de::DeserializeOwned;
     use serde_json::json;
 
     use super::*;
+
+    fn of<T: DeserializeOwned>(object: Value) -> T {
+        serde_json::from_value(object).unwrap()
+    }
 
     #[test]
     fn cells_stand_below_their_heads_and_numbers_to_the_right() {
@@ -299,13 +303,13 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_shown_with_what_the_file_says() {
-        let backends = json!([{"name": "app", "servers": [
+    fn a_server_is_shown_with_the_values_of_the_file() {
+        let backends: Vec<BackendStatus> = of(json!([{"name": "app", "servers": [
             {"name": "a:1", "mode": "drain", "state": "passing", "condition": "in-service", "weight": 5,
                 "in_use": 2, "maxconn": 9, "connections": 7, "kept": true,
                 "in_file": {"mode": "ready", "maxconn": null}},
             {"name": "b\u{1b}[2J:1", "mode": "ready", "in_file": null}
-        ]}]);
+        ]}]));
         let text = servers(&backends);
         let lines: Vec<&str> = text.lines().collect();
         assert!(
@@ -313,16 +317,17 @@ mod tests {
             "{text}"
         );
         assert!(lines[2].starts_with("app/b\\u{1b}[2J:1"), "{text}");
-        let one = changed_server(&backends[0]["servers"][1]);
+        let one = changed_server(&backends[0].servers[1]);
         assert!(one.ends_with("as in the file\n"), "{one}");
     }
 
     #[test]
     fn lists_say_that_there_is_more_and_tables_may_be_empty() {
-        assert!(connections(&json!({"connections": [], "next": "0.5"})).ends_with("--limit\n"));
-        assert_eq!(connections(&json!({})).lines().count(), 1);
-        assert!(sources(&json!({"limits": false})).contains("[admission]"));
-        assert!(top(&json!({"counted": 3, "complete": true})).ends_with("\n3 connections\n"));
-        assert_eq!(log(&json!({"level": "info"})), "info, as in the file\n");
+        let list = of(json!({"connections": [], "next": "0.5"}));
+        assert!(connections(&list).ends_with("--limit\n"));
+        let list = of(json!({"tracked": 0, "limits": false, "sources": []}));
+        assert!(sources(&list).contains("[admission]"));
+        let log_status = of(json!({"level": "info"}));
+        assert_eq!(log(&log_status), "info, as in the file\n");
     }
 }

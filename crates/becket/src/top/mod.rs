@@ -1,9 +1,10 @@
 //! `becket top`: a running becket, live in a terminal.
 //!
-//! A thread asks for `/status` and `/connections/top`, and leaves what came as a [`Sample`]. The [`screen`] keeps two of them and
+//! A thread asks for `/status` and `/connections/top`, and leaves what came as a [`sample::Sample`]. The [`screen`] keeps two of them and
 //! what keys have chosen; [`view`] draws it. The terminal is given back as it was by whatever it ends: a key, a signal, a fault
 //! or a panic.
 
+mod sample;
 mod screen;
 mod view;
 
@@ -16,12 +17,12 @@ use std::time::Duration;
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
-use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use self::sample::Sample;
 use self::screen::Screen;
-use crate::status::{NoStatus, Place};
+use crate::admin::{AdminAddress, NoStatus};
 
 /// Why nothing was shown.
 #[derive(Debug, thiserror::Error)]
@@ -38,32 +39,11 @@ pub enum NotShown {
     Terminal(#[from] io::Error),
 }
 
-/// What was answered at one moment.
-#[derive(Clone, Debug)]
-struct Sample {
-    status: Value,
-    /// Who has most connections, or why that is not told.
-    most: Result<Value, String>,
-}
-
-impl Sample {
-    fn take(place: &Place) -> Result<Self, NoStatus> {
-        let status = place.ask()?;
-        let path = format!("/connections/top?limit={MOST_ROWS}");
-        let answer = place.request("GET", &path, None)?;
-        let most = match answer.code {
-            200 => Ok(answer.body),
-            _ => Err(answer.body["error"].as_str().unwrap_or("?").to_owned()),
-        };
-        Ok(Self { status, most })
-    }
-}
-
 /// Shows the becket at a place, asked again after each `every`, until a key or a signal ends it.
 ///
 /// # Errors
 /// There is no terminal, or nobody answers at the first time.
-pub fn run(place: &Place, every: Duration) -> Result<(), NotShown> {
+pub fn run(place: &AdminAddress, every: Duration) -> Result<(), NotShown> {
     if !io::stdout().is_terminal() {
         return Err(NotShown::NoTerminal);
     }
@@ -81,7 +61,7 @@ pub fn run(place: &Place, every: Duration) -> Result<(), NotShown> {
 }
 
 /// Asks on a thread of its own: the screen never waits for an answer.
-fn ask_again(place: Place, every: Duration) -> Receiver<Result<Sample, String>> {
+fn ask_again(place: AdminAddress, every: Duration) -> Receiver<Result<Sample, String>> {
     let (sender, samples) = sync_channel(1);
     thread::spawn(move || {
         loop {
@@ -118,5 +98,3 @@ fn show(
 
 /// Between two looks at signals and samples.
 const STEP: Duration = Duration::from_millis(100);
-/// Sources and names that are asked for: more than a screen has lines.
-const MOST_ROWS: usize = 50;

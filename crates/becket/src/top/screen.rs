@@ -3,11 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
+use becket_control::replies::TopConnections;
+use becket_control::status::{BackendStatus, ServerStatus, Status};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use serde_json::Value;
 
-use super::Sample;
-use becket_control::page::{list, number, seconds_between, text};
+use super::sample::Sample;
+use crate::status::{escaped, rate};
 
 /// By what servers are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,13 +24,13 @@ pub(super) enum SortBy {
 pub(super) struct ServerRow {
     /// Backend and server.
     pub(super) name: String,
-    pub(super) mode: String,
+    pub(super) mode: &'static str,
     pub(super) condition: String,
     /// Nobody new can be sent there.
     pub(super) is_out: bool,
-    pub(super) weight: u64,
-    pub(super) open: u64,
-    pub(super) maxconn: Option<u64>,
+    pub(super) weight: u32,
+    pub(super) open: u32,
+    pub(super) maxconn: Option<u32>,
     /// Connects in a second; `None` without a sample before.
     pub(super) rate: Option<f64>,
     pub(super) failures: u64,
@@ -79,16 +80,18 @@ impl Screen {
         };
         self.fault = None;
         // Another process has counters of its own.
-        let is_same = sample.status["started"] == self.now.status["started"];
+        let is_same = sample.status.process.started == self.now.status.process.started;
         let before = std::mem::replace(&mut self.now, sample);
         self.before = Some(before).filter(|_| is_same);
-        let kinds = ["handshakes_full", "handshakes_resumed"];
-        let rates = kinds.map(|kind| self.rate_of(|status| &status["totals"][kind]));
-        if let [Some(full), Some(resumed)] = rates {
+        let handshakes = self.rate_of(|status| {
+            let totals = &status.traffic.totals;
+            totals.handshakes_full + totals.handshakes_resumed
+        });
+        if let Some(rate) = handshakes {
             if self.handshakes.len() == MOST_MOMENTS {
                 self.handshakes.pop_front();
             }
-            self.handshakes.push_back((full + resumed).round() as u64);
+            self.handshakes.push_back(rate.round() as u64);
         }
     }
 
@@ -122,11 +125,11 @@ impl Screen {
         self.above = 0;
     }
 
-    pub(super) fn status(&self) -> &Value {
+    pub(super) fn status(&self) -> &Status {
         &self.now.status
     }
 
-    pub(super) fn most(&self) -> &Result<Value, String> {
+    pub(super) fn most(&self) -> &Result<TopConnections, String> {
         &self.now.most
     }
 
@@ -134,32 +137,26 @@ impl Screen {
         self.handshakes.iter().copied()
     }
 
-    /// How much more a number became in a second.
-    pub(super) fn rate_of(&self, of: impl Fn(&Value) -> &Value) -> Option<f64> {
-        let before = &self.before.as_ref()?.status;
-        let seconds = seconds_between(before, self.status())?;
-        let more = number(of(self.status())).saturating_sub(number(of(before)));
-        Some(more as f64 / seconds)
+    /// Returns the increase of a number per second; nothing without a sample before.
+    pub(super) fn rate_of(&self, of: impl Fn(&Status) -> u64) -> Option<f64> {
+        rate(self.status(), &self.before.as_ref()?.status, of)
     }
 
     /// Every server, sorted.
     pub(super) fn servers(&self) -> Vec<ServerRow> {
         let mut rows = Vec::new();
-        for (at, backend) in list(&self.status()["backends"]).iter().enumerate() {
-            for (index, server) in list(&backend["servers"]).iter().enumerate() {
-                let now = &server["name"];
+        for (at, backend) in self.status().backends.iter().enumerate() {
+            for (index, server) in backend.servers.iter().enumerate() {
                 // A reload may have moved it: then there is no rate for a moment.
-                let same = |status: &Value| {
-                    status["backends"][at]["name"] == backend["name"]
-                        && status["backends"][at]["servers"][index]["name"] == *now
+                let find = |status: &'_ Status| {
+                    let other = status.backends.get(at)?;
+                    let found = other.servers.get(index)?;
+                    let is_same = other.name == backend.name && found.name == server.name;
+                    is_same.then_some(found.connections)
                 };
-                let was_there = self
-                    .before
-                    .as_ref()
-                    .is_some_and(|before| same(&before.status));
-                let rate = was_there.then(|| {
-                    self.rate_of(|it| &it["backends"][at]["servers"][index]["connections"])
-                });
+                let before = self.before.as_ref();
+                let was_there = before.is_some_and(|it| find(&it.status).is_some());
+                let rate = was_there.then(|| self.rate_of(|it| find(it).unwrap_or_default()));
                 rows.push(row(backend, server, rate.flatten()));
             }
         }
@@ -179,21 +176,17 @@ impl Screen {
     }
 }
 
-fn row(backend: &Value, server: &Value, rate: Option<f64>) -> ServerRow {
-    let condition = match server["condition"].as_str() {
-        None | Some("unchecked") => &server["state"],
-        Some(_) => &server["condition"],
-    };
+fn row(backend: &BackendStatus, server: &ServerStatus, rate: Option<f64>) -> ServerRow {
     ServerRow {
-        name: format!("{}/{}", text(&backend["name"]), text(&server["name"])),
-        mode: text(&server["mode"]),
-        condition: text(condition),
-        is_out: server["state"] != "passing" || server["condition"] == "out-of-service",
-        weight: number(&server["weight"]),
-        open: number(&server["in_use"]),
-        maxconn: server["maxconn"].as_u64(),
+        name: format!("{}/{}", escaped(&backend.name), escaped(&server.name)),
+        mode: server.mode.word(),
+        condition: escaped(server.health.label()),
+        is_out: !server.health.is_usable(),
+        weight: server.weight,
+        open: server.in_use,
+        maxconn: server.maxconn,
         rate,
-        failures: number(&server["failures"]),
+        failures: server.failures,
     }
 }
 
@@ -218,12 +211,13 @@ pub(super) mod tests {
         out["condition"] = "out-of-service".into();
         out["condition_reason"] = "refused".into();
         let status = json!({
-            "version": "1.2.3", "state": "serving", "started": "t", "workers": 4, "pid": 77, "uptime_seconds": 3600 + second,
+            "version": "1.2.3", "state": "serving", "started": "2026-11-22T09:00:00.000000Z", "workers": 4, "pid": 77, "uptime_seconds": 3600 + second,
             "now": format!("2026-11-22T10:00:{second:02}.000000Z"),
+            "problems": ["backend app: server 10.0.0.3:80 is out of service: refused"],
             "totals": {"connections": 42, "accepted": 30 * second, "handshakes_full": 10 * second,
                 "handshakes_resumed": 20 * second, "handshakes_failed": second / 2, "handshakes_in_flight": 3,
                 "client_bytes_in": 1_500_000 * second, "client_bytes_out": 3_000 * second},
-            "recent": {"handshake_p50_us": 1200, "handshake_p99_us": 8100},
+            "recent": {"seconds": 10.0, "handshake_p50_us": 1200, "handshake_p99_us": 8100},
             "backends": [{"name": "app", "waiting": 5, "servers": [
                 server("10.0.0.1:80", 7, 20, 0), server("10.0.0.2:80", 35, 10, 1), out]}],
         });
@@ -231,8 +225,8 @@ pub(super) mod tests {
             "sources": [{"of": "192.0.2.0/24", "connections": 40, "bytes": 9}],
             "names": [{"of": "www.example.org", "connections": 42, "bytes": 9}], "servers": []});
         Sample {
-            status,
-            most: Ok(most),
+            status: serde_json::from_value(status).unwrap(),
+            most: Ok(serde_json::from_value(most).unwrap()),
         }
     }
 
@@ -249,7 +243,7 @@ pub(super) mod tests {
     #[test]
     fn rates_are_what_two_samples_of_one_process_differ_by() {
         let mut screen = Screen::new(sample(10));
-        let accepted = |screen: &Screen| screen.rate_of(|status| &status["totals"]["accepted"]);
+        let accepted = |screen: &Screen| screen.rate_of(|it| it.traffic.totals.accepted);
         assert_eq!(accepted(&screen), None);
         screen.take(Ok(sample(12)));
         assert_eq!(accepted(&screen), Some(30.0));
@@ -261,7 +255,7 @@ pub(super) mod tests {
             (Some("gone"), Some(30.0))
         );
         let mut other = sample(1);
-        other.status["started"] = "later".into();
+        other.status.process.started = other.status.process.now;
         screen.take(Ok(other));
         assert_eq!((screen.fault.take(), accepted(&screen)), (None, None));
     }
@@ -291,9 +285,9 @@ pub(super) mod tests {
         let mut screen = Screen::new(sample(10));
         screen.press(key('p'));
         screen.take(Ok(sample(20)));
-        assert_eq!(screen.status()["uptime_seconds"], 3610);
+        assert_eq!(screen.status().process.uptime_seconds, 3610);
         screen.press(key('p'));
         screen.take(Ok(sample(21)));
-        assert_eq!(screen.status()["uptime_seconds"], 3621);
+        assert_eq!(screen.status().process.uptime_seconds, 3621);
     }
 }

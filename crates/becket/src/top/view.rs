@@ -5,11 +5,14 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table};
-use serde_json::Value;
 use std::time::Duration;
 
 use super::screen::{Screen, ServerRow, SortBy};
-use becket_control::page::{list, number, problems, span, text};
+use crate::status::escaped;
+use becket_control::history::Moment;
+use becket_control::replies::TopConnections;
+use becket_control::totals::Totals;
+use becket_control::web::span;
 
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     let head = head(screen);
@@ -34,10 +37,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
 }
 
 fn head(screen: &Screen) -> Vec<Line<'static>> {
-    let status = screen.status();
-    let uptime = span(Duration::from_secs(number(&status["uptime_seconds"])));
-    let (version, state) = (text(&status["version"]), text(&status["state"]));
-    let (workers, pid) = (number(&status["workers"]), number(&status["pid"]));
+    let process = &screen.status().process;
+    let uptime = span(Duration::from_secs(process.uptime_seconds));
+    let (version, state) = (escaped(&process.version), process.state.label());
+    let (workers, pid) = (process.workers, process.pid);
     let title = format!("becket {version}  {state} for {uptime}  {workers} workers  process {pid}");
     let mut title = vec![Span::from(title).bold()];
     if screen.is_paused {
@@ -45,12 +48,12 @@ fn head(screen: &Screen) -> Vec<Line<'static>> {
     }
     let mut lines = vec![Line::from(title)];
     if let Some(fault) = &screen.fault {
-        lines.push(Line::from(format!("no answer: {}", text(&fault.as_str().into()))).red());
+        lines.push(Line::from(format!("no answer: {}", escaped(fault))).red());
     }
-    let problems = problems(status);
+    let problems = &screen.status().problems;
     let more = problems.len().saturating_sub(MOST_PROBLEMS);
-    for problem in problems.into_iter().take(MOST_PROBLEMS) {
-        lines.push(Line::from(format!("problem: {problem}")).red());
+    for problem in problems.iter().take(MOST_PROBLEMS) {
+        lines.push(Line::from(format!("problem: {}", escaped(problem))).red());
     }
     if more > 0 {
         lines.push(Line::from(format!("{more} more: becket status")).red());
@@ -60,33 +63,36 @@ fn head(screen: &Screen) -> Vec<Line<'static>> {
 }
 
 fn traffic(screen: &Screen) -> [String; 3] {
-    let totals = &screen.status()["totals"];
-    let of = |name: &str| screen.rate_of(|status| &status["totals"][name]);
-    let each = |name: &str| per_second(of(name));
-    let backends = list(&screen.status()["backends"]).iter();
-    let waiting: u64 = backends.map(|backend| number(&backend["waiting"])).sum();
-    let recent = &screen.status()["recent"];
-    let [p50, p99] = ["handshake_p50_us", "handshake_p99_us"].map(|name| {
-        let time = recent[name].as_u64();
-        time.map_or_else(
+    let traffic = &screen.status().traffic;
+    let of = |of: fn(&Totals) -> u64| screen.rate_of(|status| of(&status.traffic.totals));
+    let each = |count: fn(&Totals) -> u64| per_second(of(count));
+    let backends = screen.status().backends.iter();
+    let waiting: usize = backends.map(|backend| backend.waiting).sum();
+    let time = |of: fn(&Moment) -> Option<u64>| {
+        let us = traffic.recent.as_ref().and_then(of);
+        us.map_or_else(
             || "-".to_owned(),
             |us| format!("{:.1} ms", us as f64 / 1000.0),
         )
-    });
+    };
+    let (p50, p99) = (
+        time(|it| it.handshake_p50_us),
+        time(|it| it.handshake_p99_us),
+    );
     [
         format!(
             "connections  {} open  {waiting} waiting for a server  accepted {}  bytes in {}  out {}",
-            number(&totals["connections"]),
-            each("accepted"),
-            bytes_per_second(of("client_bytes_in")),
-            bytes_per_second(of("client_bytes_out")),
+            traffic.totals.connections,
+            each(|it| it.accepted),
+            bytes_per_second(of(|it| it.client_bytes_in)),
+            bytes_per_second(of(|it| it.client_bytes_out)),
         ),
         format!(
             "handshakes   full {}  resumed {}  failed {}  {} under way",
-            each("handshakes_full"),
-            each("handshakes_resumed"),
-            each("handshakes_failed"),
-            number(&totals["handshakes_in_flight"]),
+            each(|it| it.handshakes_full),
+            each(|it| it.handshakes_resumed),
+            each(|it| it.handshakes_failed),
+            traffic.totals.handshakes_in_flight,
         ),
         format!("             p50 {p50}  p99 {p99}, of the last ten seconds; handshakes a second:"),
     ]
@@ -136,7 +142,7 @@ fn server_row(server: &ServerRow) -> Row<'static> {
         .map_or_else(|| "-".to_owned(), |most| most.to_string());
     let row = Row::new([
         server.name.clone(),
-        server.mode.clone(),
+        server.mode.to_owned(),
         server.condition.clone(),
         server.weight.to_string(),
         server.open.to_string(),
@@ -147,14 +153,11 @@ fn server_row(server: &ServerRow) -> Row<'static> {
     if server.is_out { row.red() } else { row }
 }
 
-fn draw_most(frame: &mut Frame<'_>, most: &Result<Value, String>, area: Rect) {
+fn draw_most(frame: &mut Frame<'_>, most: &Result<TopConnections, String>, area: Rect) {
     let most = match most {
         Ok(most) => most,
         Err(why) => {
-            let text = format!(
-                "sources and names are not shown: {}",
-                text(&why.as_str().into())
-            );
+            let text = format!("sources and names are not shown: {}", escaped(why));
             frame.render_widget(Line::from(text).dim(), area);
             return;
         }
@@ -162,16 +165,15 @@ fn draw_most(frame: &mut Frame<'_>, most: &Result<Value, String>, area: Rect) {
     let halves: [Rect; 2] = Layout::horizontal([Constraint::Fill(1); 2])
         .spacing(2)
         .areas(area);
-    for (half, (field, name)) in halves
+    for (half, (rows, name)) in halves
         .into_iter()
-        .zip([("sources", "SOURCE"), ("names", "NAME")])
+        .zip([(&most.sources, "SOURCE"), (&most.names, "NAME")])
     {
-        let rows = list(&most[field]).iter().map(|row| {
-            let [connections, bytes] = ["connections", "bytes"].map(|field| number(&row[field]));
+        let rows = rows.iter().map(|row| {
             Row::new([
-                text(&row["of"]),
-                connections.to_string(),
-                bytes_of(bytes as f64),
+                escaped(&row.of),
+                row.connections.to_string(),
+                bytes_of(row.bytes as f64),
             ])
         });
         let widths = [
@@ -265,7 +267,7 @@ mod tests {
     fn what_is_not_told_is_said_and_texts_drive_no_terminal() {
         let mut told = sample(12);
         told.most = Err("this address only shows pages".to_owned());
-        told.status["backends"][0]["servers"][0]["name"] = "a\u{1b}[2J".into();
+        told.status.backends[0].servers[0].name = "a\u{1b}[2J".to_owned();
         let mut screen = Screen::new(told);
         screen.press(key('p'));
         let text = drawn(&mut screen, 110, 30);

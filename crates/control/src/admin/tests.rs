@@ -147,7 +147,7 @@ fn the_file_for_programs_has_every_route_and_every_field() {
     assert_eq!(written.collect::<BTreeSet<_>>(), routes.collect());
 
     let schema = |name: &str| keys(&api["components"]["schemas"][name]["properties"]);
-    let status = serde_json::to_value(sample::state().snapshot()).unwrap();
+    let status = serde_json::to_value(sample::state().snapshot().status).unwrap();
     assert_eq!(keys(&status), schema("Status"));
     assert_eq!(keys(&status["totals"]), schema("Totals"));
     assert_eq!(keys(&status["backends"][0]), schema("Backend"));
@@ -317,8 +317,8 @@ fn clients_that_read_no_answer_hold_up_neither_the_socket_nor_other_pages() {
     // More than the kernel holds between two sockets.
     let large = |state: &State| {
         let mut snapshot = state.snapshot();
-        let certificate = snapshot.certificates[0].clone();
-        snapshot.certificates = vec![certificate; 5000].into();
+        let certificate = snapshot.status.certificates[0].clone();
+        snapshot.status.certificates = vec![certificate; 5000].into();
         snapshot
     };
     let (control, _) = channel(1);

@@ -18,7 +18,6 @@ use std::time::Duration;
 use becket_proto::handover::Secrets as HandedSecrets;
 use becket_proto::ticket::KeyId;
 use becket_sys::clock::Now;
-use serde::Serialize;
 use zeroize::Zeroizing;
 
 use self::alone::Alone;
@@ -48,7 +47,7 @@ enum Kind {
 }
 
 /// Where the rotation stands, for people.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// Number of the epoch whose key seals new tickets: alone since the start, in a cluster since
     /// 1970, the same on all nodes.
@@ -56,7 +55,6 @@ pub struct Standing {
     /// When it began, by the wall clock.
     pub epoch_started: Timestamp,
     /// When the next begins.
-    #[serde(skip)]
     pub due: Due,
     /// Number of this node; `None` when it is alone.
     pub node: Option<u16>,

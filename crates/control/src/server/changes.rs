@@ -10,14 +10,17 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use becket_config::error::Problem;
 use rustls::pki_types::UnixTime;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Control;
 use super::edits::{Edit, Edited, in_one_line, no_server, place_of};
 use super::outcomes::too_late;
 use crate::api::{
     CertificateRemoval, CertificateSetting, Change, ChangeRequest, LogChange, Refused,
-    ServerAddition, ServerChange, ServerRemoval,
+    ServerAddition, ServerChange, ServerRemoval, as_json,
+};
+use crate::replies::{
+    ForgottenSessions, RemovedCertificate, RemovedServer, RotatedTickets, SetCertificate,
 };
 use crate::temporary::LogLevel;
 use crate::{reload, snapshot};
@@ -49,7 +52,7 @@ impl Control {
             Change::RemoveCertificate(removal) => self.remove_certificate(&removal),
             Change::Log(change) => self.change_log(change),
             Change::RotateTickets => self.rotate_tickets(),
-            Change::ForgetSessions => Ok(self.forget_sessions()),
+            Change::ForgetSessions => as_json(&self.forget_sessions()),
         };
         outcome.tell(done);
     }
@@ -78,7 +81,7 @@ impl Control {
         }
         state.set_overrides(overrides, kept);
         self.prober.readopt();
-        Ok(snapshot::server(&server, &state))
+        as_json(&snapshot::server(&server, &state))
     }
 
     /// Finds a server by names.
@@ -105,7 +108,7 @@ impl Control {
         self.commit_edits(edited)?;
         self.prober.readopt();
         let (server, state) = self.find(&backend, &name)?;
-        Ok(snapshot::server(&server, &state))
+        as_json(&snapshot::server(&server, &state))
     }
 
     fn remove_server(&mut self, removal: ServerRemoval) -> Result<Value, Refused> {
@@ -115,7 +118,10 @@ impl Control {
         self.commit_edits(edited)?;
         // A server of this name that is added later has no overrides.
         state.set_overrides(Overrides::default(), Overrides::default());
-        Ok(json!({"removed": &**state.name(), "open": state.in_use()}))
+        as_json(&RemovedServer {
+            removed: state.name().to_string(),
+            open: state.in_use(),
+        })
     }
 
     fn set_certificate(&mut self, setting: CertificateSetting) -> Result<Value, Refused> {
@@ -139,7 +145,12 @@ impl Control {
             kept,
             "certificate set through the admin API"
         );
-        Ok(json!({"listener": listener, "names": names, "kept": kept, "warnings": warnings}))
+        as_json(&SetCertificate {
+            listener,
+            names,
+            kept,
+            warnings,
+        })
     }
 
     fn load(&self, setting: &CertificateSetting) -> Result<(Loaded, Vec<Problem>), Refused> {
@@ -173,7 +184,10 @@ impl Control {
     fn remove_certificate(&mut self, removal: &CertificateRemoval) -> Result<Value, Refused> {
         let (listener, name) = (&removal.listener, &removal.name);
         self.commit_edits(self.edits.without_certificate(listener, name)?)?;
-        Ok(json!({"listener": listener, "removed": name}))
+        as_json(&RemovedCertificate {
+            listener: listener.clone(),
+            removed: name.clone(),
+        })
     }
 
     fn commit_edits(&mut self, edited: Edited) -> Result<(), Refused> {
@@ -181,7 +195,7 @@ impl Control {
             return Err(too_late());
         }
         let exchanged = self.exchange_edited(edited, Backends::adopt);
-        exchanged.map_err(|error| internal(error.to_string()))
+        exchanged.map_err(|error| Refused::internal(&error))
     }
 
     fn change_log(&self, change: LogChange) -> Result<Value, Refused> {
@@ -197,38 +211,39 @@ impl Control {
             keep: change.keep,
         });
         self.state.set_log_level(changed);
-        Ok(self.state.log_status())
+        as_json(&self.state.log_status())
     }
 
     fn rotate_tickets(&mut self) -> Result<Value, Refused> {
         let period = self.state.config().file.ticket_rotation();
         let now = self.state.shared().clock.now();
         let rotated = self.rotation.rotate_now(period, now);
-        if !rotated.map_err(|error| internal(error.to_string()))? {
+        if !rotated.map_err(|error| Refused::internal(&error))? {
             let text = "the keys of a cluster change on all hosts at once, and no keys change twice in a second";
             let accepted =
                 "another secret for the cluster (becket secret --help), or a second of patience";
             return Err(Refused::new(StatusCode::CONFLICT, text, accepted));
         }
         self.use_secrets();
-        Ok(json!({"epoch": self.rotation.standing().epoch}))
+        as_json(&RotatedTickets {
+            epoch: self.rotation.standing().epoch,
+        })
     }
 
     /// Forgets all sessions that are kept here. Clients keep tickets, which expire with their keys.
-    fn forget_sessions(&self) -> Value {
+    fn forget_sessions(&self) -> ForgottenSessions {
         let (shared, config) = (self.state.shared(), self.state.config());
         let keys = &config.file.sessions;
-        let [sessions, early] = [&shared.table, &shared.early].map(|table| {
+        let [sessions, early_sessions] = [&shared.table, &shared.early].map(|table| {
             let forgotten = table.set_limits(0, 0);
             table.set_limits(keys.table_entries, keys.table_size);
             forgotten
         });
-        json!({"sessions": sessions, "early_sessions": early})
+        ForgottenSessions {
+            sessions,
+            early_sessions,
+        }
     }
-}
-
-fn internal(error: String) -> Refused {
-    Refused::new(StatusCode::INTERNAL_SERVER_ERROR, error, "another try")
 }
 
 /// Accepted certificates.

@@ -18,7 +18,7 @@ use super::limits::Limits;
 use super::{Control, log_kernel_tls};
 use crate::handover::receiver::Milestone;
 use crate::handover::sender::Sender;
-use crate::snapshot::Reload;
+use crate::status::ReloadOutcome;
 use becket_log::{Escaped, Timestamp};
 use becket_process::protocol::Event;
 
@@ -287,7 +287,7 @@ impl Control {
         }
         let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
         self.waiting.upgraded(&errors, &[]);
-        self.state.refuse_upgrade(Reload { time, errors });
+        self.state.refuse_upgrade(ReloadOutcome { time, errors });
         if self.handover.is_followed() {
             self.handover.stage = Stage::Serving;
             self.handover.parking = None;

@@ -21,7 +21,7 @@ pub struct Batches {
 }
 
 /// What batches have come to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct BatchCounts {
     /// Batches.
     pub made: u64,

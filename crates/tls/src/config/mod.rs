@@ -27,7 +27,7 @@ use becket_sys::kernel_tls::{self, Support};
 use rustls::SupportedCipherSuite;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::CertifiedKey;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use self::admin::{Admin, AdminSocket, Token};
 pub use self::backend::{Backend, Server};
@@ -157,7 +157,7 @@ impl Policy {
 }
 
 /// How long an operator's addition to the running configuration lasts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lasts {
     /// Until the next reload, upgrade or restart.

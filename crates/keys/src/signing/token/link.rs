@@ -72,7 +72,8 @@ struct Key {
 }
 
 /// Status of a token.
-#[derive(Clone, Debug, Default, serde::Serialize)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct TokenStatus {
     pub module: String,
     /// The token's attributes.

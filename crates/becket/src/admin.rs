@@ -1,0 +1,442 @@
+//! The client of the admin pages of a running becket, for `becket status` and every command that asks or changes something there.
+//!
+//! The address is an argument, or comes from the configuration file, or is the usual socket. Nothing else of the file is
+//! read: its keys need not be readable for the user of the command.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use becket_config::file::File;
+use becket_control::status::Status;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// Why there is nothing to show.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoStatus {
+    /// The file cannot be read, or does not say where.
+    #[error("{}: {reason}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Nothing answers there.
+    #[error("{address}: {error}")]
+    Unreachable {
+        /// Where it was asked.
+        address: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The request is for a unix socket.
+    #[error(
+        "{address}: {what} is sent over a unix socket only, since this address has no encryption; set admin.socket, or use --socket PATH"
+    )]
+    NeedsSocket {
+        /// Where it would have been sent.
+        address: String,
+        /// What is not sent there.
+        what: &'static str,
+    },
+    /// Something else answers there.
+    #[error("{0}: the answer is not a becket's")]
+    Foreign(String),
+}
+
+/// Where to ask.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AdminAddress {
+    /// The path of a socket; goes before everything else.
+    pub socket: Option<PathBuf>,
+    /// `HOST:PORT`; goes before the file's.
+    pub admin: Option<String>,
+    /// A configuration file.
+    pub config: Option<PathBuf>,
+    /// A file with the token by which changes are made over an address.
+    pub token_file: Option<PathBuf>,
+}
+
+/// Where a becket listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Endpoint {
+    Socket(PathBuf),
+    Address(String),
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(path) => path.display().fmt(f),
+            Self::Address(address) => address.fmt(f),
+        }
+    }
+}
+
+/// An answer of the admin pages.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdminAnswer {
+    /// Status of HTTP.
+    pub code: u16,
+    /// Body as it came.
+    pub body: Vec<u8>,
+}
+
+impl AdminAnswer {
+    /// Reads the body as JSON.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn json<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
+        serde_json::from_slice(&self.body)
+    }
+
+    /// Returns the body as text without its end.
+    pub fn text(&self) -> String {
+        let text = String::from_utf8_lossy(&self.body);
+        text.trim_end().to_owned()
+    }
+}
+
+impl AdminAddress {
+    /// Asks for the status. Blocks for [`PATIENCE`] at most per step.
+    ///
+    /// # Errors
+    /// Nothing answers there, or no becket.
+    pub fn status(&self) -> Result<Status, NoStatus> {
+        self.status_and_text().map(|(status, _)| status)
+    }
+
+    /// Asks for the status, and returns it with the text that came. Blocks as [`Self::status`] does.
+    ///
+    /// # Errors
+    /// As those of [`Self::status`].
+    pub fn status_and_text(&self) -> Result<(Status, String), NoStatus> {
+        let answer = self.request("GET", "/status", None)?;
+        match answer.json::<Status>() {
+            Ok(status) if answer.code == 200 && !status.process.version.is_empty() => {
+                Ok((status, answer.text()))
+            }
+            _ => Err(NoStatus::Foreign(self.at()?.to_string())),
+        }
+    }
+
+    /// Sends a request. Blocks as [`Self::status`] does.
+    ///
+    /// # Errors
+    ///
+    /// Nothing answers there, or not in HTTP.
+    pub fn request(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<AdminAnswer, NoStatus> {
+        let at = self.at()?;
+        let token = self.token_file.as_ref().map(|path| {
+            let read = std::fs::read_to_string(path);
+            read.map_err(|error| NoStatus::File {
+                path: path.clone(),
+                reason: error.to_string(),
+            })
+        });
+        let token = token.transpose()?;
+        let token = token.as_deref().map(str::trim);
+        let text = body.map(Value::to_string).unwrap_or_default();
+        let answered = exchange(&at, method, path, token, &text);
+        let bytes = answered.map_err(|error| NoStatus::Unreachable {
+            address: at.to_string(),
+            error,
+        })?;
+        answer(&bytes).ok_or_else(|| NoStatus::Foreign(at.to_string()))
+    }
+
+    /// Fails if a becket would be asked over TCP: for a request with `what` may not be sent there, before that is read or anything sent.
+    ///
+    /// # Errors
+    ///
+    /// The place is an address, or the configuration file does not say where.
+    pub(crate) fn refuse_tcp(&self, what: &'static str) -> Result<(), NoStatus> {
+        match self.at()? {
+            Endpoint::Socket(_) => Ok(()),
+            Endpoint::Address(address) => Err(NoStatus::NeedsSocket { address, what }),
+        }
+    }
+
+    fn at(&self) -> Result<Endpoint, NoStatus> {
+        if let Some(path) = &self.socket {
+            return Ok(Endpoint::Socket(path.clone()));
+        }
+        if let Some(address) = &self.admin {
+            return Ok(Endpoint::Address(address.clone()));
+        }
+        let Some(path) = &self.config else {
+            return Ok(Endpoint::Socket(USUAL_SOCKET.into()));
+        };
+        let file = configuration(path)?;
+        if let Some(socket) = file.admin.socket {
+            let folder = path.parent().unwrap_or(Path::new(""));
+            return Ok(Endpoint::Socket(folder.join(socket.0)));
+        }
+        let address = file.admin.address.map(|address| address.text.to_string());
+        let address = address.map(Endpoint::Address);
+        address.ok_or_else(|| NoStatus::File {
+            path: path.clone(),
+            reason: "neither admin.socket nor admin.address is set".to_owned(),
+        })
+    }
+
+    /// Returns `true` for a unix socket.
+    pub(crate) fn is_socket(&self) -> Result<bool, NoStatus> {
+        Ok(matches!(self.at()?, Endpoint::Socket(_)))
+    }
+
+    /// The configuration file, and what is in it. That of the packages goes with their socket.
+    pub(crate) fn configuration(&self) -> Result<(PathBuf, File), NoStatus> {
+        let path = match (&self.config, &self.socket) {
+            (Some(path), _) => path.clone(),
+            (None, None) => USUAL_CONFIG.into(),
+            (None, Some(socket)) => {
+                return Err(NoStatus::File {
+                    path: socket.clone(),
+                    reason: "--keep needs the configuration file as well: --config FILE".to_owned(),
+                });
+            }
+        };
+        let whole = std::path::absolute(&path).unwrap_or(path);
+        let file = configuration(&whole)?;
+        Ok((whole, file))
+    }
+}
+
+fn configuration(path: &Path) -> Result<File, NoStatus> {
+    let failed = |reason: String| NoStatus::File {
+        path: path.to_owned(),
+        reason,
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    File::parse(&text).map_err(|problems| {
+        let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        failed(texts.join("; "))
+    })
+}
+
+/// One request, and all that comes back.
+fn exchange(
+    at: &Endpoint,
+    method: &str,
+    path: &str,
+    token: Option<&str>,
+    body: &str,
+) -> io::Result<Vec<u8>> {
+    let mut request = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
+    if let Some(token) = token {
+        request += &format!("Authorization: Bearer {token}\r\n");
+    }
+    if !body.is_empty() {
+        let length = body.len();
+        request += &format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
+    }
+    // An outcome is waited for.
+    let patience = match method {
+        "POST" => MOST_PATIENCE,
+        _ => PATIENCE,
+    };
+    let mut tries = 1;
+    loop {
+        let mut answer = Vec::new();
+        match at.exchange(&request, body, patience, &mut answer) {
+            Err(error) if tries < MOST_TRIES && answer.is_empty() && at.has_not_read(&error) => {
+                tries += 1;
+            }
+            done => return done.map(|()| answer),
+        }
+    }
+}
+
+impl Endpoint {
+    /// Sends a request without its end, and receives until the other side ends.
+    fn exchange(
+        &self,
+        request: &str,
+        body: &str,
+        patience: Duration,
+        answer: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        let mut say = |mut stream: &mut dyn Stream, host: &str| {
+            stream.write_all(format!("{request}Host: {host}\r\n\r\n{body}").as_bytes())?;
+            let received = (&mut stream).take(LONGEST_ANSWER).read_to_end(answer);
+            received.map(drop)
+        };
+        match self {
+            Self::Socket(path) => {
+                let mut stream = UnixStream::connect(path)?;
+                stream.set_read_timeout(Some(patience))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                say(&mut stream, "localhost")
+            }
+            Self::Address(address) => {
+                let mut stream = connect(address)?;
+                stream.set_read_timeout(Some(patience))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                // An address is a host that is always accepted; a name might not be.
+                let host = stream.peer_addr()?;
+                say(&mut stream, &host.to_string())
+            }
+        }
+    }
+
+    /// Returns `true` if the request was certainly not read to its end, so that it may be sent again. The kernel resets a unix socket only if it is
+    /// closed with unread bytes. This happens in an upgrade: a request waits in the queue of the old process when that closes, and another
+    /// process has the path.
+    fn has_not_read(&self, error: &io::Error) -> bool {
+        let unread = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+        matches!(self, Self::Socket(_)) && unread.contains(&error.kind())
+    }
+}
+
+trait Stream: Read + Write {}
+impl<S: Read + Write> Stream for S {}
+
+/// Status and body of an answer that ends with its connection; nothing when it is no HTTP.
+fn answer(bytes: &[u8]) -> Option<AdminAnswer> {
+    let code = bytes.strip_prefix(b"HTTP/1.1 ")?.get(..3)?;
+    let head = bytes.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
+    let body = &bytes[head + 4..];
+    Some(AdminAnswer {
+        code: std::str::from_utf8(code).ok()?.parse().ok()?,
+        body: body.to_vec(),
+    })
+}
+
+fn connect(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in address.to_socket_addrs()?.collect::<Vec<SocketAddr>>() {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Where the packages put the configuration.
+const USUAL_CONFIG: &str = "/etc/becket/becket.toml";
+/// Where the packages put the socket.
+pub const USUAL_SOCKET: &str = "/run/becket/admin.sock";
+/// For each of: connect, write, a read. The page takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// For the outcome of a reload or an upgrade: longer than becket itself waits for it.
+const MOST_PATIENCE: Duration = Duration::from_secs(75);
+/// The first one may meet an upgrade, and the second one another.
+const MOST_TRIES: usize = 3;
+/// A status of thousands of routes has a few megabytes.
+const LONGEST_ANSWER: u64 = 64 * 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+
+    fn answering(answer: &'static str) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 1024];
+            assert!(stream.read(&mut request).unwrap() > 0);
+            stream.write_all(answer.as_bytes()).unwrap();
+        });
+        address
+    }
+
+    fn ask(answer: &'static str) -> Result<Status, NoStatus> {
+        let place = AdminAddress {
+            admin: Some(answering(answer)),
+            ..AdminAddress::default()
+        };
+        place.status()
+    }
+
+    #[test]
+    fn the_object_of_a_becket_is_returned_and_nothing_else() {
+        let status = ask("HTTP/1.1 200 OK\r\na: b\r\n\r\n{\"version\":\"1\"}").unwrap();
+        assert_eq!(status.process.version, "1");
+        for other in [
+            "HTTP/1.1 404 Not Found\r\n\r\n{\"version\":\"1\"}",
+            "HTTP/1.1 200 OK\r\n\r\n{}",
+            "HTTP/1.1 200 OK\r\n\r\n<html>",
+            "HTTP/1.1 200 OK\r\n",
+            "",
+        ] {
+            assert!(matches!(ask(other), Err(NoStatus::Foreign(_))), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_no_process_has_read_is_sent_again_over_a_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = thread::spawn(move || {
+            for _ in 1..MOST_TRIES {
+                drop(listener.accept().unwrap());
+            }
+            // A request that was read and has no answer may have changed something.
+            for answer in ["HTTP/1.1 200 OK\r\n\r\n{\"version\":\"1\"}", ""] {
+                let (mut stream, _) = listener.accept().unwrap();
+                assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+            listener.set_nonblocking(true).unwrap();
+            listener
+        });
+        let place = AdminAddress {
+            socket: Some(path),
+            ..AdminAddress::default()
+        };
+        assert_eq!(place.status().unwrap().process.version, "1");
+        assert!(matches!(place.status(), Err(NoStatus::Foreign(_))));
+        let again = server.join().unwrap().accept();
+        assert_eq!(again.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn the_place_comes_from_the_flags_or_from_the_file_or_is_the_usual_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("becket.toml");
+        let mut place = AdminAddress {
+            config: Some(path.clone()),
+            ..AdminAddress::default()
+        };
+        assert!(matches!(place.at(), Err(NoStatus::File { .. })));
+        let at = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            place.at().map(|at| at.to_string())
+        };
+        let error = at("[admin]\n").unwrap_err().to_string();
+        assert!(error.ends_with("admin.address is set"), "{error}");
+        let address = "[admin]\naddress = \"localhost:1\"\n";
+        assert_eq!(at(address).unwrap(), "localhost:1");
+        let socket = dir.path().join("run/admin.sock");
+        let both = format!("{address}socket = 'run/admin.sock'\n");
+        assert_eq!(at(&both).unwrap(), socket.display().to_string());
+        place.admin = Some("[::1]:2".to_owned());
+        assert_eq!(place.at().unwrap().to_string(), "[::1]:2");
+        place.socket = Some("/a".into());
+        assert_eq!(place.at().unwrap().to_string(), "/a");
+        assert_eq!(
+            AdminAddress::default().at().unwrap().to_string(),
+            USUAL_SOCKET
+        );
+    }
+}

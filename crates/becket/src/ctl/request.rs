@@ -1,0 +1,95 @@
+//! Requests of `becket ctl` to the admin pages.
+
+use std::io;
+use std::path::PathBuf;
+
+use becket_log::Escaped;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::admin::{AdminAddress, NoStatus};
+
+/// Why nothing was done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotDone {
+    /// It cannot be asked.
+    #[error(transparent)]
+    NoStatus(#[from] NoStatus),
+    /// A file that was to be sent.
+    #[error("{}: {error}", path.display())]
+    NotRead {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// It was asked, and refused.
+    #[error("{0}")]
+    Refused(String),
+    /// It is changed, but the next reload ends that.
+    #[error("changed until the next reload, but not kept: cannot write {}: {error}", path.display())]
+    NotKept {
+        /// The file of kept edits.
+        path: PathBuf,
+        /// Why it cannot be written.
+        error: io::Error,
+    },
+}
+
+/// What is printed: the answer of a becket, and the same for people.
+pub(super) type Printed = (Value, String);
+
+/// Has an answer printed as the text that `text` makes of it.
+pub(super) fn shown<T: DeserializeOwned>(
+    object: Value,
+    text: impl FnOnce(&T) -> String,
+) -> Result<Printed, NotDone> {
+    let text = text(&answer(object.clone())?);
+    Ok((object, text))
+}
+
+pub(super) fn answer<T: DeserializeOwned>(object: Value) -> Result<T, NotDone> {
+    let answer = serde_json::from_value(object);
+    answer.map_err(|error| NotDone::Refused(format!("unknown answer: {error}")))
+}
+
+pub(super) fn query(words: Map<String, Value>) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    for (field, value) in &words {
+        query.append_pair(field, value.as_str().unwrap_or_default());
+    }
+    query.finish()
+}
+
+pub(super) fn ask(
+    place: &AdminAddress,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<Value, NotDone> {
+    #[derive(Deserialize)]
+    struct RefusedRequest {
+        error: String,
+        accepted: String,
+    }
+    let answer = place.request(method, path, body)?;
+    if answer.code == 200
+        && let Ok(object) = answer.json()
+    {
+        return Ok(object);
+    }
+    Err(NotDone::Refused(match answer.json::<RefusedRequest>() {
+        Err(_) => format!(
+            "refused with status {}: {}",
+            answer.code,
+            Escaped::new(&answer.text())
+        ),
+        Ok(RefusedRequest { error, accepted }) => format!(
+            "{}; accepted: {}",
+            Escaped::new(&error),
+            Escaped::new(&accepted)
+        ),
+    }))
+}

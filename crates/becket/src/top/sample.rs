@@ -1,0 +1,34 @@
+//! The answers of a becket at one moment.
+
+use becket_control::replies::TopConnections;
+use becket_control::status::Status;
+use serde::Deserialize;
+
+use crate::admin::{AdminAddress, NoStatus};
+
+#[derive(Clone, Debug)]
+pub(super) struct Sample {
+    pub(super) status: Status,
+    /// Sources and names with most connections, or why they were not sent.
+    pub(super) most: Result<TopConnections, String>,
+}
+
+impl Sample {
+    pub(super) fn take(place: &AdminAddress) -> Result<Self, NoStatus> {
+        #[derive(Deserialize)]
+        struct TopRefused {
+            error: String,
+        }
+        let status = place.status()?;
+        let path = format!("/connections/top?limit={MOST_ROWS}");
+        let answer = place.request("GET", &path, None)?;
+        let most = answer.json().map_err(|_| {
+            let refused = answer.json::<TopRefused>();
+            refused.map_or_else(|_| answer.text(), |it| it.error)
+        });
+        Ok(Self { status, most })
+    }
+}
+
+/// Sources and names that are asked for: more than a screen has lines.
+const MOST_ROWS: usize = 50;

@@ -1,0 +1,172 @@
+//! What an operator has to look at: certificates that expire, handshakes that fail, a reload that was refused, servers out of service, and
+//! other faults. Each is one line of text.
+
+use std::collections::BTreeMap;
+
+use becket_config::choices::SandboxMode;
+use becket_log::Timestamp;
+use becket_proxy::memory::Shortage;
+
+use super::certificates::EXPIRES_SOON_DAYS;
+use super::status::{BackendStatus, Status};
+
+pub fn problems(status: &Status) -> Vec<String> {
+    let (process, changes) = (&status.process, &status.changes);
+    let mut problems = expiring(status);
+    let since = &changes.since_reload;
+    let (failed, completed) = (since.failed_by_name, since.completed);
+    // Scanners ask for no name of a certificate.
+    if failed >= MANY_FAILED && failed > completed {
+        problems.push(format!(
+            "handshakes: {failed} failed and {completed} did not since the last reload, of clients that asked for a name of ours; the log says why"
+        ));
+    }
+    let repeated = status.signing.rsa_batches.map_or(0, |it| it.repeated);
+    if repeated > 0 {
+        problems.push(format!(
+            "RSA: {repeated} signatures of batches did not verify and were made again: a fault of this machine or of becket; process.rsa-batch = \"off\" does without batches"
+        ));
+    }
+    if let Some(memory) = &process.memory
+        && memory.shortage != Shortage::None
+    {
+        let (used, watermark) = (memory.used, memory.watermark);
+        problems.push(format!(
+            "memory: {used} bytes in use, above limits.memory ({watermark}): {}",
+            memory.shortage.label()
+        ));
+    }
+    if process.sandbox.mode == SandboxMode::On {
+        problems.extend(process.refused_calls.iter().map(|(call, count)| {
+            format!(
+                "process.sandbox refused the system call {call}, {count} times: an attack, or a call that becket's list lacks"
+            )
+        }));
+    }
+    if let Some(reload) = &changes.reload {
+        let time = reload.time;
+        let errors = reload.errors.iter();
+        problems.extend(
+            errors.map(|error| format!("reload at {time} refused, nothing changed: {error}")),
+        );
+    }
+    let rejected = changes.watch.rejected.iter();
+    problems.extend(
+        rejected.map(|it| format!("changed file rejected; keeping the previous one: {it}")),
+    );
+    problems.extend(status.backends.iter().flat_map(out_of_service));
+    let tokens = status.signing.tokens.iter().filter(|it| !it.available);
+    problems.extend(tokens.map(|it| format!("token {}: not available: {}", it.token, it.fault)));
+    let cluster = status.sessions.cluster.iter();
+    let faults = cluster.flat_map(|it| &it.faults);
+    problems.extend(faults.map(|fault| format!("cluster: {fault}")));
+    problems
+}
+
+/// Certificates that expire soon. Names of one listener that expire together are one problem.
+fn expiring(status: &Status) -> Vec<String> {
+    let now = status.process.now;
+    let mut soon: BTreeMap<(Timestamp, &str, bool), Vec<&str>> = BTreeMap::new();
+    let all = status.certificates.iter();
+    for it in all.filter(|it| it.days_left(now) < EXPIRES_SOON_DAYS) {
+        let key = (it.not_after, &*it.listener, it.set_until.is_some());
+        soon.entry(key).or_default().push(&it.name);
+    }
+    let each = soon.into_iter();
+    each.map(|((until, listener, is_set), mut names)| {
+        names.dedup();
+        let more = match names.len().saturating_sub(MOST_NAMES) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        names.truncate(MOST_NAMES);
+        let origin = if is_set { ", not of the file" } else { "" };
+        let when = match until.days_after(now) {
+            days if days < 0 => "has expired".to_owned(),
+            0 => "ends within a day".to_owned(),
+            days => format!("ends in {days} days"),
+        };
+        let names = names.join(", ");
+        format!("certificate of {names}{more} at listener {listener}{origin} {when}")
+    })
+    .collect()
+}
+
+fn out_of_service(backend: &BackendStatus) -> Vec<String> {
+    let (name, servers) = (&backend.name, &backend.servers);
+    let out = servers.iter().filter(|it| it.health.is_out_of_service());
+    let mut problems: Vec<String> = out
+        .map(|it| {
+            let why = it.health.condition_reason.as_deref().unwrap_or("?");
+            format!(
+                "backend {name}: server {} is out of service: {why}",
+                it.name
+            )
+        })
+        .collect();
+    if !servers.is_empty() && !servers.iter().any(|it| it.health.is_usable()) {
+        problems.push(format!("backend {name}: no server is in service"));
+    }
+    problems
+}
+
+/// Fewer failed handshakes are a few clients with a fault, or a scanner that knows the name.
+const MANY_FAILED: u64 = 10;
+/// Names that a problem lists; a certificate may have hundreds.
+const MOST_NAMES: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn found(status: serde_json::Value) -> Vec<String> {
+        problems(&serde_json::from_value(status).unwrap())
+    }
+
+    #[test]
+    fn certificates_that_expire_soon_are_problems_grouped_by_time_and_listener() {
+        let certificate = |name: &str, not_after: &str| json!({"listener": "web", "name": name, "key": "rsa", "not_after": not_after});
+        let status = json!({"now": "2026-11-22T10:00:00.000000Z", "certificates": [
+            certificate("late.test", "2027-11-22T10:00:00.000000Z"),
+            certificate("a.test", "2026-11-26T11:00:00.000000Z"),
+            certificate("*.a.test", "2026-11-26T11:00:00.000000Z"),
+            certificate("gone.test", "2026-11-22T09:59:59.000000Z"),
+        ]});
+        let expected = [
+            "certificate of gone.test at listener web has expired",
+            "certificate of a.test, *.a.test at listener web ends in 4 days",
+        ];
+        assert_eq!(found(status), expected);
+    }
+
+    #[test]
+    fn many_failed_handshakes_of_clients_that_know_a_name_are_a_problem() {
+        let since = |completed: u64, by_name: u64| {
+            found(json!({"since_reload": {"completed": completed, "failed_by_name": by_name}}))
+        };
+        for (completed, by_name) in [(0, 0), (0, 9), (50, 50)] {
+            assert_eq!(since(completed, by_name), [""; 0]);
+        }
+        let found = since(14, 40);
+        assert!(found[0].starts_with("handshakes: 40 failed and 14 did not"));
+    }
+
+    #[test]
+    fn servers_reloads_and_the_cluster_have_problems_of_their_own() {
+        let status = json!({
+            "reload": {"time": "2026-11-22T10:00:00.000000Z", "errors": ["bad"]},
+            "backends": [{"name": "app", "servers": [
+                {"name": "b:1", "condition": "out-of-service", "condition_reason": "refused"}]}],
+            "cluster": {"faults": ["two of 8"]},
+        });
+        let expected = [
+            "reload at 2026-11-22T10:00:00.000000Z refused, nothing changed: bad",
+            "backend app: server b:1 is out of service: refused",
+            "backend app: no server is in service",
+            "cluster: two of 8",
+        ];
+        assert_eq!(found(status), expected);
+    }
+}

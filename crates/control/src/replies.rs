@@ -1,0 +1,94 @@
+//! Answers of the admin pages to lists and changes. `docs/admin.openapi.json` describes them.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+/// A page of connections.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConnectionList<Row> {
+    pub connections: Vec<Row>,
+    /// Cursor of the next page.
+    pub next: Option<String>,
+}
+
+/// Connections and bytes by source, server name and server.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TopConnections {
+    pub counted: usize,
+    /// There are no more connections than were counted.
+    pub complete: bool,
+    pub sources: Vec<TopRow>,
+    pub names: Vec<TopRow>,
+    pub servers: Vec<TopRow>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TopRow {
+    pub of: String,
+    pub connections: u64,
+    pub bytes: u64,
+}
+
+/// Sources that are tracked.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SourceList {
+    pub tracked: u64,
+    /// A limit of a source is configured.
+    pub limits: bool,
+    pub sources: Vec<SourceRow>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SourceRow {
+    pub source: Option<String>,
+    pub connections: u32,
+    pub full_handshakes_in_flight: u32,
+    /// Limits that the source has reached.
+    pub limited: Vec<Cow<'static, str>>,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct KilledConnections {
+    pub killed: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RemovedServer {
+    pub removed: String,
+    /// Connections that continue.
+    pub open: u32,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SetCertificate {
+    pub listener: String,
+    pub names: Vec<String>,
+    pub kept: bool,
+    pub warnings: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RemovedCertificate {
+    pub listener: String,
+    /// Name of the certificate.
+    pub removed: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RotatedTickets {
+    pub epoch: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ForgottenSessions {
+    pub sessions: usize,
+    pub early_sessions: usize,
+}
+
+/// The outcome of a reload, a drain or an upgrade.
+#[derive(Debug, Deserialize)]
+pub struct EndedChanges {
+    /// Temporary changes that it ended.
+    pub ended: Vec<String>,
+}

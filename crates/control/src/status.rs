@@ -1,0 +1,414 @@
+//! The status of a running becket: one model behind `/status`, the page for browsers, `/metrics` and every command that shows it.
+//!
+//! `/status` is a [`Status`] as JSON, and the commands read it back as that type. A field that another version lacks has its default.
+//! [`Snapshot`](super::snapshot::Snapshot) makes it. It has no secrets: of a policy it has the digest.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use becket_config::choices::{Balance, ClientCertificates, ServerMode};
+use becket_keys::signing::batches::BatchCounts;
+use becket_keys::signing::token::TokenStatus;
+use becket_log::Timestamp;
+use becket_proxy::memory::MemoryStatus;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::certificates::CertificateStatus;
+use super::history::Moment;
+use super::totals::Totals;
+use crate::sandbox::SandboxStatus;
+
+/// Everything that the pages and commands show. The JSON has the fields of flattened parts next to the others.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// What an operator has to look at.
+    pub problems: Vec<String>,
+    #[serde(flatten)]
+    pub process: ProcessStatus,
+    #[serde(flatten)]
+    pub changes: ChangeStatus,
+    #[serde(flatten)]
+    pub traffic: TrafficStatus,
+    #[serde(flatten)]
+    pub signing: SigningStatus,
+    #[serde(flatten)]
+    pub sessions: SessionStatus,
+    #[serde(flatten)]
+    pub dropped: DroppedLines,
+    pub listeners: Vec<ListenerStatus>,
+    pub backends: Vec<BackendStatus>,
+    /// By listener and name.
+    pub certificates: Arc<[CertificateStatus]>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessStatus {
+    pub version: Cow<'static, str>,
+    pub state: ServingState,
+    /// Time of this status.
+    pub now: Timestamp,
+    /// The process to signal: the supervisor if there is one.
+    pub pid: u32,
+    /// Serving processes of this supervisor that died.
+    pub restarts: u64,
+    /// Start of the serving process.
+    pub started: Timestamp,
+    pub uptime_seconds: u64,
+    pub workers: usize,
+    pub crypto_threads: usize,
+    /// Absent without a limit.
+    pub memory: Option<MemoryStatus>,
+    pub sandbox: SandboxStatus,
+    /// System calls that the sandbox refused, or would have.
+    pub refused_calls: BTreeMap<String, u64>,
+    /// The part of TLS that the kernel can take over; absent if it is not asked to.
+    pub kernel_tls: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServingState {
+    #[default]
+    Serving,
+    Draining,
+}
+
+impl ServingState {
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Serving => "serving",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+/// Reloads, upgrades, and other changes of the configuration.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ChangeStatus {
+    pub log: LogStatus,
+    pub edits: EditStatus,
+    /// The last reload.
+    pub reload: Option<ReloadOutcome>,
+    pub reloads: ReloadCounts,
+    /// The last upgrade that was refused.
+    pub upgrade: Option<ReloadOutcome>,
+    /// Upgrades under this supervisor that are done, and those that this process refused.
+    pub upgrades: ReloadCounts,
+    pub watch: WatchStatus,
+    /// Handshakes since the last successful reload, or since the start.
+    pub since_reload: HandshakeCounts,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LogStatus {
+    pub level: String,
+    /// Level of the file, if another one is in use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EditStatus {
+    /// The file of kept edits.
+    pub file: Option<PathBuf>,
+    pub kept: Vec<String>,
+    /// Changes that the next reload ends.
+    pub temporary: Vec<String>,
+}
+
+/// The outcome of a reload or an upgrade.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ReloadOutcome {
+    pub time: Timestamp,
+    /// Why nothing was changed; empty if it succeeded.
+    pub errors: Vec<String>,
+}
+
+/// Reloads or upgrades since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReloadCounts {
+    pub done: u64,
+    /// Those that changed nothing.
+    pub refused: u64,
+    /// One is under way, or asked for.
+    pub running: bool,
+}
+
+/// Files of certificates that change.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WatchStatus {
+    /// Time of the last renewal.
+    pub time: Option<Timestamp>,
+    pub renewals: u64,
+    pub failures: u64,
+    /// Faults of changed files; the previous files stay in use.
+    pub rejected: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct HandshakeCounts {
+    pub completed: u64,
+    /// Handshakes that failed with clients that asked for a name of a certificate.
+    pub failed_by_name: u64,
+}
+
+impl HandshakeCounts {
+    pub fn of(totals: &Totals) -> Self {
+        Self {
+            completed: totals.handshakes_full + totals.handshakes_resumed,
+            failed_by_name: totals.handshakes_failed_by_name,
+        }
+    }
+
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            completed: self.completed.saturating_sub(before.completed),
+            failed_by_name: self.failed_by_name.saturating_sub(before.failed_by_name),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TrafficStatus {
+    pub totals: Totals,
+    /// The last ten seconds that are complete.
+    pub recent: Option<Moment>,
+    pub admission: AdmissionCounts,
+    /// Handshakes by policy that has a trial, and by result.
+    pub trials: BTreeMap<String, BTreeMap<Cow<'static, str>, u64>>,
+}
+
+/// Counts of admission, next to the reasons of connections that it ended.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AdmissionCounts {
+    /// Full handshakes that have begun and not ended, where they are limited.
+    pub full_handshakes_in_flight: u32,
+    /// Sources that are tracked.
+    pub sources: usize,
+    /// Times that a client was not counted for its source, because the table was full.
+    pub untracked: u64,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SigningStatus {
+    /// Absent if each signature is made by itself.
+    pub rsa_batches: Option<BatchCounts>,
+    pub tokens: Vec<TokenStatus>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SessionStatus {
+    /// The table of TLS 1.2 sessions.
+    #[serde(rename = "sessions")]
+    pub table: Occupancy,
+    /// TLS 1.3 sessions that admit early data.
+    pub early_sessions: usize,
+    pub tickets: TicketKeys,
+    /// Absent if sessions are not replicated.
+    pub cluster: Option<ClusterReport>,
+    /// Sessions of stud and hitch; absent if they are not received.
+    pub stud: Option<StudReport>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Occupancy {
+    pub entries: usize,
+    /// 0 is off.
+    pub capacity: usize,
+}
+
+/// Rotation of the ticket keys.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TicketKeys {
+    pub epoch: u64,
+    pub epoch_started: Timestamp,
+    pub next_rotation_seconds: u64,
+    /// Number of this node; absent outside of a cluster.
+    pub node: Option<u16>,
+    /// Ids of the secrets in hex: the one that seals, then those that also open.
+    pub secrets: Vec<String>,
+}
+
+/// The status of the cluster crate, with types for the fields that commands show.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClusterReport {
+    pub node: u16,
+    pub listen: String,
+    pub peers: Vec<PeerReport>,
+    pub names: Vec<PeerNameReport>,
+    pub faults: Vec<String>,
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PeerReport {
+    pub address: String,
+    pub state: String,
+    pub node: u16,
+    pub heard_seconds_ago: f64,
+    pub sent: u64,
+    pub received: u64,
+    pub lost: u64,
+    pub replayed: u64,
+    pub dropped: u64,
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PeerNameReport {
+    pub name: String,
+    pub problem: Option<String>,
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StudReport {
+    pub listen: String,
+    pub receiving: bool,
+    /// By outcome.
+    pub datagrams: BTreeMap<Cow<'static, str>, u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DroppedLines {
+    #[serde(rename = "log_lines_dropped")]
+    pub log: u64,
+    #[serde(rename = "syslog_lines_dropped")]
+    pub syslog: u64,
+    #[serde(rename = "access_lines_dropped")]
+    pub access: u64,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ListenerStatus {
+    pub name: String,
+    pub bind: Vec<SocketAddr>,
+    pub routes: Vec<RouteStatus>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RouteStatus {
+    pub names: Vec<String>,
+    pub alpn: Vec<String>,
+    pub backend: Option<String>,
+    /// Absent if TLS passes through.
+    pub policy: Option<PolicyStatus>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PolicyStatus {
+    pub name: String,
+    pub digest: String,
+    pub versions: Vec<String>,
+    pub suites: Vec<String>,
+    pub groups: Vec<String>,
+    pub client_auth: ClientCertificates,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BackendStatus {
+    pub name: String,
+    /// The folder, for a backend that serves files.
+    pub files: Option<PathBuf>,
+    pub balance: Balance,
+    /// Connections that wait for a slot.
+    pub waiting: usize,
+    pub queue_length: usize,
+    pub hand_overs: u64,
+    pub stick_entries: usize,
+    pub servers: Vec<ServerStatus>,
+    /// Servers of the file that an operator removed.
+    pub removed: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServerStatus {
+    pub name: String,
+    pub addresses: Vec<String>,
+    pub backup: bool,
+    pub mode: ServerMode,
+    pub weight: u32,
+    pub in_use: u32,
+    pub maxconn: Option<u32>,
+    pub connections: u64,
+    pub failures: u64,
+    pub node: Option<u16>,
+    #[serde(flatten)]
+    pub health: ServerHealth,
+    #[serde(flatten)]
+    pub edits: ServerEdits,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServerHealth {
+    /// `passing`, `failing`, `unresolved` or `disabled`.
+    pub state: Cow<'static, str>,
+    pub condition: Cow<'static, str>,
+    pub condition_since: Option<Timestamp>,
+    pub condition_reason: Option<String>,
+    pub checks: u64,
+    pub check_failures: u64,
+    pub outages: u64,
+    /// The name did not resolve at the last lookup.
+    pub dns_stale: bool,
+}
+
+impl ServerHealth {
+    pub fn is_out_of_service(&self) -> bool {
+        self.condition == "out-of-service"
+    }
+
+    pub fn is_usable(&self) -> bool {
+        self.state == "passing" && !self.is_out_of_service()
+    }
+
+    /// Returns the condition, or the state if nothing checks the server.
+    pub fn label(&self) -> &str {
+        match &*self.condition {
+            "" | "unchecked" => &self.state,
+            condition => condition,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServerEdits {
+    /// Values of the file for the keys that were changed.
+    pub in_file: Option<BTreeMap<String, Value>>,
+    pub added: bool,
+    /// There are changes, and all of them are kept edits.
+    pub kept: bool,
+}
