@@ -92,6 +92,11 @@ fn scalar<'de, D: Deserializer<'de>, T>(
         fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
             (self.2)(&number.to_string()).map_err(|error| refused(error, self.1))
         }
+
+        // Integers of JSON.
+        fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
+            (self.2)(&number.to_string()).map_err(|error| refused(error, self.1))
+        }
     }
     deserializer.deserialize_any(Scalar(is_text, accepted, parse))
 }
