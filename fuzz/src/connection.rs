@@ -24,12 +24,12 @@ use becket_proxy::backend::inbox::TestInbox;
 use becket_proxy::backend::pool::Pool;
 use becket_proxy::connection::listener::ListenerState;
 use becket_proxy::metrics::Counters;
-use becket_proxy::socket::Socket;
+use becket_proxy::socket::StreamSocket;
 use becket_sys::clock::Clock;
 use becket_sys::clock::Now;
 use becket_tls::config::Config;
 use becket_tls::hello_router::HelloRouter;
-use becket_tls::route_configs::Parts;
+use becket_tls::route_configs::RouteParts;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, ConnectionTrafficSecrets, RootCertStore, version};
@@ -441,7 +441,7 @@ impl Place {
 
 fn listener_state(config: &Config, listener: usize, now: Now) -> Rc<ListenerState> {
     let rotation = Rotation::start(config.file.ticket_rotation(), now).expect("random");
-    let parts = Parts {
+    let parts = RouteParts {
         table: Arc::new(SessionTable::new(Default::default(), Default::default())),
         early: Arc::new(SessionTable::new(Default::default(), Default::default())),
         secrets: Arc::clone(rotation.secrets()),

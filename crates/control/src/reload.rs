@@ -21,8 +21,8 @@ use becket_prepare::source::Source;
 use becket_process::link::given::BoundSockets;
 use becket_tls::config::{Config, Listener};
 use becket_tls::hello_router::HelloRouter;
-use becket_tls::route_configs::Parts;
-use becket_tls::sessions::tickets::Secrets;
+use becket_tls::route_configs::RouteParts;
+use becket_tls::sessions::tickets::TicketSecrets;
 
 /// A reload on its way. At most one is prepared at a time; what is asked for meanwhile is
 /// remembered once, since the last state of the files is what counts.
@@ -42,7 +42,7 @@ pub struct ReloadRequest {
     /// The running configuration, without edits.
     pub running: Arc<Config>,
     /// Ticket secrets.
-    pub secrets: Arc<Secrets>,
+    pub secrets: Arc<TicketSecrets>,
     /// The wall clock.
     pub unix: Duration,
     /// Number of reloads asked for over the admin pages so far.
@@ -134,9 +134,9 @@ fn prepare(request: &ReloadRequest) -> Result<Prepared, Vec<String>> {
 pub fn build<'a>(
     config: &Config,
     listeners: impl IntoIterator<Item = &'a Arc<Listener>>,
-    secrets: &Arc<Secrets>,
+    secrets: &Arc<TicketSecrets>,
 ) -> Result<(), String> {
-    let parts = Parts::apart(secrets, &config.file);
+    let parts = RouteParts::apart(secrets, &config.file);
     for listener in listeners {
         HelloRouter::new(Arc::clone(listener), &parts)
             .map_err(|error| format!("listener[{}]: {error}", listener.keys.name))?;

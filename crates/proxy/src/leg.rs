@@ -12,7 +12,7 @@ use becket_sys::kernel_tls::ReceivedRecord;
 
 use crate::metrics::Counter;
 use crate::pipes::Lent;
-use crate::socket::{KernelTlsSocket, Ready, Socket, SocketError, Traffic};
+use crate::socket::{ByteCounts, KernelTlsSocket, Ready, SocketError, StreamSocket};
 use becket_tls::scratch::{Buffer, READ};
 
 /// One side's socket.
@@ -23,7 +23,7 @@ pub struct Leg<S> {
     /// Gathered from events, cleared by calls.
     pub ready: Ready,
     /// Bytes so far.
-    pub traffic: Traffic,
+    pub traffic: ByteCounts,
     /// A call was told that the peer had reset.
     reset: bool,
 }
@@ -39,13 +39,13 @@ pub enum Got {
     End,
 }
 
-impl<S: Socket> Leg<S> {
+impl<S: StreamSocket> Leg<S> {
     /// A leg of which nothing is known but `ready`.
     pub fn new(socket: S, ready: Ready) -> Self {
         Self {
             socket,
             ready,
-            traffic: Traffic::default(),
+            traffic: ByteCounts::default(),
             reset: false,
         }
     }

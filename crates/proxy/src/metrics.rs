@@ -13,7 +13,7 @@ use rustls::HandshakeKind;
 use becket_http::status::Status;
 use becket_proto::labelled;
 
-use crate::socket::Traffic;
+use crate::socket::ByteCounts;
 use becket_keys::signing::queue::Signed;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::resumption::{Offer, Resumption};
@@ -149,8 +149,8 @@ others {
 
 impl Counters {
     /// What came from servers and went to them.
-    pub fn server_traffic(&self) -> Traffic {
-        Traffic {
+    pub fn server_traffic(&self) -> ByteCounts {
+        ByteCounts {
             received: self.server_bytes_in.value(),
             sent: self.server_bytes_out.value(),
         }

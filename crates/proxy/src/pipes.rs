@@ -37,12 +37,12 @@ pub struct Pipes {
 #[derive(Debug)]
 pub struct Lent {
     pipe: Pipe,
-    place: Place,
+    permit: PipePermit,
 }
 
 /// One of the pipes that may be lent.
 #[derive(Debug)]
-struct Place(Rc<Pipes>);
+struct PipePermit(Rc<Pipes>);
 
 impl Pipes {
     /// A worker's pipes, of which there may be none yet; see [`Self::allow`].
@@ -104,8 +104,8 @@ impl Pipes {
         };
         self.lent.set(self.lent.get() + 1);
         self.counters.pipes_lent.add(1);
-        let place = Place(Rc::clone(self));
-        Some(Lent { pipe, place })
+        let permit = PipePermit(Rc::clone(self));
+        Some(Lent { pipe, permit })
     }
 
     fn refuse(&self, why: PipeRefusal) -> Option<Lent> {
@@ -122,8 +122,8 @@ impl Lent {
 
     /// Puts the pipe, which is empty, where the next will take it.
     pub fn give_back(self) {
-        let Self { pipe, place } = self;
-        let pipes = &place.0;
+        let Self { pipe, permit } = self;
+        let pipes = &permit.0;
         let mut idle = pipes.idle.borrow_mut();
         if idle.len() < pipes.most.get() {
             idle.push(pipe);
@@ -132,13 +132,13 @@ impl Lent {
 
     /// Closes the pipe: the kernel does not splice where it was to be used, and is not asked again for a while.
     pub fn refused(self) {
-        let pipes = &self.place.0;
+        let pipes = &self.permit.0;
         pipes.pause.set(PAUSE);
         pipes.refuse(PipeRefusal::Kernel);
     }
 }
 
-impl Drop for Place {
+impl Drop for PipePermit {
     fn drop(&mut self) {
         self.0.lent.set(self.0.lent.get() - 1);
         self.0.counters.pipes_returned.add(1);

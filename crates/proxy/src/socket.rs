@@ -8,10 +8,10 @@ use std::net::{Shutdown, SocketAddr};
 
 use becket_sys::kernel_tls::{self, Cipher, Direction, Key, ReceivedRecord, Support};
 use becket_sys::pipe::Pipe;
-use mio::net::{TcpStream, UnixStream};
+use mio::net::TcpStream;
 
 /// A non-blocking stream socket.
-pub trait Socket {
+pub trait StreamSocket {
     /// Receives into `buffer`; 0 is the end of the stream.
     ///
     /// # Errors
@@ -49,33 +49,23 @@ pub trait Socket {
 
     /// Makes the coming close a reset: the peer must not take what it got for the whole.
     fn reset_on_close(&mut self);
-}
 
-/// A socket whose bytes can be looked at before they are taken.
-pub trait Peek {
     /// Copies what has arrived into `buffer` and leaves it there; 0 is the end of the stream.
     ///
     /// # Errors
     ///
-    /// As [`Socket::receive`].
+    /// As [`Self::receive`].
     fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 
     /// Whether the peer has ended its side or has reset, also behind bytes that were not received.
-    /// Looks anew: a system call.
+    /// A system call.
     fn is_gone(&self) -> bool;
 }
 
 /// A socket whose records the kernel may seal and open; see [`kernel_tls`].
-pub trait KernelTlsSocket: Socket {
+pub trait KernelTlsSocket: StreamSocket {
     /// What the kernel does.
     fn support(&self) -> Support;
-
-    /// Copies what has arrived into `buffer` and leaves it there; 0 is the end of the stream.
-    ///
-    /// # Errors
-    ///
-    /// As [`Socket::receive`].
-    fn look(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 
     /// Gives the socket the layer for TLS; see [`kernel_tls::attach`].
     ///
@@ -102,114 +92,18 @@ pub trait KernelTlsSocket: Socket {
     ///
     /// # Errors
     ///
-    /// As [`Socket::receive`].
+    /// As [`StreamSocket::receive`].
     fn receive_record(&mut self, buffer: &mut [u8]) -> io::Result<ReceivedRecord>;
 
     /// Sends a record of this type, all of it or nothing.
     ///
     /// # Errors
     ///
-    /// As [`Socket::send`].
+    /// As [`StreamSocket::send`].
     fn send_record(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()>;
 
     /// Whether there is room for more than a record. If not, readiness will be reported when there is. A system call.
     fn has_room(&self) -> bool;
-}
-
-impl KernelTlsSocket for TcpStream {
-    fn support(&self) -> Support {
-        *kernel_tls::support()
-    }
-
-    fn look(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        Peek::peek(self, buffer)
-    }
-
-    fn attach(&mut self) -> io::Result<()> {
-        kernel_tls::attach(&*self)
-    }
-
-    fn set_key(&mut self, direction: Direction, key: &Key<'_>) -> io::Result<()> {
-        kernel_tls::set_key(&*self, direction, key)
-    }
-
-    fn next_record(&self, cipher: Cipher) -> io::Result<u64> {
-        kernel_tls::next_record(self, cipher)
-    }
-
-    fn receive_record(&mut self, buffer: &mut [u8]) -> io::Result<ReceivedRecord> {
-        uninterrupted(|| kernel_tls::receive_record(&*self, buffer))
-    }
-
-    fn send_record(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()> {
-        uninterrupted(|| kernel_tls::send_record(&*self, kind, bytes))
-    }
-
-    fn has_room(&self) -> bool {
-        // Without memory nothing was learnt; the send tells.
-        becket_sys::socket::has_room(self).unwrap_or(true)
-    }
-}
-
-/// A unix socket has no such layer: [`attach`](KernelTlsSocket::attach) says so, and nothing else is asked of it.
-impl KernelTlsSocket for ServerSocket {
-    fn support(&self) -> Support {
-        *kernel_tls::support()
-    }
-
-    fn look(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.tcp()?.look(buffer)
-    }
-
-    fn attach(&mut self) -> io::Result<()> {
-        self.tcp()?.attach()
-    }
-
-    fn set_key(&mut self, direction: Direction, key: &Key<'_>) -> io::Result<()> {
-        self.tcp()?.set_key(direction, key)
-    }
-
-    fn next_record(&self, cipher: Cipher) -> io::Result<u64> {
-        match self {
-            Self::Tcp(socket, _) => socket.next_record(cipher),
-            Self::Unix(_) => Err(ErrorKind::Unsupported.into()),
-        }
-    }
-
-    fn receive_record(&mut self, buffer: &mut [u8]) -> io::Result<ReceivedRecord> {
-        self.tcp()?.receive_record(buffer)
-    }
-
-    fn send_record(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()> {
-        self.tcp()?.send_record(kind, bytes)
-    }
-
-    fn has_room(&self) -> bool {
-        match self {
-            Self::Tcp(socket, _) => socket.has_room(),
-            Self::Unix(_) => true,
-        }
-    }
-}
-
-impl ServerSocket {
-    fn tcp(&mut self) -> io::Result<&mut TcpStream> {
-        match self {
-            Self::Tcp(socket, _) => Ok(socket),
-            Self::Unix(_) => Err(ErrorKind::Unsupported.into()),
-        }
-    }
-}
-
-impl Peek for TcpStream {
-    fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        uninterrupted(|| Self::peek(self, buffer))
-    }
-
-    fn is_gone(&self) -> bool {
-        // Without memory nothing was learnt; the next read tells.
-        becket_sys::socket::client_gone(self).unwrap_or(false)
-    }
 }
 
 /// Readiness of a socket, gathered until a phase looks at it.
@@ -227,7 +121,7 @@ pub struct Ready {
 
 /// Bytes that a socket carried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct ByteCounts {
     /// From the peer.
     pub received: u64,
     /// To the peer.
@@ -275,158 +169,122 @@ impl From<io::Error> for SocketError {
     }
 }
 
-/// A socket towards a server.
+/// A socket of the kernel, towards a client or a server. A unix socket towards a server is in it as well: for all that is called here the kernel tells
+/// them apart, and has no layer for TLS, no linger and no addresses of TCP for one.
 #[derive(Debug)]
-pub enum ServerSocket {
-    /// TCP, and what it sends.
-    Tcp(TcpStream, Sends),
-    /// A unix stream socket.
-    Unix(UnixStream),
+pub struct KernelSocket {
+    pub stream: TcpStream,
+    sends: Sends,
 }
 
 /// What a socket has sent. What the first call sends leaves at once, its last segment too: Linux has Nagle's algorithm (RFC 896) hold back
 /// what is small only behind something small that is not acknowledged. So `TCP_NODELAY` is set before the second, and a server that is asked
 /// once costs a system call less.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sends {
-    /// Nothing.
-    #[default]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sends {
     Nothing,
-    /// Something, with one call.
     Once,
-    /// More than that: it delays nothing.
+    /// More than that, or it needs no option: it delays nothing.
     Promptly,
 }
 
-impl Sends {
+impl KernelSocket {
+    /// A socket that delays no segment.
+    pub fn prompt(stream: TcpStream) -> Self {
+        let sends = Sends::Promptly;
+        Self { stream, sends }
+    }
+
+    /// A TCP socket that gets its option with the second call that sends.
+    pub fn dialled(stream: TcpStream) -> Self {
+        let sends = Sends::Nothing;
+        Self { stream, sends }
+    }
+
     /// Before each call that sends.
-    fn note(&mut self, socket: &TcpStream) {
-        *self = match self {
-            Self::Nothing => Self::Once,
-            Self::Once => {
-                // Fails only where the connection is gone, which the call will tell.
-                let _gone = socket.set_nodelay(true);
-                Self::Promptly
+    fn note_send(&mut self) {
+        self.sends = match self.sends {
+            Sends::Nothing => Sends::Once,
+            Sends::Once => {
+                // Fails only if the connection is gone, which the call will tell.
+                let _gone = self.stream.set_nodelay(true);
+                Sends::Promptly
             }
-            Self::Promptly => return,
+            Sends::Promptly => return,
         };
     }
 }
 
-impl Socket for TcpStream {
+impl StreamSocket for KernelSocket {
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        uninterrupted(|| self.read(buffer))
+        uninterrupted(|| self.stream.read(buffer))
     }
 
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        uninterrupted(|| self.write(bytes))
+        self.note_send();
+        uninterrupted(|| self.stream.write(bytes))
     }
 
     fn splice_in(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
-        uninterrupted(|| pipe.fill_from(&*self, most))
+        uninterrupted(|| pipe.fill_from(&self.stream, most))
     }
 
     fn splice_out(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
-        uninterrupted(|| pipe.drain_to(&*self, most))
+        self.note_send();
+        uninterrupted(|| pipe.drain_to(&self.stream, most))
     }
 
     fn finish(&mut self) {
-        // Fails only when the peer is gone already, and then it has learnt of the end.
-        let _gone = self.shutdown(Shutdown::Write);
+        // Fails only if the peer is gone already, and then it has learnt of the end.
+        let _gone = self.stream.shutdown(Shutdown::Write);
     }
 
     fn local_address(&self) -> Option<SocketAddr> {
-        self.local_addr().ok()
+        self.stream.local_addr().ok()
     }
 
     fn reset_on_close(&mut self) {
-        let _gone = becket_sys::socket::reset_on_close(&*self);
+        let _gone = becket_sys::socket::reset_on_close(&self.stream);
+    }
+
+    fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        uninterrupted(|| self.stream.peek(buffer))
+    }
+
+    fn is_gone(&self) -> bool {
+        // Without memory nothing was learnt; the next read tells.
+        becket_sys::socket::client_gone(&self.stream).unwrap_or(false)
     }
 }
 
-impl Socket for UnixStream {
-    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        uninterrupted(|| self.read(buffer))
+impl KernelTlsSocket for KernelSocket {
+    fn support(&self) -> Support {
+        *kernel_tls::support()
     }
 
-    fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        uninterrupted(|| self.write(bytes))
+    fn attach(&mut self) -> io::Result<()> {
+        kernel_tls::attach(&self.stream)
     }
 
-    fn splice_in(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
-        uninterrupted(|| pipe.fill_from(&*self, most))
+    fn set_key(&mut self, direction: Direction, key: &Key<'_>) -> io::Result<()> {
+        kernel_tls::set_key(&self.stream, direction, key)
     }
 
-    fn splice_out(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
-        uninterrupted(|| pipe.drain_to(&*self, most))
+    fn next_record(&self, cipher: Cipher) -> io::Result<u64> {
+        kernel_tls::next_record(&self.stream, cipher)
     }
 
-    fn finish(&mut self) {
-        let _gone = self.shutdown(Shutdown::Write);
+    fn receive_record(&mut self, buffer: &mut [u8]) -> io::Result<ReceivedRecord> {
+        uninterrupted(|| kernel_tls::receive_record(&self.stream, buffer))
     }
 
-    fn local_address(&self) -> Option<SocketAddr> {
-        None
+    fn send_record(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()> {
+        uninterrupted(|| kernel_tls::send_record(&self.stream, kind, bytes))
     }
 
-    /// A unix socket with unread data resets by itself; there is no linger to set.
-    fn reset_on_close(&mut self) {}
-}
-
-impl Socket for ServerSocket {
-    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(socket, _) => socket.receive(buffer),
-            Self::Unix(socket) => socket.receive(buffer),
-        }
-    }
-
-    fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(socket, sends) => {
-                sends.note(socket);
-                Socket::send(socket, bytes)
-            }
-            Self::Unix(socket) => Socket::send(socket, bytes),
-        }
-    }
-
-    fn splice_in(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
-        match self {
-            Self::Tcp(socket, _) => socket.splice_in(pipe, most),
-            Self::Unix(socket) => socket.splice_in(pipe, most),
-        }
-    }
-
-    fn splice_out(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
-        match self {
-            Self::Tcp(socket, sends) => {
-                sends.note(socket);
-                socket.splice_out(pipe, most)
-            }
-            Self::Unix(socket) => socket.splice_out(pipe, most),
-        }
-    }
-
-    fn finish(&mut self) {
-        match self {
-            Self::Tcp(socket, _) => socket.finish(),
-            Self::Unix(socket) => socket.finish(),
-        }
-    }
-
-    fn local_address(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Tcp(socket, _) => socket.local_address(),
-            Self::Unix(socket) => socket.local_address(),
-        }
-    }
-
-    fn reset_on_close(&mut self) {
-        match self {
-            Self::Tcp(socket, _) => socket.reset_on_close(),
-            Self::Unix(socket) => socket.reset_on_close(),
-        }
+    fn has_room(&self) -> bool {
+        // Without memory nothing was learnt; the send tells.
+        becket_sys::socket::has_room(&self.stream).unwrap_or(true)
     }
 }
 
@@ -448,11 +306,11 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         socket.set_nonblocking(true).unwrap();
-        let mut server = ServerSocket::Tcp(TcpStream::from_std(socket), Sends::default());
+        let mut server = KernelSocket::dialled(TcpStream::from_std(socket));
         let mut peer = listener.accept().unwrap().0;
         for (promptly, byte) in [(false, b"a"), (true, b"b"), (true, b"c")] {
             assert_eq!(server.send(byte).unwrap(), 1);
-            assert_eq!(server.tcp().unwrap().nodelay().unwrap(), promptly);
+            assert_eq!(server.stream.nodelay().unwrap(), promptly);
             let mut got = [0];
             peer.read_exact(&mut got).unwrap();
             assert_eq!(&got, byte);

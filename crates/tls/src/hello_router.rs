@@ -9,7 +9,7 @@ use becket_config::choices::{AlpnMismatch, UnknownNames};
 use becket_proto::client_hello::{ClientHello, MAX_NAME_BYTES};
 use rustls::ServerConfig;
 
-use super::route_configs::{Parts, RouteConfigs};
+use super::route_configs::{RouteConfigs, RouteParts};
 use crate::config::{Listener, Route};
 use crate::resumption::Offer;
 use crate::trial::Evaluated;
@@ -64,7 +64,7 @@ impl HelloRouter {
     /// # Errors
     ///
     /// As [`RouteConfigs::new`].
-    pub fn new(listener: Arc<Listener>, parts: &Parts) -> Result<Self, rustls::Error> {
+    pub fn new(listener: Arc<Listener>, parts: &RouteParts) -> Result<Self, rustls::Error> {
         let configs = listener.routes.iter().map(|route| {
             let policy = route.policy.as_deref();
             let configs = policy.map(|policy| RouteConfigs::new(route, policy, &listener, parts));

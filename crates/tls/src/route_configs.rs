@@ -30,19 +30,19 @@ use crate::resumption::Offer;
 use crate::sessions::context;
 use crate::sessions::store::{Kind, Store};
 use crate::sessions::stored::Judge;
-use crate::sessions::tickets::{Secrets, Ticketer};
+use crate::sessions::tickets::{TicketSecrets, Ticketer};
 use becket_cluster::Outbox;
 use becket_keys::certificates::CertificateMap;
 
 /// What a route's configurations are made of, beside the route itself.
 #[derive(Clone, Debug)]
-pub struct Parts {
+pub struct RouteParts {
     /// Shared by all workers.
     pub table: Arc<SessionTable>,
     /// Shared by all workers, and by nobody else: sessions that admit early data.
     pub early: Arc<SessionTable>,
     /// Current ticket secrets.
-    pub secrets: Arc<Secrets>,
+    pub secrets: Arc<TicketSecrets>,
     /// The configuration: lifetimes.
     pub file: Arc<File>,
     /// Write secrets to the file that SSLKEYLOGFILE names.
@@ -51,9 +51,9 @@ pub struct Parts {
     pub outbox: Option<Outbox>,
 }
 
-impl Parts {
-    /// Parts that share nothing with those that serve: to see whether configurations can be built, and what they do.
-    pub fn apart(secrets: &Arc<Secrets>, file: &Arc<File>) -> Self {
+impl RouteParts {
+    /// RouteParts that share nothing with those that serve: to see whether configurations can be built, and what they do.
+    pub fn apart(secrets: &Arc<TicketSecrets>, file: &Arc<File>) -> Self {
         let table = || Arc::new(SessionTable::new(Default::default(), Default::default()));
         Self {
             table: table(),
@@ -101,7 +101,7 @@ impl RouteConfigs {
         route: &Route,
         policy: &Policy,
         listener: &Listener,
-        parts: &Parts,
+        parts: &RouteParts,
     ) -> Result<Self, rustls::Error> {
         let verifier = policy.verifier.clone();
         let judge = Judge::new(verifier.clone());
@@ -196,7 +196,12 @@ impl RouteConfigs {
 }
 
 impl Resuming {
-    fn new(base: ServerConfig, policy: &Policy, parts: &Parts, ticketer: &Arc<Ticketer>) -> Self {
+    fn new(
+        base: ServerConfig,
+        policy: &Policy,
+        parts: &RouteParts,
+        ticketer: &Arc<Ticketer>,
+    ) -> Self {
         let store = |stores| {
             Arc::new(Store {
                 table: parts.table.clone(),

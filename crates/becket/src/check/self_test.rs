@@ -40,7 +40,7 @@ use becket_tls::config::{Config, Listener, Policy, Route};
 use becket_tls::hello_router::{Choice, HelloRouter, server_name};
 use becket_tls::names;
 use becket_tls::policy::versions;
-use becket_tls::route_configs::Parts;
+use becket_tls::route_configs::RouteParts;
 use becket_tls::sessions::context::{self, HandshakeContext};
 
 /// A handshake that went as it should.
@@ -99,7 +99,7 @@ pub fn run(config: &Config, now: Now, report: &mut Report) -> Vec<TestedHandshak
             return Vec::new();
         }
     };
-    let parts = Parts::apart(rotation.secrets(), &config.file);
+    let parts = RouteParts::apart(rotation.secrets(), &config.file);
     let mut tested = Vec::new();
     let ends_tls = |one: &&Arc<Listener>| one.routes.iter().any(|route| route.policy.is_some());
     for listener in config.listeners.iter().filter(ends_tls) {

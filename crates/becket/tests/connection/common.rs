@@ -23,7 +23,7 @@ use becket_sys::clock::Clock;
 use becket_sys::clock::Now;
 use becket_tls::config::Config;
 use becket_tls::hello_router::HelloRouter;
-use becket_tls::route_configs::Parts;
+use becket_tls::route_configs::RouteParts;
 use rcgen::KeyPair;
 use rustls::client::{Resumption, Tls12Resumption};
 use rustls::crypto::aws_lc_rs;
@@ -126,7 +126,7 @@ impl House {
 
     /// A listener, by its place in the file.
     pub(crate) fn listener(&self, listener: usize) -> Rc<ListenerState> {
-        let parts = Parts {
+        let parts = RouteParts {
             table: Arc::clone(&self.table),
             early: Arc::clone(&self.early),
             secrets: Arc::clone(self.rotation.secrets()),

@@ -281,7 +281,7 @@ fn alpn_without_overlap_goes_on_or_is_refused() {
         };
         if setting == "continue" {
             stage.net.dialled[0].far.receive_all();
-            becket_proxy::socket::Socket::finish(&mut stage.net.dialled[0].far);
+            becket_proxy::socket::StreamSocket::finish(&mut stage.net.dialled[0].far);
             stage.settle();
         }
         assert_eq!(stage.closed(), Some(expected));

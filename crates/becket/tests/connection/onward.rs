@@ -8,7 +8,7 @@ use crate::script::link::End;
 use crate::script::net::Plan;
 use crate::script::stage::Stage;
 use becket_proto::close_reason::CloseReason;
-use becket_proxy::socket::Socket;
+use becket_proxy::socket::StreamSocket;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

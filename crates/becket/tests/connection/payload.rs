@@ -7,7 +7,7 @@ use crate::script::link::Watch;
 use crate::script::net::Plan;
 use crate::script::stage::Stage;
 use becket_proto::close_reason::CloseReason;
-use becket_proxy::socket::Socket;
+use becket_proxy::socket::StreamSocket;
 use proptest::prelude::*;
 use rustls::version::{TLS12, TLS13};
 

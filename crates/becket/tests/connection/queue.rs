@@ -167,7 +167,7 @@ fn a_client_that_ends_its_stream_stays_unless_it_is_configured_to_leave() {
         let (mut stage, mut client) = enter(&house, [Plan::Accept]);
         client.tls.send_close_notify();
         client.flush();
-        becket_proxy::socket::Socket::finish(&mut client.end);
+        becket_proxy::socket::StreamSocket::finish(&mut client.end);
         client.talk(&mut stage);
         if aborts {
             assert_eq!(stage.closed(), Some(CloseReason::LeftQueue));

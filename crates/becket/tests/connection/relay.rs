@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proto::close_reason::CloseReason;
-use becket_proxy::socket::Socket;
+use becket_proxy::socket::StreamSocket;
 use rustls::version::{TLS12, TLS13};
 
 use crate::common::{Client, house, server_got, server_says};

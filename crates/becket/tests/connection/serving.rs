@@ -572,7 +572,7 @@ fn a_connection_ends_behind_as_many_requests_as_it_may_make_and_while_the_proces
 
 #[test]
 fn a_client_that_ends_its_side_gets_what_it_asked_for() {
-    use becket_proxy::socket::Socket;
+    use becket_proxy::socket::StreamSocket;
     let site = Site::new();
     let (mut stage, mut end) = site.plain(1, b"GET /a.txt HTTP/1.1\r\nHost: a.test\r\n\r\nGET /a");
     end.finish();

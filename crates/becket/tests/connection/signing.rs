@@ -8,7 +8,7 @@ use crate::script::stage::Stage;
 use becket_keys::signing::Request;
 use becket_log::access::ResumedBy;
 use becket_proto::close_reason::CloseReason;
-use becket_proxy::socket::Socket;
+use becket_proxy::socket::StreamSocket;
 use rustls::crypto::aws_lc_rs::kx_group::{SECP256R1, SECP384R1};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, SignatureScheme, SupportedProtocolVersion};

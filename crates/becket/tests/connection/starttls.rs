@@ -9,7 +9,7 @@ use crate::script::net::Plan;
 use crate::script::stage::Stage;
 use becket_proto::close_reason::CloseReason;
 use becket_proxy::backend::inbox::{BackendEvent, Inbox};
-use becket_proxy::socket::Socket;
+use becket_proxy::socket::StreamSocket;
 use rustls::pki_types::ServerName;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConnection, ProtocolVersion, SupportedProtocolVersion};

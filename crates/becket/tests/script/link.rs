@@ -18,7 +18,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use becket_proxy::socket::{Peek, Ready, Socket};
+use becket_proxy::socket::{Ready, StreamSocket};
 use becket_sys::kernel_tls::Support;
 use becket_sys::pipe::Pipe;
 
@@ -233,7 +233,7 @@ impl End {
     }
 }
 
-impl Socket for End {
+impl StreamSocket for End {
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if !self.halves.borrow()[self.side].kernel.opens() {
             return self.receive_sealed(buffer);
@@ -296,9 +296,7 @@ impl Socket for End {
         let [me, _] = sides(&mut halves, self.side);
         me.resets = true;
     }
-}
 
-impl Peek for End {
     fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut halves = self.halves.borrow_mut();
         let [me, _] = sides(&mut halves, self.side);

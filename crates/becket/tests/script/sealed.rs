@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind};
 
-use becket_proxy::socket::{KernelTlsSocket, Peek};
+use becket_proxy::socket::{KernelTlsSocket, StreamSocket};
 use becket_sys::kernel_tls::{Cipher, Direction, Key, ReceivedRecord, Support};
 
 use super::kernel::EIO;
@@ -81,10 +81,6 @@ impl End {
 impl KernelTlsSocket for End {
     fn support(&self) -> Support {
         self.halves.borrow()[self.side].kernel.support
-    }
-
-    fn look(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.peek(buffer)
     }
 
     fn attach(&mut self) -> io::Result<()> {

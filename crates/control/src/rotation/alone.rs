@@ -12,7 +12,7 @@ use becket_sys::clock::Now;
 
 use super::NoRandomness;
 use becket_tls::secret::SecretBytes;
-use becket_tls::sessions::tickets::{EpochSecret, KEPT_EPOCHS, Secrets};
+use becket_tls::sessions::tickets::{EpochSecret, KEPT_EPOCHS, TicketSecrets};
 
 /// Draws secrets and says when the next is due.
 #[derive(Debug)]
@@ -25,11 +25,11 @@ pub(super) struct Alone {
 
 impl Alone {
     /// Draws the first secret.
-    pub(super) fn start(period: Duration, now: Now) -> Result<(Self, Secrets), NoRandomness> {
+    pub(super) fn start(period: Duration, now: Now) -> Result<(Self, TicketSecrets), NoRandomness> {
         let mut id = [0; 4];
         aws_lc_rs::rand::fill(&mut id).map_err(|_| NoRandomness)?;
         let id = SecretId(u32::from_ne_bytes(id));
-        let secrets = Secrets {
+        let secrets = TicketSecrets {
             rotation: period,
             node: NodeId(0),
             epochs: vec![draw(id, now)?],
@@ -56,9 +56,9 @@ impl Alone {
     pub(super) fn tick(
         &mut self,
         period: Duration,
-        current: &Secrets,
+        current: &TicketSecrets,
         now: Now,
-    ) -> Result<Option<Secrets>, NoRandomness> {
+    ) -> Result<Option<TicketSecrets>, NoRandomness> {
         if now.mono < self.due {
             return Ok(None);
         }
@@ -68,7 +68,7 @@ impl Alone {
         epochs.push(fresh);
         self.due = now.mono + period;
         self.rotations += 1;
-        Ok(Some(Secrets {
+        Ok(Some(TicketSecrets {
             rotation: period,
             node: NodeId(0),
             epochs,
@@ -117,9 +117,9 @@ mod tests {
     }
 
     /// The secrets of three epochs, one after the other.
-    fn three() -> (Alone, [Secrets; 3]) {
+    fn three() -> (Alone, [TicketSecrets; 3]) {
         let (mut alone, first) = Alone::start(HOUR, at(1)).expect("random");
-        let mut next = |current: &Secrets, hours| {
+        let mut next = |current: &TicketSecrets, hours| {
             let next = alone.tick(HOUR, current, at(hours)).expect("random");
             next.expect("due")
         };

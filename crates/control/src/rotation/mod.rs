@@ -27,13 +27,13 @@ use becket_tls::config::Config;
 use becket_tls::secret::SecretBytes;
 use becket_tls::secret::ratchet::{NotWalked, Ratchet};
 pub use becket_tls::secret::{NoRandomness, NotDerived};
-use becket_tls::sessions::tickets::{EpochSecret, Secrets};
+use becket_tls::sessions::tickets::{EpochSecret, TicketSecrets};
 
 /// Makes secrets and says when the next are due.
 #[derive(Debug)]
 pub struct Rotation {
     kind: Kind,
-    current: Arc<Secrets>,
+    current: Arc<TicketSecrets>,
     /// By the monotonic clock: not before then is anything tried again.
     rest_until: Duration,
     /// The same for files.
@@ -164,7 +164,7 @@ impl Rotation {
                 id: KeyId { secret: id, epoch },
                 secret: SecretBytes::new(secret),
             });
-        self.current = Arc::new(Secrets {
+        self.current = Arc::new(TicketSecrets {
             rotation: self.current.rotation,
             node: self.current.node,
             epochs: epochs.collect(),
@@ -257,7 +257,7 @@ impl Rotation {
     }
 
     /// The secrets to seal and open with now.
-    pub fn secrets(&self) -> &Arc<Secrets> {
+    pub fn secrets(&self) -> &Arc<TicketSecrets> {
         &self.current
     }
 

@@ -16,7 +16,7 @@ use super::{NotRotated, NotSaved};
 use becket_tls::config::Cluster;
 use becket_tls::secret::ratchet::Ratchet;
 use becket_tls::secret::{SecretBytes, TicketRoot};
-use becket_tls::sessions::tickets::{EpochSecret, Secrets};
+use becket_tls::sessions::tickets::{EpochSecret, TicketSecrets};
 
 /// The secrets of a cluster, and the epoch by this node's clock.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Shared {
         cluster: &Cluster,
         mut ratchets: Vec<Ratchet>,
         now: Now,
-    ) -> Result<(Self, Secrets), NotRotated> {
+    ) -> Result<(Self, TicketSecrets), NotRotated> {
         let mut members = Vec::with_capacity(cluster.secrets.len());
         for secret in &cluster.secrets {
             let source = match &secret.root {
@@ -84,7 +84,7 @@ impl Shared {
     }
 
     /// When the clock is in another epoch, the secrets of that.
-    pub(super) fn tick(&mut self, now: Now) -> Result<Option<Secrets>, NotRotated> {
+    pub(super) fn tick(&mut self, now: Now) -> Result<Option<TicketSecrets>, NotRotated> {
         if self.length.number_at(now.unix.into()) == self.epoch {
             return Ok(None);
         }
@@ -118,7 +118,7 @@ impl Shared {
     }
 
     /// Walks to the epoch of `now`; an error leaves the epoch as it was.
-    fn derive(&mut self, now: Now) -> Result<Secrets, NotRotated> {
+    fn derive(&mut self, now: Now) -> Result<TicketSecrets, NotRotated> {
         let now = UnixSeconds::from(now.unix);
         let mut epochs = Vec::with_capacity(self.members.len() * 3);
         let mut sealing = None;
@@ -136,7 +136,7 @@ impl Shared {
         epochs.push(sealing);
         self.sealing = number;
         self.epoch = self.length.number_at(now);
-        Ok(Secrets {
+        Ok(TicketSecrets {
             rotation: self.length.duration(),
             node: self.node,
             epochs,

@@ -11,7 +11,7 @@ use super::context::{Context, Net};
 use super::reached::Advance;
 use crate::leg::Got;
 use crate::pipes::Lent;
-use crate::socket::{Socket, SocketError};
+use crate::socket::{SocketError, StreamSocket};
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::{READ, Scratch};
 

@@ -7,8 +7,7 @@ use becket_proto::half_pipe::HalfPipe;
 use rustls::client::UnbufferedClientConnection;
 
 use super::context::{EarlyBytes, Net, Side};
-use super::half::Half;
-use super::kernel_tls::Tls;
+use super::half::{Half, Tls};
 use crate::backend::slot::Slot;
 use crate::leg::Leg;
 use crate::metrics::Counters;

@@ -19,7 +19,7 @@ use rustls::client::UnbufferedClientConnection;
 
 use super::connected::Connected;
 use super::context::{Context, EarlyBytes, Net, Turn};
-use super::kernel_tls::Tls;
+use super::half::Tls;
 use super::pending::{Pending, Purpose, pick_hint};
 use super::reached::{Advance, Joined, Reached};
 use super::server_tls::ServerHandshake;

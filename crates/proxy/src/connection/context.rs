@@ -14,9 +14,9 @@ use super::facts::Facts;
 use super::failure_log::FailureLog;
 use crate::backend::cancel::Cancels;
 use crate::leg::{Got, Leg};
-use crate::metrics::Counters;
+use crate::metrics::{Counter, Counters};
 use crate::pipes::{Lent, Pipes};
-use crate::socket::{KernelTlsSocket, Peek, SocketError};
+use crate::socket::{KernelTlsSocket, SocketError, StreamSocket};
 use becket_keys::signing::worker::WorkerSigning;
 use becket_log::access_log::AccessSender;
 use becket_proto::close_reason::CloseReason;
@@ -28,7 +28,7 @@ use becket_tls::scratch::Buffer;
 /// The sockets that connections run on.
 pub trait Net {
     /// Towards clients.
-    type Client: KernelTlsSocket + Peek + fmt::Debug;
+    type Client: KernelTlsSocket + fmt::Debug;
     /// Towards servers.
     type Server: KernelTlsSocket + fmt::Debug;
 
@@ -118,6 +118,45 @@ pub(super) struct EarlyBytes<'a> {
 pub enum Side {
     Client,
     Server,
+}
+
+impl Side {
+    pub(super) fn bytes_in(self, counters: &Counters) -> &Counter {
+        match self {
+            Self::Client => &counters.client_bytes_in,
+            Self::Server => &counters.server_bytes_in,
+        }
+    }
+
+    pub(super) fn bytes_out(self, counters: &Counters) -> &Counter {
+        match self {
+            Self::Client => &counters.client_bytes_out,
+            Self::Server => &counters.server_bytes_out,
+        }
+    }
+
+    pub(super) fn reset(self) -> CloseReason {
+        match self {
+            Self::Client => CloseReason::ClientReset,
+            Self::Server => CloseReason::ServerReset,
+        }
+    }
+
+    /// The peer broke TLS.
+    pub(super) fn tls_error(self) -> CloseReason {
+        match self {
+            Self::Client => CloseReason::ClientTlsError,
+            Self::Server => CloseReason::ServerTlsError,
+        }
+    }
+
+    /// The peer sent more records without data than it may.
+    pub(super) fn without_data(self) -> CloseReason {
+        match self {
+            Self::Client => CloseReason::RecordsWithoutData,
+            Self::Server => CloseReason::ServerRecordsWithoutData,
+        }
+    }
 }
 
 impl<N: Net> Core<N> {

@@ -21,7 +21,7 @@ use super::context::{Context, Core, Net, Turn};
 use super::listener::ListenerState;
 use super::reached::{Advance, Reached};
 use crate::leg::Got;
-use crate::socket::Peek;
+use crate::socket::StreamSocket;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::Scratch;
 

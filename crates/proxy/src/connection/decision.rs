@@ -9,7 +9,7 @@ use super::connected::Connected;
 use super::context::{Context, Net};
 use super::listener::ListenerState;
 use super::pending::pick_hint;
-use super::refusal::{DECODE_ERROR, Refusal, fatal_alert};
+use super::refusal::{DECODE_ERROR, HandshakeRefusal, fatal_alert};
 use crate::backend::pool::{Pick, Pool};
 use crate::backend::slot::Slot;
 use becket_config::process::Limits;
@@ -66,10 +66,12 @@ impl<N: Net> HelloDecision<N> {
     }
 
     /// Looks whether there is a token for a handshake that can only be a full one.
-    pub(super) fn look_for_token(&self, now: Duration) -> Result<(), Refusal> {
+    pub(super) fn look_for_token(&self, now: Duration) -> Result<(), HandshakeRefusal> {
         let permit = self.handshake.as_ref().and_then(|it| it.permit.as_ref());
         match permit {
-            Some(permit) if !self.served.may_resume => permit.look(now).map_err(Refusal::shed),
+            Some(permit) if !self.served.may_resume => {
+                permit.look(now).map_err(HandshakeRefusal::shed)
+            }
             _ => Ok(()),
         }
     }
@@ -94,7 +96,11 @@ impl<N: Net> HelloDecision<N> {
     }
 
     /// Claims a slot of a server if the backend wants that before the handshake. `held` bytes have come. False if every server is full.
-    pub(super) fn claim(&mut self, held: usize, cx: &Context<'_, '_, N>) -> Result<bool, Refusal> {
+    pub(super) fn claim(
+        &mut self,
+        held: usize,
+        cx: &Context<'_, '_, N>,
+    ) -> Result<bool, HandshakeRefusal> {
         let has_one = !matches!(self.reserved, Reserved::Nothing);
         if has_one || self.pool.backend().keys.queue != QueuePlace::BeforeHandshake {
             return Ok(true);
@@ -108,7 +114,7 @@ impl<N: Net> HelloDecision<N> {
             }
             Pick::Nobody => {
                 let detail = format!("backend {}", &*self.pool.backend().keys.name);
-                return Err(Refusal::new(CloseReason::NoServer, detail));
+                return Err(HandshakeRefusal::new(CloseReason::NoServer, detail));
             }
             Pick::Full => {}
         }
@@ -117,13 +123,15 @@ impl<N: Net> HelloDecision<N> {
         let early = USUAL_EARLY_DATA.max(self.served.early_data as usize);
         if held > cx.turn.limits.client_hello + 2 * early {
             let alert = fatal_alert(DECODE_ERROR);
-            return Err(Refusal::new(CloseReason::HelloTooLarge, String::new()).answering(&alert));
+            return Err(
+                HandshakeRefusal::new(CloseReason::HelloTooLarge, String::new()).answering(&alert),
+            );
         }
         Ok(false)
     }
 
     /// Makes the engine that answers the hello.
-    pub(super) fn engine(&self, limits: &Limits) -> Result<Engine, Refusal> {
+    pub(super) fn engine(&self, limits: &Limits) -> Result<Engine, HandshakeRefusal> {
         let most_held = if self.served.asks {
             chain::most_held(limits.certificate_chain)
         } else {
@@ -132,8 +140,8 @@ impl<N: Net> HelloDecision<N> {
         let config = std::sync::Arc::clone(&self.served.config);
         let may_take_early = config.max_early_data_size > 0;
         let engine = Engine::new(config, most_held);
-        let engine =
-            engine.map_err(|error| Refusal::new(CloseReason::Internal, error.to_string()))?;
+        let engine = engine
+            .map_err(|error| HandshakeRefusal::new(CloseReason::Internal, error.to_string()))?;
         Ok(if self.offers_early {
             engine.expecting_early_data(may_take_early)
         } else {

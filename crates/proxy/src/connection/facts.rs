@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::socket::Traffic;
+use crate::socket::ByteCounts;
 use becket_keys::identity::Identity;
 use becket_keys::presented::Presented;
 use becket_log::Timestamp;
@@ -39,7 +39,7 @@ pub struct Facts {
     /// The server that was connected.
     pub server: Option<Arc<str>>,
     /// Plaintext to and from the server.
-    pub server_traffic: Traffic,
+    pub server_traffic: ByteCounts,
 }
 
 /// What is known of few connections.
@@ -95,7 +95,7 @@ impl Facts {
             ja4: None,
             tls: None,
             server: None,
-            server_traffic: Traffic::default(),
+            server_traffic: ByteCounts::default(),
         }
     }
 
@@ -121,7 +121,7 @@ impl Facts {
     }
 
     /// The line of the access log.
-    pub fn record(&self, client: Traffic, reason: CloseReason, now: Now) -> AccessRecord {
+    pub fn record(&self, client: ByteCounts, reason: CloseReason, now: Now) -> AccessRecord {
         AccessRecord {
             accepted: self.accepted_at,
             client: self.client,

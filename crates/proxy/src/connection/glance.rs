@@ -6,7 +6,7 @@ use super::context::Net;
 use super::facts::Facts;
 use super::{Connection, Phase};
 use crate::backend::server_state::ServerState;
-use crate::socket::Traffic;
+use crate::socket::ByteCounts;
 use becket_tls::config::Config;
 
 /// A connection as it is now.
@@ -18,7 +18,7 @@ pub struct Glance<'a> {
     /// The server that is connected, or being connected.
     pub server: Option<&'a Arc<ServerState>>,
     /// From and to the client.
-    pub traffic: Traffic,
+    pub traffic: ByteCounts,
 }
 
 impl<N: Net> Connection<N> {

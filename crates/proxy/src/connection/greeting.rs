@@ -26,7 +26,7 @@ use super::facts::{Facts, ProxyDetails};
 use super::listener::ListenerState;
 use super::reached::{Advance, Reached};
 use crate::leg::Got;
-use crate::socket::{Peek, Socket};
+use crate::socket::StreamSocket;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::{Buffer, Scratch};
 

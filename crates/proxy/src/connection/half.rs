@@ -1,25 +1,37 @@
 //! One side of a relay for the time of a turn: receive, open, seal, send, whichever side it is.
 //!
 //! What the two sides do differently is in the small methods of [`Side`] and at their calls; it is all about
-//! faults and ends, never about bytes that flow. What is different where the kernel has TLS is in `kernel.rs`.
+//! faults and ends, never about bytes that flow. [`Tls`] is the one seam for TLS in the kernel: a leg that has it is another kind of leg from
+//! then on, and a step on one that has not asks nothing about it. `kernel.rs` moves a leg.
 
 mod kernel;
 
+use std::fmt;
 use std::rc::Rc;
 
 use becket_config::process::Limits;
 use becket_proto::half_pipe::{HalfPipe, Next as Step};
 
 use super::context::Side;
-use super::kernel_tls::Tls;
+use super::kernel_tls::KernelRecords;
 use crate::leg::{Got, Leg};
-use crate::metrics::{Counter, Counters};
+use crate::metrics::Counters;
 use crate::pipes::{Lent, PLACES, Pipes};
 use crate::socket::{KernelTlsSocket, SocketError};
 use becket_proto::close_reason::CloseReason;
-use becket_tls::engine::is_without_data;
-use becket_tls::scratch::{READ, Scratch};
+use becket_tls::engine::{Engine, is_without_data};
+use becket_tls::scratch::{Buffer, READ, Scratch};
 use becket_tls::side::TlsSide;
+
+/// TLS of a leg.
+pub(super) enum Tls<C: TlsSide> {
+    /// Records are sealed and opened here.
+    Own(Engine<C>),
+    /// The kernel seals and opens them.
+    Kernel(Box<KernelRecords<C>>),
+    /// On the way from one to the other. If that fails, the connection ends.
+    Between,
+}
 
 /// A leg with its TLS, and the direction that ends at its peer.
 pub(super) struct Half<'a, S, C: TlsSide> {
@@ -33,12 +45,42 @@ pub(super) struct Half<'a, S, C: TlsSide> {
     pub(super) limits: &'a Limits,
     /// Where pipes for what the peer says are borrowed; `None` where TLS of ours is on either leg, or somebody looks at the bytes.
     pub(super) pipes: Option<&'a Rc<Pipes>>,
+    /// The kernel is to take over as soon as it can.
+    moves: bool,
     /// What may still be read from the peer in this turn.
     pub(super) left: usize,
     /// The peer said something since this was last cleared.
     pub(super) spoke: bool,
     /// The peer ended without close_notify while the other side could still have sent.
     pub(super) truncated: bool,
+}
+
+impl<C: TlsSide> Tls<C> {
+    /// The engine, if records are opened here.
+    pub(super) fn engine(&self) -> Option<&Engine<C>> {
+        match self {
+            Self::Own(engine) => Some(engine),
+            Self::Kernel(_) | Self::Between => None,
+        }
+    }
+
+    /// The engine, to be written to.
+    pub(super) fn engine_mut(&mut self) -> Option<&mut Engine<C>> {
+        match self {
+            Self::Own(engine) => Some(engine),
+            Self::Kernel(_) | Self::Between => None,
+        }
+    }
+}
+
+impl<C: TlsSide> fmt::Debug for Tls<C> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own(engine) => engine.fmt(out),
+            Self::Kernel(_) => out.write_str("Kernel"),
+            Self::Between => out.write_str("Between"),
+        }
+    }
 }
 
 impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
@@ -56,6 +98,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
             counters,
             limits,
             pipes: None,
+            moves: false,
             left: 0,
             spoke: false,
             truncated: false,
@@ -78,6 +121,24 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         }
     }
 
+    /// Decides whether the kernel is to take over in this turn.
+    pub(super) fn note_bulk(&mut self) -> bool {
+        let engine = self.tls.as_ref().and_then(|tls| tls.engine());
+        let traffic = self.leg.traffic;
+        self.moves = engine.is_some_and(|engine| engine.is_movable())
+            && traffic.received + traffic.sent >= self.limits.kernel_tls_after as u64;
+        self.moves
+    }
+
+    /// Has the kernel take over on each leg that is to move and can.
+    pub(super) fn move_to_kernel<T: KernelTlsSocket, D: TlsSide>(
+        &mut self,
+        to: &mut Half<'_, T, D>,
+    ) -> Result<(), CloseReason> {
+        self.enter_kernel(to.pipe)?;
+        to.enter_kernel(self.pipe)
+    }
+
     /// Whether TLS has more to say before anything is received.
     pub(super) fn waits(&self) -> bool {
         let engine = self.tls.as_ref().and_then(|tls| tls.engine());
@@ -94,15 +155,16 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
     ) -> Result<bool, CloseReason> {
         match to.pipe.next() {
             Step::Read if self.left > 0 => {
-                self.enter_kernel(to.pipe)?;
-                to.enter_kernel(self.pipe)?;
                 if !self.has_pipe(to.pipe) || !self.splice(to.pipe)? {
                     self.forward(to, scratch, seen)?;
                 }
             }
             Step::Write => to.flush(self.pipe)?,
             Step::Finish => {
-                if !self.truncated && !to.take_leave() {
+                if let Some(Tls::Kernel(kernel)) = to.tls.as_deref_mut()
+                    && !self.truncated
+                    && !kernel.close_notify(&mut to.leg.socket)
+                {
                     return Ok(false);
                 }
                 // A close that follows at once sends FIN by itself.
@@ -130,39 +192,42 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         onward.lent().is_some()
     }
 
-    /// Moves what the peer said into the pipe, which is given back when there is nothing. False where a record that may hold no
+    /// Moves what the peer said into the pipe, which is given back when there is nothing. False if a record that may hold no
     /// data has to be looked at.
     fn splice(&mut self, onward: &mut HalfPipe<Lent>) -> Result<bool, CloseReason> {
         let counter = self.side.bytes_in(self.counters);
+        let mut kernel = match self.tls.as_deref_mut() {
+            Some(Tls::Kernel(kernel)) => Some(kernel),
+            _ => None,
+        };
         let mut got = self.leg.splice(onward, self.left, counter);
-        let kernel = self.kernel().is_some();
-        if kernel && let Ok(Got::Bytes(n)) = &mut got {
+        if let (Some(kernel), Ok(Got::Bytes(n))) = (&mut kernel, &mut got) {
             // The kernel gives a record at a time. What else it says, it says again.
             while *n < self.left
                 && let Ok(Got::Bytes(more)) = self.leg.splice(onward, self.left - *n, counter)
             {
                 *n += more;
             }
+            kernel.note_data(*n, &mut self.leg.socket)?;
         }
         let mut spliced = true;
-        match got {
-            Ok(Got::Bytes(n)) => {
+        match (got, kernel) {
+            (Ok(Got::Bytes(n)), _) => {
                 self.left -= n;
                 self.spoke = true;
                 self.counters.spliced_bytes.add(n as u64);
-                let noted = self.kernel().map_or(Ok(()), |kernel| kernel.note_data(n));
-                return noted.map(|()| true).map_err(|failure| self.fail(failure));
+                return Ok(true);
             }
-            Ok(Got::Nothing) => onward.block_source(),
-            Ok(Got::End) | Err(SocketError::Refused) if kernel => spliced = false,
-            Ok(Got::End) => onward.end_source(),
-            Err(SocketError::Refused) => {
+            (Ok(Got::Nothing), _) => onward.block_source(),
+            (Ok(Got::End) | Err(SocketError::Refused), Some(_)) => spliced = false,
+            (Ok(Got::End), None) => onward.end_source(),
+            (Err(SocketError::Refused), None) => {
                 if let Some(lent) = onward.take_pipe(Vec::new()) {
                     lent.refused();
                 }
             }
-            Err(fault) if kernel => return Err(self.fail(fault.into())),
-            Err(_) => return Err(self.side.reset()),
+            (Err(error), Some(kernel)) => return Err(kernel.fail(error, &mut self.leg.socket)),
+            (Err(_), None) => return Err(self.side.reset()),
         }
         if let Some(lent) = onward.take_pipe(Vec::new()) {
             lent.give_back();
@@ -220,42 +285,26 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
             plain,
             sealed_out,
         } = scratch;
-        if self.kernel().is_some() {
-            return self.take_opened(onward, plain);
-        }
-        if self.tls.is_none() {
-            // Up to four records' worth, so that they are sealed and sent in one go.
-            while plain.len() < READ {
-                let got = self.leg.receive(plain, READ - plain.len(), counter);
-                match got.map_err(|_| self.side.reset())? {
-                    Got::End => {
-                        onward.end_source();
-                        break;
-                    }
-                    Got::Bytes(n) => onward.passed(n),
-                    Got::Nothing => {}
-                }
-                if !self.leg.ready.readable {
-                    onward.block_source();
-                    break;
-                }
+        let engine = match self.tls.as_deref_mut() {
+            None => return self.take_plain(onward, plain),
+            Some(Tls::Own(engine)) => engine,
+            Some(Tls::Kernel(kernel)) => {
+                return match kernel.receive(self.leg, onward, plain, counter)? {
+                    Some(weight) => Ok(weight),
+                    None => self.end_without_close_notify(onward),
+                };
             }
-            return Ok(0);
-        }
-        let waits = self.waits();
-        let most = match self.tls.as_ref().and_then(|tls| tls.engine()) {
-            Some(engine) if !waits => {
-                sealed_in.push(engine.held());
-                self.most_to_read(sealed_in)
-            }
-            _ => 0,
+            Some(Tls::Between) => return Err(CloseReason::Internal),
         };
-        let Some(engine) = self.tls.as_deref_mut().and_then(Tls::engine_mut) else {
-            return Err(CloseReason::Internal);
-        };
-        let opened = if waits {
+        let opened = if engine.waits() {
             engine.resume(plain, sealed_out)
         } else {
+            sealed_in.push(engine.held());
+            let most = if self.moves {
+                self.most_to_read(sealed_in)
+            } else {
+                READ
+            };
             let got = self.leg.receive(sealed_in, most, counter);
             match got.map_err(|_| self.side.reset())? {
                 Got::Bytes(_) => {}
@@ -265,21 +314,55 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
                 }
                 Got::End => return self.end_without_close_notify(onward),
             }
+            let Some(Tls::Own(engine)) = self.tls.as_deref_mut() else {
+                return Err(CloseReason::Internal);
+            };
             engine.receive(sealed_in.filled_mut(), plain, sealed_out)
         };
-        if !self.leg.ready.readable && !engine.waits() {
+        if !self.leg.ready.readable && !self.waits() {
             onward.block_source();
         }
         self.send(sealed_out.filled(), onward)?;
         sealed_out.clear();
-        let opened = opened.map_err(|error| self.side.fault(&error))?;
+        let opened = opened.map_err(|error| {
+            if is_without_data(&error) {
+                self.side.without_data()
+            } else {
+                self.side.tls_error()
+            }
+        })?;
         if opened.ended {
             onward.end_source();
         }
         Ok(opened.weight)
     }
 
-    pub(super) fn end_without_close_notify(
+    /// Takes bytes that pass as they are: up to four records' worth, so that they are sealed and sent in one go.
+    fn take_plain(
+        &mut self,
+        onward: &mut HalfPipe<Lent>,
+        plain: &mut Buffer,
+    ) -> Result<usize, CloseReason> {
+        let counter = self.side.bytes_in(self.counters);
+        while plain.len() < READ {
+            let got = self.leg.receive(plain, READ - plain.len(), counter);
+            match got.map_err(|_| self.side.reset())? {
+                Got::End => {
+                    onward.end_source();
+                    break;
+                }
+                Got::Bytes(n) => onward.passed(n),
+                Got::Nothing => {}
+            }
+            if !self.leg.ready.readable {
+                onward.block_source();
+                break;
+            }
+        }
+        Ok(0)
+    }
+
+    fn end_without_close_notify(
         &mut self,
         onward: &mut HalfPipe<Lent>,
     ) -> Result<usize, CloseReason> {
@@ -299,7 +382,10 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         if self.pipe.is_finished() {
             return Ok(());
         }
-        if !bytes.is_empty() && !self.may_send(bytes.len(), 1)? {
+        if let Some(Tls::Kernel(kernel)) = self.tls.as_deref_mut()
+            && !bytes.is_empty()
+            && !kernel.before_sending(&mut self.leg.socket, bytes.len(), 1)?
+        {
             self.pipe.offer(bytes);
             self.pipe.block_sink();
             return Ok(());
@@ -311,13 +397,15 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
 
     /// Sends what waits.
     pub(super) fn flush(&mut self, back: &mut HalfPipe<Lent>) -> Result<(), CloseReason> {
-        let (bytes, pieces) = match self.pipe.lent() {
-            Some((_, filled)) => (filled, PLACES),
-            None => (self.pipe.waiting().len(), 1),
-        };
-        if !self.may_send(bytes, pieces)? {
-            self.pipe.block_sink();
-            return Ok(());
+        if let Some(Tls::Kernel(kernel)) = self.tls.as_deref_mut() {
+            let (bytes, pieces) = match self.pipe.lent() {
+                Some((_, filled)) => (filled, PLACES),
+                None => (self.pipe.waiting().len(), 1),
+            };
+            if !kernel.before_sending(&mut self.leg.socket, bytes, pieces)? {
+                self.pipe.block_sink();
+                return Ok(());
+            }
         }
         let counter = self.side.bytes_out(self.counters);
         let sent = self.leg.flush(self.pipe, counter);
@@ -340,39 +428,6 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
                 self.pipe.finish();
                 Ok(())
             }
-        }
-    }
-}
-
-impl Side {
-    pub(super) fn bytes_in(self, counters: &Counters) -> &Counter {
-        match self {
-            Self::Client => &counters.client_bytes_in,
-            Self::Server => &counters.server_bytes_in,
-        }
-    }
-
-    fn bytes_out(self, counters: &Counters) -> &Counter {
-        match self {
-            Self::Client => &counters.client_bytes_out,
-            Self::Server => &counters.server_bytes_out,
-        }
-    }
-
-    pub(super) fn reset(self) -> CloseReason {
-        match self {
-            Self::Client => CloseReason::ClientReset,
-            Self::Server => CloseReason::ServerReset,
-        }
-    }
-
-    /// What a fault in the peer's TLS is called.
-    fn fault(self, error: &rustls::Error) -> CloseReason {
-        match (self, is_without_data(error)) {
-            (Self::Client, true) => CloseReason::RecordsWithoutData,
-            (Self::Client, false) => CloseReason::ClientTlsError,
-            (Self::Server, true) => CloseReason::ServerRecordsWithoutData,
-            (Self::Server, false) => CloseReason::ServerTlsError,
         }
     }
 }

@@ -21,7 +21,7 @@ use super::learner::{Learner, home};
 use super::listener::ListenerState;
 use super::pending::{Pending, Purpose};
 use super::reached::{Advance, Reached};
-use super::refusal::{DECODE_ERROR, Refusal, fatal_alert};
+use super::refusal::{DECODE_ERROR, HandshakeRefusal, fatal_alert};
 use crate::backend::pool::Pool;
 use crate::leg::Got;
 use becket_keys::signing::Offload;
@@ -133,7 +133,7 @@ impl<N: Net> Hello<N> {
         &mut self,
         hello: &ClientHello<'_>,
         cx: &mut Context<'_, '_, N>,
-    ) -> Result<Answer<N>, Refusal> {
+    ) -> Result<Answer<N>, HandshakeRefusal> {
         cx.core.deadline = cx.core.handshake_until;
         let name = server_name(hello);
         cx.core.facts.server_name.clone_from(&name);
@@ -145,11 +145,11 @@ impl<N: Net> Hello<N> {
                 if cx.turn.access.is_some_and(AccessSender::has_ja4) {
                     cx.core.facts.ja4 = Ja4::of(hello);
                 }
-                return Err(Refusal::by_alert(*alert, *reason));
+                return Err(HandshakeRefusal::by_alert(*alert, *reason));
             }
         };
         let Some(pool) = self.listener.pool(route).cloned() else {
-            return Err(Refusal::new(CloseReason::Internal, String::new()));
+            return Err(HandshakeRefusal::new(CloseReason::Internal, String::new()));
         };
         if needs_ja4(&pool, cx) {
             cx.core.facts.ja4 = Ja4::of(hello);
@@ -171,11 +171,13 @@ impl<N: Net> Hello<N> {
         pool: Rc<Pool>,
         (hello, name): (&ClientHello<'_>, Option<Box<str>>),
         cx: &Context<'_, '_, N>,
-    ) -> Result<HelloDecision<N>, Refusal> {
+    ) -> Result<HelloDecision<N>, HandshakeRefusal> {
         let lacks = |protocol| !hello.alpn().any(|offer| offer == protocol);
         if self.insists_on.is_some_and(lacks) {
-            return Err(Refusal::new(CloseReason::AlpnMismatch, String::new())
-                .answering(&fatal_alert(NO_APPLICATION_PROTOCOL)));
+            return Err(
+                HandshakeRefusal::new(CloseReason::AlpnMismatch, String::new())
+                    .answering(&fatal_alert(NO_APPLICATION_PROTOCOL)),
+            );
         }
         let client = cx.core.facts.client.ip();
         let certificates = &self.listener.config().certificates;
@@ -217,13 +219,13 @@ fn needs_ja4<N: Net>(pool: &Pool, cx: &Context<'_, '_, N>) -> bool {
 /// # Errors
 ///
 /// When it is something else, or too long.
-fn look(input: &[u8], limit: usize) -> Result<Option<ClientHello<'_>>, Refusal> {
+fn look(input: &[u8], limit: usize) -> Result<Option<ClientHello<'_>>, HandshakeRefusal> {
     match peek(input) {
         Peek::Hello(hello) if hello.wire_len() <= limit => Ok(Some(hello)),
         Peek::Incomplete if input.len() < limit => Ok(None),
         Peek::Hello(_) | Peek::Incomplete => {
             let detail = format!("above the limit of {limit} bytes");
-            Err(Refusal::new(CloseReason::HelloTooLarge, detail)
+            Err(HandshakeRefusal::new(CloseReason::HelloTooLarge, detail)
                 .answering(&fatal_alert(DECODE_ERROR)))
         }
         Peek::Refused(other) => {
@@ -233,7 +235,7 @@ fn look(input: &[u8], limit: usize) -> Result<Option<ClientHello<'_>>, Refusal> 
                 }
                 other => other.to_string(),
             };
-            let refusal = Refusal::new(reason_of(other), detail);
+            let refusal = HandshakeRefusal::new(reason_of(other), detail);
             Err(match other.alert() {
                 Some(alert) => refusal.answering(&fatal_alert(alert)),
                 None if other == NotHello::PlainHttp => refusal.answering(PLAIN_HTTP_ANSWER),

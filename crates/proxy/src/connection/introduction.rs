@@ -13,7 +13,7 @@ use becket_proto::proxy_header::{EncodeError, Endpoints, Format, ProxyHeader, Ss
 
 use super::context::{Core, Net};
 use super::facts::{Agreed, Facts};
-use crate::socket::Socket;
+use crate::socket::StreamSocket;
 use becket_tls::engine::Engine;
 use becket_tls::ja4::Ja4;
 use becket_tls::names;

@@ -1,16 +1,17 @@
 //! TLS of a leg whose records the kernel seals and opens: what is left to do for us.
 //!
-//! A [`KernelTls`] is made of an [`Engine`] at rest, which it consumes: secrets and numbers of records go to the kernel, and
+//! A [`KernelRecords`] is made of an [`Engine`] at rest, which it consumes: secrets and numbers of records go to the kernel, and
 //! rustls keeps what a KeyUpdate or a ticket needs. From then on data is plain on the socket. What is no data is looked at here
-//! ([`KernelTls::take_record`]): alerts, tickets of servers, KeyUpdates. So is what rustls counted before: records without data
+//! ([`KernelRecords::receive`]): alerts, tickets of servers, KeyUpdates. So is what rustls counted before: records without data
 //! (`proto::records`), and records under one key, whose number is asked of the kernel when it may have become large.
 //!
 //! When a leg moves, and how its ends are passed on, is for `half/kernel.rs`. Sources: RFC 8446 sections 4.6.3, 5.5
 //! and 6; `becket_sys::kernel_tls`.
 
-use std::io::{self, ErrorKind};
-use std::{fmt, mem};
+use std::io::ErrorKind;
+use std::mem;
 
+use becket_proto::half_pipe::HalfPipe;
 use becket_proto::post_handshake::{Alert, Message, Messages, Unexpected};
 use becket_proto::records::{APPLICATION_DATA, Allowance};
 use becket_sys::kernel_tls::{Cipher, Direction, Key, TlsVersion};
@@ -19,27 +20,21 @@ use rustls::{
     CipherSuite, CommonState, ConnectionTrafficSecrets, ProtocolVersion, SupportedCipherSuite,
 };
 
-use crate::leg::Leg;
+use super::context::Side;
+use crate::leg::{Got, Leg};
 use crate::metrics::Counter;
+use crate::pipes::Lent;
 use crate::socket::{KernelTlsSocket, SocketError};
+use becket_proto::close_reason::CloseReason;
 use becket_tls::engine::Engine;
-use becket_tls::scratch::Buffer;
+use becket_tls::scratch::{Buffer, READ};
 use becket_tls::side::TlsSide;
 
-/// TLS of a leg.
-pub enum Tls<C: TlsSide> {
-    /// Records are sealed and opened here.
-    Own(Engine<C>),
-    /// The kernel does.
-    Kernel(Box<KernelTls<C>>),
-    /// On the way from one to the other. Where that fails, the connection ends.
-    Between,
-}
-
 /// What the kernel leaves to us.
-pub struct KernelTls<C: TlsSide> {
+pub struct KernelRecords<C: TlsSide> {
+    side: Side,
     connection: KernelConnection<C::Data>,
-    kind: Negotiated,
+    kind: KernelCipher,
     /// The kernel takes a second key.
     rekeys: bool,
     messages: Messages,
@@ -52,41 +47,18 @@ pub struct KernelTls<C: TlsSide> {
 
 /// What the kernel has to be able to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Negotiated {
+pub struct KernelCipher {
     pub version: TlsVersion,
     pub cipher: Cipher,
 }
 
-/// What [`KernelTls::take_record`] took.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
-    /// Data, now in the buffer.
-    Data,
-    /// No data, and nothing ends by it; so much of a turn's budget.
-    Heeded(usize),
-    /// The peer sends no more, and said so.
-    CloseNotify,
-    /// The peer sends no more, and did not say so.
-    End,
-    /// Nothing for now.
-    Nothing,
-}
-
-/// Why a connection cannot go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KernelFailure {
-    /// The peer broke TLS; the alert that says how.
+/// Why the connection ends.
+enum Failure {
+    /// The peer broke TLS, and is sent this alert.
     Broken(u8),
-    /// The peer sent a fatal alert.
-    Alert,
     /// The peer sent more records without data than it may.
     WithoutData,
-    /// A new key is due, and the kernel does not take one.
-    KeyUpdate,
-    /// The kernel refused a key.
-    Refused,
-    /// What the socket said.
-    Socket(SocketError),
+    Reason(CloseReason),
 }
 
 /// Records that are sealed under one key.
@@ -100,35 +72,7 @@ struct Wear {
     ask: u64,
 }
 
-impl<C: TlsSide> Tls<C> {
-    /// The engine, where records are opened here.
-    pub fn engine(&self) -> Option<&Engine<C>> {
-        match self {
-            Self::Own(engine) => Some(engine),
-            Self::Kernel(_) | Self::Between => None,
-        }
-    }
-
-    /// The engine, to be written to.
-    pub fn engine_mut(&mut self) -> Option<&mut Engine<C>> {
-        match self {
-            Self::Own(engine) => Some(engine),
-            Self::Kernel(_) | Self::Between => None,
-        }
-    }
-}
-
-impl<C: TlsSide> fmt::Debug for Tls<C> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Own(engine) => engine.fmt(out),
-            Self::Kernel(kernel) => out.debug_tuple("Kernel").field(&kernel.kind).finish(),
-            Self::Between => out.write_str("Between"),
-        }
-    }
-}
-
-impl Negotiated {
+impl KernelCipher {
     /// What was negotiated, if kernels know it.
     pub fn of(common: &CommonState) -> Option<Self> {
         let version = match common.protocol_version()? {
@@ -156,16 +100,17 @@ impl Negotiated {
         socket: &mut impl KernelTlsSocket,
         direction: Direction,
         (sequence, secrets): (u64, ConnectionTrafficSecrets),
-    ) -> Result<(), KernelFailure> {
+    ) -> Result<(), CloseReason> {
         let (cipher, key, iv) = match &secrets {
             ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (Cipher::Aes128Gcm, key, iv),
             ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (Cipher::Aes256Gcm, key, iv),
             ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => {
                 (Cipher::ChaCha20Poly1305, key, iv)
             }
-            _ => return Err(KernelFailure::Refused),
+            _ => return Err(CloseReason::KernelTls),
         };
-        let iv = iv.as_ref().try_into().map_err(|_| KernelFailure::Refused)?;
+        let iv = iv.as_ref().try_into();
+        let iv = iv.map_err(|_| CloseReason::KernelTls)?;
         let key = Key {
             version: self.version,
             cipher,
@@ -174,28 +119,29 @@ impl Negotiated {
             sequence,
         };
         let set = socket.set_key(direction, &key);
-        set.map_err(|_| KernelFailure::Refused)
+        set.map_err(|_| CloseReason::KernelTls)
     }
 }
 
-impl<C: TlsSide> KernelTls<C> {
+impl<C: TlsSide> KernelRecords<C> {
     /// Hands an engine that is [at rest](Engine::is_at_rest) over to the kernel, on a socket that has its layer.
     ///
     /// # Errors
     ///
-    /// [`KernelFailure::Refused`]: the engine is gone, and the connection with it.
+    /// [`CloseReason::KernelTls`]: the engine is gone, and the connection with it.
     pub fn enter(
         engine: Engine<C>,
-        kind: Negotiated,
+        (kind, side): (KernelCipher, Side),
         socket: &mut impl KernelTlsSocket,
-    ) -> Result<Self, KernelFailure> {
+    ) -> Result<Self, CloseReason> {
         let secrets = engine.into_secrets();
-        let (secrets, connection) = secrets.map_err(|_| KernelFailure::Refused)?;
+        let (secrets, connection) = secrets.map_err(|_| CloseReason::KernelTls)?;
         let limit = confidentiality_limit(connection.negotiated_cipher_suite());
         let wear = Wear::new(limit, secrets.tx.0);
         kind.set_key(socket, Direction::Send, secrets.tx)?;
         kind.set_key(socket, Direction::Receive, secrets.rx)?;
         Ok(Self {
+            side,
             connection,
             kind,
             rekeys: socket.support().rekey && kind.version == TlsVersion::Tls13,
@@ -207,53 +153,104 @@ impl<C: TlsSide> KernelTls<C> {
         })
     }
 
-    /// So much data came by another way than [`Self::take_record`].
+    /// Receives what the kernel has opened into `plain`, or one record without data; `onward` is the direction that begins here.
+    /// Returns what that weighs, `None` for a FIN.
     ///
     /// # Errors
     ///
-    /// [`KernelFailure::Broken`] where it came amid a message.
-    pub fn note_data(&mut self, bytes: usize) -> Result<(), KernelFailure> {
+    /// Why the connection ends; the peer was sent the alert.
+    pub fn receive<S: KernelTlsSocket>(
+        &mut self,
+        leg: &mut Leg<S>,
+        onward: &mut HalfPipe<Lent>,
+        plain: &mut Buffer,
+        counter: &Counter,
+    ) -> Result<Option<usize>, CloseReason> {
+        while plain.len() < READ {
+            let before = plain.len();
+            match leg.receive(plain, READ - before, counter) {
+                Ok(Got::Bytes(n)) => {
+                    self.note_data(n, &mut leg.socket)?;
+                    onward.passed(n);
+                }
+                Ok(Got::Nothing) => {
+                    onward.block_source();
+                    break;
+                }
+                // It is there in the next call as well.
+                Ok(Got::End) | Err(SocketError::Refused) if before > 0 => break,
+                Ok(Got::End) | Err(SocketError::Refused) => {
+                    let weight = self.receive_record(leg, onward, plain, counter);
+                    return weight.map_err(|failure| self.end(&failure, &mut leg.socket));
+                }
+                Err(error) => return Err(self.end(&self.failure(error), &mut leg.socket)),
+            }
+        }
+        Ok(Some(0))
+    }
+
+    /// Notes data that came by another way than [`Self::receive`].
+    ///
+    /// # Errors
+    ///
+    /// If it came amid a message.
+    pub fn note_data(
+        &mut self,
+        bytes: usize,
+        socket: &mut impl KernelTlsSocket,
+    ) -> Result<(), CloseReason> {
         if self.messages.is_begun() {
-            return Err(KernelFailure::Broken(UNEXPECTED_MESSAGE));
+            return Err(self.end(&Failure::Broken(UNEXPECTED_MESSAGE), socket));
         }
         let _weight = self.allowance.charge(bytes, bytes);
         Ok(())
     }
 
-    /// Takes a record that was found to hold no data, or data after all.
-    ///
-    /// # Errors
-    ///
-    /// Why the connection ends.
-    pub fn take_record<S: KernelTlsSocket>(
+    /// The reason for an error of the socket. The peer is sent an alert if it caused that.
+    pub fn fail(&self, error: SocketError, socket: &mut impl KernelTlsSocket) -> CloseReason {
+        self.end(&self.failure(error), socket)
+    }
+
+    fn failure(&self, error: SocketError) -> Failure {
+        match error {
+            SocketError::Unopened => Failure::Broken(BAD_RECORD_MAC),
+            _ => Failure::Reason(self.side.reset()),
+        }
+    }
+
+    /// Receives a record that was found to hold no data, or data after all.
+    fn receive_record<S: KernelTlsSocket>(
         &mut self,
         leg: &mut Leg<S>,
+        onward: &mut HalfPipe<Lent>,
         buffer: &mut Buffer,
         counter: &Counter,
-    ) -> Result<Taken, KernelFailure> {
+    ) -> Result<Option<usize>, Failure> {
         let record = leg.receive_record(buffer, counter);
-        let Some(record) = record? else {
-            return Ok(Taken::Nothing);
-        };
+        let record = record.map_err(|error| self.failure(error))?;
+        // The kernel refused what it does not show: no record.
+        let record = record.ok_or(Failure::Broken(BAD_RECORD_MAC))?;
         let content = &buffer.next(record.len)[..];
         match record.kind {
-            None if record.len == 0 => return Ok(Taken::End),
+            None if record.len == 0 => return Ok(None),
             None | Some(APPLICATION_DATA) => {
-                self.note_data(record.len)?;
+                let noted = self.note_data(record.len, &mut leg.socket);
+                noted.map_err(Failure::Reason)?;
                 buffer.advance(record.len);
-                return Ok(Taken::Data);
+                onward.passed(record.len);
+                return Ok(Some(0));
             }
             Some(_) => {}
         }
         let weight = self.allowance.charge(record.len + SEALING, 0);
-        let weight = weight.ok_or(KernelFailure::WithoutData)?;
+        let weight = weight.ok_or(Failure::WithoutData)?;
         match record.kind {
             Some(ALERT) if !self.messages.is_begun() => {
                 match Alert::read(content, self.kind.version == TlsVersion::Tls13) {
-                    Some(Alert::CloseNotify) => return Ok(Taken::CloseNotify),
+                    Some(Alert::CloseNotify) => onward.end_source(),
                     Some(Alert::Warning) => {}
-                    Some(Alert::Fatal) => return Err(KernelFailure::Alert),
-                    None => return Err(KernelFailure::Broken(DECODE_ERROR)),
+                    Some(Alert::Fatal) => return Err(Failure::Reason(self.side.tls_error())),
+                    None => return Err(Failure::Broken(DECODE_ERROR)),
                 }
             }
             Some(HANDSHAKE) => {
@@ -261,59 +258,62 @@ impl<C: TlsSide> KernelTls<C> {
                 messages.take(content, |message| self.heed(&message, &mut leg.socket))?;
                 self.messages = messages;
             }
-            _ => return Err(KernelFailure::Broken(UNEXPECTED_MESSAGE)),
+            _ => return Err(Failure::Broken(UNEXPECTED_MESSAGE)),
         }
-        Ok(Taken::Heeded(weight))
+        Ok(Some(weight))
     }
 
     fn heed(
         &mut self,
         message: &Message<'_>,
         socket: &mut impl KernelTlsSocket,
-    ) -> Result<(), KernelFailure> {
+    ) -> Result<(), Failure> {
         match (message, self.kind.version) {
+            (Message::KeyUpdate { .. }, TlsVersion::Tls13) if !self.rekeys => {
+                Err(Failure::Reason(CloseReason::KeyUpdate))
+            }
             (Message::KeyUpdate { requested }, TlsVersion::Tls13) => {
-                if !self.rekeys {
-                    return Err(KernelFailure::KeyUpdate);
-                }
-                let secrets = self.connection.update_rx_secret();
-                let secrets = secrets.map_err(|_| KernelFailure::Refused)?;
-                self.kind.set_key(socket, Direction::Receive, secrets)?;
                 self.owes_update |= requested;
-                Ok(())
+                let secrets = self.connection.update_rx_secret();
+                let secrets = secrets.map_err(|_| CloseReason::KernelTls);
+                let set = secrets
+                    .and_then(|secrets| self.kind.set_key(socket, Direction::Receive, secrets));
+                set.map_err(Failure::Reason)
             }
             (Message::Ticket(ticket), TlsVersion::Tls13) => {
                 let taken = C::take_ticket(&mut self.connection, ticket);
-                taken.map_err(|_| KernelFailure::Broken(UNEXPECTED_MESSAGE))
+                taken.map_err(|_| Failure::Broken(UNEXPECTED_MESSAGE))
             }
             (Message::Renegotiation, TlsVersion::Tls12) => {
                 match socket.send_record(ALERT, &[1, NO_RENEGOTIATION]) {
-                    Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error.into()),
+                    Err(error) if error.kind() != ErrorKind::WouldBlock => {
+                        Err(Failure::Reason(self.side.reset()))
+                    }
                     _ => Ok(()),
                 }
             }
-            _ => Err(KernelFailure::Broken(UNEXPECTED_MESSAGE)),
+            _ => Err(Failure::Broken(UNEXPECTED_MESSAGE)),
         }
     }
 
-    /// Does what is due before so many bytes are sent, in so many pieces at most. False where the socket takes nothing.
+    /// Does what is due before so many bytes are sent, in so many pieces at most. False if the socket takes nothing.
     ///
     /// # Errors
     ///
-    /// [`KernelFailure::KeyUpdate`] where the key is worn out and cannot be replaced.
+    /// [`CloseReason::KeyUpdate`] if the key is worn out and cannot be replaced.
     pub fn before_sending(
         &mut self,
         socket: &mut impl KernelTlsSocket,
         bytes: usize,
         pieces: usize,
-    ) -> Result<bool, KernelFailure> {
+    ) -> Result<bool, CloseReason> {
         if self.wear.is_due() {
             let next = socket.next_record(self.kind.cipher);
-            let next = next.map_err(|_| KernelFailure::Refused)?;
+            let next = next.map_err(|_| CloseReason::KernelTls)?;
             self.wear = Wear::new(self.wear.limit, next);
             if self.wear.is_over() {
                 if !self.rekeys {
-                    return Err(KernelFailure::KeyUpdate);
+                    return Err(CloseReason::KeyUpdate);
                 }
                 self.owes_update = true;
             }
@@ -322,10 +322,11 @@ impl<C: TlsSide> KernelTls<C> {
             match socket.send_record(HANDSHAKE, &KEY_UPDATE) {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(error.into()),
+                // Sending the bytes finds it out.
+                Err(_) => return Ok(true),
             }
             let secrets = self.connection.update_tx_secret();
-            let secrets = secrets.map_err(|_| KernelFailure::Refused)?;
+            let secrets = secrets.map_err(|_| CloseReason::KernelTls)?;
             self.kind.set_key(socket, Direction::Send, secrets)?;
             self.wear = Wear::new(self.wear.limit, 0);
             self.owes_update = false;
@@ -334,42 +335,35 @@ impl<C: TlsSide> KernelTls<C> {
         Ok(true)
     }
 
-    /// Says that no more data follows, once. False where the socket takes nothing now.
+    /// Sends that no more data follows, once. False if the socket takes nothing now.
     ///
     /// Waits for room that is more than this record takes: the kernel keeps a record that TCP does not take whole, and a FIN
-    /// that followed at once would cut it.
-    ///
-    /// # Errors
-    ///
-    /// What the socket said.
-    pub fn close_notify(
-        &mut self,
-        socket: &mut impl KernelTlsSocket,
-    ) -> Result<bool, KernelFailure> {
+    /// that followed at once would cut it. A peer that has left needs no end.
+    pub fn close_notify(&mut self, socket: &mut impl KernelTlsSocket) -> bool {
         if self.close_notify_sent {
-            return Ok(true);
+            return true;
         }
         if !socket.has_room() {
-            return Ok(false);
+            return false;
         }
         match socket.send_record(ALERT, &[1, 0]) {
             Ok(()) => self.close_notify_sent = true,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return error.kind() != ErrorKind::WouldBlock,
         }
-        Ok(self.close_notify_sent)
+        true
     }
 
-    /// Tells the peer why this ends, if its socket takes that.
-    pub fn tell(&self, failure: KernelFailure, socket: &mut impl KernelTlsSocket) {
-        let description = match failure {
-            KernelFailure::Broken(description) => description,
-            KernelFailure::WithoutData => UNEXPECTED_MESSAGE,
-            _ => return,
+    /// The reason of a failure. The peer is sent the alert, if its socket takes that.
+    fn end(&self, failure: &Failure, socket: &mut impl KernelTlsSocket) -> CloseReason {
+        let (reason, alert) = match failure {
+            Failure::Broken(alert) => (self.side.tls_error(), *alert),
+            Failure::WithoutData => (self.side.without_data(), UNEXPECTED_MESSAGE),
+            Failure::Reason(reason) => return *reason,
         };
         if !self.close_notify_sent {
-            let _lost = socket.send_record(ALERT, &[2, description]);
+            let _lost = socket.send_record(ALERT, &[2, alert]);
         }
+        reason
     }
 }
 
@@ -397,24 +391,9 @@ impl Wear {
     }
 }
 
-impl From<Unexpected> for KernelFailure {
+impl From<Unexpected> for Failure {
     fn from(_: Unexpected) -> Self {
         Self::Broken(UNEXPECTED_MESSAGE)
-    }
-}
-
-impl From<SocketError> for KernelFailure {
-    fn from(fault: SocketError) -> Self {
-        match fault {
-            SocketError::Unopened => Self::Broken(BAD_RECORD_MAC),
-            fault => Self::Socket(fault),
-        }
-    }
-}
-
-impl From<io::Error> for KernelFailure {
-    fn from(error: io::Error) -> Self {
-        SocketError::from(error).into()
     }
 }
 

@@ -89,7 +89,7 @@ use crate::backend::server_state::ServerState;
 use crate::backend::slot::Slot;
 use crate::leg::Leg;
 use crate::metrics::Counters;
-use crate::socket::{Ready, Socket};
+use crate::socket::{Ready, StreamSocket};
 use becket_keys::signing::Offload;
 use becket_keys::signing::queue::Signed;
 use becket_log::access::AccessRecord;

@@ -36,7 +36,7 @@ use super::decision::{HelloDecision, Reserved};
 use super::facts::Agreed;
 use super::pending::{Pending, Purpose};
 use super::reached::{Advance, Joined, Reached};
-use super::refusal::Refusal;
+use super::refusal::HandshakeRefusal;
 use super::signing::{self, Signature, Signing};
 use crate::leg::Got;
 use crate::pipes::Lent;
@@ -446,16 +446,16 @@ impl<N: Net> HelloDecision<N> {
     }
 
     /// What an error of TLS means.
-    fn refusal(&self, error: &rustls::Error) -> Refusal {
+    fn refusal(&self, error: &rustls::Error) -> HandshakeRefusal {
         let handshake = self.handshake.as_ref();
         if let Some(reason) = handshake.and_then(|it| it.shed()) {
-            return Refusal::shed(reason);
+            return HandshakeRefusal::shed(reason);
         }
         // What rustls has answered with is thrown away: to the client this is the answer to its hello.
         if handshake.is_some_and(|it| it.signature.token_failed) {
-            return Refusal::by_alert(INTERNAL_ERROR, CloseReason::Token);
+            return HandshakeRefusal::by_alert(INTERNAL_ERROR, CloseReason::Token);
         }
-        Refusal::new(
+        HandshakeRefusal::new(
             reason_of_error(error, self.served.asks),
             chain::explain(error),
         )

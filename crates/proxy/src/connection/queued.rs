@@ -20,7 +20,7 @@ use super::reached::{Advance, Reached};
 use crate::backend::backend_state::Wait;
 use crate::backend::inbox::Grant;
 use crate::backend::pool::Pool;
-use crate::socket::{Ready, Socket};
+use crate::socket::{Ready, StreamSocket};
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::Scratch;
 

@@ -11,11 +11,11 @@ use super::decision::HelloDecision;
 use super::learner::Learner;
 use super::listener::ListenerState;
 use super::pending::Pending;
-use super::refusal::Refusal;
+use super::refusal::HandshakeRefusal;
 use crate::backend::cancel::CancelOutcome;
 use crate::backend::slot::Slot;
 use crate::pipes::Lent;
-use crate::socket::Socket;
+use crate::socket::StreamSocket;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::engine::Engine;
 
@@ -109,7 +109,7 @@ impl<N: Net> Reached<N> {
     }
 
     /// A handshake that is refused: writes the line of the log, counts, and answers the client.
-    pub(super) fn refused(refusal: Refusal, cx: &mut Context<'_, '_, N>) -> Self {
+    pub(super) fn refused(refusal: HandshakeRefusal, cx: &mut Context<'_, '_, N>) -> Self {
         let reason = refusal.reason;
         cx.note(reason, &refusal.detail);
         match refusal.answer {

@@ -5,7 +5,7 @@ use becket_tls::names;
 
 /// Why there will be no TLS.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct HandshakeRefusal {
     pub(super) reason: CloseReason,
     /// For the log, if the reason alone does not say enough.
     pub(super) detail: String,
@@ -13,7 +13,7 @@ pub(super) struct Refusal {
     pub(super) answer: Option<Vec<u8>>,
 }
 
-impl Refusal {
+impl HandshakeRefusal {
     pub(super) fn new(reason: CloseReason, detail: String) -> Self {
         Self {
             reason,

@@ -23,12 +23,11 @@ use rustls::server::UnbufferedServerConnection;
 
 use super::connected::Connected;
 use super::context::{Context, Core, Net, Side, TICKETS_WAIT};
-use super::half::Half;
-use super::kernel_tls::Tls;
+use super::half::{Half, Tls};
 use super::learner::Learner;
 use super::reached::{Advance, Joined, Reached};
 use crate::pipes::Lent;
-use crate::socket::Socket;
+use crate::socket::StreamSocket;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::engine::Engine;
 use becket_tls::scratch::Scratch;
@@ -134,8 +133,13 @@ impl<N: Net> Relaying<N> {
         }
         client.note_readiness(server.pipe);
         server.note_readiness(client.pipe);
+        // Decided once: where no leg is about to move, a step asks nothing about the kernel.
+        let moves = client.note_bulk() | server.note_bulk();
         let mut moved = false;
         loop {
+            if moves {
+                client.move_to_kernel(&mut server)?;
+            }
             if server.step(&mut client, scratch, &mut learn)? {
                 if mem::take(&mut server.spoke) && !server.pipe.waits() {
                     self.asks = false;

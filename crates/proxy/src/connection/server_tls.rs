@@ -20,11 +20,11 @@ use rustls::client::UnbufferedClientConnection;
 
 use super::context::EarlyBytes;
 use super::facts::Facts;
-use super::kernel_tls::Tls;
+use super::half::Tls;
 use crate::leg::{Got, Leg};
 use crate::metrics::Counters;
 use crate::pipes::Lent;
-use crate::socket::Socket;
+use crate::socket::StreamSocket;
 use becket_tls::engine::Received;
 use becket_tls::scratch::{Buffer, READ, Scratch};
 use becket_tls::to_servers::ServerTls;
@@ -114,7 +114,7 @@ impl ServerHandshake {
     /// # Errors
     ///
     /// Why the handshake fails; the server was sent the alert.
-    pub(super) fn advance<S: Socket>(
+    pub(super) fn advance<S: StreamSocket>(
         &mut self,
         server: &mut Leg<S>,
         to_server: &mut HalfPipe<Lent>,
@@ -172,7 +172,7 @@ impl ServerHandshake {
     }
 
     /// Receives once and gives it to TLS.
-    fn take_in<S: Socket>(
+    fn take_in<S: StreamSocket>(
         &mut self,
         server: &mut Leg<S>,
         counters: &Counters,
@@ -194,7 +194,7 @@ impl ServerHandshake {
 }
 
 /// Sends what waits, as far as the socket takes it.
-fn send<S: Socket>(
+fn send<S: StreamSocket>(
     server: &mut Leg<S>,
     to_server: &mut HalfPipe<Lent>,
     counters: &Counters,
@@ -204,7 +204,7 @@ fn send<S: Socket>(
 }
 
 /// Receives once. False if there is nothing yet.
-fn receive<S: Socket>(
+fn receive<S: StreamSocket>(
     server: &mut Leg<S>,
     buffer: &mut Buffer,
     counters: &Counters,

@@ -21,7 +21,8 @@ use crate::connection::facts::Facts;
 use crate::connection::listener::ListenerState;
 use crate::connection::{Advanced, Connection, Side};
 use crate::memory::Shortage;
-use crate::socket::Traffic;
+use crate::socket::ByteCounts;
+use crate::socket::KernelSocket;
 use crate::worker::acceptor::{Accepted, Acceptor};
 use crate::worker::net::BOTH;
 use becket_proto::close_reason::CloseReason;
@@ -189,7 +190,14 @@ impl Worker {
         }
         let timeouts = &self.config.file.timeouts;
         let counters = &self.counters;
-        let mut connection = Connection::new(socket, listener, facts, self.now, timeouts, counters);
+        let mut connection = Connection::new(
+            KernelSocket::prompt(socket),
+            listener,
+            facts,
+            self.now,
+            timeouts,
+            counters,
+        );
         connection.count(counted);
         if connection.lacks_hello() {
             self.without_hello.push(index);
@@ -230,7 +238,7 @@ impl Worker {
         let _gone = becket_sys::socket::reset_on_close(socket);
         self.counters.closed.of(reason).add(1);
         if let Some(access) = &self.access {
-            access.send(facts.record(Traffic::default(), reason, self.now));
+            access.send(facts.record(ByteCounts::default(), reason, self.now));
         }
         false
     }

@@ -24,7 +24,7 @@ use crate::worker::bound::BoundListener;
 use crate::worker::listing::{Killing, Listing};
 use becket_cluster::Outbox;
 use becket_keys::signing::queue::{Answers, Signed};
-use becket_tls::sessions::tickets::Secrets;
+use becket_tls::sessions::tickets::TicketSecrets;
 
 /// What a worker is told.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub enum Message {
         outbox: Option<Outbox>,
     },
     /// Seal tickets with these keys from now on.
-    Secrets(Arc<Secrets>),
+    Secrets(Arc<TicketSecrets>),
     /// Something was decided for one of its connections.
     Event(BackendEvent),
     /// A crypto thread has answered.

@@ -23,7 +23,7 @@ use becket_prepare::descriptors;
 use becket_tls::admission::WorkerAdmission;
 use becket_tls::config::{Config, Listener};
 use becket_tls::hello_router::HelloRouter;
-use becket_tls::route_configs::Parts;
+use becket_tls::route_configs::RouteParts;
 
 impl Worker {
     /// Reads what has come. A slot that was handed over is in nobody's use, and a turn may be
@@ -257,8 +257,8 @@ impl Worker {
         config.listeners.iter().map(state).collect()
     }
 
-    fn parts(&self, config: &Config) -> Parts {
-        Parts {
+    fn parts(&self, config: &Config) -> RouteParts {
+        RouteParts {
             table: Arc::clone(&self.shared.table),
             early: Arc::clone(&self.shared.early),
             secrets: Arc::clone(&self.secrets),

@@ -61,7 +61,7 @@ use becket_proto::close_reason::CloseReason;
 use becket_tls::admission::WorkerAdmission;
 use becket_tls::config::Config;
 use becket_tls::scratch::Scratch;
-use becket_tls::sessions::tickets::Secrets;
+use becket_tls::sessions::tickets::TicketSecrets;
 
 /// A thread that serves connections.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ pub struct Worker {
     access: Option<AccessSender>,
     outbox: Option<Outbox>,
     config: Arc<Config>,
-    secrets: Arc<Secrets>,
+    secrets: Arc<TicketSecrets>,
     number: usize,
     clock: Clock,
     running: RunningTime,

@@ -2,12 +2,13 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 
 use crate::connection::Net;
-use crate::socket::{Sends, ServerSocket};
+use crate::socket::KernelSocket;
 use becket_tls::config::ServerAddress;
 
 /// Makes sockets for the connection that is being advanced.
@@ -34,36 +35,32 @@ impl RealNet {
 }
 
 impl Net for RealNet {
-    type Client = TcpStream;
-    type Server = ServerSocket;
+    type Client = KernelSocket;
+    type Server = KernelSocket;
 
     fn connect(
         &mut self,
         address: &ServerAddress,
         source: Option<IpAddr>,
         fast_open: bool,
-    ) -> io::Result<ServerSocket> {
-        match address {
+    ) -> io::Result<KernelSocket> {
+        let mut socket = match address {
             ServerAddress::Tcp(address) => {
                 let socket = becket_sys::socket::connect(*address, source, fast_open)?;
-                let mut socket = TcpStream::from_std(socket);
-                self.registry.register(&mut socket, self.token, BOTH)?;
-                Ok(ServerSocket::Tcp(socket, Sends::default()))
+                KernelSocket::dialled(TcpStream::from_std(socket))
             }
             ServerAddress::Unix(path) => {
-                let mut socket = UnixStream::connect(path)?;
-                self.registry.register(&mut socket, self.token, BOTH)?;
-                Ok(ServerSocket::Unix(socket))
+                let socket = OwnedFd::from(UnixStream::connect(path)?);
+                KernelSocket::prompt(TcpStream::from_std(socket.into()))
             }
-        }
+        };
+        self.registry
+            .register(&mut socket.stream, self.token, BOTH)?;
+        Ok(socket)
     }
 
-    fn connected(server: &ServerSocket) -> io::Result<()> {
-        let error = match server {
-            ServerSocket::Tcp(socket, _) => socket.take_error()?,
-            ServerSocket::Unix(socket) => socket.take_error()?,
-        };
-        error.map_or(Ok(()), Err)
+    fn connected(server: &KernelSocket) -> io::Result<()> {
+        server.stream.take_error()?.map_or(Ok(()), Err)
     }
 }
 

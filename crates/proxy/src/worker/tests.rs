@@ -17,7 +17,7 @@ use becket_multibuffer::Multibuffer;
 use becket_proto::session_table::SessionTable;
 use becket_proto::ticket::{Epoch, KeyId, NodeId, SecretId};
 use becket_tls::secret::SecretBytes;
-use becket_tls::sessions::tickets::{EpochSecret, Secrets};
+use becket_tls::sessions::tickets::{EpochSecret, TicketSecrets};
 use mio::Waker;
 use rustls::pki_types::UnixTime;
 
@@ -105,7 +105,7 @@ fn worker_with(config: &Arc<Config>, signatures: Arc<SigningQueue>) -> (Worker, 
         common: Common {
             is_parked: false,
             adopted: shared.backends.adopt(config),
-            secrets: Arc::new(Secrets {
+            secrets: Arc::new(TicketSecrets {
                 rotation: Duration::from_secs(3600),
                 node: NodeId(0),
                 epochs: vec![EpochSecret {

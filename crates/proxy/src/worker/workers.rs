@@ -19,7 +19,7 @@ use becket_keys::signing::queue::SigningQueue;
 use becket_keys::signing::threads::CryptoThreads;
 use becket_log::access_log::AccessWriter;
 use becket_tls::config::Config;
-use becket_tls::sessions::tickets::Secrets;
+use becket_tls::sessions::tickets::TicketSecrets;
 
 /// All workers.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub struct Common {
     /// The configuration.
     pub adopted: Adopted,
     /// Ticket secrets.
-    pub secrets: Arc<Secrets>,
+    pub secrets: Arc<TicketSecrets>,
     /// One per worker, where new sessions are told to peers; none without a cluster.
     pub outboxes: Vec<Outbox>,
     /// They accept nobody until they are told to.
@@ -166,7 +166,7 @@ impl Workers {
     }
 
     /// Gives every worker new ticket secrets.
-    pub fn rotate(&self, secrets: &Arc<Secrets>) {
+    pub fn rotate(&self, secrets: &Arc<TicketSecrets>) {
         self.tell(|| Message::Secrets(Arc::clone(secrets)));
     }
 

@@ -6,7 +6,7 @@
 //! operation decides, and a mismatch is counted as what it is. GCM-SIV (RFC 8452) because many
 //! nodes may draw random nonces under one key.
 //!
-//! A [`Ticketer`] is immutable and owned by one worker. Control makes new [`Secrets`] at every
+//! A [`Ticketer`] is immutable and owned by one worker. Control makes new [`TicketSecrets`] at every
 //! rotation, those of the next epoch of a cluster among them; workers then derive their keys once,
 //! between two turns and for no handshake, and build new configurations. Old keys die with the last
 //! handshake that borrowed them, at most `timeouts.handshake` later.
@@ -28,7 +28,7 @@ use crate::resumption::Resumption;
 use crate::secret::SecretBytes;
 
 /// The secrets of all epochs that open tickets; never empty. `crates/control/src/rotation/` makes them.
-pub struct Secrets {
+pub struct TicketSecrets {
     /// How long an epoch lasts.
     pub rotation: Duration,
     /// Who seals: a hint in every ticket. 0 for a host that is alone.
@@ -46,7 +46,7 @@ pub struct EpochSecret {
     pub secret: SecretBytes,
 }
 
-impl Secrets {
+impl TicketSecrets {
     /// Whether these are the same secrets: ids name them.
     pub fn same_as(&self, other: &Self) -> bool {
         let ids = |of: &Self| -> Vec<KeyId> { of.epochs.iter().map(|epoch| epoch.id).collect() };
@@ -54,10 +54,12 @@ impl Secrets {
     }
 }
 
-impl fmt::Debug for Secrets {
+impl fmt::Debug for TicketSecrets {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ids: Vec<KeyId> = self.epochs.iter().map(|epoch| epoch.id).collect();
-        out.debug_struct("Secrets").field("epochs", &ids).finish()
+        out.debug_struct("TicketSecrets")
+            .field("epochs", &ids)
+            .finish()
     }
 }
 
@@ -76,7 +78,7 @@ pub struct Ticketer {
 
 impl Ticketer {
     /// Derives the policy's keys, one HKDF each. Returns nothing when there is no secret.
-    pub fn new(secrets: &Secrets, policy: [u8; 32], max_age: Duration) -> Option<Self> {
+    pub fn new(secrets: &TicketSecrets, policy: [u8; 32], max_age: Duration) -> Option<Self> {
         let (sealing, opening) = secrets.epochs.split_last()?;
         let tag = PolicyTag::from_digest(&policy).for_ticket();
         let mut ring = KeyRing::new(tag, sealing.id, derive(sealing, &policy)?);
@@ -208,9 +210,9 @@ fn length(state: &[u8]) -> usize {
 }
 
 /// Output length of the derivation.
-struct KeyLength;
+struct TicketKeyLength;
 
-impl KeyType for KeyLength {
+impl KeyType for TicketKeyLength {
     fn len(&self) -> usize {
         32
     }
@@ -225,7 +227,7 @@ fn derive(epoch: &EpochSecret, policy: &[u8; 32]) -> Option<Arc<LessSafeKey>> {
     let info = [&length[..], policy, &start];
     let mut key = Zeroizing::new([0; 32]);
     extracted
-        .expand(&info, KeyLength)
+        .expand(&info, TicketKeyLength)
         .and_then(|okm| okm.fill(&mut key[..]))
         .ok()?;
     let key = UnboundKey::new(&AES_256_GCM_SIV, &key[..]).ok()?;
@@ -246,7 +248,7 @@ mod tests {
     use super::context::HandshakeContext;
     use super::*;
 
-    fn secrets(epochs: &[(u32, u8)]) -> Secrets {
+    fn secrets(epochs: &[(u32, u8)]) -> TicketSecrets {
         let epochs = epochs.iter().map(|&(start, byte)| EpochSecret {
             id: KeyId {
                 secret: SecretId(1),
@@ -254,7 +256,7 @@ mod tests {
             },
             secret: SecretBytes::new(Zeroizing::new([byte; 32])),
         });
-        Secrets {
+        TicketSecrets {
             rotation: Duration::from_secs(100),
             node: NodeId(5),
             epochs: epochs.collect(),
