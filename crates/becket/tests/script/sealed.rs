@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind};
 
-use becket_proxy::socket::{KernelTlsSocket, StreamSocket};
+use becket_proxy::socket::KernelTlsSocket;
 use becket_sys::kernel_tls::{Cipher, Direction, Key, ReceivedRecord, Support};
 
 use super::kernel::EIO;

@@ -53,7 +53,7 @@ pub struct KernelCipher {
 }
 
 /// Why the connection ends.
-enum Failure {
+enum RecordFailure {
     /// The peer broke TLS, and is sent this alert.
     Broken(u8),
     /// The peer sent more records without data than it may.
@@ -200,7 +200,7 @@ impl<C: TlsSide> KernelRecords<C> {
         socket: &mut impl KernelTlsSocket,
     ) -> Result<(), CloseReason> {
         if self.messages.is_begun() {
-            return Err(self.end(&Failure::Broken(UNEXPECTED_MESSAGE), socket));
+            return Err(self.end(&RecordFailure::Broken(UNEXPECTED_MESSAGE), socket));
         }
         let _weight = self.allowance.charge(bytes, bytes);
         Ok(())
@@ -211,10 +211,10 @@ impl<C: TlsSide> KernelRecords<C> {
         self.end(&self.failure(error), socket)
     }
 
-    fn failure(&self, error: SocketError) -> Failure {
+    fn failure(&self, error: SocketError) -> RecordFailure {
         match error {
-            SocketError::Unopened => Failure::Broken(BAD_RECORD_MAC),
-            _ => Failure::Reason(self.side.reset()),
+            SocketError::Unopened => RecordFailure::Broken(BAD_RECORD_MAC),
+            _ => RecordFailure::Reason(self.side.reset()),
         }
     }
 
@@ -225,17 +225,17 @@ impl<C: TlsSide> KernelRecords<C> {
         onward: &mut HalfPipe<Lent>,
         buffer: &mut Buffer,
         counter: &Counter,
-    ) -> Result<Option<usize>, Failure> {
+    ) -> Result<Option<usize>, RecordFailure> {
         let record = leg.receive_record(buffer, counter);
         let record = record.map_err(|error| self.failure(error))?;
         // The kernel refused what it does not show: no record.
-        let record = record.ok_or(Failure::Broken(BAD_RECORD_MAC))?;
+        let record = record.ok_or(RecordFailure::Broken(BAD_RECORD_MAC))?;
         let content = &buffer.next(record.len)[..];
         match record.kind {
             None if record.len == 0 => return Ok(None),
             None | Some(APPLICATION_DATA) => {
                 let noted = self.note_data(record.len, &mut leg.socket);
-                noted.map_err(Failure::Reason)?;
+                noted.map_err(RecordFailure::Reason)?;
                 buffer.advance(record.len);
                 onward.passed(record.len);
                 return Ok(Some(0));
@@ -243,14 +243,14 @@ impl<C: TlsSide> KernelRecords<C> {
             Some(_) => {}
         }
         let weight = self.allowance.charge(record.len + SEALING, 0);
-        let weight = weight.ok_or(Failure::WithoutData)?;
+        let weight = weight.ok_or(RecordFailure::WithoutData)?;
         match record.kind {
             Some(ALERT) if !self.messages.is_begun() => {
                 match Alert::read(content, self.kind.version == TlsVersion::Tls13) {
                     Some(Alert::CloseNotify) => onward.end_source(),
                     Some(Alert::Warning) => {}
-                    Some(Alert::Fatal) => return Err(Failure::Reason(self.side.tls_error())),
-                    None => return Err(Failure::Broken(DECODE_ERROR)),
+                    Some(Alert::Fatal) => return Err(RecordFailure::Reason(self.side.tls_error())),
+                    None => return Err(RecordFailure::Broken(DECODE_ERROR)),
                 }
             }
             Some(HANDSHAKE) => {
@@ -258,7 +258,7 @@ impl<C: TlsSide> KernelRecords<C> {
                 messages.take(content, |message| self.heed(&message, &mut leg.socket))?;
                 self.messages = messages;
             }
-            _ => return Err(Failure::Broken(UNEXPECTED_MESSAGE)),
+            _ => return Err(RecordFailure::Broken(UNEXPECTED_MESSAGE)),
         }
         Ok(Some(weight))
     }
@@ -267,10 +267,10 @@ impl<C: TlsSide> KernelRecords<C> {
         &mut self,
         message: &Message<'_>,
         socket: &mut impl KernelTlsSocket,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RecordFailure> {
         match (message, self.kind.version) {
             (Message::KeyUpdate { .. }, TlsVersion::Tls13) if !self.rekeys => {
-                Err(Failure::Reason(CloseReason::KeyUpdate))
+                Err(RecordFailure::Reason(CloseReason::KeyUpdate))
             }
             (Message::KeyUpdate { requested }, TlsVersion::Tls13) => {
                 self.owes_update |= requested;
@@ -278,21 +278,21 @@ impl<C: TlsSide> KernelRecords<C> {
                 let secrets = secrets.map_err(|_| CloseReason::KernelTls);
                 let set = secrets
                     .and_then(|secrets| self.kind.set_key(socket, Direction::Receive, secrets));
-                set.map_err(Failure::Reason)
+                set.map_err(RecordFailure::Reason)
             }
             (Message::Ticket(ticket), TlsVersion::Tls13) => {
                 let taken = C::take_ticket(&mut self.connection, ticket);
-                taken.map_err(|_| Failure::Broken(UNEXPECTED_MESSAGE))
+                taken.map_err(|_| RecordFailure::Broken(UNEXPECTED_MESSAGE))
             }
             (Message::Renegotiation, TlsVersion::Tls12) => {
                 match socket.send_record(ALERT, &[1, NO_RENEGOTIATION]) {
                     Err(error) if error.kind() != ErrorKind::WouldBlock => {
-                        Err(Failure::Reason(self.side.reset()))
+                        Err(RecordFailure::Reason(self.side.reset()))
                     }
                     _ => Ok(()),
                 }
             }
-            _ => Err(Failure::Broken(UNEXPECTED_MESSAGE)),
+            _ => Err(RecordFailure::Broken(UNEXPECTED_MESSAGE)),
         }
     }
 
@@ -354,11 +354,11 @@ impl<C: TlsSide> KernelRecords<C> {
     }
 
     /// The reason of a failure. The peer is sent the alert, if its socket takes that.
-    fn end(&self, failure: &Failure, socket: &mut impl KernelTlsSocket) -> CloseReason {
+    fn end(&self, failure: &RecordFailure, socket: &mut impl KernelTlsSocket) -> CloseReason {
         let (reason, alert) = match failure {
-            Failure::Broken(alert) => (self.side.tls_error(), *alert),
-            Failure::WithoutData => (self.side.without_data(), UNEXPECTED_MESSAGE),
-            Failure::Reason(reason) => return *reason,
+            RecordFailure::Broken(alert) => (self.side.tls_error(), *alert),
+            RecordFailure::WithoutData => (self.side.without_data(), UNEXPECTED_MESSAGE),
+            RecordFailure::Reason(reason) => return *reason,
         };
         if !self.close_notify_sent {
             let _lost = socket.send_record(ALERT, &[2, alert]);
@@ -391,7 +391,7 @@ impl Wear {
     }
 }
 
-impl From<Unexpected> for Failure {
+impl From<Unexpected> for RecordFailure {
     fn from(_: Unexpected) -> Self {
         Self::Broken(UNEXPECTED_MESSAGE)
     }
