@@ -22,7 +22,6 @@ pub struct Exchange {
     /// When the first byte of the response came.
     pub answered: Option<Instant>,
     head_due: bool,
-    upload_left: u64,
     last: bool,
     early: Early,
 }
@@ -43,32 +42,27 @@ pub enum Early {
 
 impl Exchange {
     /// Makes an exchange that is due.
-    pub fn new(request: &RequestBytes, raw: bool, last: bool, now: Instant) -> Self {
+    pub fn new(last: bool, now: Instant) -> Self {
         Self {
-            response: if raw {
-                Response::raw()
-            } else {
-                Response::new()
-            },
+            response: Response::new(),
             asked: now,
             answered: None,
-            head_due: !raw,
-            upload_left: request.upload,
+            head_due: true,
             last,
             early: Early::None,
         }
     }
 
     /// Makes it the next one on the same connection.
-    pub fn restart(&mut self, request: &RequestBytes, last: bool, now: Instant) {
+    pub fn restart(&mut self, last: bool, now: Instant) {
         self.response.restart();
         (self.asked, self.answered, self.head_due) = (now, None, true);
-        (self.upload_left, self.last, self.early) = (request.upload, last, Early::None);
+        (self.last, self.early) = (last, Early::None);
     }
 
     /// Returns whether there is more to send.
     pub fn wants_write(&self) -> bool {
-        self.head_due || self.upload_left > 0
+        self.head_due
     }
 
     /// Returns what became of early data.
@@ -91,11 +85,6 @@ impl Exchange {
             outbox.extend_from_slice(request.head(self.last));
             self.asked = now;
         }
-        while self.upload_left > 0 && outbox.len() < OUTBOX_FULL {
-            let piece = RequestBytes::filler(self.upload_left);
-            outbox.extend_from_slice(piece);
-            self.upload_left -= piece.len() as u64;
-        }
     }
 
     /// The same, encrypted.
@@ -114,11 +103,6 @@ impl Exchange {
                 traffic.encrypt(data, out)
             })?;
             self.asked = now;
-        }
-        while self.upload_left > 0 && outbox.len() < OUTBOX_FULL {
-            let piece = RequestBytes::filler(self.upload_left);
-            encrypt(piece, outbox, |data, out| traffic.encrypt(data, out))?;
-            self.upload_left -= piece.len() as u64;
         }
         Ok(())
     }
@@ -230,8 +214,6 @@ fn ends_early_data(mut flight: &[u8]) -> bool {
     false
 }
 
-/// Four full records at most per send.
-const OUTBOX_FULL: usize = 64 * 1024;
 /// Header, type, explicit nonce and tag of one record, with room to spare.
 const RECORD_OVERHEAD: usize = 64;
 /// A ClientHello with a post-quantum key share and a ticket fits.

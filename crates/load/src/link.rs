@@ -44,9 +44,7 @@ pub struct LoadConnection {
     ask: Ask,
     offered: Offered,
     resumed: bool,
-    close_notify: Notify,
     peer_closed: bool,
-    half_closed: bool,
     /// The response is whole, and the slot has not been told yet.
     ready: bool,
     /// When the slot gives up on it.
@@ -79,15 +77,6 @@ pub enum Phase {
     Parked,
     /// All is done; the server is to close.
     Closing,
-}
-
-/// Our own close_notify: due only when the client ends the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Notify {
-    No,
-    AfterTicket,
-    Due,
-    Sent,
 }
 
 /// What a turn led to.
@@ -146,15 +135,13 @@ impl LoadConnection {
                     Ask::Resumed => &preface.resumed,
                 })
             }),
-            exchange: Exchange::new(&plan.request, plan.is_raw(), last, times.started),
+            exchange: Exchange::new(last, times.started),
             times,
             requests_left: plan.options.keepalive,
             ask,
             offered: Offered::Nothing,
             resumed: false,
-            close_notify: Notify::No,
             peer_closed: false,
-            half_closed: false,
             ready: false,
             deadline: times.started + plan.time_out,
         };
@@ -190,7 +177,7 @@ impl LoadConnection {
     pub fn ask_again(&mut self, times: Times, env: &mut Env) -> Result<Turn, Failure> {
         let plan = Arc::clone(&env.plan);
         self.exchange
-            .restart(&plan.request, self.requests_left <= 1, times.started);
+            .restart(self.requests_left <= 1, times.started);
         self.times = times;
         self.deadline = times.started + plan.time_out;
         self.phase = Phase::Exchanging;
@@ -341,7 +328,6 @@ impl LoadConnection {
                 return Ok(true);
             }
             if !self.exchange.wants_write() {
-                self.half_close(env);
                 return Ok(true);
             }
             self.produce(env, clock::now())?;
@@ -374,14 +360,6 @@ impl LoadConnection {
         };
         if self.phase == Phase::Exchanging {
             self.exchange.asked = now;
-        }
-    }
-
-    /// Tells a bare TCP target that all has been sent. An error here shows again at the next read.
-    fn half_close(&mut self, env: &Env) {
-        if env.plan.is_raw() && !self.half_closed {
-            self.half_closed = true;
-            self.peer_closed |= self.wire.finish().is_err();
         }
     }
 
@@ -436,7 +414,7 @@ impl LoadConnection {
     fn on_whole(&mut self, env: &mut Env, now: Instant) -> Result<(), Failure> {
         let response = &self.exchange.response;
         let (status, body) = (response.status(), response.body());
-        if !env.plan.options.any_status && !(200..300).contains(&status) {
+        if !(200..300).contains(&status) {
             return Err(Failure::Status(status));
         }
         if env

@@ -88,19 +88,13 @@ pub struct TlsOptions {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Request")]
 pub struct RequestOptions {
-    /// End each transaction when the handshake is done
-    #[arg(long, conflicts_with_all = ["keepalive", "size"], help_heading = "TLS")]
-    pub handshake_only: bool,
     /// Requests per connection
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub keepalive: u64,
     /// Measure also from when the server's kernel took the first bytes of a connection (SO_TIMESTAMPING): where its accept
     /// queue is full, that is later than the client is connected. Three system calls more for each connection
-    #[arg(long, conflicts_with_all = ["keepalive", "handshake_only"])]
+    #[arg(long, conflicts_with = "keepalive")]
     pub since_queued: bool,
-    /// Upload this many bytes with each request
-    #[arg(long, value_name = "BYTES", value_parser = parse_size, default_value = "0")]
-    pub size: u64,
     /// Ask in HTTP/1.0
     #[arg(long)]
     pub http10: bool,
@@ -110,9 +104,6 @@ pub struct RequestOptions {
     /// A body of another length is a failure
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub expect_body: Option<u64>,
-    /// Count every status as success, not only 2xx
-    #[arg(long)]
-    pub any_status: bool,
 }
 
 #[derive(Clone, Debug, Args)]

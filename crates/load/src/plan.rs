@@ -9,7 +9,7 @@ use crate::options::{MeasuringOptions, NetworkOptions, RequestOptions};
 use crate::request::RequestBytes;
 use crate::resume::Resume;
 use crate::schedule::{Arrivals, Stretch};
-use crate::target::{Scheme, Target};
+use crate::target::Target;
 use crate::tls::TlsPlan;
 
 /// The plan of a run.
@@ -89,17 +89,6 @@ impl Plan {
             .unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], self.target.port)))
     }
 
-    /// Returns whether sockets need `TCP_NODELAY`. Flights that answer one another and go in one write
-    /// each never wait for an acknowledgement, so that only uploads of several writes do.
-    pub fn no_delay(&self) -> bool {
-        !self.network.nagle && self.request.upload > 0
-    }
-
-    /// Returns whether a connection ends with its first response.
-    pub fn is_raw(&self) -> bool {
-        self.target.scheme == Scheme::Tcp
-    }
-
     /// Describes the plan for the report.
     pub fn describe(&self) -> report::Plan {
         let (arrivals, seed) = match &self.load {
@@ -120,7 +109,6 @@ impl Plan {
             resume: self.resume.to_string(),
             resume_kind: kind.to_lowercase(),
             keepalive: self.options.keepalive,
-            upload_bytes: self.request.upload,
             time_out_s: self.time_out.as_secs_f64(),
             command: self.command.clone(),
         }

@@ -41,16 +41,6 @@ impl Response {
         }
     }
 
-    /// Makes one without a head, which ends with the stream.
-    pub fn raw() -> Self {
-        Self {
-            state: ResponseState::UntilClose,
-            status: 200,
-            keep_alive: false,
-            ..Self::new()
-        }
-    }
-
     /// Starts over for the next response of a connection.
     pub fn restart(&mut self) {
         self.partial.clear();

@@ -141,7 +141,7 @@ impl ClientSlot {
         env.opened += 1;
         env.samples(times.step).traffic.connections += 1;
         times.mark = clock::now();
-        let wire = Wire::connect(env.plan.address(), source, env.plan.no_delay());
+        let wire = Wire::connect(env.plan.address(), source);
         let wire = wire.map_err(|e| Failure::from_io(&e))?;
         if env.plan.options.since_queued {
             let noted = note_acknowledgements(&wire.socket, true);

@@ -1,4 +1,4 @@
-//! What is put under load: `https://`, `http://` or `tcp://` host, port and path.
+//! What is put under load: `https://` or `http://` host, port and path.
 //!
 //! The name is resolved once, before the run. A target that is not on this machine is refused
 //! unless the operator says that it is their own: a load tool is a weapon otherwise.
@@ -18,8 +18,6 @@ pub enum Scheme {
     Https,
     /// HTTP/1 in clear.
     Http,
-    /// Connect, send what is to be uploaded, half-close, read to the end.
-    Tcp,
 }
 
 /// A parsed target.
@@ -43,14 +41,13 @@ impl Target {
     pub fn parse(url: &str) -> Result<Self, Error> {
         let wrong = |why: &str| {
             Error::Plan(format!(
-                "`{url}` is not a target: {why} (accepted: https://HOST[:PORT]/PATH, http://..., tcp://HOST:PORT)"
+                "`{url}` is not a target: {why} (accepted: https://HOST[:PORT]/PATH, http://...)"
             ))
         };
         let uri: Uri = url.parse().map_err(|_| wrong("it is malformed"))?;
         let (scheme, default) = match uri.scheme_str() {
-            Some("https") => (Scheme::Https, Some(443)),
-            Some("http") => (Scheme::Http, Some(80)),
-            Some("tcp") => (Scheme::Tcp, None),
+            Some("https") => (Scheme::Https, 443),
+            Some("http") => (Scheme::Http, 80),
             Some(_) => return Err(wrong("its scheme is unknown")),
             None => return Err(wrong("it has no scheme")),
         };
@@ -60,11 +57,15 @@ impl Target {
             return Err(wrong("its host is empty or malformed"));
         }
         let has_port = authority.len() > host.len();
-        let port = uri.port_u16().or(default.filter(|_| !has_port));
+        let port = if has_port {
+            uri.port_u16()
+        } else {
+            Some(default)
+        };
         Ok(Self {
             scheme,
             host: host.trim_matches(['[', ']']).to_owned(),
-            port: port.ok_or_else(|| wrong("it has no port"))?,
+            port: port.ok_or_else(|| wrong("its port is not a number"))?,
             path: uri
                 .path_and_query()
                 .map_or("/", PathAndQuery::as_str)
@@ -110,7 +111,6 @@ impl fmt::Display for Target {
         match self.scheme {
             Scheme::Https => write!(f, "https://{}{}", self.authority(), self.path),
             Scheme::Http => write!(f, "http://{}{}", self.authority(), self.path),
-            Scheme::Tcp => write!(f, "tcp://{}", self.authority()),
         }
     }
 }
@@ -121,11 +121,7 @@ mod tests {
 
     #[test]
     fn targets_are_read_and_shown_alike() {
-        for url in [
-            "https://127.0.0.1:8443/",
-            "http://[::1]:80/a?b=c",
-            "tcp://localhost:9000",
-        ] {
+        for url in ["https://127.0.0.1:8443/", "http://[::1]:80/a?b=c"] {
             let shown = Target::parse(url).unwrap().to_string();
             assert_eq!(shown, url.replace(":80/", "/"));
         }
@@ -140,7 +136,7 @@ mod tests {
             "ftp://x/",
             "https://:443/",
             "https://a:b/",
-            "tcp://a",
+            "tcp://a:1",
             "https://a b/",
             "http://[::1/",
             "http://a/b c",

@@ -4,7 +4,7 @@
 //! buffer, and only a partial record is kept.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use mio::net::TcpStream;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -40,18 +40,16 @@ pub enum Received {
 }
 
 impl Wire {
-    /// Begins to connect, with `TCP_NODELAY` if `no_delay`.
+    /// Begins to connect. Flights that answer one another and go in one write each never wait for an acknowledgement, so no socket needs
+    /// `TCP_NODELAY`.
     ///
     /// # Errors
     /// What `socket`, `bind` and `connect` return, but for a connection in progress.
-    pub fn connect(target: SocketAddr, source: Option<IpAddr>, no_delay: bool) -> io::Result<Self> {
+    pub fn connect(target: SocketAddr, source: Option<IpAddr>) -> io::Result<Self> {
         let socket = match source {
             None => TcpStream::connect(target)?,
             Some(source) => connect_from(target, source)?,
         };
-        if no_delay {
-            socket.set_nodelay(true)?;
-        }
         Ok(Self {
             socket,
             inbox: Vec::new(),
@@ -128,14 +126,6 @@ impl Wire {
     pub fn keep(&mut self, rest: &[u8]) {
         self.inbox.clear();
         self.inbox.extend_from_slice(rest);
-    }
-
-    /// Half-closes.
-    ///
-    /// # Errors
-    /// What `shutdown` returns.
-    pub fn finish(&self) -> io::Result<()> {
-        self.socket.shutdown(Shutdown::Write)
     }
 }
 

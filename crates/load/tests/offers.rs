@@ -235,28 +235,3 @@ fn a_proxy_header_comes_first_with_the_clients_own_address() {
         "{lines:?}"
     );
 }
-
-#[test]
-fn uploads_arrive_whole() {
-    let identity = Identity::new();
-    let server = Server::start(config(&identity), Manners::default());
-    let report = report(&server.url(), "-n 5 -c 1 --size 300k");
-    assert_eq!(
-        report.steps[0].succeeded, 5,
-        "{:?}",
-        report.steps[0].failures
-    );
-    assert_eq!(server.seen.uploaded.load(Ordering::Relaxed), 5 * 300 * 1024);
-}
-
-#[test]
-fn handshakes_alone_keep_their_tickets() {
-    let identity = Identity::new();
-    let server = Server::start(config(&identity), Manners::default());
-    let report = report(
-        &server.url(),
-        "-n 20 -c 2 -t 1 --handshake-only --resume always",
-    );
-    let h = &report.steps[0].handshakes;
-    assert_eq!((h.full, h.resumed_by_psk), (2, 18), "{h:?}");
-}

@@ -63,8 +63,6 @@ pub struct Plan {
     pub resume_kind: String,
     /// Requests per connection.
     pub keepalive: u64,
-    /// Bytes of request body.
-    pub upload_bytes: u64,
     /// Seconds after which a transaction is given up.
     pub time_out_s: f64,
     /// The command line, for repeating the run.

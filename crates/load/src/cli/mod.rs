@@ -15,7 +15,7 @@ use crate::options::{
 #[derive(Debug, Parser)]
 #[command(name = "becket-load", version, max_term_width = 100, after_long_help = TEACHING)]
 pub struct Cli {
-    /// https://HOST:PORT/PATH, or http:// and tcp:// for the floor
+    /// https://HOST:PORT/PATH, or http:// for the floor
     #[arg(value_name = "URL", required_unless_present = "serve")]
     pub url: Option<String>,
 

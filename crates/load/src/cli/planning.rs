@@ -38,10 +38,6 @@ impl Cli {
         let open = matches!(load, Load::Open { .. });
         let default = if open { default_limit() } else { 50 };
         let connections = self.load.connections.map_or(default, NonZeroUsize::get);
-        let mut options = self.request.clone();
-        if target.scheme == Scheme::Tcp {
-            options.keepalive = 1;
-        }
         Ok(Plan {
             addresses,
             connections,
@@ -55,7 +51,7 @@ impl Cli {
                 .transpose()?,
             resume: self.tls.resume,
             request: self.request(&target),
-            options,
+            options: self.request.clone(),
             network: self.network.clone(),
             measuring: self.measuring.clone(),
             command,
@@ -80,15 +76,8 @@ impl Cli {
             _ => {}
         }
         let resumes = self.tls.resume != Resume::Never && self.network.preface.is_none();
-        if !tls
-            && (resumes
-                || self.request.handshake_only
-                || self.tls.early_data
-                || self.tls.tls.is_some())
-        {
-            return wrong(
-                "--resume, --handshake-only, --early-data and --tls need an https:// target",
-            );
+        if !tls && (resumes || self.tls.early_data || self.tls.tls.is_some()) {
+            return wrong("--resume, --early-data and --tls need an https:// target");
         }
         if self.network.preface.is_some()
             && (target.scheme != Scheme::Http || self.request.keepalive > 1)
@@ -186,15 +175,11 @@ impl Cli {
     }
 
     fn request(&self, target: &Target) -> RequestBytes {
-        if target.scheme == Scheme::Tcp {
-            return RequestBytes::raw(self.request.size);
-        }
         RequestBytes::http(&RequestHead {
             path: &target.path,
             authority: &target.authority(),
             http10: self.request.http10,
             headers: &self.request.header,
-            upload: self.request.size,
         })
     }
 

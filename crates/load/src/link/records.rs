@@ -10,9 +10,9 @@ use rustls::client::ClientConnectionData;
 use rustls::unbuffered::{ConnectionState, TransmitTlsData, UnbufferedStatus, WriteTraffic};
 use rustls::{HandshakeKind, ProtocolVersion};
 
-use super::{LINGER, LoadConnection, Notify, Phase};
+use super::{LoadConnection, Phase};
 use crate::env::Env;
-use crate::exchange::{Early, Exchange, encode, encrypt};
+use crate::exchange::{Early, Exchange, encode};
 use crate::failure::Failure;
 use crate::hello::Offered;
 use crate::negotiated;
@@ -35,15 +35,6 @@ impl LoadConnection {
         if self.phase == Phase::Handshaking && done {
             self.on_handshake(env, now)?;
         }
-        if self.close_notify == Notify::AfterTicket && self.tickets() > 0 {
-            self.close_notify = Notify::Due;
-        }
-        if self.close_notify == Notify::Due {
-            let kept = self.wire.restore(&mut env.input);
-            let (used, result) = self.records(env, kept, now);
-            self.wire.keep(env.input.get(used..kept).unwrap_or(&[]));
-            result?;
-        }
         Ok(())
     }
 
@@ -59,7 +50,6 @@ impl LoadConnection {
             tls,
             exchange,
             phase,
-            close_notify,
             peer_closed,
             ..
         } = self;
@@ -99,7 +89,6 @@ impl LoadConnection {
                         exchange,
                         outbox,
                         phase: *phase,
-                        close_notify,
                     };
                     return (used, speech.say(traffic, &env.plan, now));
                 }
@@ -139,9 +128,7 @@ impl LoadConnection {
         }
         self.times.mark = now;
         self.phase = Phase::Exchanging;
-        if env.plan.options.handshake_only {
-            self.end_after_handshake(env, now, tls12);
-        } else if refuses_http {
+        if refuses_http {
             return Err(Failure::Alpn);
         }
         Ok(())
@@ -167,24 +154,6 @@ impl LoadConnection {
         counts.early_data_accepted += u64::from(self.exchange.early() == Early::Accepted);
         counts.early_data_rejected += u64::from(self.exchange.early() == Early::Rejected);
     }
-
-    fn end_after_handshake(&mut self, env: &mut Env, now: Instant, tls12: bool) {
-        self.succeed(env, now);
-        self.phase = Phase::Closing;
-        self.deadline = now + LINGER;
-        let waits = env.plan.resumes() && !tls12 && self.tickets() == 0;
-        self.close_notify = if waits {
-            Notify::AfterTicket
-        } else {
-            Notify::Due
-        };
-    }
-
-    fn tickets(&self) -> u32 {
-        self.tls
-            .as_ref()
-            .map_or(0, |tls| tls.tls13_tickets_received())
-    }
 }
 
 /// A flight is complete; early data may join the first one.
@@ -194,7 +163,7 @@ fn transmit(
     outbox: &mut Vec<u8>,
     plan: &Plan,
 ) {
-    let first = exchange.early() == Early::None && !plan.options.handshake_only;
+    let first = exchange.early() == Early::None;
     if let Some(mut early) = flight.may_encrypt_early_data().filter(|_| first) {
         exchange.produce_early(&plan.request, outbox, |data, out| {
             early.encrypt(data, out).ok()
@@ -208,7 +177,6 @@ struct Speech<'a> {
     exchange: &'a mut Exchange,
     outbox: &'a mut Vec<u8>,
     phase: Phase,
-    close_notify: &'a mut Notify,
 }
 
 impl Speech<'_> {
@@ -218,14 +186,10 @@ impl Speech<'_> {
         plan: &Plan,
         now: Instant,
     ) -> Result<(), Failure> {
-        if *self.close_notify == Notify::Due {
-            *self.close_notify = Notify::Sent;
-            return encrypt(&[], self.outbox, |_, out| traffic.queue_close_notify(out));
-        }
         // A client that keeps Nagle's algorithm on is one that writes Finished and request apart.
         let apart =
             plan.network.nagle && self.phase == Phase::Handshaking && !self.outbox.is_empty();
-        if plan.options.handshake_only || apart || self.phase == Phase::Closing {
+        if apart || self.phase == Phase::Closing {
             return Ok(());
         }
         self.exchange
