@@ -148,20 +148,6 @@ impl Host {
         let done = self.within(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1"));
         done.expect("a host that routes");
     }
-
-    /// How often it was told by ICMP that something cannot be reached.
-    pub fn unreachables(&self) -> u64 {
-        let read = || fs::read_to_string("/proc/thread-self/net/snmp");
-        let text = self.within(read).expect("the kernel's counters");
-        let mut rows = text.lines().filter(|line| line.starts_with("Icmp: "));
-        let names = rows.next().unwrap_or_default().split(' ');
-        let values = rows.next().unwrap_or_default().split(' ');
-        let mut column = names
-            .zip(values)
-            .filter(|(name, _)| *name == "InDestUnreachs");
-        let value = column.next().and_then(|(_, value)| value.parse().ok());
-        value.expect("a count")
-    }
 }
 
 /// The name of a namespace while it is being wired; the namespace outlives it.

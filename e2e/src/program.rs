@@ -11,9 +11,3 @@ pub fn becket_program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| uml::program().unwrap_or_else(|| build("becket")))
 }
-
-/// The `becket-load` program.
-pub fn load_program() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| build("becket-load"))
-}

@@ -1,14 +1,12 @@
 //! Admission: a flood of new clients does not lock out those who return, a source has its share,
 //! and some networks stay out.
 
-use std::io::{self, Write};
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
-use becket_e2e::{
-    Backend, Becket, Client, Over, Place, REQUEST, Shape, Trust, eventually, fresh_host, now,
-};
+use becket_e2e::{Backend, Becket, Client, Over, Place, Shape, Trust, eventually, fresh_host, now};
 use rustls::client::Resumption;
 use rustls::version::{TLS12, TLS13};
 
@@ -75,50 +73,6 @@ fn a_flood_of_new_clients_does_not_lock_out_those_who_return() {
 }
 
 #[test]
-fn a_source_that_floods_costs_the_others_nothing() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let limits =
-        "[admission]\nsource-full-handshakes-per-second = 1\nsource-burst = 2\nprefix-v4 = 32\n";
-    let becket = Becket::start(&place, &Shape::new(backend.address).section(limits));
-    let trust = newcomer(&Trust::new(&place));
-    let loud = fresh_host();
-    let mut refused = 0;
-    for _ in 0..30 {
-        refused += u64::from(connect_from(loud, becket.web, &trust).is_err());
-        let quiet = connect_from(fresh_host(), becket.web, &trust);
-        assert!(quiet.unwrap().ask(REQUEST).unwrap().ends_with(b"well met"));
-    }
-    assert!(refused > 0);
-    becket.idle();
-    assert_eq!(becket.metrics().closed("admission-source"), refused);
-    assert!(becket.status()["admission"]["sources"].as_u64().unwrap() > 1);
-}
-
-#[test]
-fn a_source_has_no_more_connections_than_it_may() {
-    let place = Place::new();
-    let backend = Backend::echo();
-    let limits = "[admission]\nconnections-per-source = 3\n";
-    let becket = Becket::start(&place, &Shape::new(backend.address).section(limits));
-    let trust = Trust::new(&place);
-    let one = fresh_host();
-    let mut open: Vec<Client> = (0..3)
-        .map(|_| connect_from(one, becket.web, &trust).unwrap())
-        .collect();
-    assert!(connect_from(one, becket.web, &trust).is_err());
-    assert_eq!(becket.metrics().closed("source-connections"), 1);
-    let mut other = connect_from(fresh_host(), becket.web, &trust).unwrap();
-    other.write_all(b"x").unwrap();
-    drop(open.pop());
-    eventually("there is room again", || {
-        connect_from(one, becket.web, &trust).is_ok()
-    });
-    drop((open, other));
-    becket.idle();
-}
-
-#[test]
 fn networks_stay_out_and_a_reload_changes_which() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -136,23 +90,4 @@ fn networks_stay_out_and_a_reload_changes_which() {
     assert!(becket.reload());
     eventually("the other one stays out", || !comes_in(other));
     assert!(comes_in(one));
-}
-
-#[test]
-fn a_reload_switches_admission_on() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address);
-    let becket = Becket::start(&place, &shape);
-    let trust = newcomer(&Trust::new(&place));
-    for _ in 0..5 {
-        trust.visit(becket.web).unwrap();
-    }
-    let limited = "[admission]\nfull-handshakes-per-second = 1\n";
-    place.write("becket.toml", &shape.section(limited).text());
-    assert!(becket.reload());
-    eventually("somebody is turned away", || {
-        trust.visit(becket.web).is_err()
-    });
-    eventually("somebody is let in", || trust.visit(becket.web).is_ok());
 }

@@ -41,30 +41,6 @@ fn protocols_go_to_the_backends_of_their_routes() {
 }
 
 #[test]
-fn a_client_without_a_common_protocol_is_refused_where_asked() {
-    let Some(openssl) = OpenSsl::find() else {
-        return;
-    };
-    let place = Place::new();
-    let backend = Backend::http("one");
-    let shape =
-        Shape::new(backend.address).listener("alpn = [\"http/1.1\"]\nalpn-mismatch = \"refuse\"");
-    let becket = Becket::start(&place, &shape);
-    for version in ["-tls1_2", "-tls1_3"] {
-        let run = openssl.ask(&place, becket.web, &["-alpn", "h2", version]);
-        assert!(
-            run.stderr.contains("no application protocol"),
-            "{}",
-            run.all()
-        );
-        assert_eq!(becket.next_reason(), "alpn-mismatch");
-        let run = openssl.ask(&place, becket.web, &[version]);
-        assert_eq!(run.code, 0, "{}", run.all());
-        assert_eq!(becket.next_reason(), "finished");
-    }
-}
-
-#[test]
 fn a_resumed_session_may_agree_on_another_protocol() {
     let place = Place::new();
     let backend = Backend::http("one");

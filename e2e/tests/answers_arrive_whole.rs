@@ -1,16 +1,14 @@
 //! An answer arrives whole, or the client can tell that it did not: half-close both ways, slow
 //! readers, early answers, resets.
 
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc::{Sender, channel};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use becket_e2e::{
-    Backend, Becket, Client, OpenSsl, PATIENCE, Place, Shape, Trust, eventually, holds_for,
-    read_head, read_to_end, reset,
+    Backend, Becket, Client, PATIENCE, Place, Shape, Trust, eventually, read_head, read_to_end,
 };
 use rustls::version::{TLS12, TLS13};
 
@@ -48,57 +46,6 @@ fn a_client_that_sent_close_notify_gets_its_answer() {
             .sum("becket_connections_truncated_total", &[]) as u64,
         0
     );
-}
-
-#[test]
-fn a_client_that_sent_only_fin_gets_its_answer_and_is_counted() {
-    let place = Place::new();
-    let backend = count_then_answer();
-    let becket = Becket::start(&place, &Shape::new(backend.address));
-    for trust in both(&place) {
-        let mut client = Client::connect(becket.web, &trust).unwrap();
-        client.write_all(&[b'x'; 100_000]).unwrap();
-        client.socket.shutdown(Shutdown::Write).unwrap();
-        let (answer, end) = read_to_end(&mut client);
-        end.unwrap();
-        assert_eq!(answer, b"100000 bytes");
-        drop(client);
-        assert_eq!(becket.next_reason(), "client-truncated");
-    }
-    assert_eq!(
-        becket
-            .metrics()
-            .sum("becket_connections_truncated_total", &[]) as u64,
-        2
-    );
-}
-
-#[test]
-fn a_server_that_has_finished_still_gets_what_the_client_sends() {
-    let place = Place::new();
-    let (done, total) = channel();
-    let done = Mutex::new(done);
-    let backend = Backend::new(move |mut stream| {
-        stream.write_all(b"go on")?;
-        stream.shutdown(Shutdown::Write)?;
-        let bytes = io::copy(&mut stream, &mut io::sink())?;
-        done.lock().unwrap().send(bytes).ok();
-        Ok(())
-    });
-    let becket = Becket::start(&place, &Shape::new(backend.address));
-    for trust in both(&place) {
-        let mut client = Client::connect(becket.web, &trust).unwrap();
-        let (greeting, end) = read_to_end(&mut client);
-        end.unwrap();
-        assert_eq!(greeting, b"go on");
-        for _ in 0..64 {
-            client.write_all(&[b'x'; 16 * 1024]).unwrap();
-        }
-        client.close_notify().unwrap();
-        drop(client);
-        assert_eq!(total.recv_timeout(PATIENCE).unwrap(), 1024 * 1024);
-        assert_eq!(becket.next_reason(), "finished");
-    }
 }
 
 /// Bytes that show where they belong.
@@ -195,99 +142,6 @@ fn fifty_megabytes_go_up_to_a_slow_server() {
 }
 
 #[test]
-fn a_server_that_resets_gives_no_clean_end() {
-    let place = Place::new();
-    let backend = Backend::new(|mut stream| {
-        stream.write_all(b"the first half")?;
-        // The other half never comes.
-        read_head(&mut stream)?;
-        reset(stream);
-        Ok(())
-    });
-    let becket = Becket::start(&place, &Shape::new(backend.address));
-    for trust in both(&place) {
-        let mut client = Client::connect(becket.web, &trust).unwrap();
-        let mut first = [0; 14];
-        client.read_exact(&mut first).unwrap();
-        client.write_all(b"\r\n\r\n").unwrap();
-        let (rest, end) = read_to_end(&mut client);
-        assert!(end.is_err(), "a reset passed for an end after {rest:?}");
-        drop(client);
-        assert_eq!(becket.next_reason(), "server-reset");
-    }
-    if let Some(openssl) = OpenSsl::find() {
-        let run = openssl.ask(&place, becket.web, &[]);
-        assert!(run.stderr.contains("unexpected eof"), "{}", run.all());
-    }
-}
-
-/// Reads some of what comes, answers a part, and resets; how much differs from one connection to the next.
-fn breaks_off() -> Backend {
-    let round = AtomicUsize::new(0);
-    Backend::new(move |mut stream| {
-        let round = round.fetch_add(1, SeqCst);
-        let (takes, says) = (round * 7919 % 150_000, round * 104_729 % 300_000);
-        stream.read_exact(&mut vec![0; takes])?;
-        stream.write_all(&vec![b'y'; says])?;
-        reset(stream);
-        Ok(())
-    })
-}
-
-#[test]
-fn a_client_without_tls_is_told_of_a_reset_in_one_direction_or_the_other() {
-    let place = Place::new();
-    let backend = breaks_off();
-    let becket = Becket::start(&place, &Shape::new(backend.address).plain());
-    for round in 0..120 {
-        let mut client = TcpStream::connect(becket.web).unwrap();
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut upload = client.try_clone().unwrap();
-        let sender = thread::spawn(move || {
-            upload.write_all(&[b'x'; 200_000])?;
-            // Half of them end their upload, and listen on.
-            match round % 2 {
-                0 => upload.shutdown(Shutdown::Write),
-                _ => Ok(()),
-            }
-        });
-        let (_, end) = read_to_end(&mut client);
-        let sent = sender.join().unwrap();
-        // The kernel tells of a reset once: a send that was told leaves an end to the next receive.
-        assert!(end.is_err() || sent.is_err(), "round {round}: a clean end");
-        drop(client);
-        assert_ne!(becket.next_reason(), "finished");
-    }
-}
-
-/// Answers after the head of a request, and reads no more of it.
-fn early_answer(keep: Arc<Mutex<Vec<TcpStream>>>) -> Backend {
-    Backend::new(move |mut stream| {
-        read_head(&mut stream)?;
-        stream.write_all(&[b'y'; 300_000])?;
-        stream.shutdown(Shutdown::Write)?;
-        keep.lock().unwrap().push(stream);
-        Ok(())
-    })
-}
-
-#[test]
-fn an_early_answer_reaches_a_client_that_is_still_sending() {
-    let place = Place::new();
-    let backend = early_answer(Arc::default());
-    let becket = Becket::start(&place, &Shape::new(backend.address));
-    for trust in both(&place) {
-        let mut client = Client::connect(becket.web, &trust).unwrap();
-        client.write_all(b"POST / HTTP/1.0\r\n\r\n").unwrap();
-        // As much as all buffers on the way take, and it stays unread at the server.
-        client.write_all(&[b'x'; 200_000]).unwrap();
-        let (answer, end) = read_to_end(&mut client);
-        end.unwrap();
-        assert_eq!(answer.len(), 300_000);
-    }
-}
-
-#[test]
 fn the_last_bytes_survive_a_server_that_closes_with_unread_data() {
     let place = Place::new();
     let backend = Backend::new(|mut stream| {
@@ -315,82 +169,4 @@ fn the_last_bytes_survive_a_server_that_closes_with_unread_data() {
             "{answer:?}, sent: {sent:?}"
         );
     }
-}
-
-#[test]
-fn a_client_that_resets_is_known_as_such_and_its_server_is_told() {
-    let place = Place::new();
-    let (tell, told): (Sender<io::Result<usize>>, _) = channel();
-    let tell = Mutex::new(tell);
-    let backend = Backend::new(move |mut stream| {
-        stream.write_all(b"hello")?;
-        let mut rest = Vec::new();
-        let end = stream.read_to_end(&mut rest);
-        tell.lock().unwrap().send(end).ok();
-        Ok(())
-    });
-    let becket = Becket::start(&place, &Shape::new(backend.address));
-    for trust in both(&place) {
-        let mut client = Client::connect(becket.web, &trust).unwrap();
-        client.read_exact(&mut [0; 5]).unwrap();
-        client.reset();
-        assert_eq!(becket.next_reason(), "client-reset");
-        let end = told.recv_timeout(PATIENCE).unwrap();
-        assert!(
-            end.is_err(),
-            "the server took a broken request for a whole one: {end:?}"
-        );
-    }
-}
-
-#[test]
-fn idle_connections_end_unclean_at_their_time_and_half_closed_ones_at_theirs() {
-    let place = Place::new();
-    let backend = Backend::new(|mut stream| {
-        stream.write_all(b"hello")?;
-        let mut byte = [0];
-        // Waits as long as it is left alone, and never finishes.
-        while stream.read(&mut byte)? > 0 {}
-        thread::sleep(std::time::Duration::from_secs(5));
-        Ok(())
-    });
-    let timeouts = "idle = \"3s\"\nhalf-closed = \"500ms\"";
-    let becket = Becket::start(&place, &Shape::new(backend.address).timeouts(timeouts));
-    let trust = Trust::new(&place);
-    let mut idle = Client::connect(becket.web, &trust).unwrap();
-    idle.read_exact(&mut [0; 5]).unwrap();
-    assert!(
-        idle.read(&mut [0; 1]).is_err(),
-        "a time-out passed for an end"
-    );
-    assert_eq!(becket.next_reason(), "idle-timeout");
-    let mut half = Client::connect(becket.web, &trust).unwrap();
-    half.read_exact(&mut [0; 5]).unwrap();
-    half.close_notify().unwrap();
-    assert!(
-        half.read(&mut [0; 1]).is_err(),
-        "a time-out passed for an end"
-    );
-    assert_eq!(becket.next_reason(), "half-closed-timeout");
-}
-
-#[test]
-fn traffic_in_one_direction_keeps_a_connection_alive() {
-    let place = Place::new();
-    let backend = Backend::new(|mut stream| {
-        for _ in 0..10 {
-            stream.write_all(b".")?;
-            thread::sleep(std::time::Duration::from_millis(400));
-        }
-        Ok(())
-    });
-    let shape = Shape::new(backend.address).timeouts("idle = \"3s\"");
-    let becket = Becket::start(&place, &shape);
-    let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
-    let (dots, end) = read_to_end(&mut client);
-    end.unwrap();
-    assert_eq!(dots.len(), 10);
-    holds_for(std::time::Duration::from_millis(50), "becket lives", || {
-        becket.is_alive()
-    });
 }

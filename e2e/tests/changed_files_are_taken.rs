@@ -128,34 +128,6 @@ fn links_like_certbots_are_followed_and_half_of_a_renewal_is_kept_out() {
 }
 
 #[test]
-fn the_flip_of_a_link_to_a_folder_is_followed() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let version = |name: &str| {
-        fs::create_dir(place.path(name)).unwrap();
-        let bundle = place.authority.issue(&[NAME], Key::Ecdsa);
-        place.write(&format!("{name}/tls.crt"), &bundle.certificate);
-        place.write(&format!("{name}/tls.key"), &bundle.key);
-        bundle
-    };
-    version("..one");
-    relink(&place, "..one", "..data");
-    for name in ["tls.crt", "tls.key"] {
-        relink(&place, &format!("..data/{name}"), name);
-    }
-    let pair = "[{ chain = \"tls.crt\", key = \"tls.key\" }]";
-    let shape = Shape::new(backend.address).certificates(pair);
-    let becket = Becket::start(&place, &shape);
-    ready(&becket);
-    let visitor = Visitor::of(&place, &becket);
-    for name in ["..two", "..three"] {
-        let next = version(name);
-        relink(&place, name, "..data");
-        visitor.awaits(&next);
-    }
-}
-
-#[test]
 fn files_are_replaced_written_in_halves_and_their_folder_comes_back() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -264,32 +236,6 @@ fn revocation_lists_are_taken_and_the_configuration_is_not() {
     assert!(TcpStream::connect(second).is_err());
     assert!(becket.reload(), "{}", becket.log());
     TcpStream::connect(second).unwrap();
-}
-
-#[test]
-fn who_does_not_want_it_has_nothing_watched() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address);
-    let off = shape.clone().process("workers = 2\nwatch = false");
-    let becket = Becket::start(&place, &off);
-    let visitor = Visitor::of(&place, &becket);
-    let before = visitor.shown(NAME);
-    let next = place.issue("site.pem", &[NAME], Key::Ecdsa);
-    assert!(!is_watching(becket.child()));
-    assert_eq!(visitor.shown(NAME), before);
-    assert!(becket.reload());
-    visitor.awaits(&next);
-    assert_eq!(becket.status()["watch"]["renewals"], 0);
-    // A reload turns it on and off.
-    place.write("becket.toml", &shape.text());
-    assert!(becket.reload());
-    ready(&becket);
-    let next = place.issue("site.pem", &[NAME], Key::Ecdsa);
-    visitor.awaits(&next);
-    place.write("becket.toml", &off.text());
-    assert!(becket.reload());
-    eventually("nothing is watched", || !is_watching(becket.child()));
 }
 
 #[test]

@@ -166,38 +166,3 @@ fn names_of_peers_are_looked_up_and_servers_without_clients_left_alone() {
     assert!(found.stdout.contains("not tried: it is disabled"));
     assert_ne!(check(&place, &shape.text(), &[]).code, 2, "only if asked");
 }
-
-#[test]
-fn what_is_configured_of_servers_is_shown() {
-    let place = Place::new();
-    let keys = "balance = \"least-connections\"\nstick = \"source\"\n\
-                health.check = \"http\"\nhealth.path = \"/alive\"\n\
-                tls.ca = \"ca.pem\"\ntls.name = \"app.example.org\"";
-    let shape = Shape::new("127.0.0.1:81")
-        .backend(keys)
-        .server_keys("maxconn = 20\nminconn = 5")
-        .section("[admission]\nfull-handshakes-per-second = 300");
-    let found = check(&place, &shape.text(), &[]);
-    assert_eq!(found.code, 0, "{}", found.all());
-    for part in [
-        "balance = \"least-connections\"",
-        "stick = \"source\"",
-        "path = \"/alive\"",
-        "name = \"app.example.org\"",
-        "maxconn = 20",
-        "full-handshakes-per-second = 300",
-        "half-open-per-source = 1000",
-        "certificate-chain = ",
-    ] {
-        assert!(found.stdout.contains(part), "{part}: {}", found.all());
-    }
-    let found = check(&place, &shape.text(), &["--json"]);
-    let json: Value = serde_json::from_str(&found.stdout).unwrap();
-    let backend = &json["backend"][0];
-    assert_eq!(backend["balance"], "least-connections");
-    assert_eq!(backend["server"][0]["maxconn"], 20);
-    assert_eq!(backend["health"]["path"], "/alive");
-    assert_eq!(json["admission"]["full-handshakes-per-second"], 300);
-    assert_eq!(json["admission"]["half-open-per-source"], 1000);
-    assert!(!json["limits"]["certificate-chain"].is_null());
-}

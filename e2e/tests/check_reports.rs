@@ -4,10 +4,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 
-use becket_e2e::{
-    AS_NOBODY, Backend, Becket, Finished, Key, Place, Shape, finish, fresh_address, nobody,
-};
-use rustix::fs::{CWD, FileType, Mode, mknodat};
+use becket_e2e::{AS_NOBODY, Backend, Becket, Finished, Key, Place, Shape, finish, nobody};
 use serde_json::Value;
 
 /// Checks this text as `becket.toml`.
@@ -164,61 +161,6 @@ fn every_fault_is_said_at_once_by_check_and_by_run() {
 }
 
 #[test]
-fn duplicate_names_and_syntax_errors_have_their_lines() {
-    let place = Place::new();
-    let text = Shape::new("127.0.0.1:1").pool("app", "127.0.0.1:2").text();
-    let found = check(&place, &text, &[]);
-    assert_eq!(found.code, 2, "{}", found.all());
-    assert!(found.all().contains("line "), "{}", found.all());
-    assert!(found.all().contains("app"), "{}", found.all());
-    let found = check(&place, "[[listener]\nname = ", &[]);
-    assert_eq!(found.code, 2, "{}", found.all());
-    assert!(found.all().contains("line 1"), "{}", found.all());
-}
-
-#[test]
-fn chains_out_of_order_are_errors() {
-    let place = Place::new();
-    let bundle = place.authority.issue(&["www.example.org"], Key::Ecdsa);
-    let ca = fs::read_to_string(place.path("ca.pem")).unwrap();
-    let shape = Shape::new("127.0.0.1:1");
-    place.write(
-        "site.pem",
-        &format!("{}{ca}{}", bundle.certificate, bundle.key),
-    );
-    assert_ne!(check(&place, &shape.text(), &[]).code, 2);
-    place.write(
-        "site.pem",
-        &format!("{ca}{}{}", bundle.certificate, bundle.key),
-    );
-    let found = check(&place, &shape.text(), &[]);
-    assert_eq!(found.code, 2, "{}", found.all());
-    let stranger = becket_e2e::Authority::new("Another Authority");
-    let chain = format!("{}{}{}", bundle.certificate, stranger.pem(), bundle.key);
-    place.write("site.pem", &chain);
-    let found = check(&place, &shape.text(), &[]);
-    assert_eq!(found.code, 2, "{}", found.all());
-}
-
-#[test]
-fn nobody_waits_for_the_writer_of_a_fifo_among_the_certificates() {
-    let place = Place::new();
-    fs::create_dir(place.path("certificates")).unwrap();
-    let fifo = place.path("certificates/a.pem");
-    mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
-    let text = Shape::new("127.0.0.1:1").text();
-    let text = text.replace("\"site.pem\"", "\"certificates\"");
-    assert!(text.contains("\"certificates\""), "{text}");
-    let found = check(&place, &text, &[]);
-    assert_eq!(found.code, 2, "{}", found.all());
-    assert!(
-        found.all().contains("a.pem\": not a file"),
-        "{}",
-        found.all()
-    );
-}
-
-#[test]
 fn logs_are_not_made() {
     let place = Place::new();
     let shape = Shape::new("127.0.0.1:1");
@@ -250,45 +192,4 @@ fn a_log_that_root_would_make_is_no_fault_and_one_in_anothers_folder_is() {
     let closed = found(&text.replace("access.log", "others/access.log"));
     assert_eq!(closed.code, 2, "{}", closed.all());
     assert!(closed.all().contains("log.access"), "{}", closed.all());
-}
-
-#[test]
-fn flags_are_named_where_they_are_wrong() {
-    let place = Place::new();
-    let admin = fresh_address().to_string();
-    let flags = [
-        "run",
-        "--frontend",
-        "nonsense",
-        "--backend",
-        "127.0.0.1",
-        "--workers",
-        "0",
-        "--admin",
-        &admin,
-        "gone.pem",
-    ];
-    let found = finish(Becket::command(&place, &flags), "");
-    assert_eq!(found.code, 2, "{}", found.all());
-    for word in [
-        "--frontend",
-        "nonsense",
-        "--backend",
-        "--workers",
-        "gone.pem",
-    ] {
-        assert!(
-            found.all().contains(word),
-            "nothing of {word} in:\n{}",
-            found.all()
-        );
-    }
-    let found = finish(
-        Becket::command(&place, &["run", "--config", "gone.toml"]),
-        "",
-    );
-    assert_eq!(found.code, 2, "{}", found.all());
-    assert!(found.all().contains("gone.toml"), "{}", found.all());
-    let found = finish(Becket::command(&place, &["run", "--nonsense"]), "");
-    assert_eq!(found.code, 2, "{}", found.all());
 }

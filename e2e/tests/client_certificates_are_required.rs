@@ -84,25 +84,6 @@ fn optional_lets_in_who_shows_none_but_nobody_who_shows_a_bad_one() {
 }
 
 #[test]
-fn off_asks_for_none() {
-    let Some(openssl) = OpenSsl::find() else {
-        return;
-    };
-    let place = Place::new();
-    let backend = Backend::http("inside");
-    let becket = Becket::start(&place, &Shape::new(backend.address));
-    for version in ["-tls1_2", "-tls1_3"] {
-        let run = openssl.ask(&place, becket.web, &[version]);
-        assert!(
-            run.stdout.contains("No client certificate CA names sent"),
-            "{}",
-            run.all()
-        );
-        assert_eq!(run.code, 0, "{}", run.all());
-    }
-}
-
-#[test]
 fn openssl_is_told_whose_certificates_are_wanted_and_by_alert_what_was_wrong() {
     let Some(openssl) = OpenSsl::find() else {
         return;

@@ -4,11 +4,8 @@
 use std::net::IpAddr;
 use std::process::Command;
 
-use becket_e2e::{
-    Answer, Dns, Network, Node, OpenSsl, becket_program, eventually, finish, holds_for,
-};
+use becket_e2e::{Answer, Dns, Network, Node, OpenSsl, becket_program, eventually, finish};
 use serde_json::Value;
-use std::time::Duration;
 
 const PEER: &str = "peers = [\"peer.test:7443\"]\nresolve-interval = \"1s\"";
 
@@ -148,39 +145,4 @@ fn a_name_that_stops_to_resolve_keeps_its_address_and_says_so() {
     nodes[1].replicate("");
     nodes[1].has_peers(1);
     replicates(&openssl, &nodes[0], &nodes[1]);
-}
-
-#[test]
-fn all_addresses_of_a_name_are_peers_and_it_is_asked_as_often_as_configured() {
-    let (Some(network), Some(openssl)) = (Network::of(3), OpenSsl::find()) else {
-        return;
-    };
-    let Some((dns, mut nodes)) = nodes(&network, 3) else {
-        return;
-    };
-    let has_v6 = std::path::Path::new("/proc/net/if_inet6").exists();
-    let third = if has_v6 {
-        IpAddr::from(nodes[2].host.address_v6)
-    } else {
-        IpAddr::from(nodes[2].host.address)
-    };
-    dns.points("peer.test", &[nodes[1].host.address.into(), third]);
-    for node in &mut nodes[1..] {
-        node.start("secret = \"secret\"\nlisten = \":7443\"");
-    }
-    let keys = "secret = \"secret\"\nlisten = \":7443\"\npeers = [\"peer.test:7443\"]";
-    nodes[0].start(&format!("{keys}\nresolve-interval = \"off\""));
-    nodes[0].has_peers(2);
-    let addresses = name(&nodes[0])["addresses"].clone();
-    assert_eq!(addresses.as_array().map(Vec::len), Some(2), "{addresses}");
-    replicates(&openssl, &nodes[0], &nodes[1]);
-    replicates(&openssl, &nodes[0], &nodes[2]);
-    // Nobody asks again until that is configured.
-    let asked = dns.asked();
-    holds_for(Duration::from_secs(2), "the server is left alone", || {
-        dns.asked() == asked
-    });
-    assert!(nodes[0].reload(&format!("{keys}\nresolve-interval = \"1s\"")));
-    let asked = dns.asked();
-    eventually("it is asked again and again", || dns.asked() >= asked + 6);
 }

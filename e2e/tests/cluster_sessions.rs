@@ -1,12 +1,10 @@
 //! TLS 1.2 sessions follow their clients to other hosts by ID: each becket in a network namespace
 //! of its own, with real datagrams between them and openssl as client.
 
-use std::io::Write;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 
 use becket_e2e::{
-    Becket, Client, LossyPath, Network, Node, OpenSsl, Place, Shape, Trust, becket_program,
-    eventually, finish, skip, until,
+    Becket, Client, Network, Node, OpenSsl, Place, Shape, Trust, eventually, finish, skip,
 };
 use rustls::HandshakeKind;
 use rustls::version::TLS12;
@@ -65,75 +63,6 @@ fn a_session_made_on_one_host_resumes_on_all_others_and_outlives_its_host() {
 }
 
 #[test]
-fn a_path_that_loses_datagrams_costs_resumptions_and_nothing_else() {
-    let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
-        return;
-    };
-    let mut nodes: Vec<Node<'_>> = [1, 2].map(|n| Node::new(&network, n)).into();
-    nodes[0].secret("secret", &[]);
-    nodes[0].give("secret", &nodes[1]);
-    let hosts = [nodes[0].address(), nodes[1].address()];
-    let hub = IpAddr::from(network.hub.address);
-    let path = network.hub.within(|| LossyPath::between(hub, hosts, 4));
-    nodes[0].replicate(&Node::peers(&[path.for_first]));
-    nodes[1].replicate(&Node::peers(&[path.for_second]));
-    for node in &nodes {
-        node.has_peers(1);
-    }
-    let [a, b] = &nodes[..] else {
-        panic!("two nodes");
-    };
-    let before = path.lost();
-    let sessions: Vec<String> = (0..24)
-        .map(|n| make_session(a, &openssl, &format!("session{n}.pem")))
-        .collect();
-    eventually("what was not lost is there", || b.holds() >= 12);
-    let kinds = sessions.iter();
-    let kinds: Vec<String> = kinds
-        .map(|s| visit(b, &openssl, &["-sess_in", s]))
-        .collect();
-    let resumed = kinds.iter().filter(|kind| *kind == "id").count();
-    assert!((12..24).contains(&resumed), "{resumed} of {kinds:?}");
-    assert!(path.lost() > before);
-    let lost = || b.metrics().sum("becket_cluster_datagrams_lost_total", &[]);
-    eventually("the loss is counted", || lost() as u64 > 0);
-}
-
-#[test]
-fn a_wrong_secret_learns_nothing_and_is_named() {
-    let (Some(network), Some(openssl)) = (Network::of(3), OpenSsl::find()) else {
-        return;
-    };
-    let nodes = Node::cluster(&network, 2);
-    let mut stranger = Node::new(&network, 3);
-    stranger.secret("secret", &[]);
-    stranger.replicate(&Node::peers(&[nodes[0].address(), nodes[1].address()]));
-    let source = stranger.address().to_string();
-    let refused = until("it is named", || {
-        let cluster = nodes[0].status()["cluster"].clone();
-        let refused = cluster["refused"].as_array().expect("a list").clone();
-        refused.into_iter().find(|one| one["address"] == *source)
-    });
-    assert_eq!(refused["cause"], "unknown-secret");
-    let labels = ["cause=\"unknown-secret\""];
-    let metrics = nodes[0].metrics();
-    assert!(metrics.sum("becket_cluster_dropped_total", &labels) > 0.0);
-    let session = make_session(&nodes[0], &openssl, "session.pem");
-    resumes(&nodes[1], &openssl, &session, 1);
-    assert_eq!((stranger.live_peers(), stranger.holds()), (0, 0));
-    assert_eq!(visit(&stranger, &openssl, &["-sess_in", &session]), "full");
-    // A person is told as well.
-    let admin = nodes[0].becket().admin.to_string();
-    let page = nodes[0].host.within(|| {
-        let mut command = std::process::Command::new(becket_program());
-        command.args(["status", "--admin", &admin]);
-        finish(command, "")
-    });
-    let fault = format!("problem      cluster: {source}: joins with secret");
-    assert!(page.stdout.contains(&fault), "{}", page.all());
-}
-
-#[test]
 fn no_secret_of_a_session_is_on_the_wire() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
@@ -169,40 +98,6 @@ fn master_secret(log: &str) -> Vec<u8> {
     let master: Vec<u8> = bytes.collect();
     assert_eq!(master.len(), 48);
     master
-}
-
-#[test]
-fn floods_of_garbage_are_dropped_and_counted() {
-    let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
-        return;
-    };
-    let nodes = Node::cluster(&network, 2);
-    let (a, b) = (&nodes[0], &nodes[1]);
-    let target = a.address();
-    let dropped = || a.metrics().sum("becket_cluster_dropped_total", &[]) as u64;
-    let mut marked = 0;
-    until("a thousand arrived and were counted", || {
-        network.hub.within(|| {
-            let socket = UdpSocket::bind((network.hub.address, 0)).expect("a socket");
-            for round in 0..1000_u32 {
-                let mut garbage = round.to_be_bytes().repeat(1 + round as usize % 400);
-                if round.is_multiple_of(4) {
-                    garbage.splice(0..0, *b"BKT2");
-                    marked += 1;
-                }
-                // A full buffer on the way is as good as any other loss.
-                socket.send_to(&garbage, target).ok();
-            }
-        });
-        (dropped() > 1000).then_some(())
-    });
-    // The kernel drops what does not begin as datagrams of nodes do, three times as many.
-    assert!(dropped() < 2 * marked, "{} of {marked}", dropped());
-    a.has_peers(1);
-    let session = make_session(b, &openssl, "session.pem");
-    resumes(a, &openssl, &session, 1);
-    let about = |line: &&str| line.contains("becket_cluster");
-    assert!(a.becket().log().lines().filter(about).count() < 100);
 }
 
 #[test]
@@ -260,52 +155,9 @@ fn nodes_speak_ipv6_by_address_and_by_multicast() {
     resumes(&nodes[2], &openssl, &session, 1);
 }
 
-#[test]
-fn a_session_that_failed_on_one_host_is_forgotten_by_all() {
-    let Some(network) = Network::of(2) else {
-        return;
-    };
-    let nodes = Node::cluster(&network, 2);
-    let (a, b) = (&nodes[0], &nodes[1]);
-    let trust = Trust::only(&a.place, &TLS12).without_tickets();
-    a.host.within(|| {
-        let mut client = Client::connect(a.becket().web, &trust).expect("a handshake");
-        eventually("the other has the session", || b.holds() == 1);
-        // A record of application data that nobody sealed.
-        let forged = [&[23, 3, 3, 0, 64], &[0; 64][..]].concat();
-        client.socket.write_all(&forged).expect("a socket");
-        assert_eq!(a.becket().next_reason(), "client-tls-error");
-    });
-    eventually("both have forgotten it", || {
-        a.holds() == 0 && b.holds() == 0
-    });
-    let removed = b.metrics().sum(
-        "becket_cluster_sessions_ended_total",
-        &["outcome=\"removed\""],
-    );
-    assert_eq!(removed as u64, 1);
-}
-
 /// What a node says its only peer is to it.
 fn peer_state(node: &Node<'_>) -> Value {
     node.status()["cluster"]["peers"][0]["state"].clone()
-}
-
-#[test]
-fn a_node_that_stops_says_goodbye() {
-    let Some(network) = Network::of(2) else {
-        return;
-    };
-    let mut nodes = Node::cluster(&network, 2);
-    let said = |node: &Node<'_>, what| node.becket().log().contains(what);
-    eventually("the log has it", || said(&nodes[0], "a peer joined"));
-    nodes[1].stop();
-    // Silence would have it vanish from the list, and not leave.
-    eventually("it has left", || peer_state(&nodes[0]) == "left");
-    eventually("the log has it", || said(&nodes[0], "a peer left"));
-    let addresses: Vec<SocketAddr> = nodes.iter().map(Node::address).collect();
-    nodes[1].replicate(&Node::peers(&addresses));
-    nodes[0].has_peers(1);
 }
 
 #[test]

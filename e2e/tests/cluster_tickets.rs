@@ -1,10 +1,7 @@
 //! A ticket that one host sealed opens on every other, also after the first has gone; under another
 //! secret or another policy it does not. Each becket has a host of its own, and openssl is the client.
 
-use becket_e2e::{
-    Backend, Becket, Finished, Network, Node, OpenSsl, Place, Shape, answer_all, finish,
-    fresh_address, read_proxy_header,
-};
+use becket_e2e::{Backend, Finished, Network, Node, OpenSsl, answer_all, read_proxy_header};
 
 /// Flags of openssl, and what becket calls it when such a client resumes by ticket.
 const KINDS: [(&str, &str); 2] = [("-tls1_3", "psk"), ("-tls1_2", "ticket")];
@@ -214,74 +211,4 @@ early-data = \"17KiB\"",
         node.metrics().sum("becket_early_data_total", &labels) as u64
     };
     assert_eq!((accepted(a), accepted(b)), (0, 0));
-}
-
-#[test]
-fn the_flags_alone_make_a_cluster() {
-    let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
-        return;
-    };
-    let nodes = nodes(&network, 2);
-    let start = |node: &Node<'_>| {
-        let (shape, number) = (&node.shape, node.number.to_string());
-        let (web, admin) = (shape.web.to_string(), shape.admin.to_string());
-        let text = shape.text();
-        let server = text
-            .lines()
-            .find_map(|line| line.strip_prefix("address = "));
-        let server = server.expect("a server").trim_matches('"');
-        let flags = format!(
-            "run --frontend {web} --backend {server} --admin {admin} --access-log access.log \
-             --log-format json --cluster-secret secret --node {number} site.pem"
-        );
-        let flags: Vec<&str> = flags.split_whitespace().collect();
-        node.host.within(|| {
-            let command = Becket::command(&node.place, &flags);
-            let becket = Becket::spawn(command, node.place.folder(), shape.web, shape.admin);
-            becket.ready();
-            becket
-        })
-    };
-    let beckets = [&nodes[0], &nodes[1]].map(start);
-    let file = nodes[0].place.text("session.pem");
-    nodes[0].ask(&openssl, &["-tls1_3", "-sess_out", &file]);
-    assert_eq!(beckets[0].next_access()["handshake"], "full");
-    nodes[1].ask(&openssl, &["-tls1_3", "-sess_in", &file]);
-    assert_eq!(beckets[1].next_access()["handshake"], "psk");
-}
-
-#[test]
-fn check_shows_what_all_hosts_must_have_in_common() {
-    let place = Place::new();
-    let run = finish(Becket::command(&place, &["secret", "secret"]), "");
-    assert_eq!(run.code, 0, "{}", run.all());
-    let (listen, peer) = (fresh_address(), fresh_address());
-    let shape = Shape::new("127.0.0.1:9").section(&format!(
-        "[cluster]\nsecret = \"secret\"\nnode = 3\nlisten = \"{listen}\"\npeers = [\"{peer}\"]"
-    ));
-    place.write("becket.toml", &shape.text());
-    let check = ["check", "--config", "becket.toml"];
-    let run = finish(Becket::command(&place, &check), "");
-    assert_eq!(run.code, 0, "{}", run.all());
-    for part in [
-        "[cluster]\n",
-        "node = 3\n",
-        "; the first one seals\n",
-        &format!("peers = [\"{peer}\"]\n"),
-    ] {
-        assert!(run.stdout.contains(part), "{}", run.all());
-    }
-    let json = [&check[..], &["--json"]].concat();
-    let run = finish(Becket::command(&place, &json), "");
-    let found: serde_json::Value = serde_json::from_str(&run.stdout).expect("JSON");
-    let digests = found["digests"].as_object().expect("digests").values();
-    assert!(
-        digests
-            .clone()
-            .all(|digest| digest.as_str().is_some_and(|hex| hex.len() == 64))
-    );
-    assert_ne!(digests.count(), 0);
-    assert_eq!(found["shared"]["rotation-seconds"], 28_800);
-    let text = place.read("secret");
-    assert!(!run.all().contains(text.trim_end()));
 }

@@ -61,21 +61,6 @@ fn the_line_it_prints_works_and_the_display_counts_it() {
 }
 
 #[test]
-fn two_demos_take_two_ports_and_one_certificate() {
-    let place = Place::new();
-    let (first, one) = start(&place, &["demo"]);
-    let (second, two) = start(&place, &["demo"]);
-    let (one, two) = (
-        line(&one, "try it:").to_owned(),
-        line(&two, "try it:").to_owned(),
-    );
-    assert_ne!(one, two);
-    let certificate = |line: &str| line.split(' ').nth(2).map(str::to_owned);
-    assert_eq!(certificate(&one), certificate(&two));
-    drop((first, second));
-}
-
-#[test]
 fn a_folder_is_served_by_one_command_and_every_request_is_shown() {
     let Some(_) = Tool::find("curl") else { return };
     let place = Place::new();

@@ -5,8 +5,6 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
-use std::sync::Mutex;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use rustix::process::{Pid, kill_process};
@@ -180,22 +178,6 @@ fn a_drain_without_connections_is_over_at_once() {
 }
 
 #[test]
-fn a_drain_does_not_wait_for_connections_at_rest() {
-    let place = Place::new();
-    let backend = Backend::echo();
-    let timeouts = "drain = \"10m\"\ndrain-idle = \"100ms\"";
-    let shape = Shape::new(backend.address).timeouts(timeouts);
-    let mut becket = Becket::start(&place, &shape);
-    let mut client = talk(&becket, &Trust::new(&place));
-    becket.signal(Signal::TERM);
-    let end = client.read(&mut [0]);
-    assert!(end.is_err(), "a cut passed for an end: {end:?}");
-    drop(client);
-    assert_eq!(becket.ended(), Some(0));
-    assert_eq!(becket.next_reason(), "drained");
-}
-
-#[test]
 fn at_the_deadline_the_rest_is_cut_off_and_the_exit_code_is_3() {
     let place = Place::new();
     let backend = Backend::echo();
@@ -266,47 +248,6 @@ fn an_interrupt_stops_now() {
     assert_eq!(becket.ended(), Some(0));
     assert!(client.read(&mut [0]).is_err(), "a cut passed for an end");
     assert_eq!(becket.next_reason(), "stopped");
-}
-
-#[test]
-fn without_tls_a_cut_is_a_reset_on_both_sides() {
-    let place = Place::new();
-    let (tell, told) = channel();
-    let tell = Mutex::new(tell);
-    let backend = Backend::new(move |mut stream| {
-        stream.write_all(b"x")?;
-        let (_, end) = read_to_end(&mut stream);
-        tell.lock().unwrap().send(end).ok();
-        Ok(())
-    });
-    let mut becket = Becket::start(&place, &Shape::new(backend.address).plain());
-    let mut client = TcpStream::connect(becket.web).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
-    client.read_exact(&mut [0]).unwrap();
-    becket.signal(Signal::INT);
-    assert_eq!(becket.ended(), Some(0));
-    for end in [
-        read_to_end(&mut client).1,
-        told.recv_timeout(PATIENCE).unwrap(),
-    ] {
-        let fault = end.expect_err("a cut passed for an end").kind();
-        assert_eq!(fault, io::ErrorKind::ConnectionReset);
-    }
-    assert_eq!(becket.next_reason(), "stopped");
-}
-
-#[test]
-fn an_interrupt_ends_a_drain() {
-    let place = Place::new();
-    let backend = Backend::echo();
-    let mut becket = Becket::start(&place, &Shape::new(backend.address));
-    let _client = talk(&becket, &Trust::new(&place));
-    becket.signal(Signal::TERM);
-    eventually("it drains", || becket.status()["state"] == "draining");
-    // A reload has no place in a drain, and does no harm.
-    becket.signal(Signal::HUP);
-    becket.signal(Signal::INT);
-    assert!(becket.ended().is_some());
 }
 
 #[test]

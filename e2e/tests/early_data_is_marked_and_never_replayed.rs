@@ -6,9 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 
-use becket_e2e::{
-    Backend, Becket, Client, Finished, OpenSsl, PATIENCE, Place, Shape, Trust, finish, load_program,
-};
+use becket_e2e::{Backend, Becket, Client, Finished, OpenSsl, PATIENCE, Place, Shape, Trust};
 use rustls::version::TLS13;
 
 const REQUEST: &str = "GET /early HTTP/1.0\r\n\r\n";
@@ -169,71 +167,4 @@ fn a_flight_that_was_recorded_reaches_a_server_once_whoever_sends_it_and_to_whic
         .metrics()
         .sum("becket_resumptions_offered_total", &["outcome=\"opened\""]);
     assert_eq!(opened as u64, 1);
-}
-
-#[test]
-fn a_restart_ends_the_sessions_and_early_data_is_said_again() {
-    let place = Place::new();
-    let (backend, asked) = collecting();
-    let shape = shape(backend.address);
-    let trust = Trust::only(&place, &TLS13).changed(|config| config.enable_early_data = true);
-    let becket = Becket::start(&place, &shape);
-    let mut client = Client::connect(becket.web, &trust).unwrap();
-    client.ask(b"GET / HTTP/1.0\r\n\r\n").unwrap();
-    asked.recv_timeout(PATIENCE).unwrap();
-    drop(becket);
-    let becket = Becket::start(&place, &shape);
-    let mut client = Client::begin(becket.web, &trust, "www.example.org").unwrap();
-    let mut writer = client.tls.early_data().expect("the client does not know");
-    writer.write_all(REQUEST.as_bytes()).unwrap();
-    while client.tls.is_handshaking() {
-        client.tls.complete_io(&mut client.socket).unwrap();
-    }
-    assert!(!client.tls.is_early_data_accepted());
-    let answer = client.ask(b"GET /again HTTP/1.0\r\n\r\n").unwrap();
-    assert!(answer.ends_with(b"well met"));
-    let told = asked.recv_timeout(PATIENCE).unwrap();
-    assert!(told.head.starts_with("GET /again "), "{}", told.head);
-    assert_eq!(told.mark, None);
-}
-
-#[test]
-fn a_crowd_of_clients_is_answered_early_by_both_workers() {
-    let place = Place::new();
-    let (backend, _asked) = collecting();
-    let becket = Becket::start(&place, &shape(backend.address));
-    let url = format!("https://{}/", becket.web);
-    let mut command = std::process::Command::new(load_program());
-    command
-        .current_dir(place.folder())
-        .args(["-n", "300", "-c", "8", "-t", "1", "--resume", "always"])
-        .args(["--resume-kind", "psk", "--early-data", "--http10"])
-        .args(["--sni", "www.example.org", "--cpus", "none", "--quiet"])
-        .args(["--json", "report.json", &url]);
-    let run = finish(command, "");
-    assert_eq!(run.code, 0, "{}", run.all());
-    let report = place.read("report.json");
-    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
-    let told = found(&report, "early_data_accepted");
-    assert!(told > 200, "{told} of 300");
-    becket.idle();
-    // What was sent before measuring began is in one count only.
-    assert!(early(&becket, "accepted") >= told);
-    assert_eq!(
-        found(&report, "early_data_rejected"),
-        early(&becket, "rejected")
-    );
-    assert_eq!(becket.metrics().closed("finished"), backend.served() as u64);
-}
-
-/// The number under a key, wherever it is.
-fn found(value: &serde_json::Value, key: &str) -> u64 {
-    match value {
-        serde_json::Value::Object(map) => match map.get(key) {
-            Some(number) => number.as_u64().expect("a number"),
-            None => map.values().map(|value| found(value, key)).sum(),
-        },
-        serde_json::Value::Array(list) => list.iter().map(|value| found(value, key)).sum(),
-        _ => 0,
-    }
 }

@@ -4,51 +4,46 @@ use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
 use std::process::Command;
 
 use becket_e2e::{
     Becket, PATIENCE, Place, Tool, finish, fresh_address, nobody, open_to_all, until,
 };
 
-/// A becket with a folder behind TLS, behind a plain listener, and behind one that redirects.
+/// A becket with a folder behind TLS, and behind a plain listener.
 struct Site {
     becket: Becket,
     place: Place,
     plain: SocketAddr,
-    clear: SocketAddr,
 }
 
-fn configuration(at: [SocketAddr; 4], root: &str, more: &str) -> String {
-    let [web, plain, clear, admin] = at;
+fn configuration(at: [SocketAddr; 3], root: &str, more: &str) -> String {
+    let [web, plain, admin] = at;
     format!(
         "[[listener]]\nname = 'web'\nbind = ['{web}']\ncertificates = ['site.pem']\nbackend = 'site'\n\
          [[listener]]\nname = 'plain'\nbind = ['{plain}']\ntls = false\nbackend = 'site'\n\
-         [[listener]]\nname = 'clear'\nbind = ['{clear}']\ntls = false\nredirect = 'https:{}'\n\
          [[backend]]\nname = 'site'\n[backend.files]\nroot = '{root}'\n{more}\n\
          [process]\nworkers = 2\n[admin]\naddress = '{admin}'\n\
-         [log]\nformat = 'json'\nfile = 'becket.log'\naccess = 'access.log'\n",
-        web.port()
+         [log]\nformat = 'json'\nfile = 'becket.log'\naccess = 'access.log'\n"
     )
 }
 
 impl Site {
-    fn start(more: &str) -> (Self, [SocketAddr; 4]) {
+    fn start(more: &str) -> (Self, [SocketAddr; 3]) {
         let place = Place::new();
         fs::create_dir_all(place.path("www/sub")).unwrap();
         place.write("www/index.html", "<p>Welcome");
         place.write("www/sub/a b.txt", "alpha");
-        let at = [(); 4].map(|()| fresh_address());
+        let at = [(); 3].map(|()| fresh_address());
         place.write("becket.toml", &configuration(at, "www", more));
         let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
-        let [web, plain, clear, admin] = at;
+        let [web, plain, admin] = at;
         let becket = Becket::spawn(command, place.folder(), web, admin);
         becket.ready();
         let site = Self {
             becket,
             place,
             plain,
-            clear,
         };
         (site, at)
     }
@@ -172,27 +167,6 @@ fn every_request_is_counted_and_logged() {
 }
 
 #[test]
-fn a_listener_in_clear_serves_files_or_sends_to_https() {
-    let Some(curl) = Tool::find("curl") else {
-        return;
-    };
-    let (site, _) = Site::start("");
-    let clear = format!("http://{}/x?y", site.clear);
-    let found = finish(
-        curl.command(["-sS", "-o", "/dev/null", "-w", "%{redirect_url}", &clear]),
-        "",
-    );
-    let host = site.clear.ip();
-    let expected = format!("https://{host}:{}/x?y", site.becket.web.port());
-    assert_eq!(found.stdout, expected, "{}", found.all());
-    let plain = finish(
-        curl.command(["-sS", &format!("http://{}/", site.plain)]),
-        "",
-    );
-    assert_eq!(plain.stdout, "<p>Welcome");
-}
-
-#[test]
 fn a_reload_serves_another_folder_and_one_that_is_not_there_is_refused() {
     let Some(curl) = Tool::find("curl") else {
         return;
@@ -215,41 +189,6 @@ fn a_reload_serves_another_folder_and_one_that_is_not_there_is_refused() {
         .write("becket.toml", &configuration(at, "other", ""));
     assert!(site.becket.reload());
     assert_eq!(get(), "<p>Moved");
-}
-
-#[test]
-fn check_says_what_is_served_and_what_does_not_go_with_it() {
-    let place = Place::new();
-    fs::create_dir(place.path("www")).unwrap();
-    let at = [(); 4].map(|()| fresh_address());
-    place.write(
-        "becket.toml",
-        &configuration(at, "www", "index = ['start.html']"),
-    );
-    let check = || {
-        finish(
-            Becket::command(&place, &["check", "--config", "becket.toml"]),
-            "",
-        )
-    };
-    let found = check();
-    assert_eq!(found.code, 0, "{}", found.stdout);
-    let line = format!("files {} of site\n", place.text("www"));
-    assert!(found.stdout.contains(&line), "{}", found.stdout);
-    let text = configuration(at, "www", "");
-    let wrong = text.replace("[[backend]]", "[[backend]]\nretries = 1");
-    let wrong = wrong.replace("certificates =", "alpn = ['h2']\ncertificates =");
-    place.write("becket.toml", &wrong);
-    let found = check();
-    assert_eq!(found.code, 2, "{}", found.all());
-    let said = found.all();
-    for part in [
-        "backend[site].files",
-        "listener[web].alpn",
-        "HTTP/1.1 alone",
-    ] {
-        assert!(said.contains(part), "{part}: {said}");
-    }
 }
 
 /// A client without TLS that asks for one thing after the other.
@@ -297,29 +236,6 @@ fn of_a_hundred_thousand_files_few_are_kept_open() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_not_served_and_holds_nobody_up() {
-    let (site, _) = Site::start("");
-    let path = |name: &str| site.place.path("www").join(name);
-    let _socket = UnixListener::bind(path("socket")).unwrap();
-    let make = |name: &str, kind: &[&str]| {
-        let mut mknod = Command::new("mknod");
-        mknod.arg(path(name)).args(kind);
-        mknod.output().is_ok_and(|made| made.status.success())
-    };
-    assert!(make("fifo", &["p"]));
-    let mut names = vec!["/socket", "/fifo"];
-    // Only root makes devices, and not everywhere.
-    if make("zero", &["c", "1", "5"]) {
-        names.push("/zero");
-    }
-    let mut visitor = Visitor::connect(site.plain);
-    for name in names {
-        assert_eq!(visitor.get(name).0, "404", "{name}");
-    }
-    assert_eq!(visitor.get("/").1, "<p>Welcome");
-}
-
-#[test]
 fn files_are_read_with_the_rights_of_the_user_that_serves() {
     if nobody().is_none() {
         return;
@@ -335,7 +251,7 @@ fn files_are_read_with_the_rights_of_the_user_that_serves() {
     };
     restrict("www/private.txt", 0o600);
     restrict("www/closed", 0o700);
-    let at = [(); 4].map(|()| fresh_address());
+    let at = [(); 3].map(|()| fresh_address());
     let text = configuration(at, "www", "");
     let text = text.replace("workers = 2", "workers = 2\nuser = 'nobody'");
     let text = text.replace(
@@ -344,7 +260,7 @@ fn files_are_read_with_the_rights_of_the_user_that_serves() {
     );
     place.write("becket.toml", &text);
     let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
-    let becket = Becket::spawn(command, place.folder(), at[0], at[3]);
+    let becket = Becket::spawn(command, place.folder(), at[0], at[2]);
     becket.ready();
     let mut visitor = Visitor::connect(at[1]);
     assert_eq!(visitor.get("/open.txt").1, "for all");

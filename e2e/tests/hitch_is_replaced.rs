@@ -3,7 +3,7 @@
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 
@@ -336,137 +336,6 @@ fn the_test_option_and_the_start_share_one_verdict() {
 }
 
 #[test]
-fn a_log_is_written_in_a_folder_that_only_root_may_enter() {
-    let Some(both) = Either::both("hitch", "hitch") else {
-        return;
-    };
-    if !rustix::process::geteuid().is_root() {
-        return skip("needs root, which starts hitch as another user");
-    }
-    let backend = Backend::http("well met");
-    for either in both {
-        let place = place();
-        let at = fresh_address();
-        let log = place.path("private/hitch.log");
-        place.write(
-            "hitch.conf",
-            &format!(
-                "{}pem-file = \"{}\"\nlog-filename = \"{}\"\nlog-level = 2\n",
-                ends(at, &backend),
-                place.text("site.pem"),
-                log.display(),
-            ),
-        );
-        let user = as_nobody(&place);
-        std::fs::create_dir(place.path("private")).unwrap();
-        std::fs::set_permissions(place.path("private"), Permissions::from_mode(0o700)).unwrap();
-        let line = [&["--config", "hitch.conf"], user].concat();
-        // The first start makes the file, the second one finds it.
-        for lines in [1, 2] {
-            let test = either.run(&place, &[&["-t"], &line[..]].concat());
-            assert_eq!(test.code, 0, "{}", test.all());
-            let running = either.start(&place, &line, &[at]);
-            assert_eq!(running.end(Signal::TERM), Some(0));
-            let said = std::fs::read_to_string(&log).unwrap();
-            assert!(said.lines().count() >= lines, "{said}");
-            assert_ne!(std::fs::metadata(&log).unwrap().uid(), 0);
-        }
-    }
-}
-
-#[test]
-fn a_file_that_is_broken_changes_nothing_and_a_good_one_counts() {
-    let (Some(both), Some(openssl)) = (Either::both("hitch", "hitch"), OpenSsl::find()) else {
-        return;
-    };
-    let place = place();
-    let backend = Backend::http("well met");
-    let user = as_nobody(&place);
-    for either in both {
-        let at = fresh_address();
-        let text =
-            |pem: &str| format!("{}pem-file = \"{}\"\n", ends(at, &backend), place.text(pem));
-        place.write("hitch.conf", &text("site.pem"));
-        let line = [&["--config", "hitch.conf"], user].concat();
-        let running = either.start(&place, &line, &[at]);
-        let shows = |name: &str| {
-            facts(&openssl, &place, at, &["-noservername"])
-                .iter()
-                .any(|fact| fact.contains(name))
-        };
-        place.write("hitch.conf", &(text("other.pem") + "nonsense = 1\n"));
-        running.signal(Signal::HUP);
-        place.write("hitch.conf", &text("none.pem"));
-        running.signal(Signal::HUP);
-        assert!(shows("www.example.org"));
-        place.write("hitch.conf", &text("other.pem"));
-        // One that is under way may have read the file before.
-        eventually("the new file counts", || {
-            running.signal(Signal::HUP);
-            shows("other.example.org")
-        });
-        assert_eq!(
-            running.end(Signal::TERM),
-            Some(0),
-            "becket: {}",
-            either.is_becket()
-        );
-    }
-}
-
-#[test]
-fn the_test_option_ends_alike() {
-    let Some([theirs, ours]) = Either::both("hitch", "hitch") else {
-        return;
-    };
-    let place = place();
-    let pem = format!("pem-file = \"{}\"\n", place.text("site.pem"));
-    let user = as_nobody(&place);
-    for (more, is_good) in TESTED {
-        place.write("hitch.conf", &format!("{pem}{more}"));
-        let line = [&["-t", "--config", "hitch.conf"], user].concat();
-        // A user of the file counts where none comes behind it.
-        let line = if more.starts_with("user") {
-            &line[..3]
-        } else {
-            &line
-        };
-        let [one, other] = [&theirs, &ours].map(|either| either.run(&place, line));
-        assert_eq!(
-            one.code,
-            if is_good { 0 } else { 1 },
-            "{more}: {}",
-            one.all()
-        );
-        assert_eq!(one.code, other.code, "{more}: {}", other.all());
-        if is_good {
-            let last = |all: &str| all.lines().last().map(str::to_owned);
-            assert_eq!(last(&one.stderr), last(&other.stderr), "{more}");
-        } else {
-            assert!(
-                other.stderr.contains("hitch.conf: "),
-                "{more}: {}",
-                other.stderr
-            );
-        }
-    }
-    // What is refused here on purpose, and served there.
-    for more in ["tls-protos = SSLv3\n", "ciphers = \"AES256-SHA\"\n"] {
-        place.write("hitch.conf", &format!("{pem}{more}"));
-        let line = [&["-t", "--config", "hitch.conf"], user].concat();
-        assert_eq!(theirs.run(&place, &line).code, 0, "{more}");
-        assert_eq!(ours.run(&place, &line).code, 1, "{more}");
-    }
-    for line in [&["--bogus"][..], &["-t"], &["-V"], &["--workers"]] {
-        assert_eq!(
-            theirs.run(&place, line).code,
-            ours.run(&place, line).code,
-            "{line:?}"
-        );
-    }
-}
-
-#[test]
 fn debians_unit_starts_becket_by_its_path_alone() {
     let Some([_, ours]) = Either::both("hitch", "hitch") else {
         return;
@@ -563,32 +432,4 @@ const ASKED: [&[&str]; 8] = [
         "-cipher",
         "AES128-SHA",
     ],
-];
-
-/// What a file says beside its certificate, and whether it is good.
-const TESTED: [(&str, bool); 15] = [
-    ("", true),
-    ("workers = 4\nbacklog = 10\nquiet = on # comment\n", true),
-    (
-        "tls-protos = TLSv1.2 TLSv1.3\nciphers = \"HIGH:!aNULL\"\n",
-        true,
-    ),
-    (
-        "frontend = { port = \"1234\" match-global-certs = on }",
-        true,
-    ),
-    ("daemon = on\n", true),
-    ("foo = 1\n", false),
-    ("backend = \"127.0.0.1:80\"\n", false),
-    ("workers = some\n", false),
-    ("ciphers = \"NONSENSE\"\n", false),
-    ("write-proxy-v2 = on\nwrite-proxy-v1 = on\n", false),
-    ("client-verify = required\n", false),
-    ("frontend = {\n host = \"127.0.0.1\"\n", false),
-    ("pem-file = \"/nowhere/site.pem\"\n", false),
-    ("user = \"nobody-of-this-name\"\n", false),
-    (
-        "frontend = \"[127.0.0.1]:1\"\nfrontend = \"[127.0.0.1]:1\"\n",
-        false,
-    ),
 ];

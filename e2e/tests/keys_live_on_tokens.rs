@@ -15,7 +15,6 @@ use rustls::version::{TLS12, TLS13};
 use crate::upgrades_lose_nothing::{TWO_WORKERS, upgrade};
 
 mod hostile;
-mod soak;
 
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
 
@@ -292,35 +291,6 @@ fn a_confined_process_gets_agents_after_failures_reloads_and_upgrades() {
 }
 
 #[test]
-fn many_clients_at_once_are_served() {
-    let Some(site) = Site::with(&[("ec", Key::Ecdsa)]) else {
-        return;
-    };
-    let backend = Backend::http("well met");
-    let becket = site.start(&site.shape(&backend, &["ec"]));
-    let web = becket.web;
-    let clients: Vec<_> = (0..4)
-        .map(|number| {
-            let trust = site.trust(VERSIONS[number % 2]).without_tickets();
-            thread::spawn(move || {
-                (0..25)
-                    .filter(|_| {
-                        let client = Client::connect_as(web, &trust, "ec.example.org");
-                        client.is_ok_and(|mut client| client.ask(REQUEST).is_ok())
-                    })
-                    .count()
-            })
-        })
-        .collect();
-    let served: usize = clients
-        .into_iter()
-        .map(|client| client.join().unwrap())
-        .sum();
-    assert_eq!(served, 100);
-    assert_eq!(number(&becket, "failures_total"), 0.0);
-}
-
-#[test]
 fn a_reload_takes_another_key_and_is_not_held_up_by_a_token_that_is_away() {
     let Some(site) = Site::with(&[("rsa", Key::Rsa), ("ec", Key::Ecdsa)]) else {
         return;
@@ -352,43 +322,6 @@ fn a_reload_takes_another_key_and_is_not_held_up_by_a_token_that_is_away() {
     becket.idle();
     becket.signal(Signal::TERM);
     assert_eq!(becket.ended(), Some(0));
-}
-
-#[test]
-fn clients_that_leave_while_a_token_hangs_leave_nothing_behind() {
-    let Some(site) = Site::with(&[("rsa", Key::Rsa)]) else {
-        return;
-    };
-    let backend = Backend::http("well met");
-    let becket = site.start(&site.shape(&backend, &["rsa"]).timeouts("pkcs11 = \"60s\""));
-    assert!(gets_in(&becket, &site.trust(&TLS12), "rsa.example.org"));
-    becket.idle();
-    let descriptors = becket.descriptors();
-    let agent = agent(&becket).expect("an agent");
-    for round in 0..3 {
-        signal(agent, "-STOP");
-        let clients = site.crowd(&becket, "rsa.example.org", 40);
-        eventually("the token is asked", || number(&becket, "in_flight") > 0.0);
-        for (at, client) in clients.into_iter().enumerate() {
-            if at % 2 == round % 2 {
-                client.reset();
-            }
-        }
-        becket.idle();
-        signal(agent, "-CONT");
-        eventually("nothing is asked of it", || {
-            number(&becket, "in_flight") == 0.0
-        });
-        assert!(gets_in(&becket, &site.trust(&TLS13), "rsa.example.org"));
-    }
-    becket.idle();
-    eventually("descriptors are back", || {
-        becket.descriptors() <= descriptors
-    });
-    let metrics = becket.metrics();
-    assert_eq!(metrics.sum("becket_signatures_in_flight", &[]), 0.0);
-    assert_eq!(metrics.closed("internal"), 0);
-    assert_eq!(number(&becket, "starts_total"), 1.0);
 }
 
 #[test]

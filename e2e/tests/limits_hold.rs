@@ -127,32 +127,6 @@ fn silent_clients_make_room_for_newcomers_the_oldest_first() {
     becket.idle();
 }
 
-#[test]
-fn a_source_has_its_share_of_half_open_handshakes() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address)
-        .listener("defer-accept = \"off\"")
-        .section("[admission]\nhalf-open-per-source = 3")
-        .timeouts("hello = \"1m\"\nhandshake = \"1m\"")
-        .process("workers = 1");
-    let becket = Becket::start(&place, &shape);
-    let held = one_byte_clients(&becket, 3);
-    eventually("all are there", || in_flight(&becket) == 3);
-    let trust = Trust::new(&place);
-    assert!(Client::connect(becket.web, &trust).is_err());
-    assert_eq!(becket.metrics().closed("source-half-open"), 1);
-    // It may still have as many connections as it likes, if they have keys.
-    drop(held);
-    eventually("no handshakes", || in_flight(&becket) == 0);
-    let open: Vec<Client> = (0..8)
-        .map(|_| Client::connect(becket.web, &trust).unwrap())
-        .collect();
-    assert_eq!(becket.metrics().closed("source-half-open"), 1);
-    drop(open);
-    becket.idle();
-}
-
 /// Sets the soft limit of descriptors of a running becket.
 fn limit_descriptors(becket: &Becket, soft: u64) {
     let pid = Pid::from_raw(becket.child().cast_signed());

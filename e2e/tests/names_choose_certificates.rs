@@ -126,33 +126,6 @@ fn clients_get_ecdsa_where_they_can_use_it_and_rsa_otherwise() {
 }
 
 #[test]
-fn unknown_names_are_refused_where_asked_but_not_clients_without_a_name() {
-    let Some(openssl) = OpenSsl::find() else {
-        return;
-    };
-    let place = place();
-    let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address)
-        .certificates(CERTIFICATES)
-        .listener("unknown-names = \"refuse\"");
-    let becket = Becket::start(&place, &shape);
-    for version in ["-tls1_2", "-tls1_3"] {
-        let flags = [version, "-servername", "nobody.example.com"];
-        let run = openssl.ask_unnamed(&place, becket.web, &flags);
-        assert!(run.stderr.contains("unrecognized name"), "{}", run.all());
-        let line = becket.next_access();
-        assert_eq!(line["reason"], "unknown-name");
-        assert_eq!(line["sni"], "nobody.example.com");
-        for flags in [&["-noservername"][..], &["-servername", "any.example.org"]] {
-            let run = openssl.ask_unnamed(&place, becket.web, &[flags, &[version]].concat());
-            assert_eq!(run.code, 0, "{}", run.all());
-            assert_eq!(becket.next_reason(), "finished");
-        }
-    }
-    becket.says("nobody.example.com");
-}
-
-#[test]
 fn chains_are_sent_as_configured_and_every_kind_of_key_file_is_read() {
     let Some(openssl) = OpenSsl::find() else {
         return;

@@ -7,7 +7,7 @@ use becket_e2e::{
     Backend, Becket, Client, Key, OpenSsl, Place, REQUEST, Shape, Tool, Trust, finish,
     fresh_address,
 };
-use rustls::version::{TLS12, TLS13};
+use rustls::version::TLS13;
 
 /// Two beckets that end TLS, each with its own server, and their places.
 struct Farm {
@@ -210,72 +210,4 @@ fn a_ticket_leads_to_the_node_that_made_it() {
     homes.sort();
     homes.dedup();
     assert_eq!(homes, ["node 1", "node 2"], "new clients are spread");
-}
-
-#[test]
-fn a_session_id_leads_to_the_becket_that_has_it() {
-    let place = Place::new();
-    let farm = Farm::new(&place, "", "");
-    let front = farm.front(&place, "", "stick = \"tls-session\"");
-    let mut homes = Vec::new();
-    for _ in 0..4 {
-        let trust = Trust::only(&place, &TLS12).without_tickets();
-        let (home, resumed) = visit(&front, &trust, "www.example.org");
-        assert!(!resumed);
-        for _ in 0..3 {
-            let again = visit(&front, &trust, "www.example.org");
-            assert_eq!(again, (home.clone(), true));
-        }
-        homes.push(home);
-    }
-    homes.sort();
-    homes.dedup();
-    assert_eq!(homes, ["node 1", "node 2"], "new clients are spread");
-}
-
-#[test]
-fn a_large_hello_in_many_segments_passes_and_the_address_of_the_client_too() {
-    let place = Place::new();
-    let accepts = "accept-proxy = \"v2\"\ntrusted-networks = [\"127.0.0.0/8\"]";
-    let farm = Farm::new(&place, accepts, "");
-    let front = farm.front(&place, "", "proxy-header = \"v2\"");
-    let trust = Trust::post_quantum(&place);
-    let mut client = Client::begin(front.web, &trust, "www.example.org").unwrap();
-    let own = client.socket.local_addr().unwrap();
-    client.socket.set_nodelay(true).unwrap();
-    let mut hello = Vec::new();
-    client.tls.write_tls(&mut hello).unwrap();
-    assert!(hello.len() > 1200, "{} bytes", hello.len());
-    for part in hello.chunks(100) {
-        client.socket.write_all(part).unwrap();
-    }
-    assert!(
-        client
-            .ask(REQUEST)
-            .unwrap()
-            .windows(5)
-            .any(|part| part == b"node ")
-    );
-    drop(client);
-    let heard = |end: &Becket| {
-        end.access()
-            .iter()
-            .any(|line| line["client"] == own.to_string())
-    };
-    becket_e2e::eventually("a terminator logs the client's own address", || {
-        farm.ends.iter().any(|(end, ..)| heard(end))
-    });
-}
-
-#[test]
-fn what_is_not_tls_goes_nowhere() {
-    let place = Place::new();
-    let farm = Farm::new(&place, "", "");
-    let front = farm.front(&place, "", "");
-    let mut client = TcpStream::connect(front.web).unwrap();
-    client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    let (answer, _) = becket_e2e::read_to_end(&mut client);
-    assert!(answer.starts_with(b"HTTP/1.1 400 "));
-    drop(client);
-    assert_eq!(front.next_reason(), "plain-http");
 }

@@ -1,16 +1,12 @@
 //! A PROXY header from who stands in front is believed, in every form that real proxies send, and
 //! from nobody else.
 
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 
 use becket_e2e::{
-    Backend, Becket, Client, Kept, PATIENCE, Place, REQUEST, Shape, Tool, Trust, eventually,
-    fresh_address, fresh_host,
+    Backend, Becket, Client, Kept, Place, REQUEST, Shape, Tool, Trust, eventually, fresh_address,
 };
-use rustls::ClientConnection;
-use rustls::pki_types::ServerName;
 
 fn shape(backend: &Backend, version: &str) -> Shape {
     Shape::new(backend.address)
@@ -136,20 +132,6 @@ fn health_checks_of_haproxy_are_let_in_and_name_nobody() {
     });
 }
 
-#[test]
-fn clients_that_only_connect_are_no_failures() {
-    let (place, backend) = (Place::new(), telling());
-    // Else the kernel keeps those to itself that say nothing.
-    let shape = Shape::new(backend.address).listener("defer-accept = \"off\"");
-    let becket = Becket::start(&place, &shape);
-    for _ in 0..3 {
-        drop(TcpStream::connect(becket.web).unwrap());
-        assert_eq!(becket.next_reason(), "health-check");
-    }
-    let log = becket.log();
-    assert!(!log.contains("connection failed"), "{log}");
-}
-
 /// With a PROXY header: without one, HAProxy resets nearly every check before the kernel tells anybody of a connection.
 #[test]
 fn checks_of_haproxy_are_no_failures() {
@@ -220,66 +202,4 @@ fn nginx_in_front_is_believed() {
     );
     let _nginx = run(&place, &nginx, &["-c", &place.text("nginx.conf")], at);
     ask_through(at, &becket, &place);
-}
-
-/// Sends `header`, then makes a handshake over the same socket.
-fn with_header(becket: &Becket, place: &Place, pieces: &[&[u8]]) -> io::Result<Vec<u8>> {
-    let mut socket = TcpStream::connect_timeout(&becket.web, PATIENCE)?;
-    socket.set_nodelay(true)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    for piece in pieces {
-        socket.write_all(piece)?;
-    }
-    let name = ServerName::try_from("www.example.org").expect("a name");
-    let config = Arc::clone(&Trust::new(place).0);
-    let tls = ClientConnection::new(config, name).map_err(io::Error::other)?;
-    let mut client = Client { tls, socket };
-    client.ask(REQUEST)
-}
-
-#[test]
-fn a_header_may_come_byte_by_byte() {
-    let (place, backend) = (Place::new(), telling());
-    let becket = Becket::start(&place, &shape(&backend, "any"));
-    let header = b"PROXY TCP6 2001:db8::7 2001:db8::1 4711 443\r\n";
-    let pieces: Vec<&[u8]> = header.chunks(1).collect();
-    let answer = with_header(&becket, &place, &pieces).unwrap();
-    assert!(
-        answer.ends_with(header),
-        "{}",
-        String::from_utf8_lossy(&answer)
-    );
-    assert_eq!(becket.next_access()["client"], "[2001:db8::7]:4711");
-}
-
-#[test]
-fn garbage_and_strangers_are_reset_and_counted() {
-    let (place, backend) = (Place::new(), telling());
-    let becket = Becket::start(&place, &shape(&backend, "v2"));
-    for garbage in [
-        &b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"[..],
-        b"",
-        b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff",
-        &[0xff; 200],
-    ] {
-        // Without a header, the hello is what is looked at.
-        assert!(with_header(&becket, &place, &[garbage]).is_err());
-        assert_eq!(becket.next_reason(), "proxy-header");
-    }
-    assert_eq!(becket.metrics().closed("proxy-header"), 4);
-    let strangers = shape(&backend, "any");
-    let text = strangers
-        .text()
-        .replace("127.0.0.0/8", &fresh_host().to_string());
-    place.write(
-        "becket.toml",
-        &text
-            .replace(&strangers.web.to_string(), &becket.web.to_string())
-            .replace(&strangers.admin.to_string(), &becket.admin.to_string()),
-    );
-    assert!(becket.reload(), "{}", becket.log());
-    let header = b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n";
-    assert!(with_header(&becket, &place, &[header]).is_err());
-    assert_eq!(becket.next_reason(), "untrusted-proxy");
-    assert_eq!(backend.served(), 0);
 }

@@ -1,11 +1,9 @@
 //! The PROXY header, v1 and v2, as HAProxy, nginx and the specification read it.
 
-use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
 
 use becket_e2e::{
-    Backend, Becket, Client, Kept, PATIENCE, Place, REQUEST, Shape, Tool, Trust, eventually,
-    fresh_address, fresh_v6, skip, until,
+    Becket, Client, Kept, Place, REQUEST, Shape, Tool, Trust, eventually, fresh_address, until,
 };
 use rustls::version::{TLS12, TLS13};
 
@@ -107,41 +105,4 @@ fn nginx_understands_both_versions() {
         let expected = format!("from {own} to {}", becket.web);
         assert!(answer.ends_with(&expected), "{version}: {answer}");
     }
-}
-
-#[test]
-fn an_ipv6_client_is_introduced_as_such() {
-    let Some(v6) = fresh_v6() else {
-        return skip("needs IPv6");
-    };
-    let place = Place::new();
-    let (backend, headers) = Backend::collecting();
-    let mut shape = Shape::new(backend.address).backend("proxy-header = \"v2\"");
-    shape.web = v6;
-    let becket = Becket::start(&place, &shape);
-    let (_, own) = ask(&becket, &Trust::new(&place));
-    let header = headers.recv_timeout(PATIENCE).unwrap();
-    assert_eq!(&header[12..14], [0x21, 0x21], "PROXY over TCP and IPv6");
-    assert_eq!(header[31], 1, "::1");
-    assert_eq!(&header[48..50], own.port().to_be_bytes());
-}
-
-#[test]
-fn the_header_comes_before_a_server_that_speaks_first() {
-    let place = Place::new();
-    let backend = Backend::new(|mut stream| {
-        let mut line = Vec::new();
-        while !line.ends_with(b"\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte)?;
-            line.extend(byte);
-        }
-        io::Write::write_all(&mut stream, &line)
-    });
-    let shape = Shape::new(backend.address).backend("proxy-header = \"v1\"");
-    let becket = Becket::start(&place, &shape);
-    let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
-    let mut line = String::new();
-    client.read_to_string(&mut line).unwrap();
-    assert!(line.starts_with("PROXY TCP4 127.0.0.1 "), "{line}");
 }

@@ -1,6 +1,5 @@
 //! `maxconn` holds exactly over all workers, who waits is served in order, and no slot is lost.
 
-use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -19,7 +18,6 @@ struct Request {
 /// A server that counts whom it serves at a time, and answers when it is told to.
 struct Counting {
     backend: Backend,
-    most: Arc<AtomicUsize>,
     /// Those who have said something, in order, with the socket to answer on.
     here: Arc<Mutex<Vec<Request>>>,
 }
@@ -27,25 +25,16 @@ struct Counting {
 impl Counting {
     /// Keeps everybody waiting until [`Self::answer`].
     fn new() -> Self {
-        let most = Arc::<AtomicUsize>::default();
         let here = Arc::<Mutex<Vec<Request>>>::default();
-        let (seen, list) = (Arc::clone(&most), Arc::clone(&here));
+        let list = Arc::clone(&here);
         let backend = Backend::new(move |mut stream| {
             let mut word = [0; 3];
             stream.read_exact(&mut word)?;
-            let mut here = list.lock().unwrap();
-            here.push(Request {
-                word: word.to_vec(),
-                stream,
-            });
-            seen.fetch_max(here.len(), SeqCst);
+            let word = word.to_vec();
+            list.lock().unwrap().push(Request { word, stream });
             Ok(())
         });
-        Self {
-            backend,
-            most,
-            here,
-        }
+        Self { backend, here }
     }
 
     fn count(&self) -> usize {
@@ -82,50 +71,11 @@ fn read_all(client: &mut Client) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// Waits until so many wait for a slot.
-fn until_waiting(becket: &Becket, count: usize) {
-    let what = format!("{count} wait");
-    eventually(&what, || number(becket, "becket_queue") == count);
-}
-
 /// Nothing is in use and nobody waits.
 fn at_rest(becket: &Becket) {
     eventually("every slot is free", || {
         number(becket, "becket_queue") == 0 && number(becket, "becket_server_connections") == 0
     });
-}
-
-#[test]
-fn those_who_wait_are_served_in_the_order_in_which_they_came() {
-    let place = Place::new();
-    let server = Counting::new();
-    let becket = Becket::start(&place, &limited(&server, 2));
-    let trust = Trust::new(&place);
-    let words: Vec<String> = (0..12).map(|n| format!("c{n:02}")).collect();
-    let mut clients = VecDeque::new();
-    for (index, word) in words.iter().enumerate() {
-        clients.push_back(visit(&becket, &trust, word));
-        match index {
-            0 | 1 => eventually("the server has it", || server.count() == index + 1),
-            // Two workers accept: only who waits already is before the next.
-            _ => until_waiting(&becket, index - 1),
-        }
-    }
-    let mut served = Vec::new();
-    for left in (0..words.len()).rev() {
-        served.push(server.answer());
-        // The slot is free when both sides have ended.
-        let mut client = clients.pop_front().unwrap();
-        assert_eq!(read_all(&mut client).unwrap(), b"done");
-        drop(client);
-        let next = left.min(2);
-        eventually("the next ones are there", || server.count() == next);
-    }
-    assert_eq!(served, words);
-    assert_eq!(server.most.load(SeqCst), 2);
-    assert_eq!(number(&becket, "becket_queue_hand_overs_total"), 10);
-    assert_eq!(number(&becket, "becket_queue_hand_over_seconds_count"), 10);
-    at_rest(&becket);
 }
 
 #[test]
@@ -192,119 +142,6 @@ fn a_full_server_is_not_even_checked() {
     }
     drop(clients);
     eventually("it is checked again", || server.backend.served() > met);
-}
-
-#[test]
-fn who_waits_too_long_is_refused_and_who_comes_after_is_served() {
-    let place = Place::new();
-    let server = Counting::new();
-    let shape = limited(&server, 1).backend("queue-timeout = \"200ms\"");
-    let becket = Becket::start(&place, &shape);
-    let trust = Trust::new(&place);
-    let mut first = visit(&becket, &trust, "one");
-    eventually("the server has it", || server.count() == 1);
-    let mut second = visit(&becket, &trust, "two");
-    assert!(read_all(&mut second).is_err(), "no clean end");
-    drop(second);
-    assert_eq!(becket.next_reason(), "queue-timeout");
-    assert_eq!(server.answer(), "one");
-    assert_eq!(read_all(&mut first).unwrap(), b"done");
-    drop(first);
-    let mut third = visit(&becket, &trust, "two");
-    eventually("the server has it", || server.count() == 1);
-    server.answer();
-    assert_eq!(read_all(&mut third).unwrap(), b"done");
-    drop(third);
-    at_rest(&becket);
-}
-
-#[test]
-fn a_full_queue_refuses_at_once() {
-    let place = Place::new();
-    let server = Counting::new();
-    let shape = limited(&server, 1).backend("queue-length = 1\nqueue-timeout = \"1h\"");
-    let becket = Becket::start(&place, &shape);
-    let trust = Trust::new(&place);
-    let _first = visit(&becket, &trust, "one");
-    eventually("the server has it", || server.count() == 1);
-    let _second = visit(&becket, &trust, "two");
-    until_waiting(&becket, 1);
-    let mut third = visit(&becket, &trust, "333");
-    assert!(read_all(&mut third).is_err(), "no clean end");
-    drop(third);
-    assert_eq!(becket.next_reason(), "queue-full");
-}
-
-#[test]
-fn a_client_that_resets_leaves_the_queue_and_one_that_ends_its_stream_stays() {
-    for aborts in [false, true] {
-        let place = Place::new();
-        let server = Counting::new();
-        let shape = limited(&server, 1).backend(&format!(
-            "queue-timeout = \"1h\"\nabort-on-close = {aborts}"
-        ));
-        let becket = Becket::start(&place, &shape);
-        let trust = Trust::new(&place);
-        let mut first = visit(&becket, &trust, "one");
-        eventually("the server has it", || server.count() == 1);
-        let second = visit(&becket, &trust, "two");
-        until_waiting(&becket, 1);
-        second.reset();
-        until_waiting(&becket, 0);
-        assert_eq!(becket.next_reason(), "left-queue");
-
-        let mut third = visit(&becket, &trust, "333");
-        until_waiting(&becket, 1);
-        third.close_notify().unwrap();
-        third.socket.shutdown(std::net::Shutdown::Write).unwrap();
-        if aborts {
-            until_waiting(&becket, 0);
-            assert_eq!(becket.next_reason(), "left-queue");
-            drop(first);
-        } else {
-            holds_for(Duration::from_millis(200), "it waits", || {
-                number(&becket, "becket_queue") == 1
-            });
-            assert_eq!(server.answer(), "one");
-            assert_eq!(read_all(&mut first).unwrap(), b"done");
-            drop(first);
-            eventually("the server has it", || server.count() == 1);
-            assert_eq!(server.answer(), "333");
-            assert_eq!(read_all(&mut third).unwrap(), b"done");
-        }
-        drop(third);
-        server.here.lock().unwrap().clear();
-        at_rest(&becket);
-    }
-}
-
-#[test]
-fn before_the_handshake_nothing_is_signed_for_who_is_turned_away() {
-    let place = Place::new();
-    let server = Counting::new();
-    let keys = "queue = \"before-handshake\"\nqueue-length = 1\nqueue-timeout = \"1h\"";
-    let becket = Becket::start(&place, &limited(&server, 1).backend(keys));
-    let trust = Trust::new(&place);
-    let mut first = visit(&becket, &trust, "one");
-    eventually("the server has it", || server.count() == 1);
-    let (address, theirs) = (becket.web, trust.clone());
-    let second = thread::spawn(move || {
-        let mut client = Client::connect(address, &theirs)?;
-        client.write_all(b"two")?;
-        read_all(&mut client)
-    });
-    until_waiting(&becket, 1);
-    assert!(Client::connect(becket.web, &trust).is_err());
-    assert_eq!(becket.next_reason(), "queue-full");
-    assert_eq!(number(&becket, "becket_handshakes_total"), 1);
-    server.answer();
-    assert_eq!(read_all(&mut first).unwrap(), b"done");
-    drop(first);
-    eventually("the server has it", || server.count() == 1);
-    assert_eq!(server.answer(), "two");
-    assert_eq!(second.join().unwrap().unwrap(), b"done");
-    at_rest(&becket);
-    becket.idle();
 }
 
 #[test]

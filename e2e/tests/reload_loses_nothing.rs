@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
 
 use becket_e2e::{
-    Backend, Becket, Client, Key, Place, REQUEST, Shape, Signal, Tool, Trust, becket_program,
-    eventually, finish, fresh_address, until,
+    Backend, Becket, Client, Key, Place, REQUEST, Shape, Tool, Trust, becket_program, eventually,
+    finish, fresh_address, until,
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -266,24 +266,6 @@ fn a_broken_file_changes_nothing_and_says_everything_that_is_wrong() {
 }
 
 #[test]
-fn an_unreadable_certificate_is_a_broken_reload() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let becket = Becket::start(&place, &Shape::new(backend.address));
-    let trust = Trust::new(&place);
-    let before = shown(becket.web, &trust);
-    // The key of another certificate.
-    let (one, two) = (
-        place.authority.issue(&["www.example.org"], Key::Ecdsa),
-        place.authority.issue(&["www.example.org"], Key::Ecdsa),
-    );
-    place.write("site.pem", &(one.certificate + &two.key));
-    assert!(!becket.reload());
-    becket.says("site.pem");
-    assert_eq!(shown(becket.web, &trust), before);
-}
-
-#[test]
 fn backends_and_routes_change_for_new_clients() {
     let place = Place::new();
     let (one, two) = (Backend::echo(), Backend::http("two"));
@@ -355,25 +337,4 @@ fn listeners_come_and_go_and_nobody_who_got_in_is_reset() {
         );
     }
     assert_eq!(visitors.end(), [""; 0]);
-}
-
-#[test]
-fn many_signals_at_once_are_as_good_as_one() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address);
-    let becket = Becket::start(&place, &shape);
-    let trust = Trust::new(&place);
-    for _ in 0..50 {
-        becket.signal(Signal::HUP);
-    }
-    for _ in 0..10 {
-        assert!(
-            Client::connect(becket.web, &trust)
-                .unwrap()
-                .ask(REQUEST)
-                .is_ok()
-        );
-    }
-    assert!(becket.is_alive());
 }

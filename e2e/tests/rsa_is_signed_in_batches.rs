@@ -107,21 +107,3 @@ fn a_flood_is_signed_for_in_batches_and_everybody_is_served() {
     assert_eq!(count("_repeats"), 0);
     assert_eq!(becket.status()["rsa_batches"]["signatures"], signatures);
 }
-
-#[test]
-fn who_comes_alone_is_signed_for_by_the_worker() {
-    let (place, backend) = (place(), Backend::http("well met"));
-    let becket = becket(&place, &backend);
-    for version in [&TLS12, &TLS13] {
-        let trust = Trust::only(&place, version);
-        let mut client = Client::connect(becket.web, &trust).unwrap();
-        client.ask(REQUEST).unwrap();
-    }
-    eventually("becket is idle", || {
-        becket.status()["totals"]["connections"] == 0
-    });
-    assert_eq!(
-        becket.metrics().sum("becket_signature_seconds_count", &[]),
-        0.0
-    );
-}

@@ -3,11 +3,10 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 
 use becket_e2e::{
     Answer, Backend, Becket, Client, Dns, Host, Network, Place, REQUEST, Shape, Trust, answer_all,
-    becket_program, eventually, finish, holds_for,
+    becket_program, eventually, finish,
 };
 use serde_json::Value;
 
@@ -132,37 +131,6 @@ fn a_server_that_moves_is_followed_and_one_whose_name_is_lost_is_kept() {
 }
 
 #[test]
-fn all_addresses_of_a_name_are_tried() {
-    let Some(network) = Network::of(3) else {
-        return;
-    };
-    let dns = Dns::on(&network.hub);
-    let last = &network.hosts[2];
-    let has_v6 = std::path::Path::new("/proc/net/if_inet6").exists();
-    let there = if has_v6 {
-        IpAddr::from(last.address_v6)
-    } else {
-        IpAddr::from(last.address)
-    };
-    // Nobody listens at the other one.
-    dns.points("app.test", &[network.hosts[1].address.into(), there]);
-    let three = server_at((there, HTTP).into(), last, "three");
-    let Some(stage) = Stage::start(&network, &dns, Shape::new("app.test:8080")) else {
-        return;
-    };
-    eventually("both are known", || {
-        let addresses = stage.server()["addresses"].clone();
-        addresses.as_array().map(Vec::len) == Some(2)
-    });
-    for _ in 0..4 {
-        assert_eq!(stage.ask().unwrap(), "three");
-    }
-    let _two = server(&network.hosts[1], "two");
-    drop(three);
-    assert_eq!(stage.ask().unwrap(), "two");
-}
-
-#[test]
 fn a_server_whose_name_never_resolved_is_left_out_until_it_does() {
     let Some(network) = Network::of(3) else {
         return;
@@ -200,39 +168,6 @@ fn a_server_whose_name_never_resolved_is_left_out_until_it_does() {
     });
     assert_eq!(stage.server()["state"], "passing");
     assert_eq!(stage.metric("becket_server_check_failures_total"), 0);
-}
-
-#[test]
-fn clients_are_refused_while_no_server_has_an_address_and_served_when_one_has() {
-    let Some(network) = Network::of(2) else {
-        return;
-    };
-    let dns = Dns::on(&network.hub);
-    let two = server(&network.hosts[1], "two");
-    dns.set("app.test", Answer::Silence);
-    let Some(stage) = Stage::start(&network, &dns, Shape::new("app.test:8080")) else {
-        return;
-    };
-    // The first one waits until the resolver gives up, the next one does not.
-    for _ in 0..2 {
-        assert!(stage.ask().is_err());
-        assert_eq!(stage.becket.next_reason(), "no-server");
-    }
-    assert_eq!(two.served(), 0);
-    dns.points("app.test", &[network.hosts[1].address.into()]);
-    eventually("it is served", || stage.ask().is_ok());
-    // Without an interval it is looked up with the configuration, and then never again.
-    let text = stage.shape.text().replace("\"1s\"", "\"off\"");
-    stage.place.write("becket.toml", &text);
-    let asked = dns.asked();
-    assert!(stage.reload());
-    eventually("it was asked for", || dns.asked() >= asked + 2);
-    // A look-up of before may have been on its way: two questions.
-    let most = dns.asked() + 2;
-    holds_for(Duration::from_secs(3), "nobody asks", || {
-        dns.asked() <= most
-    });
-    assert_eq!(stage.ask().unwrap(), "two");
 }
 
 /// A resolver that waits for longer than any test.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use becket_e2e::{
     Becket, Client, Make, Network, Over, Place, Server, Shape, Signal, Tool, Trust, eventually,
-    read_to_end, unix_now,
+    unix_now,
 };
 use fastrand::Rng;
 
@@ -74,10 +74,6 @@ fn play_on(network: &Network, makes: [Make; 3], play: impl FnOnce(Stage<'_>) + S
 /// Where a server is; without its port.
 fn address(server: usize) -> String {
     format!("10.74.0.{}", server + 1)
-}
-
-fn others(server: usize) -> Vec<usize> {
-    (0..NAMES.len()).filter(|one| *one != server).collect()
 }
 
 fn name(server: usize) -> String {
@@ -194,17 +190,6 @@ fn becomes(becket: &Becket, server: usize, expected: &str) {
     });
 }
 
-/// Waits until clients were answered by a server, and others are with it.
-#[track_caller]
-fn serves(becket: &Becket, server: usize) {
-    let connects = || of_server(becket, server, "connections").as_u64().unwrap();
-    // More than it may have at a time: some are gone.
-    let enough = connects() + u64::from(MAXCONN) + 1;
-    eventually("it serves", || {
-        connects() >= enough && of_server(becket, server, "in_use") != 0
-    });
-}
-
 /// Every slot is free, and nobody is there.
 #[track_caller]
 fn at_rest(becket: &Becket) {
@@ -258,91 +243,6 @@ fn a_host_that_is_unplugged_is_left_and_serves_again_when_it_is_plugged_in() {
 }
 
 #[test]
-fn where_all_are_unplugged_clients_are_refused_at_once_and_a_stall_harms_nobody() {
-    stage(|stage| {
-        // HAProxy has no long answer.
-        let all = [0, 2];
-        let becket = stage.becket(&all, "connections-on-failure = \"drain\"");
-        thread::scope(|scope| {
-            let long = || stage.ask(&becket, "/long");
-            let there: Vec<_> = (0..4).map(|_| scope.spawn(long)).collect();
-            eventually("all of them are there", || {
-                becket.metrics().sum("becket_server_connections", &[]) >= 4.0
-            });
-            for server in all {
-                stage.unplug(server);
-            }
-            for server in all {
-                becomes(&becket, server, "out-of-service");
-            }
-            let failures = || becket.metrics().sum("becket_connect_failures_total", &[]);
-            let before = failures();
-            for _ in 0..4 {
-                let mut client = Client::connect(becket.web, &stage.trust).unwrap();
-                let (answer, end) = read_to_end(&mut client);
-                assert!(
-                    answer.is_empty() && end.is_err(),
-                    "nothing passes for an answer"
-                );
-            }
-            eventually("they are counted", || {
-                becket.metrics().closed("no-server") == 4
-            });
-            assert_eq!(failures(), before, "nothing was tried");
-            for server in all {
-                stage.plug(server);
-            }
-            for server in all {
-                becomes(&becket, server, "in-service");
-            }
-            assert!(
-                joined(there).iter().all(Result::is_ok),
-                "TCP outlives a stall"
-            );
-        });
-        stage.answer(&becket, &all);
-        at_rest(&becket);
-    });
-}
-
-#[test]
-fn a_server_that_cannot_be_reached_costs_nobody_an_answer() {
-    stage(|mut stage| {
-        let becket = stage.becket(&[0, 1, 2], "");
-        // Kernels say it to a few a second only: the others wait for their time-out.
-        for (server, route) in [(0, "unreachable"), (1, "prohibit"), (2, "blackhole")] {
-            let (host, at) = (&stage.network.hosts[server + 1], address(server));
-            host.route();
-            let before = stage.network.hosts[0].unreachables();
-            // As long as the address is there, it comes before the route.
-            host.ip(&format!("route add {route} {at}/32"));
-            host.ip(&format!("addr del {at}/32 dev lo"));
-            stage.answer(&becket, &others(server));
-            becomes(&becket, server, "out-of-service");
-            stage.answer(&becket, &others(server));
-            let told = stage.network.hosts[0].unreachables() - before;
-            assert_eq!(told > 0, route != "blackhole", "{route}");
-            host.ip(&format!("addr add {at}/32 dev lo"));
-            host.ip(&format!("route del {route} {at}/32"));
-            becomes(&becket, server, "in-service");
-            stage.answer(&becket, &[0, 1, 2]);
-        }
-        for server in [0, 1] {
-            let others = others(server);
-            stage.kill(server);
-            stage.answer(&becket, &others);
-            becomes(&becket, server, "out-of-service");
-            stage.answer(&becket, &others);
-            stage.start(server);
-            becomes(&becket, server, "in-service");
-            stage.answer(&becket, &[0, 1, 2]);
-        }
-        nobody_was_refused(&becket);
-        at_rest(&becket);
-    });
-}
-
-#[test]
 fn a_server_that_is_stopped_keeps_those_who_reached_it_and_nobody_else() {
     for (on_down, kept) in [("close", false), ("drain", true)] {
         stage(|stage| {
@@ -369,41 +269,6 @@ fn a_server_that_is_stopped_keeps_those_who_reached_it_and_nobody_else() {
             stage.signal(0, Signal::CONT);
             becomes(&becket, 0, "in-service");
             stage.answer(&becket, &[0, 1, 2]);
-            at_rest(&becket);
-        });
-    }
-}
-
-#[test]
-fn an_answer_that_breaks_off_is_not_made_to_look_whole() {
-    for secure in [false, true] {
-        stage(|mut stage| {
-            let becket = if secure {
-                let at = format!("{}:{}", address(0), PORT + 1);
-                let keys = "tls.ca = \"ca.pem\"\ntls.name = \"www.example.org\"";
-                Becket::start(&stage.place, &Shape::new(at).backend(keys))
-            } else {
-                stage.becket(&[0], "")
-            };
-            let trust = stage.trust.clone();
-            let answer = thread::scope(|scope| {
-                let client = scope.spawn(|| ask(&becket, &trust, "/long"));
-                let received = "becket_server_received_bytes_total";
-                eventually("half of it has come", || {
-                    becket.metrics().sum(received, &[]) > 32.0 * 1024.0
-                });
-                stage.kill(0);
-                client.join().unwrap()
-            });
-            answer.expect_err("HTTP says how long it would have been");
-            let reason = becket.next_reason();
-            // In clear, an end is an end: the kernel of a server that was killed says FIN.
-            let expected: &[&str] = if secure {
-                &["server-truncated", "server-reset"]
-            } else {
-                &["finished", "server-reset"]
-            };
-            assert!(expected.contains(&&*reason), "{reason}");
             at_rest(&becket);
         });
     }
@@ -444,65 +309,6 @@ impl Stage<'_> {
         });
         tally.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Reasons for which nobody may go while one server is there.
-#[track_caller]
-fn nobody_was_refused(becket: &Becket) {
-    let metrics = becket.metrics();
-    for reason in [
-        "no-server",
-        "connect-failed",
-        "connect-timeout",
-        "queue-timeout",
-        "internal",
-    ] {
-        assert_eq!(metrics.closed(reason), 0, "{reason}");
-    }
-}
-
-#[test]
-fn a_cable_that_comes_loose_every_second_costs_nobody_an_answer() {
-    stage(|mut stage| {
-        let becket = stage.becket(&[0, 1, 2], "");
-        let tally = stage.asking(&becket, 8, |stage| {
-            for _ in 0..3 {
-                serves(&becket, 0);
-                stage.unplug(0);
-                becomes(&becket, 0, "out-of-service");
-                stage.plug(0);
-                becomes(&becket, 0, "in-service");
-            }
-        });
-        println!("{tally:?}");
-        assert_eq!(tally.failures, [""; 0]);
-        assert_eq!(tally.answers.len(), 3);
-        nobody_was_refused(&becket);
-        at_rest(&becket);
-    });
-}
-
-#[test]
-fn a_server_that_is_killed_every_second_costs_only_those_whom_it_was_answering() {
-    stage(|mut stage| {
-        const KILLS: usize = 4;
-        let becket = stage.becket(&[0, 1, 2], "");
-        let tally = stage.asking(&becket, 8, |stage| {
-            for _ in 0..KILLS {
-                serves(&becket, 0);
-                stage.kill(0);
-                becomes(&becket, 0, "out-of-service");
-                stage.start(0);
-                becomes(&becket, 0, "in-service");
-            }
-        });
-        println!("{tally:?}");
-        let most = KILLS * MAXCONN as usize;
-        assert!(tally.failures.len() <= most, "{tally:?}");
-        assert_eq!(tally.answers.len(), 3);
-        nobody_was_refused(&becket);
-        at_rest(&becket);
-    });
 }
 
 #[test]

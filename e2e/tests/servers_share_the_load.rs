@@ -1,9 +1,8 @@
 //! Who of several servers gets the next client: by weight, by load, in order, by hash; and who when one fails.
 
 use std::io::Write;
-use std::net::SocketAddr;
 
-use becket_e2e::{Backend, Becket, Client, Place, Shape, Trust, eventually, read_to_end, until};
+use becket_e2e::{Backend, Becket, Client, Place, Shape, Trust, read_to_end, until};
 
 /// Servers that say which they are when the client has ended.
 fn servers(count: usize) -> Vec<Backend> {
@@ -59,79 +58,6 @@ fn weights_are_honoured_and_zero_and_disabled_get_nobody() {
     assert_eq!(shares(&becket, &trust, 9), [0, 3, 6]);
     let state = becket.status()["backends"][0]["servers"][0]["state"].clone();
     assert_eq!(state, "disabled");
-}
-
-#[test]
-fn least_connections_goes_where_nobody_is_and_first_fills_up() {
-    for (balance, expected) in [("least-connections", [2, 2, 2]), ("first", [3, 3, 0])] {
-        let place = Place::new();
-        let trust = Trust::new(&place);
-        let servers = servers(3);
-        let shape = shape(&servers, &["maxconn = 3"; 3]);
-        let becket = Becket::start(&place, &shape.backend(&format!("balance = \"{balance}\"")));
-        let mut open = Vec::new();
-        for count in 1..=6 {
-            open.push(Client::connect(becket.web, &trust).unwrap());
-            eventually("its server has it", || {
-                servers.iter().map(Backend::served).sum::<usize>() == count
-            });
-        }
-        let served: Vec<usize> = servers.iter().map(Backend::served).collect();
-        assert_eq!(served, expected, "{balance}");
-    }
-}
-
-#[test]
-fn a_hash_gives_a_name_or_an_address_one_server() {
-    let names = ["www.example.org", "api.example.org", "example.org"];
-    for balance in ["sni-hash", "source-hash"] {
-        let place = Place::new();
-        place.issue("all.pem", &names, becket_e2e::Key::Ecdsa);
-        let trust = Trust::new(&place);
-        let servers = servers(3);
-        let shape = shape(&servers, &[""; 3]).certificates("[\"all.pem\"]");
-        let becket = Becket::start(&place, &shape.backend(&format!("balance = \"{balance}\"")));
-        for name in names {
-            let first = ask(&becket, &trust, name);
-            assert!(
-                (0..5).all(|_| ask(&becket, &trust, name) == first),
-                "{balance}"
-            );
-        }
-        if balance == "source-hash" {
-            let first = ask(&becket, &trust, names[0]);
-            assert_eq!(ask(&becket, &trust, names[1]), first);
-        }
-    }
-}
-
-/// An address where nobody listens.
-fn nobody() -> SocketAddr {
-    becket_e2e::fresh_address()
-}
-
-#[test]
-fn a_server_that_refuses_is_passed_over_and_backups_serve_only_when_nobody_else_is_in_service() {
-    let place = Place::new();
-    let trust = Trust::new(&place);
-    let servers = servers(2);
-    let shape = Shape::new(nobody())
-        .server(servers[0].address)
-        .server(servers[1].address)
-        .server_keys("backup = true")
-        .process("workers = 1");
-    let becket = Becket::start(&place, &shape);
-    for _ in 0..6 {
-        assert_eq!(ask(&becket, &trust, "www.example.org"), 0);
-    }
-    let failures = becket
-        .metrics()
-        .sum("becket_server_connect_failures_total", &[]);
-    assert_eq!(failures as usize, 3);
-    eventually("nobody is there", || {
-        becket.metrics().sum("becket_server_connections", &[]) == 0.0
-    });
-    assert_eq!(servers[1].served(), 0);
 }
 
 #[test]

@@ -4,13 +4,12 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU16, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::thread;
 
 use becket_e2e::{
     Backend, Becket, Client, Kept, Place, REQUEST, Shape, Tool, Trust, answer_all, eventually,
-    fresh_address, now, read_head, read_to_end, until,
+    fresh_address, now, read_head, until,
 };
 
 const FAST: &str = "interval = \"100ms\"\nfast-interval = \"100ms\"\nrise = 1\nfall = 2";
@@ -126,86 +125,6 @@ fn a_status_that_is_not_expected_takes_a_server_out_and_a_good_one_brings_it_bac
 }
 
 #[test]
-fn a_server_that_is_gone_costs_no_client_a_connect() {
-    let place = Place::new();
-    let (at, two) = (fresh_address(), Backend::http("two"));
-    let one = Backend::at(at, |stream| answer_all(stream, "one"));
-    let shape = Shape::new(at)
-        .server(two.address)
-        .backend(&checked("connect"));
-    let becket = Becket::start(&place, &shape);
-    let trust = Trust::new(&place);
-    becomes(&becket, at, "in-service");
-    drop(one);
-    becomes(&becket, at, "out-of-service");
-    let before = failures(&becket);
-    assert_eq!(answers(&becket, &trust, 10), ["two"]);
-    assert_eq!(failures(&becket), before);
-    let _one = Backend::at(at, |stream| answer_all(stream, "one again"));
-    becomes(&becket, at, "in-service");
-    assert_eq!(answers(&becket, &trust, 10), ["one again", "two"]);
-}
-
-#[test]
-fn where_none_is_left_clients_are_refused_at_once_and_served_again_later() {
-    let place = Place::new();
-    let (one, two) = (fresh_address(), fresh_address());
-    let shape = Shape::new(one).server(two).backend(&checked("connect"));
-    let becket = Becket::start(&place, &shape);
-    let trust = Trust::new(&place);
-    for server in [one, two] {
-        becomes(&becket, server, "out-of-service");
-    }
-    let before = failures(&becket);
-    for _ in 0..4 {
-        let mut client = Client::connect(becket.web, &trust).unwrap();
-        let _sent = client.write_all(REQUEST);
-        let (answer, end) = read_to_end(&mut client);
-        assert!(
-            answer.is_empty() && end.is_err(),
-            "nothing passes for an answer"
-        );
-        drop(client);
-        assert_eq!(becket.next_reason(), "no-server");
-    }
-    assert_eq!(failures(&becket), before, "nothing was tried");
-    let _back = Backend::at(two, |stream| answer_all(stream, "back"));
-    becomes(&becket, two, "in-service");
-    assert_eq!(answers(&becket, &trust, 4), ["back"]);
-    becket.idle();
-}
-
-#[test]
-fn a_server_that_flaps_harms_no_client() {
-    let place = Place::new();
-    let (flaps, steady) = (fresh_address(), Backend::http("steady"));
-    let shape = Shape::new(flaps)
-        .server(steady.address)
-        .backend(&checked("connect"));
-    let becket = Becket::start(&place, &shape);
-    let trust = Trust::new(&place);
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(SeqCst) {
-                let one = Backend::at(flaps, |stream| answer_all(stream, "flaps"));
-                becomes(&becket, flaps, "in-service");
-                drop(one);
-                becomes(&becket, flaps, "out-of-service");
-            }
-        });
-        let is_whole = |body: String| body == "steady" || body == "flaps";
-        let served = (0..60).filter(|_| ask(&becket, &trust).is_ok_and(is_whole));
-        let served = served.count();
-        over.store(true, SeqCst);
-        // Who is with the server at its very end may be cut off; nobody else notices.
-        assert!(served >= 30, "{served} of 60 served");
-    });
-    assert_eq!(becket.metrics().closed("connect-failed"), 0);
-    assert_eq!(becket.metrics().closed("no-server"), 0);
-}
-
-#[test]
 fn connects_that_fail_pause_a_server_where_there_are_no_checks() {
     let place = Place::new();
     let (dead, alive) = (fresh_address(), Backend::http("alive"));
@@ -313,39 +232,4 @@ fn a_real_nginx_that_is_killed_is_left_and_found_again() {
     becomes(&becket, one, "in-service");
     assert_eq!(answers(&becket, &trust, 8), ["one", "two"]);
     println!("left and found within {:?}", started.elapsed());
-}
-
-#[test]
-fn what_becomes_of_the_connections_of_a_server_that_is_left_is_configuration() {
-    for (on_down, stays) in [("drain", true), ("close", false)] {
-        let place = Place::new();
-        let status = Arc::new(AtomicU16::new(200));
-        let told = Arc::clone(&status);
-        let backend = Backend::new(move |mut stream| {
-            let head = read_head(&mut stream)?;
-            if head.starts_with(b"GET /health ") {
-                return write!(stream, "HTTP/1.1 {} X\r\n\r\n", told.load(SeqCst));
-            }
-            stream.write_all(b"hello")?;
-            io::copy(&mut stream.try_clone()?, &mut stream).map(drop)
-        });
-        let keys = format!("connections-on-failure = {on_down:?}\n{}", checked("http"))
-            + "path = \"/health\"\n";
-        let becket = Becket::start(&place, &Shape::new(backend.address).backend(&keys));
-        becomes(&becket, backend.address, "in-service");
-        let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
-        client.write_all(REQUEST).unwrap();
-        let mut greeting = [0; 5];
-        client.read_exact(&mut greeting).unwrap();
-        status.store(500, SeqCst);
-        becomes(&becket, backend.address, "out-of-service");
-        if stays {
-            client.write_all(b"x").unwrap();
-            client.read_exact(&mut [0]).unwrap();
-        } else {
-            assert!(read_to_end(&mut client).1.is_err(), "no clean end");
-            drop(client);
-            assert_eq!(becket.next_reason(), "server-down");
-        }
-    }
 }

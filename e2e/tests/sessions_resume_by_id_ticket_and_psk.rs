@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use becket_e2e::{
-    Backend, Becket, Client, OpenSsl, Place, REQUEST, Shape, Signal, Tool, Trust, eventually, until,
+    Backend, Becket, Client, OpenSsl, Place, REQUEST, Shape, Signal, Tool, Trust, eventually,
 };
 use rustls::version::TLS12;
 
@@ -114,24 +114,6 @@ fn every_worker_opens_what_another_made() {
 }
 
 #[test]
-fn without_tickets_tls12_clients_resume_by_id() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let policy = "[[policy]]\nname = \"web\"\ntls12-tickets = false";
-    let becket = Becket::start(&place, &Shape::new(backend.address).section(policy));
-    let trust = Trust::only(&place, &TLS12);
-    assert_eq!(visit(&becket, &trust), "full");
-    for _ in 0..4 {
-        assert_eq!(visit(&becket, &trust), "id");
-    }
-    let Some(openssl) = OpenSsl::find() else {
-        return;
-    };
-    let run = openssl.ask(&place, becket.web, &["-tls1_2"]);
-    assert!(!run.stdout.contains("session ticket"), "{}", run.all());
-}
-
-#[test]
 fn a_reload_forgets_no_session() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -166,53 +148,6 @@ fn a_session_whose_connection_failed_is_forgotten() {
     let metrics = becket.metrics();
     let unknown = metrics.sum("becket_resumptions_offered_total", &["outcome=\"unknown\""]);
     assert_eq!(unknown as u64, 1);
-}
-
-#[test]
-fn no_session_lives_longer_than_max_age() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).sessions("max-age = \"2s\"");
-    let becket = Becket::start(&place, &shape);
-    for (kind, trust) in Trust::ways(&place, None) {
-        assert_eq!(visit(&becket, &trust), "full");
-        // It resumes again and again, each time with a fresh ticket, and yet it dies.
-        let mut resumed = 0;
-        // On a slow machine one may die before it is shown again: then the next one counts.
-        eventually("it resumes, and a full handshake again", || {
-            let seen = visit(&becket, &trust);
-            assert!(seen == "full" || seen == kind, "{seen}");
-            resumed += u32::from(seen == kind);
-            seen == "full" && resumed > 0
-        });
-    }
-}
-
-#[test]
-fn tickets_outlive_one_rotation_and_die_with_the_second() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).sessions("ticket-rotation = \"2s\"");
-    let becket = Becket::start(&place, &shape);
-    let epoch = || {
-        becket.status()["tickets"]["epoch"]
-            .as_u64()
-            .expect("an epoch")
-    };
-    let rotates = |then: u64| eventually("the key rotates", || epoch() > then);
-    // A busy machine may miss a rotation between two visits: then it is tried again.
-    until("a ticket that outlives one rotation", || {
-        let trust = Trust::only(&place, &TLS12);
-        let made = epoch();
-        assert_eq!(visit(&becket, &trust), "full");
-        rotates(made);
-        let opened = visit(&becket, &trust) == "ticket";
-        let renewed = epoch();
-        // Workers may hear of the last one a moment later than we.
-        rotates(renewed + 2);
-        assert_eq!(visit(&becket, &trust), "full");
-        (opened && renewed == made + 1).then_some(())
-    });
 }
 
 #[test]

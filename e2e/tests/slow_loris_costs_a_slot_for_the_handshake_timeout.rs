@@ -52,19 +52,6 @@ fn the_slot_is_free_after_the_timeout_however_busy_the_client_is() {
 }
 
 #[test]
-fn a_half_handshake_times_out_too() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let becket = becket(&place, &backend, "1s");
-    let trust = Trust::new(&place);
-    let mut client = Client::begin(becket.web, &trust, "www.example.org").unwrap();
-    client.tls.write_tls(&mut client.socket).unwrap();
-    // The server's flight comes, and nothing is said to it.
-    read_to_end(&mut client.socket).1.ok();
-    assert_eq!(becket.next_reason(), "handshake-timeout");
-}
-
-#[test]
 fn hundreds_of_them_take_little_memory_and_nobody_elses_service() {
     const MANY: usize = 400;
     const SENT: usize = 8 * 1024;
@@ -98,22 +85,4 @@ fn hundreds_of_them_take_little_memory_and_nobody_elses_service() {
     assert_eq!(in_flight(), MANY, "it was served beside them");
     drop(all);
     becket.idle();
-}
-
-#[test]
-fn a_client_that_never_speaks_is_not_even_accepted() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let becket = Becket::start(&place, &Shape::new(backend.address));
-    let silent = connect(&becket);
-    // The kernel keeps it back until its hello comes; who speaks is accepted at once.
-    let answer = Client::connect(becket.web, &Trust::new(&place))
-        .unwrap()
-        .ask(REQUEST);
-    assert!(answer.unwrap().ends_with(b"well met"));
-    let accepted = becket
-        .metrics()
-        .sum("becket_connections_accepted_total", &[]);
-    assert_eq!(accepted as u64, 1);
-    drop(silent);
 }

@@ -80,31 +80,6 @@ fn openssl_asks_for_tls_and_reaches_the_mail_server() {
 }
 
 #[test]
-fn words_that_are_smuggled_in_before_tls_are_cut_off() {
-    let place = Place::new();
-    for ((protocol, greeting), words) in MAIL.into_iter().zip([
-        "STARTTLS\r\nMAIL FROM:<evil@example.org>\r\n",
-        "a STARTTLS\r\nb LOGIN evil evil\r\n",
-        "STLS\r\nUSER evil\r\n",
-    ]) {
-        let backend = mail_server(fresh_address(), greeting);
-        let becket = start(&place, protocol, backend.address);
-        let mut client = TcpStream::connect(becket.web).unwrap();
-        client.write_all(words.as_bytes()).unwrap();
-        let mut told = String::new();
-        client.read_to_string(&mut told).unwrap();
-        assert!(!told.contains("server heard"), "{told}");
-        drop(client);
-        let line = becket.next_access();
-        assert_eq!(line["reason"], "starttls-injected", "{protocol}");
-        assert_eq!(
-            line["server_bytes_out"], 0,
-            "{protocol}: the server heard nothing"
-        );
-    }
-}
-
-#[test]
 fn curl_sends_mail_through_starttls() {
     let Some(curl) = Tool::find("curl") else {
         return;
@@ -381,52 +356,6 @@ fn a_cancel_reaches_the_one_of_two_postgresqls_that_it_is_for() {
         let lines = becket.access();
         lines.iter().any(|line| line["reason"] == "cleartext")
     });
-}
-
-#[test]
-fn openssl_asks_for_tls_as_postgresql_clients_do() {
-    let Some(openssl) = OpenSsl::find() else {
-        return;
-    };
-    let place = Place::new();
-    let backend = mail_server(fresh_address(), "");
-    let becket = start(&place, "postgresql", backend.address);
-    let (to, ca) = (becket.web.to_string(), place.text("ca.pem"));
-    let asked = ["-starttls", "postgres"];
-    let direct = ["-alpn", "postgresql"];
-    for way in [&asked, &direct] {
-        let fixed = [
-            "s_client",
-            "-connect",
-            &to,
-            "-CAfile",
-            &ca,
-            "-verify_return_error",
-            "-ign_eof",
-        ];
-        let found = openssl
-            .0
-            .run([&fixed[..], way].concat(), "well met\r\nQUIT\r\n");
-        assert!(
-            found.stdout.contains("server heard WELL MET"),
-            "{way:?}: {}",
-            found.all()
-        );
-    }
-    let fixed = [
-        "s_client",
-        "-connect",
-        &to,
-        "-CAfile",
-        &ca,
-        "-verify_return_error",
-    ];
-    let found = openssl.0.run(fixed, "");
-    assert!(
-        found.all().contains("no application protocol"),
-        "{}",
-        found.all()
-    );
 }
 
 /// The user and group `nobody` and `nogroup` of Debian.

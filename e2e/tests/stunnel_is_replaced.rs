@@ -1,16 +1,13 @@
 //! A file of stunnel means the same to becket, in server mode, in client mode, and where it is broken.
 
-use std::fs::Permissions;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::PermissionsExt;
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
 use becket_e2e::{
     Authority, Backend, Becket, Client, Either, Key, OpenSsl, PATIENCE, Place, REQUEST, Shape,
-    Signal, Tool, Trust, as_nobody, becket_program, eventually, finish, fresh_address, read_head,
-    read_to_end, skip,
+    Signal, Tool, Trust, eventually, finish, fresh_address, read_head, read_to_end, skip,
 };
 
 use crate::starttls::{MAIL, mail_server};
@@ -193,39 +190,6 @@ fn servers_are_trusted_by_their_own_certificates_or_by_their_chains() {
 }
 
 #[test]
-fn the_sample_file_starts_and_says_what_it_does_not_do() {
-    let Some([_, ours]) = Either::both("stunnel4", "stunnel") else {
-        return;
-    };
-    let sample = "/usr/share/doc/stunnel4/examples/stunnel.conf-sample";
-    let (Ok(sample), true) = (
-        std::fs::read_to_string(sample),
-        std::path::Path::new("/etc/ssl/certs/ca-certificates.crt").exists(),
-    ) else {
-        return skip("needs the sample file of stunnel4 and the authorities of the system");
-    };
-    let place = Place::new();
-    let mut text = sample.trim_start_matches('\u{feff}').to_owned();
-    let all = [110, 143, 25].map(|port| {
-        let at = fresh_address();
-        text = text.replace(
-            &format!("accept = 127.0.0.1:{port}\n"),
-            &format!("accept = {at}\n"),
-        );
-        at
-    });
-    place.write(
-        "stunnel.conf",
-        &format!("foreground = yes\npid =\nsyslog = no\n{text}"),
-    );
-    let running = ours.start(&place, &["stunnel.conf"], &all);
-    assert_eq!(running.end(Signal::TERM), Some(0));
-    let said = place.read("becket.log");
-    let expected = "OCSPaia: different: responders are not asked";
-    assert_eq!(said.matches(expected).count(), 3, "{said}");
-}
-
-#[test]
 fn a_proxy_header_is_sent_and_a_reload_keeps_what_is_good() {
     let (Some(both), Some(openssl)) = (Either::both("stunnel4", "stunnel"), OpenSsl::find()) else {
         return;
@@ -267,78 +231,6 @@ fn a_proxy_header_is_sent_and_a_reload_keeps_what_is_good() {
             running.signal(Signal::HUP);
             ask().contains("other.example.org")
         });
-    }
-}
-
-#[test]
-fn parts_of_a_folder_are_included_alike() {
-    let (Some(both), Some(openssl)) = (Either::both("stunnel4", "stunnel"), OpenSsl::find()) else {
-        return;
-    };
-    let place = Place::new();
-    let folder = place.path("conf.d");
-    std::fs::create_dir_all(folder.join("20-no-file")).unwrap();
-    let [first, second, third] = ["first", "second", "third"].map(Backend::http);
-    // As root it has a parent, which opens the parts of a configuration that only root can change.
-    let user = if rustix::process::geteuid().is_root() {
-        "setuid = nobody\nsetgid = nogroup\n"
-    } else {
-        ""
-    };
-    let cert = place.text("site.pem");
-    as_nobody(&place);
-    for either in both {
-        let [inside, before, behind] = [fresh_address(), fresh_address(), fresh_address()];
-        let write = |name: &str, text: &str| {
-            let path = folder.join(name);
-            std::fs::write(&path, text).unwrap();
-            std::fs::set_permissions(path, Permissions::from_mode(0o644)).unwrap();
-        };
-        std::fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
-        // It ends the service that the file has begun, and begins another.
-        let part = |backend: &Backend| {
-            let at = backend.address;
-            format!(
-                "connect = {}\n[inside]\naccept = {inside}\nconnect = {at}\n",
-                first.address
-            )
-        };
-        write("10.conf", &part(&second));
-        write("05.conf", "; nothing\n");
-        let text = format!(
-            "foreground = yes\npid =\nsyslog = no\ncert = {cert}\n{user}\
-             [before]\naccept = {before}\ninclude = {}\n[behind]\naccept = {behind}\nconnect = {}\n",
-            folder.display(),
-            third.address,
-        );
-        place.write("stunnel.conf", &text);
-        let all = [inside, before, behind];
-        let running = either.start(&place, &["stunnel.conf"], &all);
-        let answers = |at, what: &str| {
-            let run = openssl.ask_unnamed(&place, at, &["-noservername"]);
-            run.all().contains(what)
-        };
-        assert!(answers(before, "first"));
-        assert!(answers(inside, "second"));
-        assert!(answers(behind, "third"));
-        write("10.conf", &(part(&third) + "nonsense = 1\n"));
-        running.signal(Signal::HUP);
-        assert!(answers(inside, "second"));
-        let run = either.run(&place, &["stunnel.conf"]);
-        assert_eq!(run.code, 1, "{}", run.all());
-        if either.is_becket() {
-            let said = format!("{}/10.conf line 5: nonsense", folder.display());
-            assert!(run.stderr.contains(&said), "{}", run.stderr);
-        }
-        write("10.conf", &part(&third));
-        eventually("the new part counts", || {
-            running.signal(Signal::HUP);
-            answers(inside, "third")
-        });
-        assert_eq!(running.end(Signal::TERM), Some(0));
-        place.write("stunnel.conf", &format!("include = nowhere\n{text}"));
-        let run = either.run(&place, &["stunnel.conf"]);
-        assert_eq!(run.code, 1, "{}", run.all());
     }
 }
 
@@ -510,61 +402,3 @@ fn debians_unit_and_start_script_start_becket_by_its_path_alone() {
         !place.path("stunnel.pid").exists()
     });
 }
-
-#[test]
-fn what_is_broken_ends_alike() {
-    let Some([theirs, ours]) = Either::both("stunnel4", "stunnel") else {
-        return;
-    };
-    let place = Place::new();
-    let pem = place.text("site.pem");
-    for text in [
-        "cert = PEM\n[x]\naccept = 1\nconnect = 80\nfoo = 1\n",
-        "cert = PEM\n[x]\naccept = 1\n",
-        "[x]\naccept = 1\nconnect = 80\n",
-        "cert = PEM\n[x]\naccept = 1\nconnect = 80\nretry = maybe\n",
-        "cert = PEM\n[x]\naccept = 1\nconnect = 80\nciphers = NONSENSE\n",
-        "cert = PEM\n[x]\naccept = 1\nconnect = 80\nsslVersion = TLSv1.4\n",
-        "cert = PEM\n[x\naccept = 1\n",
-        "cert = /nowhere/site.pem\n[x]\naccept = 1\nconnect = 80\n",
-    ] {
-        place.write(
-            "stunnel.conf",
-            &format!("foreground = yes\npid =\n{}", text.replace("PEM", &pem)),
-        );
-        let [one, other] = [&theirs, &ours].map(|either| either.run(&place, &["stunnel.conf"]));
-        assert_eq!((one.code, other.code), (1, 1), "{text}: {}", other.all());
-        assert!(
-            other.stderr.contains("stunnel.conf: "),
-            "{text}: {}",
-            other.stderr
-        );
-    }
-    assert_eq!(
-        theirs.run(&place, &["none.conf"]).code,
-        ours.run(&place, &["none.conf"]).code
-    );
-}
-
-#[test]
-fn ten_megabytes_of_garbage_are_refused_in_few_words() {
-    let place = Place::new();
-    for part in ["\0", "x = y\n", "a = { b = { "] {
-        place.write("garbage", &part.repeat(TEN_MEGABYTES / part.len()));
-        for line in [
-            &["hitch", "-t", "--config", "garbage"][..],
-            &["stud", "-t", "--config", "garbage"],
-            &["stunnel", "garbage"],
-        ] {
-            let mut command = std::process::Command::new(becket_program());
-            command.args(line).current_dir(place.folder());
-            let run = finish(command, "");
-            assert_eq!(run.code, 1, "{line:?}: {part}");
-            let lines = run.stderr.lines().count();
-            assert!((1..=210).contains(&lines), "{line:?}: {part}: {lines}");
-            assert!(run.stderr.len() < 100_000, "{line:?}: {part}");
-        }
-    }
-}
-
-const TEN_MEGABYTES: usize = 10 * 1024 * 1024;

@@ -162,26 +162,6 @@ fn more_certificates_than_descriptors_are_loaded_and_loaded_again() {
 }
 
 #[test]
-fn an_admin_socket_that_was_removed_does_not_end_an_upgrade() {
-    let Some(_) = nobody() else { return };
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address)
-        .process(AS_NOBODY)
-        .admin_keys("socket = \"admin.sock\"");
-    let becket = start(&place, &shape);
-    fs::remove_file(place.path("admin.sock")).unwrap();
-    for done in 1..=2 {
-        becket.signal(Signal::USR2);
-        eventually("another process serves", || {
-            becket.status()["upgrades"]["done"] == done
-        });
-    }
-    assert!(answer(becket.web, &Trust::new(&place)).is_ok());
-    assert!(becket.reload(), "{}", becket.log());
-}
-
-#[test]
 fn what_another_chose_is_not_read_by_root() {
     let Some(user) = nobody() else { return };
     let (place, vault) = (Place::new(), Place::new());
@@ -286,21 +266,6 @@ fn a_child_that_says_what_it_may_not_is_replaced() {
         matches!(http_get(becket.admin, "/healthz"), Ok((200, _))).then_some(())
     });
     assert!(becket.is_alive());
-}
-
-#[test]
-fn a_child_bears_the_name_of_its_program() {
-    let Some(_) = nobody() else { return };
-    let place = Place::new();
-    let becket = start(&place, &Shape::new("127.0.0.1:1").process(AS_NOBODY));
-    let child = becket.child();
-    let of = |pid: u32, file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap();
-    for file in ["comm", "cmdline"] {
-        let (parents, childs) = (of(becket.pid(), file), of(child, file));
-        let text = String::from_utf8_lossy(&childs).into_owned();
-        assert_eq!(parents, childs, "{text}");
-        assert!(text.contains("becket"), "{text}");
-    }
 }
 
 #[test]

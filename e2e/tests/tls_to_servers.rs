@@ -1,11 +1,11 @@
 //! TLS towards servers: who is trusted, who is not, what is shown, and what is resumed.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 
 use becket_e2e::{
-    Authority, Backend, Becket, Client, Kept, Key, OpenSsl, Place, REQUEST, Shape, Tool, Trust,
-    eventually, fresh_address,
+    Becket, Client, Kept, Key, OpenSsl, Place, REQUEST, Shape, Tool, Trust, eventually,
+    fresh_address,
 };
 
 /// Keys of a backend with TLS.
@@ -100,40 +100,6 @@ fn nginx_is_reached_through_tls_and_its_sessions_are_resumed() {
 }
 
 #[test]
-fn a_server_that_is_not_the_one_that_is_meant_gets_nothing() {
-    let Some(openssl) = OpenSsl::find() else {
-        return;
-    };
-    let place = Place::new();
-    place.issue("wrong-name.pem", &["other.example.org"], Key::Ecdsa);
-    let expired = place.authority.issue_expired(&["app.example.org"]);
-    expired.write(&place.path("expired.pem"));
-    let stranger = Authority::new("somebody else").issue(&["app.example.org"], Key::Ecdsa);
-    stranger.write(&place.path("stranger.pem"));
-    for bundle in ["wrong-name.pem", "expired.pem", "stranger.pem"] {
-        let (_server, at) = openssl_server(&openssl, &place, bundle, &[]);
-        let becket = Becket::start(&place, &Shape::new(at).backend(TRUSTED));
-        let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
-        let (answer, end) = becket_e2e::read_to_end(&mut client);
-        assert!(answer.is_empty() && end.is_err(), "{bundle}: no clean end");
-        drop(client);
-        let line = becket.next_access();
-        assert_eq!(line["reason"], "server-certificate", "{bundle}");
-        assert_eq!(
-            becket.metrics().sum("becket_connect_failures_total", &[]),
-            1.0
-        );
-        drop(becket);
-        let unverified = Shape::new(at).backend("tls.verify = \"none\"");
-        let becket = Becket::start(&place, &unverified);
-        assert!(
-            ask(&becket, &place).unwrap().contains("s_server"),
-            "{bundle}"
-        );
-    }
-}
-
-#[test]
 fn a_server_that_asks_is_shown_a_certificate() {
     let Some(openssl) = OpenSsl::find() else {
         return;
@@ -197,39 +163,4 @@ fn a_server_whose_certificate_is_revoked_gets_nothing_more() {
         assert!(!becket.reload());
         becket.says("crl.pem");
     }
-}
-
-#[test]
-fn a_server_of_which_no_list_knows_is_refused_unless_that_is_allowed() {
-    let Some(openssl) = OpenSsl::find() else {
-        return;
-    };
-    let place = Place::new();
-    place.issue("app.pem", &["app.example.org"], Key::Ecdsa);
-    let (_server, at) = openssl_server(&openssl, &place, "app.pem", &[]);
-    let other = Authority::new("Another Authority");
-    let list = other.revocation_list(&[7]).pem().unwrap();
-    place.write("crl.pem", &list);
-    let keys = format!("{TRUSTED}\ntls.crl = [\"crl.pem\"]");
-    let becket = Becket::start(&place, &Shape::new(at).backend(&keys));
-    ask(&becket, &place).expect_err("no list of its CA");
-    assert_eq!(becket.next_reason(), "server-certificate");
-    drop(becket);
-    let allowed = Shape::new(at)
-        .backend(&keys)
-        .backend("tls.crl-unknown = \"allow\"");
-    let becket = Becket::start(&place, &allowed);
-    assert!(ask(&becket, &place).unwrap().contains("s_server"));
-}
-
-#[test]
-fn a_server_without_tls_is_passed_over() {
-    let place = Place::new();
-    let backend = Backend::new(|mut stream| stream.write_all(b"220 no TLS here\r\n"));
-    let becket = Becket::start(&place, &Shape::new(backend.address).backend(TRUSTED));
-    let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
-    let mut answer = Vec::new();
-    assert!(client.read_to_end(&mut answer).is_err(), "no clean end");
-    drop(client);
-    assert_eq!(becket.next_reason(), "server-tls-error");
 }

@@ -73,26 +73,6 @@ fn every_address_of_a_name_is_tried() {
 }
 
 #[test]
-fn the_servers_of_a_backend_share_its_clients() {
-    let place = Place::new();
-    let (one, two) = (Backend::http("one"), Backend::http("two"));
-    let becket = Becket::start(&place, &Shape::new(one.address).server(two.address));
-    let trust = Trust::new(&place);
-    for _ in 0..20 {
-        Client::connect(becket.web, &trust)
-            .unwrap()
-            .ask(REQUEST)
-            .unwrap();
-    }
-    assert!(
-        one.served() > 4 && two.served() > 4,
-        "{} and {}",
-        one.served(),
-        two.served()
-    );
-}
-
-#[test]
 fn a_unix_socket_whose_backlog_is_full_is_waited_for() {
     let place = Place::new();
     let path = place.path("full.sock");
