@@ -254,7 +254,7 @@ fn an_interrupt_stops_now() {
 fn who_waits_in_the_queue_when_the_drain_begins_is_served() {
     let place = Place::new();
     let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).listener("defer-accept = \"off\"");
+    let shape = Shape::new(backend.address).listener("defer-accept = \"0s\"");
     let mut becket = Becket::start(&place, &shape);
     let (web, trust) = (becket.web, Trust::new(&place));
     let visitors: Vec<_> = (0..4)

@@ -61,11 +61,11 @@ fn wakes_to_ten_thousand_hellos(key: Key) {
     let backend = Backend::http("well met");
     let more: Vec<_> = (0..4).map(|_| fresh_address()).collect();
     let listener = format!(
-        "[[listener]]\nname = \"more\"\nbackend = \"app\"\ndefer-accept = \"off\"\ncertificates = [\"site.pem\"]\nbind = {:?}",
+        "[[listener]]\nname = \"more\"\nbackend = \"app\"\ndefer-accept = \"0s\"\ncertificates = [\"site.pem\"]\nbind = {:?}",
         more.iter().map(ToString::to_string).collect::<Vec<_>>()
     );
     let shape = Shape::new(backend.address)
-        .listener("defer-accept = \"off\"")
+        .listener("defer-accept = \"0s\"")
         .section("[admission]\nhalf-open-per-source = 20000")
         .section(&listener)
         .process("workers = 1");

@@ -14,7 +14,7 @@ use rustls::version::{TLS12, TLS13};
 /// A becket whose clients are accepted before they have said anything.
 fn becket(place: &Place, backend: &Backend) -> Becket {
     let shape = Shape::new(backend.address)
-        .listener("defer-accept = \"off\"")
+        .listener("defer-accept = \"0s\"")
         .timeouts("linger = \"500ms\"");
     Becket::start(place, &shape)
 }

@@ -50,7 +50,7 @@ fn a_handshake_too_many_is_turned_away() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address)
-        .listener("defer-accept = \"off\"")
+        .listener("defer-accept = \"0s\"")
         .limits("handshakes = 3")
         .process("workers = 1");
     let becket = Becket::start(&place, &shape);
@@ -96,7 +96,7 @@ fn silent_clients_make_room_for_newcomers_the_oldest_first() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address)
-        .listener("defer-accept = \"off\"")
+        .listener("defer-accept = \"0s\"")
         .limits("handshakes = 20")
         .timeouts("hello = \"1m\"\nhandshake = \"1m\"")
         .process("workers = 1");
@@ -142,7 +142,7 @@ fn without_descriptors_accepting_pauses_says_so_and_does_not_spin() {
     let place = Place::new();
     let backend = Backend::echo();
     let shape = Shape::new(backend.address)
-        .listener("defer-accept = \"off\"")
+        .listener("defer-accept = \"0s\"")
         .process("workers = 1");
     let becket = Becket::start(&place, &shape);
     let trust = Trust::new(&place);

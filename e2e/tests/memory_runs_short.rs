@@ -159,7 +159,7 @@ fn a_crowd_at_rest_does_not_have_the_kernel_kill_in_a_group() {
     let backend = Backend::echo();
     let shape = Shape::new(backend.address)
         .plain()
-        .listener("defer-accept = \"off\"")
+        .listener("defer-accept = \"0s\"")
         .process("workers = 1");
     let enter = format!(
         "echo $$ > '{}/cgroup.procs' && exec \"$@\"",

@@ -296,10 +296,10 @@ fn listeners_come_and_go_and_nobody_who_got_in_is_reset() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let with = fresh_address();
-    let shape = Shape::new(backend.address).listener("defer-accept = \"off\"");
+    let shape = Shape::new(backend.address).listener("defer-accept = \"0s\"");
     let second = format!(
         "[[listener]]\nname = \"second\"\nbind = [\"{with}\"]\ncertificates = [\"site.pem\"]\n\
-         backend = \"app\"\ndefer-accept = \"off\""
+         backend = \"app\"\ndefer-accept = \"0s\""
     );
     let both = shape.clone().section(&second).text();
     let becket = Becket::start(&place, &shape);

@@ -14,7 +14,7 @@ const EACH: usize = 20;
 
 fn becket(place: &Place, backend: &Backend) -> Becket {
     let shape = Shape::new(backend.address)
-        .listener("defer-accept = \"off\"")
+        .listener("defer-accept = \"0s\"")
         .process("workers = 1\ncrypto-threads = 1\nrsa-batch = \"auto\"");
     Becket::start(place, &shape)
 }

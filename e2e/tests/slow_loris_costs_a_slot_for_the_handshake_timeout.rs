@@ -14,7 +14,7 @@ const START: [u8; 9] = [22, 3, 1, 0x30, 0, 1, 0, 0x2f, 0xfc];
 
 fn becket(place: &Place, backend: &Backend, timeout: &str) -> Becket {
     let shape = Shape::new(backend.address)
-        .listener("defer-accept = \"off\"")
+        .listener("defer-accept = \"0s\"")
         .timeouts(&format!("handshake = \"{timeout}\"\nhello = \"{timeout}\""));
     Becket::start(place, &shape)
 }

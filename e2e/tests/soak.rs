@@ -110,7 +110,7 @@ fn soak(key: Key, process: &str) {
     let backend = moody();
     let shape = Shape::new(backend.address)
         .process(process)
-        .listener("defer-accept = \"off\"")
+        .listener("defer-accept = \"0s\"")
         .timeouts("handshake = \"2s\"\nhalf-closed = \"1s\"\nidle = \"5s\"\nlinger = \"500ms\"");
     let becket = Arc::new(Becket::start(&place, &shape));
     let trusts = Arc::new([

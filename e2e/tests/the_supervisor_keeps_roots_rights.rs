@@ -213,7 +213,7 @@ fn a_child_that_dies_is_followed_by_another_and_no_client_is_refused() {
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address)
         .process(AS_NOBODY)
-        .listener("defer-accept = \"off\"");
+        .listener("defer-accept = \"0s\"");
     let becket = start(&place, &shape);
     let trust = Trust::new(&place);
     assert!(answer(becket.web, &trust).is_ok());

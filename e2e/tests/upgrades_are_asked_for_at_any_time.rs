@@ -65,7 +65,7 @@ fn a_becket_that_is_told_to_end_in_an_upgrade_serves_who_waits() {
     let backend = Backend::echo();
     let shape = Shape::new(backend.address)
         .process(TWO_WORKERS)
-        .listener("defer-accept = \"off\"")
+        .listener("defer-accept = \"0s\"")
         .timeouts("drain = \"10m\"\ndrain-idle = \"10m\"");
     let mut becket = start(&place, &shape);
     let trust = Trust::new(&place);
@@ -135,7 +135,7 @@ fn an_address_that_an_upgrade_removes_is_emptied_before_it_closes() {
     let removed = fresh_address();
     let both = kept.clone().section(&format!(
         "[[listener]]\nname = \"removed\"\nbind = [\"{removed}\"]\nbackend = \"app\"\n\
-         certificates = [\"site.pem\"]\ndefer-accept = \"off\"\n"
+         certificates = [\"site.pem\"]\ndefer-accept = \"0s\"\n"
     ));
     let becket = start(&place, &both);
     let trust = Trust::new(&place);

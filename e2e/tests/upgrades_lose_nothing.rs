@@ -307,7 +307,7 @@ fn a_connection_goes_on_and_who_waits_in_the_kernel_is_served_by_the_successor()
     let backend = Backend::echo();
     let shape = Shape::new(backend.address)
         .process(TWO_WORKERS)
-        .listener("defer-accept = \"off\"")
+        .listener("defer-accept = \"0s\"")
         .timeouts("drain = \"10m\"\ndrain-idle = \"10m\"")
         .limits("connections = 1");
     let becket = start(&place, &shape);
