@@ -8,11 +8,11 @@ default:
 demo:
     cargo run --release -- demo
 
-# All tests
+# All tests but the slow ones, which `ci test` runs
 test:
     cargo test --workspace --no-fail-fast
 
-# What CI runs, or one step of it: packages, toolchain, format, lint, document, dependencies, aarch64, fuzz, benches, packaging, test
+# What CI runs, or one step of it: packages, guest, toolchain, format, lint, document, dependencies, oldest, aarch64, models, miri, fuzz, benches, packaging, test
 ci *STEP:
     .ci/run {{STEP}}
 
