@@ -14,6 +14,7 @@ use support::{BENCH, becket, bench, peers, said};
 
 /// In several runs side by side, for most of the time is spent waiting.
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn every_scenario_runs_and_its_result_is_whole() {
     let directory = tempfile::tempdir().unwrap();
     let peers = ["becket"]
@@ -90,6 +91,7 @@ fn sound(out: &Path) -> Run {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn another_build_stands_beside_its_like_and_an_old_becket_beside_the_new_one() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("run").display().to_string();

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use becket_e2e::{Backend, Becket, Place, Shape, Tool, Trust, eventually};
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_page_is_shown_narrow_and_wide_light_and_dark() {
     let Some(browser) = Tool::find("chromium") else {
         return;

@@ -28,6 +28,7 @@ fn close(place: &Place) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn it_serves_reloads_and_opens_its_logs_anew() {
     let Some(user) = nobody() else { return };
     let place = Place::new();
@@ -67,6 +68,7 @@ fn it_serves_reloads_and_opens_its_logs_anew() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn logs_outside_of_it_stay_the_files_that_they_were() {
     if nobody().is_none() {
         return;
@@ -101,6 +103,7 @@ fn logs_outside_of_it_stay_the_files_that_they_were() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn files_are_served_from_it_without_proc() {
     if nobody().is_none() {
         return;
@@ -127,6 +130,7 @@ fn files_are_served_from_it_without_proc() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_process_that_replaces_it_sees_no_more() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
@@ -159,6 +163,7 @@ fn a_process_that_replaces_it_sees_no_more() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn nobody_but_root_starts_with_one() {
     let Some(user) = nobody() else { return };
     let place = Place::new();

@@ -29,6 +29,7 @@ fn has_landlock(becket: &Becket) -> bool {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn what_is_renewed_in_its_folder_comes_in_and_what_is_elsewhere_does_not() {
     let (place, outside) = (Place::new(), Place::new());
     let (keys, names) = (Place::new(), ["www.example.org"]);
@@ -86,6 +87,7 @@ fn what_is_renewed_in_its_folder_comes_in_and_what_is_elsewhere_does_not() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn every_thread_is_filtered_and_a_key_says_how() {
     let sandbox = |process: &str| {
         let place = Place::new();

@@ -33,6 +33,7 @@ fn refused(becket: &Becket, reason: &str) -> u64 {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn silent_connections_do_not_silence_a_health_check() {
     let place = Place::new();
     let becket = start(&place);
@@ -50,6 +51,7 @@ fn silent_connections_do_not_silence_a_health_check() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_header_that_never_ends_is_cut_off() {
     let place = Place::new();
     let becket = start(&place);
@@ -60,6 +62,7 @@ fn a_header_that_never_ends_is_cut_off() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_request_gets_one_answer_and_no_idle_connection_stays() {
     let place = Place::new();
     let becket = start(&place);
@@ -74,6 +77,7 @@ fn a_request_gets_one_answer_and_no_idle_connection_stays() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_foreign_host_sees_no_page() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -103,6 +107,7 @@ fn a_foreign_host_sees_no_page() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_reload_comes_before_the_pages_of_a_flood() {
     let place = Place::new();
     let becket = start(&place);
@@ -132,6 +137,7 @@ fn a_reload_comes_before_the_pages_of_a_flood() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn control_and_pages_stand_behind_the_workers() {
     let place = Place::new();
     let becket = start(&place);

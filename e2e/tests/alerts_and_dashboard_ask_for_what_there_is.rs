@@ -84,6 +84,7 @@ fn all_exist(expressions: &[String]) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn alerts_name_metrics_and_labels_that_there_are() {
     let rules = read(RULES);
     let lines: Vec<_> = rules.lines().collect();
@@ -106,6 +107,7 @@ fn alerts_name_metrics_and_labels_that_there_are() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_dashboard_names_metrics_and_labels_that_there_are() {
     let dashboard: Value =
         serde_json::from_str(&read("examples/monitoring/becket.dashboard.json")).unwrap();
@@ -122,6 +124,7 @@ fn the_dashboard_names_metrics_and_labels_that_there_are() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn an_expression_that_names_what_there_is_not_is_found() {
     let found = |expression: &str| {
         std::panic::catch_unwind(|| all_exist(&[expression.to_owned()])).is_err()
@@ -135,6 +138,7 @@ fn an_expression_that_names_what_there_is_not_is_found() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn each_alert_fires_where_it_should_and_only_there() {
     let Some(promtool) = Tool::find("promtool") else {
         return;

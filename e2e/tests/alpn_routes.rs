@@ -41,6 +41,7 @@ fn protocols_go_to_the_backends_of_their_routes() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_resumed_session_may_agree_on_another_protocol() {
     let place = Place::new();
     let backend = Backend::http("one");
@@ -59,6 +60,7 @@ fn a_resumed_session_may_agree_on_another_protocol() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn curl_speaks_h2_to_nginx_through_it() {
     let (Some(curl), Some(nginx)) = (Tool::find("curl"), Tool::find("nginx")) else {
         return;

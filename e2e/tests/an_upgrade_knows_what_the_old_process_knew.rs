@@ -19,6 +19,7 @@ fn nowhere() -> SocketAddr {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_server_that_fails_its_checks_stays_out_of_service() {
     let (place, backend, down) = (Place::new(), Backend::http("well met"), nowhere());
     let shape = Shape::new(down)
@@ -45,6 +46,7 @@ fn a_server_that_fails_its_checks_stays_out_of_service() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_server_whose_connects_failed_is_not_tried_again_before_its_pause_is_over() {
     let (place, backend, down) = (Place::new(), Backend::http("well met"), nowhere());
     let shape = Shape::new(down)
@@ -67,6 +69,7 @@ fn a_server_whose_connects_failed_is_not_tried_again_before_its_pause_is_over() 
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn clients_stick_where_they_did_also_to_a_server_that_is_not_in_the_file() {
     let place = Place::new();
     let backends = ["one", "two"].map(Backend::http);
@@ -94,6 +97,7 @@ fn clients_stick_where_they_did_also_to_a_server_that_is_not_in_the_file() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_client_that_came_while_the_new_process_loaded_sticks_as_well() {
     let place = Place::new();
     let backends = ["one", "two"].map(Backend::http);

@@ -56,6 +56,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_slow_reader_gets_fifty_megabytes_and_they_are_kept_elsewhere() {
     const LENGTH: usize = 50_000_000;
     let place = Place::new();
@@ -95,6 +96,7 @@ fn a_slow_reader_gets_fifty_megabytes_and_they_are_kept_elsewhere() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn fifty_megabytes_go_up_to_a_slow_server() {
     const LENGTH: usize = 50_000_000;
     let place = Place::new();
@@ -142,6 +144,7 @@ fn fifty_megabytes_go_up_to_a_slow_server() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_last_bytes_survive_a_server_that_closes_with_unread_data() {
     let place = Place::new();
     let backend = Backend::new(|mut stream| {

@@ -23,6 +23,7 @@ fn refused(becket: &Becket, place: &Place, reason: &str) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_server_that_refuses_gives_way_to_the_next() {
     let place = Place::new();
     let (dead, backend) = (fresh_address(), Backend::http("alive"));

@@ -61,6 +61,7 @@ fn becket(place: &Place, pipes: &str) -> (Becket, Backend) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn bulk_without_tls_is_spliced_and_whole() {
     let place = Place::new();
     let (becket, _backend) = becket(&place, "");
@@ -76,6 +77,7 @@ fn bulk_without_tls_is_spliced_and_whole() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn without_pipes_it_is_copied() {
     let place = Place::new();
     let (becket, _backend) = becket(&place, "pipes = 0");

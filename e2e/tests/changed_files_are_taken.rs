@@ -81,6 +81,7 @@ fn relink(place: &Place, target: &str, link: &str) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn links_like_certbots_are_followed_and_half_of_a_renewal_is_kept_out() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -128,6 +129,7 @@ fn links_like_certbots_are_followed_and_half_of_a_renewal_is_kept_out() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn files_are_replaced_written_in_halves_and_their_folder_comes_back() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -172,6 +174,7 @@ fn files_are_replaced_written_in_halves_and_their_folder_comes_back() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn hundreds_of_changes_are_few_renewals_and_what_is_open_stays() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -209,6 +212,7 @@ fn hundreds_of_changes_are_few_renewals_and_what_is_open_stays() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn revocation_lists_are_taken_and_the_configuration_is_not() {
     let place = Place::new();
     let backend = Backend::http("inside");
@@ -239,6 +243,7 @@ fn revocation_lists_are_taken_and_the_configuration_is_not() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_parent_hands_over_what_only_root_can_read_and_the_child_watches_what_it_can() {
     let Some(user) = nobody() else { return };
     let place = Place::new();

@@ -37,6 +37,7 @@ fn fails(place: &Place, shape: &Shape, why: &str) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_server_that_is_there_and_is_who_it_should_be_is_ok() {
     let Some(openssl) = OpenSsl::find() else {
         return;
@@ -59,6 +60,7 @@ fn a_server_that_is_there_and_is_who_it_should_be_is_ok() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_server_that_is_somebody_else_fails() {
     let Some(openssl) = OpenSsl::find() else {
         return;
@@ -77,6 +79,7 @@ fn a_server_that_is_somebody_else_fails() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_server_that_shows_too_many_certificates_fails_for_that() {
     let Some(openssl) = OpenSsl::find() else {
         return;
@@ -94,6 +97,7 @@ fn a_server_that_shows_too_many_certificates_fails_for_that() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_server_that_misses_our_certificate_fails_though_its_handshake_is_done() {
     let Some(openssl) = OpenSsl::find() else {
         return;
@@ -110,6 +114,7 @@ fn a_server_that_misses_our_certificate_fails_though_its_handshake_is_done() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_server_that_refuses_hangs_or_is_not_well_fails() {
     let place = Place::new();
     fails(&place, &Shape::new(fresh_address()), "refused");
@@ -137,6 +142,7 @@ fn a_server_that_refuses_hangs_or_is_not_well_fails() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn names_of_peers_are_looked_up_and_servers_without_clients_left_alone() {
     let place = Place::new();
     let made = becket_e2e::Becket::command(&place, &["secret", "secret"]);

@@ -35,6 +35,7 @@ fn a_good_configuration_is_fine_and_every_name_made_a_handshake() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_running_becket_and_certificates_that_end_soon_are_warnings() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -68,6 +69,7 @@ fn a_running_becket_and_certificates_that_end_soon_are_warnings() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_reader_that_has_seen_enough_is_no_fault() {
     let place = Place::new();
     place.write("becket.toml", &Shape::new("127.0.0.1:1").text());
@@ -142,6 +144,7 @@ fn faulty(place: &Place) -> (String, Vec<&'static str>) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn every_fault_is_said_at_once_by_check_and_by_run() {
     let place = Place::new();
     let (text, expected) = faulty(&place);
@@ -161,6 +164,7 @@ fn every_fault_is_said_at_once_by_check_and_by_run() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn logs_are_not_made() {
     let place = Place::new();
     let shape = Shape::new("127.0.0.1:1");
@@ -170,6 +174,7 @@ fn logs_are_not_made() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_log_that_root_would_make_is_no_fault_and_one_in_anothers_folder_is() {
     let Some(_) = nobody() else { return };
     let place = Place::new();

@@ -67,6 +67,7 @@ fn required_means_that_nobody_else_reaches_the_backend() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn optional_lets_in_who_shows_none_but_nobody_who_shows_a_bad_one() {
     let place = Place::new();
     let backend = Backend::http("inside");
@@ -84,6 +85,7 @@ fn optional_lets_in_who_shows_none_but_nobody_who_shows_a_bad_one() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn openssl_is_told_whose_certificates_are_wanted_and_by_alert_what_was_wrong() {
     let Some(openssl) = OpenSsl::find() else {
         return;
@@ -123,6 +125,7 @@ fn openssl_is_told_whose_certificates_are_wanted_and_by_alert_what_was_wrong() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn whoever_resumes_is_verified_again() {
     let place = Place::new();
     let backend = Backend::http("inside");

@@ -17,6 +17,7 @@ fn terminator(place: &Place, backend: &Backend) -> (Becket, Place) {
 const TRUSTED: &str = "tls.ca = \"ca.pem\"\ntls.name = \"www.example.org\"";
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn curl_without_tls_reaches_a_server_with_tls() {
     let Some(curl) = Tool::find("curl") else {
         return;

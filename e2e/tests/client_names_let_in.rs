@@ -11,6 +11,7 @@ fn policy(names: &str) -> String {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn who_is_not_named_stays_out_also_with_a_session_of_before() {
     let place = Place::new();
     let backend = Backend::http("inside");
@@ -46,6 +47,7 @@ fn who_is_not_named_stays_out_also_with_a_session_of_before() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn openssl_is_told_by_alert_that_its_name_is_not_among_them() {
     let Some(openssl) = OpenSsl::find() else {
         return;

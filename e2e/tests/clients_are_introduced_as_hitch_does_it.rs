@@ -60,6 +60,7 @@ fn both_tell(settings: &str, act: impl Fn(&Place, SocketAddr)) -> Option<[Vec<u8
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn an_address_comes_in_bytes() {
     let act = |place: &Place, at| {
         assert!(ask(at, place, b"").unwrap().ends_with(b"well met"));
@@ -71,6 +72,7 @@ fn an_address_comes_in_bytes() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_header_from_in_front_is_passed_on() {
     let header = b"PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n";
     let act = |place: &Place, at| {
@@ -83,6 +85,7 @@ fn a_header_from_in_front_is_passed_on() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_clients_certificate_comes_as_pem() {
     let Some(openssl) = OpenSsl::find() else {
         return;
@@ -114,6 +117,7 @@ fn a_clients_certificate_comes_as_pem() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_binary_header_is_passed_on_with_all_that_nobody_here_knows() {
     let place = Place::new();
     let (backend, told) = first_bytes();

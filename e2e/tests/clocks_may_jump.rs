@@ -12,6 +12,7 @@ use becket_e2e::{
 };
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn in_user_mode_linux_nobody_notices() {
     let Some(linux) = UserModeLinux::find() else {
         return;
@@ -24,6 +25,7 @@ fn in_user_mode_linux_nobody_notices() {
 
 /// Only in a guest.
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn inside() {
     if !is_inside_uml() {
         return;

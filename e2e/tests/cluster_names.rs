@@ -58,6 +58,7 @@ fn replicates(openssl: &OpenSsl, from: &Node<'_>, to: &Node<'_>) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_peer_is_found_when_its_name_resolves_and_followed_when_it_moves() {
     let (Some(network), Some(openssl)) = (Network::of(3), OpenSsl::find()) else {
         return;
@@ -98,6 +99,7 @@ fn a_peer_is_found_when_its_name_resolves_and_followed_when_it_moves() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_name_that_stops_to_resolve_keeps_its_address_and_says_so() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;

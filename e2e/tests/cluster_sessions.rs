@@ -38,6 +38,7 @@ fn resumes(node: &Node<'_>, openssl: &OpenSsl, file: &str, held: u64) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_session_made_on_one_host_resumes_on_all_others_and_outlives_its_host() {
     let (Some(network), Some(openssl)) = (Network::of(3), OpenSsl::find()) else {
         return;
@@ -63,6 +64,7 @@ fn a_session_made_on_one_host_resumes_on_all_others_and_outlives_its_host() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn no_secret_of_a_session_is_on_the_wire() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
@@ -101,6 +103,7 @@ fn master_secret(log: &str) -> Vec<u8> {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn nodes_find_each_other_by_multicast() {
     let (Some(network), Some(openssl)) = (Network::of(3), OpenSsl::find()) else {
         return;
@@ -125,6 +128,7 @@ fn nodes_find_each_other_by_multicast() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn nodes_speak_ipv6_by_address_and_by_multicast() {
     let (Some(network), Some(openssl)) = (Network::of(3), OpenSsl::find()) else {
         return;
@@ -161,6 +165,7 @@ fn peer_state(node: &Node<'_>) -> Value {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_reload_ends_replication_and_another_begins_it() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
@@ -203,6 +208,7 @@ fn a_reload_ends_replication_and_another_begins_it() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_taken_port_refuses_the_start_and_says_so() {
     let place = Place::new();
     let run = finish(Becket::command(&place, &["secret", "secret"]), "");
@@ -236,6 +242,7 @@ fn two_that_can_be_upgraded(network: &Network) -> Vec<Node<'_>> {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn sessions_of_both_hosts_open_at_both_while_one_of_them_is_upgraded() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
@@ -273,6 +280,7 @@ fn sessions_of_both_hosts_open_at_both_while_one_of_them_is_upgraded() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_handshake_that_ends_in_the_old_process_makes_a_session_for_all_hosts() {
     let Some(network) = Network::of(2) else {
         return;

@@ -62,6 +62,7 @@ fn a_ticket_opens_on_every_host_and_after_its_own_was_restarted_or_died() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn tls12_tickets_are_given_only_where_they_are_switched_on() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
@@ -86,6 +87,7 @@ fn tls12_tickets_are_given_only_where_they_are_switched_on() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn another_secret_opens_nothing_and_is_counted_as_that() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
@@ -108,6 +110,7 @@ fn another_secret_opens_nothing_and_is_counted_as_that() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_certificate_that_one_name_requires_is_not_skipped_with_a_ticket_of_another_host() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
@@ -157,6 +160,7 @@ fn a_certificate_that_one_name_requires_is_not_skipped_with_a_ticket_of_another_
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn early_data_is_taken_only_where_its_session_was_made() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;

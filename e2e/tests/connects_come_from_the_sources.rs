@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use becket_e2e::{Backend, Becket, Client, Place, REQUEST, Shape, Trust, answer_all, fresh_host};
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn connects_come_from_the_sources_in_turn() {
     let place = Place::new();
     let (one, other) = (fresh_host(), fresh_host());

@@ -61,6 +61,7 @@ fn the_line_it_prints_works_and_the_display_counts_it() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_folder_is_served_by_one_command_and_every_request_is_shown() {
     let Some(_) = Tool::find("curl") else { return };
     let place = Place::new();

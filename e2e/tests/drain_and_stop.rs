@@ -27,6 +27,7 @@ fn echo(client: &mut Client) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn who_asked_for_a_page_has_it_before_the_process_ends() {
     let (place, backend) = (Place::new(), Backend::echo());
     let mut becket = Becket::start(&place, &Shape::new(backend.address));
@@ -94,6 +95,7 @@ fn state(pid: Pid) -> char {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_drain_right_behind_a_reload_lets_connections_finish() {
     let place = Place::new();
     let backend = Backend::echo();
@@ -126,6 +128,7 @@ fn a_drain_right_behind_a_reload_lets_connections_finish() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn another_becket_starts_beside_one_that_drains() {
     let backend = Backend::echo();
     let place = Place::new();
@@ -167,6 +170,7 @@ fn another_becket_starts_beside_one_that_drains() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_drain_without_connections_is_over_at_once() {
     let place = Place::new();
     let backend = Backend::echo();
@@ -178,6 +182,7 @@ fn a_drain_without_connections_is_over_at_once() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn at_the_deadline_the_rest_is_cut_off_and_the_exit_code_is_3() {
     let place = Place::new();
     let backend = Backend::echo();
@@ -199,6 +204,7 @@ fn at_the_deadline_the_rest_is_cut_off_and_the_exit_code_is_3() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_reload_that_is_late_for_a_drain_opens_nothing() {
     let place = Place::new();
     let backend = Backend::echo();
@@ -238,6 +244,7 @@ fn a_reload_that_is_late_for_a_drain_opens_nothing() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn an_interrupt_stops_now() {
     let place = Place::new();
     let backend = Backend::echo();
@@ -251,6 +258,7 @@ fn an_interrupt_stops_now() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn who_waits_in_the_queue_when_the_drain_begins_is_served() {
     let place = Place::new();
     let backend = Backend::http("well met");

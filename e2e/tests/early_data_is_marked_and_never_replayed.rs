@@ -60,6 +60,7 @@ fn early(becket: &Becket, outcome: &str) -> u64 {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn openssl_is_answered_early_and_spends_its_session() {
     let Some(openssl) = OpenSsl::find() else {
         return;
@@ -123,6 +124,7 @@ fn first_flight(becket: &Becket, trust: &Trust, request: &[u8]) -> io::Result<Ve
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_flight_that_was_recorded_reaches_a_server_once_whoever_sends_it_and_to_which_worker() {
     let place = Place::new();
     let (backend, asked) = collecting();

@@ -41,6 +41,7 @@ fn start_at(place: &Place, example: &str, host: Ipv4Addr) -> Becket {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_client_mode_leads_curl_to_a_server_that_wants_a_certificate() {
     let (Some(curl), Some(openssl)) = (Tool::find("curl"), OpenSsl::find()) else {
         return;
@@ -71,6 +72,7 @@ fn the_client_mode_leads_curl_to_a_server_that_wants_a_certificate() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_browser_shows_the_files_of_a_folder() {
     let Some(browser) = Tool::find("chromium") else {
         return;
@@ -106,6 +108,7 @@ fn a_browser_shows_the_files_of_a_folder() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn psql_reaches_postgresql() {
     let Some(psql) = Tool::find("psql") else {
         return;
@@ -127,6 +130,7 @@ fn psql_reaches_postgresql() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_mail_server_hands_mail_over_by_starttls() {
     let Some(openssl) = OpenSsl::find() else {
         return;
@@ -175,6 +179,7 @@ fn telling(tool: &Tool, place: &Place, at: SocketAddr, name: &str) -> Kept {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_balancer_in_front_says_who_the_client_is() {
     let Some(tool) = Tool::find("haproxy") else {
         return;
@@ -222,6 +227,7 @@ fn visit(front: SocketAddr, trust: &Trust, name: &str) -> Visit {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_farm_leads_clients_back_to_the_member_that_has_their_session() {
     let Some(tool) = Tool::find("haproxy") else {
         return;

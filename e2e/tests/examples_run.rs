@@ -63,6 +63,7 @@ fn command(place: &Place, arguments: &[&str]) -> Command {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_command_of_the_readme_makes_what_every_example_needs() {
     if Tool::find("openssl").is_none() {
         return;
@@ -123,6 +124,7 @@ fn visits(example: &str) -> &'static [(u16, &'static str, u16)] {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn every_example_is_checked_and_serves() {
     let files = fs::read_dir(EXAMPLES)
         .unwrap()

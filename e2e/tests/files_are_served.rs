@@ -109,6 +109,7 @@ fn curl_gets_files_parts_and_what_it_has_already() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn every_request_is_counted_and_logged() {
     let Some(curl) = Tool::find("curl") else {
         return;
@@ -167,6 +168,7 @@ fn every_request_is_counted_and_logged() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_reload_serves_another_folder_and_one_that_is_not_there_is_refused() {
     let Some(curl) = Tool::find("curl") else {
         return;
@@ -216,6 +218,7 @@ impl Visitor {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn of_a_hundred_thousand_files_few_are_kept_open() {
     let (site, _) = Site::start("open-files = 100");
     let many = site.place.path("www/many");
@@ -236,6 +239,7 @@ fn of_a_hundred_thousand_files_few_are_kept_open() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn files_are_read_with_the_rights_of_the_user_that_serves() {
     if nobody().is_none() {
         return;

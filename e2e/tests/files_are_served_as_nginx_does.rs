@@ -426,6 +426,7 @@ fn requests() -> Vec<Request> {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn generated_requests_are_answered_alike() {
     let Some(nginx) = Tool::find("nginx") else {
         return;
@@ -462,6 +463,7 @@ fn generated_requests_are_answered_alike() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn requests_written_by_hand_are_answered_alike() {
     let Some(nginx) = Tool::find("nginx") else {
         return;

@@ -46,11 +46,13 @@ fn room_in_a_queue() -> usize {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_worker_that_was_stopped_wakes_to_ten_thousand_hellos_and_signs_for_nobody_who_has_gone() {
     wakes_to_ten_thousand_hellos(Key::Ecdsa);
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn nor_are_crypto_threads_asked_for_them() {
     wakes_to_ten_thousand_hellos(Key::LongEcdsa);
 }
@@ -122,6 +124,7 @@ fn wakes_to_ten_thousand_hellos(key: Key) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn downloads_at_full_speed_keep_no_newcomer_out() {
     let place = Place::new();
     let backend = Backend::new(|mut stream| {
@@ -158,6 +161,7 @@ fn downloads_at_full_speed_keep_no_newcomer_out() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn one_who_downloads_at_full_speed_holds_up_nobody_who_asks_for_a_kilobyte() {
     let backend = Backend::new(|mut stream| {
         let mut asked = [0];

@@ -59,6 +59,7 @@ fn restored(becket: &Becket, descriptors: usize) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn random_bytes_are_not_tls() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -95,6 +96,7 @@ fn random_bytes_are_not_tls() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_reset_at_any_point_leaves_nothing_behind() {
     let place = Place::new();
     let backend = Backend::new(|mut stream| {
@@ -139,6 +141,7 @@ fn a_reset_at_any_point_leaves_nothing_behind() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_post_handshake_message_in_two_pieces_is_understood_while_the_server_answers() {
     let place = Place::new();
     let backend = Backend::echo();

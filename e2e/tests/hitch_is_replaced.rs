@@ -149,6 +149,7 @@ fn clients_and_servers_see_the_same() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn clients_are_verified_alike_and_unknown_names_refused() {
     let (Some(both), Some(openssl)) = (Either::both("hitch", "hitch"), OpenSsl::find()) else {
         return;
@@ -193,6 +194,7 @@ fn clients_are_verified_alike_and_unknown_names_refused() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_first_file_of_a_folder_is_for_clients_without_a_known_name() {
     let (Some(both), Some(openssl)) = (Either::both("hitch", "hitch"), OpenSsl::find()) else {
         return;
@@ -235,6 +237,7 @@ fn the_first_file_of_a_folder_is_for_clients_without_a_known_name() {
 
 /// Debian's hitch is older than 1.8, which has this setting.
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_certificate_may_say_how_its_own_clients_are_verified() {
     let (Some([_, ours]), Some(openssl)) = (Either::both("hitch", "hitch"), OpenSsl::find()) else {
         return;
@@ -276,6 +279,7 @@ fn a_certificate_may_say_how_its_own_clients_are_verified() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_test_option_and_the_start_share_one_verdict() {
     let Some([_, ours]) = Either::both("hitch", "hitch") else {
         return;
@@ -336,6 +340,7 @@ fn the_test_option_and_the_start_share_one_verdict() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn debians_unit_starts_becket_by_its_path_alone() {
     let Some([_, ours]) = Either::both("hitch", "hitch") else {
         return;
@@ -363,6 +368,7 @@ fn debians_unit_starts_becket_by_its_path_alone() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_link_called_hitch_goes_into_the_background_and_leaves_its_number() {
     let place = place();
     let (at, backend) = (fresh_address(), Backend::http("well met"));

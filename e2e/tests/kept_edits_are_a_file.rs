@@ -56,6 +56,7 @@ fn shown(becket: &Becket) -> Value {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_kept_edit_outlives_reload_upgrade_restart_and_a_killed_process_and_no_other_does() {
     let place = Place::new();
     let servers = ["one", "two", "six"].map(Backend::http);
@@ -123,6 +124,7 @@ fn a_kept_edit_outlives_reload_upgrade_restart_and_a_killed_process_and_no_other
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_kept_edit_is_undone_by_the_same_command_or_with_the_file() {
     let (place, servers) = (Place::new(), ["one", "two"].map(Backend::http));
     let shape = Shape::new(servers[0].address).admin_keys("socket = \"admin.sock\"");
@@ -160,6 +162,7 @@ fn a_kept_edit_is_undone_by_the_same_command_or_with_the_file() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn commands_at_once_lose_no_edit() {
     let (place, server) = (Place::new(), Backend::http("well met"));
     let shape = Shape::new(server.address).admin_keys("socket = \"admin.sock\"");
@@ -182,6 +185,7 @@ fn commands_at_once_lose_no_edit() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn keep_is_refused_where_it_could_not_be_kept_and_nothing_is_asked() {
     let (place, server) = (Place::new(), Backend::http("well met"));
     place.write("token", "correct-horse-battery-staple\n");
@@ -250,6 +254,7 @@ fn command_in(mut command: Command, place: &Place) -> Command {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_certificate_is_kept_only_where_becket_can_read_its_files_again() {
     let Some(user) = nobody() else { return };
     let (place, server) = (Place::new(), Backend::http("well met"));
@@ -295,6 +300,7 @@ fn a_certificate_is_kept_only_where_becket_can_read_its_files_again() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_file_that_another_user_can_change_is_refused() {
     let Some(user) = nobody() else { return };
     let (place, server) = (Place::new(), Backend::http("well met"));

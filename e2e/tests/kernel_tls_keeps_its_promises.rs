@@ -18,6 +18,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn in_user_mode_linux_all_that_is_promised_holds() {
     if let Some(linux) = UserModeLinux::find() {
         in_uml(&linux);
@@ -25,6 +26,7 @@ fn in_user_mode_linux_all_that_is_promised_holds() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn in_a_newer_linux_keys_are_replaced_whoever_asks_for_it() {
     if let Some(linux) = UserModeLinux::newer() {
         let report = in_uml(&linux);
@@ -42,6 +44,7 @@ fn in_uml(linux: &UserModeLinux) -> String {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_kernel_without_tls_is_told_and_nothing_else_changes() {
     let place = Place::new();
     let backend = Backend::http("hello");
@@ -55,6 +58,7 @@ fn a_kernel_without_tls_is_told_and_nothing_else_changes() {
 
 /// Only in a guest.
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn inside() {
     if !is_inside_uml() {
         return;

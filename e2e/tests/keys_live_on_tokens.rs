@@ -160,6 +160,7 @@ fn keys_of_every_kind_sign_and_sessions_resume() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_token_that_is_pulled_costs_new_clients_only_and_comes_back() {
     let Some(site) = Site::with(&[("rsa", Key::Rsa)]) else {
         return;
@@ -195,6 +196,7 @@ fn a_token_that_is_pulled_costs_new_clients_only_and_comes_back() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_agent_that_dies_or_hangs_is_replaced_and_stops_no_other_key() {
     let Some(site) = Site::with(&[("rsa", Key::Rsa)]) else {
         return;
@@ -243,6 +245,7 @@ fn a_agent_that_dies_or_hangs_is_replaced_and_stops_no_other_key() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_confined_process_gets_agents_after_failures_reloads_and_upgrades() {
     let Some(site) = Site::with(&[("rsa", Key::Rsa), ("ec", Key::Ecdsa)]) else {
         return;
@@ -291,6 +294,7 @@ fn a_confined_process_gets_agents_after_failures_reloads_and_upgrades() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_reload_takes_another_key_and_is_not_held_up_by_a_token_that_is_away() {
     let Some(site) = Site::with(&[("rsa", Key::Rsa), ("ec", Key::Ecdsa)]) else {
         return;
@@ -325,6 +329,7 @@ fn a_reload_takes_another_key_and_is_not_held_up_by_a_token_that_is_away() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_reload_and_a_drain_end_while_a_token_hangs() {
     let Some(site) = Site::with(&[("rsa", Key::Rsa)]) else {
         return;
@@ -359,11 +364,13 @@ fn a_reload_and_a_drain_end_while_a_token_hangs() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_token_is_opened_by_the_user_that_serves_and_root_reads_the_pin() {
     token_of_nobodys(AS_NOBODY);
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_token_is_outside_of_a_chroot() {
     token_of_nobodys(&format!("{AS_NOBODY}\nchroot = \"jail\""));
 }
@@ -430,6 +437,7 @@ fn token_of_nobodys(process: &str) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn check_signs_with_the_token_and_says_what_is_wrong() {
     let kinds = [
         ("rsa", Key::Rsa),

@@ -21,6 +21,7 @@ fn talk(becket: &Becket, trust: &Trust) -> Client {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_connection_too_many_waits_until_another_ends() {
     let place = Place::new();
     let backend = Backend::echo();
@@ -46,6 +47,7 @@ fn a_connection_too_many_waits_until_another_ends() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_handshake_too_many_is_turned_away() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -92,6 +94,7 @@ fn one_byte_clients(becket: &Becket, number: usize) -> Vec<TcpStream> {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn silent_clients_make_room_for_newcomers_the_oldest_first() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -138,6 +141,7 @@ fn limit_descriptors(becket: &Becket, soft: u64) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn without_descriptors_accepting_pauses_says_so_and_does_not_spin() {
     let place = Place::new();
     let backend = Backend::echo();
@@ -188,6 +192,7 @@ fn cpu_ticks(becket: &Becket) -> u64 {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn limits_that_the_system_does_not_grant_are_refused_with_the_reason() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -225,6 +230,7 @@ fn with_open_files(place: &Place, shape: &Shape, limit: u32) -> Becket {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn as_many_clients_fit_as_it_says_at_the_start_however_few_files_may_be_open() {
     let server = keeper();
     for (limit, least) in [(200, 70), (256, 100), (1024, 450), (1100, 490), (2048, 940)] {
@@ -267,6 +273,7 @@ fn as_many_clients_fit_as_it_says_at_the_start_however_few_files_may_be_open() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_limit_that_is_of_no_use_is_refused_with_what_helps() {
     let place = Place::new();
     let shape = Shape::new(keeper()).plain();
@@ -289,6 +296,7 @@ fn a_limit_that_is_of_no_use_is_refused_with_what_helps() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn one_bulk_transfer_does_not_starve_its_neighbours() {
     let place = Place::new();
     let bulk = Backend::new(|mut stream| {

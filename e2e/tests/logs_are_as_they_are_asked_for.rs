@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use becket_e2e::{Backend, Becket, Client, Place, REQUEST, Shape, Trust, finish, until};
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_template_shapes_the_access_log_and_a_wrong_one_is_named() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -46,6 +47,7 @@ fn a_template_shapes_the_access_log_and_a_wrong_one_is_named() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_journal_gets_priorities_and_a_file_does_not() {
     let place = Place::new();
     let backend = Backend::http("well met");

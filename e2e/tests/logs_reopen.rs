@@ -9,6 +9,7 @@ use becket_e2e::{
 };
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn after_a_rotation_lines_go_to_the_new_files() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -41,6 +42,7 @@ fn after_a_rotation_lines_go_to_the_new_files() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_access_log_is_off_by_default_and_flags_turn_it_on() {
     let place = Place::new();
     let backend = Backend::http("well met");

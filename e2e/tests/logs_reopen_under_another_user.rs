@@ -5,6 +5,7 @@ use std::fs;
 use becket_e2e::{AS_NOBODY, Backend, Becket, Place, Shape, Signal, eventually, give, nobody};
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn logs_that_root_opened_are_the_users_so_that_they_can_be_opened_again() {
     let Some(user) = nobody() else { return };
     let place = Place::new();

@@ -81,6 +81,7 @@ fn with_full_stderr(
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn stderr_that_nobody_reads_stops_nobody() {
     let (place, backend) = (Place::new(), Backend::http("well met"));
     let shape = Shape::new(backend.address);
@@ -90,6 +91,7 @@ fn stderr_that_nobody_reads_stops_nobody() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn stderr_that_nobody_reads_stops_neither_the_supervisor_nor_what_it_starts() {
     let (place, backend) = (Place::new(), Backend::http("well met"));
     let shape = Shape::new(backend.address);
@@ -103,6 +105,7 @@ fn stderr_that_nobody_reads_stops_neither_the_supervisor_nor_what_it_starts() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_fifo_that_nobody_reads_any_more_stops_nobody_and_says_so_when_it_is_read() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -145,6 +148,7 @@ fn a_fifo_that_nobody_reads_any_more_stops_nobody_and_says_so_when_it_is_read() 
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_full_disk_costs_lines_that_are_counted() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -178,6 +182,7 @@ fn wait_for(daemon: &UnixDatagram, text: &str) -> String {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_syslog_daemon_gets_every_line_and_stops_nobody_when_it_reads_none() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -222,6 +227,7 @@ fn a_syslog_daemon_gets_every_line_and_stops_nobody_when_it_reads_none() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_start_that_fails_says_why_also_where_logs_go_to_a_file() {
     let place = Place::new();
     let shape = Shape::new("127.0.0.1:1");

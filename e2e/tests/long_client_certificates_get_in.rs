@@ -8,6 +8,7 @@ const POLICY: &str =
     "[[policy]]\nname = \"web\"\nclient-certificates = \"required\"\nclient-ca = \"ca.pem\"\n";
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn no_ticket_locks_its_client_out() {
     let place = Place::new();
     let backend = Backend::http("inside");
@@ -37,6 +38,7 @@ fn no_ticket_locks_its_client_out() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_chain_above_the_limit_is_told_so_by_alert() {
     let place = Place::new();
     let backend = Backend::http("inside");

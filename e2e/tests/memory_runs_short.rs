@@ -19,6 +19,7 @@ fn limit(becket: &Becket, place: &Place, from: &str, to: &str) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn those_at_rest_end_and_newcomers_are_refused_until_there_is_memory_again() {
     let place = Place::new();
     // It answers what begins with a question mark never.
@@ -147,6 +148,7 @@ impl Drop for Group {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_crowd_at_rest_does_not_have_the_kernel_kill_in_a_group() {
     let group = match Group::new() {
         Ok(group) => group,

@@ -12,6 +12,7 @@ use rustls::version::{TLS12, TLS13};
 use serde_json::Value;
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_status_command_asks_the_admin_address() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -40,6 +41,7 @@ fn the_status_command_asks_the_admin_address() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_host_that_is_scanned_is_healthy_and_one_whose_clients_cannot_get_in_is_not() {
     let (place, strangers) = (Place::new(), Place::new());
     let backend = Backend::http("well met");
@@ -80,6 +82,7 @@ fn a_host_that_is_scanned_is_healthy_and_one_whose_clients_cannot_get_in_is_not(
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_certificate_that_ends_in_four_days_does_not_look_healthy() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -106,6 +109,7 @@ fn a_certificate_that_ends_in_four_days_does_not_look_healthy() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn every_handshake_byte_and_end_is_counted() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -184,6 +188,7 @@ fn the_exposition_is_what_a_scraper_reads() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn status_tells_of_certificates_policies_and_the_last_reload() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -208,6 +213,7 @@ fn status_tells_of_certificates_policies_and_the_last_reload() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_pages_answer_while_slow_clients_hold_connections() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -235,6 +241,7 @@ fn the_pages_answer_while_slow_clients_hold_connections() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn secrets_are_logged_only_behind_the_explicit_flag() {
     let Some(openssl) = OpenSsl::find() else {
         return;

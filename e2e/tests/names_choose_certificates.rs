@@ -23,6 +23,7 @@ const CERTIFICATES: &str =
     r#"["names", { chain = "pair.crt", key = "pair.key" }, "rsa.pem", "ecdsa.pem"]"#;
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn exact_names_wildcards_and_the_default_are_found() {
     let Some(openssl) = OpenSsl::find() else {
         return;
@@ -57,6 +58,7 @@ fn exact_names_wildcards_and_the_default_are_found() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_certificate_of_version_1_is_served_with_a_warning() {
     let Some(openssl) = OpenSsl::find() else {
         return;
@@ -89,6 +91,7 @@ fn a_certificate_of_version_1_is_served_with_a_warning() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn clients_get_ecdsa_where_they_can_use_it_and_rsa_otherwise() {
     let Some(openssl) = OpenSsl::find() else {
         return;
@@ -126,6 +129,7 @@ fn clients_get_ecdsa_where_they_can_use_it_and_rsa_otherwise() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn chains_are_sent_as_configured_and_every_kind_of_key_file_is_read() {
     let Some(openssl) = OpenSsl::find() else {
         return;

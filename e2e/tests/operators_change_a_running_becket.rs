@@ -33,6 +33,7 @@ fn at_the_second(becket: &Becket, trust: &Trust) -> usize {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_server_that_is_drained_gets_nobody_until_a_reload() {
     let (place, servers) = (Place::new(), two());
     let shape = Shape::new(servers[0].address).server(servers[1].address);
@@ -95,6 +96,7 @@ fn weight_address_and_limit_of_a_server_change_at_once() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn servers_come_and_go_beside_the_file() {
     let (place, servers) = (Place::new(), two());
     let becket = Becket::start(&place, &Shape::new(servers[0].address).admin_keys(SOCKET));
@@ -153,6 +155,7 @@ fn servers_come_and_go_beside_the_file() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_certificate_is_set_beside_the_file_and_its_key_is_not_told() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -202,6 +205,7 @@ fn a_certificate_is_set_beside_the_file_and_its_key_is_not_told() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn open_connections_are_listed_and_ended_by_what_they_are() {
     let place = Place::new();
     let backend = Backend::echo();
@@ -248,6 +252,7 @@ fn open_connections_are_listed_and_ended_by_what_they_are() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn sessions_are_forgotten_keys_rotated_and_the_log_set() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -291,6 +296,7 @@ fn sessions_are_forgotten_keys_rotated_and_the_log_set() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_reload_and_a_drain_are_answered_when_they_are_done() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -323,6 +329,7 @@ fn a_reload_and_a_drain_are_answered_when_they_are_done() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn over_tcp_only_the_holder_of_the_token_changes_something() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -361,6 +368,7 @@ fn over_tcp_only_the_holder_of_the_token_changes_something() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_socket_is_for_who_may_open_it_belongs_to_one_becket_and_goes_with_it() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -403,6 +411,7 @@ fn the_socket_is_for_who_may_open_it_belongs_to_one_becket_and_goes_with_it() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_parent_makes_the_socket_and_a_child_that_dies_leaves_it() {
     let Some(_) = nobody() else { return };
     let place = Place::new();

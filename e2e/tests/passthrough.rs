@@ -119,6 +119,7 @@ fn names_lead_to_their_terminator() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn one_port_ends_the_tls_of_one_name_and_passes_that_of_another() {
     let (Some(openssl), Some(curl)) = (OpenSsl::find(), Tool::find("curl")) else {
         return;
@@ -190,6 +191,7 @@ fn one_port_ends_the_tls_of_one_name_and_passes_that_of_another() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_ticket_leads_to_the_node_that_made_it() {
     let place = Place::new();
     let made = finish(Becket::command(&place, &["secret", "secret"]), "");

@@ -25,6 +25,7 @@ fn sharing(at: SocketAddr) -> Socket {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_second_becket_is_refused_and_the_first_serves_on() {
     let (place, other) = (Place::new(), Place::new());
     let backend = Backend::http("first");
@@ -43,6 +44,7 @@ fn a_second_becket_is_refused_and_the_first_serves_on() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn every_port_in_use_is_said_at_once() {
     let place = Place::new();
     let (one, two, free) = (fresh_address(), fresh_address(), fresh_address());
@@ -65,6 +67,7 @@ fn every_port_in_use_is_said_at_once() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn port_0_is_no_port_that_clients_could_know() {
     let place = Place::new();
     let mut shape = Shape::new(fresh_address());
@@ -75,6 +78,7 @@ fn port_0_is_no_port_that_clients_could_know() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn an_admin_address_in_use_is_refused_too() {
     let place = Place::new();
     let shape = Shape::new(fresh_address());
@@ -84,6 +88,7 @@ fn an_admin_address_in_use_is_refused_too() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_port_is_free_again_as_soon_as_a_becket_has_ended() {
     let place = Place::new();
     let backend = Backend::http("well met");

@@ -183,6 +183,7 @@ fn state(pid: u32) -> Option<char> {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_old_process_is_followed_by_the_new_one_at_each_step() {
     for step in STEPS {
         let scene = Scene::at(step);
@@ -204,6 +205,7 @@ fn the_old_process_is_followed_by_the_new_one_at_each_step() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_old_process_goes_on_without_the_new_one_as_long_as_that_has_not_served() {
     for step in STEPS {
         let scene = Scene::at(step);
@@ -227,6 +229,7 @@ fn the_old_process_goes_on_without_the_new_one_as_long_as_that_has_not_served() 
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn without_the_supervisor_what_serves_drains_and_the_next_becket_binds() {
     for step in STEPS {
         let mut scene = Scene::at(step);

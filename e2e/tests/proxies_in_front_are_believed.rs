@@ -104,6 +104,7 @@ fn haproxy_in_front_is_believed() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn health_checks_of_haproxy_are_let_in_and_name_nobody() {
     let Some(haproxy) = Tool::find("haproxy") else {
         return;
@@ -134,6 +135,7 @@ fn health_checks_of_haproxy_are_let_in_and_name_nobody() {
 
 /// With a PROXY header: without one, HAProxy resets nearly every check before the kernel tells anybody of a connection.
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn checks_of_haproxy_are_no_failures() {
     let Some(haproxy) = Tool::find("haproxy") else {
         return;
@@ -174,6 +176,7 @@ fn checks_of_haproxy_are_no_failures() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn nginx_in_front_is_believed() {
     let Some(nginx) = Tool::find("nginx") else {
         return;

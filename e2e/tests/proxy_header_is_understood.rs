@@ -31,6 +31,7 @@ fn serve(place: &Place, tool: &Tool, arguments: &[&str], at: SocketAddr) -> Kept
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn haproxy_understands_both_versions() {
     let Some(haproxy) = Tool::find("haproxy") else {
         return;
@@ -74,6 +75,7 @@ fn haproxy_understands_both_versions() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn nginx_understands_both_versions() {
     let Some(nginx) = Tool::find("nginx") else {
         return;

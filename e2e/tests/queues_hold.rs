@@ -121,6 +121,7 @@ fn many_clients_on_two_workers_never_exceed_maxconn() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_full_server_is_not_even_checked() {
     let place = Place::new();
     let server = Counting::new();
@@ -145,6 +146,7 @@ fn a_full_server_is_not_even_checked() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn clients_and_servers_that_die_at_any_moment_leave_no_slot_in_use() {
     let place = Place::new();
     // Every third connection is reset, every third is left to the client, the rest are answered.

@@ -93,6 +93,7 @@ fn ask_to_reload(place: &Place, arguments: &[&str]) -> (i32, String) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn whoever_asks_for_a_reload_hears_how_it_went() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -120,6 +121,7 @@ fn whoever_asks_for_a_reload_hears_how_it_went() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn curl_notices_nothing_of_reloads() {
     let Some(curl) = Tool::find("curl") else {
         return;
@@ -182,6 +184,7 @@ fn new_clients_see_the_new_certificate_and_old_connections_go_on() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn with_flags_only_the_certificates_are_read_again() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -214,6 +217,7 @@ fn with_flags_only_the_certificates_are_read_again() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_broken_file_changes_nothing_and_says_everything_that_is_wrong() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -266,6 +270,7 @@ fn a_broken_file_changes_nothing_and_says_everything_that_is_wrong() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn backends_and_routes_change_for_new_clients() {
     let place = Place::new();
     let (one, two) = (Backend::echo(), Backend::http("two"));
@@ -292,6 +297,7 @@ fn backends_and_routes_change_for_new_clients() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn listeners_come_and_go_and_nobody_who_got_in_is_reset() {
     let place = Place::new();
     let backend = Backend::http("well met");

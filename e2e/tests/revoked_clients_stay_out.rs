@@ -28,6 +28,7 @@ fn revoke(place: &Place, serials: &[u64]) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn who_is_revoked_does_not_come_back_by_a_session() {
     let place = Place::new();
     let backend = Backend::http("inside");
@@ -97,6 +98,7 @@ fn dress(own: &Bundle) -> Arc<CertifiedKey> {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn who_was_given_a_new_certificate_gets_in_with_its_old_session() {
     let place = Place::new();
     let backend = Backend::http("inside");
@@ -136,6 +138,7 @@ fn who_was_given_a_new_certificate_gets_in_with_its_old_session() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn openssl_is_told_by_alert_that_its_certificate_is_revoked() {
     let Some(openssl) = OpenSsl::find() else {
         return;
@@ -163,6 +166,7 @@ fn openssl_is_told_by_alert_that_its_certificate_is_revoked() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_certificate_of_which_no_list_knows_is_refused_unless_that_is_allowed() {
     let place = Place::new();
     let backend = Backend::http("inside");
@@ -189,6 +193,7 @@ fn a_certificate_of_which_no_list_knows_is_refused_unless_that_is_allowed() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn early_data_of_who_is_revoked_reaches_no_server() {
     let place = Place::new();
     let backend = Backend::new(|mut stream| {

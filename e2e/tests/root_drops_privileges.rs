@@ -22,6 +22,7 @@ fn of_all_threads(becket: &Becket, key: &str) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn low_ports_are_bound_and_nobody_serves_them() {
     let Some(user) = nobody() else { return };
     let place = Place::new();
@@ -74,6 +75,7 @@ fn low_ports_are_bound_and_nobody_serves_them() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_state_of_a_secret_is_kept_by_the_user_that_becket_becomes() {
     let Some(user) = nobody() else { return };
     let place = Place::new();
@@ -112,6 +114,7 @@ fn the_state_of_a_secret_is_kept_by_the_user_that_becket_becomes() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_user_that_does_not_exist_is_refused() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
@@ -128,6 +131,7 @@ fn a_user_that_does_not_exist_is_refused() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn core_dumps_are_off_unless_asked_for() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -155,6 +159,7 @@ fn core_dumps_are_off_unless_asked_for() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn memory_is_locked_where_the_configuration_says_so() {
     if nobody().is_none() {
         return;

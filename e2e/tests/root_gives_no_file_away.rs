@@ -79,6 +79,7 @@ impl Trap {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_link_in_the_place_of_a_log_leads_nowhere() {
     let Some(trap) = Trap::new() else { return };
     for name in ["becket.log", "access.log"] {
@@ -94,6 +95,7 @@ fn a_link_in_the_place_of_a_log_leads_nowhere() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_second_name_of_roots_file_is_not_given_away() {
     let Some(trap) = Trap::new() else { return };
     fs::hard_link(trap.vault.path("precious"), trap.place.path("becket.log")).unwrap();
@@ -106,6 +108,7 @@ fn a_second_name_of_roots_file_is_not_given_away() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_folder_that_is_a_link_of_the_users_leads_nowhere() {
     let Some(trap) = Trap::new() else { return };
     trap.link(trap.vault.folder(), "logs");
@@ -118,6 +121,7 @@ fn a_folder_that_is_a_link_of_the_users_leads_nowhere() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_fifo_holds_nothing_up_and_works_when_it_is_read() {
     let Some(trap) = Trap::new() else { return };
     let path = trap.fifo("pipe");
@@ -140,6 +144,7 @@ fn a_fifo_holds_nothing_up_and_works_when_it_is_read() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn in_a_folder_of_roots_the_log_is_made_for_the_user_and_stays_writable() {
     let Some(trap) = Trap::new() else { return };
     // One is there and root's, the other is not there.
@@ -170,6 +175,7 @@ fn in_a_folder_of_roots_the_log_is_made_for_the_user_and_stays_writable() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_key_log_is_opened_by_the_user_also_towards_servers() {
     let Some(trap) = Trap::new() else { return };
     trap.link(&trap.vault.path("precious"), "keys");

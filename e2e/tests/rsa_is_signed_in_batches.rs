@@ -75,6 +75,7 @@ fn flood(place: &Place, becket: &Becket) -> u64 {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_flood_is_signed_for_in_batches_and_everybody_is_served() {
     let (place, backend) = (place(), Backend::http("well met"));
     let becket = becket(&place, &backend);

@@ -20,6 +20,7 @@ fn smtp() -> Backend {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn python_smtplib_talks_over_it() {
     let Some(python) = Tool::find("python3") else {
         return;

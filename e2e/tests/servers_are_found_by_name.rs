@@ -90,6 +90,7 @@ fn server_at(address: SocketAddr, host: &Host, name: &'static str) -> Backend {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_server_that_moves_is_followed_and_one_whose_name_is_lost_is_kept() {
     let Some(network) = Network::of(3) else {
         return;
@@ -131,6 +132,7 @@ fn a_server_that_moves_is_followed_and_one_whose_name_is_lost_is_kept() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_server_whose_name_never_resolved_is_left_out_until_it_does() {
     let Some(network) = Network::of(3) else {
         return;
@@ -174,6 +176,7 @@ fn a_server_whose_name_never_resolved_is_left_out_until_it_does() {
 const HANGS: &str = "timeout:30 attempts:5";
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_resolver_that_hangs_delays_neither_a_start_nor_a_reload_nor_costs_threads_for_each() {
     let Some(network) = Network::of(3) else {
         return;

@@ -210,6 +210,7 @@ fn ended_at(becket: &Becket, reason: &str) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_host_that_is_unplugged_is_left_and_serves_again_when_it_is_plugged_in() {
     stage(|stage| {
         let becket = stage.becket(&[0, 2], "connections-on-failure = \"close\"");
@@ -243,6 +244,7 @@ fn a_host_that_is_unplugged_is_left_and_serves_again_when_it_is_plugged_in() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_server_that_is_stopped_keeps_those_who_reached_it_and_nobody_else() {
     for (on_down, kept) in [("close", false), ("drain", true)] {
         stage(|stage| {
@@ -312,6 +314,7 @@ impl Stage<'_> {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn after_random_faults_no_slot_and_no_descriptor_is_missing() {
     let seed = number("BECKET_FAULTS_SEED", unix_now());
     println!("BECKET_FAULTS_SEED={seed}");

@@ -61,6 +61,7 @@ fn weights_are_honoured_and_zero_and_disabled_get_nobody() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn with_no_server_in_service_clients_are_refused_at_once_and_served_again_after_a_reload() {
     let place = Place::new();
     let trust = Trust::new(&place);

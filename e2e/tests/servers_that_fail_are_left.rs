@@ -79,6 +79,7 @@ fn with_health(name: &'static str) -> (Backend, Arc<AtomicU16>) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_server_with_fast_open_serves_whether_or_not_the_machine_lets_data_go_with_a_syn() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -94,6 +95,7 @@ fn a_server_with_fast_open_serves_whether_or_not_the_machine_lets_data_go_with_a
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_status_that_is_not_expected_takes_a_server_out_and_a_good_one_brings_it_back() {
     let place = Place::new();
     let ((one, status), (two, _)) = (with_health("one"), with_health("two"));
@@ -125,6 +127,7 @@ fn a_status_that_is_not_expected_takes_a_server_out_and_a_good_one_brings_it_bac
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn connects_that_fail_pause_a_server_where_there_are_no_checks() {
     let place = Place::new();
     let (dead, alive) = (fresh_address(), Backend::http("alive"));
@@ -147,6 +150,7 @@ fn connects_that_fail_pause_a_server_where_there_are_no_checks() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_check_says_that_it_speaks_for_itself() {
     let place = Place::new();
     let heads = Arc::new(Mutex::new(Vec::new()));
@@ -168,6 +172,7 @@ fn a_check_says_that_it_speaks_for_itself() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_tls_check_wants_a_handshake() {
     let place = Place::new();
     // A becket serves as the TLS server; a plain one listens and speaks first.
@@ -210,6 +215,7 @@ fn nginx(tool: &Tool, place: &Place, at: SocketAddr, name: &str) -> Kept {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_real_nginx_that_is_killed_is_left_and_found_again() {
     let Some(tool) = Tool::find("nginx") else {
         return;

@@ -20,6 +20,7 @@ fn ask(client: io::Result<Client>) -> io::Result<String> {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_session_of_an_open_listener_does_not_open_one_that_requires_certificates() {
     let place = Place::new();
     let (public, internal) = (Backend::http("public"), Backend::http("internal"));
@@ -65,6 +66,7 @@ fn a_session_of_an_open_listener_does_not_open_one_that_requires_certificates() 
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_session_of_one_route_does_not_open_another_by_name_or_protocol() {
     let place = Place::new();
     let (public, internal) = (Backend::http("public"), Backend::http("internal"));
@@ -100,6 +102,7 @@ fn a_session_of_one_route_does_not_open_another_by_name_or_protocol() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_session_of_one_name_does_not_open_another_name_even_when_it_is_handed_over() {
     let Some(openssl) = becket_e2e::OpenSsl::find() else {
         return;
@@ -129,6 +132,7 @@ fn a_session_of_one_name_does_not_open_another_name_even_when_it_is_handed_over(
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_session_with_a_certificate_does_not_outlive_the_trust_in_its_authority() {
     let place = Place::new();
     let internal = Backend::http("internal");

@@ -59,6 +59,7 @@ fn openssl_resumes_in_every_way() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn gnutls_resumes() {
     let Some(gnutls) = Tool::find("gnutls-cli") else {
         return;
@@ -101,6 +102,7 @@ fn gnutls_resumes() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn every_worker_opens_what_another_made() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -114,6 +116,7 @@ fn every_worker_opens_what_another_made() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_reload_forgets_no_session() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -126,6 +129,7 @@ fn a_reload_forgets_no_session() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_session_whose_connection_failed_is_forgotten() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -151,6 +155,7 @@ fn a_session_whose_connection_failed_is_forgotten() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_full_table_or_none_costs_only_the_resumption() {
     let place = Place::new();
     let backend = Backend::http("well met");

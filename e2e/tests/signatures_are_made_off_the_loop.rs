@@ -32,6 +32,7 @@ fn visit(becket: &Becket, trust: &Trust) -> String {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn clients_of_every_kind_are_served() {
     let place = place();
     let backend = Backend::http("well met");
@@ -63,6 +64,7 @@ fn clients_of_every_kind_are_served() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn threads_come_with_the_first_expensive_key() {
     let place = Place::new();
     let backend = Backend::http("well met");

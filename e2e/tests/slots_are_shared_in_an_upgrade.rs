@@ -95,6 +95,7 @@ fn wait(becket: &Becket, count: usize) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn what_one_process_has_the_other_has_not_until_it_is_given_back() {
     let place = Place::new();
     let server = Counting::new();
@@ -141,6 +142,7 @@ fn what_one_process_has_the_other_has_not_until_it_is_given_back() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_successor_that_does_not_come_to_serve_takes_no_slot() {
     let place = Place::new();
     let server = Counting::new();
@@ -176,6 +178,7 @@ fn a_successor_that_does_not_come_to_serve_takes_no_slot() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn under_load_it_never_has_more_and_nobody_is_refused() {
     let place = Place::new();
     let server = Counting::new();
@@ -222,6 +225,7 @@ fn under_load_it_never_has_more_and_nobody_is_refused() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn connections_in_all_are_limited_over_both() {
     let place = Place::new();
     let server = Counting::new();

@@ -26,6 +26,7 @@ fn connect(becket: &Becket) -> TcpStream {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_slot_is_free_after_the_timeout_however_busy_the_client_is() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -52,6 +53,7 @@ fn the_slot_is_free_after_the_timeout_however_busy_the_client_is() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn hundreds_of_them_take_little_memory_and_nobody_elses_service() {
     const MANY: usize = 400;
     const SENT: usize = 8 * 1024;

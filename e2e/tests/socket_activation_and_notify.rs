@@ -15,6 +15,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 ";
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_socket_that_was_passed_is_served_by_all_workers() {
     let Some(python) = Tool::find("python3") else {
         return;
@@ -56,6 +57,7 @@ fn a_socket_that_was_passed_is_served_by_all_workers() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn whoever_started_us_is_told_of_start_reload_watchdog_and_end() {
     let place = Place::new();
     let backend = Backend::http("well met");

@@ -80,6 +80,7 @@ fn openssl_asks_for_tls_and_reaches_the_mail_server() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn curl_sends_mail_through_starttls() {
     let Some(curl) = Tool::find("curl") else {
         return;
@@ -216,6 +217,7 @@ fn has_all(folder: &Path) -> bool {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn psql_reaches_a_postgresql_that_has_no_tls() {
     let Some(psql) = Tool::find("psql") else {
         return;
@@ -293,6 +295,7 @@ fn sleeping(psql: &Tool, postgres: &Postgres) -> Option<usize> {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_cancel_reaches_the_one_of_two_postgresqls_that_it_is_for() {
     let Some(psql) = Tool::find("psql") else {
         return;

@@ -51,6 +51,7 @@ fn which(becket: &Becket, trust: &Trust) -> u8 {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_client_that_resumes_returns_by_id_by_ticket_and_by_psk() {
     let place = Place::new();
     let servers = servers();
@@ -71,6 +72,7 @@ fn a_client_that_resumes_returns_by_id_by_ticket_and_by_psk() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_client_of_an_address_returns_also_after_a_reload() {
     let place = Place::new();
     let servers = servers();
@@ -84,6 +86,7 @@ fn a_client_of_an_address_returns_also_after_a_reload() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn who_finds_its_server_full_goes_elsewhere_and_stays_there() {
     let place = Place::new();
     let servers = servers();

@@ -188,6 +188,7 @@ fn datagram(key: &hmac::Key, of_client: &[u8], name: Option<&str>, time: u64) ->
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_session_that_openssl_made_elsewhere_resumes_once_stud_has_told_of_it() {
     let Some(farm) = Farm::new() else {
         return;
@@ -209,6 +210,7 @@ fn a_session_that_openssl_made_elsewhere_resumes_once_stud_has_told_of_it() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_file_of_stud_takes_them_without_a_cluster() {
     let Some(farm) = Farm::new() else {
         return;

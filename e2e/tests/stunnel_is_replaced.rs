@@ -74,6 +74,7 @@ fn clients_see_the_same_in_both_modes() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn single_certificates_and_folders_of_authorities_are_trusted_alike() {
     let (Some(both), Some(openssl)) = (Either::both("stunnel4", "stunnel"), OpenSsl::find()) else {
         return;
@@ -121,6 +122,7 @@ fn single_certificates_and_folders_of_authorities_are_trusted_alike() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn servers_are_trusted_by_their_own_certificates_or_by_their_chains() {
     let Some(both) = Either::both("stunnel4", "stunnel") else {
         return;
@@ -190,6 +192,7 @@ fn servers_are_trusted_by_their_own_certificates_or_by_their_chains() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_proxy_header_is_sent_and_a_reload_keeps_what_is_good() {
     let (Some(both), Some(openssl)) = (Either::both("stunnel4", "stunnel"), OpenSsl::find()) else {
         return;
@@ -235,6 +238,7 @@ fn a_proxy_header_is_sent_and_a_reload_keeps_what_is_good() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn servers_are_asked_for_tls_alike() {
     let Some(both) = Either::both("stunnel4", "stunnel") else {
         return;
@@ -273,6 +277,7 @@ fn servers_are_asked_for_tls_alike() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_server_that_does_not_begin_tls_hears_nothing_of_a_client() {
     let place = Place::new();
     let (tell, told) = channel();
@@ -326,6 +331,7 @@ fn a_server_that_does_not_begin_tls_hears_nothing_of_a_client() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn curl_is_served_and_who_is_silent_too_long_is_cut_off_by_both() {
     let (Some(both), Some(curl)) = (Either::both("stunnel4", "stunnel"), Tool::find("curl")) else {
         return;
@@ -364,6 +370,7 @@ fn curl_is_served_and_who_is_silent_too_long_is_cut_off_by_both() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn debians_unit_and_start_script_start_becket_by_its_path_alone() {
     let Some([_, ours]) = Either::both("stunnel4", "stunnel") else {
         return;

@@ -92,6 +92,7 @@ impl Screen {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_screen_shows_who_is_there_and_ends_by_a_key_or_a_signal() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -120,6 +121,7 @@ fn a_screen_shows_who_is_there_and_ends_by_a_key_or_a_signal() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn where_there_is_no_terminal_that_is_said() {
     let place = Place::new();
     let backend = Backend::http("well met");

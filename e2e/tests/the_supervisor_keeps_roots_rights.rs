@@ -62,6 +62,7 @@ fn answer(at: SocketAddr, trust: &Trust) -> io::Result<Vec<u8>> {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn files_that_only_root_can_read_are_read_at_the_start_and_at_a_reload() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
@@ -123,6 +124,7 @@ fn files_that_only_root_can_read_are_read_at_the_start_and_at_a_reload() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn more_certificates_than_descriptors_are_loaded_and_loaded_again() {
     let (Some(_), Some(prlimit)) = (nobody(), Tool::find("prlimit")) else {
         return;
@@ -162,6 +164,7 @@ fn more_certificates_than_descriptors_are_loaded_and_loaded_again() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn what_another_chose_is_not_read_by_root() {
     let Some(user) = nobody() else { return };
     let (place, vault) = (Place::new(), Place::new());
@@ -207,6 +210,7 @@ fn what_another_chose_is_not_read_by_root() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_child_that_dies_is_followed_by_another_and_no_client_is_refused() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
@@ -248,6 +252,7 @@ fn a_child_that_dies_is_followed_by_another_and_no_client_is_refused() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_child_that_says_what_it_may_not_is_replaced() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
@@ -269,6 +274,7 @@ fn a_child_that_says_what_it_may_not_is_replaced() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_child_that_floods_its_parent_costs_it_next_to_nothing() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
@@ -301,6 +307,7 @@ fn a_child_that_floods_its_parent_costs_it_next_to_nothing() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_process_that_has_files_opened_without_end_keeps_no_signal_waiting() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
@@ -319,6 +326,7 @@ fn a_process_that_has_files_opened_without_end_keeps_no_signal_waiting() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_child_that_obeys_no_more_is_told_of_and_killed_in_the_end() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
@@ -342,6 +350,7 @@ fn a_child_that_obeys_no_more_is_told_of_and_killed_in_the_end() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_child_without_its_parent_ends() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
@@ -364,6 +373,7 @@ fn a_child_without_its_parent_ends() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn signals_may_reach_both_and_the_exit_code_is_the_childs() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
@@ -392,6 +402,7 @@ fn signals_may_reach_both_and_the_exit_code_is_the_childs() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn systemd_is_told_by_the_parent() {
     let Some(_) = nobody() else { return };
     let place = Place::new();

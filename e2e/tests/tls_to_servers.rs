@@ -100,6 +100,7 @@ fn nginx_is_reached_through_tls_and_its_sessions_are_resumed() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_server_that_asks_is_shown_a_certificate() {
     let Some(openssl) = OpenSsl::find() else {
         return;
@@ -127,6 +128,7 @@ fn a_server_that_asks_is_shown_a_certificate() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_server_whose_certificate_is_revoked_gets_nothing_more() {
     let Some(openssl) = OpenSsl::find() else {
         return;

@@ -5,6 +5,7 @@ use becket_e2e::{Backend, Becket, Client, Key, OpenSsl, Place, Shape, Tool, Trus
 const POLICY: &str = "[[policy]]\nname = \"web\"\n";
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn both_versions_and_all_suites_are_spoken_by_default() {
     let Some(openssl) = OpenSsl::find() else {
         return;
@@ -70,6 +71,7 @@ fn both_versions_and_all_suites_are_spoken_by_default() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_order_of_suites_is_the_servers() {
     let Some(openssl) = OpenSsl::find() else {
         return;
@@ -86,6 +88,7 @@ fn the_order_of_suites_is_the_servers() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_version_a_suite_or_a_group_that_is_not_configured_is_refused() {
     let Some(openssl) = OpenSsl::find() else {
         return;
@@ -132,6 +135,7 @@ fn a_version_a_suite_or_a_group_that_is_not_configured_is_refused() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_post_quantum_group_is_agreed_on_with_who_prefers_it() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -144,6 +148,7 @@ fn a_post_quantum_group_is_agreed_on_with_who_prefers_it() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn gnutls_and_python_are_served() {
     let place = Place::new();
     let backend = Backend::http("well met");

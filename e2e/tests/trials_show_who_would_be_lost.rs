@@ -20,6 +20,7 @@ fn shape(backend: &Backend, trial: &str) -> Shape {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn clients_of_an_old_version_are_served_and_counted() {
     let Some(openssl) = OpenSsl::find() else {
         return;
@@ -57,6 +58,7 @@ fn clients_of_an_old_version_are_served_and_counted() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn clients_without_a_certificate_are_known_after_the_handshake() {
     let (place, backend) = (Place::new(), Backend::http("well met"));
     let becket = Becket::start(

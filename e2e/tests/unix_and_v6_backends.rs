@@ -10,6 +10,7 @@ use becket_e2e::{
 };
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn socat_behind_a_unix_socket_is_reached() {
     let Some(socat) = Tool::find("socat") else {
         return;
@@ -33,6 +34,7 @@ fn socat_behind_a_unix_socket_is_reached() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_v6_server_is_reached_from_a_v6_listener() {
     let (Some(listen), Some(serve)) = (fresh_v6(), fresh_v6()) else {
         return skip("needs IPv6");
@@ -55,6 +57,7 @@ fn a_v6_server_is_reached_from_a_v6_listener() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn every_address_of_a_name_is_tried() {
     let place = Place::new();
     // localhost is ::1 and 127.0.0.1 on most machines; the server has only the latter.
@@ -73,6 +76,7 @@ fn every_address_of_a_name_is_tried() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_unix_socket_whose_backlog_is_full_is_waited_for() {
     let place = Place::new();
     let path = place.path("full.sock");

@@ -25,6 +25,7 @@ fn waits(pid: u32) -> bool {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn an_upgrade_that_is_asked_for_during_another_follows_it() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -60,6 +61,7 @@ fn an_upgrade_that_is_asked_for_during_another_follows_it() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_becket_that_is_told_to_end_in_an_upgrade_serves_who_waits() {
     let place = Place::new();
     let backend = Backend::echo();
@@ -99,6 +101,7 @@ fn a_becket_that_is_told_to_end_in_an_upgrade_serves_who_waits() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn reloads_that_are_asked_for_in_an_upgrade_are_answered_by_whoever_serves() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -129,6 +132,7 @@ fn reloads_that_are_asked_for_in_an_upgrade_are_answered_by_whoever_serves() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn an_address_that_an_upgrade_removes_is_emptied_before_it_closes() {
     let (place, backend) = (Place::new(), Backend::http("well met"));
     let kept = Shape::new(backend.address).process("workers = 2");

@@ -92,6 +92,7 @@ pub(crate) fn upgrade(becket: &Becket) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn upgrades_and_reloads_are_asked_for_over_the_socket() {
     let (place, backend) = (Place::new(), Backend::http("well met"));
     let shape = Shape::new(backend.address).process(TWO_WORKERS);
@@ -201,6 +202,7 @@ pub(crate) fn rounds() -> usize {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn visitors_notice_nothing_and_resume_all_the_time() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
@@ -265,6 +267,7 @@ fn sessions_go_over(shape: &Shape, trust: impl Fn(&Place) -> Trust) {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn sessions_that_becket_keeps_by_id_go_over() {
     let backend = Backend::http("well met");
     let trust = |place: &Place| Trust::only(place, &TLS12).without_tickets();
@@ -272,6 +275,7 @@ fn sessions_that_becket_keeps_by_id_go_over() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn sessions_that_admit_early_data_stay_where_they_open_once() {
     let backend = Backend::new(|mut stream| {
         read_proxy_header(&mut stream)?;
@@ -349,6 +353,7 @@ fn a_connection_goes_on_and_who_waits_in_the_kernel_is_served_by_the_successor()
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_program_that_does_not_come_to_serve_changes_nothing() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -385,6 +390,7 @@ fn a_program_that_does_not_come_to_serve_changes_nothing() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_successor_that_hangs_is_given_up_before_and_after_the_old_process_made_way() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -408,6 +414,7 @@ fn a_successor_that_hangs_is_given_up_before_and_after_the_old_process_made_way(
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn either_process_may_hang_or_die_on_the_way() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -456,6 +463,7 @@ fn either_process_may_hang_or_die_on_the_way() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn the_admin_socket_is_the_successor_s() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -475,6 +483,7 @@ fn the_admin_socket_is_the_successor_s() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn without_root_programs_are_replaced_as_well() {
     let Some(user) = nobody() else { return };
     let place = Place::new();
@@ -502,6 +511,7 @@ fn without_root_programs_are_replaced_as_well() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn root_executes_only_what_root_alone_can_change() {
     let Some(user) = nobody() else { return };
     for process in [AS_NOBODY, TWO_WORKERS] {
@@ -522,6 +532,7 @@ fn root_executes_only_what_root_alone_can_change() {
 }
 
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn systemd_is_told_of_an_upgrade_by_the_same_process() {
     let place = Place::new();
     let backend = Backend::http("well met");

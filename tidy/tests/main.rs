@@ -189,20 +189,45 @@ fn links_between_documents_resolve() {
     demand_none("link", faults);
 }
 
-/// Written past libtest's capture, which keeps what a test that succeeds prints to itself.
+/// A test that is ignored says why, and how to run it.
 #[test]
-fn what_was_skipped_is_listed_at_the_end() {
+fn tests_are_ignored_for_being_slow_alone() {
+    let faults = faults(WORKSPACE.rust(), |file| {
+        let marks = file
+            .text
+            .lines()
+            .filter(|line| line.starts_with("#[ignore"));
+        let others = marks.filter(|line| *line != SLOW);
+        others.map(str::to_owned).collect()
+    });
+    demand_none("ignored", faults);
+}
+
+const SLOW: &str = "#[ignore = \"slow: .ci/run test\"]";
+
+/// Written past libtest's capture, which keeps to itself what a test that succeeds prints.
+#[test]
+fn tests_that_did_not_run_are_listed_at_the_end() {
+    let mut text = String::new();
     let skipped = becket_tidy::take_skipped();
     if !skipped.is_empty() {
-        let text = format!(
+        text += &format!(
             "\n{} tests were skipped, or a part of them:\n  {}\n",
             skipped.len(),
             skipped.join("\n  ")
         );
-        io::stderr()
-            .write_all(text.as_bytes())
-            .expect("standard error");
     }
+    if !std::env::args().any(|argument| argument.contains("ignored")) {
+        let lines = WORKSPACE.rust().flat_map(|file| file.text.lines());
+        let slow = lines.filter(|line| *line == SLOW).count();
+        text += &format!(
+            "\n{slow} slow tests did not run. Run them with `.ci/run test`, or some with\n  \
+             cargo test -p becket-e2e --test promises -- --include-ignored NAME\n"
+        );
+    }
+    io::stderr()
+        .write_all(text.as_bytes())
+        .expect("standard error");
 }
 
 #[test]

@@ -61,6 +61,7 @@ impl Drop for Agent {
 
 /// Packets of a serving process under foreign control.
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_agent_loads_no_other_module_and_signs_with_no_other_key() {
     let Some(site) = Site::with(&[("ec", Key::Ecdsa), ("other", Key::Ecdsa)]) else {
         return;
@@ -114,6 +115,7 @@ fn a_agent_loads_no_other_module_and_signs_with_no_other_key() {
 
 /// A serving process under foreign control could put code of its own there.
 #[test]
+#[ignore = "slow: .ci/run test"]
 fn a_module_that_others_than_root_can_change_is_not_loaded() {
     let Some(site) = Site::with(&[("ec", Key::Ecdsa)]) else {
         return;
