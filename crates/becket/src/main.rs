@@ -30,9 +30,9 @@ use becket_control::launch::launch;
 use becket_keys::signing::token::{Tokens, agent};
 use becket_prepare::flags::Flags;
 use becket_prepare::source::Source;
-use becket_process::link::given::Given;
+use becket_process::link::resources::ProcessResources;
 use becket_process::protocol::OperatorRequest;
-use becket_process::{Role, Task, enter};
+use becket_process::{ProcessRole, StartTask, enter};
 use becket_proto::ticket::UnixSeconds;
 use clap::Parser;
 use rustls_pki_types::UnixTime;
@@ -68,9 +68,9 @@ fn main() -> ExitCode {
 
 fn run(flags: Flags) -> anyhow::Result<ExitCode> {
     let source = Source::new(flags).context("the current folder")?;
-    let (given, link) = match enter(&source, Task::Run).context("starting")? {
-        Role::Ended(code) => return Ok(code),
-        Role::Serves(given, link) => (given, link),
+    let (given, link) = match enter(&source, StartTask::Run).context("starting")? {
+        ProcessRole::Ended(code) => return Ok(code),
+        ProcessRole::Serves(given, link) => (given, link),
     };
     match launch(source, *given, link) {
         Ok(server) => Ok(ExitCode::from(server.run() as u8)),
@@ -89,9 +89,9 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
         json,
     } = asked;
     let source = Source::new(flags).context("the current folder")?;
-    let mut given = match enter(&source, Task::Check).context("starting")? {
-        Role::Ended(code) => return Ok(code),
-        Role::Serves(given, _) => given,
+    let mut given = match enter(&source, StartTask::Check).context("starting")? {
+        ProcessRole::Ended(code) => return Ok(code),
+        ProcessRole::Serves(given, _) => given,
     };
     let tokens = Tokens::adopt(std::mem::take(&mut given.tokens), &Tokens::default());
     let source = source.with(given.files.clone(), tokens);
@@ -219,7 +219,7 @@ fn files(flags: FilesFlags) -> anyhow::Result<ExitCode> {
     #[expect(clippy::disallowed_methods, reason = "read once, before anything runs")]
     let site = folder::prepare(flags, std::time::SystemTime::now())?;
     let source = Source::new(site.flags()).context("the current folder")?;
-    match launch(source, Given::default(), None) {
+    match launch(source, ProcessResources::default(), None) {
         Ok(server) => {
             say(site.banner())?;
             Ok(ExitCode::from(server.run() as u8))
@@ -235,7 +235,7 @@ fn demo(flags: &DemoFlags) -> anyhow::Result<ExitCode> {
     #[expect(clippy::disallowed_methods, reason = "read once, before anything runs")]
     let demo = becket::demo::prepare(flags.port, std::time::SystemTime::now())?;
     let source = Source::new(demo.flags()).context("the current folder")?;
-    let server = launch(source, Given::default(), None)?;
+    let server = launch(source, ProcessResources::default(), None)?;
     println!("{}", demo.banner());
     let counters = server.counters();
     let (stop, stopped) = std::sync::mpsc::channel();

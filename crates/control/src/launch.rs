@@ -53,8 +53,8 @@ use becket_prepare::descriptors;
 use becket_prepare::resolver::Resolver;
 use becket_prepare::source::Source;
 use becket_prepare::{ServerNames, refused_user};
-use becket_process::link::given::{BoundSockets, Given};
-use becket_process::link::{Delivered, Link};
+use becket_process::link::resources::{BoundSockets, ProcessResources};
+use becket_process::link::{Delivered, SupervisorLink};
 use becket_process::protocol::{Event, Restarts, SocketKind};
 use becket_process::signals::Signals;
 use becket_proxy::memory::MemoryWatch;
@@ -100,7 +100,11 @@ pub enum StartError {
 /// # Errors
 ///
 /// Every fault of the configuration, or the first call that the system refused.
-pub fn launch(source: Source, given: Given, link: Option<Link>) -> Result<Terminator, StartError> {
+pub fn launch(
+    source: Source,
+    given: ProcessResources,
+    link: Option<SupervisorLink>,
+) -> Result<Terminator, StartError> {
     let supervisor = link.as_ref().map(|link| Arc::clone(&link.opener));
     let launched = launch_parts(source, given, link);
     if let (Some(supervisor), Err(error)) = (supervisor, &launched) {
@@ -120,8 +124,8 @@ fn shortened(mut reason: String) -> String {
 
 fn launch_parts(
     source: Source,
-    given: Given,
-    mut link: Option<Link>,
+    given: ProcessResources,
+    mut link: Option<SupervisorLink>,
 ) -> Result<Terminator, StartError> {
     let clock = Clock::start();
     let now = clock.now();
@@ -223,7 +227,7 @@ fn start_workers(
 
 /// Starts to receive the state of the process that this one replaces, if there is one. Under a supervisor this process takes no place of
 /// a limit before it serves.
-fn handover(link: Option<&mut Link>, common: &Common) -> Result<Handover, StartError> {
+fn handover(link: Option<&mut SupervisorLink>, common: &Common) -> Result<Handover, StartError> {
     let replaced = link.and_then(|link| {
         Limits::wait(&common.shared);
         link.replaced.take()
@@ -236,7 +240,7 @@ fn handover(link: Option<&mut Link>, common: &Common) -> Result<Handover, StartE
 }
 
 /// Starts to receive commands of the supervisor. Without one, there will be none.
-fn commands(link: &Option<Link>) -> io::Result<UnboundedReceiver<Delivered>> {
+fn commands(link: &Option<SupervisorLink>) -> io::Result<UnboundedReceiver<Delivered>> {
     let Some(link) = link else {
         return Ok(unbounded_channel().1);
     };
@@ -248,7 +252,7 @@ fn commands(link: &Option<Link>) -> io::Result<UnboundedReceiver<Delivered>> {
 }
 
 /// The process to signal.
-fn main_process(link: &Option<Link>) -> MainProcess {
+fn main_process(link: &Option<SupervisorLink>) -> MainProcess {
     let (pid, restarts) = match link {
         Some(link) => (std::os::unix::process::parent_id(), link.restarts),
         None => (std::process::id(), Restarts::default()),

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use crate::sockets;
 use becket_prepare::Prepared;
 use becket_prepare::source::Source;
-use becket_process::link::given::BoundSockets;
+use becket_process::link::resources::BoundSockets;
 use becket_tls::config::{Config, Listener};
 use becket_tls::hello_router::HelloRouter;
 use becket_tls::route_configs::RouteParts;

@@ -57,8 +57,8 @@ use becket_log::{Logging, Timestamp};
 use becket_prepare::Prepared;
 use becket_prepare::descriptors;
 use becket_prepare::source::Source;
-use becket_process::link::given::{BoundSockets, Given};
-use becket_process::link::{Delivered, Link};
+use becket_process::link::resources::{BoundSockets, ProcessResources};
+use becket_process::link::{Delivered, SupervisorLink};
 use becket_process::protocol::Event;
 use becket_process::signals::Signals;
 use becket_proxy::backend::registry::{Adopted, Backends};
@@ -134,7 +134,7 @@ pub struct Control {
     pub ebb: Ebb,
     pub signals: Signals,
     /// The connection to the supervisor, if there is one.
-    pub link: Option<Link>,
+    pub link: Option<SupervisorLink>,
     /// Commands of the supervisor; closed without one.
     pub commands: UnboundedReceiver<Delivered>,
     pub sandbox: Sandbox,
@@ -274,7 +274,7 @@ impl Control {
         self.state.set_rotation(self.rotation.standing());
     }
 
-    fn begin_reload(&mut self, given: Given) {
+    fn begin_reload(&mut self, given: ProcessResources) {
         if self.state.is_draining() {
             tracing::warn!("not reloaded, because becket drains");
             return;

@@ -13,7 +13,7 @@ use becket_config::error::Problem;
 use becket_config::listener;
 use becket_sys::socket::{Keepalive, ListenOptions, listen, listen_on, probe, set_options};
 
-use becket_process::link::given::BoundSockets;
+use becket_process::link::resources::BoundSockets;
 use becket_process::protocol::SocketKind;
 use becket_proxy::worker::bound::BoundListener;
 use becket_tls::config::{Config, Listener};

@@ -1,8 +1,9 @@
 //! State that passes execve(2) to the next program of the supervisor: [`Carried`] and descriptors, in a socket on standard input.
 //!
-//! The process ID, children, descriptors and the signal mask stay by themselves. No fault in it ends the service: what cannot be
-//! read is logged and done without, and if nothing can be read, the new program starts as after the death of a serving process.
+//! The process ID, children, descriptors and the signal mask stay by themselves. No fault in it ends the service: a part that
+//! cannot be read is logged and left out, and without any state the new program starts as after the death of a serving process.
 
+use std::convert::Infallible;
 use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -23,16 +24,16 @@ use becket_log::PATIENCE;
 use super::child::Child;
 use super::resources::run_as;
 use super::run::Runner;
-use super::supervisor::{Action, Input, ProcessEnd, Standing, Supervisor};
+use super::supervisor::{Action, Input, ProcessEnd, Supervisor, SupervisorState};
 use crate::protocol::{IS_CONTINUED, OperatorRequest, RunAs, SocketKind, VERSION};
 
-/// The text, which is a file in memory. Descriptors follow in this order: one for each process, sockets, passed sockets, the admin socket.
+/// The state as JSON, which is a file in memory. Descriptors follow in this order: one for each process, sockets, passed sockets, the admin socket.
 #[derive(Debug, Serialize, Deserialize)]
-struct Text {
-    standing: Standing,
+struct CarriedState {
+    supervisor: SupervisorState,
     /// The user that serving processes become: the configuration may be half written when the next program reads it.
     user: Option<RunAs>,
-    processes: Vec<Carry>,
+    processes: Vec<CarriedProcess>,
     workers: usize,
     asked: u64,
     sockets: Vec<(SocketKind, SocketAddr, usize)>,
@@ -45,38 +46,36 @@ struct Text {
     agents: serde_json::Value,
 }
 
-/// A process.
 #[derive(Debug, Serialize, Deserialize)]
-struct Carry {
+struct CarriedProcess {
     id: u32,
     pid: u32,
-    /// Bytes of events that were read and not understood yet.
+    /// Bytes of events that are not complete yet.
     read: Vec<u8>,
 }
 
 /// The state without its descriptors.
 #[derive(Debug)]
 pub(super) struct Carried {
-    text: Text,
+    state: CarriedState,
     fds: Vec<OwnedFd>,
 }
 
 impl Carried {
-    /// Collects it.
-    pub(super) fn of(runner: &Runner, standing: Standing) -> io::Result<Self> {
+    pub(super) fn of(runner: &Runner, supervisor: SupervisorState) -> io::Result<Self> {
         let setup = &runner.setup;
         let mut fds = Vec::new();
         let mut processes = Vec::new();
         for child in &runner.children {
             let (stream, read) = child.carry()?;
             fds.push(stream);
-            processes.push(Carry {
+            processes.push(CarriedProcess {
                 id: child.id,
                 pid: child.pid(),
                 read,
             });
         }
-        let sockets = &runner.current.sockets;
+        let sockets = &runner.held.current.sockets;
         for socket in sockets.values().flatten() {
             fds.push(socket.try_clone()?);
         }
@@ -88,11 +87,11 @@ impl Carried {
         if let Some((_, socket)) = &admin {
             fds.push(socket.listener().try_clone()?.into());
         }
-        let text = Text {
-            standing,
+        let state = CarriedState {
+            supervisor,
             user: setup.identity.as_ref().map(|user| run_as(user, None, &[])),
             processes,
-            workers: runner.current.workers,
+            workers: runner.held.current.workers,
             asked: runner.asked,
             sockets: sockets
                 .iter()
@@ -104,12 +103,15 @@ impl Carried {
                 .map(|passed| passed.name.clone())
                 .collect(),
             admin_socket: admin.map(|(path, _)| path),
-            agents: serde_json::to_value((&runner.current.agents, &runner.unused_agents))?,
+            agents: serde_json::to_value((
+                &runner.held.current.agents,
+                &runner.held.unused_agents,
+            ))?,
         };
-        Ok(Self { text, fds })
+        Ok(Self { state, fds })
     }
 
-    /// Reads it from standard input.
+    /// Reads the state from standard input.
     pub(super) fn receive() -> io::Result<Self> {
         let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         let received = fd_messages::receive(&stream, 0, MOST_FDS)?;
@@ -119,22 +121,21 @@ impl Carried {
         }
         let text = io::read_to_string(File::from(fds.remove(0)))?;
         Ok(Self {
-            text: serde_json::from_str(&text)?,
+            state: serde_json::from_str(&text)?,
             fds,
         })
     }
 
-    /// The user that serving processes become.
     pub(super) fn user(&self) -> Option<&RunAs> {
-        self.text.user.as_ref()
+        self.state.user.as_ref()
     }
 
-    /// Continues with it.
+    /// Continues with the state.
     pub(super) fn resume(self, runner: &mut Runner) -> Vec<Action> {
-        let Self { text, fds } = self;
+        let Self { state, fds } = self;
         let mut fds = fds.into_iter();
         let mut lost = Vec::new();
-        for Carry { id, pid, read } in text.processes {
+        for CarriedProcess { id, pid, read } in state.processes {
             let stream = fds.next().ok_or(io::ErrorKind::NotFound.into());
             match stream.and_then(|stream| Child::adopt(id, pid, stream, read)) {
                 Ok(child) => runner.children.push(child),
@@ -147,20 +148,21 @@ impl Carried {
                 )),
             }
         }
-        for (kind, address, count) in text.sockets {
+        for (kind, address, count) in state.sockets {
             runner
+                .held
                 .current
                 .sockets
                 .insert((kind, address), fds.by_ref().take(count).collect());
         }
-        for (name, socket) in text.passed.into_iter().zip(fds.by_ref()) {
+        for (name, socket) in state.passed.into_iter().zip(fds.by_ref()) {
             let listener = TcpListener::from(socket);
             runner
                 .setup
                 .passed
                 .push(InheritedListener { name, listener });
         }
-        if let (Some(path), Some(socket)) = (text.admin_socket, fds.next()) {
+        if let (Some(path), Some(socket)) = (state.admin_socket, fds.next()) {
             runner.admin_socket = match SocketFile::adopt(socket, path) {
                 Ok(socket) => Some(socket),
                 Err(error) => {
@@ -169,13 +171,13 @@ impl Carried {
                 }
             };
         }
-        if let Ok(agents) = serde_json::from_value(text.agents) {
-            (runner.current.agents, runner.unused_agents) = agents;
+        if let Ok(agents) = serde_json::from_value(state.agents) {
+            (runner.held.current.agents, runner.held.unused_agents) = agents;
         }
-        (runner.current.workers, runner.asked) = (text.workers, text.asked);
+        (runner.held.current.workers, runner.asked) = (state.workers, state.asked);
         runner.adopt_configuration();
         let now = runner.now();
-        let (mut supervisor, mut outputs) = Supervisor::resume(text.standing, now);
+        let (mut supervisor, mut outputs) = Supervisor::resume(state.supervisor, now);
         for (process, ended) in lost {
             outputs.extend(supervisor.handle(now, Input::Exited(process, ended)));
         }
@@ -186,13 +188,13 @@ impl Carried {
 }
 
 impl Runner {
-    /// Becomes the program of the serving process, once nothing is under way. Returns what came in between, or why that failed.
+    /// Becomes the program of the serving process, once no request is under way. Returns the error if that fails.
     pub(super) async fn become_program(&mut self, signals: &mut Signals) -> Option<Input> {
         if !self.is_replaced || !self.children.iter().all(Child::is_flushed) {
             return None;
         }
         self.is_replaced = false;
-        let mut standing = self.supervisor.standing(self.now())?;
+        let mut state = self.supervisor.state(self.now())?;
         let held = match signals.hold().await {
             Ok(held) => held,
             Err(error) => return Some(Input::NotReplaced(error.to_string())),
@@ -201,8 +203,8 @@ impl Runner {
             .iter()
             .all(|request| *request == OperatorRequest::Reload)
         {
-            // The next program does it: it may be asked for without end.
-            standing.reload |= !held.is_empty();
+            // The next program reloads: requests may come without end.
+            state.reload |= !held.is_empty();
         } else {
             self.is_replaced = true;
             self.queued = held.into();
@@ -210,35 +212,26 @@ impl Runner {
             return released.map(|error| Input::NotReplaced(error.to_string()));
         }
         self.logging.flush(PATIENCE);
-        let carried = Carried::of(self, standing);
-        let error = match carried {
-            Ok(carried) => replace(&self.setup.program, &carried),
-            Err(error) => error,
-        };
+        let carried = Carried::of(self, state);
+        let replaced = carried.and_then(|carried| replace(&self.setup.program, &carried));
         if let Err(error) = signals.release() {
             tracing::error!(%error, "cannot take signals");
         }
-        Some(Input::NotReplaced(error.to_string()))
+        replaced
+            .err()
+            .map(|error| Input::NotReplaced(error.to_string()))
     }
 }
 
-/// Becomes another program. Returns where that fails: then nothing has changed.
-fn replace(program: &Path, carried: &Carried) -> io::Error {
-    match leave(carried) {
-        Ok(stream) => become_program(program, (IS_CONTINUED, VERSION), stream),
-        Err(error) => error,
-    }
-}
-
-/// Leaves it in a socket. There is no reader before this process is another program: what the socket does not hold cannot be left.
-fn leave(carried: &Carried) -> io::Result<UnixStream> {
-    let text = fd_messages::text_file(&serde_json::to_vec(&carried.text)?)?;
-    let fds = [text.as_fd()]
-        .into_iter()
-        .chain(carried.fds.iter().map(AsFd::as_fd));
+/// Becomes another program, which reads the state from a socket. There is no reader before that: the socket must hold all of it. Returns the error
+/// if that fails; nothing has changed then.
+fn replace(program: &Path, carried: &Carried) -> io::Result<Infallible> {
+    let text = fd_messages::text_file(&serde_json::to_vec(&carried.state)?)?;
+    let fds = carried.fds.iter().map(AsFd::as_fd);
+    let fds: Vec<_> = [text.as_fd()].into_iter().chain(fds).collect();
     let (here, there) = UnixStream::pair()?;
-    fd_messages::send(&here, &[], &fds.collect::<Vec<_>>(), TO_WRITE)?;
-    Ok(there)
+    fd_messages::send(&here, &[], &fds, TO_WRITE)?;
+    Err(become_program(program, (IS_CONTINUED, VERSION), there))
 }
 
 const TO_WRITE: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! A process that the supervisor started: its handle (pidfd), the socket on which it takes commands, and what it was given.
+//! A process that the supervisor started: its handle (pidfd), the socket for its commands, and its listings of files.
 //!
 //! No call here blocks. Commands that the process does not read are kept for [`PATIENCE`]. Events are read at a bounded rate, so that a
 //! process that floods costs next to nothing. The end of the process is learned from its handle, since a socket stays open as long as
@@ -22,7 +22,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::supervisor::ProcessEnd;
-use crate::protocol::{Command, Event, IS_CONTINUED, IS_STARTED, LONGEST_EVENT, VERSION};
+use crate::protocol::{
+    Command, Event, IS_CONTINUED, IS_STARTED, LONGEST_EVENT, Resources, VERSION,
+};
 
 /// A process that the supervisor started.
 #[derive(Debug)]
@@ -33,26 +35,40 @@ pub(super) struct Child {
     stream: AsyncFd<UnixStream>,
     incoming: Incoming,
     outgoing: Outgoing,
-    /// Since when there have been commands that it has not read.
+    /// Time since which there are commands that it has not read.
     unread_since: Option<Instant>,
     /// Bytes of events that may be read now.
     credit: usize,
-    /// Bytes that are read after its end.
-    last_words: usize,
-    /// Wakes up when there is more of it, or a command is late.
+    /// Bytes that may be read after its end.
+    final_credit: usize,
+    /// Timer for the next credit, and for commands that are not read in time.
     timer: Pin<Box<Sleep>>,
     credited: Instant,
     is_at_end: bool,
     /// The listings of the configuration that it loads, and of the files in which it looks for changes.
-    pub(super) listings: [Files; 2],
+    pub(super) listings: [ListedFiles; 2],
 }
 
-/// Number of a listing, and its files.
-pub(super) type Files = (u32, Vec<PathBuf>);
+/// Paths of a listing, which the process names by their places.
+#[derive(Debug, Default)]
+pub(super) struct ListedFiles {
+    pub(super) number: u32,
+    pub(super) paths: Vec<PathBuf>,
+}
+
+impl ListedFiles {
+    pub(super) fn of(listing: &Resources) -> Self {
+        let paths = listing.files.iter().map(|(path, _)| path.clone());
+        Self {
+            number: listing.number,
+            paths: paths.collect(),
+        }
+    }
+}
 
 /// An occurrence that [`Child::poll`] returns.
 #[derive(Debug)]
-pub(super) enum Happened {
+pub(super) enum ChildEvent {
     Event(Event),
     Exited(ProcessEnd),
     Broken(&'static str),
@@ -89,7 +105,7 @@ impl Child {
             outgoing: Outgoing::default(),
             unread_since: None,
             credit: LONGEST_EVENT,
-            last_words: LONGEST_EVENT,
+            final_credit: LONGEST_EVENT,
             timer: Box::pin(sleep_until(now)),
             credited: now,
             is_at_end: false,
@@ -138,7 +154,7 @@ impl Child {
         }
     }
 
-    /// Lets less of what the process sends be read, for work that it caused.
+    /// Reduces the credit of a process, for work that it caused.
     pub(super) fn charge(&mut self, bytes: usize) {
         self.credit = self.credit.saturating_sub(bytes);
     }
@@ -149,13 +165,13 @@ impl Child {
     }
 
     /// Stops reading events.
-    fn broken(&mut self, fault: &'static str) -> Happened {
+    fn broken(&mut self, fault: &'static str) -> ChildEvent {
         (self.incoming, self.is_at_end) = (Incoming::default(), true);
-        Happened::Broken(fault)
+        ChildEvent::Broken(fault)
     }
 
-    /// Waits for what the process does. Nothing is lost when that is given up.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Happened> {
+    /// Polls for the next event of the process. No event is lost when the caller stops waiting.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ChildEvent> {
         if !self.outgoing.is_empty() {
             while let Poll::Ready(Ok(mut guard)) = self.stream.poll_write_ready(cx) {
                 match self.outgoing.flush(self.stream.get_ref()) {
@@ -163,7 +179,7 @@ impl Child {
                     Ok(true) | Err(_) => {
                         drop(guard);
                         self.flush();
-                        return Poll::Ready(Happened::Flushed);
+                        return Poll::Ready(ChildEvent::Flushed);
                     }
                 }
             }
@@ -176,7 +192,7 @@ impl Child {
             return Poll::Ready(happened);
         }
         if has_ended {
-            return Poll::Ready(Happened::Exited(match self.process.try_wait() {
+            return Poll::Ready(ChildEvent::Exited(match self.process.try_wait() {
                 Ok(Some(status)) => ended(status),
                 Ok(None) => return Poll::Pending,
                 Err(error) => ProcessEnd {
@@ -196,13 +212,13 @@ impl Child {
         Poll::Pending
     }
 
-    /// Reads until an event is whole. What a process sent before it ended is read whatever the rate, up to a bound, and not acted for.
-    fn poll_event(&mut self, has_ended: bool, cx: &mut Context<'_>) -> Poll<Happened> {
+    /// Reads until an event is complete. Events that a process sent before it ended are read at any rate, up to a limit, but its requests are ignored.
+    fn poll_event(&mut self, has_ended: bool, cx: &mut Context<'_>) -> Poll<ChildEvent> {
         loop {
             match self.incoming.take(LONGEST_EVENT) {
                 Ok(Some(text)) => match serde_json::from_slice(&text) {
                     Ok(Event::Open { .. } | Event::Token(_)) if has_ended => continue,
-                    Ok(event) => return Poll::Ready(Happened::Event(event)),
+                    Ok(event) => return Poll::Ready(ChildEvent::Event(event)),
                     Err(_) => return Poll::Ready(self.broken("an unknown event")),
                 },
                 Err(_) => return Poll::Ready(self.broken("an event that is too long")),
@@ -211,7 +227,7 @@ impl Child {
             }
             self.renew_credit();
             let left = if has_ended {
-                self.last_words
+                self.final_credit
             } else {
                 self.credit
             };
@@ -229,7 +245,9 @@ impl Child {
             }
             match self.incoming.read(self.stream.get_ref(), most) {
                 Ok(0) => self.is_at_end = true,
-                Ok(count) if has_ended => self.last_words = self.last_words.saturating_sub(count),
+                Ok(count) if has_ended => {
+                    self.final_credit = self.final_credit.saturating_sub(count)
+                }
                 Ok(count) => self.credit = self.credit.saturating_sub(count),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => match &mut guard {
                     Some(guard) => guard.clear_ready(),
@@ -285,13 +303,13 @@ pub(super) fn spawn(program: &Path) -> io::Result<(ChildProcess, UnixStream)> {
     Ok((ChildProcess::start(&mut command)?, here))
 }
 
-/// The name of a program that was called by none.
+/// The name of a program that was called without one.
 const NAME: &str = "becket";
-/// Time that a process has to read a command.
+/// Time in which a process must read a command.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes read at a time.
 const READ: usize = 64 * 1024;
-/// A process that floods has this much read in each period; an honest one sends less.
+/// Bytes that are read in each period of a process that floods; an honest one sends less.
 const PER_PERIOD: usize = 4 * 1024;
 /// Parts of commands: files are asked for one answer after the other.
 const MOST_COMMANDS: usize = 1024;
@@ -331,8 +349,11 @@ mod tests {
         assert!(early.is_pending(), "{early:?}");
         while there.read(&mut [0; READ]).is_ok() {}
         let flushed = poll_fn(|cx| child.poll(cx)).await;
-        assert!(matches!(flushed, Happened::Flushed), "{flushed:?}");
+        assert!(matches!(flushed, ChildEvent::Flushed), "{flushed:?}");
         let event = poll_fn(|cx| child.poll(cx)).await;
-        assert!(matches!(event, Happened::Event(Event::Alive)), "{event:?}");
+        assert!(
+            matches!(event, ChildEvent::Event(Event::Alive)),
+            "{event:?}"
+        );
     }
 }

@@ -15,12 +15,12 @@ use becket_sys::notify::Notifier;
 use becket_sys::{privileges, rlimit, root_only};
 
 use super::carried::Carried;
-use super::child;
+use super::child::{self, ListedFiles};
 use super::needs::Needs;
-use super::resources::{Offer, Seen, chroot, open_listed, run_as};
-use super::run::{Runner, Setup};
-use crate::link::given::Given;
-use crate::link::{self, Link};
+use super::resources::{FoundConfig, ResourceOffer, chroot, open_listed, run_as};
+use super::run::{Runner, RunnerSettings};
+use crate::link::resources::ProcessResources;
+use crate::link::{self, SupervisorLink};
 use crate::protocol::{
     Command, Event, IS_CONTINUED, IS_STARTED, LONGEST_EVENT, ProcessStart, Restarts, RunAs, VERSION,
 };
@@ -32,16 +32,16 @@ use becket_prepare::source::Source;
 
 /// The role of this process.
 #[derive(Debug)]
-pub enum Role {
+pub enum ProcessRole {
     /// Serves or checks, with these resources and, if there is a supervisor, a link to it.
-    Serves(Box<Given>, Option<Link>),
+    Serves(Box<ProcessResources>, Option<SupervisorLink>),
     /// Was the supervisor, and ends.
     Ended(ExitCode),
 }
 
 /// The task on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Task {
+pub enum StartTask {
     /// To serve.
     Run,
     /// To check the configuration.
@@ -53,29 +53,29 @@ pub enum Task {
 ///
 /// # Errors
 /// Returns the error of a system call.
-pub fn enter(source: &Source, task: Task) -> io::Result<Role> {
+pub fn enter(source: &Source, task: StartTask) -> io::Result<ProcessRole> {
     if is(IS_STARTED)? {
         let (link, given) = link::begin()?;
-        return Ok(Role::Serves(Box::new(given), Some(link)));
+        return Ok(ProcessRole::Serves(Box::new(given), Some(link)));
     }
     let is_continued = continues_supervisor();
     let passed = inherited_listeners()?;
-    let seen = Seen::by(source, privileges::is_root());
-    if task == Task::Run {
-        return supervise(source, &seen, passed, is_continued).map(Role::Ended);
+    let seen = FoundConfig::by(source, privileges::is_root());
+    if task == StartTask::Run {
+        return supervise(source, &seen, passed, is_continued).map(ProcessRole::Ended);
     }
     match identity(&seen) {
         Some(identity) => {
             raise_open_files();
-            check(source, &seen, &identity).map(Role::Ended)
+            check(source, &seen, &identity).map(ProcessRole::Ended)
         }
         None => {
             let (_, tokens) = Agents::start(tokens(&seen.file), None, seen.is_roots, None)?;
-            let given = Given {
+            let given = ProcessResources {
                 tokens,
-                ..Given::passed(passed)
+                ..ProcessResources::passed(passed)
             };
-            Ok(Role::Serves(Box::new(given), None))
+            Ok(ProcessRole::Serves(Box::new(given), None))
         }
     }
 }
@@ -102,7 +102,7 @@ fn is(name: &str) -> io::Result<bool> {
 }
 
 /// The user that root is to become, where it is another. One that does not exist is reported with everything else that is wrong.
-fn identity(seen: &Seen) -> Option<Identity> {
+fn identity(seen: &FoundConfig) -> Option<Identity> {
     let process = &seen.file.process;
     let user = process.user.as_deref().filter(|_| privileges::is_root())?;
     let found = Identity::find(user, process.group.as_deref());
@@ -117,23 +117,18 @@ fn raise_open_files() {
 }
 
 /// Starts a process that checks the configuration with the rights of a serving process.
-fn check(source: &Source, seen: &Seen, identity: &Identity) -> io::Result<ExitCode> {
+fn check(source: &Source, seen: &FoundConfig, identity: &Identity) -> io::Result<ExitCode> {
     let needs = Needs::by(&seen.file, &source.folder());
     let gives =
         |path: &&PathBuf| seen.is_roots && root_only::gives(path, identity).unwrap_or(false);
     let logs = needs.logs.iter().filter(gives).cloned().collect();
     let chroot = chroot(seen, source);
-    let mut offer = Offer::of_files(source, seen, &needs);
+    let mut offer = ResourceOffer::of_files(source, seen, &needs);
     offer.listing.is_all = chroot.is_some();
     offer.listing.logs = logs;
     offer.probe(&needs);
     offer.start_agents(seen, &needs, Some(identity), None);
-    let files: Vec<PathBuf> = offer
-        .listing
-        .files
-        .iter()
-        .map(|(path, _)| path.clone())
-        .collect();
+    let files = ListedFiles::of(&offer.listing).paths;
     let (process, stream) = child::spawn(Path::new("/proc/self/exe"))?;
     let start = ProcessStart {
         supervisor: std::process::id(),
@@ -168,7 +163,7 @@ fn send(stream: &UnixStream, command: &Command, fds: Vec<OwnedFd>) -> io::Result
 /// Supervises. Where the program before this one was the supervisor, nothing that it left ends the service.
 fn supervise(
     source: &Source,
-    seen: &Seen,
+    seen: &FoundConfig,
     passed: Vec<InheritedListener>,
     is_continued: bool,
 ) -> io::Result<ExitCode> {
@@ -186,7 +181,7 @@ fn supervise(
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_all().build()?;
     runtime.block_on(async {
-        let setup = Setup {
+        let setup = RunnerSettings {
             source: source.clone(),
             identity,
             program: program().unwrap_or_else(|_| PathBuf::from("/proc/self/exe")),
@@ -212,7 +207,7 @@ fn supervise(
 }
 
 /// The supervisor logs to standard error or syslog, as the configuration says. A level that is wrong is reported by the serving process.
-fn start_log(seen: &Seen) -> io::Result<becket_log::Logging> {
+fn start_log(seen: &FoundConfig) -> io::Result<becket_log::Logging> {
     let (file, level) = (&seen.file.log, &seen.file.log.level);
     let log = Log {
         level: becket_log::check_level(level)

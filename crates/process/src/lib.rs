@@ -3,7 +3,7 @@
 //! This crate owns the supervisor, its protocol, and the start and end of processes. It does not decide what a serving process does with a command
 //! (`becket_control::server`), runs no token agent (`becket_keys::signing::token`), and divides no limit (`becket_proto::limits`).
 //!
-//! Main types: [`protocol::Command`] and [`protocol::Event`] are the messages between the supervisor and its processes, and [`link::Link`] is the serving
+//! Main types: [`protocol::Command`] and [`protocol::Event`] are the messages between the supervisor and its processes, and [`link::SupervisorLink`] is the serving
 //! process's end of them.
 //!
 //! `becket run` is always two processes. The **supervisor** is the main process. It takes signals, keeps listening sockets bound, opens files that need
@@ -23,7 +23,16 @@
 //! * [`carried`]: the state that passes execve(2), by which the supervisor becomes the new program;
 //! * [`link`]: the serving process's end. `becket_control::handover` passes its state to the next process;
 //! * [`mod@enter`]: the role of a process;
-//! * [`pid_file`], [`signals`]: the file with the number of the main process; signals as commands.
+//! * `pid_file`, [`signals`]: the file with the number of the main process; signals as requests.
+//!
+//! A command and an event are JSON:
+//!
+//! ```
+//! use becket_process::protocol::{Command, Event};
+//! assert_eq!(serde_json::to_string(&Command::Leave).unwrap(), "\"Leave\"");
+//! let event: Event = serde_json::from_str("\"Ready\"").unwrap();
+//! assert_eq!(event, Event::Ready);
+//! ```
 //!
 //! See `docs/decisions/0043-a-supervisor-and-one-protocol.md`.
 
@@ -38,11 +47,11 @@ mod child;
 mod enter;
 pub mod link;
 mod needs;
-pub mod pid_file;
+mod pid_file;
 pub mod protocol;
 mod resources;
 mod run;
 pub mod signals;
 mod supervisor;
 
-pub use self::enter::{Role, Task, continues, enter};
+pub use self::enter::{ProcessRole, StartTask, continues, enter};

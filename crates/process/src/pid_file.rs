@@ -8,17 +8,17 @@ use becket_sys::pid_file;
 
 /// A file with the number of this process, removed when dropped.
 #[derive(Debug)]
-pub struct PidFile {
+pub(crate) struct ServicePidFile {
     file: pid_file::PidFile,
     path: PathBuf,
 }
 
-impl PidFile {
+impl ServicePidFile {
     /// Writes it, if there is to be one; a relative path starts at `folder`.
     ///
     /// # Errors
     /// What the system says.
-    pub fn of(process: &Process, folder: &Path) -> io::Result<Option<Self>> {
+    pub(crate) fn of(process: &Process, folder: &Path) -> io::Result<Option<Self>> {
         let Some(path) = &process.pid_file else {
             return Ok(None);
         };
@@ -28,7 +28,7 @@ impl PidFile {
     }
 }
 
-impl Drop for PidFile {
+impl Drop for ServicePidFile {
     fn drop(&mut self) {
         if let Err(error) = self.file.remove() {
             tracing::warn!(path = %self.path.display(), %error, "pid file not removed");

@@ -173,7 +173,7 @@ pub struct Resources {
     /// Number of this listing.
     pub number: u32,
     /// Files that the supervisor opens when it is asked, and folders with what is in them.
-    pub files: Vec<(PathBuf, Listed)>,
+    pub files: Vec<(PathBuf, ListedPath)>,
     /// Sockets of an address, or the number of the error.
     pub sockets: Vec<(SocketKind, SocketAddr, Result<usize, i32>)>,
     /// A listening unix socket for the admin pages, or the number of the error.
@@ -191,7 +191,7 @@ pub struct Resources {
 
 /// The kind of a listed path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Listed {
+pub enum ListedPath {
     File,
     Folder(Vec<PathBuf>),
     Error(i32),

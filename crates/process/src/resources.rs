@@ -26,17 +26,17 @@ use becket_sys::socket::{ListenOptions, bind, datagrams, probe, succeed};
 use becket_sys::socket_file::SocketFile;
 
 use super::needs::Needs;
-use crate::protocol::{Listed, OpenResult, ProcessTimes, Resources, RunAs, SocketKind};
+use crate::protocol::{ListedPath, OpenResult, ProcessTimes, Resources, RunAs, SocketKind};
 use becket_keys::files::{Files, LARGEST, part, reason};
 use becket_keys::signing::token::agents::Agents;
 use becket_prepare::source::Source;
 
 /// Bound sockets by what they are for.
-pub(super) type Held = BTreeMap<(SocketKind, SocketAddr), Vec<OwnedFd>>;
+pub(super) type HeldSockets = BTreeMap<(SocketKind, SocketAddr), Vec<OwnedFd>>;
 
 /// The configuration as the supervisor sees it.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct FoundConfig {
     pub(super) file: File,
     /// `Ok` if only root can change the configuration file; otherwise the error number.
     handed: Option<Result<(), i32>>,
@@ -46,7 +46,7 @@ pub(super) struct Seen {
     pub(super) is_roots: bool,
 }
 
-impl Seen {
+impl FoundConfig {
     /// Reads the configuration file, if there is one. No file is listed where there are no `rights` to give up.
     pub(super) fn by(source: &Source, rights: bool) -> Self {
         let Some(path) = source.file() else {
@@ -133,7 +133,7 @@ impl Parts for PartsByRoot {
 /// Resources of one configuration.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
-    pub(super) sockets: Held,
+    pub(super) sockets: HeldSockets,
     /// Worker threads of the process that uses them.
     pub(super) workers: usize,
     /// The file system of that process, where it is not the host's.
@@ -172,6 +172,62 @@ impl EditsFile {
     }
 }
 
+/// Resources of the configuration in use, and of configurations that are being loaded.
+#[derive(Default)]
+pub(super) struct Configurations {
+    pub(super) current: Holdings,
+    /// Configurations that are being loaded, by process.
+    offered: Vec<(u32, Holdings)>,
+    /// Agents of tokens for configurations that are not in use any more, until they have ended.
+    pub(super) unused_agents: Vec<Agents>,
+    /// A process has served with a configuration that this process opened.
+    pub(super) has_committed: bool,
+    last_listing: u32,
+}
+
+impl Configurations {
+    pub(super) fn offer(&mut self, process: u32, holdings: Holdings) {
+        self.offered.push((process, holdings));
+    }
+
+    pub(super) fn offered(&self, process: u32) -> Option<&Holdings> {
+        let mut offered = self.offered.iter();
+        Some(&offered.find(|(of, _)| *of == process)?.1)
+    }
+
+    fn take(&mut self, process: u32) -> Option<Holdings> {
+        let at = self.offered.iter().position(|(of, _)| *of == process)?;
+        Some(self.offered.remove(at).1)
+    }
+
+    /// Drops the configuration that a process was offered.
+    pub(super) fn discard(&mut self, process: u32) {
+        let unused = self.take(process).map(|unused| unused.agents);
+        self.unused_agents.extend(unused);
+    }
+
+    /// Makes the configuration that a process was offered the current one.
+    pub(super) fn commit(&mut self, process: u32) {
+        self.has_committed = true;
+        if let Some(holdings) = self.take(process) {
+            let unused = std::mem::replace(&mut self.current, holdings);
+            self.unused_agents.push(unused.agents);
+        }
+    }
+
+    /// Drops all sockets.
+    pub(super) fn release(&mut self) {
+        self.current.sockets.clear();
+        let offered = self.offered.drain(..);
+        self.unused_agents.extend(offered.map(|(_, it)| it.agents));
+    }
+
+    pub(super) fn listing_number(&mut self) -> u32 {
+        self.last_listing = self.last_listing.wrapping_add(1);
+        self.last_listing
+    }
+}
+
 impl Holdings {
     /// Addresses where clients arrive.
     pub(super) fn addresses(&self, passed: &[InheritedListener]) -> Vec<SocketAddr> {
@@ -188,18 +244,18 @@ impl Holdings {
 
 /// A listing, and the descriptors that go with it.
 #[derive(Debug, Default)]
-pub(super) struct Offer {
+pub(super) struct ResourceOffer {
     pub(super) listing: Resources,
     pub(super) fds: Vec<OwnedFd>,
 }
 
-impl Offer {
+impl ResourceOffer {
     /// Lists the files that a configuration names.
-    pub(super) fn of_files(source: &Source, seen: &Seen, needs: &Needs) -> Self {
+    pub(super) fn of_files(source: &Source, seen: &FoundConfig, needs: &Needs) -> Self {
         let mut offer = Self::default();
         match (source.file(), &seen.handed) {
-            (Some(path), Some(Ok(()))) => offer.add(path, Listed::File),
-            (Some(path), Some(Err(error))) => offer.add(path, Listed::Error(*error)),
+            (Some(path), Some(Ok(()))) => offer.add(path, ListedPath::File),
+            (Some(path), Some(Err(error))) => offer.add(path, ListedPath::Error(*error)),
             _ => {}
         }
         if seen.is_roots {
@@ -217,23 +273,23 @@ impl Offer {
     fn list(&mut self, path: &Path, is_named: bool) {
         match root_only::open(path) {
             Ok(None) => {}
-            Ok(Some(RootOnly::File(_))) => self.add(path.to_owned(), Listed::File),
+            Ok(Some(RootOnly::File(_))) => self.add(path.to_owned(), ListedPath::File),
             Ok(Some(RootOnly::Folder(names))) => {
                 let paths = paths_in(path, &names);
                 if is_named {
                     paths.iter().for_each(|path| self.list(path, false));
                 }
-                self.add(path.to_owned(), Listed::Folder(paths));
+                self.add(path.to_owned(), ListedPath::Folder(paths));
             }
             Err(error) => {
                 if let Some(error) = error.raw_os_error() {
-                    self.add(path.to_owned(), Listed::Error(error));
+                    self.add(path.to_owned(), ListedPath::Error(error));
                 }
             }
         }
     }
 
-    fn add(&mut self, path: PathBuf, listed: Listed) {
+    fn add(&mut self, path: PathBuf, listed: ListedPath) {
         if path.to_str().is_some() {
             self.listing.files.push((path, listed));
         }
@@ -243,10 +299,10 @@ impl Offer {
     pub(super) fn bind(
         &mut self,
         needs: &Needs,
-        before: &Held,
+        before: &HeldSockets,
         passed: &[InheritedListener],
-    ) -> Held {
-        let mut held = Held::new();
+    ) -> HeldSockets {
+        let mut held = HeldSockets::new();
         for (kind, address) in needs.addresses() {
             let is_at =
                 |it: &&InheritedListener| it.listener.local_addr().is_ok_and(|at| at == address);
@@ -327,7 +383,7 @@ impl Offer {
     /// Starts the agents of tokens, processes of `program`, and adds their sockets, after all other descriptors.
     pub(super) fn start_agents(
         &mut self,
-        seen: &Seen,
+        seen: &FoundConfig,
         needs: &Needs,
         user: Option<&Identity>,
         program: Option<&Path>,
@@ -418,16 +474,12 @@ fn sockets(
     Ok(sockets)
 }
 
-pub(super) fn times(seen: &Seen) -> ProcessTimes {
+pub(super) fn times(seen: &FoundConfig) -> ProcessTimes {
     let timeouts = &seen.file.timeouts;
     ProcessTimes {
         drain: timeouts.drain,
         upgrade: timeouts.upgrade,
     }
-}
-
-pub(super) fn paths(files: &[(PathBuf, Listed)]) -> Vec<PathBuf> {
-    files.iter().map(|(path, _)| path.clone()).collect()
 }
 
 /// Refuses a file that the system would hand to a shell, line by line.
@@ -444,7 +496,7 @@ pub(super) fn check_program(program: &Path) -> io::Result<()> {
 }
 
 /// The folder that is to be the file system of a process.
-pub(super) fn chroot(seen: &Seen, source: &Source) -> Option<PathBuf> {
+pub(super) fn chroot(seen: &FoundConfig, source: &Source) -> Option<PathBuf> {
     let folder = seen.file.process.chroot.as_ref()?;
     Some(source.folder().join(folder))
 }

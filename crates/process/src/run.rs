@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::mem;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,14 +19,14 @@ use becket_sys::socket_file::SocketFile;
 use becket_sys::{privileges, root_only};
 use tokio::time::{Instant, sleep_until};
 
-use super::child::{Child, Happened};
+use super::child::{Child, ChildEvent, ListedFiles};
 use super::needs::Needs;
 use super::resources::{
-    EditsFile, Holdings, Offer, Seen, check_program, chroot, is_roots, open_listed, paths, run_as,
-    times,
+    Configurations, EditsFile, FoundConfig, Holdings, ResourceOffer, check_program, chroot,
+    is_roots, open_listed, run_as, times,
 };
-use super::supervisor::{Action, Input, Notice, Supervisor};
-use crate::pid_file::PidFile;
+use super::supervisor::{Action, Input, ServiceNotice, Supervisor};
+use crate::pid_file::ServicePidFile;
 use crate::protocol::{
     Command, Event, MOST_OPENED, OperatorRequest, ProcessStart, ProcessTimes, SocketKind,
 };
@@ -41,35 +40,27 @@ use becket_prepare::source::Source;
 pub(super) struct Runner {
     pub(super) supervisor: Supervisor,
     pub(super) children: Vec<Child>,
-    pub(super) setup: Setup,
+    pub(super) setup: RunnerSettings,
     pub(super) logging: Logging,
-    /// Sockets and files of the configuration that is in use.
-    pub(super) current: Holdings,
-    /// Sockets and files of configurations that are being loaded, by process.
-    pub(super) offered: Vec<(u32, Holdings)>,
-    /// Agents of tokens for configurations that are not in use any more, until they have ended.
-    pub(super) unused_agents: Vec<Agents>,
+    pub(super) held: Configurations,
     /// For the admin pages, from the first start to the end.
     pub(super) admin_socket: Option<SocketFile>,
-    pub(super) pid_file: Option<PidFile>,
+    pub(super) pid_file: Option<ServicePidFile>,
     pub(super) watch: Watch,
     /// Reloads that the serving process has asked for.
     pub(super) asked: u64,
     /// Set when this process must become the program of the serving process.
     pub(super) is_replaced: bool,
-    /// Signals that came while this process was about to become another program.
+    /// Signals that came while this process prepared to become another program.
     pub(super) queued: VecDeque<OperatorRequest>,
-    /// Reports of processes since a deadline has been over.
+    /// Number of reports since a deadline has been over.
     reported: u32,
-    /// A process has served by a configuration that this process opened.
-    has_committed: bool,
-    last_listing: u32,
     /// Origin of all times.
     origin: Instant,
 }
 
 /// Settings that do not change while this process runs.
-pub(super) struct Setup {
+pub(super) struct RunnerSettings {
     pub(super) source: Source,
     /// The user that serving processes become; absent where there are no rights to give up.
     pub(super) identity: Option<Identity>,
@@ -81,15 +72,13 @@ pub(super) struct Setup {
 }
 
 impl Runner {
-    pub(super) fn new(setup: Setup, logging: Logging) -> Self {
+    pub(super) fn new(setup: RunnerSettings, logging: Logging) -> Self {
         Self {
             supervisor: Supervisor::default(),
             children: Vec::new(),
             setup,
             logging,
-            current: Holdings::default(),
-            offered: Vec::new(),
-            unused_agents: Vec::new(),
+            held: Configurations::default(),
             admin_socket: None,
             pid_file: None,
             watch: Watch::default(),
@@ -97,8 +86,6 @@ impl Runner {
             is_replaced: false,
             queued: VecDeque::new(),
             reported: 0,
-            has_committed: false,
-            last_listing: 0,
             origin: Instant::now(),
         }
     }
@@ -107,29 +94,29 @@ impl Runner {
         self.origin.elapsed()
     }
 
-    /// Supervises until the end. The first outputs are those of a start, or of another program's supervisor that continues.
+    /// Supervises until the end. The first actions are those of a start, or of another program's supervisor that continues.
     pub(super) async fn run(mut self, first: Vec<Action>, mut signals: Signals) -> ExitCode {
         let mut outputs = first;
         loop {
             if let Some(code) = self.carry_out(outputs) {
-                self.current.agents.kill();
-                self.unused_agents.iter_mut().for_each(Agents::kill);
+                self.held.current.agents.kill();
+                self.held.unused_agents.iter_mut().for_each(Agents::kill);
                 return ExitCode::from(code);
             }
             let input = match self.become_program(&mut signals).await {
                 Some(input) => input,
                 None => self.next(&mut signals).await,
             };
-            self.unused_agents.retain_mut(|it| !it.have_ended());
+            self.held.unused_agents.retain_mut(|it| !it.have_ended());
             outputs = self.handle(input);
         }
     }
 
-    /// Waits for the next thing that happens. Signals come first. What processes report counts before what is late, since this process may
-    /// not have run for a while, but not without end; and processes take turns.
+    /// Waits for the next input. Signals come first. A limited number of reports comes before a deadline that is over, since this process may
+    /// not have run for a while. Processes take turns.
     async fn next(&mut self, signals: &mut Signals) -> Input {
         if let Some(request) = self.queued.pop_front() {
-            return Input::Asked(request);
+            return Input::Requested(request);
         }
         let deadline = self.supervisor.deadline();
         let deadline = deadline.map(|deadline| self.origin + deadline);
@@ -149,7 +136,7 @@ impl Runner {
             });
             let (process, happened) = tokio::select! {
                 biased;
-                request = signals.next() => return Input::Asked(request),
+                request = signals.next() => return Input::Requested(request),
                 () = std::future::ready(()), if self.reported >= MOST_REPORTED => {
                     self.reported = 0;
                     return Input::Tick;
@@ -160,18 +147,18 @@ impl Runner {
             };
             self.reported += 1;
             match happened {
-                Happened::Event(Event::Open { listing, files }) => {
+                ChildEvent::Event(Event::Open { listing, files }) => {
                     return self.open(process, listing, &files);
                 }
-                Happened::Event(Event::Token(index)) => self.replace_agent(process, index),
-                Happened::Event(event) => return Input::Event(process, event),
-                Happened::Broken(fault) => return Input::Broken(process, fault.to_owned()),
-                Happened::Exited(ended) => {
+                ChildEvent::Event(Event::Token(index)) => self.replace_agent(process, index),
+                ChildEvent::Event(event) => return Input::Event(process, event),
+                ChildEvent::Broken(fault) => return Input::Broken(process, fault.to_owned()),
+                ChildEvent::Exited(ended) => {
                     self.children.retain(|child| child.id != process);
                     return Input::Exited(process, ended);
                 }
-                Happened::Flushed if self.is_replaced => return Input::Tick,
-                Happened::Flushed => {}
+                ChildEvent::Flushed if self.is_replaced => return Input::Tick,
+                ChildEvent::Flushed => {}
             }
         }
     }
@@ -187,8 +174,8 @@ impl Runner {
         child.charge(numbers.len() * FILE);
         let mut listings = child.listings.iter();
         // A listing of an earlier configuration has no files.
-        let files = listings.find(|(number, _)| *number == listing);
-        let (found, fds) = open_listed(files.map_or(&[], |(_, files)| files), numbers);
+        let listed = listings.find(|listed| listed.number == listing);
+        let (found, fds) = open_listed(listed.map_or(&[], |listed| &listed.paths), numbers);
         let first = numbers.first().copied().unwrap_or_default();
         child.send(&Command::Opened(listing, first, found), fds);
         Input::Event(process, Event::Loading)
@@ -199,17 +186,9 @@ impl Runner {
         if self.supervisor.serving() != Some(process) {
             return;
         }
-        let socket = self.current.agents.again(index);
+        let socket = self.held.current.agents.again(index);
         if let (Some(socket), Some(child)) = (socket, self.child(process)) {
             child.send(&Command::Token(index), vec![socket]);
-        }
-    }
-
-    /// Drops the configuration that a process was offered.
-    fn discard(&mut self, process: u32) {
-        if let Some(at) = self.offered.iter().position(|(of, _)| *of == process) {
-            let unused = self.offered.remove(at).1;
-            self.unused_agents.push(unused.agents);
         }
     }
 
@@ -220,8 +199,8 @@ impl Runner {
                 self.asked += 1
             }
             // A log outside of the chroot stays the file that the process has.
-            Input::Asked(OperatorRequest::Reopen) => {
-                let chroot = self.current.chroot.as_ref();
+            Input::Requested(OperatorRequest::Reopen) => {
+                let chroot = self.held.current.chroot.as_ref();
                 self.give_logs(|log| chroot.is_none_or(|at| log.starts_with(at)));
             }
             _ => {}
@@ -230,7 +209,7 @@ impl Runner {
         self.supervisor.handle(now, input)
     }
 
-    /// Carries out what was decided, and what follows from that. Returns the exit code when this is the end.
+    /// Carries out actions, and the actions that follow from them. Returns the exit code at the end of the service.
     fn carry_out(&mut self, outputs: Vec<Action>) -> Option<u8> {
         let mut outputs = VecDeque::from(outputs);
         while let Some(output) = outputs.pop_front() {
@@ -250,12 +229,9 @@ impl Runner {
                 Action::Commit(process) => {
                     self.commit(process);
                     // An edit was kept after the process had read the file.
-                    let is_stale = self
-                        .current
-                        .edits
-                        .as_ref()
-                        .is_some_and(EditsFile::has_changed);
-                    is_stale.then_some(Input::Asked(OperatorRequest::Reload))
+                    let edits = self.held.current.edits.as_ref();
+                    let is_stale = edits.is_some_and(EditsFile::has_changed);
+                    is_stale.then_some(Input::Requested(OperatorRequest::Reload))
                 }
                 Action::Exit(code) => return Some(code),
                 output => {
@@ -264,7 +240,7 @@ impl Runner {
                 }
             };
             if let Some(input) = input {
-                // Before what was decided earlier: a command goes to a process that was started.
+                // These come before earlier actions: a command goes to a process that was started.
                 for output in self.handle(input).into_iter().rev() {
                     outputs.push_front(output);
                 }
@@ -277,17 +253,17 @@ impl Runner {
         match output {
             Action::Send(process, command) => self.send(process, &command),
             Action::Yield(process, next) => {
-                let offered = self.offered.iter().find(|(of, _)| *of == next);
-                let addresses = offered.map(|(_, offered)| offered.addresses(&self.setup.passed));
-                self.send(
-                    process,
-                    &Command::Yield(next, addresses.unwrap_or_default()),
-                );
+                let addresses = self
+                    .held
+                    .offered(next)
+                    .map(|it| it.addresses(&self.setup.passed));
+                let command = Command::Yield(next, addresses.unwrap_or_default());
+                self.send(process, &command);
             }
             Action::Renew(process) => self.renew(process),
-            Action::Watch if self.current.keys.watch => self.watch.note(),
+            Action::Watch if self.held.current.keys.watch => self.watch.note(),
             Action::Watch => self.watch.stop(),
-            Action::Discard(process) => self.discard(process),
+            Action::Discard(process) => self.held.discard(process),
             Action::Release => self.release(),
             Action::Kill(process) => {
                 if let Some(child) = self.child(process) {
@@ -319,20 +295,20 @@ impl Runner {
     ) -> io::Result<ProcessTimes> {
         let program = self.program(is_new)?;
         if replaces.is_none() {
-            // A new socket each time: what a process asked of its own, such as a multicast group, stays with it.
-            let sockets = &mut self.current.sockets;
+            // The socket is new each time, since settings of a process, such as a multicast group, stay with the socket.
+            let sockets = &mut self.held.current.sockets;
             sockets.retain(|(kind, _), _| *kind != SocketKind::Datagrams);
         }
         let (seen, needs) = self.look();
         let times = times(&seen);
         let (mut offer, mut holdings) = self.offer(&seen, &needs, self.chroot(&seen));
-        if !self.has_committed {
+        if !self.held.has_committed {
             // A process that lost its supervisor may be about to let go of the addresses.
             for _ in 0..TRIES {
                 if !offer.finds_addresses_taken() {
                     break;
                 }
-                // What this attempt has bound would be in the way of the next one.
+                // Sockets of this attempt would be in the way of the next one.
                 drop((offer, holdings));
                 std::thread::sleep(PAUSE);
                 (offer, holdings) = self.offer(&seen, &needs, self.chroot(&seen));
@@ -360,13 +336,13 @@ impl Runner {
             replaces: replaces.is_some(),
             listing: offer.listing,
         };
-        child.listings[0] = (start.listing.number, paths(&start.listing.files));
+        child.listings[0] = ListedFiles::of(&start.listing);
         child.send(&Command::Start(start), offer.fds);
         if let (Some(old), Some(here)) = (replaces.and_then(|old| self.child(old)), pair) {
             old.send(&Command::Upgrade, vec![here.into()]);
         }
         self.children.push(child);
-        self.offered.push((process, holdings));
+        self.held.offer(process, holdings);
         if replaces.is_none() {
             self.asked = 0;
         }
@@ -398,17 +374,16 @@ impl Runner {
     /// Offers a process the current configuration to load.
     fn reload(&mut self, process: u32) -> ProcessTimes {
         let (seen, mut needs) = self.look();
-        needs.workers = self.current.workers;
-        let (mut offer, mut holdings) = self.offer(&seen, &needs, self.current.chroot.clone());
+        needs.workers = self.held.current.workers;
+        let (mut offer, mut holdings) = self.offer(&seen, &needs, self.held.current.chroot.clone());
         let user = self.setup.identity.as_ref();
         holdings.agents = offer.start_agents(&seen, &needs, user, None);
         offer.listing.asked = self.asked;
-        let paths = paths(&offer.listing.files);
-        let number = offer.listing.number;
-        self.offered.push((process, holdings));
+        let listed = ListedFiles::of(&offer.listing);
+        self.held.offer(process, holdings);
         if let Some(child) = self.child(process) {
             child.charge(RELOAD);
-            child.listings[0] = (number, paths);
+            child.listings[0] = listed;
             child.send(&Command::Reload(offer.listing), offer.fds);
         }
         times(&seen)
@@ -416,49 +391,55 @@ impl Runner {
 
     /// Asks a process to check the files of its configuration for changes, and watches those that root alone can change.
     fn renew(&mut self, process: u32) {
-        let watched = self.current.watched.iter();
+        let watched = self.held.current.watched.iter();
         let watched: Vec<PathBuf> = watched.filter(|path| is_roots(path)).cloned().collect();
         if !watched.is_empty() {
-            self.watch.over(Places::of(&watched), &self.current.keys);
+            self.watch
+                .over(Places::of(&watched), &self.held.current.keys);
         }
-        let mut offer = Offer::default();
-        offer.list_all(&self.current.watched);
-        offer.listing.is_all = self.current.chroot.is_some();
-        offer.listing.number = self.listing_number();
-        let listing = (offer.listing.number, paths(&offer.listing.files));
+        let mut offer = ResourceOffer::default();
+        offer.list_all(&self.held.current.watched);
+        offer.listing.is_all = self.held.current.chroot.is_some();
+        offer.listing.number = self.held.listing_number();
+        let listed = ListedFiles::of(&offer.listing);
         if let Some(child) = self.child(process) {
-            child.listings[1] = listing;
+            child.listings[1] = listed;
             child.send(&Command::Renew(offer.listing), Vec::new());
         }
     }
 
     /// The configuration as it is now, and what it needs.
-    fn look(&self) -> (Seen, Needs) {
+    fn look(&self) -> (FoundConfig, Needs) {
         let source = &self.setup.source;
-        let seen = Seen::by(source, self.setup.identity.is_some());
+        let seen = FoundConfig::by(source, self.setup.identity.is_some());
         let needs = Needs::by(&seen.file, &source.folder());
         (seen, needs)
     }
 
     /// The folder that is to be the file system of a process. Only root can make it so.
-    fn chroot(&self, seen: &Seen) -> Option<PathBuf> {
+    fn chroot(&self, seen: &FoundConfig) -> Option<PathBuf> {
         let found = chroot(seen, &self.setup.source);
         found.filter(|_| self.setup.identity.is_some())
     }
 
     /// Lists, binds and opens what is needed.
-    fn offer(&mut self, seen: &Seen, needs: &Needs, chroot: Option<PathBuf>) -> (Offer, Holdings) {
+    fn offer(
+        &mut self,
+        seen: &FoundConfig,
+        needs: &Needs,
+        chroot: Option<PathBuf>,
+    ) -> (ResourceOffer, Holdings) {
         let logs = if seen.is_roots {
             needs.logs.clone()
         } else {
             Vec::new()
         };
-        self.current.logs.clone_from(&logs);
+        self.held.current.logs.clone_from(&logs);
         self.give_logs(|_| true);
-        let mut offer = Offer::of_files(&self.setup.source, seen, needs);
-        offer.listing.number = self.listing_number();
+        let mut offer = ResourceOffer::of_files(&self.setup.source, seen, needs);
+        offer.listing.number = self.held.listing_number();
         offer.listing.is_all = chroot.is_some();
-        let sockets = offer.bind(needs, &self.current.sockets, &self.setup.passed);
+        let sockets = offer.bind(needs, &self.held.current.sockets, &self.setup.passed);
         if self.setup.identity.is_some() {
             offer.add_admin_socket(needs, &mut self.admin_socket);
         }
@@ -476,31 +457,22 @@ impl Runner {
         (offer, holdings)
     }
 
-    fn listing_number(&mut self) -> u32 {
-        self.last_listing = self.last_listing.wrapping_add(1);
-        self.last_listing
-    }
-
     fn commit(&mut self, process: u32) {
-        self.has_committed = true;
-        if let Some(at) = self.offered.iter().position(|(of, _)| *of == process) {
-            let unused = mem::replace(&mut self.current, self.offered.remove(at).1);
-            self.unused_agents.push(unused.agents);
-        }
+        self.held.commit(process);
         if self.pid_file.is_none() {
             self.write_pid();
         }
     }
 
-    /// Continues with what the configuration says now, for a process that serves already.
+    /// Takes settings from the configuration as it is now, for a process that serves already.
     pub(super) fn adopt_configuration(&mut self) {
         let (seen, needs) = self.look();
-        self.current.chroot = self.chroot(&seen);
+        self.held.current.chroot = self.chroot(&seen);
         if seen.is_roots {
-            self.current.logs = needs.logs;
-            self.current.watched = needs.watched;
+            self.held.current.logs = needs.logs;
+            self.held.current.watched = needs.watched;
         }
-        self.current.keys = seen.file.process;
+        self.held.current.keys = seen.file.process;
         self.write_pid();
     }
 
@@ -513,7 +485,7 @@ impl Runner {
             }
             return;
         }
-        match PidFile::of(&seen.file.process, &self.setup.source.folder()) {
+        match ServicePidFile::of(&seen.file.process, &self.setup.source.folder()) {
             Ok(file) => self.pid_file = file,
             Err(error) => tracing::error!(%error, "cannot write the pid file"),
         }
@@ -524,7 +496,7 @@ impl Runner {
         let Some(identity) = &self.setup.identity else {
             return;
         };
-        for path in self.current.logs.iter().filter(which) {
+        for path in self.held.current.logs.iter().filter(which) {
             if let Err(error) = root_only::give(path, identity) {
                 tracing::warn!(path = %path.display(), %error, "cannot create a log file");
             }
@@ -533,31 +505,29 @@ impl Runner {
 
     /// Drops the sockets, so that they close when the serving process closes them.
     fn release(&mut self) {
-        self.current.sockets.clear();
-        let offered = self.offered.drain(..);
-        self.unused_agents.extend(offered.map(|(_, it)| it.agents));
+        self.held.release();
         self.setup.passed.clear();
         if let Some(Err(error)) = self.admin_socket.as_ref().map(SocketFile::give_way) {
             tracing::warn!(%error, "the admin socket stays until the end");
         }
     }
 
-    fn notify(&self, notice: Notice) {
+    fn notify(&self, notice: ServiceNotice) {
         use notify::Notice as Line;
         let notices: &[Line<'_>] = match notice {
-            Notice::Ready => &[Line::Ready, Line::Status("serving")],
-            Notice::ReloadRefused => &[Line::Ready, Line::Status(Line::REFUSED)],
-            Notice::ReloadLate => &[
+            ServiceNotice::Ready => &[Line::Ready, Line::Status("serving")],
+            ServiceNotice::ReloadRefused => &[Line::Ready, Line::Status(Line::REFUSED)],
+            ServiceNotice::ReloadLate => &[
                 Line::Ready,
                 Line::Status("serving; a reload is not answered, the log says more"),
             ],
-            Notice::UpgradeRefused => &[
+            ServiceNotice::UpgradeRefused => &[
                 Line::Ready,
                 Line::Status("serving; the last upgrade failed, the log says why"),
             ],
-            Notice::Reloading => &[Line::Reloading],
-            Notice::Stopping => &[Line::Stopping],
-            Notice::Alive => &[Line::Watchdog],
+            ServiceNotice::Reloading => &[Line::Reloading],
+            ServiceNotice::Stopping => &[Line::Stopping],
+            ServiceNotice::Alive => &[Line::Watchdog],
         };
         if let Some(notifier) = &self.setup.notifier
             && let Err(error) = notifier.send(notices)

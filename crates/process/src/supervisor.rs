@@ -18,18 +18,18 @@
 //!
 //! A process is not trusted. One that reports what does not fit its stage is killed, and what it is owed is decided from the stage.
 
+mod actions;
 mod events;
 mod exits;
 mod stages;
-mod turn;
 
 use std::time::Duration;
 
-use becket_proto::limits::{Counts, Ledger};
+use becket_proto::limits::Ledger;
 
-use self::stages::{Draining, Process, Reload, Serving, Step};
-pub(crate) use self::turn::{Action, Input, Notice, ProcessEnd, Standing};
-use crate::protocol::{Command, Event, OperatorRequest, ProcessTimes, Restarts};
+pub(crate) use self::actions::{Action, Input, ProcessEnd, ServiceNotice, SupervisorState};
+use self::stages::{Draining, LATE, Reload, Serving, Stage, StartStep};
+use crate::protocol::{Command, OperatorRequest, ProcessTimes, Restarts};
 
 /// Requests that wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,15 +47,15 @@ struct Ending {
     code: u8,
 }
 
-/// Which processes there are, and what is to become of them.
+/// The processes, and the requests that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Supervisor {
     /// The process that serves, or that starts while no other process serves.
-    serving: Option<Process>,
+    serving: Option<Stage>,
     /// The process that replaces `serving` in an upgrade.
-    next: Option<Process>,
+    next: Option<Stage>,
     /// Replaced processes that finish their connections.
-    leaving: Vec<Process>,
+    leaving: Vec<Stage>,
     ledger: Ledger,
     pending: Pending,
     ending: Option<Ending>,
@@ -84,47 +84,47 @@ impl Supervisor {
     }
 
     /// Continues where the previous program was.
-    pub(crate) fn resume(standing: Standing, now: Duration) -> (Self, Vec<Action>) {
+    pub(crate) fn resume(state: SupervisorState, now: Duration) -> (Self, Vec<Action>) {
         let draining = |(id, left): (u32, Duration)| {
             let ends_by = now + left;
-            Process::Draining(Draining { id, ends_by })
+            Stage::Draining(Draining { id, ends_by })
         };
         let mut ledger = Ledger::default();
-        for (process, held) in standing.held {
+        for (process, held) in state.held {
             ledger.set(process, held);
         }
         let supervisor = Self {
-            serving: Some(Process::serving(standing.serving, now, standing.times)),
-            leaving: standing.leaving.into_iter().map(draining).collect(),
+            serving: Some(Stage::serving(state.serving, now, state.times)),
+            leaving: state.leaving.into_iter().map(draining).collect(),
             ledger,
             pending: Pending {
                 upgrade: false,
-                reload: standing.reload,
-                renew: standing.renew,
+                reload: state.reload,
+                renew: state.renew,
             },
             has_served: true,
-            last_id: standing.last_id,
-            restarts: standing.restarts,
+            last_id: state.last_id,
+            restarts: state.restarts,
             ..Self::default()
         };
         (
             supervisor,
-            vec![Action::Watch, Action::Notify(Notice::Ready)],
+            vec![Action::Watch, Action::Notify(ServiceNotice::Ready)],
         )
     }
 
     /// Returns the state that another program continues from; `None` while a request is under way.
-    pub(crate) fn standing(&self, now: Duration) -> Option<Standing> {
+    pub(crate) fn state(&self, now: Duration) -> Option<SupervisorState> {
         let serving = self.free()?;
         if serving.is_renewing || self.ending.is_some() || self.pending.upgrade {
             return None;
         }
-        let left = |process: &Process| {
+        let left = |process: &Stage| {
             let ends_by = process.deadline().unwrap_or(now);
             (process.id(), ends_by.saturating_sub(now))
         };
         let rows = self.ledger.rows().iter();
-        Some(Standing {
+        Some(SupervisorState {
             serving: serving.id,
             times: serving.times,
             leaving: self.leaving.iter().map(left).collect(),
@@ -142,35 +142,35 @@ impl Supervisor {
 
     /// The process that serves or starts to.
     pub(crate) fn serving(&self) -> Option<u32> {
-        self.serving.as_ref().map(Process::id)
+        self.serving.as_ref().map(Stage::id)
     }
 
-    fn all(&self) -> impl Iterator<Item = &Process> {
+    fn all(&self) -> impl Iterator<Item = &Stage> {
         self.serving.iter().chain(&self.next).chain(&self.leaving)
     }
 
-    /// The serving process, where it serves.
+    /// Returns the serving process if it accepts clients.
     fn serves(&self) -> Option<&Serving> {
         match &self.serving {
-            Some(Process::Serving(serving)) => Some(serving),
+            Some(Stage::Serving(serving)) => Some(serving),
             _ => None,
         }
     }
 
     fn serves_mut(&mut self) -> Option<&mut Serving> {
         match &mut self.serving {
-            Some(Process::Serving(serving)) => Some(serving),
+            Some(Stage::Serving(serving)) => Some(serving),
             _ => None,
         }
     }
 
-    /// The serving process, where it has nothing to load.
+    /// Returns the serving process if it has nothing to load.
     fn free(&self) -> Option<&Serving> {
         let serving = self.serves()?;
         (self.next.is_none() && serving.reload.is_none()).then_some(serving)
     }
 
-    /// The serving process, where it could be replaced: a reload that has not been answered in time is not waited for.
+    /// Returns the serving process if it can be replaced. A reload that is late does not delay an upgrade.
     fn replaceable(&self) -> Option<&Serving> {
         let serving = self.serves()?;
         let reload = serving.reload.as_ref();
@@ -178,17 +178,17 @@ impl Supervisor {
         (self.next.is_none() && is_free).then_some(serving)
     }
 
-    /// The process that was told to serve last: changes of the ledger go to it.
+    /// The process that got `Serve` last, which gets changes of the ledger.
     fn accepting(&self) -> Option<u32> {
         let mut newest = self.next.iter().chain(&self.serving);
-        newest.find(|process| process.is_told()).map(Process::id)
+        newest.find(|process| process.may_accept()).map(Stage::id)
     }
 
     /// Returns the time of the next [`Input::Tick`].
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let ending = self.ending.filter(|_| self.serving.is_some());
         let ending = ending.map(|ending| ending.ends_by);
-        let processes = self.all().filter_map(Process::deadline);
+        let processes = self.all().filter_map(Stage::deadline);
         processes.chain(ending).chain(self.restart_at).min()
     }
 
@@ -196,7 +196,7 @@ impl Supervisor {
     pub(crate) fn handle(&mut self, now: Duration, input: Input) -> Vec<Action> {
         let mut out = Vec::new();
         match input {
-            Input::Asked(request) => self.asked(now, request, NO_FAULT, &mut out),
+            Input::Requested(request) => self.request(now, request, NO_FAULT, &mut out),
             Input::Event(id, event) => self.event(now, id, event, &mut out),
             Input::Started(id, Ok(times)) => self.started(now, id, times),
             Input::Started(id, Err(text)) => {
@@ -222,7 +222,7 @@ impl Supervisor {
                     "the supervisor remains the previous program; the new process serves"
                 );
                 self.is_outdated = false;
-                out.push(Action::Notify(Notice::Ready));
+                out.push(Action::Notify(ServiceNotice::Ready));
                 self.proceed(now, &mut out);
             }
             Input::Tick => self.tick(now, &mut out),
@@ -230,8 +230,14 @@ impl Supervisor {
         out
     }
 
-    /// Carries out what a signal asks for, or a process. `code` is the exit code if that is the end.
-    fn asked(&mut self, now: Duration, request: OperatorRequest, code: u8, out: &mut Vec<Action>) {
+    /// Carries out a request of an operator. `code` is the exit code if the request ends the service.
+    fn request(
+        &mut self,
+        now: Duration,
+        request: OperatorRequest,
+        code: u8,
+        out: &mut Vec<Action>,
+    ) {
         match request {
             OperatorRequest::Reopen => {
                 out.extend(
@@ -302,25 +308,24 @@ impl Supervisor {
         });
         self.pending = Pending::default();
         self.restart_at = None;
-        out.extend([Action::Release, Action::Notify(Notice::Stopping)]);
+        out.extend([Action::Release, Action::Notify(ServiceNotice::Stopping)]);
         if let Some(next) = self.next.take() {
             let id = next.id();
             out.extend([Action::Kill(id), Action::Discard(id)]);
             // Its end is awaited like that of a process that leaves.
             let ends_by = now + GRACE;
-            self.leaving
-                .push(Process::Draining(Draining { id, ends_by }));
+            self.leaving.push(Stage::Draining(Draining { id, ends_by }));
             self.resume_serving("becket is ending", out);
         }
         match &self.serving {
-            Some(Process::Starting(starting)) => out.push(Action::Kill(starting.id)),
+            Some(Stage::Starting(starting)) => out.push(Action::Kill(starting.id)),
             Some(process) => out.push(Action::Send(process.id(), command)),
             None => {}
         }
         self.finish(out);
     }
 
-    /// Ends where no process is left.
+    /// Ends if no process is left.
     fn finish(&self, out: &mut Vec<Action>) {
         if let Some(ending) = self.ending
             && self.all().next().is_none()
@@ -332,18 +337,18 @@ impl Supervisor {
     fn started(&mut self, now: Duration, id: u32, times: ProcessTimes) {
         let is_next = self.next.as_ref().is_some_and(|next| next.id() == id);
         let mut both = self.serving.iter_mut().chain(&mut self.next);
-        if let Some(Process::Starting(starting)) = both.find(|process| process.id() == id) {
+        if let Some(Stage::Starting(starting)) = both.find(|process| process.id() == id) {
             starting.late_at = is_next.then(|| now + times.upgrade);
             starting.times = times;
         }
     }
 
-    /// Tells the next process to serve, if it could.
+    /// Sends `Serve` to the next process if it has loaded.
     fn serve_next(&mut self, out: &mut Vec<Action>) {
-        if let Some(Process::Starting(starting)) = &mut self.next
-            && starting.step == Step::Loaded
+        if let Some(Stage::Starting(starting)) = &mut self.next
+            && starting.step == StartStep::Loaded
         {
-            starting.step = Step::MayServe;
+            starting.step = StartStep::MayServe;
             let id = starting.id;
             tracing::info!(
                 process = id,
@@ -353,7 +358,6 @@ impl Supervisor {
         }
     }
 
-    /// A process serves now.
     fn begin_serving(
         &mut self,
         now: Duration,
@@ -361,12 +365,12 @@ impl Supervisor {
         times: ProcessTimes,
         out: &mut Vec<Action>,
     ) {
-        self.serving = Some(Process::serving(id, now, times));
+        self.serving = Some(Stage::serving(id, now, times));
         self.has_served = true;
         out.extend([
             Action::Commit(id),
             Action::Watch,
-            Action::Notify(Notice::Ready),
+            Action::Notify(ServiceNotice::Ready),
         ]);
         self.proceed(now, out);
     }
@@ -378,11 +382,10 @@ impl Supervisor {
         self.is_outdated = true;
         self.restarts.upgrades += 1;
         tracing::info!(process = id, "upgraded: the new process serves");
-        if let Some(Process::Serving(Serving { id, times, .. })) = self.serving.take() {
+        if let Some(Stage::Serving(Serving { id, times, .. })) = self.serving.take() {
             out.push(Action::Send(id, Command::Leave));
             let ends_by = now + times.drain + GRACE;
-            self.leaving
-                .push(Process::Draining(Draining { id, ends_by }));
+            self.leaving.push(Stage::Draining(Draining { id, ends_by }));
         }
         self.begin_serving(now, id, times, out);
     }
@@ -399,7 +402,7 @@ impl Supervisor {
             return;
         }
         self.resume_serving(reason, out);
-        out.push(Action::Notify(Notice::UpgradeRefused));
+        out.push(Action::Notify(ServiceNotice::UpgradeRefused));
         self.proceed(now, out);
     }
 
@@ -421,7 +424,7 @@ impl Supervisor {
             "process violated the control protocol and is killed"
         );
         out.push(Action::Kill(id));
-        if let Some(Process::Starting(starting)) = &mut self.next
+        if let Some(Stage::Starting(starting)) = &mut self.next
             && starting.id == id
         {
             let reason = || format!("the new process cannot replace a running one: {fault}");
@@ -431,7 +434,7 @@ impl Supervisor {
 
     fn start_serving(&mut self, out: &mut Vec<Action>) {
         let process = self.new_id();
-        self.serving = Some(Process::starting(process));
+        self.serving = Some(Stage::starting(process));
         self.pending.reload = false;
         out.push(Action::Start {
             process,
@@ -454,13 +457,13 @@ impl Supervisor {
             && std::mem::take(&mut self.pending.upgrade)
         {
             let process = self.new_id();
-            self.next = Some(Process::starting(process));
+            self.next = Some(Stage::starting(process));
             let start = Action::Start {
                 process,
                 is_new: true,
                 replaces: Some(id),
             };
-            out.extend([Action::Notify(Notice::Reloading), start]);
+            out.extend([Action::Notify(ServiceNotice::Reloading), start]);
             return;
         }
         let Some(serving) = self.free() else {
@@ -468,7 +471,7 @@ impl Supervisor {
         };
         let (id, is_renewing, times) = (serving.id, serving.is_renewing, serving.times);
         if self.is_outdated {
-            // The program that this process becomes does the rest.
+            // The new program of this process does the rest.
             if !is_renewing {
                 out.push(Action::Replace);
             }
@@ -477,7 +480,7 @@ impl Supervisor {
             if let Some(serving) = self.serves_mut() {
                 serving.reload = Some(Reload { times, late_at });
             }
-            out.extend([Action::Notify(Notice::Reloading), Action::Reload(id)]);
+            out.extend([Action::Notify(ServiceNotice::Reloading), Action::Reload(id)]);
         } else if !is_renewing && std::mem::take(&mut self.pending.renew) {
             if let Some(serving) = self.serves_mut() {
                 serving.is_renewing = true;
@@ -492,7 +495,7 @@ impl Supervisor {
             self.start_serving(out);
         }
         let is_over = |at: &mut Option<Duration>| at.take_if(|at| *at <= now).is_some();
-        if let Some(Process::Serving(serving)) = &mut self.serving
+        if let Some(Stage::Serving(serving)) = &mut self.serving
             && let Some(reload) = &mut serving.reload
             && is_over(&mut reload.late_at)
         {
@@ -501,15 +504,19 @@ impl Supervisor {
                 process,
                 "reload not answered; the serving process continues with the previous configuration"
             );
-            out.push(Action::Notify(Notice::ReloadLate));
+            out.push(Action::Notify(ServiceNotice::ReloadLate));
         }
-        if let Some(Process::Starting(starting)) = &mut self.next
+        if let Some(Stage::Starting(starting)) = &mut self.next
             && is_over(&mut starting.late_at)
         {
             let reason = match starting.step {
-                Step::Loading => "the new process made no progress within timeouts.upgrade",
-                Step::Loaded => "the old process did not stop accepting within timeouts.upgrade",
-                Step::MayServe => "the new process did not begin to serve within timeouts.upgrade",
+                StartStep::Loading => "the new process made no progress within timeouts.upgrade",
+                StartStep::Loaded => {
+                    "the old process did not stop accepting within timeouts.upgrade"
+                }
+                StartStep::MayServe => {
+                    "the new process did not begin to serve within timeouts.upgrade"
+                }
             };
             starting.reason.get_or_insert_with(|| reason.to_owned());
             out.push(Action::Kill(starting.id));
@@ -522,7 +529,7 @@ impl Supervisor {
             }
         };
         for process in &mut self.leaving {
-            if let Process::Draining(draining) = process {
+            if let Stage::Draining(draining) = process {
                 kill(draining.id, &mut draining.ends_by, out);
             }
         }
@@ -532,19 +539,13 @@ impl Supervisor {
     }
 }
 
-const NO_TIMES: ProcessTimes = ProcessTimes {
-    drain: Duration::ZERO,
-    upgrade: Duration::from_secs(20),
-};
 const NO_FAULT: u8 = 0;
 const FAILED: u8 = 1;
 /// A drain that no signal asked for: a service manager that restarts failed services starts this one again.
 pub(crate) const ASKED_BY_PROCESS: u8 = 4;
-/// A reload without an answer for so long is reported. Files of a usual size take less than a second.
-const LATE: Duration = Duration::from_secs(20);
-/// Time that a process has to end, in addition to the time of its connections.
+/// Time for the end of a process, in addition to the time of its connections.
 const GRACE: Duration = Duration::from_secs(10);
-/// A process that has served for so long did not die of its configuration.
+/// A process that dies after this time did not die of its configuration.
 const LONG: Duration = Duration::from_secs(60);
 /// Processes in a row that may die early: the first is replaced at once, later ones after 2, 6, 14 and 30 s.
 const MOST_FAILURES: u32 = 5;

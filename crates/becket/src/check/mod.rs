@@ -34,7 +34,7 @@ use becket_log::output::Output;
 use becket_prepare::descriptors::{self, HOW_TO_RAISE};
 use becket_prepare::source::Source;
 use becket_prepare::{ServerNames, refused_user};
-use becket_process::link::given::{BoundSockets, Given};
+use becket_process::link::resources::{BoundSockets, ProcessResources};
 use becket_tls::config::{Backend, Cluster, Config, worker_count};
 
 /// What was found.
@@ -69,7 +69,7 @@ impl Findings {
 
 /// Loads everything, makes a handshake for every name, looks whether the addresses are free and whether logs could be opened;
 /// with `connect` also whether every server can be reached. Blocks.
-pub fn check(source: &Source, given: &Given, now: UnixTime, connect: bool) -> Findings {
+pub fn check(source: &Source, given: &ProcessResources, now: UnixTime, connect: bool) -> Findings {
     let origin = source.origin();
     match source.load(now, ServerNames::Now) {
         Err(rejected) => Findings {
@@ -143,7 +143,7 @@ fn too_few_descriptors(config: &Config) -> Option<Problem> {
 }
 
 /// Logs that cannot be opened, but for those that root would make, and those outside of a chroot.
-fn closed_logs(log: &Log, given: &Given) -> Vec<Problem> {
+fn closed_logs(log: &Log, given: &ProcessResources) -> Vec<Problem> {
     let is_outside = |path: &Path| given.files.is_confined() && path.is_absolute();
     let files = [("log.file", &log.file), ("log.access", &log.access)].into_iter();
     let files = files.filter_map(|(key, target)| Some((key, target.file()?)));

@@ -23,7 +23,7 @@ use becket_control::server::Outcome;
 use becket_keys::files::Files;
 use becket_keys::signing::token::Tokens;
 use becket_prepare::source::Source;
-use becket_process::{Role, Task, continues, enter};
+use becket_process::{ProcessRole, StartTask, continues, enter};
 
 /// A call of another program.
 #[derive(Debug)]
@@ -114,9 +114,9 @@ impl DropInCall {
         if is_test {
             return self.test(&source);
         }
-        let (given, link) = match enter(&source, Task::Run)? {
-            Role::Ended(code) => return Ok(code),
-            Role::Serves(given, link) => (given, link),
+        let (given, link) = match enter(&source, StartTask::Run)? {
+            ProcessRole::Ended(code) => return Ok(code),
+            ProcessRole::Serves(given, link) => (given, link),
         };
         match launch(source, *given, link).map(|server| server.run()) {
             // It was told to end at once, and did.
@@ -131,9 +131,9 @@ impl DropInCall {
 
     /// Checks as `becket check` does; the last line says that all is well, as that of the other program.
     fn test(&self, source: &Source) -> io::Result<ExitCode> {
-        let mut given = match enter(source, Task::Check)? {
-            Role::Ended(code) => return Ok(code),
-            Role::Serves(given, _) => given,
+        let mut given = match enter(source, StartTask::Check)? {
+            ProcessRole::Ended(code) => return Ok(code),
+            ProcessRole::Serves(given, _) => given,
         };
         let tokens = Tokens::adopt(std::mem::take(&mut given.tokens), &Tokens::default());
         let source = source.with(given.files.clone(), tokens);

@@ -7,7 +7,7 @@ use becket_proto::limits::Counts;
 
 use super::Control;
 use becket_process::link::Delivered;
-use becket_process::link::given::Given;
+use becket_process::link::resources::ProcessResources;
 use becket_process::protocol::{Command, Event, OperatorRequest, Resources};
 
 impl Control {
@@ -51,9 +51,14 @@ impl Control {
     }
 
     /// Sorts the descriptors of a listing, or reports the event that ends the command.
-    fn given(&self, listing: Resources, fds: Vec<OwnedFd>, ended: &Event) -> Option<Given> {
+    fn given(
+        &self,
+        listing: Resources,
+        fds: Vec<OwnedFd>,
+        ended: &Event,
+    ) -> Option<ProcessResources> {
         let link = self.link.as_ref()?;
-        let given = Given::new(listing, fds, &link.opener);
+        let given = ProcessResources::new(listing, fds, &link.opener);
         let failed = |error: &io::Error| {
             tracing::error!(%error, "cannot receive all files of the supervisor: too many open files");
             link.report(ended);
@@ -64,9 +69,9 @@ impl Control {
     /// Does what an operator asks for, in a process without a supervisor.
     pub(super) async fn carry_out(&mut self, request: OperatorRequest) {
         match request {
-            OperatorRequest::Reload => self.begin_reload(Given {
+            OperatorRequest::Reload => self.begin_reload(ProcessResources {
                 asked: self.waiting.reloads,
-                ..Given::default()
+                ..ProcessResources::default()
             }),
             OperatorRequest::Upgrade => self.resume(NO_SUPERVISOR, Counts::new()),
             OperatorRequest::Reopen => self.reopen(),

@@ -2,64 +2,63 @@
 
 use std::time::Duration;
 
-use super::{
-    ASKED_BY_PROCESS, Action, Command, Counts, Event, Notice, OperatorRequest, Process, Step,
-    Supervisor,
-};
+use becket_proto::limits::Counts;
+
+use super::stages::{Stage, StartStep};
+use super::{ASKED_BY_PROCESS, Action, ServiceNotice, Supervisor};
+use crate::protocol::{Command, Event, OperatorRequest};
 
 impl Supervisor {
     pub(super) fn event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Action>) {
-        let is_it = |process: &&Process| process.id() == id;
-        if self.serving.iter().any(|process| is_it(&process)) {
-            match &mut self.serving {
-                Some(Process::Starting(starting)) => {
-                    if let Some(event) = starting.handle(event) {
-                        self.first_event(now, id, event, out);
-                    }
+        let is_it = |process: &Stage| process.id() == id;
+        match &mut self.serving {
+            Some(Stage::Starting(starting)) if starting.id == id => {
+                if let Some(event) = starting.handle(event) {
+                    self.first_event(now, id, event, out);
                 }
-                Some(Process::Serving(_)) => self.serving_event(now, id, event, out),
-                _ => {}
             }
-        } else if self.next.iter().any(|process| is_it(&process)) {
-            self.next_event(now, id, event, out);
-        } else if self.leaving.iter().any(|process| is_it(&process)) {
-            self.leaving_event(id, event, out);
+            Some(Stage::Serving(serving)) if serving.id == id => {
+                self.serving_event(now, id, event, out);
+            }
+            _ if self.next.iter().any(is_it) => self.next_event(now, id, event, out),
+            _ if self.leaving.iter().any(is_it) => self.leaving_event(id, event, out),
+            _ => {}
         }
     }
 
-    /// A process starts, and no other serves.
+    /// Handles an event of a process that starts while no other serves.
     fn first_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Action>) {
-        let Some(Process::Starting(starting)) = &mut self.serving else {
+        let Some(Stage::Starting(starting)) = &mut self.serving else {
             return;
         };
         match (event, starting.step) {
-            (Event::Ready, Step::Loading) => {
-                starting.step = Step::MayServe;
+            (Event::Ready, StartStep::Loading) => {
+                starting.step = StartStep::MayServe;
                 out.push(Action::Send(id, Command::Serve(self.ledger.held())));
             }
-            (Event::Serving, Step::MayServe) => {
+            (Event::Serving, StartStep::MayServe) => {
                 let times = starting.times;
                 self.begin_serving(now, id, times, out);
             }
-            (Event::Granted(to, counts), Step::MayServe) => self.granted(id, to, counts, out),
+            (Event::Granted(to, counts), StartStep::MayServe) => self.granted(id, to, counts, out),
             (event, _) => self.misfit(id, &event, out),
         }
     }
 
-    /// A process starts that is to replace another.
+    /// Handles an event of a process that starts to replace another.
     fn next_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Action>) {
-        let Some(Process::Starting(starting)) = &mut self.next else {
+        let Some(Stage::Starting(starting)) = &mut self.next else {
             return;
         };
-        if event == Event::Loading && starting.step == Step::Loading {
+        if event == Event::Loading && starting.step == StartStep::Loading {
             starting.late_at = Some(now + starting.times.upgrade);
         }
         let Some(event) = starting.handle(event) else {
             return;
         };
         match (event, starting.step) {
-            (Event::Ready, Step::Loading) => {
-                starting.step = Step::Loaded;
+            (Event::Ready, StartStep::Loading) => {
+                starting.step = StartStep::Loaded;
                 starting.late_at = Some(now + starting.times.upgrade);
                 match self.serves_mut() {
                     Some(old) => {
@@ -69,11 +68,11 @@ impl Supervisor {
                     None => self.serve_next(out),
                 }
             }
-            (Event::Serving, Step::MayServe) => {
+            (Event::Serving, StartStep::MayServe) => {
                 let times = starting.times;
                 self.succeed(now, id, times, out);
             }
-            (Event::Granted(to, counts), Step::MayServe) => self.granted(id, to, counts, out),
+            (Event::Granted(to, counts), StartStep::MayServe) => self.granted(id, to, counts, out),
             (event, _) => self.misfit(id, &event, out),
         }
     }
@@ -83,7 +82,7 @@ impl Supervisor {
             return;
         };
         match event {
-            Event::Alive => out.push(Action::Notify(Notice::Alive)),
+            Event::Alive => out.push(Action::Notify(ServiceNotice::Alive)),
             Event::Loading => serving.progress(now),
             Event::Reloaded | Event::Refused => match serving.reload.take() {
                 Some(reload) if event == Event::Reloaded => {
@@ -91,12 +90,15 @@ impl Supervisor {
                     out.extend([
                         Action::Commit(id),
                         Action::Watch,
-                        Action::Notify(Notice::Ready),
+                        Action::Notify(ServiceNotice::Ready),
                     ]);
                     self.proceed(now, out);
                 }
                 Some(_) => {
-                    out.extend([Action::Discard(id), Action::Notify(Notice::ReloadRefused)]);
+                    out.extend([
+                        Action::Discard(id),
+                        Action::Notify(ServiceNotice::ReloadRefused),
+                    ]);
                     self.proceed(now, out);
                 }
                 None => self.misfit(id, &event, out),
@@ -125,12 +127,12 @@ impl Supervisor {
             }
             // A second request would cut connections off.
             Event::Asked(OperatorRequest::Drain) if self.ending.is_some() => {}
-            Event::Asked(request) => self.asked(now, request, ASKED_BY_PROCESS, out),
+            Event::Asked(request) => self.request(now, request, ASKED_BY_PROCESS, out),
             event => self.misfit(id, &event, out),
         }
     }
 
-    /// A process that may serve lets another use more. A grant for a process that has ended goes back.
+    /// Passes counts that a process lends to another. A grant for a process that has ended goes back.
     fn granted(&mut self, id: u32, to: u32, counts: Counts, out: &mut Vec<Action>) {
         let command = if self.ledger.grant(to, &counts) {
             Action::Send(to, Command::Granted(counts))
@@ -154,7 +156,7 @@ impl Supervisor {
     }
 
     fn misfit(&mut self, id: u32, event: &Event, out: &mut Vec<Action>) {
-        // An answer that was on its way when the end began.
+        // At the end of the service, answers to earlier commands may still arrive.
         if self.ending.is_none() {
             let text = format!("{event:?}");
             let name: String = text.chars().take_while(char::is_ascii_alphabetic).collect();

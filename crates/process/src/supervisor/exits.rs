@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::{
-    Action, Command, Counts, Ending, FAILED, LONG, MOST_FAILURES, NO_FAULT, Process, ProcessEnd,
-    Supervisor,
-};
+use becket_proto::limits::Counts;
+
+use super::stages::Stage;
+use super::{Action, Ending, FAILED, LONG, MOST_FAILURES, NO_FAULT, ProcessEnd, Supervisor};
+use crate::protocol::Command;
 
 impl Supervisor {
     pub(super) fn exited(
@@ -15,7 +16,7 @@ impl Supervisor {
         ended: &ProcessEnd,
         out: &mut Vec<Action>,
     ) {
-        if let Some(Process::Starting(starting)) = &self.next
+        if let Some(Stage::Starting(starting)) = &self.next
             && starting.id == id
         {
             let reason = match &starting.reason {
@@ -52,7 +53,7 @@ impl Supervisor {
         let id = process.id();
         out.push(Action::Discard(id));
         let served = match process {
-            Process::Serving(serving) => Some(now.saturating_sub(serving.since)),
+            Stage::Serving(serving) => Some(now.saturating_sub(serving.since)),
             _ => None,
         };
         if let Some(ending) = &mut self.ending {
@@ -71,7 +72,7 @@ impl Supervisor {
             "the serving process died"
         );
         if !self.has_served || self.failures > MOST_FAILURES && self.next.is_none() {
-            // A process that ends without being told to has failed, whatever its exit code.
+            // A process that ends without a command has failed, with any exit code.
             let code = ended
                 .code
                 .filter(|code| *code != NO_FAULT)
@@ -87,7 +88,7 @@ impl Supervisor {
         } else {
             let pause = Duration::from_secs((1 << self.failures) - 2);
             self.restart_at = Some(now + pause);
-            // At once where there is no pause, so that no client waits for a timer.
+            // Without a pause the next process starts here, so that no client waits for a timer.
             self.tick(now, out);
         }
     }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Event, LATE, NO_TIMES, ProcessTimes};
+use crate::protocol::{Event, ProcessTimes};
 
 /// A process in its stage.
 #[derive(Clone, Debug)]
-pub(super) enum Process {
+pub(super) enum Stage {
     Starting(Starting),
     Serving(Serving),
     Draining(Draining),
@@ -15,7 +15,7 @@ pub(super) enum Process {
 #[derive(Clone, Debug)]
 pub(super) struct Starting {
     pub(super) id: u32,
-    pub(super) step: Step,
+    pub(super) step: StartStep,
     /// Deadline, counted from the last sign of progress; `None` for a process that replaces no other.
     pub(super) late_at: Option<Duration>,
     pub(super) times: ProcessTimes,
@@ -25,7 +25,7 @@ pub(super) struct Starting {
 
 /// Progress of a process that starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum StartStep {
     Loading,
     /// Loaded and ready to serve.
     Loaded,
@@ -58,11 +58,11 @@ pub(super) struct Draining {
     pub(super) ends_by: Duration,
 }
 
-impl Process {
+impl Stage {
     pub(super) fn starting(id: u32) -> Self {
         Self::Starting(Starting {
             id,
-            step: Step::Loading,
+            step: StartStep::Loading,
             late_at: None,
             times: NO_TIMES,
             reason: None,
@@ -98,9 +98,9 @@ impl Process {
     }
 
     /// Returns `true` if `Serve` was the last command about accepting.
-    pub(super) fn is_told(&self) -> bool {
+    pub(super) fn may_accept(&self) -> bool {
         match self {
-            Self::Starting(starting) => starting.step == Step::MayServe,
+            Self::Starting(starting) => starting.step == StartStep::MayServe,
             Self::Serving(serving) => !serving.yields,
             Self::Draining(_) => false,
         }
@@ -108,7 +108,7 @@ impl Process {
 }
 
 impl Starting {
-    /// Handles what any process reports that starts. Returns other events.
+    /// Handles events that are common to processes that start. Returns other events.
     pub(super) fn handle(&mut self, event: Event) -> Option<Event> {
         match event {
             Event::Loading | Event::Alive => None,
@@ -122,7 +122,7 @@ impl Starting {
 }
 
 impl Serving {
-    /// A reload takes its time, and is not late for it.
+    /// Extends the deadline of a reload that makes progress.
     pub(super) fn progress(&mut self, now: Duration) {
         if let Some(reload) = &mut self.reload
             && reload.late_at.is_some()
@@ -131,3 +131,10 @@ impl Serving {
         }
     }
 }
+
+const NO_TIMES: ProcessTimes = ProcessTimes {
+    drain: Duration::ZERO,
+    upgrade: Duration::from_secs(20),
+};
+/// Time after which a reload without an answer is reported. Files of a usual size take less than a second.
+pub(super) const LATE: Duration = Duration::from_secs(20);

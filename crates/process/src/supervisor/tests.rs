@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use fastrand::Rng;
 
 use super::*;
+use crate::protocol::Event;
 use crate::protocol::Resources;
 
 /// A process as the supervisor's commands and chance make it.
@@ -223,7 +224,7 @@ impl World {
         if !std::mem::take(&mut self.replaces) {
             return;
         }
-        let Some(standing) = self.supervisor.standing(self.now) else {
+        let Some(standing) = self.supervisor.state(self.now) else {
             return;
         };
         if self.rng.u8(..) < 64 {
@@ -249,9 +250,9 @@ impl World {
             190..194 => self.kill(process),
             194..198 => self.processes.get_mut(&process).unwrap().is_stopped ^= true,
             198..202 => self.rubbish(process),
-            202..212 => self.handle(Input::Asked(OperatorRequest::Upgrade)),
-            212..220 => self.handle(Input::Asked(OperatorRequest::Reload)),
-            220..222 => self.handle(Input::Asked(OperatorRequest::Reopen)),
+            202..212 => self.handle(Input::Requested(OperatorRequest::Upgrade)),
+            212..220 => self.handle(Input::Requested(OperatorRequest::Reload)),
+            220..222 => self.handle(Input::Requested(OperatorRequest::Reopen)),
             222..226 => self.handle(Input::FilesChanged),
             226..232 => self.event(process, Event::Asked(OperatorRequest::Upgrade)),
             232..236 => self.event(process, Event::Asked(OperatorRequest::Reload)),
@@ -259,7 +260,7 @@ impl World {
             240..244 => self.event(process, Event::Released([(7, 1)].into())),
             244 if self.rng.u8(..) < 16 => {
                 self.drains = true;
-                self.handle(Input::Asked(OperatorRequest::Drain));
+                self.handle(Input::Requested(OperatorRequest::Drain));
             }
             _ => self.wait(),
         }
@@ -403,7 +404,7 @@ fn a_drain_that_only_the_process_asked_for_does_not_end_with_0() {
         let (mut supervisor, now) = serving();
         supervisor.handle(now, Input::Event(1, Event::Asked(OperatorRequest::Drain)));
         if signal {
-            supervisor.handle(now, Input::Asked(OperatorRequest::Drain));
+            supervisor.handle(now, Input::Requested(OperatorRequest::Drain));
         }
         let outputs = supervisor.handle(now, Input::Exited(1, ended(Some(0))));
         assert_eq!(exit(&outputs), Some(expected));
@@ -453,7 +454,7 @@ fn the_reason_of_a_new_program_reaches_the_process_that_asked() {
 #[test]
 fn what_the_old_process_gives_back_before_it_leaves_reaches_the_new_one() {
     let (mut supervisor, now) = serving();
-    supervisor.handle(now, Input::Asked(OperatorRequest::Upgrade));
+    supervisor.handle(now, Input::Requested(OperatorRequest::Upgrade));
     supervisor.handle(now, Input::Started(2, Ok(TIMES)));
     supervisor.handle(now, Input::Event(2, Event::Ready));
     supervisor.handle(now, Input::Event(1, Event::Yielded(2, [(7, 5)].into())));
@@ -469,10 +470,10 @@ fn the_first_signal_after_a_drain_by_the_admin_pages_cuts_nothing_off() {
     supervisor.handle(now, Input::Event(1, Event::Asked(OperatorRequest::Drain)));
     assert!(
         supervisor
-            .handle(now, Input::Asked(OperatorRequest::Drain))
+            .handle(now, Input::Requested(OperatorRequest::Drain))
             .is_empty()
     );
-    let outputs = supervisor.handle(now, Input::Asked(OperatorRequest::Drain));
+    let outputs = supervisor.handle(now, Input::Requested(OperatorRequest::Drain));
     assert!(
         outputs
             .iter()
@@ -483,9 +484,9 @@ fn the_first_signal_after_a_drain_by_the_admin_pages_cuts_nothing_off() {
 #[test]
 fn a_reload_without_an_answer_keeps_no_upgrade_waiting() {
     let (mut supervisor, now) = serving();
-    supervisor.handle(now, Input::Asked(OperatorRequest::Reload));
+    supervisor.handle(now, Input::Requested(OperatorRequest::Reload));
     supervisor.handle(now + LATE, Input::Tick);
-    let outputs = supervisor.handle(now + LATE, Input::Asked(OperatorRequest::Upgrade));
+    let outputs = supervisor.handle(now + LATE, Input::Requested(OperatorRequest::Upgrade));
     assert!(
         outputs
             .iter()
@@ -496,7 +497,7 @@ fn a_reload_without_an_answer_keeps_no_upgrade_waiting() {
 #[test]
 fn time_counts_from_the_last_progress_and_not_from_signs_of_life() {
     let (mut supervisor, mut now) = serving();
-    supervisor.handle(now, Input::Asked(OperatorRequest::Upgrade));
+    supervisor.handle(now, Input::Requested(OperatorRequest::Upgrade));
     supervisor.handle(now, Input::Started(2, Ok(TIMES)));
     for _ in 0..5 {
         now += TIMES.upgrade - Duration::from_secs(1);

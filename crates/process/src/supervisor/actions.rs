@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
-use super::{Command, Counts, Event, OperatorRequest, ProcessTimes, Restarts};
+use becket_proto::limits::Counts;
+use serde::{Deserialize, Serialize};
+
+use crate::protocol::{Command, Event, OperatorRequest, ProcessTimes, Restarts};
 
 /// An event that the supervisor handles.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// A signal asks for this.
-    Asked(OperatorRequest),
-    /// A process reported this.
+    /// An operator's request, by a signal.
+    Requested(OperatorRequest),
+    /// A report of a process.
     Event(u32, Event),
     /// A process was started with a configuration of these times, or not.
     Started(u32, Result<ProcessTimes, String>),
@@ -17,7 +20,7 @@ pub(crate) enum Input {
     Offered(u32, ProcessTimes),
     /// A process has ended.
     Exited(u32, ProcessEnd),
-    /// A process broke the protocol.
+    /// A process violated the protocol.
     Broken(u32, String),
     /// Files that the supervisor watches have changed.
     FilesChanged,
@@ -50,11 +53,10 @@ pub(crate) enum Action {
     Reload(u32),
     /// Have a process look for changes in files.
     Renew(u32),
-    /// Send a command.
     Send(u32, Command),
     /// Send [`Command::Yield`] for the sake of the second process.
     Yield(u32, u32),
-    /// Files may have changed: look when they have settled.
+    /// Files may have changed: check them when they have settled.
     Watch,
     /// A process serves by the configuration that it was last offered: keep its sockets, drop the others.
     Commit(u32),
@@ -63,7 +65,7 @@ pub(crate) enum Action {
     /// The service ends: drop all sockets.
     Release,
     Kill(u32),
-    Notify(Notice),
+    Notify(ServiceNotice),
     /// Become the program of the serving process.
     Replace,
     /// End with this exit code.
@@ -72,7 +74,7 @@ pub(crate) enum Action {
 
 /// A notification for the service manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Notice {
+pub(crate) enum ServiceNotice {
     Ready,
     ReloadRefused,
     ReloadLate,
@@ -83,8 +85,8 @@ pub(crate) enum Notice {
 }
 
 /// State from which another program continues.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Standing {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SupervisorState {
     pub serving: u32,
     pub times: ProcessTimes,
     /// Process, and how long it may still take to end.

@@ -1,6 +1,6 @@
 //! Resources from the supervisor: files that it opens on request, and bound sockets.
 //!
-//! Without a supervisor, [`Given`] is empty or has the sockets of the service manager, and the process opens and binds with its own rights.
+//! Without a supervisor, [`ProcessResources`] is empty or has the sockets of the service manager, and the process opens and binds with its own rights.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use becket_sys::fd_passing::InheritedListener;
 
-use super::Opener;
-use crate::protocol::{Listed, Resources, SocketKind};
+use super::opener::Opener;
+use crate::protocol::{ListedPath, Resources, SocketKind};
 use becket_keys::files::{FileAt, Files};
 
 /// Resources of a start or a reload.
 #[derive(Debug, Default)]
-pub struct Given {
+pub struct ProcessResources {
     /// Files that the configuration names.
     pub files: Files,
     /// Bound sockets.
@@ -32,7 +32,7 @@ pub struct Given {
     pub asked: u64,
 }
 
-impl Given {
+impl ProcessResources {
     /// Sorts the descriptors that came with a listing.
     ///
     /// # Errors
@@ -46,9 +46,9 @@ impl Given {
             .enumerate()
             .map(|(number, (path, listed))| {
                 let at = match listed {
-                    Listed::File => FileAt::Listed(number as u32),
-                    Listed::Folder(paths) => FileAt::Folder(paths),
-                    Listed::Error(error) => FileAt::Error(error),
+                    ListedPath::File => FileAt::Listed(number as u32),
+                    ListedPath::Folder(paths) => FileAt::Folder(paths),
+                    ListedPath::Error(error) => FileAt::Error(error),
                 };
                 (path, at)
             });

@@ -1,0 +1,185 @@
+//! A process's end of the socket pair to its supervisor: commands arrive, events leave, listed files are opened.
+//!
+//! The socket is the process's standard input. Until [`SupervisorLink::listen`] starts a thread, nothing reads commands but [`Opener`], which keeps those
+//! that it meets. A process that has not served dies with its supervisor (PR_SET_PDEATHSIG); one that serves takes the end of the socket
+//! for [`Command::Leave`].
+
+mod opener;
+pub mod resources;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+
+use becket_sys::log_file::append;
+use becket_sys::process::die_with_parent;
+use becket_sys::{affinity, privileges, root_only};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+pub use self::opener::{Delivered, Opener};
+use self::opener::{OpenAnswer, receive};
+use self::resources::ProcessResources;
+use crate::protocol::{Command, Event, ProcessStart, Restarts, RunAs};
+
+/// The way to the supervisor.
+#[derive(Debug)]
+pub struct SupervisorLink {
+    pub restarts: Restarts,
+    /// Another process served before, and died.
+    pub follows_a_death: bool,
+    /// Stream of state from the process that this one replaces.
+    pub replaced: Option<UnixStream>,
+    pub opener: Arc<Opener>,
+}
+
+/// Reads the start command, and becomes the user that this process is to be, without any right of root's. Call it before threads are
+/// started.
+///
+/// # Errors
+/// Fails if the supervisor has ended or a right could not be given up.
+pub fn begin() -> io::Result<(SupervisorLink, ProcessResources)> {
+    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let (command, mut fds) = receive(&stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let Command::Start(start) = command else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    call_by_name();
+    let logs = become_user(&start)?;
+    // After the change of user, which resets it.
+    die_with_parent(start.supervisor)?;
+    let replaced = if start.replaces {
+        Some(fds.pop().ok_or(io::ErrorKind::InvalidData)?.into())
+    } else {
+        None
+    };
+    let opener = Arc::new(Opener::new(stream));
+    let mut given = ProcessResources::new(start.listing, fds, &opener)?;
+    given.files = given.files.with_logs(logs);
+    given.sockets.listen_later = start.replaces;
+    let link = SupervisorLink {
+        restarts: start.restarts,
+        follows_a_death: !start.replaces && start.restarts.deaths > 0,
+        replaced,
+        opener,
+    };
+    Ok((link, given))
+}
+
+/// Logs by their paths, or why they could not be opened.
+type Logs = BTreeMap<PathBuf, io::Result<File>>;
+
+/// Enters the file system and becomes the user of a start command. Returns the logs that the user cannot reach afterwards.
+fn become_user(start: &ProcessStart) -> io::Result<Logs> {
+    let logs = start.user.as_ref().map(open_logs).transpose()?;
+    if let Some(user) = &start.user
+        && let Some(folder) = &user.chroot
+    {
+        // While there is a /proc that knows of quotas.
+        let _count = affinity::worker_count();
+        privileges::enter_root(folder).map_err(|error| {
+            let text = format!("process.chroot = {:?}: {error}", folder.display());
+            io::Error::new(error.kind(), text)
+        })?;
+    }
+    privileges::forbid_new_privileges()?;
+    if let Some(user) = &start.user {
+        privileges::drop_to(&user.identity())?;
+    }
+    Ok(logs.unwrap_or_default())
+}
+
+/// Opens the logs that a user cannot reach later: in folders of root's that the user may not enter, and outside of its chroot.
+fn open_logs(user: &RunAs) -> io::Result<Logs> {
+    let identity = user.identity();
+    let mut logs = Logs::new();
+    for log in &user.logs {
+        let is_outside = user.chroot.as_ref().is_some_and(|at| !log.starts_with(at));
+        let file = match root_only::open_log(log, &identity) {
+            Ok(Some(file)) => Ok(file),
+            _ if is_outside => privileges::with_rights_of(&identity, || append(log))?,
+            _ => continue,
+        };
+        logs.insert(log.clone(), file);
+    }
+    Ok(logs)
+}
+
+/// Names this process for its program, since the kernel names it for the link that was executed: `pgrep` looks for it.
+fn call_by_name() {
+    let program = std::env::args_os().next().unwrap_or_default();
+    if let Some(name) = Path::new(&program).file_name()
+        && let Err(error) = std::fs::write("/proc/self/comm", name.as_encoded_bytes())
+    {
+        tracing::debug!(%error, "cannot set the name of the process");
+    }
+}
+
+impl SupervisorLink {
+    /// Reports an event, without waiting. The end of the supervisor is noticed where commands arrive.
+    pub fn report(&self, event: &Event) {
+        if matches!(
+            event,
+            Event::Ready | Event::Reloaded | Event::Refused | Event::Renewed
+        ) {
+            self.opener.close_files();
+        }
+        if let Err(error) = self.opener.send(event) {
+            tracing::debug!(%error, "cannot report to the supervisor");
+        }
+    }
+
+    /// Starts the thread that receives commands.
+    ///
+    /// # Errors
+    /// Fails if no more threads can be started.
+    pub fn listen(&self) -> io::Result<UnboundedReceiver<Delivered>> {
+        let (sender, receiver) = unbounded_channel();
+        let (opened, answers) = channel();
+        let opener = Arc::clone(&self.opener);
+        for command in opener.answered_by(answers) {
+            // Its receiver is returned below.
+            let _received = sender.send((command, Vec::new()));
+        }
+        let thread = thread::Builder::new().name("becket-command".into());
+        thread.spawn(move || receive_all(opener.stream(), &sender, &opened))?;
+        Ok(receiver)
+    }
+}
+
+fn receive_all(
+    stream: &UnixStream,
+    commands: &UnboundedSender<Delivered>,
+    opened: &Sender<OpenAnswer>,
+) {
+    let mut drains = false;
+    loop {
+        let received = receive(stream).and_then(|it| it.ok_or(io::ErrorKind::UnexpectedEof.into()));
+        let is_last = received.is_err();
+        let received = received.unwrap_or_else(|error| {
+            tracing::error!(%error, "the supervisor has ended; draining");
+            // The next becket takes the addresses of clients and of the admin pages, as after an upgrade.
+            (Command::Leave, Vec::new())
+        });
+        let sent = match received {
+            (Command::Opened(listing, first, found), fds) => {
+                opened.send((listing, first, found, fds)).is_ok()
+            }
+            // A second command to drain would cut connections off.
+            _ if is_last && drains => return,
+            received => {
+                drains |= matches!(received.0, Command::Drain | Command::Leave);
+                commands.send(received).is_ok()
+            }
+        };
+        // There is no receiver once this process ends.
+        if !sent || is_last {
+            return;
+        }
+    }
+}
