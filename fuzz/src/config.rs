@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use becket_config::file::File;
 use becket_config::read::read;
-use becket_prepare::resolver::Resolver;
-use becket_prepare::{ServerNames, World, prepare};
+use becket_prepare::resolver::HostResolver;
+use becket_prepare::{Environment, ServerNames, prepare};
 use rustls::pki_types::UnixTime;
 
 /// Checks one input. Returns 1 if it is a usable configuration.
@@ -31,13 +31,13 @@ pub fn run(data: &[u8]) -> usize {
     let Some(file) = reading.file else {
         return 0;
     };
-    let world = World {
+    let environment = Environment {
         // Nothing is below a device: relative paths lead to no file.
         base: Path::new("/dev/null"),
         now: UnixTime::since_unix_epoch(Duration::from_secs(1_717_200_000)),
         ipv6: true,
         descriptors: 1 << 20,
-        resolver: Resolver::by(|host| match host.len() % 3 {
+        resolver: HostResolver::by(|host| match host.len() % 3 {
             0 => Err(std::io::Error::other("not known")),
             n => Ok(vec![IpAddr::V4(Ipv4Addr::LOCALHOST); n - 1]),
         }),
@@ -51,7 +51,7 @@ pub fn run(data: &[u8]) -> usize {
         trials: Default::default(),
         running: None,
     };
-    match prepare(&file, &world) {
+    match prepare(&file, &environment) {
         Ok(_) => 1,
         Err(rejected) => {
             assert!(!rejected.errors.is_empty(), "a refusal has a reason");

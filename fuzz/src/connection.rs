@@ -18,7 +18,7 @@ use becket_config::file::File;
 use becket_control::rotation::Rotation;
 use becket_keys::signing::queue::SigningQueue;
 use becket_multibuffer::Multibuffer;
-use becket_prepare::{ServerNames, World, prepare};
+use becket_prepare::{Environment, ServerNames, prepare};
 use becket_proto::session_table::SessionTable;
 use becket_proxy::backend::inbox::TestInbox;
 use becket_proxy::backend::pool::Pool;
@@ -398,10 +398,10 @@ impl Place {
         let rsa = params.self_signed(&key).expect("a certificate");
         let bundle = rsa.pem() + &key.serialize_pem();
         std::fs::write(folder.path().join("rsa.pem"), bundle).expect("written");
-        let world = World {
+        let environment = Environment {
             now: UnixTime::now(),
             multibuffer: Some(Multibuffer::portable()),
-            ..World::system(
+            ..Environment::system(
                 folder.path(),
                 UnixTime::now(),
                 ServerNames::Later,
@@ -409,7 +409,9 @@ impl Place {
             )
         };
         let file = File::parse(CONFIG).expect("a configuration");
-        let config = prepare(&file, &world).expect("a configuration").config;
+        let config = prepare(&file, &environment)
+            .expect("a configuration")
+            .config;
         let mut roots = RootCertStore::empty();
         roots.add(made.cert.der().clone()).expect("a root");
         roots.add(costly.der().clone()).expect("a root");

@@ -508,8 +508,8 @@ mod tests {
         let Subcommand::Run(flags) = parse(&format!("{run} {whole}")).unwrap().command else {
             panic!("not run");
         };
-        assert_eq!(flags.node, Some(3));
-        assert_eq!(flags.cluster_peer, ["b:7443", "[::1]:7443"]);
+        assert_eq!(flags.cluster.node, Some(3));
+        assert_eq!(flags.cluster.cluster_peer, ["b:7443", "[::1]:7443"]);
         for part in [
             "--cluster-secret s",
             "--node 3",

@@ -13,7 +13,7 @@ use becket_proto::session_table::PolicyTag;
 use zeroize::Zeroizing;
 
 use crate::health::prober;
-use becket_prepare::resolver::Resolver;
+use becket_prepare::resolver::HostResolver;
 use becket_proxy::backend::registry::Backends;
 use becket_proxy::shared::Shared;
 use becket_tls::config::Config;
@@ -123,7 +123,7 @@ pub fn membership(
     let host = Host {
         table: Arc::clone(&shared.table),
         sticks: Arc::<Backends>::clone(&shared.backends),
-        resolver: Arc::new(PeerResolver(Resolver::system())),
+        resolver: Arc::new(PeerResolver(HostResolver::system())),
         clock: shared.clock,
         workers: shared.workers,
     };
@@ -132,7 +132,7 @@ pub fn membership(
 
 /// Resolves the names of peers, as often as those of servers.
 #[derive(Debug)]
-struct PeerResolver(Resolver);
+struct PeerResolver(HostResolver);
 
 impl Resolve for PeerResolver {
     fn look_up(&self, host: &str) -> Pin<Box<dyn Future<Output = Found> + Send>> {

@@ -50,7 +50,7 @@ use becket_keys::signing::token::Tokens;
 use becket_log::access_log::{AccessThread, AccessWriter};
 use becket_log::{LogError, Logging};
 use becket_prepare::descriptors;
-use becket_prepare::resolver::Resolver;
+use becket_prepare::resolver::HostResolver;
 use becket_prepare::source::Source;
 use becket_prepare::{ServerNames, refused_user};
 use becket_process::link::resources::{BoundSockets, ProcessResources};
@@ -169,7 +169,7 @@ fn launch_parts(
         source,
         workers,
         ended,
-        prober: Prober::new(Resolver::system()),
+        prober: Prober::new(HostResolver::system()),
         rotation,
         cluster,
         stud,

@@ -13,13 +13,13 @@ use becket_config::backend;
 use becket_config::edits::ServerAction;
 use becket_config::key;
 
-use super::Draft;
+use super::ConfigBuilder;
 use becket_http::docroot::Docroot;
 use becket_keys::files::reason;
 use becket_tls::config::overrides::Overrides;
 use becket_tls::config::{Backend, Lasts, MOST_ADDRESSES, Server, ServerAddress};
 
-impl Draft<'_> {
+impl ConfigBuilder<'_> {
     /// All backends, in the order of the file.
     pub(super) fn backends(&mut self) -> Vec<Arc<Backend>> {
         let file = self.file;
@@ -67,8 +67,8 @@ impl Draft<'_> {
     fn docroot(&mut self, path: &str, files: Option<&backend::Files>) -> Option<Arc<Docroot>> {
         let files = files?;
         let root = files.root.as_ref().filter(|root| !root.is_empty())?;
-        let folder = self.world.base.join(root);
-        let opened = self.world.files.check_reach(&folder);
+        let folder = self.environment.base.join(root);
+        let opened = self.environment.files.check_reach(&folder);
         match opened.and_then(|()| Docroot::open(folder, files.clone())) {
             Ok(docroot) => Some(Arc::new(docroot)),
             Err(error) => {
@@ -90,7 +90,7 @@ impl Draft<'_> {
         if let Address::Unix(socket) = address {
             return vec![ServerAddress::Unix(socket.clone())];
         }
-        let found = self.whereabouts(path, address);
+        let found = self.known_addresses(path, address);
         let count = found.len();
         if count > MOST_ADDRESSES {
             let fault = format!("the name has {count} addresses; {MOST_ADDRESSES} are used");

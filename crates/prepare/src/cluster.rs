@@ -16,14 +16,14 @@ use becket_proto::epoch::EpochLength;
 use becket_proto::ticket::{NodeId, UnixSeconds};
 use becket_sys::identity::Identity;
 
-use super::Draft;
+use super::ConfigBuilder;
 use becket_tls::config::Cluster;
 use becket_tls::secret::file::RunUser;
 use becket_tls::secret::ratchet::Ratchet;
 use becket_tls::secret::{self, SharedSecret};
 
-impl Draft<'_> {
-    /// The section, when there is one. Its chains are left in the draft.
+impl ConfigBuilder<'_> {
+    /// The section, when there is one. Its chains are left in the builder.
     pub(super) fn cluster(&mut self) -> Option<Cluster> {
         let file = self.file;
         let cluster = file.cluster.as_ref().filter(|cluster| cluster.shares())?;
@@ -92,9 +92,9 @@ impl Draft<'_> {
         length: Option<EpochLength>,
         secrets: &mut Vec<SharedSecret>,
     ) {
-        let file = self.world.base.join(text);
+        let file = self.environment.base.join(text);
         let problem = |fault: &str| Problem::new(path, fault).text(&file.to_string_lossy());
-        let opened = match secret::open(&self.world.files, &file, &self.run_user()) {
+        let opened = match secret::open(&self.environment.files, &file, &self.run_user()) {
             Ok(opened) => opened,
             Err(wrong) => {
                 let problem = problem(&wrong.fault).accepted(wrong.accepted);
@@ -136,7 +136,7 @@ impl Draft<'_> {
             let fault = format!("its epochs last {made:?}, and cluster.rotation is {wanted:?}");
             return Some(problem(&fault).accepted("the same on all nodes"));
         }
-        let now = length.number_at(UnixSeconds(self.world.now.as_secs()));
+        let now = length.number_at(UnixSeconds(self.environment.now.as_secs()));
         let behind = now.0.saturating_sub(ratchet.floor().0);
         let most = ratchet.most_steps();
         if behind > most {
@@ -163,7 +163,7 @@ impl Draft<'_> {
         let address = &listen?.address;
         // One socket for both families, where there are two.
         let found = match address {
-            Address::Any(port) if self.world.ipv6 => SocketAddr::from(([0u16; 8], *port)),
+            Address::Any(port) if self.environment.ipv6 => SocketAddr::from(([0u16; 8], *port)),
             _ => self.resolve(path, address).into_iter().next()?,
         };
         if found.ip().is_multicast() {
@@ -187,7 +187,7 @@ impl Draft<'_> {
             }
             peers.push(Peer {
                 name: Arc::clone(&peer.text),
-                addresses: self.whereabouts(&path, &peer.address),
+                addresses: self.known_addresses(&path, &peer.address),
                 lookup: match &peer.address {
                     Address::Name(host, port) => Some((host.clone(), *port)),
                     Address::Ip(..) | Address::Any(_) | Address::Unix(_) => None,

@@ -14,7 +14,7 @@ use rustls_pki_types::CertificateRevocationListDer;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::pem::{Error, SectionKind};
 
-use super::Draft;
+use super::ConfigBuilder;
 use becket_keys::authorities::hashed;
 use becket_keys::facts;
 use becket_keys::files::{Files, reason};
@@ -22,7 +22,7 @@ use becket_keys::keys::shown;
 use becket_tls::verifier;
 
 /// What is asked about the certificates of clients, or of servers.
-pub(super) struct Asked<'a> {
+pub(super) struct RevocationLists<'a> {
     /// As the file names them.
     pub files: &'a [String],
     /// Who issued the certificates, and the key that says so.
@@ -30,19 +30,19 @@ pub(super) struct Asked<'a> {
     pub key: &'static str,
 }
 
-impl Draft<'_> {
+impl ConfigBuilder<'_> {
     /// All lists, newest first: of two of one issuer the verifier asks the first.
     pub(super) fn revocation(
         &mut self,
         path: &str,
-        asked: &Asked<'_>,
+        asked: &RevocationLists<'_>,
     ) -> Vec<CertificateRevocationListDer<'static>> {
         let mut lists = Vec::new();
         for (index, text) in asked.files.iter().enumerate() {
             let path = format!("{path}.crl[{index}]");
-            let place = self.world.base.join(text);
-            let files = if self.world.files.is_folder(&place) {
-                hashed(&self.world.files, &place, "r").unwrap_or_default()
+            let place = self.environment.base.join(text);
+            let files = if self.environment.files.is_folder(&place) {
+                hashed(&self.environment.files, &place, "r").unwrap_or_default()
             } else {
                 vec![place]
             };
@@ -63,7 +63,7 @@ impl Draft<'_> {
         path: &str,
         file: &Path,
     ) -> Vec<CertificateRevocationListDer<'static>> {
-        let found = read(&self.world.files, file).and_then(|bytes| split(&bytes));
+        let found = read(&self.environment.files, file).and_then(|bytes| split(&bytes));
         match found {
             Ok(lists) => lists,
             Err(fault) => {
@@ -81,7 +81,7 @@ impl Draft<'_> {
         path: &str,
         file: &Path,
         list: &CertificateRevocationListDer<'static>,
-        asked: &Asked<'_>,
+        asked: &RevocationLists<'_>,
     ) -> Option<i64> {
         let parsed = facts::revocation_list(list);
         let usable = verifier::accepts(asked.authorities, list);
@@ -102,7 +102,7 @@ impl Draft<'_> {
             return None;
         }
         let issuer = parsed.issuer();
-        let now = i64::try_from(self.world.now.as_secs()).unwrap_or(i64::MAX);
+        let now = i64::try_from(self.environment.now.as_secs()).unwrap_or(i64::MAX);
         let next = parsed.next_update().map(|next| next.timestamp());
         if next.is_some_and(|next| next <= now) {
             let fault =
@@ -120,7 +120,7 @@ impl Draft<'_> {
     }
 }
 
-impl Asked<'_> {
+impl RevocationLists<'_> {
     /// Whether a CA has this subject, a DER-encoded name.
     fn issued_by(&self, name: &[u8]) -> bool {
         // An anchor keeps the contents of the SEQUENCE only.

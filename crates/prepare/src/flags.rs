@@ -1,5 +1,5 @@
-//! The flags of `becket run` as a configuration: they become a table as a file has it, so that there is one
-//! path of validation, and problems name the flag where a file has the key.
+//! Flags of `becket run` as a configuration: they become sections as in a file, so that there is one
+//! validation, and problems name the flag instead of the key.
 //!
 //! With `--config` the file is everything, and only the few flags that an operator changes for
 //! one start (workers, admin address, logs) may go with it: they replace the file's values.
@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error, StrDeserializer};
@@ -14,39 +15,56 @@ use toml::{Table, Value};
 
 use becket_config::choices::{Balance, Introduction, LogFormat};
 
-/// What to run: certificates and addresses, or a configuration file.
+/// Flags of `becket run`: certificates and addresses, or a configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct Flags {
     /// Configuration file (TOML); see docs/config.md and examples/
     #[arg(long, value_name = "FILE", conflicts_with_all = WITHOUT_CONFIG)]
     pub config: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub service: ServiceFlags,
+
+    #[command(flatten)]
+    pub cluster: ClusterFlags,
+
+    #[command(flatten)]
+    pub process: ProcessFlags,
+
+    #[command(flatten)]
+    pub logs: LogFlags,
+}
+
+/// Flags of the listener and its servers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = "What to serve")]
+pub struct ServiceFlags {
     /// Addresses to listen on.
-    #[arg(long, value_name = "ADDR", help_heading = "What to serve", help = FRONTEND)]
+    #[arg(long, value_name = "ADDR", help = FRONTEND)]
     pub frontend: Vec<String>,
 
     /// Addresses of servers.
-    #[arg(long, value_name = "ADDR", help_heading = "What to serve", help = BACKEND)]
+    #[arg(long, value_name = "ADDR", help = BACKEND)]
     pub backend: Vec<String>,
 
-    /// Who of several servers gets the next connection; default is round-robin
-    #[arg(long, value_name = "NAME", help_heading = "What to serve", value_parser = choices::<Balance>(&BALANCE))]
+    /// Load-balancing algorithm; default is round-robin
+    #[arg(long, value_name = "NAME", value_parser = choices::<Balance>(&BALANCE))]
     pub balance: Option<Balance>,
 
     /// Connections that each server may have; others wait for a free one
-    #[arg(long, value_name = "N", help_heading = "What to serve")]
-    pub maxconn: Option<u64>,
+    #[arg(long, value_name = "N")]
+    pub maxconn: Option<u32>,
 
     /// How long a connection may wait for a free one, such as 10s; default is 5s
-    #[arg(long, value_name = "DURATION", help_heading = "What to serve")]
+    #[arg(long, value_name = "DURATION")]
     pub queue_timeout: Option<String>,
 
     /// PEM files with chain and key, directories of *.pem, or certbot's live/NAME/; the last one is the default
-    #[arg(value_name = "CERT.pem", help_heading = "What to serve")]
+    #[arg(value_name = "CERT.pem")]
     pub certificates: Vec<String>,
 
     /// Chain and key in two files, with a comma between them; repeatable, behind CERT.pem
-    #[arg(long, value_name = "CHAIN.pem,KEY.pem", help_heading = "What to serve")]
+    #[arg(long, value_name = "CHAIN.pem,KEY.pem")]
     pub certificate: Vec<String>,
 
     /// A folder whose files are served, in place of servers (`becket files`).
@@ -58,133 +76,161 @@ pub struct Flags {
     pub plain: bool,
 
     /// Protocols to offer by ALPN, most preferred first, such as h2,http/1.1
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        help_heading = "What to serve"
-    )]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub alpn: Vec<String>,
 
     /// Send a PROXY header to the backend, with the client's address
-    #[arg(long, value_name = "VERSION", help_heading = "What to serve", value_parser = choices::<Introduction>(&["v1", "v2", "ip", "received"]))]
+    #[arg(long, value_name = "VERSION", value_parser = choices::<Introduction>(&["v1", "v2", "ip", "received"]))]
     pub proxy_header: Option<Introduction>,
+}
 
+/// Flags of the section `cluster`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, clap::Args)]
+#[command(next_help_heading = "Cluster")]
+pub struct ClusterFlags {
     /// Share sessions with other beckets: the file that "becket secret FILE" made
-    #[arg(long, value_name = "FILE", help_heading = "Cluster", requires = "node")]
+    #[serde(rename = "secret")]
+    #[arg(long, value_name = "FILE", requires = "node")]
     pub cluster_secret: Option<String>,
 
     /// UDP address where the other beckets send new sessions; without, only tickets are shared
-    #[arg(
-        long,
-        value_name = "ADDR",
-        help_heading = "Cluster",
-        requires = "cluster_secret"
-    )]
+    #[serde(rename = "listen")]
+    #[arg(long, value_name = "ADDR", requires = "cluster_secret")]
     pub cluster_listen: Option<String>,
 
     /// Another becket: HOST:PORT, IPv6 in brackets, the address it listens on; repeatable
-    #[arg(
-        long,
-        value_name = "ADDR",
-        help_heading = "Cluster",
-        requires = "cluster_listen"
-    )]
+    #[serde(rename = "peers", skip_serializing_if = "Vec::is_empty")]
+    #[arg(long, value_name = "ADDR", requires = "cluster_listen")]
     pub cluster_peer: Vec<String>,
 
     /// Number of this becket among them, 1 to 65535, another on each
-    #[arg(
-        long,
-        value_name = "N",
-        help_heading = "Cluster",
-        requires = "cluster_secret"
-    )]
-    pub node: Option<u64>,
+    #[arg(long, value_name = "N", requires = "cluster_secret")]
+    pub node: Option<u32>,
+}
 
+/// Flags of the sections `process` and `admin`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, clap::Args)]
+#[serde(rename_all = "kebab-case")]
+#[command(next_help_heading = "Process")]
+pub struct ProcessFlags {
     /// Worker threads: a number, or auto for one per usable core
-    #[arg(long, value_name = "N|auto", help_heading = "Process")]
+    #[arg(long, value_name = "N|auto")]
     pub workers: Option<String>,
 
     /// Address of /metrics, /status and /healthz, such as 127.0.0.1:9443
-    #[arg(long, value_name = "ADDR", help_heading = "Process")]
+    #[serde(skip)]
+    #[arg(long, value_name = "ADDR")]
     pub admin: Option<String>,
 
     /// User to become once the sockets are bound
-    #[arg(long, value_name = "NAME", help_heading = "Process")]
+    #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
 
     /// Group to become; default is the user's
-    #[arg(long, value_name = "NAME", help_heading = "Process")]
+    #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
 
     /// Allow core dumps, which hold private keys
-    #[arg(long, help_heading = "Process")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[arg(long)]
     pub core_dumps: bool,
 
     /// Write TLS secrets to the file that SSLKEYLOGFILE names
-    #[arg(long, help_heading = "Process")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[arg(long)]
     pub key_log: bool,
+}
 
+/// Flags of the section `log`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, clap::Args)]
+#[command(next_help_heading = "Logs")]
+pub struct LogFlags {
     /// What to log: error, warn, info, debug, trace, or a filter such as becket_tls=debug
-    #[arg(long, value_name = "FILTER", help_heading = "Logs")]
+    #[serde(rename = "level")]
+    #[arg(long, value_name = "FILTER")]
     pub log_level: Option<String>,
 
     /// Shape of log lines
-    #[arg(long, value_name = "FORMAT", help_heading = "Logs", value_parser = choices::<LogFormat>(&["text", "json"]))]
+    #[serde(rename = "format")]
+    #[arg(long, value_name = "FORMAT", value_parser = choices::<LogFormat>(&["text", "json"]))]
     pub log_format: Option<LogFormat>,
 
     /// Where to log: stderr or a file, reopened on SIGUSR1
-    #[arg(long, value_name = "FILE", help_heading = "Logs")]
+    #[serde(rename = "file")]
+    #[arg(long, value_name = "FILE")]
     pub log_file: Option<String>,
 
     /// One line per connection: off, stderr or a file
-    #[arg(long, value_name = "FILE", help_heading = "Logs")]
+    #[serde(rename = "access")]
+    #[arg(long, value_name = "FILE")]
     pub access_log: Option<String>,
 }
 
 impl Flags {
-    /// The flags that are given, as a file has them. Relative paths of logs start at `base`, the folder in which the flag
+    /// Returns the flags that are given as sections of a file. Relative paths of logs start at `base`, the folder in which the flag
     /// was typed. Without a file they make one listener and one backend.
     pub fn to_table(&self, base: &Path) -> Table {
         let place = |text: &String| match text.as_str() {
             "off" | "stderr" | "" => text.clone(),
             path => base.join(path).to_string_lossy().into_owned(),
         };
-        let format = self.log_format.map(Value::try_from);
+        let logs = LogFlags {
+            log_file: self.logs.log_file.as_ref().map(place),
+            access_log: self.logs.access_log.as_ref().map(place),
+            ..self.logs.clone()
+        };
+        let admin = self.process.admin.clone().map(|it| ("address", it.into()));
+        let sections = [
+            ("process", Table::try_from(&self.process)),
+            ("admin", Ok(given([admin]))),
+            ("log", Table::try_from(&logs)),
+            ("cluster", Table::try_from(&self.cluster)),
+        ];
         let mut table = Table::new();
-        set(&mut table, "process", "workers", self.workers.clone());
-        set(&mut table, "admin", "address", self.admin.clone());
-        set(&mut table, "log", "level", self.log_level.clone());
-        set(&mut table, "log", "format", format.and_then(Result::ok));
-        set(&mut table, "log", "file", self.log_file.as_ref().map(place));
-        set(
-            &mut table,
-            "log",
-            "access",
-            self.access_log.as_ref().map(place),
-        );
-        if self.config.is_some() {
-            return table;
+        for (name, section) in sections {
+            let section = section.unwrap_or_default();
+            if !section.is_empty() {
+                table.insert(name.to_owned(), section.into());
+            }
         }
-        set(&mut table, "process", "user", self.user.clone());
-        set(&mut table, "process", "group", self.group.clone());
-        set(&mut table, "process", "core-dumps", Some(self.core_dumps));
-        set(&mut table, "process", "key-log", Some(self.key_log));
-        let peers = (!self.cluster_peer.is_empty()).then(|| self.cluster_peer.clone());
-        set(&mut table, "cluster", "secret", self.cluster_secret.clone());
-        set(&mut table, "cluster", "listen", self.cluster_listen.clone());
-        set(&mut table, "cluster", "peers", peers);
-        set(&mut table, "cluster", "node", self.node.map(number));
-        let mut listener = Table::new();
-        listener.insert("name".to_owned(), NAME.into());
-        listener.insert("bind".to_owned(), self.frontend.clone().into());
-        listener.extend(self.plain.then(|| ("tls".to_owned(), false.into())));
-        listener.insert("certificates".to_owned(), self.listed().into());
-        listener.insert("backend".to_owned(), NAME.into());
-        listener.insert("alpn".to_owned(), self.alpn.clone().into());
-        table.insert("listener".to_owned(), vec![listener].into());
-        table.insert("backend".to_owned(), vec![self.pool()].into());
+        if self.config.is_none() {
+            table.insert("listener".to_owned(), vec![self.service.listener()].into());
+            table.insert("backend".to_owned(), vec![self.service.pool()].into());
+        }
         table
+    }
+
+    /// Returns the flag that set the key at `path`, if one did.
+    pub fn named(&self, path: &str) -> Option<&'static str> {
+        if path.starts_with("backend[main].server") && path.ends_with(".maxconn") {
+            return self.config.is_none().then_some("--maxconn");
+        }
+        let listed = path.strip_prefix("listener[main].certificates[");
+        let number = listed.and_then(|rest| rest.split_once(']')?.0.parse::<usize>().ok());
+        if self.config.is_none() && number.is_some_and(|at| at >= self.service.certificates.len()) {
+            return Some("--certificate");
+        }
+        let of_flags = FLAGS[..REPLACING].iter().filter(|_| self.config.is_some());
+        let all = FLAGS.iter().filter(|_| self.config.is_none());
+        let mut flags = of_flags.chain(all);
+        let flag = flags.find(|(key, _)| path.starts_with(key))?.1;
+        match (flag, &self.service.folder) {
+            ("--frontend", Some(_)) => Some("--listen"),
+            _ => Some(flag),
+        }
+    }
+}
+
+impl ServiceFlags {
+    fn listener(&self) -> Table {
+        given([
+            Some(("name", NAME.into())),
+            Some(("bind", self.frontend.clone().into())),
+            self.plain.then(|| ("tls", false.into())),
+            Some(("certificates", self.listed().into())),
+            Some(("backend", NAME.into())),
+            Some(("alpn", self.alpn.clone().into())),
+        ])
     }
 
     /// The certificates as a file lists them.
@@ -196,8 +242,7 @@ impl Flags {
             .map(|text| match text.split_once(',') {
                 Some((chain, key)) => {
                     let files = [("chain", chain), ("key", key)];
-                    let pair = files.map(|(name, file)| (name.to_owned(), file.into()));
-                    Value::Table(Table::from_iter(pair))
+                    given(files.map(|(name, file)| Some((name, file.into())))).into()
                 }
                 None => text.clone().into(),
             });
@@ -206,69 +251,32 @@ impl Flags {
 
     fn pool(&self) -> Table {
         let servers = self.backend.iter().map(|address| {
-            let mut server = Table::new();
-            server.insert("address".to_owned(), address.clone().into());
-            server.extend(
-                self.maxconn
-                    .map(|most| ("maxconn".to_owned(), number(most))),
-            );
-            server
+            let maxconn = self.maxconn.map(|most| ("maxconn", most.into()));
+            given([Some(("address", address.clone().into())), maxconn])
         });
-        let mut pool = Table::new();
-        pool.insert("name".to_owned(), NAME.into());
-        pool.insert("server".to_owned(), servers.collect::<Vec<_>>().into());
+        let folder = self
+            .folder
+            .as_ref()
+            .map(|folder| folder.to_string_lossy().into_owned());
         let balance = self.balance.and_then(|it| Value::try_from(it).ok());
         let header = self.proxy_header.and_then(|it| Value::try_from(it).ok());
-        let timeout = self.queue_timeout.clone().map(Value::from);
-        let folder = self.folder.as_ref();
-        let folder = folder.map(|folder| folder.to_string_lossy().into_owned().into());
-        for (key, value) in [
-            ("files", folder),
-            ("balance", balance),
-            ("proxy-header", header),
-            ("queue-timeout", timeout),
-        ] {
-            pool.extend(value.map(|value| (key.to_owned(), value)));
-        }
-        pool
-    }
-
-    /// The flag that set the key at `path`, if one did.
-    pub fn named(&self, path: &str) -> Option<&'static str> {
-        if path.starts_with("backend[main].server") && path.ends_with(".maxconn") {
-            return self.config.is_none().then_some("--maxconn");
-        }
-        let listed = path.strip_prefix("listener[main].certificates[");
-        let number = listed.and_then(|rest| rest.split_once(']')?.0.parse::<usize>().ok());
-        if self.config.is_none() && number.is_some_and(|at| at >= self.certificates.len()) {
-            return Some("--certificate");
-        }
-        let of_flags = FLAGS[..REPLACING].iter().filter(|_| self.config.is_some());
-        let all = FLAGS.iter().filter(|_| self.config.is_none());
-        let mut flags = of_flags.chain(all);
-        let flag = flags.find(|(key, _)| path.starts_with(key))?.1;
-        match (flag, &self.folder) {
-            ("--frontend", Some(_)) => Some("--listen"),
-            _ => Some(flag),
-        }
+        given([
+            Some(("name", NAME.into())),
+            Some(("server", servers.collect::<Vec<_>>().into())),
+            folder.map(|folder| ("files", folder.into())),
+            balance.map(|balance| ("balance", balance)),
+            header.map(|header| ("proxy-header", header)),
+            self.queue_timeout
+                .clone()
+                .map(|it| ("queue-timeout", it.into())),
+        ])
     }
 }
 
-/// Sets a key of a section, if there is a value.
-fn set(table: &mut Table, section: &str, key: &str, value: Option<impl Into<Value>>) {
-    let Some(value) = value else {
-        return;
-    };
-    let section = table
-        .entry(section)
-        .or_insert_with(|| Value::Table(Table::new()));
-    if let Value::Table(section) = section {
-        section.insert(key.to_owned(), value.into());
-    }
-}
-
-fn number(number: u64) -> Value {
-    Value::Integer(i64::try_from(number).unwrap_or(i64::MAX))
+/// Makes a section of the keys that have a value.
+fn given<const N: usize>(keys: [Option<(&str, Value)>; N]) -> Table {
+    let keys = keys.into_iter().flatten();
+    keys.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 /// Keys and the flags that set them; the first also beside a file.

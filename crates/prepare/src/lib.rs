@@ -1,10 +1,18 @@
 //! Preparation of a configuration: from a file to a [`Config`], or to a list of its faults.
 //!
-//! This crate reads keys, resolves the names that are needed to listen, and checks every reference between sections. It changes nothing outside and
+//! This crate reads keys, looks up names for `becket check`, and checks every reference between sections. It changes nothing outside and
 //! starts nothing, so a reload and `becket check` run it next to a running terminator. It does not stop at the first fault: a part with a fault
 //! gets a harmless value, and the result is a `Config` only without any error. It blocks on files and name lookups, and never panics.
 //!
-//! Main types: [`source::Source`] is the origin of a configuration, [`World`] has the inputs besides the file, and [`Prepared`] is the result.
+//! Main types: [`source::Source`] is the origin of a configuration, [`Environment`] has the inputs besides the file, and [`Prepared`] is the result.
+//!
+//! ```
+//! use becket_prepare::{ServerNames, flags::Flags, source::Source};
+//! use rustls_pki_types::UnixTime;
+//! let source = Source::at(Flags::default(), "/".into());
+//! let rejected = source.load(UnixTime::now(), ServerNames::Later).unwrap_err();
+//! assert!(rejected.errors.iter().any(|problem| problem.path == "--frontend"));
+//! ```
 //!
 //! This file has the sections with plain values. Each other section has a file of its own.
 
@@ -51,9 +59,8 @@ use rustls_pki_types::UnixTime;
 use toml::Table;
 use tracing_subscriber::filter::LevelFilter;
 
-use self::names::Names;
 pub use self::names::ServerNames;
-use self::resolver::{Resolver, has_ipv6};
+use self::resolver::{Found, HostResolver, has_ipv6};
 use becket_keys::files::{Files, reason};
 use becket_keys::keys::Loader;
 use becket_keys::signing::token::Tokens;
@@ -62,23 +69,20 @@ use becket_tls::config::{Admin, AdminSocket, Config, Token, worker_count};
 use becket_tls::secret::ratchet::Ratchet;
 use becket_tls::trial::Trials;
 
-/// What the outcome depends on besides the file.
-pub struct World<'a> {
+/// The inputs of a preparation besides the file.
+pub struct Environment<'a> {
     /// Relative paths start here: the folder of the file.
     pub base: &'a Path,
     /// The time at which certificates must be valid.
     pub now: UnixTime,
     /// This machine has IPv6, so `:PORT` means both families.
     pub ipv6: bool,
-    /// How many descriptors the process may have open, at most.
+    /// Maximum number of open descriptors of the process.
     pub descriptors: u64,
-    /// Resolves host names.
-    pub resolver: Resolver,
-    /// Whether those of servers and peers, too.
+    pub resolver: HostResolver,
     pub server_names: ServerNames,
-    /// What opens files.
     pub files: Files,
-    /// What signs in batches; absent where the processor cannot.
+    /// Signatures in batches; `None` if the processor cannot.
     pub multibuffer: Option<Multibuffer>,
     /// Tokens of the configuration that runs, and agents for the one to be loaded.
     pub tokens: Tokens,
@@ -88,15 +92,15 @@ pub struct World<'a> {
     pub running: Option<&'a Config>,
 }
 
-impl<'a> World<'a> {
-    /// The world as the operating system has it, without tokens.
+impl<'a> Environment<'a> {
+    /// Takes the environment from the operating system, without tokens.
     pub fn system(base: &'a Path, now: UnixTime, server_names: ServerNames, files: Files) -> Self {
         Self {
             base,
             now,
             ipv6: has_ipv6(),
             descriptors: becket_sys::rlimit::most_open_files(),
-            resolver: Resolver::system(),
+            resolver: HostResolver::system(),
             server_names,
             files,
             multibuffer: Multibuffer::detect(),
@@ -107,15 +111,13 @@ impl<'a> World<'a> {
     }
 }
 
-/// A valid configuration and what was noticed on the way.
+/// A valid configuration, with its warnings.
 #[derive(Debug)]
 pub struct Prepared {
-    /// Ready for use.
     pub config: Config,
-    /// Not wrong enough to refuse.
     pub warnings: Vec<Problem>,
-    /// The chains of those secrets of the cluster that forget; none of them stays in the
-    /// configuration, which would keep what they have forgotten.
+    /// The chains of the cluster's secrets. They are not in the configuration, which would keep the keys that they have
+    /// erased.
     pub ratchets: Vec<Ratchet>,
 }
 
@@ -123,21 +125,28 @@ pub struct Prepared {
 ///
 /// # Errors
 /// All that is wrong, each with its line, key path and value.
-pub fn prepare_text(text: &str, over: &Table, world: &World<'_>) -> Result<Prepared, Rejected> {
-    prepare_reading(read(text, over), world)
+pub fn prepare_text(
+    text: &str,
+    over: &Table,
+    environment: &Environment<'_>,
+) -> Result<Prepared, Rejected> {
+    prepare_reading(read(text, over), environment)
 }
 
 /// Makes a configuration of what was read. Blocks.
 ///
 /// # Errors
 /// All that is wrong, each with its line, key path and value.
-pub fn prepare_reading(reading: Reading, world: &World<'_>) -> Result<Prepared, Rejected> {
+pub fn prepare_reading(
+    reading: Reading,
+    environment: &Environment<'_>,
+) -> Result<Prepared, Rejected> {
     let Reading {
         file,
         problems: mut errors,
         places,
     } = reading;
-    let prepared = file.map(|file| prepare(&file, world));
+    let prepared = file.map(|file| prepare(&file, environment));
     let place = |problems: &mut Vec<Problem>| {
         problems
             .iter_mut()
@@ -173,24 +182,24 @@ pub fn prepare_reading(reading: Reading, world: &World<'_>) -> Result<Prepared, 
 ///
 /// # Errors
 /// All that is wrong, each with its key path.
-pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
+pub fn prepare(file: &File, environment: &Environment<'_>) -> Result<Prepared, Rejected> {
     let mut file = file.clone();
     let unused = file.apply_edits();
     let file = &file;
-    let mut draft = Draft::new(file, world);
-    draft.report.warnings = unused;
-    draft.loader.tokens = world.tokens.open(file);
-    file.check(&mut draft.report);
-    if world.server_names == ServerNames::Now {
-        draft.names.look_up_servers(file);
+    let mut builder = ConfigBuilder::new(file, environment);
+    builder.report.warnings = unused;
+    builder.loader.tokens = environment.tokens.open(file);
+    file.check(&mut builder.report);
+    if environment.server_names == ServerNames::Now {
+        builder.names = names::look_up(file, &environment.resolver);
     }
-    let backends = draft.backends();
-    let policies = draft.policies();
-    let cluster = draft.cluster();
-    let listeners = draft.listeners(&policies);
-    let stud = draft.stud(&listeners);
-    draft.check_identity();
-    draft.kernel_tls();
+    let backends = builder.backends();
+    let policies = builder.policies();
+    let cluster = builder.cluster();
+    let listeners = builder.listeners(&policies);
+    let stud = builder.stud(&listeners);
+    builder.check_identity();
+    builder.kernel_tls();
     let workers = worker_count(&file.process);
     let fixed = descriptors::fixed(&listeners, &backends, workers);
     let of_pipes = descriptors::of_pipes(&listeners, &file.limits, workers);
@@ -198,15 +207,15 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
         file: std::sync::Arc::new(file.clone()),
         listeners,
         backends,
-        connections: draft.connections(fixed, of_pipes),
+        connections: builder.connections(fixed, of_pipes),
         cluster,
         stud,
-        log: draft.log(),
-        admin: draft.admin(),
-        batches: draft.batches(),
-        tokens: draft.loader.tokens,
+        log: builder.log(),
+        admin: builder.admin(),
+        batches: builder.batches(),
+        tokens: builder.loader.tokens,
     };
-    let Report { errors, warnings } = draft.report;
+    let Report { errors, warnings } = builder.report;
     if !errors.is_empty() {
         return Err(Rejected {
             warnings,
@@ -216,62 +225,62 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
     Ok(Prepared {
         config,
         warnings,
-        ratchets: draft.ratchets,
+        ratchets: builder.ratchets,
     })
 }
 
-/// A configuration in the making.
-struct Draft<'a> {
+/// A configuration that is being built.
+struct ConfigBuilder<'a> {
     file: &'a File,
-    world: &'a World<'a>,
+    environment: &'a Environment<'a>,
     loader: Loader,
     report: Report,
-    names: Names,
+    /// Addresses of names that were looked up.
+    names: HashMap<String, Found>,
     ratchets: Vec<Ratchet>,
     /// Addresses taken so far, with the key that takes them.
     binds: Vec<(SocketAddr, String)>,
-    /// What does not fit although something before it did, where a configuration is renewed that runs.
+    /// Faults in changed files, when the files of a running configuration are read again.
     kept_out: Option<Vec<Problem>>,
 }
 
-impl<'a> Draft<'a> {
-    fn new(file: &'a File, world: &'a World<'a>) -> Self {
-        let mut draft = Self {
+impl<'a> ConfigBuilder<'a> {
+    fn new(file: &'a File, environment: &'a Environment<'a>) -> Self {
+        let mut builder = Self {
             file,
-            world,
+            environment,
             loader: Loader {
                 provider: rustls::crypto::aws_lc_rs::default_provider(),
-                now: world.now,
-                files: world.files.clone(),
+                now: environment.now,
+                files: environment.files.clone(),
                 batches: false,
-                tokens: world.tokens.clone(),
+                tokens: environment.tokens.clone(),
                 known: HashMap::new(),
             },
             report: Report::default(),
-            names: Names::new(world.resolver.clone()),
+            names: HashMap::new(),
             ratchets: Vec::new(),
             binds: Vec::new(),
             kept_out: None,
         };
-        draft.loader.batches = draft.batches().is_some();
-        draft
+        builder.loader.batches = builder.batches().is_some();
+        builder
     }
 }
 
-impl Draft<'_> {
-    /// What signs in batches, where that is asked for.
+impl ConfigBuilder<'_> {
+    /// Signatures in batches, if they are configured.
     fn batches(&self) -> Option<Multibuffer> {
         let asks = self.file.process.rsa_batch == RsaBatch::Auto;
-        self.world.multibuffer.filter(|_| asks)
+        self.environment.multibuffer.filter(|_| asks)
     }
 
-    /// As many as are asked for, or as descriptors allow beside those that are `fixed`: an error where that is next to
-    /// nothing.
+    /// Returns the configured number, or the number for which descriptors suffice next to the `fixed` ones. Too few of them are an error.
     fn connections(&mut self, fixed: u64, of_pipes: u64) -> usize {
         if let Some(connections) = self.file.limits.connections {
             return connections;
         }
-        let limit = self.world.descriptors;
+        let limit = self.environment.descriptors;
         let for_pipes = descriptors::spared_for_pipes(limit, of_pipes);
         let fits = descriptors::fitting(limit - for_pipes, fixed);
         if fits < LEAST_CONNECTIONS {
@@ -311,11 +320,11 @@ impl Draft<'_> {
         }
     }
 
-    /// Where lines go; the folder of a file must be there.
+    /// Checks the target of a log; the folder of a file must exist.
     fn log_target(&mut self, path: &str, target: &LogTarget) -> LogTarget {
-        let target = self.reachable(target.below(self.world.base));
-        if self.world.files.is_confined() && target.file().is_some_and(Path::is_absolute) {
-            // It was opened outside, where it is.
+        let target = self.reachable(target.below(self.environment.base));
+        if self.environment.files.is_confined() && target.file().is_some_and(Path::is_absolute) {
+            // It was opened before the process entered the chroot.
             return target;
         }
         let fault = match target.file().map(|file| (file, file.parent())) {
@@ -327,16 +336,16 @@ impl Draft<'_> {
         target
     }
 
-    /// A log as this process finds it: one in its chroot from the folder in which it is, the root of all.
+    /// Returns a log as this process finds it: a path in the chroot becomes relative to its current folder, the root.
     fn reachable(&self, target: LogTarget) -> LogTarget {
         let (Some(root), Some(file), true) = (
             &self.file.process.chroot,
             target.file(),
-            self.world.files.is_confined(),
+            self.environment.files.is_confined(),
         ) else {
             return target;
         };
-        match file.strip_prefix(self.world.base.join(root)) {
+        match file.strip_prefix(self.environment.base.join(root)) {
             Ok(inside) => LogTarget::File(Path::new(".").join(inside)),
             Err(_) => target,
         }
@@ -344,7 +353,7 @@ impl Draft<'_> {
 
     fn check_identity(&mut self) {
         let process = &self.file.process;
-        if self.world.files.is_confined() {
+        if self.environment.files.is_confined() {
             // It is this user already, by the numbers that the supervisor found.
             return;
         }
@@ -380,7 +389,7 @@ impl Draft<'_> {
         }
     }
 
-    /// What the kernel lacks is no fault: connections go on without.
+    /// A kernel without support is a warning, since connections work without it.
     fn kernel_tls(&mut self) {
         let bears = self.file.limits.kernel_tls_without_rekey;
         for path in self.file.asks_for_kernel_tls() {
@@ -392,7 +401,6 @@ impl Draft<'_> {
         }
     }
 
-    /// Where the pages are.
     fn admin(&mut self) -> Admin {
         Admin {
             address: self.admin_address(),
@@ -412,7 +420,7 @@ impl Draft<'_> {
 
     fn admin_socket(&mut self) -> Option<AdminSocket> {
         let admin = &self.file.admin;
-        let socket = match AdminSocket::of(admin, self.world.base) {
+        let socket = match AdminSocket::of(admin, self.environment.base) {
             Ok(socket) => socket?,
             Err(error) => {
                 let path = if admin.socket_owner.is_some() {
@@ -433,12 +441,12 @@ impl Draft<'_> {
         Some(socket)
     }
 
-    /// By what changes are made over TCP.
+    /// Reads the token for changes over TCP.
     fn admin_token(&mut self) -> Option<Token> {
         let admin = &self.file.admin;
-        let file = self.world.base.join(admin.token_file.as_ref()?);
+        let file = self.environment.base.join(admin.token_file.as_ref()?);
         let path = key!("admin", admin.token_file);
-        let fault = match self.world.files.bytes(&file) {
+        let fault = match self.environment.files.bytes(&file) {
             Ok(bytes) => match Token::of(&bytes) {
                 Some(token) => return Some(token),
                 None => "too short".to_owned(),
@@ -450,9 +458,9 @@ impl Draft<'_> {
         None
     }
 
-    /// The socket addresses of an address to bind; none, and an error, for a name.
+    /// Returns the socket addresses of an address to bind. A name is an error.
     fn resolve(&mut self, path: &str, address: &Address) -> Vec<SocketAddr> {
-        address.to_bind(self.world.ipv6).unwrap_or_else(|| {
+        address.to_bind(self.environment.ipv6).unwrap_or_else(|| {
             let fault = "a name is not looked up to bind it";
             let accepted = "an IP address, localhost, or no host for all addresses";
             self.report.refuse(path, fault, accepted);
@@ -460,26 +468,26 @@ impl Draft<'_> {
         })
     }
 
-    /// The socket addresses of an address, or why there is none.
-    fn look_up(&self, address: &Address) -> Result<Vec<SocketAddr>, String> {
-        address.expand(self.world.ipv6, |name| self.names.look_up(name))
-    }
-
-    /// Where a server or a peer is, as far as it is known with the configuration: a name is not, unless all are
-    /// looked up, and one that does not resolve is a warning.
-    fn whereabouts(&mut self, path: &str, address: &Address) -> Vec<SocketAddr> {
+    /// Returns the addresses of a server or a peer, as far as they are known with the configuration: a name is unknown unless all names
+    /// are looked up, and a name that does not resolve is a warning.
+    fn known_addresses(&mut self, path: &str, address: &Address) -> Vec<SocketAddr> {
         let is_name = matches!(address, Address::Name(..));
-        if is_name && self.world.server_names == ServerNames::Later {
+        if is_name && self.environment.server_names == ServerNames::Later {
             return Vec::new();
         }
-        self.look_up(address).unwrap_or_else(|why| {
-            let fault = format!("the name does not resolve: {why}");
+        let look_up = |name: &str| {
+            let unknown = || Err("not looked up".to_owned());
+            self.names.get(name).cloned().unwrap_or_else(unknown)
+        };
+        let found = address.expand(self.environment.ipv6, look_up);
+        found.unwrap_or_else(|error| {
+            let fault = format!("the name does not resolve: {error}");
             self.report.remark(path, fault);
             Vec::new()
         })
     }
 
-    /// Takes an address for a socket of ours; of two that overlap the second is an error.
+    /// Notes an address for a socket of ours. Of two addresses that overlap the second is an error.
     fn claim(&mut self, path: &str, address: SocketAddr) {
         let overlaps = |other: &SocketAddr| {
             let (a, b) = (address.ip(), other.ip());
@@ -520,7 +528,7 @@ pub fn refused_user(config: &Config, is_confined: bool) -> Option<Problem> {
     Some(Problem::new(key!("process", process.user), fault).accepted(root))
 }
 
-/// Whether `tracing` takes it, and a lone word is a level: as a target it would silence us.
+/// Returns `true` if `tracing` accepts it, and a single word is a level: as a target it would turn off all logs.
 pub fn is_filter(level: &str) -> bool {
     let parts = level.split(',').map(str::trim);
     let lone = parts.filter(|part| !part.contains(['=', '[']));
@@ -531,8 +539,7 @@ pub fn is_filter(level: &str) -> bool {
             .all(|word| word.parse::<LevelFilter>().is_ok())
 }
 
-/// Two descriptors for each, and some for everything else.
-/// 400 MB at 4 KiB each when idle; more than one machine's sites see, and less than its memory.
+/// At 4 KiB each when idle these are 400 MB: more than one machine's sites see, and less than its memory.
 const DEFAULT_CONNECTIONS: usize = 100_000;
-/// With fewer a server is of no use that its operator has not thought of.
+/// Fewer connections must be configured explicitly.
 const LEAST_CONNECTIONS: usize = 16;

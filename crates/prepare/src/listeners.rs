@@ -24,7 +24,7 @@ use becket_proto::networks::Networks;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::UnixTime;
 
-use super::Draft;
+use super::ConfigBuilder;
 use becket_keys::certificates::{CertificateMap, KeySet};
 use becket_keys::files::Files;
 use becket_keys::keys::{Loaded, Loader, shown};
@@ -33,14 +33,17 @@ use becket_tls::config::{Lasts, Listener, Policy, Route};
 use becket_tls::deferred::deferred;
 use becket_tls::metered::metered;
 
-impl Draft<'_> {
+impl ConfigBuilder<'_> {
     /// All listeners, in the order of the file.
     pub(super) fn listeners(
         &mut self,
         policies: &HashMap<String, Arc<Policy>>,
     ) -> Vec<Arc<Listener>> {
         let file = self.file;
-        let running = self.world.running.filter(|it| sign_alike(&it.file, file));
+        let running = self
+            .environment
+            .running
+            .filter(|it| sign_alike(&it.file, file));
         if let Some(running) = running {
             let chains = running.listeners.iter().flat_map(|it| &it.credentials);
             // A key on a token is found again: its PIN may be another one.
@@ -66,7 +69,7 @@ impl Draft<'_> {
         };
         let path_of_certificates = key!(path, listener.certificates);
         let default = listener.default_certificate;
-        let mut running = self.world.running.iter().flat_map(|it| &it.listeners);
+        let mut running = self.environment.running.iter().flat_map(|it| &it.listeners);
         let before = running.find(|it| {
             it.keys.default_certificate == default && are_one(&it.credentials, &credentials)
         });
@@ -119,8 +122,8 @@ impl Draft<'_> {
                 ..Pair::default()
             };
             let path = format!("{EDITS}.certificate[{index}]");
-            let chain = self.world.base.join(&edit.chain);
-            let kept = self.or_before(&chain, |draft| draft.pair(&path, &pair));
+            let chain = self.environment.base.join(&edit.chain);
+            let kept = self.or_before(&chain, |builder| builder.pair(&path, &pair));
             let kept = kept.into_iter();
             loaded.extend(kept.map(|one| self.signing(&path, one, true)));
         }
@@ -136,24 +139,26 @@ impl Draft<'_> {
             let path = format!("{path}[{index}]");
             match entry {
                 Certificate::Path(text) => {
-                    let place = self.world.base.join(text);
+                    let place = self.environment.base.join(text);
                     if let Some((folder, pattern)) = glob::split(text) {
-                        let folder = self.world.base.join(folder);
+                        let folder = self.environment.base.join(folder);
                         self.directory(&path, &folder, pattern, &mut loaded);
-                    } else if self.world.files.is_folder(&place) && self.lineage(&place).is_none() {
+                    } else if self.environment.files.is_folder(&place)
+                        && self.lineage(&place).is_none()
+                    {
                         self.directory(&path, &place, BUNDLES, &mut loaded);
                     } else {
-                        let load = |draft: &mut Self| draft.credential(&path, entry);
+                        let load = |builder: &mut Self| builder.credential(&path, entry);
                         loaded.extend(self.or_before(&place, load));
                     }
                 }
                 Certificate::Pair(pair) => {
                     pair.check(&path, &mut self.report);
                     let chain = self
-                        .world
+                        .environment
                         .base
                         .join(pair.chain.as_deref().unwrap_or_default());
-                    loaded.extend(self.or_before(&chain, |draft| draft.pair(&path, pair)));
+                    loaded.extend(self.or_before(&chain, |builder| builder.pair(&path, pair)));
                 }
             }
         }
@@ -172,16 +177,16 @@ impl Draft<'_> {
     }
 
     fn pair(&mut self, path: &str, pair: &Pair) -> Option<Loaded> {
-        let chain = self.world.base.join(pair.chain.as_ref()?);
+        let chain = self.environment.base.join(pair.chain.as_ref()?);
         let mut loaded = match pair.key.as_ref()? {
             KeySource::File(key) => {
-                let key = self.world.base.join(key);
+                let key = self.environment.base.join(key);
                 self.loader.pair(path, &chain, &key, &mut self.report)?
             }
             KeySource::Token(uri) => self.loader.on_token(path, &chain, uri, &mut self.report)?,
         };
         if let Some(file) = &pair.ocsp {
-            let (path, file) = (key!(path, pair.ocsp), self.world.base.join(file));
+            let (path, file) = (key!(path, pair.ocsp), self.environment.base.join(file));
             self.loader
                 .staple(&path, &file, &mut loaded, &mut self.report);
         } else {
@@ -193,7 +198,7 @@ impl Draft<'_> {
 
     /// Chain and key of a folder as certbot keeps one for each certificate.
     fn lineage(&self, folder: &Path) -> Option<(PathBuf, PathBuf)> {
-        let files = self.world.files.list(folder).ok()?;
+        let files = self.environment.files.list(folder).ok()?;
         let is_certbots = |file: &PathBuf| LINEAGE.iter().any(|name| file.ends_with(name));
         let whole = LINEAGE[..2]
             .iter()
@@ -209,7 +214,7 @@ impl Draft<'_> {
     pub(super) fn credential(&mut self, path: &str, entry: &Certificate) -> Option<Loaded> {
         match entry {
             Certificate::Path(text) => {
-                let place = self.world.base.join(text);
+                let place = self.environment.base.join(text);
                 match self.lineage(&place) {
                     Some((chain, key)) => {
                         let mut loaded = self.loader.pair(path, &chain, &key, &mut self.report)?;
@@ -228,29 +233,31 @@ impl Draft<'_> {
 
     /// Loads every file of a directory that fits a pattern, by name.
     fn directory(&mut self, path: &str, folder: &Path, pattern: &str, loaded: &mut Vec<Loaded>) {
-        let entries = match self.world.files.list(folder) {
+        let entries = match self.environment.files.list(folder) {
             Ok(entries) => entries,
             Err(error) => {
-                loaded.extend(self.or_before(folder, |draft| {
+                loaded.extend(self.or_before(folder, |builder| {
                     let problem = shown(path, folder, becket_keys::files::reason(&error));
-                    draft.report.error(problem.accepted("a readable directory"));
+                    builder
+                        .report
+                        .error(problem.accepted("a readable directory"));
                     None
                 }));
                 return;
             }
         };
         let mut files = entries;
-        files.retain(|file| fits(pattern, file) && !self.world.files.is_folder(file));
+        files.retain(|file| fits(pattern, file) && !self.environment.files.is_folder(file));
         if files.is_empty() {
-            loaded.extend(self.or_before(folder, |draft| {
+            loaded.extend(self.or_before(folder, |builder| {
                 let problem = shown(path, folder, format!("no {pattern} in this directory"));
                 let accepted = format!("at least one {pattern}");
-                draft.report.error(problem.accepted(accepted));
+                builder.report.error(problem.accepted(accepted));
                 None
             }));
         }
         for file in files {
-            let load = |draft: &mut Self| draft.loader.bundle(path, &file, &mut draft.report);
+            let load = |builder: &mut Self| builder.loader.bundle(path, &file, &mut builder.report);
             loaded.extend(self.or_before(&file, load));
         }
     }

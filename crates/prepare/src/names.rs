@@ -1,71 +1,38 @@
-//! Host names of a configuration, and what they have resolved to.
+//! Host names of servers and peers, which `becket check` looks up.
 //!
-//! A start and a reload wait only for names that are needed before anything can listen: those in `bind`,
-//! `admin.address` and `cluster.listen`. Servers and peers are looked up by those who use them, while becket serves.
-//! `becket check` asks for all, beside each other, and says what nobody knows.
+//! A start and a reload wait for no name: the parts that use servers and peers look their names up while becket serves.
 
-use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use becket_config::address::Address;
 use becket_config::file::File;
 
-use crate::resolver::{Found, Resolver};
+use crate::resolver::{Found, HostResolver};
 
-/// Whether names of servers and peers are looked up with the configuration.
+/// When names of servers and peers are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerNames {
-    /// They are, for `becket check`.
+    /// With the configuration, for `becket check`.
     Now,
-    /// They are looked up while becket runs.
+    /// While becket runs.
     Later,
 }
 
-/// What names have resolved to.
-#[derive(Debug)]
-pub(super) struct Names {
-    resolver: Resolver,
-    found: RefCell<HashMap<String, Found>>,
+/// Looks up the names of all servers and peers, each once. Blocks, for at most [`PATIENCE`].
+pub(super) fn look_up(file: &File, resolver: &HostResolver) -> HashMap<String, Found> {
+    let servers = file.backend.iter().flat_map(|backend| &backend.server);
+    let servers = servers.filter_map(|server| Some(&server.address.as_ref()?.address));
+    let peers = file.cluster.iter().flat_map(|cluster| &cluster.peers);
+    let all = servers.chain(peers.map(|peer| &peer.address));
+    let names = all.filter_map(|address| match address {
+        Address::Name(name, _) => Some(name.as_str()),
+        _ => None,
+    });
+    resolver.wait(names.collect::<BTreeSet<_>>(), PATIENCE)
 }
 
-impl Names {
-    /// None is known yet.
-    pub(super) fn new(resolver: Resolver) -> Self {
-        let found = RefCell::default();
-        Self { resolver, found }
-    }
-
-    /// Looks up the names of all servers and peers. Blocks, at most for [`PATIENCE`].
-    pub(super) fn look_up_servers(&self, file: &File) {
-        let servers = file.backend.iter().flat_map(|backend| &backend.server);
-        let servers = servers.filter_map(|server| Some(&server.address.as_ref()?.address));
-        let peers = file.cluster.iter().flat_map(|cluster| &cluster.peers);
-        let all = servers.chain(peers.map(|peer| &peer.address));
-        let names = all.filter_map(|address| match address {
-            Address::Name(name, _) => Some(name.clone()),
-            _ => None,
-        });
-        let names: BTreeSet<String> = names.collect();
-        let found = self
-            .resolver
-            .wait(names.iter().map(String::as_str), PATIENCE);
-        self.found.borrow_mut().extend(found);
-    }
-
-    /// The addresses of a name, looked up unless it was already; or why there are none. Blocks, at most for
-    /// [`PATIENCE`].
-    pub(super) fn look_up(&self, name: &str) -> Found {
-        let mut all = self.found.borrow_mut();
-        if !all.contains_key(name) {
-            all.extend(self.resolver.wait([name], PATIENCE));
-        }
-        let unknown = || Err("nobody was asked".to_owned());
-        all.get(name).cloned().unwrap_or_else(unknown)
-    }
-}
-
-/// Three names, one after the other, of a resolver that does not answer.
+/// Time for three names, one after the other, of a resolver that does not answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
@@ -82,17 +49,19 @@ mod tests {
             [[backend.server]]\naddress = 'b.test:1'\n[cluster]\npeers = ['b.test:7', 'c.test:7']";
         let file = File::parse(text).unwrap();
         let asked = Arc::new(Mutex::new(Vec::new()));
-        let told = Arc::clone(&asked);
-        let names = Names::new(Resolver::by(move |name| {
-            told.lock().unwrap().push(name.to_owned());
+        let sink = Arc::clone(&asked);
+        let resolver = HostResolver::by(move |name| {
+            sink.lock().unwrap().push(name.to_owned());
             Ok(vec![IpAddr::from([192, 0, 2, 9])])
-        }));
-        names.look_up_servers(&file);
-        for name in ["a.test", "b.test", "c.test", "d.test", "d.test"] {
-            assert_eq!(names.look_up(name).unwrap().len(), 1);
-        }
+        });
+        let found = look_up(&file, &resolver);
+        assert!(
+            found
+                .values()
+                .all(|found| found.as_ref().unwrap().len() == 1)
+        );
         let mut asked = asked.lock().unwrap();
         asked.sort();
-        assert_eq!(*asked, ["a.test", "b.test", "c.test", "d.test"]);
+        assert_eq!(*asked, ["a.test", "b.test", "c.test"]);
     }
 }

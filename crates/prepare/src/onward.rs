@@ -19,8 +19,8 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, RootCertStore};
 
-use super::Draft;
-use super::crl::Asked;
+use super::ConfigBuilder;
+use super::crl::RevocationLists;
 use becket_keys::authorities;
 use becket_keys::digest::digest;
 use becket_keys::keys::shown;
@@ -31,7 +31,7 @@ use becket_tls::policy::{contents, versions};
 use becket_tls::server_rules::{Pinned, Pins, RuleVerifier};
 use becket_tls::verifier;
 
-impl Draft<'_> {
+impl ConfigBuilder<'_> {
     /// TLS towards servers, as `[backend.tls]` says.
     pub(super) fn onward(&mut self, path: &str, tls: Option<&ServerTls>) -> Option<Onward> {
         let tls = tls?;
@@ -69,7 +69,7 @@ impl Draft<'_> {
 
     /// The same TLS towards servers in the running configuration, made of files with the same contents.
     pub(super) fn running_tls(&self, made: &Onward) -> Option<Onward> {
-        let running = self.world.running?;
+        let running = self.environment.running?;
         let mut all = running.backends.iter().filter_map(|it| it.tls.as_ref());
         let same = all.find(|it| (&it.keys, it.contents) == (&made.keys, made.contents));
         let settings = |file: &File| (file.limits, file.process.key_log);
@@ -89,8 +89,9 @@ impl Draft<'_> {
             return Some((Arc::new(none), [0; 32]));
         }
         if tls.verify == Verify::Pinned {
-            let file = self.world.base.join(tls.ca.as_ref()?);
-            let pins = authorities::certificates(&self.world.files, &at, &file, &mut self.report)?;
+            let file = self.environment.base.join(tls.ca.as_ref()?);
+            let pins =
+                authorities::certificates(&self.environment.files, &at, &file, &mut self.report)?;
             if pins.is_empty() {
                 let problem = shown(&at, &file, "no certificate");
                 self.report
@@ -107,13 +108,13 @@ impl Draft<'_> {
         }
         let roots = match &tls.ca {
             Some(text) => {
-                let file = self.world.base.join(text);
-                authorities::authorities(&self.world.files, &at, &file, &mut self.report)?
+                let file = self.environment.base.join(text);
+                authorities::authorities(&self.environment.files, &at, &file, &mut self.report)?
             }
             None => self.system_authorities(&at)?,
         };
         let roots = Arc::new(roots);
-        let asked = Asked {
+        let asked = RevocationLists {
             files: &tls.crl,
             authorities: &roots,
             key: "ca",
@@ -137,7 +138,7 @@ impl Draft<'_> {
         let places = named.into_iter().chain(BUNDLES.iter().map(PathBuf::from));
         for file in places.filter(|file| file.is_file()) {
             let mut roots = RootCertStore::empty();
-            if let Ok(pem) = Pem::read(&self.world.files, &file) {
+            if let Ok(pem) = Pem::read(&self.environment.files, &file) {
                 roots.add_parsable_certificates(pem.certificates);
             }
             if !roots.is_empty() {

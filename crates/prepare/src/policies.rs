@@ -16,14 +16,14 @@ use rustls::server::VerifierBuilderError;
 use rustls::{RootCertStore, SupportedCipherSuite};
 use rustls_pki_types::CertificateDer;
 
-use super::Draft;
-use super::crl::Asked;
+use super::ConfigBuilder;
+use super::crl::RevocationLists;
 use becket_keys::authorities;
 use becket_tls::config::Policy;
 use becket_tls::policy::{contents, digest, versions};
 use becket_tls::{chain, verifier};
 
-impl Draft<'_> {
+impl ConfigBuilder<'_> {
     /// All policies that the file names.
     pub(super) fn policies(&mut self) -> HashMap<String, Arc<Policy>> {
         let file = self.file;
@@ -38,7 +38,7 @@ impl Draft<'_> {
 
     /// The same policy of the running configuration, made of files with the same contents.
     fn running_policy(&self, made: &Policy) -> Option<Arc<Policy>> {
-        let running = self.world.running?;
+        let running = self.environment.running?;
         let routes = running.listeners.iter().flat_map(|it| &it.routes);
         let mut policies = routes.filter_map(|route| route.policy.as_ref());
         let is_same = |it: &&Arc<Policy>| (&it.keys, it.contents) == (&made.keys, made.contents);
@@ -53,7 +53,7 @@ impl Draft<'_> {
         let mut lists = Vec::new();
         let pinned = pins.clone().unwrap_or_default();
         let verifier = roots.as_ref().and_then(|roots| {
-            let asked = Asked {
+            let asked = RevocationLists {
                 files: &keys.crl,
                 authorities: roots,
                 key: "client-ca",
@@ -80,7 +80,7 @@ impl Draft<'_> {
             suites: suites(&keys),
             trial: keys
                 .tried()
-                .map(|tried| self.world.trials.of(tried.clone(), suites(&tried))),
+                .map(|tried| self.environment.trials.of(tried.clone(), suites(&tried))),
             verifier,
             keys,
         }
@@ -96,9 +96,9 @@ impl Draft<'_> {
             return None;
         }
         let path = key!(path, policy.client_ca);
-        let file = self.world.base.join(policy.client_ca.as_ref()?);
+        let file = self.environment.base.join(policy.client_ca.as_ref()?);
         let certificates =
-            authorities::certificates(&self.world.files, &path, &file, &mut self.report)?;
+            authorities::certificates(&self.environment.files, &path, &file, &mut self.report)?;
         let roots = authorities::anchors(&certificates, &path, &file, &mut self.report)?;
         if policy.client_trust == ClientTrust::Certificates {
             return Some((certificates, Arc::new(roots)));

@@ -13,7 +13,7 @@ use becket_config::error::Problem;
 use becket_config::key;
 
 use super::listeners::set;
-use super::{Draft, World};
+use super::{ConfigBuilder, Environment};
 use becket_keys::keys::Loaded;
 use becket_tls::config::{Backend, Config, Listener, Policy};
 
@@ -31,20 +31,21 @@ pub struct Renewal {
 }
 
 /// Looks at the files of a configuration. Blocks.
-pub fn renew(running: &Config, world: &World<'_>) -> Renewal {
-    let mut draft = Draft::new(&running.file, world);
-    draft.kept_out = Some(Vec::new());
+pub fn renew(running: &Config, environment: &Environment<'_>) -> Renewal {
+    let mut builder = ConfigBuilder::new(&running.file, environment);
+    builder.kept_out = Some(Vec::new());
     let mut taken = Vec::new();
-    let policies = draft.renewed_policies(running, &mut taken);
+    let policies = builder.renewed_policies(running, &mut taken);
     let backends = running.backends.iter().zip(running.file.backend_paths());
-    let backends = backends.map(|(before, path)| draft.renewed_backend(&path, before, &mut taken));
+    let backends =
+        backends.map(|(before, path)| builder.renewed_backend(&path, before, &mut taken));
     let backends = backends.collect();
     let listeners = running.listeners.iter().zip(running.file.listener_paths());
     let listeners = listeners
-        .map(|(before, path)| draft.renewed_listener(&path, before, &policies, &mut taken))
+        .map(|(before, path)| builder.renewed_listener(&path, before, &policies, &mut taken))
         .collect();
-    let mut kept_out = draft.kept_out.unwrap_or_default();
-    kept_out.extend(draft.report.errors);
+    let mut kept_out = builder.kept_out.unwrap_or_default();
+    kept_out.extend(builder.report.errors);
     let config = Config {
         listeners,
         backends,
@@ -53,12 +54,12 @@ pub fn renew(running: &Config, world: &World<'_>) -> Renewal {
     Renewal {
         config: (!taken.is_empty()).then_some(config),
         kept_out,
-        warnings: draft.report.warnings,
+        warnings: builder.report.warnings,
         taken,
     }
 }
 
-impl Draft<'_> {
+impl ConfigBuilder<'_> {
     /// What a file holds, or, where that does not fit and a configuration is renewed, what is in use of it, or of the folder.
     pub(super) fn or_before(
         &mut self,

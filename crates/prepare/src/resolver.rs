@@ -24,7 +24,7 @@ use becket_keys::files::reason;
 
 /// Looks names up, beside everything else. Its clones share threads and what is under way.
 #[derive(Clone)]
-pub struct Resolver(Arc<Inner>);
+pub struct HostResolver(Arc<ResolverState>);
 
 /// Addresses, at least one, each once; or why there are none.
 pub type Found = Result<Arc<[IpAddr]>, String>;
@@ -34,16 +34,16 @@ pub fn has_ipv6() -> bool {
     UdpSocket::bind("[::]:0").is_ok()
 }
 
-struct Inner {
+struct ResolverState {
     ask: Box<Ask>,
-    desk: Mutex<Desk>,
+    lookups: Mutex<Lookups>,
 }
 
 type Ask = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 
 /// What is asked for.
 #[derive(Default)]
-struct Desk {
+struct Lookups {
     /// By name, all who wait for it.
     asked: HashMap<Arc<str>, Vec<oneshot::Sender<Found>>>,
     /// Names that no thread has taken yet, in their order.
@@ -51,37 +51,37 @@ struct Desk {
     threads: usize,
 }
 
-impl Resolver {
+impl HostResolver {
     /// The system's resolver, the same one for all callers.
     pub fn system() -> Self {
-        static OF_PROCESS: OnceLock<Resolver> = OnceLock::new();
+        static OF_PROCESS: OnceLock<HostResolver> = OnceLock::new();
         let made = || Self::by(|host| Ok((host, 0).to_socket_addrs()?.map(|at| at.ip()).collect()));
         OF_PROCESS.get_or_init(made).clone()
     }
 
     /// Another one, for tests and fuzzing.
     pub fn by(ask: impl Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync + 'static) -> Self {
-        let (ask, desk) = (Box::new(ask), Mutex::default());
-        Self(Arc::new(Inner { ask, desk }))
+        let (ask, lookups) = (Box::new(ask), Mutex::default());
+        Self(Arc::new(ResolverState { ask, lookups }))
     }
 
     /// Asks for the addresses of a host, at once; the future waits for the answer.
     pub fn look_up(&self, host: &str) -> impl Future<Output = Found> + Send + 'static {
         let (sender, receiver) = oneshot::channel();
-        let mut desk = self.0.lock();
-        desk.ask(host, sender);
-        let has_room = desk.threads < MOST_THREADS;
-        if has_room && !desk.waiting.is_empty() {
+        let mut lookups = self.0.lock();
+        lookups.ask(host, sender);
+        let has_room = lookups.threads < MOST_THREADS;
+        if has_room && !lookups.waiting.is_empty() {
             let inner = Arc::clone(&self.0);
             let thread = thread::Builder::new().name("resolver".to_owned());
             match thread.spawn(move || inner.serve()) {
-                Ok(_) => desk.threads += 1,
-                Err(_) if desk.threads == 0 => *desk = Desk::default(),
+                Ok(_) => lookups.threads += 1,
+                Err(_) if lookups.threads == 0 => *lookups = Lookups::default(),
                 // It only takes longer.
                 Err(_) => {}
             }
         }
-        drop(desk);
+        drop(lookups);
         async {
             let lost = |_| Err("no thread for the resolver".to_owned());
             receiver.await.unwrap_or_else(lost)
@@ -118,29 +118,29 @@ impl Resolver {
     }
 }
 
-impl Inner {
+impl ResolverState {
     /// Looks up what waits, until nothing does.
     fn serve(&self) {
-        let mut desk = self.lock();
-        while let Some(host) = desk.waiting.pop_front() {
-            drop(desk);
+        let mut lookups = self.lock();
+        while let Some(host) = lookups.waiting.pop_front() {
+            drop(lookups);
             let found = found((self.ask)(&host));
-            desk = self.lock();
-            for sender in desk.asked.remove(&host).into_iter().flatten() {
+            lookups = self.lock();
+            for sender in lookups.asked.remove(&host).into_iter().flatten() {
                 // Who has gone needs no answer.
                 let _gone = sender.send(found.clone());
             }
         }
-        desk.threads -= 1;
+        lookups.threads -= 1;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Desk> {
+    fn lock(&self) -> MutexGuard<'_, Lookups> {
         // Never held while somebody is asked.
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lookups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Desk {
+impl Lookups {
     fn ask(&mut self, host: &str, sender: oneshot::Sender<Found>) {
         let Self { asked, waiting, .. } = self;
         if let Some(senders) = asked.get_mut(host) {
@@ -161,12 +161,12 @@ impl Desk {
     }
 }
 
-impl fmt::Debug for Resolver {
+impl fmt::Debug for HostResolver {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let desk = self.0.lock();
-        out.debug_struct("Resolver")
-            .field("threads", &desk.threads)
-            .field("asked", &desk.asked.len())
+        let lookups = self.0.lock();
+        out.debug_struct("HostResolver")
+            .field("threads", &lookups.threads)
+            .field("asked", &lookups.asked.len())
             .finish_non_exhaustive()
     }
 }
@@ -201,9 +201,9 @@ mod tests {
     }
 
     impl Hung {
-        fn resolver(self: &Arc<Self>) -> Resolver {
+        fn resolver(self: &Arc<Self>) -> HostResolver {
             let hung = Arc::clone(self);
-            Resolver::by(move |_| {
+            HostResolver::by(move |_| {
                 hung.calls.fetch_add(1, SeqCst);
                 let (told, rings) = &hung.told;
                 let held = told.lock().unwrap();
@@ -237,11 +237,15 @@ mod tests {
             round += 1;
         }
         let last = resolver.look_up("last.test");
-        let desk = resolver.0.lock();
-        assert_eq!(desk.threads, MOST_THREADS);
-        assert_eq!(desk.waiting.len(), 1, "what nobody waits for is forgotten");
-        assert!(desk.asked.len() <= MOST_THREADS + 1);
-        drop(desk);
+        let lookups = resolver.0.lock();
+        assert_eq!(lookups.threads, MOST_THREADS);
+        assert_eq!(
+            lookups.waiting.len(),
+            1,
+            "what nobody waits for is forgotten"
+        );
+        assert!(lookups.asked.len() <= MOST_THREADS + 1);
+        drop(lookups);
         hung.answer();
         let found = wait(last).unwrap();
         assert_eq!(*found, [IpAddr::from([192, 0, 2, 9])]);

@@ -18,14 +18,14 @@ use rustls_pki_types::UnixTime;
 use super::edits::edits;
 use super::flags::Flags;
 use super::renewal::{Renewal, renew};
-use super::{Prepared, ServerNames, World, prepare_reading};
+use super::{Environment, Prepared, ServerNames, prepare_reading};
 use becket_keys::files::{Files, LARGEST, reason};
 use becket_keys::signing::token::Tokens;
 use becket_tls::config::Config;
 use becket_tls::trial::Trials;
 
 #[derive(Clone, Debug)]
-enum Asked {
+enum Origin {
     Flags(Box<Flags>),
     /// The command line of another program, and the text of standard input where that is its file.
     Foreign(Dialect, Invocation, Option<Vec<u8>>),
@@ -34,7 +34,7 @@ enum Asked {
 /// The origin of the configuration of this process.
 #[derive(Clone, Debug)]
 pub struct Source {
-    asked: Asked,
+    origin: Origin,
     /// The folder in which the command was typed, absolute.
     base: PathBuf,
     files: Files,
@@ -54,7 +54,7 @@ impl Source {
 
     /// Takes flags whose relative paths start at `base`.
     pub fn at(flags: Flags, base: PathBuf) -> Self {
-        Self::of(Asked::Flags(Box::new(flags)), base)
+        Self::of(Origin::Flags(Box::new(flags)), base)
     }
 
     /// Takes the command line of another program. Reads standard input where that is the file.
@@ -68,13 +68,13 @@ impl Source {
                 .take(LARGEST)
                 .read_to_end(input.insert(Vec::new()))?;
         }
-        let asked = Asked::Foreign(dialect, invocation, input);
-        Ok(Self::of(asked, std::env::current_dir()?))
+        let origin = Origin::Foreign(dialect, invocation, input);
+        Ok(Self::of(origin, std::env::current_dir()?))
     }
 
-    fn of(asked: Asked, base: PathBuf) -> Self {
+    fn of(origin: Origin, base: PathBuf) -> Self {
         Self {
-            asked,
+            origin,
             base,
             files: Files::default(),
             tokens: Tokens::default(),
@@ -93,10 +93,10 @@ impl Source {
 
     /// The configuration file, absolute; absent when there are only flags.
     pub fn file(&self) -> Option<PathBuf> {
-        let path = match &self.asked {
-            Asked::Flags(flags) => flags.config.as_deref()?,
-            Asked::Foreign(_, invocation, None) => Path::new(invocation.file.as_ref()?),
-            Asked::Foreign(_, _, Some(_)) => return None,
+        let path = match &self.origin {
+            Origin::Flags(flags) => flags.config.as_deref()?,
+            Origin::Foreign(_, invocation, None) => Path::new(invocation.file.as_ref()?),
+            Origin::Foreign(_, _, Some(_)) => return None,
         };
         Some(self.base.join(path))
     }
@@ -105,25 +105,25 @@ impl Source {
     pub fn folder(&self) -> PathBuf {
         let file = self.file();
         let folder = file.as_deref().and_then(Path::parent);
-        let is_ours = matches!(self.asked, Asked::Flags(_));
+        let is_ours = matches!(self.origin, Origin::Flags(_));
         folder.filter(|_| is_ours).unwrap_or(&self.base).to_owned()
     }
 
     /// Reads the configuration from the text of its file, its `parts` and the flags. Broken values are left out.
     pub fn written(&self, text: &[u8], parts: &dyn Parts) -> File {
-        let (text, over) = match &self.asked {
-            Asked::Flags(flags) => (
+        let (text, over) = match &self.origin {
+            Origin::Flags(flags) => (
                 std::str::from_utf8(text).unwrap_or_default(),
                 flags.to_table(&self.base),
             ),
-            Asked::Foreign(dialect, invocation, input) => {
+            Origin::Foreign(dialect, invocation, input) => {
                 let text = input.as_deref().unwrap_or(text);
                 let translation = dialect.translate(invocation, text, &self.base, parts);
                 ("", translation.table)
             }
         };
         let mut file = read(text, &over).file.unwrap_or_default();
-        if let (Asked::Flags(_), Some(config)) = (&self.asked, self.file()) {
+        if let (Origin::Flags(_), Some(config)) = (&self.origin, self.file()) {
             let path = file.edits_path(&config);
             let text = parts.text(&path, LARGEST).ok().flatten();
             let read = Edits::read(&String::from_utf8_lossy(&text.unwrap_or_default()));
@@ -138,9 +138,9 @@ impl Source {
 
     /// Returns its name in messages.
     pub fn origin(&self) -> String {
-        let file = match &self.asked {
-            Asked::Flags(flags) => flags.config.as_ref().map(|path| path.display().to_string()),
-            Asked::Foreign(_, invocation, _) => invocation.file.clone(),
+        let file = match &self.origin {
+            Origin::Flags(flags) => flags.config.as_ref().map(|path| path.display().to_string()),
+            Origin::Foreign(_, invocation, _) => invocation.file.clone(),
         };
         file.unwrap_or_else(|| "command line".to_owned())
     }
@@ -150,7 +150,7 @@ impl Source {
     /// # Errors
     /// Its file cannot be read.
     pub fn translation(&self) -> Result<Option<Translation>, Rejected> {
-        let Asked::Foreign(dialect, invocation, input) = &self.asked else {
+        let Origin::Foreign(dialect, invocation, input) = &self.origin else {
             return Ok(None);
         };
         let text = match input {
@@ -172,11 +172,11 @@ impl Source {
     /// Reads the files of the running configuration again. Blocks.
     pub fn renew(&self, running: &Config, now: UnixTime) -> Renewal {
         let folder = self.folder();
-        let world = World {
+        let environment = Environment {
             tokens: running.tokens.clone(),
-            ..self.world(&folder, now, ServerNames::Later)
+            ..self.environment(&folder, now, ServerNames::Later)
         };
-        renew(running, &world)
+        renew(running, &environment)
     }
 
     /// Returns the files of a configuration that this process opens by its own rights and that may change.
@@ -198,7 +198,7 @@ impl Source {
     /// # Errors
     /// Every fault. Nothing was changed.
     pub fn load(&self, now: UnixTime, names: ServerNames) -> Result<Prepared, Rejected> {
-        self.load_in(&self.world(&self.folder(), now, names))
+        self.load_in(&self.environment(&self.folder(), now, names))
     }
 
     /// Loads for a reload, which shares unchanged objects with the running configuration.
@@ -207,24 +207,29 @@ impl Source {
     /// Every fault. Nothing was changed.
     pub fn reload(&self, running: &Config, now: UnixTime) -> Result<Prepared, Rejected> {
         let running = Some(running);
-        self.load_in(&World {
+        self.load_in(&Environment {
             running,
-            ..self.world(&self.folder(), now, ServerNames::Later)
+            ..self.environment(&self.folder(), now, ServerNames::Later)
         })
     }
 
-    fn world<'a>(&self, folder: &'a Path, now: UnixTime, names: ServerNames) -> World<'a> {
-        World {
+    fn environment<'a>(
+        &self,
+        folder: &'a Path,
+        now: UnixTime,
+        names: ServerNames,
+    ) -> Environment<'a> {
+        Environment {
             tokens: self.tokens.clone(),
             trials: self.trials.clone(),
-            ..World::system(folder, now, names, self.files.clone())
+            ..Environment::system(folder, now, names, self.files.clone())
         }
     }
 
-    fn load_in(&self, world: &World<'_>) -> Result<Prepared, Rejected> {
-        let prepared = match (&self.asked, self.translation()?) {
-            (Asked::Flags(flags), _) => self.load_ours(flags, world),
-            (_, translation) => load_foreign(&translation.unwrap_or_default(), world),
+    fn load_in(&self, environment: &Environment<'_>) -> Result<Prepared, Rejected> {
+        let prepared = match (&self.origin, self.translation()?) {
+            (Origin::Flags(flags), _) => self.load_ours(flags, environment),
+            (_, translation) => load_foreign(&translation.unwrap_or_default(), environment),
         };
         prepared.map_err(|rejected| Rejected {
             origin: self.origin(),
@@ -232,7 +237,11 @@ impl Source {
         })
     }
 
-    fn load_ours(&self, flags: &Flags, world: &World<'_>) -> Result<Prepared, Rejected> {
+    fn load_ours(
+        &self,
+        flags: &Flags,
+        environment: &Environment<'_>,
+    ) -> Result<Prepared, Rejected> {
         let text = String::from_utf8(self.text()?).map_err(|_| {
             let problem = Problem::new("", "not UTF-8");
             Rejected::of(vec![problem.accepted("a TOML file, which is in UTF-8")])
@@ -249,7 +258,7 @@ impl Source {
                 ..edits.file.unwrap_or_default()
             };
         }
-        let mut prepared = placed(prepare_reading(reading, world), |problem| {
+        let mut prepared = placed(prepare_reading(reading, environment), |problem| {
             if let Some(path) = problem.path.strip_prefix("edits.") {
                 problem.path = path.to_owned();
                 problem.file = Some(name.as_str().into());
@@ -286,8 +295,11 @@ impl Source {
 }
 
 /// Prepares the translation of another program's configuration. Faults name its settings.
-fn load_foreign(translation: &Translation, world: &World<'_>) -> Result<Prepared, Rejected> {
-    let prepared = prepare_reading(read("", &translation.table), world);
+fn load_foreign(
+    translation: &Translation,
+    environment: &Environment<'_>,
+) -> Result<Prepared, Rejected> {
+    let prepared = prepare_reading(read("", &translation.table), environment);
     let mut prepared = placed(prepared, |problem| translation.place(problem));
     if !translation.problems.is_empty() {
         let mut all = prepared.err().unwrap_or_else(|| Rejected::of(Vec::new()));

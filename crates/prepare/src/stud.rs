@@ -15,11 +15,11 @@ use becket_config::key;
 use becket_proto::session_table::PolicyTag;
 use rustls::ProtocolVersion;
 
-use super::Draft;
+use super::ConfigBuilder;
 use becket_keys::keys::{read, shown, warn_if_readable};
 use becket_tls::config::{Listener, Policy, Stud};
 
-impl Draft<'_> {
+impl ConfigBuilder<'_> {
     /// On which terms they are taken, if they are.
     pub(super) fn stud(&mut self, listeners: &[Arc<Listener>]) -> Option<Stud> {
         let file = self.file.cluster.as_ref()?;
@@ -46,8 +46,8 @@ impl Draft<'_> {
     fn stud_key(&mut self, file: &Cluster) -> Option<StudKey> {
         let path = &key!("cluster", file.stud_certificate);
         let text = file.stud_certificate.as_ref()?;
-        let at = self.world.base.join(text);
-        let pem = read(&self.world.files, path, &at, &mut self.report)?;
+        let at = self.environment.base.join(text);
+        let pem = read(&self.environment.files, path, &at, &mut self.report)?;
         warn_if_readable(path, &at, &pem, &mut self.report);
         let fault = match pem.keys.as_slice() {
             [key] => match StudKey::of(key) {

@@ -1,4 +1,4 @@
-//! Two nodes in this process, and what they need of the world.
+//! Two nodes in this process, and what they need of the environment.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
@@ -11,8 +11,8 @@ use std::time::Duration;
 use becket_cluster::{ClusterStatus, Membership, Outbox, SessionEvent};
 use becket_config::file::File;
 use becket_control::cluster;
-use becket_prepare::resolver::Resolver;
-use becket_prepare::{ServerNames, World, prepare};
+use becket_prepare::resolver::HostResolver;
+use becket_prepare::{Environment, ServerNames, prepare};
 use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Limits, Lives, PolicyTag, Session, SessionTable};
 use becket_proto::ticket::{Origin, OriginId};
@@ -136,12 +136,12 @@ pub(crate) fn config(folder: &Path, node: usize, addresses: [SocketAddr; 2]) -> 
         node + 1
     );
     let file = File::parse(&text).expect("the shape of the text is right");
-    let world = World {
+    let environment = Environment {
         base: folder,
         now: UnixTime::now(),
         ipv6: false,
         descriptors: 1 << 20,
-        resolver: Resolver::system(),
+        resolver: HostResolver::system(),
         server_names: ServerNames::Later,
         files: becket_keys::files::Files::default(),
         multibuffer: None,
@@ -149,7 +149,7 @@ pub(crate) fn config(folder: &Path, node: usize, addresses: [SocketAddr; 2]) -> 
         trials: Default::default(),
         running: None,
     };
-    match prepare(&file, &world) {
+    match prepare(&file, &environment) {
         Ok(prepared) => prepared.config,
         Err(rejected) => panic!("{rejected}"),
     }

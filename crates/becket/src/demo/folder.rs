@@ -12,7 +12,7 @@ use becket_config::notation::Text;
 
 use super::certificate::CertificateFiles;
 use super::{DemoError, FIRST_PORT, MORE_PORTS, free, made, quoted};
-use becket_prepare::flags::Flags;
+use becket_prepare::flags::{Flags, LogFlags, ServiceFlags};
 
 /// Arguments of `becket files`.
 #[derive(Clone, Debug, clap::Args)]
@@ -85,13 +85,19 @@ impl ServedFolder {
             .as_ref()
             .map(|files| files.bundle.to_string_lossy());
         Flags {
-            frontend: vec![self.listen.clone()],
-            folder: Some(self.asked.folder.clone()),
-            plain: self.asked.plain,
-            certificates: bundle.into_iter().map(String::from).collect(),
-            certificate: self.asked.certificate.clone(),
-            log_level: Some("warn".to_owned()),
-            access_log: Some(self.asked.access_log.clone()),
+            service: ServiceFlags {
+                frontend: vec![self.listen.clone()],
+                folder: Some(self.asked.folder.clone()),
+                plain: self.asked.plain,
+                certificates: bundle.into_iter().map(String::from).collect(),
+                certificate: self.asked.certificate.clone(),
+                ..ServiceFlags::default()
+            },
+            logs: LogFlags {
+                log_level: Some("warn".to_owned()),
+                access_log: Some(self.asked.access_log.clone()),
+                ..LogFlags::default()
+            },
             ..Flags::default()
         }
     }

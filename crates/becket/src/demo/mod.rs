@@ -21,7 +21,7 @@ pub use self::display::display;
 use self::backend::DemoBackend;
 use self::certificate::{CertificateFiles, ensure, state_folder};
 use becket_config::choices::Introduction;
-use becket_prepare::flags::Flags;
+use becket_prepare::flags::{Flags, LogFlags, ServiceFlags};
 use tempfile::TempDir;
 
 /// What the demo runs on. Dropping it stops the backend.
@@ -79,12 +79,18 @@ impl Demo {
     /// PROXY header. Only warnings are logged, since the display has the rest.
     pub fn flags(&self) -> Flags {
         Flags {
-            frontend: vec![self.listen.to_string()],
-            backend: vec![self.backend.to_string()],
-            certificates: vec![self.files.bundle.to_string_lossy().into_owned()],
-            alpn: vec!["http/1.1".to_owned()],
-            proxy_header: Some(Introduction::V2),
-            log_level: Some("warn".to_owned()),
+            service: ServiceFlags {
+                frontend: vec![self.listen.to_string()],
+                backend: vec![self.backend.to_string()],
+                certificates: vec![self.files.bundle.to_string_lossy().into_owned()],
+                alpn: vec!["http/1.1".to_owned()],
+                proxy_header: Some(Introduction::V2),
+                ..ServiceFlags::default()
+            },
+            logs: LogFlags {
+                log_level: Some("warn".to_owned()),
+                ..LogFlags::default()
+            },
             ..Flags::default()
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use becket_prepare::Prepared;
 use becket_prepare::ServerNames;
-use becket_prepare::flags::Flags;
+use becket_prepare::flags::{ClusterFlags, Flags, ServiceFlags};
 use becket_prepare::source::Source;
 use becket_proto::ticket::NodeId;
 use becket_tls::config::Config;
@@ -225,13 +225,18 @@ fn a_state_must_fit_the_rotation_and_the_clock() {
 fn flags_make_a_cluster_and_its_problems_name_them() {
     let folder = folder();
     let mut flags = Flags {
-        frontend: vec!["127.0.0.1:8443".into()],
-        backend: vec!["127.0.0.1:80".into()],
-        certificates: vec!["a.pem".into()],
-        cluster_secret: Some("one".into()),
-        cluster_listen: Some("127.0.0.1:7443".into()),
-        cluster_peer: vec!["127.0.0.1:7444".into()],
-        node: Some(2),
+        service: ServiceFlags {
+            frontend: vec!["127.0.0.1:8443".into()],
+            backend: vec!["127.0.0.1:80".into()],
+            certificates: vec!["a.pem".into()],
+            ..ServiceFlags::default()
+        },
+        cluster: ClusterFlags {
+            cluster_secret: Some("one".into()),
+            cluster_listen: Some("127.0.0.1:7443".into()),
+            cluster_peer: vec!["127.0.0.1:7444".into()],
+            node: Some(2),
+        },
         ..Flags::default()
     };
     let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));
@@ -241,10 +246,10 @@ fn flags_make_a_cluster_and_its_problems_name_them() {
     };
     let cluster = load(&flags).unwrap().config.cluster.unwrap();
     assert_eq!((cluster.node, cluster.peers.len()), (NodeId(2), 1));
-    flags.cluster_secret = Some("gone".into());
-    flags.cluster_listen = Some("nowhere".into());
-    flags.cluster_peer = vec![":1".into()];
-    flags.node = Some(0);
+    flags.cluster.cluster_secret = Some("gone".into());
+    flags.cluster.cluster_listen = Some("nowhere".into());
+    flags.cluster.cluster_peer = vec![":1".into()];
+    flags.cluster.node = Some(0);
     let mut found = lines(&load(&flags).unwrap_err().errors);
     found.sort();
     let starts = [

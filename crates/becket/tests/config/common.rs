@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use becket_config::error::{Problem, Rejected};
-use becket_prepare::resolver::Resolver;
-use becket_prepare::{Prepared, ServerNames, World, prepare_text};
+use becket_prepare::resolver::HostResolver;
+use becket_prepare::{Environment, Prepared, ServerNames, prepare_text};
 use becket_tls::config::Config;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,
@@ -78,12 +78,12 @@ impl Folder {
         text: &str,
         now: u64,
     ) -> Result<Prepared, Rejected> {
-        let world = World {
+        let environment = Environment {
             base: self.path(),
             now: UnixTime::since_unix_epoch(Duration::from_secs(now)),
             ipv6: true,
             descriptors: 1 << 20,
-            resolver: Resolver::by(resolve),
+            resolver: HostResolver::by(resolve),
             server_names: ServerNames::Now,
             files: becket_keys::files::Files::default(),
             multibuffer: None,
@@ -91,7 +91,7 @@ impl Folder {
             trials: Default::default(),
             running,
         };
-        let prepared = prepare_text(text, &toml::Table::new(), &world);
+        let prepared = prepare_text(text, &toml::Table::new(), &environment);
         // Where a text ends up in a file is of no interest to most tests.
         let unplaced = |problems: &mut Vec<Problem>| {
             problems.iter_mut().for_each(|problem| problem.line = None);

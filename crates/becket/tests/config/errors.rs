@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::common::{Folder, NOW, lines, site};
 use becket_config::choices::ProxyTlv;
 use becket_config::file::File;
-use becket_prepare::flags::Flags;
-use becket_prepare::resolver::Resolver;
+use becket_prepare::flags::{Flags, LogFlags, ProcessFlags, ServiceFlags};
+use becket_prepare::resolver::HostResolver;
 use becket_prepare::source::Source;
-use becket_prepare::{ServerNames, World, prepare};
+use becket_prepare::{Environment, ServerNames, prepare};
 use becket_tls::config::MOST_ADDRESSES;
 use rustls_pki_types::UnixTime;
 
@@ -89,9 +89,15 @@ fn every_error_is_reported_with_its_key_path() {
 #[test]
 fn problems_of_flags_name_the_flag() {
     let flags = Flags {
-        frontend: vec!["nowhere".into()],
-        workers: Some("0".into()),
-        certificates: vec!["missing.pem".into()],
+        service: ServiceFlags {
+            frontend: vec!["nowhere".into()],
+            certificates: vec!["missing.pem".into()],
+            ..ServiceFlags::default()
+        },
+        process: ProcessFlags {
+            workers: Some("0".into()),
+            ..ProcessFlags::default()
+        },
         ..Flags::default()
     };
     let source = Source::at(flags, PathBuf::from("/"));
@@ -116,9 +122,15 @@ fn flags_beside_a_file_replace_its_values() {
     folder.write("sub/becket.toml", &text.replace("a.pem", "../a.pem"));
     let flags = Flags {
         config: Some("sub/becket.toml".into()),
-        workers: Some("3".into()),
-        log_level: Some("debug".into()),
-        log_file: Some("becket.log".into()),
+        process: ProcessFlags {
+            workers: Some("3".into()),
+            ..ProcessFlags::default()
+        },
+        logs: LogFlags {
+            log_level: Some("debug".into()),
+            log_file: Some("becket.log".into()),
+            ..LogFlags::default()
+        },
         ..Flags::default()
     };
     let source = Source::at(flags, folder.path().to_owned());
@@ -158,12 +170,14 @@ fn a_start_and_a_reload_look_no_name_up() {
     let text = site("['a.pem']")
         .replace("127.0.0.1:8080", "app.test:80")
         .replace("127.0.0.1:8443", "localhost:8443");
-    let world = World {
+    let environment = Environment {
         base: folder.path(),
         now: now(),
         ipv6: true,
         descriptors: 1 << 20,
-        resolver: Resolver::by(|host| Err(std::io::Error::other(format!("{host} was asked for")))),
+        resolver: HostResolver::by(|host| {
+            Err(std::io::Error::other(format!("{host} was asked for")))
+        }),
         server_names: ServerNames::Later,
         files: becket_keys::files::Files::default(),
         multibuffer: None,
@@ -171,7 +185,7 @@ fn a_start_and_a_reload_look_no_name_up() {
         trials: Default::default(),
         running: None,
     };
-    let prepared = prepare(&File::parse(&text).unwrap(), &world).unwrap();
+    let prepared = prepare(&File::parse(&text).unwrap(), &environment).unwrap();
     assert_eq!(lines(&prepared.warnings), [""; 0]);
     assert!(prepared.config.backends[0].servers[0].addresses.is_empty());
     let bind = ["127.0.0.1:8443", "[::1]:8443"].map(|address| address.parse().unwrap());

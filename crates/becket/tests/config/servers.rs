@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use becket_prepare::ServerNames;
-use becket_prepare::flags::Flags;
+use becket_prepare::flags::{Flags, ServiceFlags};
 use becket_prepare::source::Source;
 use rustls_pki_types::UnixTime;
 
@@ -69,11 +69,14 @@ fn faults_of_these_flags_name_them() {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test"]);
     let wrong = Flags {
-        frontend: vec!["127.0.0.1:8443".into()],
-        backend: vec!["/run/a".into()],
-        maxconn: Some(0),
-        queue_timeout: Some("soon".into()),
-        certificates: vec!["a.pem".into()],
+        service: ServiceFlags {
+            frontend: vec!["127.0.0.1:8443".into()],
+            backend: vec!["/run/a".into()],
+            maxconn: Some(0),
+            queue_timeout: Some("soon".into()),
+            certificates: vec!["a.pem".into()],
+            ..ServiceFlags::default()
+        },
         ..Flags::default()
     };
     let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));

@@ -12,8 +12,8 @@ use crate::script::stage::Stage;
 use becket_config::file::File;
 use becket_control::rotation::Rotation;
 use becket_multibuffer::Multibuffer;
-use becket_prepare::resolver::Resolver;
-use becket_prepare::{ServerNames, World, prepare};
+use becket_prepare::resolver::HostResolver;
+use becket_prepare::{Environment, ServerNames, prepare};
 use becket_proto::close_reason::CloseReason;
 use becket_proto::session_table::SessionTable;
 use becket_proxy::backend::inbox::{Inbox, TestInbox};
@@ -82,12 +82,12 @@ impl House {
                 .unwrap();
         }
         let file = File::parse(text).expect("the shape of the text is right");
-        let world = World {
+        let environment = Environment {
             base: folder.path(),
             now: UnixTime::now(),
             ipv6: true,
             descriptors: 1 << 20,
-            resolver: Resolver::system(),
+            resolver: HostResolver::system(),
             server_names: ServerNames::Later,
             files: becket_keys::files::Files::default(),
             // As on a processor with AVX-512 IFMA: what is signed is the same.
@@ -96,7 +96,7 @@ impl House {
             trials: Default::default(),
             running: None,
         };
-        let config = prepare(&file, &world).unwrap_or_else(|rejected| panic!("{rejected:?}"));
+        let config = prepare(&file, &environment).unwrap_or_else(|rejected| panic!("{rejected:?}"));
         let config = config.config;
         let rotation = Rotation::start(config.file.ticket_rotation(), now()).unwrap();
         let pools = config.backends.iter();

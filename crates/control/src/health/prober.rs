@@ -5,7 +5,7 @@
 //! [`becket_proto::health`] decides the condition of a server. The consequences are written into the server's state, which the data path
 //! reads. Each change of condition is logged once, with its reason.
 //!
-//! All names are looked up by one [`Resolver`], when a configuration is adopted and then repeatedly. If a lookup fails or finds nothing, the server
+//! All names are looked up by one [`HostResolver`], when a configuration is adopted and then repeatedly. If a lookup fails or finds nothing, the server
 //! keeps its addresses, because a failure of DNS must not remove servers that work. The log reports the failure once, and its end once. A server that
 //! never had an address is neither used nor checked, and is looked up more often. During its first lookup, clients that find no
 //! other server wait in the queue.
@@ -23,7 +23,7 @@ use becket_sys::clock::Now;
 use tokio::task::JoinSet;
 
 use super::check::{Check, Failure};
-use becket_prepare::resolver::{Found, Resolver};
+use becket_prepare::resolver::{Found, HostResolver};
 use becket_proxy::backend::registry::Backends;
 use becket_proxy::backend::server_state::ServerState;
 use becket_proxy::backend::slot::{Reservation, Slot};
@@ -32,7 +32,7 @@ use becket_tls::config::{Backend, Config, MOST_ADDRESSES, Server, ServerAddress}
 /// The servers of the running configuration.
 #[derive(Debug)]
 pub struct Prober {
-    resolver: Resolver,
+    resolver: HostResolver,
     /// The configuration of `watches`.
     config: Option<Arc<Config>>,
     watches: Vec<ServerWatch>,
@@ -82,7 +82,7 @@ pub enum Ended {
 
 impl Prober {
     /// Watches no server yet.
-    pub fn new(resolver: Resolver) -> Self {
+    pub fn new(resolver: HostResolver) -> Self {
         Self {
             resolver,
             config: None,

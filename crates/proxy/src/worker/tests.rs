@@ -32,7 +32,7 @@ use becket_keys::signing::Offload;
 use becket_keys::signing::queue::SigningQueue;
 use becket_keys::signing::token::Tokens;
 use becket_keys::signing::worker::Room;
-use becket_prepare::{ServerNames, World, prepare};
+use becket_prepare::{Environment, ServerNames, prepare};
 
 /// Fewer than wait in the queue of a listening socket of the standard library.
 const MANY: usize = 120;
@@ -60,17 +60,17 @@ fn config_with(
          [[backend]]\nname = 'app'\n[[backend.server]]\naddress = '{server}'\n"
     );
     let now = UnixTime::since_unix_epoch(Duration::ZERO);
-    let world = World {
+    let environment = Environment {
         multibuffer: Some(Multibuffer::portable()),
         tokens,
-        ..World::system(
+        ..Environment::system(
             Path::new("/"),
             now,
             ServerNames::Now,
             becket_keys::files::Files::default(),
         )
     };
-    let prepared = prepare(&File::parse(&text).unwrap(), &world)?;
+    let prepared = prepare(&File::parse(&text).unwrap(), &environment)?;
     Ok(Arc::new(prepared.config))
 }
 

@@ -36,9 +36,9 @@ impl Oracle {
 }
 
 impl Oracle {
-    fn resolver(&self) -> Resolver {
+    fn resolver(&self) -> HostResolver {
         let Self(told) = self.clone();
-        Resolver::by(move |_| {
+        HostResolver::by(move |_| {
             let mut told = told.lock().unwrap();
             told.1 += 1;
             let found = told.0.iter();
