@@ -251,29 +251,4 @@ mod tests {
         assert_eq!(lines(&path), 1);
         assert!(writer.receivers.is_empty());
     }
-
-    #[test]
-    fn a_rotated_file_is_opened_anew() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, moved) = (dir.path().join("access"), dir.path().join("access.1"));
-        let mut writer = writer(&path);
-        let sender = writer.attach();
-        sender.send(record());
-        writer.drain();
-        fs::rename(&path, &moved).unwrap();
-        writer.output.reopen();
-        sender.send(record());
-        writer.drain();
-        assert_eq!((lines(&moved), lines(&path)), (1, 1));
-    }
-
-    #[test]
-    fn lines_that_cannot_be_written_are_lost_and_do_not_pile_up() {
-        let mut writer = writer(Path::new("/dev/full"));
-        let sender = writer.attach();
-        sender.send(record());
-        writer.drain();
-        assert!(writer.lines.is_empty());
-        assert_eq!(writer.dropped().load(Relaxed), 1);
-    }
 }

@@ -27,13 +27,13 @@ pub(super) struct LineQueue(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    lines: Mutex<Lines>,
+    lines: Mutex<QueuedLines>,
     changed: Condvar,
     dropped: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
-struct Lines {
+struct QueuedLines {
     text: Vec<u8>,
     /// Length of the text before which the file is not reopened.
     reopen_at: Option<usize>,
@@ -49,7 +49,7 @@ impl LineQueue {
         let output = CountedOutput::new(output);
         Self(Arc::new(Inner {
             dropped: output.dropped(),
-            lines: Mutex::new(Lines {
+            lines: Mutex::new(QueuedLines {
                 text: Vec::new(),
                 reopen_at: None,
                 output: Some(output),
@@ -84,7 +84,7 @@ impl LineQueue {
     /// Waits until the thread has written all lines, for at most this long.
     pub(super) fn flush(&self, patience: Duration) {
         let lines = self.0.lock();
-        let waits = |lines: &mut Lines| {
+        let waits = |lines: &mut QueuedLines| {
             lines.output.is_none() && (lines.is_writing || !lines.text.is_empty())
         };
         drop(self.0.changed.wait_timeout_while(lines, patience, waits));
@@ -113,7 +113,7 @@ impl LineQueue {
 
 impl Inner {
     /// A thread that panicked while it held the lock leaves whole lines behind.
-    fn lock(&self) -> MutexGuard<'_, Lines> {
+    fn lock(&self) -> MutexGuard<'_, QueuedLines> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -137,7 +137,7 @@ impl Inner {
         let mut lines = self.lock();
         lines.is_writing = false;
         self.changed.notify_all();
-        let is_idle = |lines: &mut Lines| lines.text.is_empty() && lines.reopen_at.is_none();
+        let is_idle = |lines: &mut QueuedLines| lines.text.is_empty() && lines.reopen_at.is_none();
         let waited = self.changed.wait_while(lines, is_idle);
         let mut lines = waited.unwrap_or_else(PoisonError::into_inner);
         lines.is_writing = true;

@@ -5,7 +5,6 @@
 //! an error; one that is overdue, or whose issuer is none of their CAs, is a warning, since to
 //! refuse it would lock everybody out.
 
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use rustls_pki_types::pem::{Error, SectionKind};
 use super::ConfigBuilder;
 use becket_keys::authorities::hashed;
 use becket_keys::facts;
-use becket_keys::files::{Files, reason};
+use becket_keys::files::{part, reason};
 use becket_keys::keys::shown;
 use becket_tls::verifier;
 
@@ -63,7 +62,11 @@ impl ConfigBuilder<'_> {
         path: &str,
         file: &Path,
     ) -> Vec<CertificateRevocationListDer<'static>> {
-        let found = read(&self.environment.files, file).and_then(|bytes| split(&bytes));
+        let opened = self.environment.files.open(file);
+        let bytes = opened
+            .map_err(|error| reason(&error))
+            .and_then(|it| part(&it.0, LARGEST_FILE));
+        let found = bytes.and_then(|bytes| split(&bytes));
         match found {
             Ok(lists) => lists,
             Err(fault) => {
@@ -128,17 +131,6 @@ impl RevocationLists<'_> {
         anchors
             .any(|anchor| name.ends_with(&anchor.subject) && name.len() <= anchor.subject.len() + 6)
     }
-}
-
-fn read(files: &Files, file: &Path) -> Result<Vec<u8>, String> {
-    let (file, meta) = files.open(file).map_err(|error| reason(&error))?;
-    if meta.len() > LARGEST_FILE {
-        return Err("larger than 256 MiB".to_owned());
-    }
-    let mut bytes = Vec::new();
-    let read = file.take(meta.len()).read_to_end(&mut bytes);
-    read.map_err(|error| reason(&error))?;
-    Ok(bytes)
 }
 
 fn split(bytes: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {

@@ -60,7 +60,7 @@ use toml::Table;
 use tracing_subscriber::filter::LevelFilter;
 
 pub use self::names::ServerNames;
-use self::resolver::{Found, HostResolver, has_ipv6};
+use self::resolver::{HostAddresses, HostResolver, has_ipv6};
 use becket_keys::files::{Files, reason};
 use becket_keys::keys::Loader;
 use becket_keys::signing::token::Tokens;
@@ -236,7 +236,7 @@ struct ConfigBuilder<'a> {
     loader: Loader,
     report: Report,
     /// Addresses of names that were looked up.
-    names: HashMap<String, Found>,
+    names: HashMap<String, HostAddresses>,
     ratchets: Vec<Ratchet>,
     /// Addresses taken so far, with the key that takes them.
     binds: Vec<(SocketAddr, String)>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use becket_config::address::Address;
 use becket_config::file::File;
 
-use crate::resolver::{Found, HostResolver};
+use crate::resolver::{HostAddresses, HostResolver};
 
 /// When names of servers and peers are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum ServerNames {
 }
 
 /// Looks up the names of all servers and peers, each once. Blocks, for at most [`PATIENCE`].
-pub(super) fn look_up(file: &File, resolver: &HostResolver) -> HashMap<String, Found> {
+pub(super) fn look_up(file: &File, resolver: &HostResolver) -> HashMap<String, HostAddresses> {
     let servers = file.backend.iter().flat_map(|backend| &backend.server);
     let servers = servers.filter_map(|server| Some(&server.address.as_ref()?.address));
     let peers = file.cluster.iter().flat_map(|cluster| &cluster.peers);

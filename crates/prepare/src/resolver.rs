@@ -27,7 +27,7 @@ use becket_keys::files::reason;
 pub struct HostResolver(Arc<ResolverState>);
 
 /// Addresses, at least one, each once; or why there are none.
-pub type Found = Result<Arc<[IpAddr]>, String>;
+pub type HostAddresses = Result<Arc<[IpAddr]>, String>;
 
 /// Whether this machine has IPv6, so that `:PORT` means both families.
 pub fn has_ipv6() -> bool {
@@ -36,16 +36,16 @@ pub fn has_ipv6() -> bool {
 
 struct ResolverState {
     ask: Box<Ask>,
-    lookups: Mutex<Lookups>,
+    lookups: Mutex<PendingLookups>,
 }
 
 type Ask = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 
 /// What is asked for.
 #[derive(Default)]
-struct Lookups {
+struct PendingLookups {
     /// By name, all who wait for it.
-    asked: HashMap<Arc<str>, Vec<oneshot::Sender<Found>>>,
+    asked: HashMap<Arc<str>, Vec<oneshot::Sender<HostAddresses>>>,
     /// Names that no thread has taken yet, in their order.
     waiting: VecDeque<Arc<str>>,
     threads: usize,
@@ -66,7 +66,7 @@ impl HostResolver {
     }
 
     /// Asks for the addresses of a host, at once; the future waits for the answer.
-    pub fn look_up(&self, host: &str) -> impl Future<Output = Found> + Send + 'static {
+    pub fn look_up(&self, host: &str) -> impl Future<Output = HostAddresses> + Send + 'static {
         let (sender, receiver) = oneshot::channel();
         let mut lookups = self.0.lock();
         lookups.ask(host, sender);
@@ -76,7 +76,7 @@ impl HostResolver {
             let thread = thread::Builder::new().name("resolver".to_owned());
             match thread.spawn(move || inner.serve()) {
                 Ok(_) => lookups.threads += 1,
-                Err(_) if lookups.threads == 0 => *lookups = Lookups::default(),
+                Err(_) if lookups.threads == 0 => *lookups = PendingLookups::default(),
                 // It only takes longer.
                 Err(_) => {}
             }
@@ -94,7 +94,7 @@ impl HostResolver {
         &self,
         hosts: impl IntoIterator<Item = &'h str>,
         patience: Duration,
-    ) -> HashMap<String, Found> {
+    ) -> HashMap<String, HostAddresses> {
         let asked = hosts.into_iter().map(|host| (host, self.look_up(host)));
         let mut asked: Vec<_> = asked.map(|(host, found)| (host, Box::pin(found))).collect();
         let mut all = HashMap::new();
@@ -134,14 +134,14 @@ impl ResolverState {
         lookups.threads -= 1;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Lookups> {
+    fn lock(&self) -> MutexGuard<'_, PendingLookups> {
         // Never held while somebody is asked.
         self.lookups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Lookups {
-    fn ask(&mut self, host: &str, sender: oneshot::Sender<Found>) {
+impl PendingLookups {
+    fn ask(&mut self, host: &str, sender: oneshot::Sender<HostAddresses>) {
         let Self { asked, waiting, .. } = self;
         if let Some(senders) = asked.get_mut(host) {
             senders.retain(|sender| !sender.is_closed());
@@ -171,7 +171,7 @@ impl fmt::Debug for HostResolver {
     }
 }
 
-fn found(answer: io::Result<Vec<IpAddr>>) -> Found {
+fn found(answer: io::Result<Vec<IpAddr>>) -> HostAddresses {
     let all = answer.map_err(|error| reason(&error).to_lowercase())?;
     let mut seen = HashSet::new();
     let each: Arc<[IpAddr]> = all.into_iter().filter(|ip| seen.insert(*ip)).collect();
@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    fn wait(future: impl Future<Output = Found>) -> Found {
+    fn wait(future: impl Future<Output = HostAddresses>) -> HostAddresses {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         runtime.unwrap().block_on(future)
     }

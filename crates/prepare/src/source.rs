@@ -25,7 +25,7 @@ use becket_tls::config::Config;
 use becket_tls::trial::Trials;
 
 #[derive(Clone, Debug)]
-enum Origin {
+enum SourceKind {
     Flags(Box<Flags>),
     /// The command line of another program, and the text of standard input where that is its file.
     Foreign(Dialect, Invocation, Option<Vec<u8>>),
@@ -34,7 +34,7 @@ enum Origin {
 /// The origin of the configuration of this process.
 #[derive(Clone, Debug)]
 pub struct Source {
-    origin: Origin,
+    kind: SourceKind,
     /// The folder in which the command was typed, absolute.
     base: PathBuf,
     files: Files,
@@ -54,7 +54,7 @@ impl Source {
 
     /// Takes flags whose relative paths start at `base`.
     pub fn at(flags: Flags, base: PathBuf) -> Self {
-        Self::of(Origin::Flags(Box::new(flags)), base)
+        Self::of(SourceKind::Flags(Box::new(flags)), base)
     }
 
     /// Takes the command line of another program. Reads standard input where that is the file.
@@ -68,13 +68,13 @@ impl Source {
                 .take(LARGEST)
                 .read_to_end(input.insert(Vec::new()))?;
         }
-        let origin = Origin::Foreign(dialect, invocation, input);
-        Ok(Self::of(origin, std::env::current_dir()?))
+        let kind = SourceKind::Foreign(dialect, invocation, input);
+        Ok(Self::of(kind, std::env::current_dir()?))
     }
 
-    fn of(origin: Origin, base: PathBuf) -> Self {
+    fn of(kind: SourceKind, base: PathBuf) -> Self {
         Self {
-            origin,
+            kind,
             base,
             files: Files::default(),
             tokens: Tokens::default(),
@@ -93,10 +93,10 @@ impl Source {
 
     /// The configuration file, absolute; absent when there are only flags.
     pub fn file(&self) -> Option<PathBuf> {
-        let path = match &self.origin {
-            Origin::Flags(flags) => flags.config.as_deref()?,
-            Origin::Foreign(_, invocation, None) => Path::new(invocation.file.as_ref()?),
-            Origin::Foreign(_, _, Some(_)) => return None,
+        let path = match &self.kind {
+            SourceKind::Flags(flags) => flags.config.as_deref()?,
+            SourceKind::Foreign(_, invocation, None) => Path::new(invocation.file.as_ref()?),
+            SourceKind::Foreign(_, _, Some(_)) => return None,
         };
         Some(self.base.join(path))
     }
@@ -105,25 +105,25 @@ impl Source {
     pub fn folder(&self) -> PathBuf {
         let file = self.file();
         let folder = file.as_deref().and_then(Path::parent);
-        let is_ours = matches!(self.origin, Origin::Flags(_));
+        let is_ours = matches!(self.kind, SourceKind::Flags(_));
         folder.filter(|_| is_ours).unwrap_or(&self.base).to_owned()
     }
 
     /// Reads the configuration from the text of its file, its `parts` and the flags. Broken values are left out.
     pub fn written(&self, text: &[u8], parts: &dyn Parts) -> File {
-        let (text, over) = match &self.origin {
-            Origin::Flags(flags) => (
+        let (text, over) = match &self.kind {
+            SourceKind::Flags(flags) => (
                 std::str::from_utf8(text).unwrap_or_default(),
                 flags.to_table(&self.base),
             ),
-            Origin::Foreign(dialect, invocation, input) => {
+            SourceKind::Foreign(dialect, invocation, input) => {
                 let text = input.as_deref().unwrap_or(text);
                 let translation = dialect.translate(invocation, text, &self.base, parts);
                 ("", translation.table)
             }
         };
         let mut file = read(text, &over).file.unwrap_or_default();
-        if let (Origin::Flags(_), Some(config)) = (&self.origin, self.file()) {
+        if let (SourceKind::Flags(_), Some(config)) = (&self.kind, self.file()) {
             let path = file.edits_path(&config);
             let text = parts.text(&path, LARGEST).ok().flatten();
             let read = Edits::read(&String::from_utf8_lossy(&text.unwrap_or_default()));
@@ -138,9 +138,11 @@ impl Source {
 
     /// Returns its name in messages.
     pub fn origin(&self) -> String {
-        let file = match &self.origin {
-            Origin::Flags(flags) => flags.config.as_ref().map(|path| path.display().to_string()),
-            Origin::Foreign(_, invocation, _) => invocation.file.clone(),
+        let file = match &self.kind {
+            SourceKind::Flags(flags) => {
+                flags.config.as_ref().map(|path| path.display().to_string())
+            }
+            SourceKind::Foreign(_, invocation, _) => invocation.file.clone(),
         };
         file.unwrap_or_else(|| "command line".to_owned())
     }
@@ -150,7 +152,7 @@ impl Source {
     /// # Errors
     /// Its file cannot be read.
     pub fn translation(&self) -> Result<Option<Translation>, Rejected> {
-        let Origin::Foreign(dialect, invocation, input) = &self.origin else {
+        let SourceKind::Foreign(dialect, invocation, input) = &self.kind else {
             return Ok(None);
         };
         let text = match input {
@@ -227,8 +229,8 @@ impl Source {
     }
 
     fn load_in(&self, environment: &Environment<'_>) -> Result<Prepared, Rejected> {
-        let prepared = match (&self.origin, self.translation()?) {
-            (Origin::Flags(flags), _) => self.load_ours(flags, environment),
+        let prepared = match (&self.kind, self.translation()?) {
+            (SourceKind::Flags(flags), _) => self.load_ours(flags, environment),
             (_, translation) => load_foreign(&translation.unwrap_or_default(), environment),
         };
         prepared.map_err(|rejected| Rejected {

@@ -64,7 +64,7 @@ impl FoundConfig {
         match found {
             Ok(Some(RootOnly::File(file))) => {
                 let parts = PartsByRoot::default();
-                let written = source.written(&text(&file), &parts);
+                let written = source.written(&part(&file, LARGEST).unwrap_or_default(), &parts);
                 let is_roots = !parts.is_of_others.get();
                 Self {
                     file: written,
@@ -77,7 +77,9 @@ impl FoundConfig {
                 // A pipe is left to the serving process.
                 let is_file = path.metadata().is_ok_and(|found| found.is_file());
                 let file = is_file.then(|| regular::open(&path).ok()).flatten();
-                let text = file.map_or_else(Vec::new, |it| text(&it.0));
+                let text = file
+                    .and_then(|it| part(&it.0, LARGEST).ok())
+                    .unwrap_or_default();
                 Self {
                     file: source.written(&text, &Files::default()),
                     ..Self::default()
@@ -516,15 +518,6 @@ pub(super) fn run_as(identity: &Identity, chroot: Option<PathBuf>, logs: &[PathB
 pub(super) fn is_roots(path: &Path) -> bool {
     let mut found = path.ancestors().map(root_only::is_roots);
     found.find_map(Result::ok).unwrap_or(false)
-}
-
-/// The text of a file, of at most 16 MiB; empty where it is none.
-fn text(mut file: &std::fs::File) -> Vec<u8> {
-    let mut text = Vec::new();
-    match file.by_ref().take(LARGEST).read_to_end(&mut text) {
-        Ok(_) => text,
-        Err(_) => Vec::new(),
-    }
 }
 
 const EINVAL: i32 = 22;

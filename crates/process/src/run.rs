@@ -210,53 +210,45 @@ impl Runner {
     }
 
     /// Carries out actions, and the actions that follow from them. Returns the exit code at the end of the service.
-    fn carry_out(&mut self, outputs: Vec<Action>) -> Option<u8> {
-        let mut outputs = VecDeque::from(outputs);
-        while let Some(output) = outputs.pop_front() {
-            let input = match output {
-                Action::Start {
-                    process,
-                    is_new,
-                    replaces,
-                } => {
-                    let started = self.start(process, is_new, replaces);
-                    Some(Input::Started(
-                        process,
-                        started.map_err(|error| error.to_string()),
-                    ))
-                }
-                Action::Reload(process) => Some(Input::Offered(process, self.reload(process))),
-                Action::Commit(process) => {
-                    self.commit(process);
-                    // An edit was kept after the process had read the file.
-                    let edits = self.held.current.edits.as_ref();
-                    let is_stale = edits.is_some_and(EditsFile::has_changed);
-                    is_stale.then_some(Input::Requested(OperatorRequest::Reload))
-                }
-                Action::Exit(code) => return Some(code),
-                output => {
-                    self.carry_out_simple(output);
-                    None
-                }
-            };
-            if let Some(input) = input {
+    fn carry_out(&mut self, actions: Vec<Action>) -> Option<u8> {
+        let mut actions = VecDeque::from(actions);
+        while let Some(action) = actions.pop_front() {
+            if let Action::Exit(code) = action {
+                return Some(code);
+            }
+            if let Some(input) = self.carry_out_one(action) {
                 // These come before earlier actions: a command goes to a process that was started.
-                for output in self.handle(input).into_iter().rev() {
-                    outputs.push_front(output);
+                for action in self.handle(input).into_iter().rev() {
+                    actions.push_front(action);
                 }
             }
         }
         None
     }
 
-    fn carry_out_simple(&mut self, output: Action) {
-        match output {
+    fn carry_out_one(&mut self, action: Action) -> Option<Input> {
+        match action {
+            Action::Start {
+                process,
+                is_new,
+                replaces,
+            } => {
+                let started = self.start(process, is_new, replaces);
+                let started = started.map_err(|error| error.to_string());
+                return Some(Input::Started(process, started));
+            }
+            Action::Reload(process) => return Some(Input::Offered(process, self.reload(process))),
+            Action::Commit(process) => {
+                self.commit(process);
+                // An edit was kept after the process had read the file.
+                let edits = self.held.current.edits.as_ref();
+                let is_stale = edits.is_some_and(EditsFile::has_changed);
+                return is_stale.then_some(Input::Requested(OperatorRequest::Reload));
+            }
             Action::Send(process, command) => self.send(process, &command),
             Action::Yield(process, next) => {
-                let addresses = self
-                    .held
-                    .offered(next)
-                    .map(|it| it.addresses(&self.setup.passed));
+                let offered = self.held.offered(next);
+                let addresses = offered.map(|it| it.addresses(&self.setup.passed));
                 let command = Command::Yield(next, addresses.unwrap_or_default());
                 self.send(process, &command);
             }
@@ -272,8 +264,10 @@ impl Runner {
             }
             Action::Notify(notice) => self.notify(notice),
             Action::Replace => self.is_replaced = true,
-            Action::Start { .. } | Action::Reload(_) | Action::Commit(_) | Action::Exit(_) => {}
+            // The caller ends.
+            Action::Exit(_) => {}
         }
+        None
     }
 
     fn child(&mut self, process: u32) -> Option<&mut Child> {

@@ -28,7 +28,7 @@ use std::time::Duration;
 use becket_proto::limits::Ledger;
 
 pub(crate) use self::actions::{Action, Input, ProcessEnd, ServiceNotice, SupervisorState};
-use self::stages::{Draining, LATE, Reload, Serving, Stage, StartStep};
+use self::stages::{Draining, LATE, ProcessStage, Reload, Serving, StartStep};
 use crate::protocol::{Command, OperatorRequest, ProcessTimes, Restarts};
 
 /// Requests that wait.
@@ -51,11 +51,11 @@ struct Ending {
 #[derive(Debug, Default)]
 pub(crate) struct Supervisor {
     /// The process that serves, or that starts while no other process serves.
-    serving: Option<Stage>,
+    serving: Option<ProcessStage>,
     /// The process that replaces `serving` in an upgrade.
-    next: Option<Stage>,
+    next: Option<ProcessStage>,
     /// Replaced processes that finish their connections.
-    leaving: Vec<Stage>,
+    leaving: Vec<ProcessStage>,
     ledger: Ledger,
     pending: Pending,
     ending: Option<Ending>,
@@ -87,14 +87,14 @@ impl Supervisor {
     pub(crate) fn resume(state: SupervisorState, now: Duration) -> (Self, Vec<Action>) {
         let draining = |(id, left): (u32, Duration)| {
             let ends_by = now + left;
-            Stage::Draining(Draining { id, ends_by })
+            ProcessStage::Draining(Draining { id, ends_by })
         };
         let mut ledger = Ledger::default();
         for (process, held) in state.held {
             ledger.set(process, held);
         }
         let supervisor = Self {
-            serving: Some(Stage::serving(state.serving, now, state.times)),
+            serving: Some(ProcessStage::serving(state.serving, now, state.times)),
             leaving: state.leaving.into_iter().map(draining).collect(),
             ledger,
             pending: Pending {
@@ -119,7 +119,7 @@ impl Supervisor {
         if serving.is_renewing || self.ending.is_some() || self.pending.upgrade {
             return None;
         }
-        let left = |process: &Stage| {
+        let left = |process: &ProcessStage| {
             let ends_by = process.deadline().unwrap_or(now);
             (process.id(), ends_by.saturating_sub(now))
         };
@@ -142,24 +142,24 @@ impl Supervisor {
 
     /// The process that serves or starts to.
     pub(crate) fn serving(&self) -> Option<u32> {
-        self.serving.as_ref().map(Stage::id)
+        self.serving.as_ref().map(ProcessStage::id)
     }
 
-    fn all(&self) -> impl Iterator<Item = &Stage> {
+    fn all(&self) -> impl Iterator<Item = &ProcessStage> {
         self.serving.iter().chain(&self.next).chain(&self.leaving)
     }
 
     /// Returns the serving process if it accepts clients.
     fn serves(&self) -> Option<&Serving> {
         match &self.serving {
-            Some(Stage::Serving(serving)) => Some(serving),
+            Some(ProcessStage::Serving(serving)) => Some(serving),
             _ => None,
         }
     }
 
     fn serves_mut(&mut self) -> Option<&mut Serving> {
         match &mut self.serving {
-            Some(Stage::Serving(serving)) => Some(serving),
+            Some(ProcessStage::Serving(serving)) => Some(serving),
             _ => None,
         }
     }
@@ -181,14 +181,16 @@ impl Supervisor {
     /// The process that got `Serve` last, which gets changes of the ledger.
     fn accepting(&self) -> Option<u32> {
         let mut newest = self.next.iter().chain(&self.serving);
-        newest.find(|process| process.may_accept()).map(Stage::id)
+        newest
+            .find(|process| process.may_accept())
+            .map(ProcessStage::id)
     }
 
     /// Returns the time of the next [`Input::Tick`].
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let ending = self.ending.filter(|_| self.serving.is_some());
         let ending = ending.map(|ending| ending.ends_by);
-        let processes = self.all().filter_map(Stage::deadline);
+        let processes = self.all().filter_map(ProcessStage::deadline);
         processes.chain(ending).chain(self.restart_at).min()
     }
 
@@ -314,11 +316,12 @@ impl Supervisor {
             out.extend([Action::Kill(id), Action::Discard(id)]);
             // Its end is awaited like that of a process that leaves.
             let ends_by = now + GRACE;
-            self.leaving.push(Stage::Draining(Draining { id, ends_by }));
+            self.leaving
+                .push(ProcessStage::Draining(Draining { id, ends_by }));
             self.resume_serving("becket is ending", out);
         }
         match &self.serving {
-            Some(Stage::Starting(starting)) => out.push(Action::Kill(starting.id)),
+            Some(ProcessStage::Starting(starting)) => out.push(Action::Kill(starting.id)),
             Some(process) => out.push(Action::Send(process.id(), command)),
             None => {}
         }
@@ -337,7 +340,7 @@ impl Supervisor {
     fn started(&mut self, now: Duration, id: u32, times: ProcessTimes) {
         let is_next = self.next.as_ref().is_some_and(|next| next.id() == id);
         let mut both = self.serving.iter_mut().chain(&mut self.next);
-        if let Some(Stage::Starting(starting)) = both.find(|process| process.id() == id) {
+        if let Some(ProcessStage::Starting(starting)) = both.find(|process| process.id() == id) {
             starting.late_at = is_next.then(|| now + times.upgrade);
             starting.times = times;
         }
@@ -345,7 +348,7 @@ impl Supervisor {
 
     /// Sends `Serve` to the next process if it has loaded.
     fn serve_next(&mut self, out: &mut Vec<Action>) {
-        if let Some(Stage::Starting(starting)) = &mut self.next
+        if let Some(ProcessStage::Starting(starting)) = &mut self.next
             && starting.step == StartStep::Loaded
         {
             starting.step = StartStep::MayServe;
@@ -365,7 +368,7 @@ impl Supervisor {
         times: ProcessTimes,
         out: &mut Vec<Action>,
     ) {
-        self.serving = Some(Stage::serving(id, now, times));
+        self.serving = Some(ProcessStage::serving(id, now, times));
         self.has_served = true;
         out.extend([
             Action::Commit(id),
@@ -382,10 +385,11 @@ impl Supervisor {
         self.is_outdated = true;
         self.restarts.upgrades += 1;
         tracing::info!(process = id, "upgraded: the new process serves");
-        if let Some(Stage::Serving(Serving { id, times, .. })) = self.serving.take() {
+        if let Some(ProcessStage::Serving(Serving { id, times, .. })) = self.serving.take() {
             out.push(Action::Send(id, Command::Leave));
             let ends_by = now + times.drain + GRACE;
-            self.leaving.push(Stage::Draining(Draining { id, ends_by }));
+            self.leaving
+                .push(ProcessStage::Draining(Draining { id, ends_by }));
         }
         self.begin_serving(now, id, times, out);
     }
@@ -424,7 +428,7 @@ impl Supervisor {
             "process violated the control protocol and is killed"
         );
         out.push(Action::Kill(id));
-        if let Some(Stage::Starting(starting)) = &mut self.next
+        if let Some(ProcessStage::Starting(starting)) = &mut self.next
             && starting.id == id
         {
             let reason = || format!("the new process cannot replace a running one: {fault}");
@@ -434,7 +438,7 @@ impl Supervisor {
 
     fn start_serving(&mut self, out: &mut Vec<Action>) {
         let process = self.new_id();
-        self.serving = Some(Stage::starting(process));
+        self.serving = Some(ProcessStage::starting(process));
         self.pending.reload = false;
         out.push(Action::Start {
             process,
@@ -457,7 +461,7 @@ impl Supervisor {
             && std::mem::take(&mut self.pending.upgrade)
         {
             let process = self.new_id();
-            self.next = Some(Stage::starting(process));
+            self.next = Some(ProcessStage::starting(process));
             let start = Action::Start {
                 process,
                 is_new: true,
@@ -495,7 +499,7 @@ impl Supervisor {
             self.start_serving(out);
         }
         let is_over = |at: &mut Option<Duration>| at.take_if(|at| *at <= now).is_some();
-        if let Some(Stage::Serving(serving)) = &mut self.serving
+        if let Some(ProcessStage::Serving(serving)) = &mut self.serving
             && let Some(reload) = &mut serving.reload
             && is_over(&mut reload.late_at)
         {
@@ -506,7 +510,7 @@ impl Supervisor {
             );
             out.push(Action::Notify(ServiceNotice::ReloadLate));
         }
-        if let Some(Stage::Starting(starting)) = &mut self.next
+        if let Some(ProcessStage::Starting(starting)) = &mut self.next
             && is_over(&mut starting.late_at)
         {
             let reason = match starting.step {
@@ -529,7 +533,7 @@ impl Supervisor {
             }
         };
         for process in &mut self.leaving {
-            if let Stage::Draining(draining) = process {
+            if let ProcessStage::Draining(draining) = process {
                 kill(draining.id, &mut draining.ends_by, out);
             }
         }

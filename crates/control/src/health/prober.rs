@@ -23,7 +23,7 @@ use becket_sys::clock::Now;
 use tokio::task::JoinSet;
 
 use super::check::{Check, Failure};
-use becket_prepare::resolver::{Found, HostResolver};
+use becket_prepare::resolver::{HostAddresses, HostResolver};
 use becket_proxy::backend::registry::Backends;
 use becket_proxy::backend::server_state::ServerState;
 use becket_proxy::backend::slot::{Reservation, Slot};
@@ -38,7 +38,7 @@ pub struct Prober {
     watches: Vec<ServerWatch>,
     /// Results have the index of their watch.
     checks: JoinSet<(usize, Result<(), Failure>)>,
-    lookups: JoinSet<(usize, Found)>,
+    lookups: JoinSet<(usize, HostAddresses)>,
 }
 
 #[derive(Debug)]
@@ -77,7 +77,7 @@ struct Schedule {
 #[derive(Debug)]
 pub enum Ended {
     Check(usize, Result<(), Failure>),
-    Lookup(usize, Found),
+    Lookup(usize, HostAddresses),
 }
 
 impl Prober {
@@ -424,7 +424,7 @@ impl Name {
         })
     }
 
-    fn handle_lookup(&mut self, found: Found, server: &Arc<ServerState>, now: Duration) {
+    fn handle_lookup(&mut self, found: HostAddresses, server: &Arc<ServerState>, now: Duration) {
         let is_news = server.note_lookup(found.is_ok());
         let name = server.name();
         match found {

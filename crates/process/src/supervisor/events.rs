@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use becket_proto::limits::Counts;
 
-use super::stages::{Stage, StartStep};
+use super::stages::{ProcessStage, StartStep};
 use super::{ASKED_BY_PROCESS, Action, ServiceNotice, Supervisor};
 use crate::protocol::{Command, Event, OperatorRequest};
 
 impl Supervisor {
     pub(super) fn event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Action>) {
-        let is_it = |process: &Stage| process.id() == id;
+        let is_it = |process: &ProcessStage| process.id() == id;
         match &mut self.serving {
-            Some(Stage::Starting(starting)) if starting.id == id => {
+            Some(ProcessStage::Starting(starting)) if starting.id == id => {
                 if let Some(event) = starting.handle(event) {
                     self.first_event(now, id, event, out);
                 }
             }
-            Some(Stage::Serving(serving)) if serving.id == id => {
+            Some(ProcessStage::Serving(serving)) if serving.id == id => {
                 self.serving_event(now, id, event, out);
             }
             _ if self.next.iter().any(is_it) => self.next_event(now, id, event, out),
@@ -28,7 +28,7 @@ impl Supervisor {
 
     /// Handles an event of a process that starts while no other serves.
     fn first_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Action>) {
-        let Some(Stage::Starting(starting)) = &mut self.serving else {
+        let Some(ProcessStage::Starting(starting)) = &mut self.serving else {
             return;
         };
         match (event, starting.step) {
@@ -47,7 +47,7 @@ impl Supervisor {
 
     /// Handles an event of a process that starts to replace another.
     fn next_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Action>) {
-        let Some(Stage::Starting(starting)) = &mut self.next else {
+        let Some(ProcessStage::Starting(starting)) = &mut self.next else {
             return;
         };
         if event == Event::Loading && starting.step == StartStep::Loading {

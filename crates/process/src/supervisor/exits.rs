@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use becket_proto::limits::Counts;
 
-use super::stages::Stage;
+use super::stages::ProcessStage;
 use super::{Action, Ending, FAILED, LONG, MOST_FAILURES, NO_FAULT, ProcessEnd, Supervisor};
 use crate::protocol::Command;
 
@@ -16,7 +16,7 @@ impl Supervisor {
         ended: &ProcessEnd,
         out: &mut Vec<Action>,
     ) {
-        if let Some(Stage::Starting(starting)) = &self.next
+        if let Some(ProcessStage::Starting(starting)) = &self.next
             && starting.id == id
         {
             let reason = match &starting.reason {
@@ -53,7 +53,7 @@ impl Supervisor {
         let id = process.id();
         out.push(Action::Discard(id));
         let served = match process {
-            Stage::Serving(serving) => Some(now.saturating_sub(serving.since)),
+            ProcessStage::Serving(serving) => Some(now.saturating_sub(serving.since)),
             _ => None,
         };
         if let Some(ending) = &mut self.ending {

@@ -6,7 +6,7 @@ use crate::protocol::{Event, ProcessTimes};
 
 /// A process in its stage.
 #[derive(Clone, Debug)]
-pub(super) enum Stage {
+pub(super) enum ProcessStage {
     Starting(Starting),
     Serving(Serving),
     Draining(Draining),
@@ -58,7 +58,7 @@ pub(super) struct Draining {
     pub(super) ends_by: Duration,
 }
 
-impl Stage {
+impl ProcessStage {
     pub(super) fn starting(id: u32) -> Self {
         Self::Starting(Starting {
             id,
