@@ -28,7 +28,7 @@ pub struct Leg<S> {
     reset: bool,
 }
 
-/// What [`Leg::receive`] or [`Leg::splice`] got.
+/// The outcome of [`Leg::receive`] or [`Leg::splice`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Got {
     /// So many bytes, now in the buffer or the pipe.

@@ -148,7 +148,7 @@ impl Drop for PipePermit {
 /// Bytes after which splicing is worth a pipe: with 16 KiB at a time it costs as much as copying, with 64 KiB it saves a fifth. A source of
 /// 16 KiB at a time never comes to it, since its run is halved each time.
 pub const BULK: u32 = 32 * 1024;
-/// What an unprivileged process may ask for (`fs.pipe-max-size`), and more than goes through in one turn.
+/// Size that an unprivileged process may ask for (`fs.pipe-max-size`), and more than goes through in one turn.
 const MOST_SIZE: usize = 1024 * 1024;
 /// Stretches of memory to which a pipe of that size refers.
 pub const PLACES: usize = MOST_SIZE / PAGE;

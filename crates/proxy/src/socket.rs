@@ -1,4 +1,4 @@
-//! What the connection needs of a socket, so that it runs on real ones and on scripted ones.
+//! The traits through which a connection sees sockets, so that it runs on real ones and on scripted ones.
 //!
 //! Sockets are non-blocking; `WouldBlock` is an answer like any other. Errors are read once
 //! ([`SocketError`]), so that phases decide by cause and never by error number.
@@ -41,7 +41,7 @@ pub trait StreamSocket {
     /// As [`Self::send`], or that the kernel does not splice here.
     fn splice_out(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize>;
 
-    /// Sends FIN behind what was sent; receiving goes on.
+    /// Sends FIN behind what was sent; receiving continues.
     fn finish(&mut self);
 
     /// The address that the peer connected to, where there is one. A system call.
@@ -57,35 +57,35 @@ pub trait StreamSocket {
     /// As [`Self::receive`].
     fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// Whether the peer has ended its side or has reset, also behind bytes that were not received.
+    /// Returns whether the peer has ended its side or has reset, also behind bytes that were not received.
     /// A system call.
     fn is_gone(&self) -> bool;
 }
 
 /// A socket whose records the kernel may seal and open; see [`kernel_tls`].
 pub trait KernelTlsSocket: StreamSocket {
-    /// What the kernel does.
+    /// Versions and ciphers that the kernel has.
     fn support(&self) -> Support;
 
     /// Gives the socket the layer for TLS; see [`kernel_tls::attach`].
     ///
     /// # Errors
     ///
-    /// Where the kernel refuses; nothing has changed.
+    /// If the kernel refuses; nothing has changed.
     fn attach(&mut self) -> io::Result<()>;
 
     /// Seals or opens with this key from now on; see [`kernel_tls::set_key`].
     ///
     /// # Errors
     ///
-    /// Where the kernel refuses.
+    /// If the kernel refuses.
     fn set_key(&mut self, direction: Direction, key: &Key<'_>) -> io::Result<()>;
 
     /// The number of the next record that is sealed.
     ///
     /// # Errors
     ///
-    /// Where there is no such key.
+    /// If there is no such key.
     fn next_record(&self, cipher: Cipher) -> io::Result<u64>;
 
     /// Receives a record of whatever type; see [`kernel_tls::receive_record`].
@@ -102,7 +102,7 @@ pub trait KernelTlsSocket: StreamSocket {
     /// As [`StreamSocket::send`].
     fn send_record(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()>;
 
-    /// Whether there is room for more than a record. If not, readiness will be reported when there is. A system call.
+    /// Returns whether there is room for more than a record. If not, readiness will be reported when there is. A system call.
     fn has_room(&self) -> bool;
 }
 
@@ -177,7 +177,7 @@ pub struct KernelSocket {
     sends: Sends,
 }
 
-/// What a socket has sent. What the first call sends leaves at once, its last segment too: Linux has Nagle's algorithm (RFC 896) hold back
+/// Calls that have sent on a socket. The bytes of the first call leave at once, its last segment too: Linux has Nagle's algorithm (RFC 896) hold back
 /// what is small only behind something small that is not acknowledged. So `TCP_NODELAY` is set before the second, and a server that is asked
 /// once costs a system call less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

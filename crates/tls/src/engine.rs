@@ -39,7 +39,7 @@ use crate::sessions::context::{self, HandshakeContext};
 pub struct Engine<C = UnbufferedServerConnection> {
     /// On the heap: a transition between phases then moves a pointer, not a kilobyte.
     connection: Box<C>,
-    /// What rustls has not discarded, and what it was not shown.
+    /// Bytes that rustls has not discarded, and bytes that it was not shown.
     held: Vec<u8>,
     /// How much of that rustls has taken in, in whole records.
     taken: usize,
@@ -50,9 +50,9 @@ pub struct Engine<C = UnbufferedServerConnection> {
     /// Data may pass, and records are weighed.
     traffic: bool,
     allowance: Allowance,
-    /// Of a client that announced early data, until it has said more.
+    /// For a client that announced early data, until it has sent more.
     skipping: Option<Box<Skipping>>,
-    /// Of a handshake that goes on while data moves already, because it began with early data.
+    /// For a handshake that continues while data moves already, because it began with early data.
     unfinished: Option<Box<HandshakeContext>>,
     close_notify_sent: bool,
     /// The peer has been sent something.
@@ -75,7 +75,7 @@ impl<C: TlsSide> fmt::Debug for Engine<C> {
     }
 }
 
-/// What [`Engine::receive`] did.
+/// The outcome of [`Engine::receive`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// Application data may be sent: the handshake is complete, or early data has come.
@@ -84,7 +84,7 @@ pub struct Received {
     pub early: bool,
     /// The peer sent close_notify: no more data follows.
     pub ended: bool,
-    /// What the records weigh that were taken in, in bytes.
+    /// Weight of the records that were taken in, in bytes.
     pub weight: usize,
 }
 
@@ -142,12 +142,12 @@ impl<C: TlsSide> Engine<C> {
         self
     }
 
-    /// What belongs in front of the next input.
+    /// The bytes that belong in front of the next input.
     pub fn held(&self) -> &[u8] {
         &self.held
     }
 
-    /// Whether a whole record is held: [`Self::resume`] goes on with it, and nothing need be received.
+    /// Returns whether a whole record is held: [`Self::resume`] continues with it, and nothing need be received.
     pub fn waits(&self) -> bool {
         self.waits
     }
@@ -184,7 +184,7 @@ impl<C: TlsSide> Engine<C> {
         Ok(received)
     }
 
-    /// Whether the client has still to finish its handshake, though it may be served already.
+    /// Returns whether the client has still to finish its handshake, though it may be served already.
     pub fn is_unfinished(&self) -> bool {
         self.connection.common().is_handshaking()
     }
@@ -335,8 +335,8 @@ impl<C: TlsSide> Engine<C> {
             }
             consumed += discard;
             if settled {
-                // Where early data is taken rustls writes as soon as its own flight is out. That
-                // alone admits nobody: anyone can send a hello, and as often as he likes.
+                // If early data is taken, rustls writes as soon as its own flight is out. That
+                // alone admits nobody: a hello can be sent again and again.
                 let handshaking = self.connection.common().is_handshaking();
                 received.ready = writable && (received.early || !handshaking);
                 if received.ready {
@@ -348,7 +348,7 @@ impl<C: TlsSide> Engine<C> {
         }
     }
 
-    /// The peer is told of an error, and that is returned. `rest` is what rustls was shown and did not
+    /// Sends an error to the peer, and returns it. `rest` is what rustls was shown and did not
     /// discard. What is still to be sent comes first, and last the alert.
     fn refuse(&mut self, rest: &[u8], out: &mut Buffer, error: Error) -> Error {
         let mut rest = rest.to_vec();
@@ -464,7 +464,7 @@ impl<C: TlsSide> Engine<C> {
         }
     }
 
-    /// Whether the kernel may take over, some time.
+    /// Returns whether the kernel may take over, some time.
     pub fn is_movable(&self) -> bool {
         self.movable
     }
@@ -474,7 +474,7 @@ impl<C: TlsSide> Engine<C> {
         self.movable = false;
     }
 
-    /// Whether nothing is under way: no part of a record or message, no answer that rustls owes, and no end.
+    /// Returns whether nothing is under way: no part of a record or message, no answer that rustls owes, and no end.
     pub fn is_at_rest(&self) -> bool {
         self.traffic
             && self.held.is_empty()
@@ -498,13 +498,13 @@ impl<C: TlsSide> Engine<C> {
         self.connection.common().handshake_kind()
     }
 
-    /// What was negotiated, and the peer's chain.
+    /// The negotiated parameters, and the peer's chain.
     pub fn facts(&self) -> &C {
         &self.connection
     }
 }
 
-/// Whether the peer sent more records without data than it may, by our count or by one of rustls'.
+/// Returns whether the peer sent more records without data than it may, by our count or by one of rustls'.
 pub fn is_without_data(error: &Error) -> bool {
     matches!(
         error,
@@ -564,7 +564,7 @@ fn encode_into<E: Into<Encoding>>(
     Err(Error::EncryptError)
 }
 
-/// Of the records that one call takes in: as much as the records weigh that one read can complete,
+/// Weight of the records that one call takes in: that of the records that one read can complete,
 /// if they are long.
 const MOST_WEIGHT: usize = READ + LARGEST_RECORD;
 /// A fatal alert in clear: RFC 8446, section 6.2.

@@ -6,7 +6,7 @@
 //! route has a few, and the peeked hello picks one ([`RouteConfigs::pick`]). They differ in nothing that
 //! concerns trust: certificates, verifier and policy are the same.
 //!
-//! Where a policy takes early data they have no ticketer: their sessions are kept by
+//! If a policy takes early data, they have no ticketer: their sessions are kept by
 //! a [`Store`] of their own, and nothing else opens.
 
 use std::sync::Arc;
@@ -29,17 +29,17 @@ use crate::config::{Listener, Policy, Route};
 use crate::resumption::Offer;
 use crate::sessions::context;
 use crate::sessions::store::{Kind, Store};
-use crate::sessions::stored::Judge;
+use crate::sessions::stored::ReturningClients;
 use crate::sessions::tickets::{TicketSecrets, Ticketer};
 use becket_cluster::Outbox;
 use becket_keys::certificates::CertificateMap;
 
-/// What a route's configurations are made of, beside the route itself.
+/// The parts of a route's configurations, apart from the route itself.
 #[derive(Clone, Debug)]
 pub struct RouteParts {
     /// Shared by all workers.
     pub table: Arc<SessionTable>,
-    /// Shared by all workers, and by nobody else: sessions that admit early data.
+    /// Shared by all workers alone: sessions that admit early data.
     pub early: Arc<SessionTable>,
     /// Current ticket secrets.
     pub secrets: Arc<TicketSecrets>,
@@ -47,7 +47,7 @@ pub struct RouteParts {
     pub file: Arc<File>,
     /// Write secrets to the file that SSLKEYLOGFILE names.
     pub key_log: bool,
-    /// Where new sessions are told to the peers; absent without a cluster.
+    /// Takes new sessions for the peers; `None` without a cluster.
     pub outbox: Option<Outbox>,
 }
 
@@ -72,7 +72,7 @@ pub struct RouteConfigs {
     with_alpn: Resuming,
     without_alpn: Resuming,
     ticketer: Arc<Ticketer>,
-    /// Where the policy takes early data.
+    /// `None` unless the policy takes early data.
     early: Option<Store>,
     tls13: bool,
     tls12_tickets: bool,
@@ -104,10 +104,10 @@ impl RouteConfigs {
         parts: &RouteParts,
     ) -> Result<Self, rustls::Error> {
         let verifier = policy.verifier.clone();
-        let judge = Judge::new(verifier.clone());
+        let clients = ReturningClients::new(verifier.clone());
         let ticketer = Ticketer::new(&parts.secrets, policy.digest, parts.file.session_max_age())
             .ok_or_else(|| rustls::Error::General("no ticket secret".into()))?
-            .judging(judge.clone())
+            .admitting(clients.clone())
             .at_most(parts.file.limits.client_hello / 2);
         let ticketer = Arc::new(ticketer);
         let mut plain = base(policy, &listener.certificates, verifier.clone())?;
@@ -124,7 +124,7 @@ impl RouteConfigs {
             table: Arc::clone(&parts.early),
             policy: PolicyTag::from_digest(&policy.digest),
             max_age: parts.file.session_max_age(),
-            judge,
+            clients,
             kind: Kind::Early,
         });
         let resuming = |base| match &early {
@@ -162,7 +162,7 @@ impl RouteConfigs {
         &by_resumption.by_id
     }
 
-    /// By what a hello of this kind resumes here, if it offers anything.
+    /// The way in which a hello of this kind resumes here, if it offers anything.
     pub fn offer(&self, hello: &ClientHello<'_>) -> Offer {
         match hello.session_ticket() {
             _ if self.tls13 && hello.offers_tls13() => Offer::Psk,
@@ -171,7 +171,7 @@ impl RouteConfigs {
         }
     }
 
-    /// Whether the hello offers what might resume: something that looks like a ticket of ours, or
+    /// Returns whether the hello offers what might resume: something that looks like a ticket of ours, or
     /// a TLS 1.2 session ID. No proof; that there is nothing is one.
     pub fn may_resume(&self, hello: &ClientHello<'_>) -> bool {
         if self.tls13 && hello.offers_tls13() {
@@ -207,7 +207,7 @@ impl Resuming {
                 table: parts.table.clone(),
                 policy: PolicyTag::from_digest(&policy.digest),
                 max_age: parts.file.session_max_age(),
-                judge: Judge::new(policy.verifier.clone()),
+                clients: ReturningClients::new(policy.verifier.clone()),
                 kind: Kind::ById {
                     lifetime: parts.file.sessions.id_lifetime,
                     stores,
@@ -247,7 +247,7 @@ impl Resuming {
     }
 }
 
-/// What all configurations of a route share.
+/// The part that all configurations of a route share.
 fn base(
     policy: &Policy,
     certificates: &Arc<CertificateMap>,

@@ -73,7 +73,7 @@ impl Closing {
                     self.dropped += came;
                 }
                 Ok(Got::Nothing) => break,
-                // Where the kernel has TLS: what is no data.
+                // A record without data, if the kernel has TLS.
                 Err(SocketError::Refused) => {
                     let counter = &cx.turn.counters.client_bytes_in;
                     let client = &mut cx.core.client;
@@ -100,7 +100,7 @@ impl Closing {
         Advance::end(self.unless_finished(CloseReason::LingerTimeout))
     }
 
-    /// What led here, unless all was well until `now`.
+    /// The reason that led here, unless all was well until `now`.
     fn unless_finished(&self, now: CloseReason) -> CloseReason {
         match self.reason {
             CloseReason::Finished => now,
@@ -109,7 +109,7 @@ impl Closing {
     }
 }
 
-/// What a record without data weighs, as in `proto::records`.
+/// Weight of a record without data, as in `proto::records`.
 const WITHOUT_DATA: usize = 4096;
-/// What was under way when the client learnt of the end fits in; more is a client that does not care.
+/// Bytes that were under way when the client learnt of the end fit in; more comes from a client that does not care.
 const MOST_DROPPED: usize = 1024 * 1024;

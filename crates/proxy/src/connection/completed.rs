@@ -1,4 +1,4 @@
-//! What a completed handshake was: full or resumed, and how.
+//! The kind of a completed handshake: full or resumed, and how.
 
 use std::time::Duration;
 

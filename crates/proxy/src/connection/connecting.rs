@@ -59,12 +59,12 @@ enum ConnectStage<N: Net> {
     Secure(Leg<N::Server>, ServerHandshake),
 }
 
-/// What goes with the SYN.
+/// Bytes that go with the SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Syn {
     /// Nothing: it has left.
     Gone,
-    /// What is sent first, if the kernel has a cookie of the server.
+    /// The first bytes, if the kernel has a cookie of the server.
     Waits,
     /// So many bytes went, and the server has not answered yet.
     Took(usize),
@@ -128,7 +128,7 @@ impl<N: Net> Connecting<N> {
         }
     }
 
-    /// Whether the server has taken the first bytes, or the connect is known to be done.
+    /// Returns whether the server has taken the first bytes, or the connect is known to be done.
     fn is_connected(
         &mut self,
         server: &mut Leg<N::Server>,

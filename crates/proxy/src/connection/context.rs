@@ -1,4 +1,4 @@
-//! The vocabulary of the phases: sockets, what a worker lends for a turn, and what outlives a phase.
+//! The vocabulary of the phases: sockets, a turn, and the part of a connection that outlives a phase.
 //!
 //! A leaf: it names no phase.
 
@@ -53,7 +53,7 @@ pub trait Net {
     fn connected(server: &Self::Server) -> io::Result<()>;
 }
 
-/// What a worker lends to the connection that it advances.
+/// The loan of a worker to the connection that it advances.
 #[derive(Debug)]
 pub struct Turn<'a, N> {
     pub net: &'a mut N,
@@ -77,7 +77,7 @@ pub struct Turn<'a, N> {
     pub draining: bool,
 }
 
-/// What outlives every phase.
+/// The part of a connection that outlives every phase.
 #[derive(Debug)]
 pub(super) struct Core<N: Net> {
     pub(super) client: Leg<N::Client>,
@@ -198,7 +198,7 @@ impl<N: Net> Context<'_, '_, N> {
         self.core.client.push(bytes, pipe, counter)
     }
 
-    /// Whether the client has ended its side; before a step that is worth the look.
+    /// Returns whether the client has ended its side; before a step that is worth the look.
     pub(super) fn client_is_gone(&self) -> bool {
         let client = &self.core.client;
         client.ready.ended || client.socket.is_gone()

@@ -7,7 +7,7 @@
 //! exception (`cancelling.rs`). Then the handshake continues with the
 //! server connected, and at its end both are joined ([`Connected::admit`]).
 //!
-//! What either side can make us hold: a greeting, a command, and the answers to those that came in
+//! Either side can make us hold a greeting, a command, and the answers to those that came in
 //! one read. `timeouts.handshake` covers talk and handshake, counted from the connect;
 //! `timeouts.hello` only what comes behind the talk, since mail servers keep clients waiting for
 //! their greeting on purpose.
@@ -146,7 +146,7 @@ impl<N: Net> Conversing<N> {
                 CloseReason::ServerTruncated => CloseReason::ServerGreeting,
                 reason => reason,
             })?;
-        // What came before an end may be a greeting all the same, or the word why there is none.
+        // Bytes before an end may be a greeting all the same, or the word why there is none.
         let said = scratch.plain.filled();
         if !said.is_empty() {
             self.progress = self.dialog.handle_server(said, &mut self.answer);
@@ -228,7 +228,7 @@ impl<N: Net> Conversing<N> {
     }
 }
 
-/// Whether a client that may begin with TLS at once does so.
+/// Returns whether a client that may begin with TLS at once does so.
 fn begins_with_tls<N: Net>(core: &mut Core<N>, dialog: &Dialog) -> bool {
     let mut first = [0];
     dialog.begins_with_tls(TLS_HANDSHAKE)
@@ -241,5 +241,5 @@ fn begins_with_tls<N: Net>(core: &mut Core<N>, dialog: &Dialog) -> bool {
 const LONGEST_READ: usize = 4096;
 /// The content type of a TLS record that begins a handshake.
 const TLS_HANDSHAKE: u8 = 22;
-/// What libpq offers by ALPN, and must where it begins with TLS at once.
+/// The protocol that libpq offers by ALPN, and must offer if it begins with TLS at once.
 const POSTGRESQL: &[u8] = b"postgresql";

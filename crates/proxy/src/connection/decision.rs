@@ -1,4 +1,4 @@
-//! What a hello decided, from then to traffic keys.
+//! The decision of a hello, from then to traffic keys.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,7 +22,6 @@ use becket_tls::hello_router::Served;
 use becket_tls::scratch::Scratch;
 use becket_tls::sessions::context::HandshakeContext;
 
-/// What a hello decided.
 #[derive(Debug)]
 pub(super) struct HelloDecision<N: Net> {
     pub(super) listener: Rc<ListenerState>,
@@ -39,7 +38,7 @@ pub(super) struct HelloDecision<N: Net> {
     pub(super) held: Vec<u8>,
 }
 
-/// What a client has of a server before its handshake is done.
+/// The part of a server that a client has before its handshake is done.
 #[derive(Debug)]
 pub(super) enum Reserved<N: Net> {
     Nothing,
@@ -76,7 +75,7 @@ impl<N: Net> HelloDecision<N> {
         }
     }
 
-    /// Whether the client waits for its turn: it needs a signature for sure, or might need one while too many are under way.
+    /// Returns whether the client waits for its turn: it needs a signature for sure, or might need one while too many are under way.
     pub(super) fn waits_for_turn(&self, signing: Option<&WorkerSigning>) -> bool {
         let crowded = |(signing, offload): (&WorkerSigning, Offload)| {
             signing.takes(offload) && signing.is_crowded(offload)
@@ -150,5 +149,5 @@ impl<N: Net> HelloDecision<N> {
     }
 }
 
-/// What OpenSSL and nginx let clients send early by default.
+/// Early data that OpenSSL and nginx let clients send by default.
 const USUAL_EARLY_DATA: usize = 16 * 1024;

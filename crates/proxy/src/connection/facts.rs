@@ -1,4 +1,4 @@
-//! What is known of a connection, for the access log, the metrics and the PROXY header.
+//! Facts of a connection for the access log, the metrics and the PROXY header.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 /// Filled in as the connection proceeds.
 #[derive(Debug)]
 pub struct Facts {
-    /// Who connected; by its own word, where a PROXY header is accepted.
+    /// The client's address; the one that a PROXY header claims, if that is accepted.
     pub client: SocketAddr,
-    /// What a PROXY header said of it, or what we say in ours.
+    /// From a PROXY header, or for ours.
     pub introduced: Option<Box<ProxyDetails>>,
     /// The listener's configuration name.
     pub listener: Arc<str>,
@@ -32,9 +32,9 @@ pub struct Facts {
     pub queued: Duration,
     /// The server name of the hello, lower case.
     pub server_name: Option<Box<str>>,
-    /// The fingerprint of the hello, where somebody reads it.
+    /// The fingerprint of the hello, if the log or a server gets it.
     pub ja4: Option<Ja4>,
-    /// What the handshake agreed on; `None` until it is complete.
+    /// `None` until the handshake is complete.
     pub tls: Option<Agreed>,
     /// The server that was connected.
     pub server: Option<Arc<str>>,
@@ -42,7 +42,7 @@ pub struct Facts {
     pub server_traffic: ByteCounts,
 }
 
-/// What is known of few connections.
+/// Facts that few connections have.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyDetails {
     /// The address that the client connected to, as a PROXY header claims.
@@ -53,7 +53,7 @@ pub struct ProxyDetails {
     pub unique_id: Option<Box<[u8]>>,
 }
 
-/// What a handshake agreed on.
+/// The outcome of a handshake.
 #[derive(Clone, Debug)]
 pub struct Agreed {
     /// Negotiated version.
@@ -68,7 +68,7 @@ pub struct Agreed {
     pub resumed: Option<ResumedBy>,
     /// How much early data the policy takes, if some of what the client says came as such.
     pub early_data: Option<u32>,
-    /// Whether the client proved its identity by certificate, in this handshake or in the one
+    /// The client proved its identity by certificate, in this handshake or in the one
     /// that the session descends from.
     pub client_verified: bool,
     /// Whom that certificate names.

@@ -1,8 +1,8 @@
 //! Failed handshakes and connects, told one by one and at a bounded rate.
 //!
 //! One per worker. Every failure is counted by its [`CloseReason`] anyway; these lines are for
-//! whoever has to find out why a particular client does not get in. What the peer chose (its
-//! name) is escaped.
+//! an operator who has to find out why a particular client does not get in. The name that the peer chose
+//! is escaped.
 
 use becket_sys::clock::Now;
 
@@ -14,13 +14,13 @@ use becket_proto::close_reason::CloseReason;
 #[derive(Debug)]
 pub struct FailureLog {
     clients: RateLimit,
-    /// Of their own: a flood of clients must not hide them.
+    /// Separate, since a flood of clients must not hide them.
     servers: RateLimit,
 }
 
 impl FailureLog {
-    /// Writes a line, or counts it as suppressed. What is wrong with servers, or with becket, is for somebody to mend: a
-    /// warning. What clients do is not.
+    /// Writes a line, or counts it as suppressed. A fault of servers, or of becket, is for the operator to mend: a
+    /// warning. A fault of clients is not.
     pub fn note(&mut self, facts: &Facts, reason: CloseReason, detail: &str, now: Now) {
         let is_ours = reason.is_fault_of_servers() || reason == CloseReason::Internal;
         let limit = if is_ours {

@@ -1,4 +1,4 @@
-//! What can be seen of a connection from outside, without a copy: for lists of those that are open.
+//! A view of a connection without a copy, for lists of open connections.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl<N: Net> Connection<N> {
 }
 
 impl<N: Net> Connection<N> {
-    /// Whether the client, which never had keys, asked for a name of a certificate: a client that only tries addresses does not know
+    /// Returns whether the client, which never had keys, asked for a name of a certificate: a client that only tries addresses does not know
     /// one.
     pub fn asked_for_ours(&self, config: &Config) -> bool {
         let facts = &self.core.facts;

@@ -1,8 +1,8 @@
-//! Before the hello: the PROXY header of whoever stands in front of us.
+//! Before the hello: the PROXY header of a proxy in front of us.
 //!
 //! Only where `accept-proxy` is set, and then of every client: whether a header comes is
-//! configuration, never guesswork, because whoever may send one may claim any address. So who is
-//! not of `trusted-networks` is reset before a byte of it is read, and what is no header ends the
+//! configuration, never guesswork, because a client that may send one may claim any address. A client that is
+//! not of `trusted-networks` is reset before a byte of it is read, and anything but a header ends the
 //! connection.
 //!
 //! The header is looked at where it lies, in the socket, until it is whole, and then taken out to
@@ -78,7 +78,7 @@ fn look<N: Net>(
 ) -> Result<bool, (CloseReason, String)> {
     let quietly = |reason| (reason, String::new());
     match cx.core.client.socket.peek(seen.next(MAX_V2_BYTES)) {
-        // What has come is seen before an end or a reset.
+        // Bytes that have come are seen before an end or a reset.
         Ok(0) => return Err(quietly(CloseReason::HealthCheck)),
         Ok(n) => seen.advance(n),
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -89,7 +89,7 @@ fn look<N: Net>(
     }
     let (header, len) = match decode(seen.filled(), versions) {
         Decoded::Header { header, len } => (header, len),
-        // What has come stays in the socket, and no event repeats it: the next byte brings one.
+        // The bytes stay in the socket, and no event repeats them: the next byte brings one.
         Decoded::Incomplete if cx.core.client.ready.ended => {
             let detail = "ended within the proxy header".to_owned();
             return Err((CloseReason::ProxyHeader, detail));
@@ -146,7 +146,7 @@ fn introduce(header: &ProxyHeader<'_>, whole: Option<&[u8]>, facts: &mut Facts) 
     facts.introduced = Some(Box::new(introduced));
 }
 
-/// Whether a server behind this listener is to have the header as it came.
+/// Returns whether a server behind this listener is to have the header as it came.
 fn passes_on(state: &ListenerState) -> bool {
     let routes = &state.config().routes;
     let pools = routes

@@ -1,6 +1,6 @@
 //! One side of a relay for the time of a turn: receive, open, seal, send, whichever side it is.
 //!
-//! What the two sides do differently is in the small methods of [`Side`] and at their calls; it is all about
+//! The differences between the two sides are in the small methods of [`Side`] and at their calls; they are all about
 //! faults and ends, never about bytes that flow. [`Tls`] is the one seam for TLS in the kernel: a leg that has it is another kind of leg from
 //! then on, and a step on one that has not asks nothing about it. `kernel.rs` moves a leg.
 
@@ -39,15 +39,15 @@ pub(super) struct Half<'a, S, C: TlsSide> {
     pub(super) leg: &'a mut Leg<S>,
     /// Traffic keys; `None` where bytes pass as they are.
     pub(super) tls: Option<&'a mut Tls<C>>,
-    /// What is on its way to the peer, sealed where there is TLS.
+    /// Bytes on their way to the peer, sealed if there is TLS.
     pub(super) pipe: &'a mut HalfPipe<Lent>,
     pub(super) counters: &'a Counters,
     pub(super) limits: &'a Limits,
-    /// Where pipes for what the peer says are borrowed; `None` where TLS of ours is on either leg, or somebody looks at the bytes.
+    /// Lends pipes for bytes of the peer; `None` if TLS of ours is on either leg, or a [`Learner`](super::learner::Learner) reads the bytes.
     pub(super) pipes: Option<&'a Rc<Pipes>>,
     /// The kernel is to take over as soon as it can.
     moves: bool,
-    /// What may still be read from the peer in this turn.
+    /// Bytes that may still be read from the peer in this turn.
     pub(super) left: usize,
     /// The peer said something since this was last cleared.
     pub(super) spoke: bool,
@@ -105,7 +105,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         }
     }
 
-    /// Whether bytes pass as they are on this socket, because there is no TLS or the kernel has it.
+    /// Returns whether bytes pass as they are on this socket, because there is no TLS or the kernel has it.
     pub(super) fn is_plain(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| tls.engine().is_none())
     }
@@ -139,7 +139,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         to.enter_kernel(self.pipe)
     }
 
-    /// Whether TLS has more to say before anything is received.
+    /// Returns whether TLS has more to say before anything is received.
     pub(super) fn waits(&self) -> bool {
         let engine = self.tls.as_ref().and_then(|tls| tls.engine());
         engine.is_some_and(|engine| engine.waits())
@@ -178,7 +178,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         Ok(true)
     }
 
-    /// Whether the direction that begins here has a pipe, lent to it now if it carries bulk.
+    /// Returns whether the direction that begins here has a pipe, lent to it now if it carries bulk.
     fn has_pipe(&self, onward: &mut HalfPipe<Lent>) -> bool {
         let Some(pipes) = self.pipes else {
             return false;
@@ -236,7 +236,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
     }
 
     /// Receives, opens, seals, and sends once. Where the peer has ended, close_notify leaves with the last data;
-    /// where it failed, what came before that goes on all the same.
+    /// if it failed, earlier bytes are sent all the same.
     fn forward<T: KernelTlsSocket, D: TlsSide>(
         &mut self,
         to: &mut Half<'_, T, D>,
@@ -412,7 +412,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         self.settle(sent, back)
     }
 
-    /// What a send means. A server that takes no more may have answered early and closed, and then its answer is
+    /// Settles the outcome of a send. A server that takes no more may have answered early and closed, and then its answer is
     /// still to be read.
     fn settle(
         &mut self,

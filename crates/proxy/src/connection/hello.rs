@@ -5,7 +5,7 @@
 //! 2. The [`ListenerState`] chooses route, policy and configuration by it; a refusal is one alert. Where TLS passes, the hello and all that
 //!    follows go to the server as they are.
 //!
-//! What a client can make us hold meanwhile: `limits.client-hello` bytes for `timeouts.hello`.
+//! A client can make us hold meanwhile `limits.client-hello` bytes for `timeouts.hello`.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -208,7 +208,7 @@ impl<N: Net> Hello<N> {
     }
 }
 
-/// Whether the access log or the server gets the client's fingerprint.
+/// Returns whether the access log or the server gets the client's fingerprint.
 fn needs_ja4<N: Net>(pool: &Pool, cx: &Context<'_, '_, N>) -> bool {
     cx.turn.access.is_some_and(AccessSender::has_ja4)
         || pool.backend().keys.proxy_tlvs.contains(&ProxyTlv::Ja4)

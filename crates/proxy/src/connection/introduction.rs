@@ -1,8 +1,8 @@
-//! What introduces a client to its server: a PROXY header of ours, that of a proxy in front as it came, or the address alone.
+//! The introduction of a client to its server: a PROXY header of ours, that of a proxy in front as it came, or the address alone.
 //!
 //! Source: HAProxy's proxy-protocol.txt, sections 2.1 and 2.2; the codec is
-//! [`becket_proto::proxy_header`]. What the server is told of TLS is what the handshake agreed on;
-//! what a header from in front said of it is not passed on, apart from the addresses and the name
+//! [`becket_proto::proxy_header`]. The server gets the outcome of the handshake as facts of TLS;
+//! those of a header from in front are not passed on, apart from the addresses and the name
 //! of the connection, unless the whole header is.
 
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use becket_tls::engine::Engine;
 use becket_tls::ja4::Ja4;
 use becket_tls::names;
 
-/// Encodes what the server is told of a client whose handshake is complete, or who has none with us.
+/// Encodes the facts of a client whose handshake is complete, or that has none with us.
 ///
 /// # Errors
 ///
@@ -81,7 +81,7 @@ pub(super) fn introduction<N: Net>(
     Ok(out)
 }
 
-/// What TLS knows. "Connection" is this one; "session" begins with the full handshake from which
+/// The facts of TLS. "Connection" is this one; "session" begins with the full handshake from which
 /// this one descends.
 fn ssl(tls: &Agreed) -> SslTlv<'_> {
     let presented = tls.presented.as_deref();

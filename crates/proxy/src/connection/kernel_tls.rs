@@ -30,7 +30,7 @@ use becket_tls::engine::Engine;
 use becket_tls::scratch::{Buffer, READ};
 use becket_tls::side::TlsSide;
 
-/// What the kernel leaves to us.
+/// TLS of a leg, as far as the kernel leaves it to us.
 pub struct KernelRecords<C: TlsSide> {
     side: Side,
     connection: KernelConnection<C::Data>,
@@ -45,7 +45,7 @@ pub struct KernelRecords<C: TlsSide> {
     close_notify_sent: bool,
 }
 
-/// What the kernel has to be able to do.
+/// Version and cipher that the kernel needs to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelCipher {
     pub version: TlsVersion,
@@ -73,7 +73,7 @@ struct Wear {
 }
 
 impl KernelCipher {
-    /// What was negotiated, if kernels know it.
+    /// The negotiated version and cipher, if kernels know them.
     pub fn of(common: &CommonState) -> Option<Self> {
         let version = match common.protocol_version()? {
             ProtocolVersion::TLSv1_2 => TlsVersion::Tls12,
@@ -420,7 +420,7 @@ const DECODE_ERROR: u8 = 50;
 const NO_RENEGOTIATION: u8 = 100;
 /// Data of a record at most.
 const RECORD: usize = 16 * 1024;
-/// What sealing adds to a record, at least: header, type, tag.
+/// Bytes that sealing adds to a record, at least: header, type, tag.
 const SEALING: usize = 5 + 1 + 16;
 
 #[cfg(test)]

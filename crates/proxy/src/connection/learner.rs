@@ -54,7 +54,7 @@ fn known_by(id: &[u8]) -> PickHint<'static> {
 #[derive(Debug)]
 pub(super) struct Learner {
     pool: Rc<Pool>,
-    /// What the client offered: to send that back is no news.
+    /// The ID that the client offered: to send that back is no news.
     offered: Box<[u8]>,
     /// From the server, until its hello is whole.
     begun: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What stands behind one listening address: the router of hellos and the pools that its routes lead to.
+//! The parts behind one listening address: the router of hellos and the pools that its routes lead to.
 //!
 //! One worker owns it and shares it, by `Rc`, with the handshakes that came through it: a reload builds a new
 //! one, and handshakes under way finish with the old one.
@@ -14,7 +14,7 @@ use becket_tls::hello_router::HelloRouter;
 /// A listener as one worker serves it.
 #[derive(Debug)]
 pub struct ListenerState {
-    /// What clients begin with: the listener's mode, unless the self-test skips the talk in clear.
+    /// How clients begin: the listener's mode, unless the self-test skips the talk in clear.
     pub mode: ListenMode,
     /// Certificates and routes.
     pub router: HelloRouter,

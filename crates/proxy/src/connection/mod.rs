@@ -106,7 +106,7 @@ pub struct Connection<N: Net> {
     phase: Option<Phase<N>>,
 }
 
-/// Where a connection is in its life.
+/// The phases of a connection.
 #[derive(Debug)]
 enum Phase<N: Net> {
     /// Until a PROXY header, if one is expected.
@@ -134,7 +134,7 @@ enum Phase<N: Net> {
     Closing(Closing),
 }
 
-/// What [`Connection::advance`] left behind.
+/// The outcome of [`Connection::advance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advanced {
     /// Nothing to do before the next event or deadline.
@@ -258,7 +258,7 @@ impl<N: Net> Phase<N> {
         }
     }
 
-    /// Whether a handshake has begun and not come to its end.
+    /// Returns whether a handshake has begun and not come to its end.
     fn lacks_keys(&self) -> bool {
         match self {
             Self::Conversing(_) | Self::Hello(_) | Self::Negotiating(_) => true,
@@ -293,7 +293,7 @@ impl<N: Net> Phase<N> {
         Some(&connected.slot)
     }
 
-    /// Whether this readiness of the client's socket can change anything.
+    /// Returns whether this readiness of the client's socket can change anything.
     fn cares_for(&self, ready: Ready) -> bool {
         match self {
             Self::Greeting(_) | Self::Hello(_) => ready.readable || ready.ended,
@@ -378,7 +378,7 @@ impl<N: Net> Connection<N> {
         !matches!(phase, Phase::Hello(_) | Phase::Negotiating(_))
     }
 
-    /// The wait for a slot is over, for whoever waits by this grant. Returns whether the connection
+    /// Ends the wait for a slot if this connection waits by this grant. Returns whether the connection
     /// should be advanced for it; if not, the slot goes to the next.
     pub fn handle_grant(&mut self, grant: Grant) -> bool {
         match &mut self.phase {
@@ -387,13 +387,13 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Whether this server is connected, or being connected.
+    /// Returns whether this server is connected, or being connected.
     pub fn is_at(&self, server: &Arc<ServerState>) -> bool {
         let slot = self.phase.as_ref().and_then(Phase::slot);
         slot.is_some_and(|slot| Arc::ptr_eq(slot.server(), server))
     }
 
-    /// Ends what goes on with the server, which went out of service; see [`Self::is_at`].
+    /// Leaves the server, which went out of service; see [`Self::is_at`].
     pub fn leave_server(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
         self.drive(Phase::leave_server, turn, scratch)
     }
@@ -466,8 +466,8 @@ impl<N: Net> Connection<N> {
         self.core.deadline
     }
 
-    /// Whether the handshake is still going on, or has still to begin. One that waits for a slot
-    /// does not go on.
+    /// Returns whether the handshake continues, or has still to begin. One that waits for a slot
+    /// does not continue.
     pub fn is_handshaking(&self) -> bool {
         match &self.phase {
             Some(Phase::Queued(phase)) => phase.is_handshaking(),
@@ -477,7 +477,7 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Whether the client has not even said a whole hello, which is all that it could do at once.
+    /// Returns whether the client has not even sent a whole hello, which is all that it could do at once.
     pub fn lacks_hello(&self) -> bool {
         matches!(
             &self.phase,
@@ -489,7 +489,7 @@ impl<N: Net> Connection<N> {
     ///
     /// RFC 5246, section 7.2.2: after a fatal alert "servers and clients MUST forget any
     /// session-identifiers, keys, and secrets associated with a failed connection". Only of
-    /// clients that proved to hold the session: an ID travels in clear, and whoever saw one must
+    /// clients that proved to hold the session: an ID travels in clear, and an observer must
     /// not be able to end it for its owner.
     pub fn failed_session(&self, reason: CloseReason) -> Option<SessionName> {
         let failed = reason == CloseReason::ClientTlsError;

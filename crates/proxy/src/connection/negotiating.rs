@@ -9,14 +9,13 @@
 //! 4. When keys are ready (or early data has come, which is before that), the client needs a
 //!    server, with whatever plaintext has come already.
 //!
-//! What was decided is kept meanwhile, and nothing of the hello is looked at again, but whether there is still a token
-//! for it.
+//! The decision is kept meanwhile, and the hello is not looked at again. Only the token for it is looked for again.
 //!
 //! If the client's first request comes with its Finished, tickets of TLS 1.3 leave with the answer, with the end, or after
 //! [`TICKETS_WAIT`](super::context::TICKETS_WAIT): a send of their own costs as much as one with an answer. Otherwise they leave at once, and
 //! with them the acknowledgement for which Nagle's algorithm (RFC 896) has the request wait.
 //!
-//! What a client can make us hold: `limits.client-hello` bytes and what came with them, early data at most; then a record of whatever is
+//! A client can make us hold `limits.client-hello` bytes and what came with them, early data at most; then a record of whatever is
 //! unfinished, `timeouts.handshake` long in all; with client certificates, as much as a chain of `limits.certificate-chain` needs.
 //!
 //! Source: RFC 8446 section 4, RFC 5246 section 7.
@@ -59,7 +58,7 @@ pub(super) struct Negotiating<N: Net> {
     stage: HandshakeStage,
     /// The step that is taken, or was taken last, is the first.
     is_first: bool,
-    /// What the socket did not take of a flight.
+    /// The rest of a flight that the socket did not take.
     flight: HalfPipe<Lent>,
 }
 
@@ -95,7 +94,7 @@ impl<N: Net> Negotiating<N> {
         self.client.server_mut()
     }
 
-    /// Whether this readiness can move the handshake. A fresh socket always reports that it is
+    /// Returns whether this readiness can move the handshake. A fresh socket always reports that it is
     /// writable; to look for bytes then would cost a system call for nothing.
     pub(super) fn cares_for(&self, ready: Ready) -> bool {
         match self.stage {
@@ -143,7 +142,7 @@ impl<N: Net> Negotiating<N> {
         Advance::Wait(self)
     }
 
-    /// Whether the next step is a signature and could be made, and how that is made.
+    /// Returns whether the next step is a signature and could be made, and how that is made.
     pub(super) fn wants_signature(&self, ready: Ready) -> Option<Offload> {
         match self.stage {
             HandshakeStage::Hello | HandshakeStage::Signing(_) => None,
@@ -440,18 +439,18 @@ impl<N: Net> Negotiating<N> {
 }
 
 impl<N: Net> HelloDecision<N> {
-    /// Whether a second hello has come: that is the one which is answered by a signature.
+    /// Returns whether a second hello has come: that is the one which is answered by a signature.
     fn wants_signature(&self, ready: Ready) -> Option<Offload> {
         self.offload.filter(|_| ready.readable)
     }
 
-    /// What an error of TLS means.
+    /// The refusal for an error of TLS.
     fn refusal(&self, error: &rustls::Error) -> HandshakeRefusal {
         let handshake = self.handshake.as_ref();
         if let Some(reason) = handshake.and_then(|it| it.shed()) {
             return HandshakeRefusal::shed(reason);
         }
-        // What rustls has answered with is thrown away: to the client this is the answer to its hello.
+        // The answer of rustls is thrown away: to the client this is the answer to its hello.
         if handshake.is_some_and(|it| it.signature.token_failed) {
             return HandshakeRefusal::by_alert(INTERNAL_ERROR, CloseReason::Token);
         }
@@ -461,7 +460,7 @@ impl<N: Net> HelloDecision<N> {
         )
     }
 
-    /// What there is to say of our certificate, if the server gets that.
+    /// Facts of our certificate, if the server gets them.
     fn presented(&self, name: Option<&str>) -> Option<Arc<Presented>> {
         let version = self.pool.backend().keys.proxy_header;
         version.filter(|version| *version == Introduction::V2)?;
@@ -471,7 +470,7 @@ impl<N: Net> HelloDecision<N> {
     }
 }
 
-/// Whether what TLS answers to the client's Finished is not what the client waits for.
+/// Returns whether what TLS answers to the client's Finished is not what the client waits for.
 fn has_only_tickets_to_send(engine: &Engine, received: Received) -> bool {
     let version = engine.facts().protocol_version();
     version == Some(ProtocolVersion::TLSv1_3) && !received.early

@@ -34,7 +34,7 @@ pub(super) struct Pending {
     pub(super) home: Option<u64>,
     pub(super) to_client: HalfPipe<Lent>,
     pub(super) to_server: HalfPipe<Lent>,
-    /// What TLS towards the server begins with, if the backend has TLS.
+    /// `None` if the backend has no TLS.
     pub(super) tls_start: Option<Box<TlsStart>>,
     /// The client has sent something.
     pub(super) asks: bool,
@@ -46,7 +46,6 @@ pub(super) struct Pending {
     failures: Option<Box<Failures>>,
 }
 
-/// What a connected server is for.
 #[derive(Debug)]
 pub(super) enum Purpose {
     /// To relay to.
@@ -57,7 +56,6 @@ pub(super) enum Purpose {
     Converse(Rc<ListenerState>, Protocol),
 }
 
-/// What went wrong so far.
 #[derive(Debug)]
 struct Failures {
     last: io::Error,
@@ -166,7 +164,7 @@ impl Pending {
     }
 }
 
-/// What a choice may depend on.
+/// The facts that a choice may depend on.
 pub(super) fn pick_hint<N: Net>(origin: Option<OriginId>, core: &Core<N>) -> PickHint<'_> {
     PickHint {
         source: core.facts.client.ip(),
@@ -186,7 +184,7 @@ fn reason_of(error: &io::Error) -> CloseReason {
     }
 }
 
-/// Whether a server was asked for TLS and did not begin it.
+/// Returns whether a server was asked for TLS and did not begin it.
 fn refuses_tls(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<NoTls>())
 }

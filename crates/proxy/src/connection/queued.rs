@@ -34,7 +34,7 @@ pub(super) struct Queued<N: Net> {
     client: QueuedClient<N>,
 }
 
-/// What is done with the slot.
+/// The client, by the use that it has for the slot.
 #[derive(Debug)]
 pub(super) enum QueuedClient<N: Net> {
     /// The hello is answered.
@@ -84,7 +84,7 @@ impl<N: Net> Queued<N> {
         true
     }
 
-    /// Whether this readiness can change anything.
+    /// Returns whether this readiness can change anything.
     pub(super) fn cares_for(&self, ready: Ready) -> bool {
         self.has_left(ready) || (ready.writable && !self.lacks_keys())
     }
@@ -93,12 +93,12 @@ impl<N: Net> Queued<N> {
         ready.failed || (ready.ended && self.pool.backend().keys.abort_on_close)
     }
 
-    /// Whether a handshake continues when this is advanced.
+    /// Returns whether a handshake continues when this is advanced.
     pub(super) fn is_handshaking(&self) -> bool {
         self.grant.is_some() && self.lacks_keys()
     }
 
-    /// Whether it waits within its handshake.
+    /// Returns whether it waits within its handshake.
     pub(super) fn lacks_keys(&self) -> bool {
         matches!(self.client, QueuedClient::Hello(..))
     }

@@ -1,4 +1,4 @@
-//! What phases return. `mod.rs` alone makes the next phase of it.
+//! The results of phases. `mod.rs` alone makes the next phase of them.
 
 use std::rc::Rc;
 
@@ -32,7 +32,7 @@ pub(super) enum Advance<P, N: Net> {
     Reached(Reached<N>),
 }
 
-/// What a phase ended with.
+/// The end of a phase.
 #[derive(Debug)]
 pub(super) enum Reached<N: Net> {
     /// Nothing is left to do.

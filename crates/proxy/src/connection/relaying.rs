@@ -46,7 +46,6 @@ pub(super) struct Relaying<N: Net> {
     truncated: bool,
 }
 
-/// What a turn has done.
 struct Done {
     moved: bool,
     /// More could be read, but not in this turn.
@@ -86,7 +85,7 @@ impl<N: Net> Relaying<N> {
         }
         if done.moved {
             let deadline = self.deadline(cx);
-            // What the client sends meanwhile does not keep its tickets.
+            // Data that the client sends meanwhile does not keep its tickets.
             cx.core.deadline = if self.server.to_client.is_holding() {
                 deadline.min(cx.core.deadline)
             } else {
@@ -197,7 +196,7 @@ impl<N: Net> Relaying<N> {
         !self.asks && !self.server.to_client.waits() && !self.server.to_server.waits()
     }
 
-    /// Nobody waits for anything, and nothing is half said.
+    /// Neither side waits for anything, and no message is under way.
     pub(super) fn rests(&self) -> bool {
         self.is_at_rest() && !self.is_half_closed() && !self.is_unfinished()
     }
@@ -254,7 +253,7 @@ impl<N: Net> Relaying<N> {
         }
         match reason {
             CloseReason::ClientReset => Reached::End(reason),
-            // What waits is sent, and FIN; close_notify is not.
+            // The waiting bytes are sent, and FIN; close_notify is not.
             _ => Reached::Close(reason, mem::take(&mut self.server.to_client)),
         }
     }

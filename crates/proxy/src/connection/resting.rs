@@ -24,7 +24,7 @@ impl<N: Net> Connection<N> {
         Advanced::Waiting
     }
 
-    /// How long nothing has moved, where nobody waits for anything; nothing where somebody does. While draining it is more than it was.
+    /// Returns how long nothing has moved, or `None` if either side waits for something. While draining it is more than it was.
     pub fn rested(&self, now: Duration, timeouts: &Timeouts) -> Option<Duration> {
         let patience = match &self.phase {
             Some(Phase::Relaying(phase)) if phase.rests() => timeouts.idle,

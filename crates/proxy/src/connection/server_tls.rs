@@ -1,13 +1,13 @@
 //! TLS towards the server: from a connect that was taken to traffic keys.
 //!
-//! Where the backend has TLS, our ClientHello is part of the connect's first write, behind the
+//! If the backend has TLS, our ClientHello is part of the connect's first write, behind the
 //! PROXY header, which is in clear. Nothing that the client sent goes out before there are
 //! keys, so until then another server can be tried without harm.
 //!
 //! With `backend.tls.starttls` the server is asked for TLS first, in clear; what is said then is decided by
 //! [`becket_proto::starttls::TlsRequest`]. Our hello goes out when it agrees. Its greeting is the first that the client gets from it.
 //!
-//! What a server can make us hold: a greeting, a record, or a message with a chain of `limits.certificate-chain`.
+//! A server can make us hold a greeting, a record, or a message with a chain of `limits.certificate-chain`.
 //!
 //! Source: RFC 8446 section 4, RFC 5246 section 7; [`becket_tls::to_servers`] makes the engine.
 
@@ -35,7 +35,7 @@ pub(super) struct ServerHandshake {
     pub(super) tls: Box<Tls<UnbufferedClientConnection>>,
     /// Until the server agrees to TLS, if it is asked for that in clear.
     request: Option<Box<ClearRequest>>,
-    /// What the server has sent before TLS, for the client.
+    /// Sent by the server before TLS, for the client.
     pub(super) greeting: Vec<u8>,
 }
 
@@ -47,12 +47,12 @@ struct ClearRequest {
     hello: Vec<u8>,
 }
 
-/// What TLS towards a server begins with, whichever server it will be.
+/// The beginning of TLS towards a server, whichever server it will be.
 #[derive(Debug)]
 pub(super) struct TlsStart {
     /// The PROXY header, which is sent in clear.
     header: Vec<u8>,
-    /// What the client has sent already. It is sealed.
+    /// Sent by the client already. It is sealed.
     pub(super) early: Vec<u8>,
     pub(super) client_ended: bool,
 }
@@ -217,7 +217,7 @@ fn receive<S: StreamSocket>(
     }
 }
 
-/// What TLS found, if that is what an error is about.
+/// The error of TLS, if `error` is one.
 pub(super) fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }

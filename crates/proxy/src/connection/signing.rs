@@ -24,7 +24,7 @@ pub(super) struct Signing {
     answer: Option<Result<Vec<u8>, Error>>,
 }
 
-/// What a step leaves, once it is done.
+/// A step that is done.
 #[derive(Debug)]
 pub(super) struct SignedStep {
     pub(super) engine: Engine,

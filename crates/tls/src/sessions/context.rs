@@ -1,13 +1,13 @@
-//! What the running handshake tells rustls' session store and ticketer, and what they tell back.
+//! The running handshake, as rustls' session store and ticketer see it.
 //!
 //! rustls calls the store and the ticketer synchronously from `process_tls_records` and passes
 //! nothing but bytes. So the worker lends the handshake's [`HandshakeContext`] to this thread for the
-//! time of that call: `encrypt` and `put` seal its origin beside rustls' state, `decrypt` and
+//! time of that call: `encrypt` and `put` seal its origin next to rustls' state, `decrypt` and
 //! `get` leave in it what they opened or why they did not. The certificate resolver finds the
 //! peeked server name here and refuses if rustls read another one.
 //!
 //! RFC 8446 has no notion of the *origin*: the full handshake from which all later tickets of a
-//! client descend. rustls stamps every ticket anew and checks no age, so the age is kept here.
+//! client descend. rustls stamps every ticket again and checks no age, so the age is kept here.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -31,10 +31,10 @@ pub struct HandshakeContext {
     pub certificate: ServerCertificate,
     pub resumption: ResumptionState,
     pub client: ClientChain,
-    /// Of a client that announced early data.
+    /// `None` unless the client announced early data.
     pub secrets: Option<Box<ClientSecrets>>,
     pub signature: AwaitedSignature,
-    /// What it has to pay if it turns out to be a full one; `None` if nothing is asked.
+    /// Pays for a full handshake; `None` if full handshakes are not limited.
     pub permit: Option<HandshakePermit>,
 }
 
@@ -61,7 +61,7 @@ pub struct ServerCertificate {
 pub struct ResumptionState {
     /// The session that the client brought, once it was opened.
     pub opened: Option<Opened>,
-    /// What became of the offer; `None` while the client has offered nothing.
+    /// `None` while the client has offered nothing.
     pub outcome: Option<Resumption>,
     /// The session in the table that this handshake made or found: what must be forgotten if the
     /// connection fails (RFC 5246, section 7.2.2).
@@ -79,7 +79,7 @@ pub struct ResumptionState {
 pub struct ClientChain {
     /// When its certificate expires.
     pub until: Option<UnixSeconds>,
-    /// Indices of that certificate's issuers among the certificates that the client has shown beside it.
+    /// Indices of that certificate's issuers among the certificates that the client has shown with it.
     pub path: Option<Vec<usize>>,
 }
 
@@ -92,7 +92,7 @@ pub struct AwaitedSignature {
     pub token_failed: bool,
 }
 
-/// What a client that announced early data seals under, while its handshake lasts.
+/// Secrets under which a client that announced early data seals, while its handshake lasts.
 #[derive(Default)]
 pub struct ClientSecrets {
     /// Traffic secret of early data.
@@ -231,7 +231,7 @@ pub fn with<T>(body: impl FnOnce(&mut HandshakeContext) -> T) -> Option<T> {
     CURRENT.with_borrow_mut(|current| current.as_mut().map(body))
 }
 
-/// Pays for the signature that the lent handshake needs. Outside of [`lend`] nobody has to pay.
+/// Pays for the signature that the lent handshake needs. Outside of [`lend`] nothing is paid.
 ///
 /// # Errors
 ///

@@ -8,7 +8,7 @@
 //! good. In a cluster each new one is announced to the peers.
 //!
 //! TLS 1.3 sessions of policies that take early data (0-RTT): what a client sends as early data can
-//! be recorded and sent again by somebody else, so a session that admits it must open once and never
+//! be recorded and sent again by an attacker, so a session that admits it must open once and never
 //! more (RFC 8446, section 8.1, "single-use tickets"). [`StoresServerSessions::take`] removes it under
 //! its shard's lock, so of two hellos that offer it, on whichever workers, one resumes and the other
 //! makes a full handshake. A ticket could not do that: it carries the session with it, as often as it
@@ -27,7 +27,7 @@ use rustls::server::StoresServerSessions;
 use zeroize::Zeroizing;
 
 use super::context::{self, Opened};
-use super::stored::Judge;
+use super::stored::ReturningClients;
 use crate::resumption::Resumption;
 
 /// The view of one policy on a table that all workers share.
@@ -39,34 +39,32 @@ pub struct Store {
     pub policy: PolicyTag,
     /// Age since the full handshake at which nothing resumes.
     pub max_age: Duration,
-    /// Of clients that come back.
-    pub judge: Judge,
-    /// What is kept in it.
+    pub clients: ReturningClients,
     pub kind: Kind,
 }
 
-/// What sessions a store keeps.
+/// The sessions that a store keeps.
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// Those of TLS 1.2 by ID.
+    /// Sessions of TLS 1.2 by ID.
     ById {
         /// How long an ID is good for.
         lifetime: Duration,
-        /// Whether new sessions are stored. Not for clients that get a ticket: they would never
+        /// New sessions are stored. Not for clients that get a ticket: they would never
         /// come back by ID.
         stores: bool,
-        /// Where new sessions are told to the peers; absent without a cluster.
+        /// Takes new sessions for the peers; `None` without a cluster.
         outbox: Option<Outbox>,
     },
-    /// Those that admit early data, each for one resumption.
+    /// Sessions that admit early data, each for one resumption.
     Early,
 }
 
 impl Store {
-    /// Whether a hello offers a session by PSK that is kept here. Takes none: that is rustls' part,
+    /// Returns whether a hello offers a session by PSK that is kept here. Takes none: that is rustls' part,
     /// and another worker may be faster.
     pub fn recognises(&self, hello: &ClientHello<'_>) -> bool {
-        // Whether it has expired does not matter to who asks, so no clock is needed.
+        // An expired session does not matter to the caller, so no clock is needed.
         let find = |id| self.table.get(self.policy, id, Duration::ZERO);
         let mut offered = hello.psk_identities();
         offered.any(|psk| matches!(find(psk.identity), Lookup::Hit(_)))
@@ -84,7 +82,7 @@ impl Store {
             Lookup::Hit(session) if session.origin.is_too_old(unix, self.max_age) => {
                 Err(Resumption::TooOld)
             }
-            Lookup::Hit(session) => self.judge.admits(&session.state).map(|()| session),
+            Lookup::Hit(session) => self.clients.admits(&session.state).map(|()| session),
             Lookup::Miss => Err(Resumption::Unknown),
             Lookup::Expired => Err(Resumption::Expired),
             Lookup::OtherPolicy => Err(Resumption::OtherPolicy),
@@ -171,7 +169,7 @@ mod tests {
             table: Arc::new(SessionTable::new(Default::default(), Default::default())),
             policy: PolicyTag(policy),
             max_age: Duration::from_secs(3600),
-            judge: Judge::default(),
+            clients: ReturningClients::default(),
             kind: Kind::Early,
         }
     }

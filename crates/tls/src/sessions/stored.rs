@@ -1,9 +1,9 @@
-//! Whether the client of a stored session may come back: judged before the session is accepted.
+//! The check if the client of a stored session may come back, before the session is accepted.
 //!
 //! A resumption skips the client's certificate (RFC 8446, section 2.2). Since the full handshake it may have
 //! expired, been revoked, or lost its CA, so the chain in the state is verified again. That is done
 //! where the state is opened, in the ticketer and the stores: one that fails is as good as unknown, so
-//! the handshake goes on as a full one, and a client that has a new certificate by now can show it.
+//! the handshake continues as a full one, and a client that has a new certificate by now can show it.
 //!
 //! A client may offer many sessions; one chain is judged for each hello.
 
@@ -18,17 +18,17 @@ use rustls::server::danger::ClientCertVerifier;
 use super::context;
 use crate::resumption::Resumption;
 
-/// Judges the clients of one policy's sessions; the default asks nothing of them.
+/// Admits clients of one policy's sessions; the default admits all.
 #[derive(Clone, Debug, Default)]
-pub struct Judge(Option<Arc<dyn ClientCertVerifier>>);
+pub struct ReturningClients(Option<Arc<dyn ClientCertVerifier>>);
 
-impl Judge {
-    /// Judges as `verifier` does; without one nobody has to show a certificate.
+impl ReturningClients {
+    /// Admits as `verifier` does; without one no client has to show a certificate.
     pub fn new(verifier: Option<Arc<dyn ClientCertVerifier>>) -> Self {
         Self(verifier)
     }
 
-    /// Whether a client with this session may come back, at the time of the lent handshake. Must
+    /// Returns whether a client with this session may come back, at the time of the lent handshake. Must
     /// not be called while [`context::with`] runs: the verifier leaves notes there.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ use rustls::server::ProducesTickets;
 use zeroize::Zeroizing;
 
 use super::context::{self, Opened};
-use super::stored::Judge;
+use super::stored::ReturningClients;
 use crate::resumption::Resumption;
 use crate::secret::SecretBytes;
 
@@ -31,7 +31,7 @@ use crate::secret::SecretBytes;
 pub struct TicketSecrets {
     /// How long an epoch lasts.
     pub rotation: Duration,
-    /// Who seals: a hint in every ticket. 0 for a host that is alone.
+    /// The node that seals: a hint in every ticket. 0 for a host that is alone.
     pub node: NodeId,
     /// The last one seals, the others only open, some of them because peers are ahead.
     pub epochs: Vec<EpochSecret>,
@@ -47,7 +47,7 @@ pub struct EpochSecret {
 }
 
 impl TicketSecrets {
-    /// Whether these are the same secrets: ids name them.
+    /// Returns whether these are the same secrets: ids name them.
     pub fn same_as(&self, other: &Self) -> bool {
         let ids = |of: &Self| -> Vec<KeyId> { of.epochs.iter().map(|epoch| epoch.id).collect() };
         self.node == other.node && self.rotation == other.rotation && ids(self) == ids(other)
@@ -71,7 +71,7 @@ pub struct Ticketer {
     node: NodeId,
     lifetime: Duration,
     max_age: Duration,
-    judge: Judge,
+    clients: ReturningClients,
     /// Bytes of a ticket.
     longest: usize,
 }
@@ -92,14 +92,14 @@ impl Ticketer {
             // Whatever moment of its epoch it is sealed in, a ticket is good for this long.
             lifetime: secrets.rotation.min(max_age).min(LONGEST_LIFETIME),
             max_age,
-            judge: Judge::default(),
+            clients: ReturningClients::default(),
             longest: usize::MAX,
         })
     }
 
-    /// Opens a session only for a client whom the judge admits.
-    pub fn judging(self, judge: Judge) -> Self {
-        Self { judge, ..self }
+    /// Opens a session only for a client that is admitted.
+    pub fn admitting(self, clients: ReturningClients) -> Self {
+        Self { clients, ..self }
     }
 
     /// Makes no ticket of more bytes: its client would come back with a hello that is too large.
@@ -107,7 +107,7 @@ impl Ticketer {
         Self { longest, ..self }
     }
 
-    /// Whether a ticket names a key of ours: cheap, and no proof.
+    /// Returns whether a ticket names a key of ours: cheap, and no proof.
     pub fn recognises(&self, ticket: &[u8]) -> bool {
         TicketHeader::decode(ticket)
             .is_some_and(|(header, _)| matches!(self.ring.select(&header), Selection::Key(_)))
@@ -191,7 +191,7 @@ impl ProducesTickets for Ticketer {
             if origin.is_too_old(now, self.max_age) {
                 return Err(Resumption::TooOld);
             }
-            self.judge.admits(&state)?;
+            self.clients.admits(&state)?;
             Ok((origin, state))
         });
         context::with(|handshake| {
@@ -234,7 +234,7 @@ fn derive(epoch: &EpochSecret, policy: &[u8; 32]) -> Option<Arc<LessSafeKey>> {
     Some(Arc::new(LessSafeKey::new(key)))
 }
 
-/// Epochs whose tickets still open beside the current one: a ticket lives for one to two rotations.
+/// Epochs whose tickets still open next to the current one: a ticket lives for one to two rotations.
 pub const KEPT_EPOCHS: u32 = 1;
 /// RFC 8446, section 4.6.1: "Servers MUST NOT use any value greater than 604800 seconds".
 const LONGEST_LIFETIME: Duration = Duration::from_secs(604_800);

@@ -70,7 +70,7 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
         let kernel = entered.inspect_err(|_| refuse(KernelTlsRefusal::Key))?;
         *tls = Tls::Kernel(Box::new(kernel));
         self.counters.kernel_tls_legs.add(1);
-        // What has arrived meanwhile may have been reported already.
+        // Bytes that have arrived meanwhile may have been reported already.
         onward.handle_readable();
         Ok(())
     }

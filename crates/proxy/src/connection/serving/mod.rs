@@ -1,6 +1,6 @@
 //! Requests for files, answered here one after the other; also where all that clients get is a redirect to `https`.
 //!
-//! What a client says gathers until the head of a request is whole. `becket-http` reads it and decides what is sent of the file, which
+//! Bytes of a client gather until the head of a request is whole. `becket-http` reads it and decides what is sent of the file, which
 //! the backend's [`FileService`] finds; then the head of the answer and as much of the file as fits go out together. A request that came
 //! behind another waits for its turn, and nothing more is read meanwhile. Whatever is not in memory is asked of a thread, and the
 //! connection waits for it like for a socket.
@@ -8,7 +8,7 @@
 //! A file that turns out to be shorter than the head of its answer said cuts the connection: without close_notify, or by a reset where there is
 //! no TLS. Nobody takes a part for the whole.
 //!
-//! What a client can make us hold: one read's worth of requests, as many bytes of an answer as one read of a file has, one open file.
+//! A client can make us hold one read's worth of requests, as many bytes of an answer as one read of a file has, one open file.
 //! `timeouts.request` bounds the head, `timeouts.keep-alive` the wait for the next one, `timeouts.idle` the answer.
 //!
 //! Source: RFC 9112.
@@ -46,7 +46,6 @@ pub(super) struct ServingFiles {
     site: Site,
     /// Traffic keys; `None` where bytes pass as they are.
     tls: Option<Tls<UnbufferedServerConnection>>,
-    /// What the socket did not take.
     to_client: HalfPipe<Lent>,
     /// Requests that are not answered yet.
     said: Vec<u8>,
@@ -63,11 +62,10 @@ pub(super) struct ServingFiles {
     ended: bool,
     /// The answer that is being sent, or was sent last, is the last.
     is_last: bool,
-    /// What the log will say of the request that is being answered.
+    /// The log line of the request that is being answered.
     record: Option<Box<RequestRecord>>,
 }
 
-/// Where a connection is with its requests.
 #[derive(Debug)]
 enum Doing {
     /// Hears a request.
@@ -78,7 +76,7 @@ enum Doing {
     Sending(FileBody),
 }
 
-/// What is still to be sent of a file.
+/// The part of a file that is still to be sent.
 #[derive(Debug)]
 struct FileBody {
     file: Arc<OpenFile>,
@@ -87,7 +85,7 @@ struct FileBody {
     asked: Option<Awaited<io::Result<Vec<u8>>>>,
 }
 
-/// What a client waits for, or we for it: each has its time.
+/// The thing that a client waits for, or we for it: each has its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClientWait {
     NextRequest,
@@ -95,7 +93,6 @@ enum ClientWait {
     Answer,
 }
 
-/// What a step has done.
 enum ServeStep {
     /// Something: there may be more to do.
     Moved,
@@ -384,7 +381,7 @@ impl ServingFiles {
         let Some(service) = service else {
             return Err(CloseReason::Internal);
         };
-        // What is wanted first has been looked for already.
+        // The first file has been looked for already.
         let found = reply
             .as_ref()
             .and_then(|_| service.find(&wanted, cx.turn.now.mono));
@@ -588,5 +585,5 @@ impl ServingFiles {
     }
 }
 
-/// What a step counts for at least, in bytes: that many small requests of one client do not keep the others waiting.
+/// Least cost of a step, in bytes: that many small requests of one client do not keep the others waiting.
 const LEAST_WORK: usize = 4096;

@@ -26,7 +26,6 @@ pub(super) struct Reply {
     pub(super) persists: bool,
 }
 
-/// What stands behind the head of an answer.
 #[derive(Debug)]
 pub(super) enum Content {
     Nothing,
@@ -84,7 +83,7 @@ impl Reply {
         self
     }
 
-    /// What was selected of a file.
+    /// The selected part of a file.
     pub(super) fn with(mut self, file: Arc<OpenFile>, selected: Selected) -> Self {
         let len = file.len;
         let part = match selected {

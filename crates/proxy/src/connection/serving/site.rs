@@ -1,4 +1,4 @@
-//! What a request comes to: a file or a part of one, a redirect, an error.
+//! The outcome of a request: a file or a part of one, a redirect, an error.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -15,7 +15,6 @@ use crate::backend::file_service::FileService;
 use crate::backend::pool::Pool;
 use becket_http::docroot::{AtPath, FileKey};
 
-/// What answers requests.
 #[derive(Clone, Debug)]
 pub(crate) enum Site {
     /// The files of a backend.
@@ -33,7 +32,7 @@ impl Site {
         }
     }
 
-    /// What a request is answered; or what it wants, where that is to be looked for on a disk.
+    /// The answer to a request; or the file that it wants, if that is to be looked for on a disk.
     pub(super) fn decide(
         &self,
         head: &Head<'_>,
