@@ -28,7 +28,7 @@ use super::skipping::SecretsForSkipping;
 use crate::config::{Listener, Policy, Route};
 use crate::resumption::Offer;
 use crate::sessions::context;
-use crate::sessions::store::{Kind, Store};
+use crate::sessions::store::{Store, StoreKind};
 use crate::sessions::stored::ReturningClients;
 use crate::sessions::tickets::{TicketSecrets, Ticketer};
 use becket_cluster::Outbox;
@@ -125,7 +125,7 @@ impl RouteConfigs {
             policy: PolicyTag::from_digest(&policy.digest),
             max_age: parts.file.session_max_age(),
             clients,
-            kind: Kind::Early,
+            kind: StoreKind::Early,
         });
         let resuming = |base| match &early {
             Some(store) => Resuming::early(base, policy, store),
@@ -208,7 +208,7 @@ impl Resuming {
                 policy: PolicyTag::from_digest(&policy.digest),
                 max_age: parts.file.session_max_age(),
                 clients: ReturningClients::new(policy.verifier.clone()),
-                kind: Kind::ById {
+                kind: StoreKind::ById {
                     lifetime: parts.file.sessions.id_lifetime,
                     stores,
                     outbox: parts.outbox.clone().filter(|_| stores),
@@ -264,7 +264,7 @@ fn base(
         Some(verifier) => builder.with_client_cert_verifier(verifier),
         None => builder.with_no_client_auth(),
     };
-    let mut config = builder.with_cert_resolver(Arc::new(Resolver(Arc::clone(certificates))));
+    let mut config = builder.with_cert_resolver(Arc::new(ChainResolver(Arc::clone(certificates))));
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.ignore_client_order = true;
     config.require_ems = policy.keys.requires_ems();
@@ -274,9 +274,9 @@ fn base(
 /// Finds the chain for the name that rustls read, and refuses when that is not the name by which
 /// the route was chosen: two parsers saw the hello, and they must not disagree on it.
 #[derive(Debug)]
-struct Resolver(Arc<CertificateMap>);
+struct ChainResolver(Arc<CertificateMap>);
 
-impl ResolvesServerCert for Resolver {
+impl ResolvesServerCert for ChainResolver {
     fn resolve(&self, hello: ReadHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name();
         context::with(|handshake| handshake.certificate.server_name.as_deref() == name)

@@ -45,7 +45,7 @@ pub(super) struct Hello<N: Net> {
 }
 
 /// How a hello is answered.
-enum Answer<N: Net> {
+enum HelloAnswer<N: Net> {
     Here(Box<HelloDecision<N>>),
     /// TLS ends at the server.
     Passing(Pending),
@@ -115,8 +115,8 @@ impl<N: Net> Hello<N> {
             Err(refusal) => Err(refusal),
         };
         ControlFlow::Break(match answer {
-            Ok(Answer::Here(decision)) => Reached::Hello(decision),
-            Ok(Answer::Passing(pending)) => {
+            Ok(HelloAnswer::Here(decision)) => Reached::Hello(decision),
+            Ok(HelloAnswer::Passing(pending)) => {
                 let said = EarlyBytes {
                     bytes: input,
                     ended: false,
@@ -133,7 +133,7 @@ impl<N: Net> Hello<N> {
         &mut self,
         hello: &ClientHello<'_>,
         cx: &mut Context<'_, '_, N>,
-    ) -> Result<Answer<N>, HandshakeRefusal> {
+    ) -> Result<HelloAnswer<N>, HandshakeRefusal> {
         cx.core.deadline = cx.core.handshake_until;
         let name = server_name(hello);
         cx.core.facts.server_name.clone_from(&name);
@@ -156,13 +156,13 @@ impl<N: Net> Hello<N> {
         }
         if let Choice::Serve(served) = choice {
             let decision = self.serve(served, pool, (hello, name), cx)?;
-            return Ok(Answer::Here(Box::new(decision)));
+            return Ok(HelloAnswer::Here(Box::new(decision)));
         }
         let learner = Learner::new(hello, &pool).map(Box::new);
         let home = home(hello, &pool, cx.turn.now.mono);
         let mut pending = Pending::new(pool, Purpose::Pass(learner));
         pending.home = home;
-        Ok(Answer::Passing(pending))
+        Ok(HelloAnswer::Passing(pending))
     }
 
     fn serve(

@@ -60,7 +60,7 @@ pub struct ServerCertificate {
 #[derive(Debug, Default)]
 pub struct ResumptionState {
     /// The session that the client brought, once it was opened.
-    pub opened: Option<Opened>,
+    pub opened: Option<OpenedSession>,
     /// `None` while the client has offered nothing.
     pub outcome: Option<Resumption>,
     /// The session in the table that this handshake made or found: what must be forgotten if the
@@ -110,7 +110,7 @@ impl fmt::Debug for ClientSecrets {
 
 /// A session that was opened; whether rustls also used it, only `handshake_kind` tells.
 #[derive(Clone, Copy, Debug)]
-pub struct Opened {
+pub struct OpenedSession {
     /// The full handshake from which it descends.
     pub origin: Origin,
     /// Found by ID in the table, else sealed in a ticket.
@@ -188,7 +188,11 @@ impl ResumptionState {
     }
 
     /// Keeps what became of an offered session or ticket.
-    pub fn note<T>(&mut self, result: &Result<T, Resumption>, opened: impl FnOnce(&T) -> Opened) {
+    pub fn note<T>(
+        &mut self,
+        result: &Result<T, Resumption>,
+        opened: impl FnOnce(&T) -> OpenedSession,
+    ) {
         match result {
             Ok(found) => {
                 self.opened = Some(opened(found));

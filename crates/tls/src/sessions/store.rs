@@ -26,7 +26,7 @@ use becket_proto::session_table::{Lives, Lookup, PolicyTag, Session, SessionTabl
 use rustls::server::StoresServerSessions;
 use zeroize::Zeroizing;
 
-use super::context::{self, Opened};
+use super::context::{self, OpenedSession};
 use super::stored::ReturningClients;
 use crate::resumption::Resumption;
 
@@ -40,12 +40,12 @@ pub struct Store {
     /// Age since the full handshake at which nothing resumes.
     pub max_age: Duration,
     pub clients: ReturningClients,
-    pub kind: Kind,
+    pub kind: StoreKind,
 }
 
 /// The sessions that a store keeps.
 #[derive(Clone, Debug)]
-pub enum Kind {
+pub enum StoreKind {
     /// Sessions of TLS 1.2 by ID.
     ById {
         /// How long an ID is good for.
@@ -87,9 +87,9 @@ impl Store {
             Lookup::Expired => Err(Resumption::Expired),
             Lookup::OtherPolicy => Err(Resumption::OtherPolicy),
         };
-        let by_id = matches!(self.kind, Kind::ById { .. });
+        let by_id = matches!(self.kind, StoreKind::ById { .. });
         context::with(|handshake| {
-            handshake.resumption.note(&found, |session| Opened {
+            handshake.resumption.note(&found, |session| OpenedSession {
                 origin: session.origin,
                 by_id,
             });
@@ -113,12 +113,12 @@ impl StoresServerSessions for Store {
             let lives = Lives {
                 now: handshake.clock.mono,
                 ttl: match self.kind {
-                    Kind::ById { lifetime, .. } => lifetime,
-                    Kind::Early => self.max_age.min(ADVERTISED),
+                    StoreKind::ById { lifetime, .. } => lifetime,
+                    StoreKind::Early => self.max_age.min(ADVERTISED),
                 },
             };
             let stored = self.table.insert(self.policy, &key, session, lives).stored;
-            if let Kind::ById { outbox, .. } = &self.kind {
+            if let StoreKind::ById { outbox, .. } = &self.kind {
                 handshake.resumption.session =
                     SessionName::new(self.policy, &key).filter(|_| stored);
                 if let (Some(outbox), Some(name)) = (outbox, handshake.resumption.session) {
@@ -133,23 +133,23 @@ impl StoresServerSessions for Store {
     /// rustls asks this for TLS 1.2 only.
     fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         match self.kind {
-            Kind::ById { .. } => self.open(key, SessionTable::get),
-            Kind::Early => None,
+            StoreKind::ById { .. } => self.open(key, SessionTable::get),
+            StoreKind::Early => None,
         }
     }
 
     /// rustls asks this for TLS 1.3 only.
     fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
         match self.kind {
-            Kind::ById { .. } => None,
-            Kind::Early => self.open(key, SessionTable::take),
+            StoreKind::ById { .. } => None,
+            StoreKind::Early => self.open(key, SessionTable::take),
         }
     }
 
     fn can_cache(&self) -> bool {
         match self.kind {
-            Kind::ById { stores, .. } => stores,
-            Kind::Early => true,
+            StoreKind::ById { stores, .. } => stores,
+            StoreKind::Early => true,
         }
     }
 }
@@ -170,7 +170,7 @@ mod tests {
             policy: PolicyTag(policy),
             max_age: Duration::from_secs(3600),
             clients: ReturningClients::default(),
-            kind: Kind::Early,
+            kind: StoreKind::Early,
         }
     }
 

@@ -22,7 +22,7 @@ use becket_proto::ticket::{KeyId, KeyRing, NodeId, Origin, Selection, TicketHead
 use rustls::server::ProducesTickets;
 use zeroize::Zeroizing;
 
-use super::context::{self, Opened};
+use super::context::{self, OpenedSession};
 use super::stored::ReturningClients;
 use crate::resumption::Resumption;
 use crate::secret::SecretBytes;
@@ -195,10 +195,12 @@ impl ProducesTickets for Ticketer {
             Ok((origin, state))
         });
         context::with(|handshake| {
-            handshake.resumption.note(&result, |(origin, _)| Opened {
-                origin: *origin,
-                by_id: false,
-            });
+            handshake
+                .resumption
+                .note(&result, |(origin, _)| OpenedSession {
+                    origin: *origin,
+                    by_id: false,
+                });
             result.ok().map(|(_, state)| state)
         })?
     }
