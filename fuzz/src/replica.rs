@@ -7,8 +7,9 @@
 use std::time::Duration;
 
 use becket_cluster::replica::{
-    Boot, JOIN_NONCE_LEN, Limits, MAX_DATAGRAM, PeerName, Record, Replica, Role, SHARE_LEN,
-    SessionRecord, Sink, Source, StickCursor, StickRecord, TAG_LEN, Taken, Transcript, Vault,
+    Boot, DumpSource, JOIN_NONCE_LEN, MAX_DATAGRAM, PeerName, PeerRecord, Replica, ReplicaLimits,
+    Role, SHARE_LEN, SessionRecord, Sink, SinkOutcome, StickCursor, StickRecord, TAG_LEN,
+    Transcript, Vault,
 };
 use becket_proto::bounded_table::Cursor;
 use becket_proto::ticket::{NodeId, SecretId};
@@ -42,17 +43,17 @@ pub fn run(data: &[u8]) -> usize {
         one.check_invariants();
     }
     round_trip(data);
-    assert!(one.live() <= 4 * Limits::default().peers);
+    assert!(one.live() <= 4 * ReplicaLimits::default().peers);
     sink.records
 }
 
 /// A record that can be read can be written, and is then read as the same.
 fn round_trip(data: &[u8]) {
-    if let Some((record, len)) = Record::decode(data) {
+    if let Some((record, len)) = PeerRecord::decode(data) {
         assert!(len <= data.len());
         let mut written = vec![0; MAX_DATAGRAM];
         if let Some(len) = record.encode(&mut written) {
-            assert_eq!(Record::decode(&written[..len]), Some((record, len)));
+            assert_eq!(PeerRecord::decode(&written[..len]), Some((record, len)));
         } else {
             assert!(len > 1000, "a short record was not written");
         }
@@ -63,7 +64,12 @@ fn round_trip(data: &[u8]) {
 fn joined() -> (Replica<Clear>, Replica<Clear>) {
     let node = |number: u16| {
         let boot = Boot(number.into());
-        Replica::new(NodeId(number), boot, Limits::default(), Clear::new(number))
+        Replica::new(
+            NodeId(number),
+            boot,
+            ReplicaLimits::default(),
+            Clear::new(number),
+        )
     };
     let (mut one, mut two) = (node(1), node(2));
     one.set_peers(&[TWO.into()]);
@@ -86,11 +92,11 @@ fn joined() -> (Replica<Clear>, Replica<Clear>) {
 
 /// The first bytes of a datagram of the pair: a deletion that node two would send.
 fn envelope(two: &mut Replica<Clear>, now: Duration) -> Option<[u8; 8]> {
-    let record = Record::Del {
+    let record = PeerRecord::Del {
         policy: becket_proto::session_table::PolicyTag(1),
         id: &[1],
     };
-    two.offer(&record, now);
+    two.offer(&record);
     let mut sent = Vec::new();
     settle(two, now + SECOND, &mut sent);
     let pair = sent.iter().find(|bytes| bytes.get(4..8) != Some(&[0; 4]))?;
@@ -131,20 +137,20 @@ struct TestSink {
 }
 
 impl Sink for TestSink {
-    fn take(&mut self, _: PeerName, record: Record<'_>) -> Taken {
+    fn take(&mut self, _: PeerName, record: PeerRecord<'_>) -> SinkOutcome {
         self.records += 1;
-        if let Record::New(session) | Record::Sync(session) = record {
+        if let PeerRecord::New(session) | PeerRecord::Sync(session) = record {
             assert!((1..=32).contains(&session.id.len()));
-            assert!(session.ttl <= Limits::default().max_ttl);
+            assert!(session.ttl <= ReplicaLimits::default().max_ttl);
         }
-        if let Record::Stick(stick) | Record::Stuck(stick) = record {
-            assert!(stick.ttl <= Limits::default().max_stick_ttl);
+        if let PeerRecord::Stick(stick) | PeerRecord::Stuck(stick) = record {
+            assert!(stick.ttl <= ReplicaLimits::default().max_stick_ttl);
         }
-        Taken::Taken
+        SinkOutcome::Taken
     }
 }
 
-impl Source for TestSink {
+impl DumpSource for TestSink {
     fn visit(
         &mut self,
         _: Cursor,

@@ -1,6 +1,6 @@
 //! Datagrams of stud and hitch, and OpenSSL's sessions in them, as whoever has the key could send them.
 
-use becket_cluster::stud::{Datagram, Fault, StudSession};
+use becket_cluster::stud::{Datagram, SessionFault, StudSession};
 
 /// Checks one input: as a datagram and as a session. Returns how many of these it was.
 ///
@@ -34,8 +34,8 @@ fn session(der: &[u8]) -> bool {
         assert!(der.windows(part.len()).any(|found| found == part));
     }
     let shorter = der.split_last().map_or(der, |(_, rest)| rest);
-    assert_eq!(StudSession::parse(shorter), Err(Fault::Malformed));
+    assert_eq!(StudSession::parse(shorter), Err(SessionFault::Malformed));
     let longer = [der, &[0]].concat();
-    assert_eq!(StudSession::parse(&longer), Err(Fault::Malformed));
+    assert_eq!(StudSession::parse(&longer), Err(SessionFault::Malformed));
     true
 }

@@ -17,23 +17,23 @@ use crate::settings::Peer;
 /// Finds addresses of names, beside everything else.
 pub trait Resolve: fmt::Debug + Send + Sync {
     /// Asks for the addresses of a host, at once; the future waits for the answer.
-    fn look_up(&self, host: &str) -> Pin<Box<dyn Future<Output = Found> + Send>>;
+    fn look_up(&self, host: &str) -> Pin<Box<dyn Future<Output = NameLookup> + Send>>;
 
     /// When a name is looked up again, after so long; never, if nothing.
     fn again(&self, interval: Option<Duration>, is_known: bool) -> Option<Duration>;
 }
 
 /// Addresses, at least one, each once; or why there are none.
-pub type Found = Result<Arc<[IpAddr]>, String>;
+pub type NameLookup = Result<Arc<[IpAddr]>, String>;
 
 /// Lookups that are under way, each of a peer's name.
-pub(crate) type Lookups = JoinSet<(Arc<str>, Found)>;
+pub(crate) type Lookups = JoinSet<(Arc<str>, NameLookup)>;
 
 /// The peers of the configuration and their addresses.
 #[derive(Debug)]
 pub(crate) struct PeerAddresses {
     resolver: Arc<dyn Resolve>,
-    entries: Vec<Entry>,
+    entries: Vec<AddressEntry>,
     /// Between two rounds of lookups; without, there are none once all are known.
     interval: Option<Duration>,
     /// When names were last looked up; not since the configuration was taken over without.
@@ -54,7 +54,7 @@ pub struct ConfiguredPeer {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct AddressEntry {
     peer: ConfiguredPeer,
     /// Host and port to look up; nothing for an address.
     lookup: Option<(String, u16)>,
@@ -80,7 +80,7 @@ impl PeerAddresses {
         for peer in peers {
             let known = before.iter().position(|entry| entry.peer.name == peer.name);
             let known = known.map(|at| before.swap_remove(at));
-            self.entries.push(Entry::new(peer, known));
+            self.entries.push(AddressEntry::new(peer, known));
         }
     }
 
@@ -109,7 +109,7 @@ impl PeerAddresses {
         let Some(at) = self.looked_up else {
             return Some(Duration::ZERO);
         };
-        let known = |entry: &Entry| !entry.peer.addresses.is_empty();
+        let known = |entry: &AddressEntry| !entry.peer.addresses.is_empty();
         let all_known = known(first) && named.all(known);
         Some(at + self.resolver.again(self.interval, all_known)?)
     }
@@ -132,7 +132,7 @@ impl PeerAddresses {
     }
 
     /// Takes the outcome of a lookup. True when addresses changed.
-    pub(crate) fn found(&mut self, name: &str, found: Found) -> bool {
+    pub(crate) fn found(&mut self, name: &str, found: NameLookup) -> bool {
         let mut entries = self.entries.iter_mut();
         let Some(entry) = entries.find(|entry| &*entry.peer.name == name) else {
             return false;
@@ -162,7 +162,7 @@ impl PeerAddresses {
     }
 }
 
-impl Entry {
+impl AddressEntry {
     fn new(peer: &Peer, known: Option<Self>) -> Self {
         let mut this = known.unwrap_or_else(|| Self {
             peer: ConfiguredPeer {
@@ -239,7 +239,7 @@ mod tests {
     struct Loopback;
 
     impl Resolve for Loopback {
-        fn look_up(&self, _: &str) -> Pin<Box<dyn Future<Output = Found> + Send>> {
+        fn look_up(&self, _: &str) -> Pin<Box<dyn Future<Output = NameLookup> + Send>> {
             Box::pin(async { Ok([IpAddr::from([127, 0, 0, 1])].into()) })
         }
 

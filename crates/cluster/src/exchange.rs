@@ -14,12 +14,12 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
-use crate::addresses::{Found, Lookups};
-use crate::node::{Inner, Node};
+use crate::addresses::{Lookups, NameLookup};
+use crate::node::{Node, NodeState};
 use crate::outbox::{BATCH, OutboxReader};
 use crate::replica::MAX_DATAGRAM;
 use crate::settings::Settings;
-use crate::socket::{Bound, Heard, Sockets};
+use crate::socket::{Bound, SocketRead, Sockets};
 
 /// What the task needs.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ enum Woken {
     Events,
     Time,
     Reloaded(Box<Settings>),
-    Found(Arc<str>, Found),
+    Found(Arc<str>, NameLookup),
 }
 
 impl Exchange {
@@ -127,14 +127,14 @@ impl Turns {
 }
 
 /// Takes what waits, up to the limit of a turn. Returns whether the limit was met.
-fn receive(node: &mut Inner, sockets: &Sockets, buffer: &mut [u8], now: Now) -> bool {
+fn receive(node: &mut NodeState, sockets: &Sockets, buffer: &mut [u8], now: Now) -> bool {
     for number in 0..node.settings.limits.datagrams_per_turn {
         match sockets.receive(buffer, number) {
-            Heard::Datagram(len, from) => {
+            SocketRead::Datagram(len, from) => {
                 node.receive(from, buffer.get_mut(..len).unwrap_or_default(), now);
             }
-            Heard::Noise => {}
-            Heard::Silence => return false,
+            SocketRead::Noise => {}
+            SocketRead::Silence => return false,
         }
     }
     true

@@ -2,17 +2,13 @@
 
 use std::sync::Arc;
 
-use becket_proto::session_table::SessionTable;
-use becket_sys::clock::Clock;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 
-use crate::addresses::Resolve;
 use crate::exchange::Exchange;
-use crate::node::{NoBoot, Node};
+use crate::node::{Host, NoBoot, Node};
 use crate::outbox::{Outbox, OutboxReader};
 use crate::settings::Settings;
-use crate::sink::StickMemory;
 use crate::socket::Bound;
 
 /// This host's part in its cluster.
@@ -26,21 +22,6 @@ pub struct Membership {
     exchange: Option<Exchange>,
     /// From then on.
     task: Option<JoinHandle<()>>,
-}
-
-/// What replication uses of the host that it runs on.
-#[derive(Debug)]
-pub struct Host {
-    /// The sessions of all workers.
-    pub table: Arc<SessionTable>,
-    /// Which server each client had.
-    pub sticks: Arc<dyn StickMemory>,
-    /// Finds names of peers.
-    pub resolver: Arc<dyn Resolve>,
-    /// The clock of the process.
-    pub clock: Clock,
-    /// How many workers tell of sessions.
-    pub workers: usize,
 }
 
 impl Membership {

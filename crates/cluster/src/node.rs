@@ -9,23 +9,39 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use becket_sys::clock::Now;
+use becket_proto::session_table::SessionTable;
+use becket_sys::clock::{Clock, Now};
 
-use crate::addresses::{Found, Lookups, PeerAddresses};
-use crate::membership::Host;
+use crate::addresses::{Lookups, NameLookup, PeerAddresses, Resolve};
 use crate::outbox::OutboxReader;
 use crate::peer_log::PeerLog;
 use crate::replica::{Boot, Replica};
 use crate::settings::Settings;
 use crate::sink::SessionSink;
-use crate::status::ClusterStatus;
+use crate::status::{ClusterStatus, UnknownPolicy};
+use crate::sticks::StickMemory;
 use crate::vault::ClusterVault;
 
 /// This host among its peers.
-pub struct Node(Mutex<Inner>);
+pub struct Node(Mutex<NodeState>);
+
+/// What replication uses of the host that it runs on.
+#[derive(Debug)]
+pub struct Host {
+    /// The sessions of all workers.
+    pub table: Arc<SessionTable>,
+    /// Which server each client had.
+    pub sticks: Arc<dyn StickMemory>,
+    /// Finds names of peers.
+    pub resolver: Arc<dyn Resolve>,
+    /// The clock of the process.
+    pub clock: Clock,
+    /// How many workers tell of sessions.
+    pub workers: usize,
+}
 
 /// What the lock guards.
-pub(crate) struct Inner {
+pub(crate) struct NodeState {
     pub(crate) replica: Replica<ClusterVault>,
     pub(crate) sink: SessionSink,
     pub(crate) addresses: PeerAddresses,
@@ -50,7 +66,7 @@ impl Node {
         let settings = Arc::new(settings);
         let vault = ClusterVault::new(&settings.secrets).ok_or(NoBoot)?;
         let now = host.clock.now();
-        let mut inner = Inner {
+        let mut inner = NodeState {
             replica: Replica::new(settings.node, boot, settings.replica_limits(), vault),
             sink: SessionSink::new(host.table, host.sticks, Arc::clone(&settings), now),
             addresses: PeerAddresses::new(host.resolver),
@@ -63,16 +79,46 @@ impl Node {
 
     /// Everything at one moment, for pages.
     pub fn status(&self, now: Now) -> ClusterStatus {
-        ClusterStatus::of(&mut self.lock(), now)
+        self.lock().status(now)
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, NodeState> {
         // Whatever panicked, a page most likely: it must not end replication.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
+impl NodeState {
+    /// Everything at one moment, with the names of peers.
+    fn status(&mut self, now: Now) -> ClusterStatus {
+        let mut replica = self.replica.status(now.mono);
+        let name = |address| self.addresses.name_of(address);
+        for peer in &mut replica.peers {
+            peer.name = name(peer.address);
+        }
+        for unanswered in &mut replica.unanswered {
+            unanswered.name = name(unanswered.address);
+        }
+        for refused in &mut replica.refused {
+            refused.name = name(refused.address);
+        }
+        let settings = &self.settings;
+        let secrets = settings.secrets.iter().map(|secret| secret.id).collect();
+        let unknown = self.sink.unknown.iter();
+        let mut status = ClusterStatus {
+            replica,
+            listen: settings.listen,
+            multicast: settings.multicast.as_ref().map(|multicast| multicast.group),
+            secrets,
+            faults: Vec::new(),
+            names: self.addresses.peers().cloned().collect(),
+            unknown_policies: unknown.map(UnknownPolicy::of).collect(),
+            sessions: self.sink.numbers,
+        };
+        status.faults = status.find_faults();
+        status
+    }
+
     /// Takes over reloaded settings. Live pairs stay, unless their secret is no longer accepted. What a reload cannot change
     /// is left as it was.
     pub(crate) fn reload(&mut self, settings: Settings) {
@@ -109,7 +155,7 @@ impl Inner {
         self.sink.now = now;
         let (sink, replica) = (&mut self.sink, &mut self.replica);
         let told = events.drain(|event| {
-            sink.tell(&event, |record| replica.offer(record, now.mono));
+            sink.tell(&event, |record| replica.offer(record));
         });
         sink.numbers.untold = events.untold();
         told > 0
@@ -138,7 +184,7 @@ impl Inner {
     }
 
     /// Takes the outcome of a lookup.
-    pub(crate) fn found(&mut self, name: &str, found: Found) {
+    pub(crate) fn found(&mut self, name: &str, found: NameLookup) {
         if self.addresses.found(name, found) {
             self.readdress();
         }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use becket_proto::session_name::SessionName;
 use tokio::sync::Notify;
 
-use crate::sink::PeerStick;
+use crate::sticks::PeerStick;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 /// What the peers should know.
@@ -34,19 +34,19 @@ pub enum SessionEvent {
 #[derive(Clone, Debug)]
 pub struct Outbox {
     queue: SyncSender<SessionEvent>,
-    shared: Arc<Shared>,
+    shared: Arc<OutboxShared>,
 }
 
 /// The control thread's end.
 #[derive(Debug)]
 pub(crate) struct OutboxReader {
     queues: Vec<Receiver<SessionEvent>>,
-    shared: Arc<Shared>,
+    shared: Arc<OutboxShared>,
     capacity: usize,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct OutboxShared {
     asleep: AtomicBool,
     wakeup: Notify,
     /// Events that were dropped.
@@ -72,7 +72,7 @@ impl Outbox {
 impl OutboxReader {
     /// Makes the queues of so many workers, for so many events each; an event takes some 60 bytes.
     pub(crate) fn of_workers(workers: usize, capacity: usize) -> (Self, Vec<Outbox>) {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<OutboxShared>::default();
         let (queues, outboxes) = (0..workers)
             .map(|_| {
                 let (queue, receiver) = sync_channel(capacity);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use becket_proto::ticket::{NodeId, SecretId};
 
-use crate::replica::{PeerName, PeerState, Status};
+use crate::replica::{PeerName, PeerState, ReplicaStatus};
 
 /// What was told already.
 #[derive(Debug, Default)]
@@ -36,11 +36,11 @@ impl PeerLog {
     }
 
     /// Tells what is new. Returns how many lines that took.
-    pub(crate) fn tell(&mut self, status: &Status, now: Duration) -> usize {
+    pub(crate) fn tell(&mut self, status: &ReplicaStatus, now: Duration) -> usize {
         self.peers(status) + self.collisions(status) + self.strangers(status, now)
     }
 
-    fn peers(&mut self, status: &Status) -> usize {
+    fn peers(&mut self, status: &ReplicaStatus) -> usize {
         let live = status.peers.iter();
         let live = live.filter(|peer| peer.state == PeerState::Live);
         let mut lines = 0;
@@ -72,7 +72,7 @@ impl PeerLog {
         lines
     }
 
-    fn collisions(&mut self, status: &Status) -> usize {
+    fn collisions(&mut self, status: &ReplicaStatus) -> usize {
         let fresh = status.collisions.iter();
         let fresh = fresh.filter(|node| !self.collisions.contains(node));
         let lines = fresh
@@ -82,7 +82,7 @@ impl PeerLog {
         lines
     }
 
-    fn strangers(&mut self, status: &Status, now: Duration) -> usize {
+    fn strangers(&mut self, status: &ReplicaStatus, now: Duration) -> usize {
         let mut lines = 0;
         for refused in &status.refused {
             if self.refused.contains(&(refused.address, refused.secret)) {
@@ -110,11 +110,11 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use crate::replica::{Boot, Cause, PeerStatus, RefusedJoin, Traffic, WarmUp};
+    use crate::replica::{Boot, DropCause, PeerStatus, PeerTraffic, RefusedJoin, WarmUp};
 
     use super::*;
 
-    fn status(boots: &[u64], collisions: &[u16], strangers: u16) -> Status {
+    fn status(boots: &[u64], collisions: &[u16], strangers: u16) -> ReplicaStatus {
         let address = |port| SocketAddr::from(([192, 0, 2, 1], port));
         let peer = |boot: &u64| PeerStatus {
             name: None,
@@ -130,18 +130,18 @@ mod tests {
             sticks: 0,
             queued_bytes: 0,
             dumping: false,
-            traffic: Traffic::default(),
+            traffic: PeerTraffic::default(),
         };
         let stranger = |port| RefusedJoin {
             address: address(port),
-            cause: Cause::UnknownSecret,
+            cause: DropCause::UnknownSecret,
             secret: SecretId(2),
             name: None,
             ago: Duration::ZERO,
             last: Duration::ZERO,
             count: 1,
         };
-        Status {
+        ReplicaStatus {
             node: NodeId(2),
             boot: Boot(0),
             peers: boots.iter().map(peer).collect(),
@@ -150,7 +150,7 @@ mod tests {
             refused: (0..strangers).map(stranger).collect(),
             refused_left_out: 0,
             warm_up: WarmUp::Waiting,
-            total: Traffic::default(),
+            total: PeerTraffic::default(),
         }
     }
 

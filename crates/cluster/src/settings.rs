@@ -72,10 +72,10 @@ pub struct Multicast {
 
 impl Settings {
     /// The bounds of the state machine.
-    pub(crate) fn replica_limits(&self) -> replica::Limits {
+    pub(crate) fn replica_limits(&self) -> replica::ReplicaLimits {
         let limits = &self.limits;
         let bytes_per_second = limits.bytes_per_second as u64;
-        replica::Limits {
+        replica::ReplicaLimits {
             datagrams_per_turn: limits.datagrams_per_turn,
             bytes_per_second,
             sync_bytes_per_second: bytes_per_second / SYNC_SHARE,
@@ -84,9 +84,7 @@ impl Settings {
             hellos_per_second: u32::try_from(limits.hellos_per_second).unwrap_or(u32::MAX),
             max_ttl: self.id_lifetime,
             max_stick_ttl: self.stick_lifetime,
-            // The workers' events were gathered already.
-            flush: Duration::ZERO,
-            ..replica::Limits::default()
+            ..replica::ReplicaLimits::default()
         }
     }
 }

@@ -6,51 +6,23 @@
 //! none.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proto::bounded_table::Cursor;
 use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Lives, Lookup, PolicyTag, Session, SessionTable};
-use becket_proto::ticket::{NodeId, Origin, OriginId, UnixSeconds};
+use becket_proto::ticket::{NodeId, Origin, UnixSeconds};
 use becket_sys::clock::Now;
 use serde::Serialize;
 
 use crate::outbox::SessionEvent;
 use crate::replica::{
-    PeerName, Record, ServerTag, SessionRecord, Sink, Source, StickCursor, StickKey, StickRecord,
-    Taken,
+    DumpSource, PeerName, PeerRecord, SessionRecord, Sink, SinkOutcome, StickCursor, StickKey,
+    StickRecord,
 };
 use crate::settings::Settings;
-
-/// Which server each client had, as the terminator remembers it.
-pub trait StickMemory: fmt::Debug + Send + Sync {
-    /// Takes what a peer says; `late` if it says so some time after, so that it replaces nothing. Returns whether that is news
-    /// and of use here.
-    fn learn_from_peer(&self, stick: &PeerStick, late: bool, now: Duration) -> bool;
-
-    /// Shows where clients were sent, with the time since, from `from` on; returns where to go on. Looks at no more than
-    /// `at_most` places of one memory, under one of its locks.
-    fn visit_sticks(
-        &self,
-        from: StickCursor,
-        now: Duration,
-        at_most: usize,
-        show: &mut dyn FnMut(&PeerStick, Duration),
-    ) -> Option<StickCursor>;
-}
-
-/// Where a client was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerStick {
-    /// The origin of the sessions by which the client is known.
-    pub origin: OriginId,
-    /// The server.
-    pub server: ServerTag,
-    /// How long that is to be remembered.
-    pub life: Duration,
-}
+use crate::sticks::{PeerStick, StickMemory};
 
 /// The table, and what may stand in it.
 #[derive(Debug)]
@@ -60,14 +32,14 @@ pub(crate) struct SessionSink {
     settings: Arc<Settings>,
     /// The time of this turn.
     pub(crate) now: Now,
-    pub(crate) numbers: Numbers,
+    pub(crate) numbers: SinkCounts,
     /// Sessions that were refused, by the node that sent them and their policy.
     pub(crate) unknown: BTreeMap<(NodeId, PolicyTag), u64>,
 }
 
 /// Sessions out and in, beside what the state machine counts.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Numbers {
+pub struct SinkCounts {
     /// New ones of this host, offered to peers.
     pub told: u64,
     /// New ones, ends and sticks that were not offered, because control was behind.
@@ -107,7 +79,7 @@ impl SessionSink {
             sticks,
             settings,
             now,
-            numbers: Numbers::default(),
+            numbers: SinkCounts::default(),
             unknown: BTreeMap::new(),
         }
     }
@@ -122,7 +94,7 @@ impl SessionSink {
 
     /// Makes a record of an event of a worker, and gives it to `offer`. A session that is gone from
     /// the table by now is not worth telling.
-    pub(crate) fn tell(&mut self, event: &SessionEvent, offer: impl FnOnce(&Record<'_>)) {
+    pub(crate) fn tell(&mut self, event: &SessionEvent, offer: impl FnOnce(&PeerRecord<'_>)) {
         match event {
             SessionEvent::Made(name) => {
                 let found = self.table.get(name.policy(), name.id(), self.now.mono);
@@ -130,16 +102,16 @@ impl SessionSink {
                     && let Some(record) = self.record(name, &session)
                 {
                     self.numbers.told += 1;
-                    offer(&Record::New(record));
+                    offer(&PeerRecord::New(record));
                 }
             }
             SessionEvent::Stuck(stick) => {
                 self.numbers.sticks_told += 1;
-                offer(&Record::Stick(StickRecord::of(stick)));
+                offer(&PeerRecord::Stick(StickRecord::of(stick)));
             }
             SessionEvent::Ended(name) => {
                 self.numbers.ends_told += 1;
-                offer(&Record::Del {
+                offer(&PeerRecord::Del {
                     policy: name.policy(),
                     id: name.id(),
                 });
@@ -170,17 +142,17 @@ impl SessionSink {
         Some(ttl.min(self.settings.id_lifetime).min(left)).filter(|ttl| !ttl.is_zero())
     }
 
-    fn store(&mut self, from: PeerName, record: &SessionRecord<'_>, replaces: bool) -> Taken {
+    fn store(&mut self, from: PeerName, record: &SessionRecord<'_>, replaces: bool) -> SinkOutcome {
         if !self.settings.policies.contains(&record.policy) {
             self.refuse(from.node, record.policy);
-            return Taken::UnknownPolicy;
+            return SinkOutcome::UnknownPolicy;
         }
         let Some(ttl) = self.ttl(record.ttl, record.age) else {
-            return Taken::Unwanted;
+            return SinkOutcome::Unwanted;
         };
         let now = self.now.mono;
         if !replaces && self.holds(record, now) {
-            return Taken::Unwanted;
+            return SinkOutcome::Unwanted;
         }
         let state = record.state.to_vec();
         let origin = Origin {
@@ -194,10 +166,10 @@ impl SessionSink {
             .insert(record.policy, record.id, session, lives)
             .stored
         {
-            return Taken::Unwanted;
+            return SinkOutcome::Unwanted;
         }
         self.numbers.stored += 1;
-        Taken::Taken
+        SinkOutcome::Taken
     }
 
     fn holds(&self, record: &SessionRecord<'_>, now: Duration) -> bool {
@@ -220,9 +192,9 @@ impl SessionSink {
     }
 
     /// Keeps where a peer has sent a client that is known by its session.
-    fn remember(&mut self, stick: &StickRecord<'_>, late: bool) -> Taken {
+    fn remember(&mut self, stick: &StickRecord<'_>, late: bool) -> SinkOutcome {
         let StickKey::Origin(origin) = stick.by else {
-            return Taken::Unwanted;
+            return SinkOutcome::Unwanted;
         };
         let stick = PeerStick {
             origin,
@@ -230,32 +202,32 @@ impl SessionSink {
             life: stick.ttl,
         };
         if !self.sticks.learn_from_peer(&stick, late, self.now.mono) {
-            return Taken::Unwanted;
+            return SinkOutcome::Unwanted;
         }
         self.numbers.sticks += 1;
-        Taken::Taken
+        SinkOutcome::Taken
     }
 }
 
 impl Sink for SessionSink {
-    fn take(&mut self, from: PeerName, record: Record<'_>) -> Taken {
+    fn take(&mut self, from: PeerName, record: PeerRecord<'_>) -> SinkOutcome {
         match record {
-            Record::New(session) => self.store(from, &session, true),
-            Record::Sync(session) => self.store(from, &session, false),
-            Record::Del { policy, id } => {
+            PeerRecord::New(session) => self.store(from, &session, true),
+            PeerRecord::Sync(session) => self.store(from, &session, false),
+            PeerRecord::Del { policy, id } => {
                 if !self.table.remove(policy, id) {
-                    return Taken::Unwanted;
+                    return SinkOutcome::Unwanted;
                 }
                 self.numbers.ended += 1;
-                Taken::Taken
+                SinkOutcome::Taken
             }
-            Record::Stick(stick) => self.remember(&stick, false),
-            Record::Stuck(stick) => self.remember(&stick, true),
+            PeerRecord::Stick(stick) => self.remember(&stick, false),
+            PeerRecord::Stuck(stick) => self.remember(&stick, true),
         }
     }
 }
 
-impl Source for SessionSink {
+impl DumpSource for SessionSink {
     fn visit(
         &mut self,
         from: Cursor,

@@ -37,7 +37,7 @@ pub(crate) struct Sockets {
 
 /// What came of an attempt to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum SocketRead {
     /// A datagram of so many bytes, cut to the buffer.
     Datagram(usize, SocketAddr),
     /// An error that says nothing about the next attempt.
@@ -180,17 +180,17 @@ impl Sockets {
 
     /// Receives one datagram without waiting. `number` counts the calls: neither socket is heard
     /// only when the other is silent.
-    pub(crate) fn receive(&self, buffer: &mut [u8], number: usize) -> Heard {
+    pub(crate) fn receive(&self, buffer: &mut [u8], number: usize) -> SocketRead {
         let mut sockets = [Some(&self.unicast), self.group.as_ref()];
         sockets.rotate_left(number % 2);
         for socket in sockets.into_iter().flatten() {
             match socket.try_recv_from(buffer) {
-                Ok((len, from)) => return Heard::Datagram(len, from),
+                Ok((len, from)) => return SocketRead::Datagram(len, from),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => return Heard::Noise,
+                Err(_) => return SocketRead::Noise,
             }
         }
-        Heard::Silence
+        SocketRead::Silence
     }
 
     /// Sends one datagram without waiting. False when the kernel did not take it.

@@ -9,20 +9,18 @@ use std::time::Duration;
 
 use becket_proto::session_table::PolicyTag;
 use becket_proto::ticket::{NodeId, SecretId};
-use becket_sys::clock::Now;
 use serde::{Serialize, Serializer};
 
 use crate::addresses::ConfiguredPeer;
-use crate::node::Inner;
-use crate::replica::{Cause, Status};
-use crate::sink::Numbers;
+use crate::replica::{DropCause, ReplicaStatus};
+use crate::sink::SinkCounts;
 
 /// The whole object.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClusterStatus {
     /// What the state machine knows.
     #[serde(flatten)]
-    pub replica: Status,
+    pub replica: ReplicaStatus,
     /// Where datagrams of peers arrive.
     pub listen: SocketAddr,
     /// The group that is called for further peers.
@@ -37,7 +35,7 @@ pub struct ClusterStatus {
     /// Sessions of policies that we do not have.
     pub unknown_policies: Vec<UnknownPolicy>,
     /// Sessions out and in.
-    pub sessions: Numbers,
+    pub sessions: SinkCounts,
 }
 
 /// Sessions of a policy that we do not have.
@@ -52,36 +50,7 @@ pub struct UnknownPolicy {
 }
 
 impl ClusterStatus {
-    pub(crate) fn of(inner: &mut Inner, now: Now) -> Self {
-        let mut replica = inner.replica.status(now.mono);
-        let name = |address| inner.addresses.name_of(address);
-        for peer in &mut replica.peers {
-            peer.name = name(peer.address);
-        }
-        for unanswered in &mut replica.unanswered {
-            unanswered.name = name(unanswered.address);
-        }
-        for refused in &mut replica.refused {
-            refused.name = name(refused.address);
-        }
-        let settings = &inner.settings;
-        let secrets = settings.secrets.iter().map(|secret| secret.id).collect();
-        let unknown = inner.sink.unknown.iter();
-        let mut this = Self {
-            replica,
-            listen: settings.listen,
-            multicast: settings.multicast.as_ref().map(|multicast| multicast.group),
-            secrets,
-            faults: Vec::new(),
-            names: inner.addresses.peers().cloned().collect(),
-            unknown_policies: unknown.map(UnknownPolicy::of).collect(),
-            sessions: inner.sink.numbers,
-        };
-        this.faults = this.find_faults();
-        this
-    }
-
-    fn find_faults(&self) -> Vec<String> {
+    pub(crate) fn find_faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         for peer in &self.names {
             let (name, used) = (&peer.name, peer.addresses.len());
@@ -102,7 +71,7 @@ impl ClusterStatus {
             ));
         }
         for refused in &self.replica.refused {
-            let unknown = refused.cause == Cause::UnknownSecret;
+            let unknown = refused.cause == DropCause::UnknownSecret;
             // A node that still tries comes again within seconds; what was mended is no fault any more.
             if refused.ago >= STILL_TRIES || unknown && self.secrets.contains(&refused.secret) {
                 continue;
@@ -127,7 +96,7 @@ impl ClusterStatus {
 }
 
 impl UnknownPolicy {
-    fn of(((node, policy), count): (&(NodeId, PolicyTag), &u64)) -> Self {
+    pub(crate) fn of(((node, policy), count): (&(NodeId, PolicyTag), &u64)) -> Self {
         Self {
             node: node.0,
             policy: format!("{:016x}", policy.0),
@@ -158,11 +127,11 @@ fn secrets<S: Serializer>(secrets: &[SecretId], to: S) -> Result<S::Ok, S::Error
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replica::{Boot, RefusedJoin, Traffic, WarmUp};
+    use crate::replica::{Boot, PeerTraffic, RefusedJoin, WarmUp};
 
     fn status() -> ClusterStatus {
         ClusterStatus {
-            replica: Status {
+            replica: ReplicaStatus {
                 node: NodeId(2),
                 boot: Boot(1),
                 warm_up: WarmUp::Done,
@@ -171,7 +140,7 @@ mod tests {
                 collisions: Vec::new(),
                 refused: Vec::new(),
                 refused_left_out: 0,
-                total: Traffic::default(),
+                total: PeerTraffic::default(),
             },
             listen: SocketAddr::from(([192, 0, 2, 2], 7443)),
             multicast: None,
@@ -179,7 +148,7 @@ mod tests {
             faults: Vec::new(),
             names: Vec::new(),
             unknown_policies: Vec::new(),
-            sessions: Numbers::default(),
+            sessions: SinkCounts::default(),
         }
     }
 
@@ -201,9 +170,9 @@ mod tests {
             status.find_faults().len()
         };
         let other = SecretId(9);
-        assert_eq!(faults(other, Cause::UnknownSecret, 3), 1);
-        assert_eq!(faults(other, Cause::UnknownSecret, 61), 0);
-        assert_eq!(faults(OURS, Cause::UnknownSecret, 3), 0);
-        assert_eq!(faults(OURS, Cause::BadJoin, 3), 1);
+        assert_eq!(faults(other, DropCause::UnknownSecret, 3), 1);
+        assert_eq!(faults(other, DropCause::UnknownSecret, 61), 0);
+        assert_eq!(faults(OURS, DropCause::UnknownSecret, 3), 0);
+        assert_eq!(faults(OURS, DropCause::BadJoin, 3), 1);
     }
 }

@@ -73,7 +73,7 @@ impl JoinSecret {
         let replication = Zeroizing::new(*bytes);
         let extracted = Salt::new(HKDF_SHA256, JOIN).extract(&replication[..]);
         let mut key = Zeroizing::new([0; KEY_LEN]);
-        let expanded = extracted.expand(&[JOIN], KeyLength);
+        let expanded = extracted.expand(&[JOIN], PairKeyLength);
         expanded.and_then(|okm| okm.fill(&mut key[..])).ok()?;
         Some(Self {
             join: aead(&AES_256_GCM_SIV, &key)?,
@@ -128,7 +128,7 @@ impl Vault for ClusterVault {
         let key = |label: &[u8]| {
             let mut key = Zeroizing::new([0; KEY_LEN]);
             let expanded = extracted
-                .expand(&[label, &transcript], KeyLength)
+                .expand(&[label, &transcript], PairKeyLength)
                 .ok()?
                 .fill(&mut key[..]);
             expanded.ok()?;
@@ -239,9 +239,9 @@ fn nonce_of(sequence: u64) -> [u8; AEAD_NONCE_LEN] {
 }
 
 /// Output length of a derivation.
-struct KeyLength;
+struct PairKeyLength;
 
-impl KeyType for KeyLength {
+impl KeyType for PairKeyLength {
     fn len(&self) -> usize {
         KEY_LEN
     }

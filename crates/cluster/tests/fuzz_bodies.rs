@@ -14,7 +14,7 @@ mod stud;
 
 use std::time::Duration;
 
-use becket_cluster::replica::{Record, ServerTag, SessionRecord, StickKey, StickRecord};
+use becket_cluster::replica::{PeerRecord, ServerTag, SessionRecord, StickKey, StickRecord};
 use becket_proto::session_table::PolicyTag;
 use becket_proto::ticket::OriginId;
 use mutations::run_on_mutations;
@@ -36,11 +36,11 @@ fn datagrams_of_other_nodes_survive_mutation() {
         ttl: Duration::from_secs(60),
     };
     let records = [
-        Record::New(session),
-        Record::Sync(session),
-        Record::Stick(stick),
-        Record::Stuck(stick),
-        Record::Del {
+        PeerRecord::New(session),
+        PeerRecord::Sync(session),
+        PeerRecord::Stick(stick),
+        PeerRecord::Stuck(stick),
+        PeerRecord::Del {
             policy: PolicyTag(1),
             id: &id,
         },

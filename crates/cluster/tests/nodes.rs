@@ -11,9 +11,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use becket_cluster::replica::{Boot, Cause, PeerState, ServerTag, StickCursor, WarmUp};
+use becket_cluster::replica::{Boot, DropCause, PeerState, ServerTag, StickCursor, WarmUp};
 use becket_cluster::{
-    Bound, ClusterStatus, Found, Host as Parts, Membership, Outbox, Peer, PeerStick, Resolve,
+    Bound, ClusterStatus, Host as Parts, Membership, NameLookup, Outbox, Peer, PeerStick, Resolve,
     Secret, SessionEvent, Settings, StickMemory, bind,
 };
 use becket_config::cluster::ClusterLimits;
@@ -77,7 +77,7 @@ impl StickMemory for Sticks {
 struct NoNames;
 
 impl Resolve for NoNames {
-    fn look_up(&self, _: &str) -> Pin<Box<dyn Future<Output = Found> + Send>> {
+    fn look_up(&self, _: &str) -> Pin<Box<dyn Future<Output = NameLookup> + Send>> {
         Box::pin(async { Err("no names here".to_owned()) })
     }
 
@@ -307,7 +307,7 @@ async fn a_wrong_secret_learns_nothing_and_is_named() {
     until("it is named", || !a.status().replica.refused.is_empty()).await;
     let status = a.status();
     assert_eq!(status.replica.refused[0].address, stranger.address);
-    assert_eq!(status.replica.refused[0].cause, Cause::UnknownSecret);
+    assert_eq!(status.replica.refused[0].cause, DropCause::UnknownSecret);
     assert_eq!(status.replica.refused[0].secret, secret(8).id);
     let fault = format!("{}: joins with secret", stranger.address);
     assert!(status.faults[0].starts_with(&fault), "{:?}", status.faults);
@@ -324,7 +324,7 @@ async fn a_session_of_an_unknown_policy_is_refused_and_its_node_named() {
     let status = b.status();
     assert_eq!(status.unknown_policies[0].node, 1);
     assert_eq!(status.unknown_policies[0].policy, "0000000000000001");
-    assert_eq!(status.replica.total.drops.of(Cause::UnknownPolicy), 1);
+    assert_eq!(status.replica.total.drops.of(DropCause::UnknownPolicy), 1);
 }
 
 #[tokio::test]
@@ -352,7 +352,7 @@ async fn a_flood_of_garbage_is_counted_and_disturbs_nobody() {
         a.status().replica.total.drops.sum() >= sent
     })
     .await;
-    assert!(a.status().replica.total.drops.of(Cause::Garbage) == 0);
+    assert!(a.status().replica.total.drops.of(DropCause::Garbage) == 0);
     for round in 0..200 {
         until("b has it", || b.holds(&[round, 1]).is_some()).await;
         until("a has it", || a.holds(&[round, 2]).is_some()).await;

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_cluster::stud::{self, Reception, Terms};
-use becket_cluster::{Bound, Found, Host, Membership, NoBoot, NotBound, Resolve, Secret, Settings};
+use becket_cluster::{
+    Bound, Host, Membership, NameLookup, NoBoot, NotBound, Resolve, Secret, Settings,
+};
 use becket_config::error::Problem;
 use becket_proto::session_table::PolicyTag;
 use zeroize::Zeroizing;
@@ -135,7 +137,7 @@ pub fn membership(
 struct PeerResolver(HostResolver);
 
 impl Resolve for PeerResolver {
-    fn look_up(&self, host: &str) -> Pin<Box<dyn Future<Output = Found> + Send>> {
+    fn look_up(&self, host: &str) -> Pin<Box<dyn Future<Output = NameLookup> + Send>> {
         Box::pin(self.0.look_up(host))
     }
 

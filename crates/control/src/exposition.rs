@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use becket_cluster::ClusterStatus;
-use becket_cluster::replica::{Cause, PeerState, PeerStatus, WarmUp};
+use becket_cluster::replica::{DropCause, PeerState, PeerStatus, WarmUp};
 use becket_http::status::Status;
 use becket_sys::kernel_tls::{Cipher, TlsVersion};
 use prometheus_client::collector::Collector;
@@ -341,7 +341,7 @@ impl Snapshot {
                 = [(["out"], total.sent_records), (["in"], total.received_records)];
             Counter becket_cluster_datagrams_lost "Datagrams of peers that never came" = total.lost();
             Counter becket_cluster_dropped "Datagrams and records that were dropped" [cause]
-                = Cause::ALL.map(|cause| ([cause.label()], total.drops.of(cause)));
+                = DropCause::ALL.map(|cause| ([cause.label()], total.drops.of(cause)));
             Gauge becket_cluster_peers "Peers" [state] = states;
             Gauge becket_cluster_peers_configured "Peers of the configuration" = cluster.names.len();
             Gauge becket_cluster_collisions "Numbers of nodes that two or more processes use" = cluster.replica.collisions.len();
@@ -609,7 +609,7 @@ mod tests {
         let (section, _) = section.split_once("###").unwrap();
         let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
         let documented: Vec<_> = rows.filter_map(|row| row.split('`').next()).collect();
-        assert_eq!(Cause::ALL.map(Cause::label), documented[..]);
+        assert_eq!(DropCause::ALL.map(DropCause::label), documented[..]);
     }
 
     #[test]

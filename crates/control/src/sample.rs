@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_cluster::replica::{self, Boot, PeerState, PeerStatus, WarmUp};
-use becket_cluster::{ClusterStatus, ConfiguredPeer, Numbers};
+use becket_cluster::{ClusterStatus, ConfiguredPeer, SinkCounts};
 use becket_config::address::NamePattern;
 use becket_config::{listener, policy};
 use becket_proto::session_table::SessionTable;
@@ -52,7 +52,7 @@ pub(super) fn state() -> State {
 pub(super) fn cluster() -> ClusterStatus {
     let address = SocketAddr::from(([192, 0, 2, 1], 7443));
     ClusterStatus {
-        replica: replica::Status {
+        replica: replica::ReplicaStatus {
             node: NodeId(2),
             boot: Boot(0x0123_4567_89ab_cdef),
             warm_up: WarmUp::Done,
@@ -70,13 +70,13 @@ pub(super) fn cluster() -> ClusterStatus {
                 sticks: 2,
                 queued_bytes: 0,
                 dumping: false,
-                traffic: replica::Traffic::default(),
+                traffic: replica::PeerTraffic::default(),
             }],
             unanswered: Vec::new(),
             collisions: Vec::new(),
             refused: Vec::new(),
             refused_left_out: 0,
-            total: replica::Traffic::default(),
+            total: replica::PeerTraffic::default(),
         },
         listen: SocketAddr::from(([192, 0, 2, 2], 7443)),
         multicast: None,
@@ -89,7 +89,7 @@ pub(super) fn cluster() -> ClusterStatus {
             problem: Some("no such host".to_owned()),
         }],
         unknown_policies: Vec::new(),
-        sessions: Numbers::default(),
+        sessions: SinkCounts::default(),
     }
 }
 

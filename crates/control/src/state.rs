@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use becket_cluster::stud::Watch;
+use becket_cluster::stud::ReceptionStatus;
 use becket_cluster::{ClusterStatus, Node};
 
 use super::certificates::{CertificateStatus, certificates};
@@ -34,7 +34,7 @@ use becket_tls::config::Config;
 pub struct State {
     shared: Arc<Shared>,
     sandbox: SandboxStatus,
-    stud: Option<Arc<Watch>>,
+    stud: Option<Arc<ReceptionStatus>>,
     main: MainProcess,
     started: Timestamp,
     draining: AtomicBool,
@@ -58,7 +58,7 @@ pub struct Replication {
     /// Peers; absent without them.
     pub node: Option<Arc<Node>>,
     /// Terminators of another make; absent where they are not heard.
-    pub stud: Option<Arc<Watch>>,
+    pub stud: Option<Arc<ReceptionStatus>>,
 }
 
 /// What a reload or a rotation replaces.

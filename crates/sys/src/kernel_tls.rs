@@ -275,7 +275,7 @@ pub fn next_record(socket: impl AsFd, cipher: Cipher) -> io::Result<u64> {
 /// # Errors
 /// `WouldBlock`; EBADMSG for a record that does not open; EKEYEXPIRED behind a KeyUpdate, until there is a new key.
 pub fn receive_record(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<ReceivedRecord> {
-    let mut control = Control([0; CONTROL]);
+    let mut control = ControlMessage([0; CONTROL]);
     let mut part = libc::iovec {
         iov_base: buffer.as_mut_ptr().cast(),
         iov_len: buffer.len(),
@@ -306,7 +306,7 @@ pub fn receive_record(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Receiv
 /// # Errors
 /// `WouldBlock`, or the socket's fault.
 pub fn send_record(socket: impl AsFd, kind: u8, bytes: &[u8]) -> io::Result<()> {
-    let mut control = Control([0; CONTROL]);
+    let mut control = ControlMessage([0; CONTROL]);
     let mut part = libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
         iov_len: bytes.len(),
@@ -441,7 +441,7 @@ fn set(socket: impl AsFd, level: i32, option: i32, value: &[u8]) -> io::Result<(
     }
 }
 
-fn message(part: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
+fn message(part: &mut libc::iovec, control: &mut ControlMessage) -> libc::msghdr {
     // SAFETY: all fields are integers and pointers, for which zero is a value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_name = ptr::null_mut();
@@ -454,7 +454,7 @@ fn message(part: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
 
 /// Room for one control message, aligned as its header asks.
 #[repr(align(8))]
-struct Control([u8; CONTROL]);
+struct ControlMessage([u8; CONTROL]);
 
 /// The longest of the structures; wiped when it is dropped.
 type Info = Zeroizing<[u8; Cipher::Aes256Gcm.info_len()]>;

@@ -2,9 +2,9 @@
 //!
 //! Everything in a header is a stranger's claim until the datagram opens; it only says which key to try.
 
-use super::status::Cause;
+use super::names::{Boot, PeerName};
+use super::status::DropCause;
 use super::vault::{JOIN_NONCE_LEN, NONCE_LEN, SHARE_LEN};
-use super::{Boot, MAX_DATAGRAM, PeerName};
 use becket_proto::reader::Reader;
 use becket_proto::ticket::{NodeId, SecretId};
 
@@ -52,15 +52,15 @@ pub(super) enum JoinKind {
 
 impl Header {
     /// Reads the header and returns it with the number of bytes in front of the sealed rest.
-    pub(super) fn decode(datagram: &[u8]) -> Result<(Self, usize), Cause> {
+    pub(super) fn decode(datagram: &[u8]) -> Result<(Self, usize), DropCause> {
         if datagram.len() > MAX_DATAGRAM {
-            return Err(Cause::Oversized);
+            return Err(DropCause::Oversized);
         }
         let mut reader = Reader::new(datagram);
         match reader.array() {
-            Some(MAGIC) => Self::behind_magic(&mut reader).ok_or(Cause::Garbage),
-            Some([a, b, c, _]) if [a, b, c] == SIGNATURE => Err(Cause::UnknownVersion),
-            _ => Err(Cause::Garbage),
+            Some(MAGIC) => Self::behind_magic(&mut reader).ok_or(DropCause::Garbage),
+            Some([a, b, c, _]) if [a, b, c] == SIGNATURE => Err(DropCause::UnknownVersion),
+            _ => Err(DropCause::Garbage),
         }
     }
 
@@ -146,6 +146,9 @@ impl Join {
 /// Bytes in front of the sealed text of a pair's datagram.
 pub(super) const HEADER_LEN: usize = 16;
 
+/// Bytes of the largest datagram: it passes any path with an MTU of 1500, with tunnels to spare.
+pub const MAX_DATAGRAM: usize = 1400;
+
 /// How the datagrams of every version begin, also of those to come: what begins otherwise needs no look.
 pub const SIGNATURE: [u8; 3] = *b"BKT";
 
@@ -196,11 +199,11 @@ mod tests {
         .encode()
         .to_vec();
         for len in 0..bytes.len() {
-            assert_eq!(Header::decode(&bytes[..len]), Err(Cause::Garbage));
+            assert_eq!(Header::decode(&bytes[..len]), Err(DropCause::Garbage));
         }
         bytes[3] = b'1';
-        assert_eq!(Header::decode(&bytes), Err(Cause::UnknownVersion));
-        assert_eq!(Header::decode(&[b'B'; 1401]), Err(Cause::Oversized));
+        assert_eq!(Header::decode(&bytes), Err(DropCause::UnknownVersion));
+        assert_eq!(Header::decode(&[b'B'; 1401]), Err(DropCause::Oversized));
     }
 
     #[test]

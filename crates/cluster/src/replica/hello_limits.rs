@@ -7,29 +7,29 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::limits::Limits;
+use super::limits::ReplicaLimits;
 use super::pace::Pace;
 
 pub(super) struct HelloLimits {
     all: Pace,
-    sources: Vec<Source>,
+    sources: Vec<HelloSource>,
 }
 
-struct Source {
+struct HelloSource {
     prefix: IpAddr,
     pace: Pace,
     used: Duration,
 }
 
 impl HelloLimits {
-    pub(super) fn new(limits: &Limits) -> Self {
+    pub(super) fn new(limits: &ReplicaLimits) -> Self {
         Self {
             all: Pace::new(limits.hellos_per_second.into(), BURST),
             sources: Vec::new(),
         }
     }
 
-    pub(super) fn set_limits(&mut self, limits: &Limits) {
+    pub(super) fn set_limits(&mut self, limits: &ReplicaLimits) {
         self.all.set_rate(limits.hellos_per_second.into());
         self.sources.clear();
     }
@@ -39,7 +39,7 @@ impl HelloLimits {
         &mut self,
         from: IpAddr,
         listed: bool,
-        limits: &Limits,
+        limits: &ReplicaLimits,
         now: Duration,
     ) -> bool {
         // Who shares a network with a listed peer must not be able to use up its rate.
@@ -65,8 +65,8 @@ impl HelloLimits {
         true
     }
 
-    fn remember(&mut self, prefix: IpAddr, limits: &Limits) -> usize {
-        let source = Source {
+    fn remember(&mut self, prefix: IpAddr, limits: &ReplicaLimits) -> usize {
+        let source = HelloSource {
             prefix,
             pace: Pace::new(limits.hellos_per_source.into(), BURST),
             used: Duration::ZERO,
@@ -109,11 +109,11 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(100);
 
-    fn limits() -> Limits {
-        Limits {
+    fn limits() -> ReplicaLimits {
+        ReplicaLimits {
             hellos_per_second: 20,
             hellos_per_source: 4,
-            ..Limits::default()
+            ..ReplicaLimits::default()
         }
     }
 
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn a_rate_holds_also_when_every_listed_address_is_invented() {
         let mut hello_limits = HelloLimits::new(&limits());
-        let listed = Limits::default().addresses as u32;
+        let listed = ReplicaLimits::default().addresses as u32;
         let admitted = |hello_limits: &mut HelloLimits| {
             (0..listed)
                 .filter(|number| hello_limits.admits(address(*number), true, &limits(), NOW))
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_rate_of_nothing_admits_nobody() {
-        let closed = Limits {
+        let closed = ReplicaLimits {
             hellos_per_source: 0,
             ..limits()
         };

@@ -10,18 +10,19 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::Replica;
 use super::datagram::{HEADER_LEN, Join, JoinKind, PairId};
-use super::joins::{Begun, HELLO_AGAIN, HELLO_AGAIN_AT_MOST, Reason, is_answered};
-use super::peer::{Ends, Pair, Peer, Retired, Stage};
-use super::status::{Cause, RefusedJoin};
+use super::joins::{BegunJoin, HELLO_AGAIN, HELLO_AGAIN_AT_MOST, Reason, is_answered};
+use super::names::PeerName;
+use super::peer::{Ends, KeyedPair, MAX_BOOTS_OF_NODE, PairStage, ReplicaPeer, Retired};
+use super::status::{DropCause, RefusedJoin};
 use super::vault::{
     JOIN_NONCE_LEN, NONCE_LEN, Party, Role, SHARE_LEN, TAG_LEN, Transcript, Vault, random,
 };
-use super::{PeerName, Replica};
 use becket_proto::ticket::SecretId;
 
 /// A join that was opened: who sent it and what it says.
-struct Opened {
+struct OpenedJoin {
     from: SocketAddr,
     secret: SecretId,
     to: Option<PairId>,
@@ -68,11 +69,11 @@ impl<V: Vault> Replica<V> {
             return;
         }
         let Some((ours, share)) = self.vault.share() else {
-            self.total.drops.note(Cause::VaultFailed);
+            self.total.drops.note(DropCause::VaultFailed);
             self.joins.look_at(now + HELLO_AGAIN_AT_MOST);
             return;
         };
-        let begun = Begun {
+        let begun = BegunJoin {
             target,
             secret,
             nonce: random(&mut self.vault),
@@ -108,13 +109,13 @@ impl<V: Vault> Replica<V> {
         datagram: &mut [u8],
         header: (SecretId, Option<PairId>, [u8; JOIN_NONCE_LEN]),
         now: Duration,
-    ) -> Result<(), Cause> {
+    ) -> Result<(), DropCause> {
         let (secret, to, nonce) = header;
         if to.is_some_and(|to| !self.joins.begun.contains_key(&to)) {
-            return Err(Cause::UnknownKey);
+            return Err(DropCause::UnknownKey);
         }
         if !self.vault.secrets().contains(&secret) {
-            return Err(self.refuse(from, Cause::UnknownSecret, secret, now));
+            return Err(self.refuse(from, DropCause::UnknownSecret, secret, now));
         }
         let listed = self.joins.is_listed(from);
         if to.is_none()
@@ -122,30 +123,33 @@ impl<V: Vault> Replica<V> {
                 .hello_limits
                 .admits(from.ip(), listed, &self.limits, now)
         {
-            return Err(Cause::HelloLimited);
+            return Err(DropCause::HelloLimited);
         }
         let (header, rest) = datagram
             .split_at_mut_checked(HEADER_LEN)
-            .ok_or(Cause::Garbage)?;
-        let sealed = rest.get_mut(JOIN_NONCE_LEN..).ok_or(Cause::Garbage)?;
-        let len = sealed.len().checked_sub(TAG_LEN).ok_or(Cause::Garbage)?;
+            .ok_or(DropCause::Garbage)?;
+        let sealed = rest.get_mut(JOIN_NONCE_LEN..).ok_or(DropCause::Garbage)?;
+        let len = sealed
+            .len()
+            .checked_sub(TAG_LEN)
+            .ok_or(DropCause::Garbage)?;
         if !self.vault.open_join(secret, &nonce, header, sealed) {
-            return Err(self.refuse(from, Cause::BadJoin, secret, now));
+            return Err(self.refuse(from, DropCause::BadJoin, secret, now));
         }
         let join = sealed.get(..len).and_then(Join::decode);
-        let opened = Opened {
+        let opened = OpenedJoin {
             from,
             secret,
             to,
-            join: join.ok_or(Cause::Malformed)?,
+            join: join.ok_or(DropCause::Malformed)?,
         };
         self.take_opened(&opened, now)
     }
 
-    fn take_opened(&mut self, opened: &Opened, now: Duration) -> Result<(), Cause> {
+    fn take_opened(&mut self, opened: &OpenedJoin, now: Duration) -> Result<(), DropCause> {
         if opened.join.from == self.name {
             self.meet_ourselves(opened, now);
-            return Err(Cause::Own);
+            return Err(DropCause::Own);
         }
         match (opened.join.kind, opened.to) {
             (JoinKind::Hello, None) => self.take_hello(opened, now),
@@ -154,42 +158,42 @@ impl<V: Vault> Replica<V> {
                 self.take_call(opened, now);
                 Ok(())
             }
-            _ => Err(Cause::Malformed),
+            _ => Err(DropCause::Malformed),
         }
     }
 
     /// What we sent to an address of the list came back: it is our own, or somebody sends our datagrams back to us.
-    fn meet_ourselves(&mut self, opened: &Opened, now: Duration) {
+    fn meet_ourselves(&mut self, opened: &OpenedJoin, now: Duration) {
         self.joins.came_back(opened.join.id, now + REST);
     }
 
     /// Someone asks for our HELLO. A pair that is live is not joined again.
-    fn take_call(&mut self, opened: &Opened, now: Duration) {
+    fn take_call(&mut self, opened: &OpenedJoin, now: Duration) {
         let name = opened.join.from;
-        let live = self.peers.get(&name).is_some_and(Peer::is_live);
+        let live = self.peers.get(&name).is_some_and(ReplicaPeer::is_live);
         if !live && self.joins.has_place_for_call(name, opened.from) {
             self.begin(opened.from, Reason::Called(name), now);
         }
     }
 
-    fn take_hello(&mut self, opened: &Opened, now: Duration) -> Result<(), Cause> {
+    fn take_hello(&mut self, opened: &OpenedJoin, now: Duration) -> Result<(), DropCause> {
         let hello = &opened.join;
         let mut known = self.pairs.values_mut();
         if let Some(pair) = known.find(|pair| pair.peer == hello.from && pair.hello == hello.nonce)
         {
             return match &mut pair.stage {
-                Stage::Candidate { due, .. } => {
+                PairStage::Candidate { due, .. } => {
                     *due = true;
                     // One of the two was captured and sent again from elsewhere: each gets the WELCOME, and the echo
                     // says which address it is.
                     pair.address = opened.from;
                     Ok(())
                 }
-                _ => Err(Cause::Replayed),
+                _ => Err(DropCause::Replayed),
             };
         }
         self.make_room_for_candidate(hello.from);
-        let (ours, share) = self.vault.share().ok_or(Cause::VaultFailed)?;
+        let (ours, share) = self.vault.share().ok_or(DropCause::VaultFailed)?;
         let welcome = random(&mut self.vault);
         let transcript = Transcript {
             secret: opened.secret,
@@ -197,16 +201,16 @@ impl<V: Vault> Replica<V> {
             responder: party(self.name, welcome, share),
         };
         let keys = self.vault.agree(&ours, &transcript, Role::Responder);
-        let keys = keys.ok_or(Cause::VaultFailed)?;
+        let keys = keys.ok_or(DropCause::VaultFailed)?;
         let id = self.free_id();
         let ends = Ends {
             peer: hello.from,
             theirs: hello.id,
             address: opened.from,
-            stage: Stage::Candidate { share, due: true },
+            stage: PairStage::Candidate { share, due: true },
         };
         self.pairs
-            .insert(id, Pair::new(keys, &transcript, ends, now));
+            .insert(id, KeyedPair::new(keys, &transcript, ends, now));
         Ok(())
     }
 
@@ -230,11 +234,16 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    fn take_welcome(&mut self, opened: &Opened, to: PairId, now: Duration) -> Result<(), Cause> {
+    fn take_welcome(
+        &mut self,
+        opened: &OpenedJoin,
+        to: PairId,
+        now: Duration,
+    ) -> Result<(), DropCause> {
         let welcome = &opened.join;
-        let begun = self.joins.begun.get(&to).ok_or(Cause::UnknownKey)?;
+        let begun = self.joins.begun.get(&to).ok_or(DropCause::UnknownKey)?;
         if welcome.echo != begun.nonce || opened.secret != begun.secret {
-            return Err(Cause::WrongNonce);
+            return Err(DropCause::WrongNonce);
         }
         let target = begun.target;
         let transcript = Transcript {
@@ -247,18 +256,18 @@ impl<V: Vault> Replica<V> {
         self.joins.begun.remove(&to);
         let Some(keys) = keys else {
             self.joins.rest(target, now + REST);
-            return Err(Cause::VaultFailed);
+            return Err(DropCause::VaultFailed);
         };
         let ends = Ends {
             peer: welcome.from,
             theirs: welcome.id,
             address: target,
-            stage: Stage::Echoing,
+            stage: PairStage::Echoing,
         };
         self.pairs
-            .insert(to, Pair::new(keys, &transcript, ends, now));
+            .insert(to, KeyedPair::new(keys, &transcript, ends, now));
         let completed = self.complete(to, Some(target), now);
-        if completed == Err(Cause::TooManyPeers) {
+        if completed == Err(DropCause::TooManyPeers) {
             self.joins.rest(target, now + REST);
         }
         completed
@@ -270,17 +279,17 @@ impl<V: Vault> Replica<V> {
         id: PairId,
         dialled: Option<SocketAddr>,
         now: Duration,
-    ) -> Result<(), Cause> {
-        let pair = self.pairs.get(&id).ok_or(Cause::UnknownKey)?;
+    ) -> Result<(), DropCause> {
+        let pair = self.pairs.get(&id).ok_or(DropCause::UnknownKey)?;
         let (name, address) = (pair.peer, pair.address);
-        if self.peers.get(&name).is_some_and(Peer::has_left) {
+        if self.peers.get(&name).is_some_and(ReplicaPeer::has_left) {
             // An answer that was under way for longer than the goodbye.
             self.pairs.remove(&id);
-            return Err(Cause::UnknownKey);
+            return Err(DropCause::UnknownKey);
         }
         if !self.has_place(name) {
             self.pairs.remove(&id);
-            return Err(Cause::TooManyPeers);
+            return Err(DropCause::TooManyPeers);
         }
         let known = self.peers.contains_key(&name);
         let before = self.process_before(name);
@@ -293,7 +302,7 @@ impl<V: Vault> Replica<V> {
         }
         let limits = &self.limits;
         let peer = self.peers.entry(name);
-        let peer = peer.or_insert_with(|| Peer::new(name, address, limits, now));
+        let peer = peer.or_insert_with(|| ReplicaPeer::new(name, address, limits, now));
         if !known {
             self.warming.joined(name, before, now);
         } else if dialled.is_none() {
@@ -324,7 +333,7 @@ impl<V: Vault> Replica<V> {
 
     /// Whether one more process can be live. One that takes the place of another always can.
     pub(super) fn has_place(&self, name: PeerName) -> bool {
-        if self.peers.get(&name).is_some_and(Peer::is_live) {
+        if self.peers.get(&name).is_some_and(ReplicaPeer::is_live) {
             return true;
         }
         let live = self.peers.values().filter(|peer| peer.is_live());
@@ -366,7 +375,13 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    fn refuse(&mut self, from: SocketAddr, cause: Cause, secret: SecretId, now: Duration) -> Cause {
+    fn refuse(
+        &mut self,
+        from: SocketAddr,
+        cause: DropCause,
+        secret: SecretId,
+        now: Duration,
+    ) -> DropCause {
         self.joins.refuse(RefusedJoin {
             address: from,
             name: None,
@@ -410,6 +425,3 @@ const MAX_CANDIDATES: usize = 64;
 
 /// Two nodes that join each other at the same moment make two, and a change of secrets two more.
 const MAX_PAIRS_OF_PEER: usize = 4;
-
-/// Processes of one node that are listened to: each a mistake of someone's beyond the first two.
-pub(super) const MAX_BOOTS_OF_NODE: usize = 4;

@@ -8,17 +8,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::datagram::PairId;
-use super::limits::Limits;
-use super::peer::Peer;
-use super::status::{RefusedJoin, Unanswered};
+use super::limits::ReplicaLimits;
+use super::names::{PeerName, canonical};
+use super::peer::ReplicaPeer;
+use super::status::{RefusedJoin, UnansweredAddress};
 use super::vault::{NONCE_LEN, SHARE_LEN};
-use super::{PeerName, canonical};
 use becket_proto::ticket::SecretId;
 
 /// The joins of one node that are not yet pairs.
 pub(super) struct Joins<S> {
-    pub(super) listed: Vec<Listed>,
-    pub(super) begun: BTreeMap<PairId, Begun<S>>,
+    pub(super) listed: Vec<ListedAddress>,
+    pub(super) begun: BTreeMap<PairId, BegunJoin<S>>,
     /// Refused joins from addresses that are not in the list.
     strangers: VecDeque<RefusedJoin>,
     /// How often one of these had to make room.
@@ -28,7 +28,7 @@ pub(super) struct Joins<S> {
 }
 
 /// An address of the list.
-pub(super) struct Listed {
+pub(super) struct ListedAddress {
     pub(super) address: SocketAddr,
     /// Nothing is sent there until then: it is our own, or had no place for us. For a group, the time of the next call.
     pub(super) rest: Duration,
@@ -39,7 +39,7 @@ pub(super) struct Listed {
 }
 
 /// A join that we began and that nobody has answered.
-pub(super) struct Begun<S> {
+pub(super) struct BegunJoin<S> {
     pub(super) target: SocketAddr,
     pub(super) secret: SecretId,
     pub(super) nonce: [u8; NONCE_LEN],
@@ -75,7 +75,7 @@ impl<S> Joins<S> {
 
     /// Replaces the list; returns how many addresses were beyond the limit.
     pub(super) fn set_list(&mut self, addresses: &[SocketAddr], limit: usize) -> usize {
-        let mut listed: Vec<Listed> = Vec::new();
+        let mut listed: Vec<ListedAddress> = Vec::new();
         let mut dropped = 0;
         for address in addresses.iter().copied().map(canonical) {
             if listed.iter().any(|known| known.address == address) {
@@ -91,7 +91,7 @@ impl<S> Joins<S> {
                 .position(|known| known.address == address);
             listed.push(match known {
                 Some(at) => self.listed.swap_remove(at),
-                None => Listed::new(address),
+                None => ListedAddress::new(address),
             });
         }
         self.begun.retain(|_, begun| {
@@ -115,13 +115,13 @@ impl<S> Joins<S> {
 
     pub(super) fn unanswered(
         &self,
-        peers: &BTreeMap<PeerName, Peer>,
+        peers: &BTreeMap<PeerName, ReplicaPeer>,
         now: Duration,
-    ) -> Vec<Unanswered> {
+    ) -> Vec<UnansweredAddress> {
         self.listed
             .iter()
             .filter(|known| !known.is_group() && !is_answered(peers, known.address))
-            .map(|known| Unanswered {
+            .map(|known| UnansweredAddress {
                 address: known.address,
                 name: None,
                 own: known.own && known.rest > now,
@@ -192,7 +192,7 @@ impl<S> Joins<S> {
         self.look_at(Duration::ZERO);
     }
 
-    pub(super) fn check_invariants(&self, limits: &Limits) {
+    pub(super) fn check_invariants(&self, limits: &ReplicaLimits) {
         debug_assert!(
             self.strangers.len() <= MAX_STRANGERS,
             "refused joins without end"
@@ -269,7 +269,7 @@ impl<S> Joins<S> {
     }
 }
 
-impl Listed {
+impl ListedAddress {
     fn new(address: SocketAddr) -> Self {
         Self {
             address,
@@ -286,7 +286,7 @@ impl Listed {
 }
 
 /// Whether a live peer is reached by an address.
-pub(super) fn is_answered(peers: &BTreeMap<PeerName, Peer>, address: SocketAddr) -> bool {
+pub(super) fn is_answered(peers: &BTreeMap<PeerName, ReplicaPeer>, address: SocketAddr) -> bool {
     let mut live = peers.values().filter(|peer| peer.is_live());
     live.any(|peer| peer.answers_at(address))
 }

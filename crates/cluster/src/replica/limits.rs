@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Bounds of a [`Replica`](super::Replica). Each has a counter for what it turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ReplicaLimits {
     /// Addresses that are kept of a list of peers; the rest is ignored and counted.
     pub addresses: usize,
     /// Peers that can be live at the same time, and joins under way: 32. Each live peer owns a queue.
@@ -27,8 +27,6 @@ pub struct Limits {
     pub sticks_per_peer: usize,
     /// The longest time for which a client's server is remembered; a longer one is shortened.
     pub max_stick_ttl: Duration,
-    /// How long a record waits at most for others to fill its datagram.
-    pub flush: Duration,
     /// HELLOs opened per second from addresses that are not in the list of peers, all together.
     pub hellos_per_second: u32,
     /// HELLOs opened per second from one address (IPv6: one /64), in the list or not.
@@ -42,7 +40,7 @@ pub struct Limits {
     pub rejoin_after: Duration,
 }
 
-impl Default for Limits {
+impl Default for ReplicaLimits {
     /// For a cluster of up to 64 nodes of which each makes a few thousand sessions per second.
     fn default() -> Self {
         Self {
@@ -56,7 +54,6 @@ impl Default for Limits {
             max_ttl: Duration::from_secs(300),
             sticks_per_peer: 200_000,
             max_stick_ttl: Duration::from_secs(1800),
-            flush: Duration::from_millis(2),
             hellos_per_second: 100,
             hellos_per_source: 10,
             keep_alive: Duration::from_secs(5),

@@ -28,12 +28,14 @@ mod hello_limits;
 mod join;
 mod joins;
 mod limits;
+mod names;
 mod outbox;
 mod pace;
 mod peer;
 mod poll;
 mod receive;
 mod record;
+mod sink;
 mod status;
 mod tally;
 mod vault;
@@ -47,34 +49,35 @@ use std::time::Duration;
 use zeroize::Zeroize;
 
 use self::datagram::PairId;
-pub use self::datagram::SIGNATURE;
+pub use self::datagram::{MAX_DATAGRAM, SIGNATURE};
 use self::hello_limits::HelloLimits;
-use self::join::MAX_BOOTS_OF_NODE;
 use self::joins::Joins;
-pub use self::limits::Limits;
-use self::pace::Pace;
-use self::peer::{Pair, Peer};
-use self::poll::BURST;
+pub use self::limits::ReplicaLimits;
+use self::names::canonical;
+pub use self::names::{Boot, PeerName};
+use self::pace::{BURST, Pace};
+use self::peer::{KeyedPair, MAX_BOOTS_OF_NODE, ReplicaPeer};
 use self::record::MAX_RECORD;
-pub use self::record::{Record, ServerTag, SessionRecord, StickKey, StickRecord};
+pub use self::record::{PeerRecord, ServerTag, SessionRecord, StickKey, StickRecord};
+pub use self::sink::{DumpSource, Sink, SinkOutcome, StickCursor};
 pub use self::status::{
-    Cause, Drops, PeerState, PeerStatus, RefusedJoin, Status, Traffic, Unanswered, WarmUp,
+    DropCause, Drops, PeerState, PeerStatus, PeerTraffic, RefusedJoin, ReplicaStatus,
+    UnansweredAddress, WarmUp,
 };
 pub use self::vault::{
     JOIN_NONCE_LEN, NONCE_LEN, Party, Role, SHARE_LEN, TAG_LEN, Transcript, Vault,
 };
 use self::warm_up::Warming;
-use becket_proto::bounded_table::Cursor;
 use becket_proto::ticket::NodeId;
 
 /// The replication of one node: its pairs, joins and queues.
 pub struct Replica<V: Vault> {
     name: PeerName,
-    limits: Limits,
+    limits: ReplicaLimits,
     vault: V,
     joins: Joins<V::Share>,
-    pairs: BTreeMap<PairId, Pair<V::Keys>>,
-    peers: BTreeMap<PeerName, Peer>,
+    pairs: BTreeMap<PairId, KeyedPair<V::Keys>>,
+    peers: BTreeMap<PeerName, ReplicaPeer>,
     hello_limits: HelloLimits,
     pace: Pace,
     sync_pace: Pace,
@@ -83,81 +86,12 @@ pub struct Replica<V: Vault> {
     expires: Duration,
     /// The peer whose queue could not be emptied for want of pace, to be served first.
     served: Option<PeerName>,
-    total: Traffic,
-}
-
-/// 64 random bits that name a process: drawn at start, never kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Boot(pub u64);
-
-/// Who a record came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PeerName {
-    /// The configured number of the node.
-    pub node: NodeId,
-    /// The process that speaks for it.
-    pub boot: Boot,
-}
-
-/// A place in a walk through who sticks: there is a memory for each backend. The default is the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StickCursor {
-    /// The number of the backend, in an order of the caller's.
-    pub backend: usize,
-    /// The place in its memory.
-    pub at: Cursor,
-}
-
-/// Where received records go.
-pub trait Sink {
-    /// Takes a record; each that was offered comes at most once. Must not block.
-    fn take(&mut self, from: PeerName, record: Record<'_>) -> Taken;
-}
-
-/// What a [`Sink`] did with a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
-    /// It was put to use.
-    Taken,
-    /// Its policy is not known here. Counted for the peer.
-    UnknownPolicy,
-    /// It was of no use.
-    Unwanted,
-}
-
-/// Where the records for a node that joins come from: the session table, seen through
-/// [`SessionTable::visit`](becket_proto::session_table::SessionTable::visit), and who sticks, by
-/// [`Stick::visit`](becket_proto::stick::Stick::visit).
-pub trait Source {
-    /// Shows sessions from `from` on, at most `at_most` of them; returns where to go on, or nothing at the end.
-    ///
-    /// A session older than `youngest` (the time since its full handshake) need not be shown. What `show` is given is
-    /// sent as [`Record::Sync`].
-    fn visit(
-        &mut self,
-        from: Cursor,
-        youngest: Duration,
-        at_most: usize,
-        show: &mut dyn FnMut(SessionRecord<'_>),
-    ) -> Option<Cursor>;
-
-    /// Likewise where clients were sent: those that came within `youngest`. What `show` is given is sent as
-    /// [`Record::Stuck`].
-    fn visit_sticks(
-        &mut self,
-        from: StickCursor,
-        youngest: Duration,
-        at_most: usize,
-        show: &mut dyn FnMut(StickRecord<'_>),
-    ) -> Option<StickCursor>;
-
-    /// How many sessions are held, for the others to choose whom to ask. Called for keep-alives, once a poll at most.
-    fn held(&self) -> u32;
+    total: PeerTraffic,
 }
 
 impl<V: Vault> Replica<V> {
     /// Starts without peers. `boot` must be random. Later allocations are for joins and peers, bounded by `limits`.
-    pub fn new(node: NodeId, boot: Boot, limits: Limits, vault: V) -> Self {
+    pub fn new(node: NodeId, boot: Boot, limits: ReplicaLimits, vault: V) -> Self {
         Self {
             name: PeerName { node, boot },
             limits,
@@ -171,12 +105,12 @@ impl<V: Vault> Replica<V> {
             warming: Warming::new(),
             expires: Duration::ZERO,
             served: None,
-            total: Traffic::default(),
+            total: PeerTraffic::default(),
         }
     }
 
     /// Changes the bounds. Sizes of queues and the longest time to live count for peers that join from now on.
-    pub fn set_limits(&mut self, limits: Limits) {
+    pub fn set_limits(&mut self, limits: ReplicaLimits) {
         self.limits = limits;
         self.hello_limits.set_limits(&limits);
         self.pace.set_rate(limits.bytes_per_second);
@@ -191,7 +125,7 @@ impl<V: Vault> Replica<V> {
     pub fn set_peers(&mut self, addresses: &[SocketAddr]) {
         let dropped = self.joins.set_list(addresses, self.limits.addresses);
         for _ in 0..dropped {
-            self.total.drops.note(Cause::TooManyAddresses);
+            self.total.drops.note(DropCause::TooManyAddresses);
         }
     }
 
@@ -234,17 +168,17 @@ impl<V: Vault> Replica<V> {
     }
 
     /// Queues a record for every live peer. Costs one copy per peer, and no cryptography. Every drop is counted.
-    pub fn offer(&mut self, record: &Record<'_>, now: Duration) {
+    pub fn offer(&mut self, record: &PeerRecord<'_>) {
         let mut encoded = [0; MAX_RECORD];
         let Some(len) = record.encode(&mut encoded) else {
-            self.total.drops.note(Cause::TooLarge);
+            self.total.drops.note(DropCause::TooLarge);
             return;
         };
         let encoded = encoded.get_mut(..len).unwrap_or_default();
         for peer in self.peers.values_mut().filter(|peer| peer.is_live()) {
-            if !peer.outbox.push(encoded, now) {
-                peer.traffic.drops.note(Cause::QueueFull);
-                self.total.drops.note(Cause::QueueFull);
+            if !peer.outbox.push(encoded) {
+                peer.traffic.drops.note(DropCause::QueueFull);
+                self.total.drops.note(DropCause::QueueFull);
             }
         }
         encoded.zeroize();
@@ -256,19 +190,19 @@ impl<V: Vault> Replica<V> {
     }
 
     /// The sums over all peers, those that are gone included, and over datagrams that belong to none.
-    pub fn total(&self) -> &Traffic {
+    pub fn total(&self) -> &PeerTraffic {
         &self.total
     }
 
     /// Everything at one moment. Walks all peers and allocates.
-    pub fn status(&mut self, now: Duration) -> Status {
+    pub fn status(&mut self, now: Duration) -> ReplicaStatus {
         let pairs = &self.pairs;
         let peers = self.peers.values_mut().filter_map(|peer| {
             let newest = peer.pairs.last().and_then(|id| pairs.get(id))?;
             Some(peer.status(newest.secret, now))
         });
         let peers: Vec<PeerStatus> = peers.collect();
-        Status {
+        ReplicaStatus {
             node: self.name.node,
             boot: self.name.boot,
             collisions: self.collisions(),
@@ -325,17 +259,3 @@ impl<V: Vault> Replica<V> {
         collisions
     }
 }
-
-/// One spelling per address, so that addresses can be compared.
-fn canonical(address: SocketAddr) -> SocketAddr {
-    match address {
-        SocketAddr::V4(_) => address,
-        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
-            Some(ip) => SocketAddr::from((ip, v6.port())),
-            None => std::net::SocketAddrV6::new(*v6.ip(), v6.port(), 0, v6.scope_id()).into(),
-        },
-    }
-}
-
-/// Bytes of the largest datagram: it passes any path with an MTU of 1500, with tunnels to spare.
-pub const MAX_DATAGRAM: usize = 1400;

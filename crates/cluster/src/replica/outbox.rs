@@ -4,23 +4,19 @@
 //! where their length stands.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use zeroize::Zeroize;
 
-pub(super) struct Outbox {
+pub(super) struct SendQueue {
     bytes: VecDeque<u8>,
     limit: usize,
-    /// When the oldest record that still waits was queued, or an upper bound of its age at that.
-    since: Duration,
 }
 
-impl Outbox {
+impl SendQueue {
     pub(super) fn new(limit: usize) -> Self {
         Self {
             bytes: VecDeque::with_capacity(limit),
             limit,
-            since: Duration::ZERO,
         }
     }
 
@@ -28,35 +24,25 @@ impl Outbox {
         self.bytes.len()
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
     pub(super) fn room(&self) -> usize {
         self.limit - self.bytes.len()
     }
 
     /// Queues one encoded record, or returns false if there is no room.
-    pub(super) fn push(&mut self, record: &[u8], now: Duration) -> bool {
+    pub(super) fn push(&mut self, record: &[u8]) -> bool {
         if record.len() > self.room() {
             return false;
-        }
-        if self.bytes.is_empty() {
-            self.since = now;
         }
         self.bytes.extend(record);
         true
     }
 
-    /// When what waits should leave: at once if it fills `room`, else `flush` after it came. Nothing if nothing waits.
-    pub(super) fn due(&self, room: usize, flush: Duration) -> Option<Duration> {
-        if self.bytes.is_empty() {
-            None
-        } else if self.bytes.len() >= room {
-            Some(Duration::ZERO)
-        } else {
-            Some(self.since.saturating_add(flush))
-        }
-    }
-
     /// Moves as many whole records as fit to `out`; returns bytes and records moved.
-    pub(super) fn fill(&mut self, out: &mut [u8], now: Duration) -> (usize, u64) {
+    pub(super) fn fill(&mut self, out: &mut [u8]) -> (usize, u64) {
         let (mut len, mut records) = (0, 0);
         while let Some(next) = self.next_len(len).filter(|next| len + next <= out.len()) {
             len += next;
@@ -69,7 +55,6 @@ impl Outbox {
             from.zeroize();
         }
         self.bytes.drain(..len);
-        self.since = now;
         (len, records)
     }
 
@@ -89,7 +74,7 @@ impl Outbox {
     }
 }
 
-impl Drop for Outbox {
+impl Drop for SendQueue {
     fn drop(&mut self) {
         self.clear();
     }
@@ -107,14 +92,14 @@ mod tests {
 
     #[test]
     fn records_leave_whole_and_in_order_across_the_ring_s_end() {
-        let mut outbox = Outbox::new(100);
+        let mut outbox = SendQueue::new(100);
         let (mut next_in, mut next_out) = (0_u8, 0_u8);
         for _ in 0..60 {
-            while outbox.push(&record(next_in, next_in % 23), Duration::ZERO) {
+            while outbox.push(&record(next_in, next_in % 23)) {
                 next_in = next_in.wrapping_add(1);
             }
             let mut out = [0; 40];
-            let (len, records) = outbox.fill(&mut out, Duration::ZERO);
+            let (len, records) = outbox.fill(&mut out);
             assert!(records > 0);
             let mut expected = Vec::new();
             for _ in 0..records {
@@ -128,22 +113,9 @@ mod tests {
 
     #[test]
     fn a_full_queue_refuses_and_keeps_what_it_has() {
-        let mut outbox = Outbox::new(10);
-        assert!(outbox.push(&record(1, 3), Duration::ZERO));
-        assert!(!outbox.push(&record(2, 2), Duration::ZERO));
+        let mut outbox = SendQueue::new(10);
+        assert!(outbox.push(&record(1, 3)));
+        assert!(!outbox.push(&record(2, 2)));
         assert_eq!((outbox.len(), outbox.room()), (6, 4));
-    }
-
-    #[test]
-    fn what_fills_a_datagram_leaves_at_once_and_the_rest_after_the_flush_time() {
-        let mut outbox = Outbox::new(100);
-        let flush = Duration::from_millis(2);
-        assert_eq!(outbox.due(20, flush), None);
-        outbox.push(&record(1, 7), Duration::from_secs(5));
-        assert_eq!(outbox.due(20, flush), Some(Duration::from_millis(5002)));
-        outbox.push(&record(2, 7), Duration::from_secs(6));
-        assert_eq!(outbox.due(20, flush), Some(Duration::ZERO));
-        outbox.clear();
-        assert_eq!(outbox.due(20, flush), None);
     }
 }

@@ -3,7 +3,7 @@
 //! Instead of tokens it keeps one time: until when what was charged keeps the line busy. A charge may go beyond the burst,
 //! and is then waited for before the next.
 //!
-//! Source: ITU-T I.371, the virtual scheduling form.
+//! DumpSource: ITU-T I.371, the virtual scheduling form.
 
 use std::time::Duration;
 
@@ -48,6 +48,9 @@ impl Pace {
 }
 
 const NANOS: u64 = 1_000_000_000;
+
+/// What the rates allow at once. Longer than the interval in which events of workers are gathered, so that a steady load does not wait.
+pub(super) const BURST: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {

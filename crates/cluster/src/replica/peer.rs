@@ -9,23 +9,24 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::datagram::PairId;
-use super::limits::Limits;
-use super::outbox::Outbox;
-use super::status::{PeerState, PeerStatus, Traffic};
+use super::limits::ReplicaLimits;
+use super::names::PeerName;
+use super::outbox::SendQueue;
+use super::sink::StickCursor;
+use super::status::{PeerState, PeerStatus, PeerTraffic};
 use super::tally::Tally;
 use super::vault::{NONCE_LEN, SHARE_LEN, Transcript};
 use super::window::Window;
-use super::{PeerName, StickCursor};
 use becket_proto::bounded_table::Cursor;
 use becket_proto::ticket::SecretId;
 
 /// One join with a peer, from the moment on when keys exist.
-pub(super) struct Pair<K> {
+pub(super) struct KeyedPair<K> {
     pub(super) peer: PeerName,
     pub(super) keys: K,
     /// The secret that it was joined under.
     pub(super) secret: SecretId,
-    pub(super) stage: Stage,
+    pub(super) stage: PairStage,
     /// How the other side calls the pair.
     pub(super) theirs: PairId,
     /// Where its datagrams go to.
@@ -48,7 +49,7 @@ pub(super) struct Pair<K> {
 
 /// How much of a join is proven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum PairStage {
     /// We answered a HELLO, which may be a recorded one. Only an echo makes a peer of it.
     Candidate {
         /// Our share, to say WELCOME again.
@@ -63,7 +64,7 @@ pub(super) enum Stage {
 }
 
 /// A process of another node that has echoed our nonce.
-pub(super) struct Peer {
+pub(super) struct ReplicaPeer {
     pub(super) name: PeerName,
     pub(super) address: SocketAddr,
     /// Listed addresses that led to it, the latest last.
@@ -74,13 +75,13 @@ pub(super) struct Peer {
     pub(super) heard: Duration,
     /// Why nothing is sent to it any more.
     pub(super) retired: Option<Retired>,
-    pub(super) outbox: Outbox,
+    pub(super) outbox: SendQueue,
     pub(super) sessions: Tally,
     pub(super) sticks: Tally,
     /// How many sessions it says it holds.
     pub(super) held: Option<u32>,
     pub(super) dump: Option<Dump>,
-    pub(super) traffic: Traffic,
+    pub(super) traffic: PeerTraffic,
 }
 
 /// Why a peer is only listened to, for what of it may still be under way.
@@ -95,14 +96,14 @@ pub(super) enum Retired {
 /// A walk through what we hold for one peer.
 #[derive(Clone, Copy)]
 pub(super) struct Dump {
-    pub(super) at: Walk,
+    pub(super) at: DumpWalk,
     pub(super) youngest: Duration,
     pub(super) records: u32,
 }
 
 /// Where a dump goes on: first who sticks, which is little and without which a session leads to the wrong server.
 #[derive(Clone, Copy)]
-pub(super) enum Walk {
+pub(super) enum DumpWalk {
     Sticks(StickCursor),
     Sessions(Cursor),
 }
@@ -112,10 +113,10 @@ pub(super) struct Ends {
     pub(super) peer: PeerName,
     pub(super) theirs: PairId,
     pub(super) address: SocketAddr,
-    pub(super) stage: Stage,
+    pub(super) stage: PairStage,
 }
 
-impl<K> Pair<K> {
+impl<K> KeyedPair<K> {
     pub(super) fn new(keys: K, transcript: &Transcript, ends: Ends, now: Duration) -> Self {
         Self {
             peer: ends.peer,
@@ -137,27 +138,32 @@ impl<K> Pair<K> {
     }
 
     pub(super) fn is_candidate(&self) -> bool {
-        matches!(self.stage, Stage::Candidate { .. })
+        matches!(self.stage, PairStage::Candidate { .. })
     }
 
     /// Its secret is no longer the first, or its keys are old: whoever steals them opens all that they sealed.
-    pub(super) fn is_to_be_replaced(&self, limits: &Limits, now: Duration) -> bool {
+    pub(super) fn is_to_be_replaced(&self, limits: &ReplicaLimits, now: Duration) -> bool {
         self.stale || now >= self.made.saturating_add(limits.rejoin_after)
     }
 
     /// When something is to be said under this very pair: our echo, WELCOME, or that their echo came.
     pub(super) fn due(&self) -> Option<Duration> {
         match self.stage {
-            Stage::Candidate { due, .. } => due.then_some(Duration::ZERO),
-            Stage::Echoing if self.sequence > 0 => Some(self.sent + ECHO_AGAIN),
-            Stage::Echoing => Some(Duration::ZERO),
-            Stage::Confirmed => self.reply_due.then_some(Duration::ZERO),
+            PairStage::Candidate { due, .. } => due.then_some(Duration::ZERO),
+            PairStage::Echoing if self.sequence > 0 => Some(self.sent + ECHO_AGAIN),
+            PairStage::Echoing => Some(Duration::ZERO),
+            PairStage::Confirmed => self.reply_due.then_some(Duration::ZERO),
         }
     }
 }
 
-impl Peer {
-    pub(super) fn new(name: PeerName, address: SocketAddr, limits: &Limits, now: Duration) -> Self {
+impl ReplicaPeer {
+    pub(super) fn new(
+        name: PeerName,
+        address: SocketAddr,
+        limits: &ReplicaLimits,
+        now: Duration,
+    ) -> Self {
         Self {
             name,
             address,
@@ -166,12 +172,12 @@ impl Peer {
             since: now,
             heard: now,
             retired: None,
-            outbox: Outbox::new(limits.queue_bytes),
+            outbox: SendQueue::new(limits.queue_bytes),
             sessions: Tally::new(limits.max_ttl),
             sticks: Tally::new(limits.max_stick_ttl),
             held: None,
             dump: None,
-            traffic: Traffic::default(),
+            traffic: PeerTraffic::default(),
         }
     }
 
@@ -207,7 +213,7 @@ impl Peer {
     /// Another process of the node has taken the place, or this one has ended: nothing is sent to it any more.
     pub(super) fn retire(&mut self, why: Retired) {
         self.retired = Some(why);
-        self.outbox = Outbox::new(0);
+        self.outbox = SendQueue::new(0);
         self.dump = None;
     }
 
@@ -217,18 +223,18 @@ impl Peer {
     }
 
     /// It is alive after all, beside whatever took its place.
-    pub(super) fn revive(&mut self, limits: &Limits) {
+    pub(super) fn revive(&mut self, limits: &ReplicaLimits) {
         if self.retired.take().is_some() {
-            self.outbox = Outbox::new(limits.queue_bytes);
+            self.outbox = SendQueue::new(limits.queue_bytes);
         }
     }
 
     /// The pair to send under: the newest that the other side is known to hold, else the newest.
-    pub(super) fn sending<K>(&self, pairs: &BTreeMap<PairId, Pair<K>>) -> Option<PairId> {
+    pub(super) fn sending<K>(&self, pairs: &BTreeMap<PairId, KeyedPair<K>>) -> Option<PairId> {
         let confirmed = |id: &&PairId| {
             pairs
                 .get(id)
-                .is_some_and(|pair| pair.stage == Stage::Confirmed)
+                .is_some_and(|pair| pair.stage == PairStage::Confirmed)
         };
         self.pairs
             .iter()
@@ -270,3 +276,6 @@ const REPLACED_GRACE: Duration = Duration::from_secs(5);
 
 /// The time after which an echo that nobody answered is said again.
 const ECHO_AGAIN: Duration = Duration::from_millis(500);
+
+/// Processes of one node that are listened to: each a mistake of someone's beyond the first two.
+pub(super) const MAX_BOOTS_OF_NODE: usize = 4;

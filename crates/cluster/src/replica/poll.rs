@@ -1,7 +1,7 @@
 //! What leaves: joins, echoes, keep-alives, records and dumps, in this order and within the limits.
 //!
-//! Joins, echoes and keep-alives are few and always leave. Records leave in full datagrams, or when the oldest has waited
-//! long enough, as far as the datagrams of the turn and the bytes of the second allow; what cannot leave waits in the queue
+//! Joins, echoes and keep-alives are few and always leave. Records leave at the next poll, as many in a datagram as fit,
+//! as far as the datagrams of the turn and the bytes of the second allow; what cannot leave waits in the queue
 //! of its peer.
 
 use std::cell::OnceCell;
@@ -11,15 +11,17 @@ use std::time::Duration;
 
 use zeroize::Zeroize;
 
-use super::datagram::{HEADER_LEN, Header, Join, JoinKind, PairId};
+use super::Replica;
+use super::datagram::{HEADER_LEN, Header, Join, JoinKind, MAX_DATAGRAM, PairId};
 use super::join::{CALL_AGAIN, CANDIDATE_LIFE};
-use super::limits::Limits;
+use super::limits::ReplicaLimits;
+use super::names::PeerName;
 use super::pace::Pace;
-use super::peer::{Dump, Pair, Peer, Stage, Walk};
-use super::record::{Frame, MAX_RECORD, Record, SessionRecord, StickRecord};
-use super::status::{Cause, Traffic};
+use super::peer::{Dump, DumpWalk, KeyedPair, PairStage, ReplicaPeer};
+use super::record::{Frame, MAX_RECORD, PeerRecord, SessionRecord, StickRecord};
+use super::sink::DumpSource;
+use super::status::{DropCause, PeerTraffic};
 use super::vault::{JOIN_NONCE_LEN, NONCE_LEN, SHARE_LEN, TAG_LEN, Vault, random};
-use super::{MAX_DATAGRAM, PeerName, Replica, Source};
 use becket_proto::bounded_table::Cursor;
 use becket_proto::ticket::SecretId;
 
@@ -27,7 +29,7 @@ use becket_proto::ticket::SecretId;
 struct Exit<'a, V, F> {
     vault: &'a mut V,
     pace: &'a mut Pace,
-    total: &'a mut Traffic,
+    total: &'a mut PeerTraffic,
     send: &'a mut F,
     now: Duration,
     /// Datagrams that records may still fill.
@@ -43,7 +45,7 @@ impl<V: Vault> Replica<V> {
     pub fn poll(
         &mut self,
         now: Duration,
-        source: &mut impl Source,
+        source: &mut impl DumpSource,
         send: &mut impl FnMut(SocketAddr, &[u8]) -> bool,
     ) {
         if self.expires <= now {
@@ -72,8 +74,7 @@ impl<V: Vault> Replica<V> {
         let pace = self.pace.when();
         let sync = self.sync_pace.when();
         let peers = self.peers.values().flat_map(|peer| {
-            let records = peer.outbox.due(MAX_RECORD, self.limits.flush);
-            let records = records.zip(pace).map(|(due, pace)| due.max(pace));
+            let records = pace.filter(|_| !peer.outbox.is_empty());
             let dump = peer.dump.map(|_| match sync {
                 Some(sync) => room_for_dump(peer, &self.limits).map(|_| sync),
                 None => Some(Duration::ZERO),
@@ -84,7 +85,7 @@ impl<V: Vault> Replica<V> {
                 .map(|pair| pair.sent + self.limits.keep_alive);
             [records, dump.flatten(), keep_alive].into_iter().flatten()
         });
-        let pairs = self.pairs.values().filter_map(Pair::due);
+        let pairs = self.pairs.values().filter_map(KeyedPair::due);
         let expires = (!self.pairs.is_empty()).then_some(self.expires);
         let others = [self.joins.when(), self.warming.when(&self.peers), expires];
         peers.chain(pairs).chain(others.into_iter().flatten()).min()
@@ -168,7 +169,7 @@ impl<V: Vault> Replica<V> {
             }
         }
         for (id, pair) in &mut self.pairs {
-            if let Stage::Candidate {
+            if let PairStage::Candidate {
                 share,
                 due: due @ true,
             } = &mut pair.stage
@@ -191,7 +192,7 @@ impl<V: Vault> Replica<V> {
     fn send_pairs(
         &mut self,
         now: Duration,
-        source: &impl Source,
+        source: &impl DumpSource,
         send: &mut impl FnMut(SocketAddr, &[u8]) -> bool,
     ) {
         // Looked at for a keep-alive only, and once for all of them: it takes every lock of the table.
@@ -227,7 +228,7 @@ impl<V: Vault> Replica<V> {
                 if now >= pair.sent + self.limits.keep_alive {
                     exit.frame(pair, &mut peer.traffic, alive());
                 }
-                if !exit.records(pair, peer, self.limits.flush) && self.served.is_none() {
+                if !exit.records(pair, peer) && self.served.is_none() {
                     self.served = Some(*name);
                 }
             }
@@ -235,7 +236,7 @@ impl<V: Vault> Replica<V> {
     }
 
     /// Moves what is held into the queues of those that asked for them, as fast as that may go.
-    fn dump(&mut self, now: Duration, source: &mut impl Source) {
+    fn dump(&mut self, now: Duration, source: &mut impl DumpSource) {
         for peer in self.peers.values_mut() {
             let mut chunks = 0;
             while let Some(dump) = peer.dump {
@@ -249,7 +250,7 @@ impl<V: Vault> Replica<V> {
                     Some(room) => room,
                     None => break,
                 };
-                let bytes = dump_chunk(peer, dump, room, now, source);
+                let bytes = dump_chunk(peer, dump, room, source);
                 self.sync_pace.charge(now, bytes + 16 * room as u64);
             }
         }
@@ -258,32 +259,29 @@ impl<V: Vault> Replica<V> {
 
 /// Moves up to `room` records; without room, ends the dump. Returns bytes moved.
 fn dump_chunk(
-    peer: &mut Peer,
+    peer: &mut ReplicaPeer,
     mut dump: Dump,
     room: usize,
-    now: Duration,
-    source: &mut impl Source,
+    source: &mut impl DumpSource,
 ) -> u64 {
     let mut record = [0; MAX_RECORD];
     let before = peer.outbox.len();
-    let mut show = |shown: Record<'_>| match shown.encode(&mut record) {
-        Some(len) if peer.outbox.push(record.get(..len).unwrap_or_default(), now) => {
-            dump.records += 1
-        }
-        Some(_) => peer.traffic.drops.note(Cause::QueueFull),
-        None => peer.traffic.drops.note(Cause::TooLarge),
+    let mut show = |shown: PeerRecord<'_>| match shown.encode(&mut record) {
+        Some(len) if peer.outbox.push(record.get(..len).unwrap_or_default()) => dump.records += 1,
+        Some(_) => peer.traffic.drops.note(DropCause::QueueFull),
+        None => peer.traffic.drops.note(DropCause::TooLarge),
     };
     let next = match dump.at {
         _ if room == 0 => None,
-        Walk::Sticks(from) => {
-            let mut show = |stick: StickRecord<'_>| show(Record::Stuck(stick));
+        DumpWalk::Sticks(from) => {
+            let mut show = |stick: StickRecord<'_>| show(PeerRecord::Stuck(stick));
             let next = source.visit_sticks(from, dump.youngest, room, &mut show);
-            Some(next.map_or(Walk::Sessions(Cursor::default()), Walk::Sticks))
+            Some(next.map_or(DumpWalk::Sessions(Cursor::default()), DumpWalk::Sticks))
         }
-        Walk::Sessions(from) => {
-            let mut show = |session: SessionRecord<'_>| show(Record::Sync(session));
+        DumpWalk::Sessions(from) => {
+            let mut show = |session: SessionRecord<'_>| show(PeerRecord::Sync(session));
             let next = source.visit(from, dump.youngest, room, &mut show);
-            next.map(Walk::Sessions)
+            next.map(DumpWalk::Sessions)
         }
     };
     if let Some(next) = next {
@@ -292,7 +290,7 @@ fn dump_chunk(
     } else {
         let records = dump.records;
         let len = Frame::End { records }.encode(&mut record).unwrap_or(0);
-        peer.outbox.push(record.get(..len).unwrap_or_default(), now);
+        peer.outbox.push(record.get(..len).unwrap_or_default());
         peer.dump = None;
     }
     record.zeroize();
@@ -300,7 +298,7 @@ fn dump_chunk(
 }
 
 /// How many records of a dump a queue takes: dumps leave half of it to new sessions.
-fn room_for_dump(peer: &Peer, limits: &Limits) -> Option<usize> {
+fn room_for_dump(peer: &ReplicaPeer, limits: &ReplicaLimits) -> Option<usize> {
     let half = limits.queue_bytes / 2;
     let room = peer.outbox.room().checked_sub(half)?;
     // The last is kept for the end of the dump.
@@ -323,7 +321,7 @@ impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
     fn new(
         vault: &'a mut V,
         pace: &'a mut Pace,
-        total: &'a mut Traffic,
+        total: &'a mut PeerTraffic,
         send: &'a mut F,
         now: Duration,
     ) -> Self {
@@ -343,7 +341,7 @@ impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
         let header = Header::Join { secret, to, nonce }.encode();
         let mut text = join.encode();
         let Some(tag) = self.vault.seal_join(secret, &nonce, &header, &mut text) else {
-            self.total.drops.note(Cause::VaultFailed);
+            self.total.drops.note(DropCause::VaultFailed);
             return;
         };
         let mut len = 0;
@@ -354,24 +352,24 @@ impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
         self.leave(len, 0, address, None);
     }
 
-    fn frame(&mut self, pair: &mut Pair<V::Keys>, traffic: &mut Traffic, frame: Frame<'_>) {
+    fn frame(
+        &mut self,
+        pair: &mut KeyedPair<V::Keys>,
+        traffic: &mut PeerTraffic,
+        frame: Frame<'_>,
+    ) {
         self.pair(pair, traffic, |text| (frame.encode(text).unwrap_or(0), 0));
     }
 
-    /// Sends what waits for a peer, as far as it may go now. Returns whether all that is due is gone.
-    fn records(&mut self, pair: &mut Pair<V::Keys>, peer: &mut Peer, flush: Duration) -> bool {
-        let now = self.now;
-        while peer
-            .outbox
-            .due(MAX_RECORD, flush)
-            .is_some_and(|due| due <= now)
-        {
-            if self.left == 0 || !self.pace.ready(now) {
+    /// Sends the queue of a peer, as far as the limits allow now. Returns whether the queue is empty.
+    fn records(&mut self, pair: &mut KeyedPair<V::Keys>, peer: &mut ReplicaPeer) -> bool {
+        while !peer.outbox.is_empty() {
+            if self.left == 0 || !self.pace.ready(self.now) {
                 return false;
             }
             self.left -= 1;
             let outbox = &mut peer.outbox;
-            self.pair(pair, &mut peer.traffic, |text| outbox.fill(text, now));
+            self.pair(pair, &mut peer.traffic, |text| outbox.fill(text));
         }
         true
     }
@@ -379,8 +377,8 @@ impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
     /// Seals and sends one datagram of a pair; `fill` writes the records and says how many bytes and records it wrote.
     fn pair(
         &mut self,
-        pair: &mut Pair<V::Keys>,
-        traffic: &mut Traffic,
+        pair: &mut KeyedPair<V::Keys>,
+        traffic: &mut PeerTraffic,
         fill: impl FnOnce(&mut [u8]) -> (usize, u64),
     ) {
         pair.sequence += 1;
@@ -394,7 +392,7 @@ impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
         let (head, rest) = self.draft.split_at_mut(HEADER_LEN);
         head.copy_from_slice(&header);
         let mut len = 0;
-        if pair.stage == Stage::Echoing {
+        if pair.stage == PairStage::Echoing {
             len = Frame::Echo(pair.welcome).encode(rest).unwrap_or(0);
         }
         let room = rest.len() - TAG_LEN;
@@ -408,8 +406,8 @@ impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
             Some(tag) => rest[len..len + TAG_LEN].copy_from_slice(&tag),
             None => {
                 text.zeroize();
-                traffic.drops.note(Cause::VaultFailed);
-                self.total.drops.note(Cause::VaultFailed);
+                traffic.drops.note(DropCause::VaultFailed);
+                self.total.drops.note(DropCause::VaultFailed);
                 return;
             }
         }
@@ -422,7 +420,13 @@ impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
     }
 
     /// Hands the first `len` bytes of the draft to the socket.
-    fn leave(&mut self, len: usize, records: u64, address: SocketAddr, peer: Option<&mut Traffic>) {
+    fn leave(
+        &mut self,
+        len: usize,
+        records: u64,
+        address: SocketAddr,
+        peer: Option<&mut PeerTraffic>,
+    ) {
         self.pace.charge(self.now, len as u64);
         let taken = (self.send)(address, &self.draft[..len]);
         for traffic in [Some(&mut *self.total), peer].into_iter().flatten() {
@@ -431,14 +435,11 @@ impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
                 traffic.sent_bytes += len as u64;
                 traffic.sent_records += records;
             } else {
-                traffic.drops.note(Cause::Unsent);
+                traffic.drops.note(DropCause::Unsent);
             }
         }
     }
 }
-
-/// What the rates allow at once. Longer than the flush time, so that a steady load is not made to wait by its rhythm.
-pub(super) const BURST: Duration = Duration::from_millis(50);
 
 /// Between two looks at who is silent.
 const EXPIRE_AGAIN: Duration = Duration::from_secs(1);

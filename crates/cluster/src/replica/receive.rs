@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use zeroize::Zeroize;
 
+use super::Replica;
 use super::datagram::{HEADER_LEN, Header, PairId};
-use super::limits::Limits;
-use super::peer::{Dump, Peer, Retired, Stage, Walk};
-use super::record::{Frame, Parsed, Record, SessionRecord, StickRecord};
-use super::status::{Cause, Traffic};
+use super::limits::ReplicaLimits;
+use super::names::PeerName;
+use super::peer::{Dump, DumpWalk, PairStage, ReplicaPeer, Retired};
+use super::record::{Frame, Parsed, PeerRecord, SessionRecord, StickRecord};
+use super::sink::{Sink, SinkOutcome, StickCursor};
+use super::status::{DropCause, PeerTraffic};
 use super::vault::{TAG_LEN, Vault};
 use super::window::Freshness;
-use super::{PeerName, Replica, Sink, StickCursor, Taken};
 use becket_proto::reader::Reader;
 
 impl<V: Vault> Replica<V> {
@@ -25,7 +27,7 @@ impl<V: Vault> Replica<V> {
         datagram: &mut [u8],
         now: Duration,
         sink: &mut impl Sink,
-    ) -> Result<(), Cause> {
+    ) -> Result<(), DropCause> {
         match Header::decode(datagram)?.0 {
             Header::Pair { to, sequence } => {
                 let result = self.take_sealed((to, from), sequence, datagram, now);
@@ -52,40 +54,40 @@ impl<V: Vault> Replica<V> {
         sequence: u64,
         datagram: &mut [u8],
         now: Duration,
-    ) -> Result<(), Cause> {
-        let pair = self.pairs.get_mut(&to).ok_or(Cause::UnknownKey)?;
+    ) -> Result<(), DropCause> {
+        let pair = self.pairs.get_mut(&to).ok_or(DropCause::UnknownKey)?;
         match pair.window.judge(sequence) {
             Freshness::New => {}
-            Freshness::Replayed => return Err(Cause::Replayed),
-            Freshness::TooOld => return Err(Cause::TooOld),
+            Freshness::Replayed => return Err(DropCause::Replayed),
+            Freshness::TooOld => return Err(DropCause::TooOld),
         }
         let bytes = datagram.len() as u64;
         let (header, sealed) = datagram
             .split_at_mut_checked(HEADER_LEN)
-            .ok_or(Cause::Garbage)?;
+            .ok_or(DropCause::Garbage)?;
         if sealed.len() < TAG_LEN {
-            return Err(Cause::Garbage);
+            return Err(DropCause::Garbage);
         }
         if !self.vault.open(&mut pair.keys, sequence, header, sealed) {
-            return Err(Cause::BadSeal);
+            return Err(DropCause::BadSeal);
         }
         let arrival = pair.window.mark(sequence);
         if pair.is_candidate() {
             let first = Frame::next(&mut Reader::new(text(datagram)));
             if first != Some(Parsed::Frame(Frame::Echo(pair.welcome))) {
-                return Err(Cause::NotEchoed);
+                return Err(DropCause::NotEchoed);
             }
-            pair.stage = Stage::Confirmed;
+            pair.stage = PairStage::Confirmed;
             pair.address = from;
             self.complete(to, None, now)?;
         }
-        let pair = self.pairs.get_mut(&to).ok_or(Cause::UnknownKey)?;
+        let pair = self.pairs.get_mut(&to).ok_or(DropCause::UnknownKey)?;
         pair.heard = now;
-        pair.stage = Stage::Confirmed;
+        pair.stage = PairStage::Confirmed;
         let name = pair.peer;
-        let peer = self.peers.get(&name).ok_or(Cause::UnknownKey)?;
+        let peer = self.peers.get(&name).ok_or(DropCause::UnknownKey)?;
         let revives = peer.outlived_its_replacement(now) && self.has_place(name);
-        let peer = self.peers.get_mut(&name).ok_or(Cause::UnknownKey)?;
+        let peer = self.peers.get_mut(&name).ok_or(DropCause::UnknownKey)?;
         peer.hear(now);
         if revives {
             peer.revive(&self.limits);
@@ -106,15 +108,18 @@ impl<V: Vault> Replica<V> {
         text: &[u8],
         now: Duration,
         sink: &mut impl Sink,
-    ) -> Result<(), Cause> {
-        let pair = self.pairs.get_mut(&to).ok_or(Cause::UnknownKey)?;
-        let peer = self.peers.get_mut(&pair.peer).ok_or(Cause::UnknownKey)?;
+    ) -> Result<(), DropCause> {
+        let pair = self.pairs.get_mut(&to).ok_or(DropCause::UnknownKey)?;
+        let peer = self
+            .peers
+            .get_mut(&pair.peer)
+            .ok_or(DropCause::UnknownKey)?;
         let mut reader = Reader::new(text);
         let mut left = false;
         while !reader.is_empty() {
-            let taken = match Frame::next(&mut reader).ok_or(Cause::Malformed)? {
+            let taken = match Frame::next(&mut reader).ok_or(DropCause::Malformed)? {
                 Parsed::Frame(Frame::Record(record)) => {
-                    if matches!(record, Record::Sync(_) | Record::Stuck(_)) {
+                    if matches!(record, PeerRecord::Sync(_) | PeerRecord::Stuck(_)) {
                         self.warming.received(peer.name, now);
                     }
                     take_record(peer, &record, &self.limits, now, sink)
@@ -135,8 +140,8 @@ impl<V: Vault> Replica<V> {
                     }
                     continue;
                 }
-                Parsed::Unknown => Err(Cause::UnknownKind),
-                Parsed::Malformed => Err(Cause::Malformed),
+                Parsed::Unknown => Err(DropCause::UnknownKind),
+                Parsed::Malformed => Err(DropCause::Malformed),
             };
             count(taken, [&mut peer.traffic, &mut self.total]);
         }
@@ -163,7 +168,7 @@ impl<V: Vault> Replica<V> {
         self.joins.look_at(Duration::ZERO);
     }
 
-    fn note_peer(&mut self, to: PairId, cause: Cause) {
+    fn note_peer(&mut self, to: PairId, cause: DropCause) {
         let name = self.pairs.get(&to).map(|pair| pair.peer);
         if let Some(peer) = name.and_then(|name: PeerName| self.peers.get_mut(&name)) {
             peer.traffic.drops.note(cause);
@@ -178,46 +183,46 @@ fn text(datagram: &[u8]) -> &[u8] {
 }
 
 fn take_record(
-    peer: &mut Peer,
-    record: &Record<'_>,
-    limits: &Limits,
+    peer: &mut ReplicaPeer,
+    record: &PeerRecord<'_>,
+    limits: &ReplicaLimits,
     now: Duration,
     sink: &mut impl Sink,
-) -> Result<(), Cause> {
+) -> Result<(), DropCause> {
     let record = shortened(record, limits);
     let kept = match record {
-        Record::New(session) | Record::Sync(session) => {
+        PeerRecord::New(session) | PeerRecord::Sync(session) => {
             Some((session.ttl, &mut peer.sessions, limits.entries_per_peer))
         }
-        Record::Stick(stick) | Record::Stuck(stick) => {
+        PeerRecord::Stick(stick) | PeerRecord::Stuck(stick) => {
             Some((stick.ttl, &mut peer.sticks, limits.sticks_per_peer))
         }
-        Record::Del { .. } => None,
+        PeerRecord::Del { .. } => None,
     };
     let mut tally = None;
     if let Some((ttl, counted, most)) = kept {
         if ttl.is_zero() {
-            return Err(Cause::Unwanted);
+            return Err(DropCause::Unwanted);
         }
         if counted.sum(now) >= most {
-            return Err(Cause::TooManyEntries);
+            return Err(DropCause::TooManyEntries);
         }
         tally = Some((ttl, counted));
     }
     match sink.take(peer.name, record) {
-        Taken::Taken => {
+        SinkOutcome::Taken => {
             if let Some((ttl, counted)) = tally {
                 counted.add(now, ttl);
             }
             Ok(())
         }
-        Taken::UnknownPolicy => Err(Cause::UnknownPolicy),
-        Taken::Unwanted => Err(Cause::Unwanted),
+        SinkOutcome::UnknownPolicy => Err(DropCause::UnknownPolicy),
+        SinkOutcome::Unwanted => Err(DropCause::Unwanted),
     }
 }
 
 /// The record with a time to live that is accepted here.
-fn shortened<'a>(record: &Record<'a>, limits: &Limits) -> Record<'a> {
+fn shortened<'a>(record: &PeerRecord<'a>, limits: &ReplicaLimits) -> PeerRecord<'a> {
     let session = |session: &SessionRecord<'a>| SessionRecord {
         ttl: session.ttl.min(limits.max_ttl),
         ..*session
@@ -227,21 +232,21 @@ fn shortened<'a>(record: &Record<'a>, limits: &Limits) -> Record<'a> {
         ..*stick
     };
     match record {
-        Record::New(new) => Record::New(session(new)),
-        Record::Sync(old) => Record::Sync(session(old)),
-        Record::Stick(new) => Record::Stick(stick(new)),
-        Record::Stuck(old) => Record::Stuck(stick(old)),
-        Record::Del { .. } => *record,
+        PeerRecord::New(new) => PeerRecord::New(session(new)),
+        PeerRecord::Sync(old) => PeerRecord::Sync(session(old)),
+        PeerRecord::Stick(new) => PeerRecord::Stick(stick(new)),
+        PeerRecord::Stuck(old) => PeerRecord::Stuck(stick(old)),
+        PeerRecord::Del { .. } => *record,
     }
 }
 
-fn take_frame(peer: &mut Peer, frame: Frame<'_>) {
+fn take_frame(peer: &mut ReplicaPeer, frame: Frame<'_>) {
     match frame {
         Frame::Alive { held } => peer.held = Some(held),
         // A dump that is under way goes on.
         Frame::Ask { youngest } if peer.dump.is_none() && peer.is_live() => {
             peer.dump = Some(Dump {
-                at: Walk::Sticks(StickCursor::default()),
+                at: DumpWalk::Sticks(StickCursor::default()),
                 youngest: Duration::from_secs(youngest.into()),
                 records: 0,
             });
@@ -250,7 +255,7 @@ fn take_frame(peer: &mut Peer, frame: Frame<'_>) {
     }
 }
 
-fn count(taken: Result<(), Cause>, traffic: [&mut Traffic; 2]) {
+fn count(taken: Result<(), DropCause>, traffic: [&mut PeerTraffic; 2]) {
     for traffic in traffic {
         match taken {
             Ok(()) => traffic.received_records += 1,

@@ -20,15 +20,15 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::vault::NONCE_LEN;
-use super::{MAX_DATAGRAM, TAG_LEN};
+use super::datagram::{HEADER_LEN, MAX_DATAGRAM};
+use super::vault::{NONCE_LEN, TAG_LEN};
 use becket_proto::reader::Reader;
 use becket_proto::session_table::PolicyTag;
 use becket_proto::ticket::OriginId;
 
 /// What a node offers to its peers and takes from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record<'a> {
+pub enum PeerRecord<'a> {
     /// A session was made just now.
     New(SessionRecord<'a>),
     /// A session ended with a fatal alert (RFC 5246 section 7.2.2) and must not be resumed.
@@ -95,7 +95,7 @@ pub struct ServerTag(pub u64);
 /// Everything that can stand in a datagram: a record, or what keeps the pair going.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame<'a> {
-    Record(Record<'a>),
+    Record(PeerRecord<'a>),
     /// The nonce of the other side's WELCOME: proves that we have read it.
     Echo([u8; NONCE_LEN]),
     /// Nothing to say but that we are here, and hold so many sessions.
@@ -124,7 +124,7 @@ pub(super) enum Parsed<'a> {
     Malformed,
 }
 
-impl<'a> Record<'a> {
+impl<'a> PeerRecord<'a> {
     /// Writes the record to the front of `out` and returns its length. `None` if it does not fit, into `out` or into a
     /// datagram, or if its id is empty or longer than 32 bytes.
     pub fn encode(&self, out: &mut [u8]) -> Option<usize> {
@@ -147,7 +147,7 @@ impl<'a> Record<'a> {
 impl<'a> Frame<'a> {
     pub(super) fn encode(&self, out: &mut [u8]) -> Option<usize> {
         let room = out.len().min(MAX_RECORD);
-        let mut writer = Writer {
+        let mut writer = RecordWriter {
             out: out.get_mut(..room)?,
             at: 3,
         };
@@ -167,11 +167,11 @@ impl<'a> Frame<'a> {
         let kind = reader.u8()?;
         let mut body = reader.vec16()?;
         let frame = match kind {
-            NEW => session(&mut body).map(|session| Self::Record(Record::New(session))),
-            SYNC => session(&mut body).map(|session| Self::Record(Record::Sync(session))),
-            DEL => name(&mut body).map(|(policy, id)| Self::Record(Record::Del { policy, id })),
-            STICK => stick(&mut body).map(|stick| Self::Record(Record::Stick(stick))),
-            STUCK => stick(&mut body).map(|stick| Self::Record(Record::Stuck(stick))),
+            NEW => session(&mut body).map(|session| Self::Record(PeerRecord::New(session))),
+            SYNC => session(&mut body).map(|session| Self::Record(PeerRecord::Sync(session))),
+            DEL => name(&mut body).map(|(policy, id)| Self::Record(PeerRecord::Del { policy, id })),
+            STICK => stick(&mut body).map(|stick| Self::Record(PeerRecord::Stick(stick))),
+            STUCK => stick(&mut body).map(|stick| Self::Record(PeerRecord::Stuck(stick))),
             ECHO => body.array().map(Self::Echo),
             ALIVE => body.u32().map(|held| Self::Alive { held }),
             ASK => body.u32().map(|youngest| Self::Ask { youngest }),
@@ -246,22 +246,22 @@ fn seconds(body: &mut Reader<'_>) -> Option<Duration> {
 }
 
 /// Writes one record; `at` begins behind the record's head.
-struct Writer<'a> {
+struct RecordWriter<'a> {
     out: &'a mut [u8],
     at: usize,
 }
 
-impl Writer<'_> {
-    fn record(&mut self, record: &Record<'_>) -> Option<u8> {
+impl RecordWriter<'_> {
+    fn record(&mut self, record: &PeerRecord<'_>) -> Option<u8> {
         match record {
-            Record::New(session) => self.session(NEW, session),
-            Record::Sync(session) => self.session(SYNC, session),
-            Record::Del { policy, id } => {
+            PeerRecord::New(session) => self.session(NEW, session),
+            PeerRecord::Sync(session) => self.session(SYNC, session),
+            PeerRecord::Del { policy, id } => {
                 self.name(*policy, id)?;
                 Some(DEL)
             }
-            Record::Stick(stick) => self.stick(STICK, stick),
-            Record::Stuck(stick) => self.stick(STUCK, stick),
+            PeerRecord::Stick(stick) => self.stick(STICK, stick),
+            PeerRecord::Stuck(stick) => self.stick(STUCK, stick),
         }
     }
 
@@ -333,7 +333,7 @@ fn ceiling(time: Duration) -> u32 {
 }
 
 /// Bytes of text that fit into a datagram: without header and tag.
-pub(super) const MAX_TEXT: usize = MAX_DATAGRAM - super::datagram::HEADER_LEN - TAG_LEN;
+pub(super) const MAX_TEXT: usize = MAX_DATAGRAM - HEADER_LEN - TAG_LEN;
 
 /// Bytes of the largest record: an echo must fit in front of it.
 pub(super) const MAX_RECORD: usize = MAX_TEXT - (3 + NONCE_LEN);
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn a_session_lies_on_the_wire_as_documented() {
         let mut out = [0; 64];
-        let len = Record::New(small()).encode(&mut out).unwrap();
+        let len = PeerRecord::New(small()).encode(&mut out).unwrap();
         let mut expected = vec![1, 0, 32, 1, 2, 3, 4, 5, 6, 7, 8];
         expected.extend([0, 0, 1, 0x2c, 0, 0, 0, 2]);
         expected.extend([
@@ -393,17 +393,17 @@ mod tests {
         let largest = MAX_RECORD - 3 - (8 + 4 + 4 + 8 + 1 + 32);
         let mut out = [0; 1500];
         assert_eq!(
-            Record::New(with(largest)).encode(&mut out),
+            PeerRecord::New(with(largest)).encode(&mut out),
             Some(MAX_RECORD)
         );
-        assert_eq!(Record::New(with(largest + 1)).encode(&mut out), None);
+        assert_eq!(PeerRecord::New(with(largest + 1)).encode(&mut out), None);
     }
 
     #[test]
     fn an_id_that_no_session_can_have_is_neither_written_nor_read() {
         let mut out = [0; 128];
         for id in [&[][..], &[1; 33]] {
-            let record = Record::Del {
+            let record = PeerRecord::Del {
                 policy: PolicyTag(1),
                 id,
             };
@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn debug_output_shows_no_state() {
-        assert!(!format!("{:?}", Record::New(small())).contains("115"));
+        assert!(!format!("{:?}", PeerRecord::New(small())).contains("115"));
     }
 
     proptest! {
@@ -464,29 +464,29 @@ mod tests {
             let session = SessionRecord { policy, id: &id, ttl, age, origin, state: &state };
             let server = ServerTag(policy.0 ^ 1);
             let record = match which {
-                0 => Record::New(session),
-                1 => Record::Sync(session),
-                2 => Record::Del { policy, id: &id },
-                3 => Record::Stick(StickRecord { by: StickKey::Origin(origin), server, ttl }),
-                4 => Record::Stuck(StickRecord { by: StickKey::Origin(origin), server, ttl }),
-                _ => Record::Stick(StickRecord { by: StickKey::Session { policy, id: &id }, server, ttl }),
+                0 => PeerRecord::New(session),
+                1 => PeerRecord::Sync(session),
+                2 => PeerRecord::Del { policy, id: &id },
+                3 => PeerRecord::Stick(StickRecord { by: StickKey::Origin(origin), server, ttl }),
+                4 => PeerRecord::Stuck(StickRecord { by: StickKey::Origin(origin), server, ttl }),
+                _ => PeerRecord::Stick(StickRecord { by: StickKey::Session { policy, id: &id }, server, ttl }),
             };
             let mut text = vec![0; 400];
             let len = record.encode(&mut text).unwrap();
             text.truncate(len);
-            prop_assert!((0..len).all(|cut| Record::decode(&text[..cut]).is_none()));
+            prop_assert!((0..len).all(|cut| PeerRecord::decode(&text[..cut]).is_none()));
             text.extend(more);
-            prop_assert_eq!(Record::decode(&text), Some((record, len)));
+            prop_assert_eq!(PeerRecord::decode(&text), Some((record, len)));
         }
 
         #[test]
         fn whatever_is_read_can_be_written(text in proptest::collection::vec(any::<u8>(), 0..100), kind in 1_u8..11) {
             let mut text = text;
             text.splice(..0, [kind, 0, text.len() as u8]);
-            if let Some((record, _)) = Record::decode(&text) {
+            if let Some((record, _)) = PeerRecord::decode(&text) {
                 let mut out = [0; 200];
                 let len = record.encode(&mut out).unwrap();
-                prop_assert_eq!(Record::decode(&out[..len]), Some((record, len)));
+                prop_assert_eq!(PeerRecord::decode(&out[..len]), Some((record, len)));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What replication has counted and whom it knows: for `/status`, metrics and the log.
 //!
-//! All counters only grow. Whatever is dropped is counted under exactly one [`Cause`].
+//! All counters only grow. Whatever is dropped is counted under exactly one [`DropCause`].
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use becket_proto::ticket::{NodeId, SecretId};
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
-use super::Boot;
+use super::names::Boot;
 
 labelled! {
 /// Why a datagram, or a record in it, was dropped.
-pub enum Cause {
+pub enum DropCause {
     /// A datagram that does not begin as ours do, or is too short to be one.
     Garbage = "garbage",
     /// A datagram longer than any of ours.
@@ -67,13 +67,13 @@ pub enum Cause {
 }
 }
 
-/// How often each [`Cause`] was met.
+/// How often each [`DropCause`] was met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drops([u64; Cause::ALL.len()]);
+pub struct Drops([u64; DropCause::ALL.len()]);
 
 /// What one peer, or all together, sent and were sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct PeerTraffic {
     /// Datagrams sent, joins included in the totals.
     pub sent: u64,
     /// Bytes of these.
@@ -97,7 +97,7 @@ pub struct Traffic {
 /// Everything at one moment, as [`Replica::status`](super::Replica::status) shows it. Its serialized form is a part of
 /// `/status`: fields are added to it, never renamed.
 #[derive(Clone, Debug, Serialize)]
-pub struct Status {
+pub struct ReplicaStatus {
     /// Our number among the nodes.
     #[serde(serialize_with = "node")]
     pub node: NodeId,
@@ -109,7 +109,7 @@ pub struct Status {
     /// Who is, or was until just now, a peer. Sorted by node.
     pub peers: Vec<PeerStatus>,
     /// Addresses of the list at which nobody has answered yet.
-    pub unanswered: Vec<Unanswered>,
+    pub unanswered: Vec<UnansweredAddress>,
     /// Nodes of which two or more processes are alive: a mistake in the configuration. Our own node is among them if
     /// someone else uses its number.
     #[serde(serialize_with = "nodes")]
@@ -119,7 +119,7 @@ pub struct Status {
     /// How often an address that is not in the list was forgotten to make room for another.
     pub refused_left_out: u64,
     /// Of all peers together, those that are gone included, and of datagrams that belong to none.
-    pub total: Traffic,
+    pub total: PeerTraffic,
 }
 
 /// One peer.
@@ -149,9 +149,9 @@ pub struct PeerStatus {
     pub heard_ago: Duration,
     /// How many sessions it said it holds.
     pub sessions_held: u32,
-    /// Sessions counted against [`Limits::entries_per_peer`](super::Limits::entries_per_peer).
+    /// Sessions counted against [`ReplicaLimits::entries_per_peer`](super::Limits::entries_per_peer).
     pub entries: usize,
-    /// Clients counted against [`Limits::sticks_per_peer`](super::Limits::sticks_per_peer).
+    /// Clients counted against [`ReplicaLimits::sticks_per_peer`](super::Limits::sticks_per_peer).
     pub sticks: usize,
     /// Bytes of records that wait to be sent.
     pub queued_bytes: usize,
@@ -159,7 +159,7 @@ pub struct PeerStatus {
     pub dumping: bool,
     /// What was exchanged with it.
     #[serde(flatten)]
-    pub traffic: Traffic,
+    pub traffic: PeerTraffic,
 }
 
 labelled! {
@@ -176,7 +176,7 @@ pub enum PeerState {
 
 /// An address of the list of peers at which nobody has answered.
 #[derive(Clone, Debug, Serialize)]
-pub struct Unanswered {
+pub struct UnansweredAddress {
     /// The address.
     pub address: SocketAddr,
     /// What the configuration calls it; the caller knows.
@@ -194,9 +194,9 @@ pub struct RefusedJoin {
     pub address: SocketAddr,
     /// What the configuration calls it; the caller knows.
     pub name: Option<Arc<str>>,
-    /// Why the last one was refused: [`Cause::UnknownSecret`] or [`Cause::BadJoin`].
+    /// Why the last one was refused: [`DropCause::UnknownSecret`] or [`DropCause::BadJoin`].
     #[serde(serialize_with = "cause")]
-    pub cause: Cause,
+    pub cause: DropCause,
     /// The secret that the last one named.
     #[serde(serialize_with = "secret")]
     pub secret: SecretId,
@@ -238,9 +238,9 @@ impl Serialize for WarmUp {
 }
 
 /// As what an operator wants to know: what was lost and dropped, and why, without causes that were not met.
-impl Serialize for Traffic {
+impl Serialize for PeerTraffic {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut to = to.serialize_struct("Traffic", 10)?;
+        let mut to = to.serialize_struct("PeerTraffic", 10)?;
         to.serialize_field("sent", &self.sent)?;
         to.serialize_field("sent_bytes", &self.sent_bytes)?;
         to.serialize_field("sent_records", &self.sent_records)?;
@@ -248,7 +248,7 @@ impl Serialize for Traffic {
         to.serialize_field("received_bytes", &self.received_bytes)?;
         to.serialize_field("received_records", &self.received_records)?;
         to.serialize_field("lost", &self.lost())?;
-        to.serialize_field("replayed", &self.drops.of(Cause::Replayed))?;
+        to.serialize_field("replayed", &self.drops.of(DropCause::Replayed))?;
         to.serialize_field("dropped", &self.drops.sum())?;
         to.serialize_field("causes", &self.drops)?;
         to.end()
@@ -266,7 +266,7 @@ fn state<S: Serializer>(state: &PeerState, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(state.label())
 }
 
-fn cause<S: Serializer>(cause: &Cause, to: S) -> Result<S::Ok, S::Error> {
+fn cause<S: Serializer>(cause: &DropCause, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(cause.label())
 }
 
@@ -292,13 +292,13 @@ fn secret<S: Serializer>(secret: &SecretId, to: S) -> Result<S::Ok, S::Error> {
 
 impl Drops {
     /// How often a cause was met.
-    pub fn of(&self, cause: Cause) -> u64 {
+    pub fn of(&self, cause: DropCause) -> u64 {
         self.0.get(cause as usize).copied().unwrap_or(0)
     }
 
     /// Every cause and how often it was met.
-    pub fn iter(&self) -> impl Iterator<Item = (Cause, u64)> + '_ {
-        Cause::ALL.into_iter().zip(self.0)
+    pub fn iter(&self) -> impl Iterator<Item = (DropCause, u64)> + '_ {
+        DropCause::ALL.into_iter().zip(self.0)
     }
 
     /// The sum over all causes.
@@ -306,7 +306,7 @@ impl Drops {
         self.0.iter().sum()
     }
 
-    pub(super) fn note(&mut self, cause: Cause) {
+    pub(super) fn note(&mut self, cause: DropCause) {
         if let Some(count) = self.0.get_mut(cause as usize) {
             *count += 1;
         }
@@ -315,11 +315,11 @@ impl Drops {
 
 impl Default for Drops {
     fn default() -> Self {
-        Self([0; Cause::ALL.len()])
+        Self([0; DropCause::ALL.len()])
     }
 }
 
-impl Traffic {
+impl PeerTraffic {
     /// Datagrams that were sent and never came.
     pub fn lost(&self) -> u64 {
         self.missed.saturating_sub(self.late)
@@ -333,11 +333,11 @@ mod tests {
     #[test]
     fn a_drop_is_counted_under_its_cause_alone() {
         let mut drops = Drops::default();
-        drops.note(Cause::TooManyAddresses);
-        drops.note(Cause::Garbage);
-        drops.note(Cause::Garbage);
-        assert_eq!(drops.of(Cause::Garbage), 2);
-        assert_eq!(drops.of(Cause::TooManyAddresses), 1);
+        drops.note(DropCause::TooManyAddresses);
+        drops.note(DropCause::Garbage);
+        drops.note(DropCause::Garbage);
+        assert_eq!(drops.of(DropCause::Garbage), 2);
+        assert_eq!(drops.of(DropCause::TooManyAddresses), 1);
         assert_eq!(drops.sum(), 3);
         assert_eq!(drops.iter().filter(|(_, count)| *count > 0).count(), 2);
     }

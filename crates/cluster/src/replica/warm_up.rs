@@ -10,15 +10,15 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::PeerName;
-use super::peer::Peer;
+use super::names::PeerName;
+use super::peer::ReplicaPeer;
 use super::record::Frame;
 use super::status::WarmUp;
 
 /// The dumps that we wait for.
 pub(super) struct Warming {
-    wanted: VecDeque<Wanted>,
-    asked: Option<Asked>,
+    wanted: VecDeque<WantedDump>,
+    asked: Option<AskedDump>,
     /// When the first peer became live.
     first_live: Option<Duration>,
     /// Peers that went silent, and when they were last heard.
@@ -26,7 +26,7 @@ pub(super) struct Warming {
 }
 
 #[derive(Clone)]
-struct Wanted {
+struct WantedDump {
     /// Who is to be asked; nobody in particular for everything.
     peer: Option<PeerName>,
     /// Sessions made within so many seconds.
@@ -35,9 +35,9 @@ struct Wanted {
     tried: Vec<PeerName>,
 }
 
-struct Asked {
+struct AskedDump {
     peer: PeerName,
-    wanted: Wanted,
+    wanted: WantedDump,
     /// When it was asked, or last sent something.
     last: Duration,
     records: u64,
@@ -68,7 +68,7 @@ impl Warming {
         self.wanted.retain(|wanted| wanted.peer != Some(peer));
         if self.wanted.len() < MAX_REMEMBERED {
             let since = now.saturating_sub(heard).saturating_add(MARGIN).as_secs();
-            self.wanted.push_back(Wanted {
+            self.wanted.push_back(WantedDump {
                 peer: Some(peer),
                 youngest: u32::try_from(since).unwrap_or(u32::MAX - 1),
                 tried: Vec::new(),
@@ -98,9 +98,9 @@ impl Warming {
     }
 
     /// Asks whoever is to be asked now.
-    pub(super) fn advance(&mut self, peers: &mut BTreeMap<PeerName, Peer>, now: Duration) {
-        let is_over = |asked: &mut Asked| asked.is_over(peers, now);
-        if let Some(again) = self.asked.take_if(is_over).and_then(Asked::again) {
+    pub(super) fn advance(&mut self, peers: &mut BTreeMap<PeerName, ReplicaPeer>, now: Duration) {
+        let is_over = |asked: &mut AskedDump| asked.is_over(peers, now);
+        if let Some(again) = self.asked.take_if(is_over).and_then(AskedDump::again) {
             self.wanted.push_front(again);
         }
         if self.when(peers).is_none_or(|when| when > now) || self.asked.is_some() {
@@ -112,7 +112,7 @@ impl Warming {
     }
 
     /// When [`advance`](Self::advance) has something to do.
-    pub(super) fn when(&self, peers: &BTreeMap<PeerName, Peer>) -> Option<Duration> {
+    pub(super) fn when(&self, peers: &BTreeMap<PeerName, ReplicaPeer>) -> Option<Duration> {
         if let Some(asked) = &self.asked {
             let here = peers.contains_key(&asked.peer);
             return Some(if here {
@@ -139,14 +139,19 @@ impl Warming {
     }
 
     /// Soon after the first peer became live, for others may hold more; later if some have not said what they hold.
-    fn when_to_choose(&self, peers: &BTreeMap<PeerName, Peer>) -> Option<Duration> {
+    fn when_to_choose(&self, peers: &BTreeMap<PeerName, ReplicaPeer>) -> Option<Duration> {
         let mut live = peers.values().filter(|peer| peer.is_live()).peekable();
         live.peek()?;
         let all_said = live.all(|peer| peer.held.is_some());
         Some(self.first_live? + if all_said { GRACE } else { QUIET })
     }
 
-    fn ask(&mut self, wanted: Wanted, peers: &mut BTreeMap<PeerName, Peer>, now: Duration) {
+    fn ask(
+        &mut self,
+        wanted: WantedDump,
+        peers: &mut BTreeMap<PeerName, ReplicaPeer>,
+        now: Duration,
+    ) {
         let live = peers.values_mut().filter(|peer| peer.is_live());
         let peer = match wanted.peer {
             Some(name) => live.into_iter().find(|peer| peer.name == name),
@@ -161,8 +166,8 @@ impl Warming {
         let youngest = wanted.youngest;
         let len = Frame::Ask { youngest }.encode(&mut frame).unwrap_or(0);
         // Without room in the queue, silence will have it repeated.
-        peer.outbox.push(frame.get(..len).unwrap_or_default(), now);
-        self.asked = Some(Asked {
+        peer.outbox.push(frame.get(..len).unwrap_or_default());
+        self.asked = Some(AskedDump {
             peer: peer.name,
             wanted,
             last: now,
@@ -171,22 +176,22 @@ impl Warming {
     }
 }
 
-impl Asked {
+impl AskedDump {
     /// Nothing more will come: the peer is gone, or silent.
-    fn is_over(&self, peers: &BTreeMap<PeerName, Peer>, now: Duration) -> bool {
-        let here = peers.get(&self.peer).is_some_and(Peer::is_live);
+    fn is_over(&self, peers: &BTreeMap<PeerName, ReplicaPeer>, now: Duration) -> bool {
+        let here = peers.get(&self.peer).is_some_and(ReplicaPeer::is_live);
         !here || now >= self.last + QUIET
     }
 
     /// The same once more, since the end of it did not come.
-    fn again(self) -> Option<Wanted> {
+    fn again(self) -> Option<WantedDump> {
         let mut again = self.wanted;
         again.tried.push(self.peer);
         (again.tried.len() < MAX_TIMES).then_some(again)
     }
 }
 
-const EVERYTHING: Wanted = Wanted {
+const EVERYTHING: WantedDump = WantedDump {
     peer: None,
     youngest: u32::MAX,
     tried: Vec::new(),

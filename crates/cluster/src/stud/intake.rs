@@ -20,7 +20,7 @@ use becket_sys::clock::Now;
 use super::counts::{StudCounts, StudOutcome};
 use super::datagram::Datagram;
 use super::key::StudKey;
-use super::session::{Fault, StudSession};
+use super::session::{SessionFault, StudSession};
 use super::state;
 
 /// Terms on which sessions of stud and hitch are taken.
@@ -34,7 +34,7 @@ pub struct Terms {
     pub policy_name: String,
     /// The policy under which they resume.
     pub policy: PolicyTag,
-    /// Numbers of its suites for TLS 1.2.
+    /// SinkCounts of its suites for TLS 1.2.
     pub suites: Vec<u16>,
     /// It refuses sessions without extended master secret.
     pub require_ems: bool,
@@ -146,12 +146,12 @@ impl Intake {
     }
 }
 
-fn outcome_of(fault: Fault) -> StudOutcome {
+fn outcome_of(fault: SessionFault) -> StudOutcome {
     match fault {
-        Fault::Malformed => StudOutcome::Malformed,
-        Fault::Version => StudOutcome::Version,
-        Fault::ClientCertificate => StudOutcome::ClientCertificate,
-        Fault::Unsupported => StudOutcome::Unsupported,
+        SessionFault::Malformed => StudOutcome::Malformed,
+        SessionFault::Version => StudOutcome::Version,
+        SessionFault::ClientCertificate => StudOutcome::ClientCertificate,
+        SessionFault::Unsupported => StudOutcome::Unsupported,
     }
 }
 

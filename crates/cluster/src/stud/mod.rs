@@ -20,5 +20,5 @@ pub use self::counts::StudOutcome;
 pub use self::datagram::Datagram;
 pub use self::intake::Terms;
 pub use self::key::StudKey;
-pub use self::reception::{Reception, StudStatus, Watch, bind};
-pub use self::session::{Fault, StudSession};
+pub use self::reception::{Reception, ReceptionStatus, StudStatus, bind};
+pub use self::session::{SessionFault, StudSession};

@@ -37,15 +37,15 @@ pub fn bind(terms: &Terms, given: Option<io::Result<StdSocket>>) -> Result<StdSo
 /// What is received of stud and hitch: built by launch, started by control.
 #[derive(Debug)]
 pub struct Reception {
-    watch: Arc<Watch>,
+    watch: Arc<ReceptionStatus>,
     reloads: UnboundedSender<Option<Terms>>,
     /// Until it was started.
-    task: Option<Task>,
+    task: Option<ReceptionTask>,
 }
 
 /// What pages look at.
 #[derive(Debug)]
-pub struct Watch {
+pub struct ReceptionStatus {
     listen: SocketAddr,
     ended: AtomicBool,
     counts: Arc<StudCounts>,
@@ -68,7 +68,7 @@ fn as_map<S: Serializer>(pairs: &[(&'static str, u64)], to: S) -> Result<S::Ok, 
 }
 
 #[derive(Debug)]
-struct Task {
+struct ReceptionTask {
     socket: StdSocket,
     intake: Intake,
     reloads: UnboundedReceiver<Option<Terms>>,
@@ -81,13 +81,13 @@ impl Reception {
         let counts: Arc<StudCounts> = Arc::default();
         let (reloads, received) = unbounded_channel();
         Self {
-            watch: Arc::new(Watch {
+            watch: Arc::new(ReceptionStatus {
                 listen: terms.listen,
                 ended: AtomicBool::new(false),
                 counts: Arc::clone(&counts),
             }),
             reloads,
-            task: Some(Task {
+            task: Some(ReceptionTask {
                 socket,
                 intake: Intake::new(table, counts, terms),
                 reloads: received,
@@ -97,7 +97,7 @@ impl Reception {
     }
 
     /// What pages look at.
-    pub fn watch(&self) -> Arc<Watch> {
+    pub fn watch(&self) -> Arc<ReceptionStatus> {
         Arc::clone(&self.watch)
     }
 
@@ -125,7 +125,7 @@ impl Reception {
     }
 }
 
-impl Watch {
+impl ReceptionStatus {
     /// How it stands.
     pub fn status(&self) -> StudStatus {
         let count = |outcome: StudOutcome| (outcome.label(), self.counts.of(outcome));
@@ -137,7 +137,7 @@ impl Watch {
     }
 }
 
-impl Task {
+impl ReceptionTask {
     async fn run(mut self) -> io::Result<()> {
         let socket = UdpSocket::from_std(self.socket)?;
         loop {

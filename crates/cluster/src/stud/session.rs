@@ -2,7 +2,7 @@
 //!
 //! A sequence: version 1, protocol version, suite, session ID, master secret, then tagged fields in ascending order. What
 //! has no bearing on a resumption is skipped, so are fields that later versions of OpenSSL add. What we could not keep is
-//! refused by name ([`Fault`]): another protocol version, a client's certificate, compression, a limit on fragments.
+//! refused by name ([`SessionFault`]): another protocol version, a client's certificate, compression, a limit on fragments.
 //!
 //! Whether we have the suite, and whether the session is still of use, is not decided here.
 //!
@@ -31,7 +31,7 @@ pub struct StudSession<'a> {
 
 /// Why a session is of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum SessionFault {
     /// Not the DER of a session.
     Malformed,
     /// Of another version than TLS 1.2.
@@ -48,23 +48,23 @@ impl<'a> StudSession<'a> {
     ///
     /// # Errors
     /// Why it is of no use.
-    pub fn parse(der: &'a [u8]) -> Result<Self, Fault> {
+    pub fn parse(der: &'a [u8]) -> Result<Self, SessionFault> {
         let mut whole = Der::new(der);
-        let mut fields = whole.sequence().ok_or(Fault::Malformed)?;
+        let mut fields = whole.sequence().ok_or(SessionFault::Malformed)?;
         if !whole.is_empty() || fields.unsigned() != Some(STRUCTURE) {
-            return Err(Fault::Malformed);
+            return Err(SessionFault::Malformed);
         }
         match fields.unsigned() {
-            None => return Err(Fault::Malformed),
+            None => return Err(SessionFault::Malformed),
             Some(TLS12) => {}
-            Some(_) => return Err(Fault::Version),
+            Some(_) => return Err(SessionFault::Version),
         }
-        let mut session = Self::fixed(&mut fields).ok_or(Fault::Malformed)?;
+        let mut session = Self::fixed(&mut fields).ok_or(SessionFault::Malformed)?;
         let mut last = None;
         while !fields.is_empty() {
-            let (tag, contents) = fields.next().ok_or(Fault::Malformed)?;
+            let (tag, contents) = fields.next().ok_or(SessionFault::Malformed)?;
             if last.is_some_and(|last| last >= tag) {
-                return Err(Fault::Malformed);
+                return Err(SessionFault::Malformed);
             }
             last = Some(tag);
             session.tagged(tag, contents)?;
@@ -89,37 +89,37 @@ impl<'a> StudSession<'a> {
     }
 
     /// One of the fields that may be missing.
-    fn tagged(&mut self, tag: u8, contents: &'a [u8]) -> Result<(), Fault> {
-        let field = tag.checked_sub(EXPLICIT).ok_or(Fault::Malformed)?;
+    fn tagged(&mut self, tag: u8, contents: &'a [u8]) -> Result<(), SessionFault> {
+        let field = tag.checked_sub(EXPLICIT).ok_or(SessionFault::Malformed)?;
         if field == PEER {
-            return Err(Fault::ClientCertificate);
+            return Err(SessionFault::ClientCertificate);
         }
         if matches!(field, PSK_HINT | PSK_IDENTITY | COMPRESSION | SRP_USER) {
-            return Err(Fault::Unsupported);
+            return Err(SessionFault::Unsupported);
         }
         let mut inside = Der::new(contents);
         let whole = |inside: Der<'_>| inside.is_empty();
         match field {
             SERVER_NAME => {
                 let name = inside.octets().filter(|_| whole(inside));
-                self.server_name = Some(name.ok_or(Fault::Malformed)?);
+                self.server_name = Some(name.ok_or(SessionFault::Malformed)?);
             }
             TIME | TIMEOUT | FLAGS | FRAGMENT => {
                 let number = inside.unsigned().filter(|_| whole(inside));
-                self.number(field, number.ok_or(Fault::Malformed)?)?;
+                self.number(field, number.ok_or(SessionFault::Malformed)?)?;
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn number(&mut self, field: u8, number: u64) -> Result<(), Fault> {
+    fn number(&mut self, field: u8, number: u64) -> Result<(), SessionFault> {
         match field {
             TIME => self.time = Some(number),
             TIMEOUT => self.timeout = Some(number),
             FLAGS => self.extended_master_secret = number & EXTENDED_MASTER_SECRET != 0,
             // RFC 6066, section 4: a resumed session keeps its limit. 1 to 4 are limits.
-            FRAGMENT if matches!(number, 1..=4) => return Err(Fault::Unsupported),
+            FRAGMENT if matches!(number, 1..=4) => return Err(SessionFault::Unsupported),
             _ => {}
         }
         Ok(())
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    fn fault(written: &Written) -> Fault {
+    fn fault(written: &Written) -> SessionFault {
         StudSession::parse(&written.der()).unwrap_err()
     }
 
@@ -232,14 +232,14 @@ mod tests {
             version: 0x0304,
             ..Written::plain()
         };
-        assert_eq!(fault(&tls13), Fault::Version);
+        assert_eq!(fault(&tls13), SessionFault::Version);
         let certificate = Written::with(PEER, element(0x30, &[0; 300]));
-        assert_eq!(fault(&certificate), Fault::ClientCertificate);
+        assert_eq!(fault(&certificate), SessionFault::ClientCertificate);
         let compressed = Written::with(COMPRESSION, element(0x04, &[1]));
-        assert_eq!(fault(&compressed), Fault::Unsupported);
+        assert_eq!(fault(&compressed), SessionFault::Unsupported);
         assert_eq!(
             fault(&Written::with(FRAGMENT, integer(2))),
-            Fault::Unsupported
+            SessionFault::Unsupported
         );
         let unlimited = Written::with(FRAGMENT, integer(0)).der();
         assert!(StudSession::parse(&unlimited).is_ok());
@@ -251,24 +251,24 @@ mod tests {
             id: Vec::new(),
             ..Written::plain()
         };
-        assert_eq!(fault(&nameless), Fault::Malformed);
+        assert_eq!(fault(&nameless), SessionFault::Malformed);
         let mut short = Written::plain().der();
         let at = short.windows(2).position(|two| two == [0x04, 48]).unwrap();
         short.remove(at + 2);
         short[at + 1] = 47;
         short[1] -= 1;
-        assert_eq!(StudSession::parse(&short), Err(Fault::Malformed));
+        assert_eq!(StudSession::parse(&short), Err(SessionFault::Malformed));
     }
 
     #[test]
     fn fields_come_once_and_in_order() {
         let mut written = Written::with(TIMEOUT, integer(300));
         written.tagged.push((TIME, integer(7)));
-        assert_eq!(fault(&written), Fault::Malformed);
+        assert_eq!(fault(&written), SessionFault::Malformed);
         written.tagged.reverse();
         assert!(StudSession::parse(&written.der()).is_ok());
         written.tagged.push((TIMEOUT, integer(300)));
-        assert_eq!(fault(&written), Fault::Malformed);
+        assert_eq!(fault(&written), SessionFault::Malformed);
     }
 
     #[test]
@@ -312,7 +312,7 @@ mod tests {
             prop_assert_eq!(read.server_name, name.as_deref());
             prop_assert_eq!(read.extended_master_secret, flags.unwrap_or(0) & 1 == 1);
             for len in 0..der.len() {
-                prop_assert_eq!(StudSession::parse(&der[..len]), Err(Fault::Malformed));
+                prop_assert_eq!(StudSession::parse(&der[..len]), Err(SessionFault::Malformed));
             }
         }
     }

@@ -12,8 +12,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use becket_cluster::replica::{
-    Boot, Limits, PeerName, PeerState, Record, Replica, ServerTag, SessionRecord, Sink, Source,
-    Status, StickCursor, StickKey, StickRecord, Taken,
+    Boot, DumpSource, PeerName, PeerRecord, PeerState, Replica, ReplicaLimits, ReplicaStatus,
+    ServerTag, SessionRecord, Sink, SinkOutcome, StickCursor, StickKey, StickRecord,
 };
 use becket_proto::bounded_table::Cursor;
 use becket_proto::session_table::{
@@ -49,7 +49,7 @@ pub(crate) struct Node {
     pub(crate) address: SocketAddr,
     pub(crate) name: PeerName,
     pub(crate) running: bool,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ReplicaLimits,
     secrets: Vec<(u32, u64)>,
     list: Vec<SocketAddr>,
     clock: Clock,
@@ -66,7 +66,7 @@ pub(crate) struct TestSink {
     /// Clients by origin, and the server that each was sent to.
     pub(crate) sticks: BTreeMap<u64, ServerTag>,
     pub(crate) taken: u64,
-    pub(crate) answer: Taken,
+    pub(crate) answer: SinkOutcome,
     /// The last record that is no session's.
     pub(crate) last: Option<String>,
     /// How many sessions it says it holds, at least.
@@ -151,10 +151,10 @@ impl Cluster {
             boot: Boot(self.random.next()),
         };
         let vault = ToyVault::new(self.random.next(), secrets, &self.audit);
-        let limits = Limits {
+        let limits = ReplicaLimits {
             max_ttl: TTL,
             queue_bytes: 64 * 1024,
-            ..Limits::default()
+            ..ReplicaLimits::default()
         };
         let clock = Clock {
             origin: Duration::from_secs(self.random.below(1_000_000)),
@@ -198,7 +198,7 @@ impl Cluster {
         self.settle(node);
     }
 
-    pub(crate) fn set_limits(&mut self, node: usize, change: impl FnOnce(&mut Limits)) {
+    pub(crate) fn set_limits(&mut self, node: usize, change: impl FnOnce(&mut ReplicaLimits)) {
         let at = &mut self.nodes[node];
         change(&mut at.limits);
         at.replica.set_limits(at.limits);
@@ -239,6 +239,13 @@ impl Cluster {
 
     /// Makes a session on a node: in its table, and offered to its peers. Returns its id.
     pub(crate) fn offer(&mut self, node: usize) -> Vec<u8> {
+        let id = self.offer_later(node);
+        self.settle(node);
+        id
+    }
+
+    /// As [`Self::offer`]; the record leaves with the next poll.
+    pub(crate) fn offer_later(&mut self, node: usize) -> Vec<u8> {
         self.offered += 1;
         let id = self.offered.to_be_bytes().to_vec();
         let now = self.local(node);
@@ -253,14 +260,12 @@ impl Cluster {
             state: &state,
         };
         at.sink.put(&session, now);
-        at.replica.offer(&Record::New(session), now);
-        self.settle(node);
+        at.replica.offer(&PeerRecord::New(session));
         id
     }
 
-    pub(crate) fn offer_record(&mut self, node: usize, record: &Record<'_>) {
-        let now = self.local(node);
-        self.nodes[node].replica.offer(record, now);
+    pub(crate) fn offer_record(&mut self, node: usize, record: &PeerRecord<'_>) {
+        self.nodes[node].replica.offer(record);
         self.settle(node);
     }
 
@@ -347,7 +352,7 @@ impl Cluster {
         self.nodes[node].clock.at(self.network.now)
     }
 
-    pub(crate) fn status(&mut self, node: usize) -> Status {
+    pub(crate) fn status(&mut self, node: usize) -> ReplicaStatus {
         let now = self.local(node);
         self.nodes[node].replica.status(now)
     }
@@ -478,7 +483,7 @@ impl TestSink {
             news: HashMap::new(),
             sticks: BTreeMap::new(),
             taken: 0,
-            answer: Taken::Taken,
+            answer: SinkOutcome::Taken,
             last: None,
             claims: 0,
         }
@@ -503,21 +508,21 @@ impl TestSink {
 }
 
 impl Sink for TestSink {
-    fn take(&mut self, _: PeerName, record: Record<'_>) -> Taken {
+    fn take(&mut self, _: PeerName, record: PeerRecord<'_>) -> SinkOutcome {
         self.taken += 1;
         let session = match record {
-            Record::New(session) => {
+            PeerRecord::New(session) => {
                 let times = self.news.entry(session.id.to_vec()).or_default();
                 *times += 1;
                 assert_eq!(*times, 1, "a record was taken twice");
                 session
             }
-            Record::Sync(session) => session,
-            Record::Del { policy, id } => {
+            PeerRecord::Sync(session) => session,
+            PeerRecord::Del { policy, id } => {
                 self.table.remove(policy, id);
                 return self.answer;
             }
-            Record::Stick(stick) | Record::Stuck(stick) => {
+            PeerRecord::Stick(stick) | PeerRecord::Stuck(stick) => {
                 self.last = Some(format!("{record:?}"));
                 if let StickKey::Origin(origin) = stick.by {
                     self.sticks.entry(origin.0).or_insert(stick.server);
@@ -537,7 +542,7 @@ impl Sink for TestSink {
     }
 }
 
-impl Source for TestSink {
+impl DumpSource for TestSink {
     fn visit(
         &mut self,
         from: Cursor,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use becket_cluster::replica::Cause;
+use becket_cluster::replica::DropCause;
 
 use crate::cluster::{Cluster, GROUP, SECRET};
 use crate::toy_vault::Random;
@@ -52,8 +52,11 @@ fn garbage_of_every_length_is_dropped_without_an_open() {
     }
     assert_eq!(cluster.audit.borrow().opens, opens);
     let drops = cluster.status(1).total.drops;
-    assert_eq!(drops.of(Cause::Garbage) + drops.of(Cause::Oversized), 1500);
-    assert_eq!(drops.of(Cause::Oversized), 99);
+    assert_eq!(
+        drops.of(DropCause::Garbage) + drops.of(DropCause::Oversized),
+        1500
+    );
+    assert_eq!(drops.of(DropCause::Oversized), 99);
     still_works(&mut cluster);
 }
 
@@ -88,10 +91,10 @@ fn every_datagram_with_any_bit_turned_is_dropped() {
     assert_eq!(cluster.live(1), before);
     let drops = cluster.status(1).total.drops;
     for cause in [
-        Cause::BadSeal,
-        Cause::UnknownKey,
-        Cause::UnknownVersion,
-        Cause::UnknownSecret,
+        DropCause::BadSeal,
+        DropCause::UnknownKey,
+        DropCause::UnknownVersion,
+        DropCause::UnknownSecret,
     ] {
         assert!(drops.of(cause) > 0, "{cause:?} in {drops:?}");
     }
@@ -114,7 +117,7 @@ fn a_datagram_that_comes_again_is_dropped_without_an_open() {
     assert_eq!(cluster.audit.borrow().opens, opens);
     let replayed = |cluster: &mut Cluster, node| {
         let drops = cluster.status(node).total.drops;
-        drops.of(Cause::Replayed)
+        drops.of(DropCause::Replayed)
     };
     assert_eq!(
         replayed(&mut cluster, 0) + replayed(&mut cluster, 1),
@@ -173,7 +176,7 @@ fn a_flood_of_hellos_is_opened_at_the_rate_and_no_faster() {
     assert!(audit.opens - opens <= u64::from(limits.hellos_per_second) + 5);
     assert_eq!(audit.agreements, agreements, "the recorded join is known");
     drop(audit);
-    assert!(cluster.status(1).total.drops.of(Cause::HelloLimited) > 19_000);
+    assert!(cluster.status(1).total.drops.of(DropCause::HelloLimited) > 19_000);
     assert!(cluster.status(1).refused.len() <= 16);
     still_works(&mut cluster);
 }
@@ -213,7 +216,7 @@ fn hellos_that_are_sent_back_do_not_keep_nodes_apart() {
         (cluster.nodes[0].address, cluster.nodes[1].address)
     );
     cluster.deliver(0, *to, hello);
-    assert_eq!(cluster.status(0).total.drops.of(Cause::Own), 1);
+    assert_eq!(cluster.status(0).total.drops.of(DropCause::Own), 1);
     assert!(cluster.status(0).unanswered[0].own);
     still_works(&mut cluster);
     assert!(cluster.status(0).unanswered.is_empty());
@@ -380,6 +383,6 @@ fn what_we_sent_is_not_taken_when_it_comes_back() {
         (cluster.nodes[0].sink.taken, cluster.nodes[1].sink.taken)
     );
     let drops = cluster.status(0).total.drops;
-    assert!(drops.of(Cause::Own) > 0 && drops.of(Cause::UnknownKey) > 0);
+    assert!(drops.of(DropCause::Own) > 0 && drops.of(DropCause::UnknownKey) > 0);
     still_works(&mut cluster);
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use becket_cluster::replica::{
-    Cause, PeerState, Record, ServerTag, SessionRecord, StickKey, StickRecord, Taken, WarmUp,
+    DropCause, PeerRecord, PeerState, ServerTag, SessionRecord, SinkOutcome, StickKey, StickRecord,
+    WarmUp,
 };
 use becket_proto::ticket::{NodeId, OriginId};
 
@@ -11,7 +12,7 @@ use crate::cluster::{Cluster, GROUP, OTHER, POLICY, SECRET};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn drops(cluster: &mut Cluster, node: usize, cause: Cause) -> u64 {
+fn drops(cluster: &mut Cluster, node: usize, cause: DropCause) -> u64 {
     cluster.status(node).total.drops.of(cause)
 }
 
@@ -84,7 +85,8 @@ fn records_travel_packed_and_arrive_as_they_were_offered() {
     let mut cluster = Cluster::full(5, 2);
     cluster.run(SECOND * 10);
     let before = cluster.status(0).total;
-    let ids: Vec<_> = (0..100).map(|_| cluster.offer(0)).collect();
+    let mut ids: Vec<_> = (0..99).map(|_| cluster.offer_later(0)).collect();
+    ids.push(cluster.offer(0));
     cluster.run(SECOND);
     assert!(
         ids.iter()
@@ -95,11 +97,11 @@ fn records_travel_packed_and_arrive_as_they_were_offered() {
     assert!(after.sent - before.sent < 25);
 
     let id = &ids[0];
-    cluster.offer_record(0, &Record::Del { policy: POLICY, id });
+    cluster.offer_record(0, &PeerRecord::Del { policy: POLICY, id });
     cluster.run(SECOND);
     assert!(!cluster.holds(1, id) && cluster.holds(1, &ids[1]));
 
-    let stick = Record::Stick(StickRecord {
+    let stick = PeerRecord::Stick(StickRecord {
         by: StickKey::Session { policy: POLICY, id },
         server: ServerTag(5),
         ttl: SECOND * 30,
@@ -271,8 +273,8 @@ fn a_secret_that_is_taken_away_ends_its_pairs_at_once() {
 #[test]
 fn a_node_with_another_secret_is_refused_and_named() {
     for (secret, cause) in [
-        (OTHER, Cause::UnknownSecret),
-        ((SECRET.0, 1), Cause::BadJoin),
+        (OTHER, DropCause::UnknownSecret),
+        ((SECRET.0, 1), DropCause::BadJoin),
     ] {
         let mut cluster = Cluster::new(13);
         cluster.add(&[SECRET]);
@@ -330,7 +332,7 @@ fn recorded_joins_neither_make_nor_end_a_peer() {
     }
     assert!(recorded.len() > 10);
     assert_eq!((cluster.live(0), cluster.live(1)), before);
-    assert!(drops(&mut cluster, 0, Cause::Replayed) > 0);
+    assert!(drops(&mut cluster, 0, DropCause::Replayed) > 0);
 }
 
 #[test]
@@ -358,9 +360,9 @@ fn loss_is_counted_from_the_gaps() {
 fn a_state_that_fits_no_datagram_is_counted_and_not_sent() {
     let mut cluster = Cluster::full(17, 2);
     cluster.run(SECOND * 10);
-    let record = Record::New(session(b"id", &[1; 1400]));
+    let record = PeerRecord::New(session(b"id", &[1; 1400]));
     cluster.offer_record(0, &record);
-    assert_eq!(drops(&mut cluster, 0, Cause::TooLarge), 1);
+    assert_eq!(drops(&mut cluster, 0, DropCause::TooLarge), 1);
     assert_eq!(cluster.status(0).peers[0].queued_bytes, 0);
 }
 
@@ -374,7 +376,7 @@ fn a_queue_that_is_full_drops_and_counts_and_never_grows() {
     }
     let peer = cluster.status(0).peers[0].clone();
     assert!(peer.queued_bytes > 60_000 && peer.queued_bytes <= 64 * 1024);
-    assert!(peer.traffic.drops.of(Cause::QueueFull) > 1000);
+    assert!(peer.traffic.drops.of(DropCause::QueueFull) > 1000);
     assert_eq!(cluster.live(1).len(), 1, "keep-alives do not wait");
     cluster.run(SECOND * 30);
     assert_eq!(cluster.live(1).len(), 1);
@@ -432,25 +434,25 @@ fn one_peer_has_a_bounded_number_of_sessions_in_the_table() {
     cluster.run(SECOND);
     let peer = cluster.status(1).peers[0].clone();
     assert_eq!((peer.entries, cluster.nodes[1].sink.len()), (50, 50));
-    assert_eq!(peer.traffic.drops.of(Cause::TooManyEntries), 30);
+    assert_eq!(peer.traffic.drops.of(DropCause::TooManyEntries), 30);
 }
 
 #[test]
 fn what_the_table_does_not_take_is_counted_for_the_peer() {
     let mut cluster = Cluster::full(22, 2);
     cluster.run(SECOND * 10);
-    cluster.nodes[1].sink.answer = Taken::UnknownPolicy;
+    cluster.nodes[1].sink.answer = SinkOutcome::UnknownPolicy;
     let id = [1; 8];
     cluster.offer_record(
         0,
-        &Record::Del {
+        &PeerRecord::Del {
             policy: POLICY,
             id: &id,
         },
     );
     cluster.run(SECOND);
     let traffic = cluster.status(1).peers[0].traffic;
-    assert_eq!(traffic.drops.of(Cause::UnknownPolicy), 1);
+    assert_eq!(traffic.drops.of(DropCause::UnknownPolicy), 1);
     assert_eq!(traffic.received_records, 0);
 }
 
@@ -460,7 +462,7 @@ fn peers_beyond_the_limit_are_refused() {
     cluster.set_limits(0, |limits| limits.peers = 2);
     cluster.run(SECOND * 30);
     assert_eq!(cluster.live(0).len(), 2);
-    assert!(drops(&mut cluster, 0, Cause::TooManyPeers) > 0);
+    assert!(drops(&mut cluster, 0, DropCause::TooManyPeers) > 0);
     let begun = cluster.status(0).total.sent;
     cluster.run(SECOND * 30);
     assert!(cluster.status(0).total.sent - begun < 200);
@@ -474,7 +476,7 @@ fn addresses_beyond_the_limit_are_ignored_and_counted() {
     let list: Vec<_> = (1..6).map(|host| ([10, 0, 1, host], 7000).into()).collect();
     cluster.list_addresses(0, list);
     assert_eq!(cluster.status(0).unanswered.len(), 2);
-    assert_eq!(drops(&mut cluster, 0, Cause::TooManyAddresses), 3);
+    assert_eq!(drops(&mut cluster, 0, DropCause::TooManyAddresses), 3);
     cluster.list_addresses(0, Vec::new());
     cluster.run(SECOND);
     let before = cluster.status(0).total.sent;
@@ -489,16 +491,13 @@ fn what_the_socket_does_not_take_is_counted_as_unsent() {
     let now = cluster.local(0);
     let node = &mut cluster.nodes[0];
     let id = [1; 8];
-    node.replica.offer(
-        &Record::Del {
-            policy: POLICY,
-            id: &id,
-        },
-        now,
-    );
+    node.replica.offer(&PeerRecord::Del {
+        policy: POLICY,
+        id: &id,
+    });
     let later = now + SECOND;
     node.replica.poll(later, &mut node.sink, &mut |_, _| false);
-    assert_eq!(node.replica.total().drops.of(Cause::Unsent), 1);
+    assert_eq!(node.replica.total().drops.of(DropCause::Unsent), 1);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{available_parallelism, scope};
 use std::time::Duration;
 
-use becket_cluster::replica::Cause;
+use becket_cluster::replica::DropCause;
 
 use crate::cluster::{Census, Cluster, GROUP, OTHER, SECRET};
 
@@ -282,7 +282,7 @@ fn exactly_once(cluster: &mut Cluster, count: usize, census: &mut Census) {
 fn take_census(cluster: &mut Cluster, census: &mut Census) {
     for node in 0..cluster.nodes.len() {
         let total = cluster.status(node).total;
-        for cause in Cause::ALL {
+        for cause in DropCause::ALL {
             census.note(cause.label(), total.drops.of(cause));
         }
         census.note("missed", total.missed);

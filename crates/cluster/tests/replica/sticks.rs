@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use becket_cluster::replica::{Cause, Record, ServerTag, StickKey, StickRecord, WarmUp};
+use becket_cluster::replica::{DropCause, PeerRecord, ServerTag, StickKey, StickRecord, WarmUp};
 use becket_proto::ticket::OriginId;
 
 use crate::cluster::Cluster;
@@ -42,13 +42,13 @@ fn one_peer_has_a_bounded_number_of_clients_that_stick() {
             server: ServerTag(1),
             ttl: SECOND * 10_000,
         };
-        cluster.offer_record(0, &Record::Stick(stick));
+        cluster.offer_record(0, &PeerRecord::Stick(stick));
     };
     (0..80).for_each(|origin| stick(&mut cluster, origin));
     cluster.run(SECOND);
     let peer = cluster.status(1).peers[0].clone();
     assert_eq!((peer.sticks, cluster.nodes[1].sink.sticks.len()), (50, 50));
-    assert_eq!(peer.traffic.drops.of(Cause::TooManyEntries), 30);
+    assert_eq!(peer.traffic.drops.of(DropCause::TooManyEntries), 30);
     assert_eq!(peer.entries, 0, "sessions are counted apart");
     cluster.run(SECOND * 130);
     stick(&mut cluster, 100);
