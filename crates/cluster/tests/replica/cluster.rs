@@ -250,23 +250,17 @@ impl Cluster {
         let id = self.offered.to_be_bytes().to_vec();
         let now = self.local(node);
         let at = &mut self.nodes[node];
-        let (id, state) = (id, state_of(self.offered));
         let session = SessionRecord {
             policy: POLICY,
             id: &id,
             ttl: TTL,
             age: Duration::ZERO,
             origin: OriginId(self.offered),
-            state: &state,
+            state: &state_of(self.offered),
         };
         at.sink.put(&session, now);
         at.replica.offer(&PeerRecord::New(session));
         id
-    }
-
-    pub(crate) fn offer_record(&mut self, node: usize, record: &PeerRecord<'_>) {
-        self.nodes[node].replica.offer(record);
-        self.settle(node);
     }
 
     /// Gives a node a datagram, as if it had come from there.

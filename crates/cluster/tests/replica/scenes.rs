@@ -97,7 +97,10 @@ fn records_travel_packed_and_arrive_as_they_were_offered() {
     assert!(after.sent - before.sent < 25);
 
     let id = &ids[0];
-    cluster.offer_record(0, &PeerRecord::Del { policy: POLICY, id });
+    cluster.nodes[0]
+        .replica
+        .offer(&PeerRecord::Del { policy: POLICY, id });
+    cluster.settle(0);
     cluster.run(SECOND);
     assert!(!cluster.holds(1, id) && cluster.holds(1, &ids[1]));
 
@@ -106,7 +109,8 @@ fn records_travel_packed_and_arrive_as_they_were_offered() {
         server: ServerTag(5),
         ttl: SECOND * 30,
     });
-    cluster.offer_record(0, &stick);
+    cluster.nodes[0].replica.offer(&stick);
+    cluster.settle(0);
     cluster.run(SECOND);
     assert_eq!(cluster.nodes[1].sink.last, Some(format!("{stick:?}")));
 }
@@ -361,7 +365,8 @@ fn a_state_that_fits_no_datagram_is_counted_and_not_sent() {
     let mut cluster = Cluster::full(17, 2);
     cluster.run(SECOND * 10);
     let record = PeerRecord::New(session(b"id", &[1; 1400]));
-    cluster.offer_record(0, &record);
+    cluster.nodes[0].replica.offer(&record);
+    cluster.settle(0);
     assert_eq!(drops(&mut cluster, 0, DropCause::TooLarge), 1);
     assert_eq!(cluster.status(0).peers[0].queued_bytes, 0);
 }

@@ -42,7 +42,8 @@ fn one_peer_has_a_bounded_number_of_clients_that_stick() {
             server: ServerTag(1),
             ttl: SECOND * 10_000,
         };
-        cluster.offer_record(0, &PeerRecord::Stick(stick));
+        cluster.nodes[0].replica.offer(&PeerRecord::Stick(stick));
+        cluster.settle(0);
     };
     (0..80).for_each(|origin| stick(&mut cluster, origin));
     cluster.run(SECOND);
