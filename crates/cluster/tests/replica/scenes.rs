@@ -448,13 +448,11 @@ fn what_the_table_does_not_take_is_counted_for_the_peer() {
     cluster.run(SECOND * 10);
     cluster.nodes[1].sink.answer = SinkOutcome::UnknownPolicy;
     let id = [1; 8];
-    cluster.offer_record(
-        0,
-        &PeerRecord::Del {
-            policy: POLICY,
-            id: &id,
-        },
-    );
+    cluster.nodes[0].replica.offer(&PeerRecord::Del {
+        policy: POLICY,
+        id: &id,
+    });
+    cluster.settle(0);
     cluster.run(SECOND);
     let traffic = cluster.status(1).peers[0].traffic;
     assert_eq!(traffic.drops.of(DropCause::UnknownPolicy), 1);
