@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use becket_config::choices::ClientCertificates;
 use becket_config::policy::Policy;
-use becket_config::process::Limits;
+use becket_config::process::LimitsSection;
 use becket_tls::verifier;
 use divan::Bencher;
 use rustls::RootCertStore;
@@ -37,7 +37,7 @@ fn refuse_the_worst(bencher: Bencher<'_, '_>, filler: usize) {
         client_certificates: ClientCertificates::Required,
         ..Policy::default()
     };
-    let limits = Limits::default();
+    let limits = LimitsSection::default();
     let verifier =
         verifier::of_clients(&policy, (&Arc::new(roots), Vec::new()), &[], limits).unwrap();
     let worst = tangle(&WORST, filler);

@@ -51,15 +51,22 @@ pub enum NoStatus {
 }
 
 /// Where to ask.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct AdminAddress {
-    /// The path of a socket; goes before everything else.
+    /// Admin socket of the becket to ask; /run/becket/admin.sock unless something else is named
+    #[arg(long, value_name = "PATH", global = true)]
     pub socket: Option<PathBuf>,
-    /// `HOST:PORT`; goes before the file's.
+
+    /// Admin address of the becket to ask
+    #[arg(long, value_name = "ADDR", global = true)]
     pub admin: Option<String>,
-    /// A configuration file.
+
+    /// Configuration file in which socket or address are
+    #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
-    /// A file with the token by which changes are made over an address.
+
+    /// File with the token by which changes are made over an address
+    #[arg(long, value_name = "FILE", global = true)]
     pub token_file: Option<PathBuf>,
 }
 

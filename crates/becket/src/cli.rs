@@ -61,13 +61,13 @@ pub enum Subcommand {
     Top(TopFlags),
     /// Have a running becket reload, and wait for the outcome
     #[command(after_help = RELOAD)]
-    Reload(PlaceFlags),
+    Reload(AdminAddress),
     /// Look at and change what a running becket does: servers, connections, sessions, keys, log
     #[command(after_help = CTL)]
     Ctl(Box<CtlFlags>),
     /// Have a running becket become the program as it is now, without a lost connection, and wait for the outcome
     #[command(after_help = UPGRADE)]
-    Upgrade(PlaceFlags),
+    Upgrade(AdminAddress),
     /// Make a secret for a cluster, in a file that only its owner can read
     #[command(after_help = SECRET, after_long_help = SECRET)]
     Secret(SecretFlags),
@@ -102,50 +102,11 @@ pub struct CheckFlags {
     pub json: bool,
 }
 
-/// Which running becket is meant.
-#[derive(Clone, Debug, Default, Args)]
-pub struct PlaceFlags {
-    /// Admin socket of the becket to ask; /run/becket/admin.sock unless something else is named
-    #[arg(long, value_name = "PATH", global = true)]
-    pub socket: Option<PathBuf>,
-
-    /// Admin address of the becket to ask
-    #[arg(long, value_name = "ADDR", global = true)]
-    pub admin: Option<String>,
-
-    /// Configuration file in which socket or address are
-    #[arg(long, value_name = "FILE", global = true)]
-    pub config: Option<PathBuf>,
-
-    /// File with the token by which changes are made over an address
-    #[arg(long, value_name = "FILE", global = true)]
-    pub token_file: Option<PathBuf>,
-}
-
-impl PlaceFlags {
-    /// Where to ask.
-    pub fn place(self) -> AdminAddress {
-        let Self {
-            socket,
-            admin,
-            config,
-            token_file,
-        } = self;
-        AdminAddress {
-            socket,
-            admin,
-            config,
-            token_file,
-        }
-    }
-}
-
 /// Arguments of `becket status`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct StatusFlags {
-    /// Which becket.
     #[command(flatten)]
-    pub place: PlaceFlags,
+    pub place: AdminAddress,
 
     /// Print JSON instead of a page
     #[arg(long)]
@@ -155,9 +116,8 @@ pub struct StatusFlags {
 /// Arguments of `becket top`.
 #[derive(Clone, Debug, Args)]
 pub struct TopFlags {
-    /// Which becket.
     #[command(flatten)]
-    pub place: PlaceFlags,
+    pub place: AdminAddress,
 
     /// Ask again after so many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -167,9 +127,8 @@ pub struct TopFlags {
 /// Arguments of `becket ctl`.
 #[derive(Clone, Debug, Args)]
 pub struct CtlFlags {
-    /// Which becket.
     #[command(flatten)]
-    pub place: PlaceFlags,
+    pub place: AdminAddress,
 
     /// Print JSON instead of tables
     #[arg(long, global = true)]
@@ -233,50 +192,29 @@ Examples:
   becket secret /etc/becket/cluster.secret
       Make the secret by which several hosts resume each other's sessions.
   becket hitch --config /etc/hitch/hitch.conf
-      In the place of hitch; so for stud and stunnel. See docs/dropin.md.";
+      Drop-in replacement for hitch (also stud, stunnel). See docs/dropin.md.";
 
 const RUN: &str = "\
 Examples:
   becket run --frontend :443 --backend 127.0.0.1:8080 site.pem
       One site. ':443' is every IPv4 and IPv6 address.
-  becket run --frontend :443 --backend /run/app.sock --proxy-header v2 \\
-             --user www-data rsa.pem ecdsa.pem
-      Both kinds of certificate for one name: clients get ECDSA where they can.
-      The backend learns the client's address from the PROXY header.
   becket run --frontend :443 --backend 10.0.0.1:80 --backend 10.0.0.2:80 \\
              --balance least-connections --maxconn 50 --queue-timeout 3s site.pem
       Two servers with 50 connections each at most; further clients wait for up to 3 s.
-  becket run --frontend :443 --backend 127.0.0.1:80 --cluster-secret cluster.secret --node 1 \\
-             --cluster-listen 10.0.0.1:7443 --cluster-peer 10.0.0.2:7443 site.pem
-      One of two hosts: a client resumes its session on either.
   becket run --frontend :443 --backend 127.0.0.1:8080 --certificate site.crt,site.key
       Chain and key in two files. A folder /etc/letsencrypt/live/NAME/ is such a pair, too.
   becket run --config becket.toml --workers 2 --admin 127.0.0.1:9443
       With --config only --workers, --admin and the log flags may be given too.
 
-Signals:
-  SIGHUP   read certificates and configuration again; a fault changes nothing
-  SIGTERM  drain: open connections finish, for timeouts.drain at most; again: stop now
-  SIGINT   stop now
-  SIGUSR1  open the log files again
-  SIGUSR2  become the program as it is now, as becket upgrade asks
-
-Send them to the main process, the supervisor. It starts a serving process, and another one when that
-one dies.
-
-Exit codes: 0 done, 1 the serving process failed, 2 nothing was started: wrong configuration or arguments
-(all faults are listed), or the system refused; 3 connections were left when time ran out; 4 drained
-because the admin API alone asked for it, as becket ctl drain does.";
+becket(1) describes signals and exit codes.";
 
 const CHECK: &str = "\
 Examples:
   becket check --config /etc/becket/becket.toml
-      Everything that can be tested without connecting a server.
   becket check --connect --config /etc/becket/becket.toml
-      Also whether the servers answer, have the right certificates, and pass their health checks.
+      Also connects servers, verifies their certificates, and runs their health checks.
 
-Exit codes: 0 no error, 1 warnings, with --strict (a certificate that expires soon, a port in
-use), 2 errors; with --connect also a server that cannot be used.";
+Exit codes: 0 no error, 1 warnings, with --strict, 2 errors.";
 
 const STATUS: &str = "\
 Examples:
@@ -284,102 +222,49 @@ Examples:
   becket status --config /etc/becket/becket.toml
       Reads admin.socket or admin.address there.
 
-Rates are those of the second between two requests. Problems stand on top.
-
-Exit codes: 0 it answered and nothing is wrong, 1 it did not answer, 2 wrong arguments,
-3 it answered and has a problem.";
+Exit codes: 0 no problem, 1 no answer, 2 wrong arguments, 3 a problem.";
 
 const TOP: &str = "\
-Examples:
-  becket top
-  becket top --config /etc/becket/becket.toml --every 5
-
-Keys: q quits; n, o, r, f sort servers by name, open connections, rate, failures, and once more turn the
-order round; p pauses; arrows scroll. Sources and names are for who may open the socket, or has the token
-of admin.token-file.
-
-Exit codes: 0 quit, 1 it did not answer, 2 wrong arguments, or standard output is no terminal.";
+Keys: q quits; n, o, r, f sort servers by name, open connections, rate, failures, and once more reverse
+the order; p pauses; arrows scroll.";
 
 const RELOAD: &str = "\
 Examples:
   becket reload --config /etc/becket/becket.toml
-      Reads admin.socket or admin.address there.
-  becket reload --admin 127.0.0.1:9443
 
-It sends SIGHUP to the main process, which only root and the user of that process may do: root, where
-root started becket. Then it asks how that went.
-
+It sends SIGHUP to the main process: run it as root, or as the user of that process.
 Exit codes: 0 reloaded, 1 not reloaded, for the reasons printed, 2 wrong arguments.";
 
 const CTL: &str = "\
 Examples:
   becket ctl servers
-      Every server: mode, condition, weight, connections.
   becket ctl servers drain app/10.0.0.1:8080
-      No new clients but those who stick to it; then, when it has none left:
-  becket ctl servers maintenance app/10.0.0.1:8080
-      Nobody at all, and no checks. Back again: becket ctl servers ready app/10.0.0.1:8080
   becket ctl servers weight app/10.0.0.1:8080 20 --keep
       Kept in the file of admin.edits; without --keep until the next reload, upgrade or restart.
   becket ctl connections --backend app --age 3600
-      Who has been there for an hour.
   becket ctl connections kill --client 192.0.2.0/24
   becket ctl log becket=debug
-  becket ctl log --reset
 
-What was changed is shown beside what the file says, by becket ctl servers and becket status. Changes,
-and lists of clients, are for who may open the socket (admin.socket-mode), or has the token of
-admin.token-file. --keep takes the socket, the configuration file, and the right to write next to it.
-The log has a line for each change, with who made it.
-
-Exit codes: 0 done, 1 nobody answers, 2 wrong arguments, 3 refused: the reason is printed, and what
-would be accepted.";
+Exit codes: 0 done, 1 no answer, 2 wrong arguments, 3 refused.";
 
 const UPGRADE: &str = "\
 Examples:
   becket upgrade --config /etc/becket/becket.toml
-  becket upgrade --admin 127.0.0.1:9443
 
-Run it when another version is installed at the path from which becket was started. It sends SIGUSR2 to
-the main process, as becket reload sends SIGHUP. Connections of the old process finish there. A program
-that does not come to serve changes nothing.
-
+It sends SIGUSR2 to the main process: run it as root, or as the user of that process.
 Exit codes: 0 upgraded, 1 not upgraded, for the reasons printed, 2 wrong arguments.";
 
 const SECRET: &str = "\
-Beckets with the same secret resume each other's sessions. A thief of the secret can read and
-forge their tickets (docs/security.md says what that opens), so treat it like a private key.
+Beckets with the same secret resume each other's sessions. Treat it like a private key.
 
-Begin:
-  becket secret /etc/becket/cluster.secret       on one host
-  scp -p ...                                     to all others, mode 0600, owned by the user that
-                                                 becket runs as
-  [cluster]                                      in the configuration of each
-  secret = \"/etc/becket/cluster.secret\"
-  node = 1                                       another number on each host
-
-Change it, without losing a session; reload (SIGHUP) all hosts after each step:
-  1. becket secret /etc/becket/new.secret        and copy it to all hosts
-  2. accept-secrets = [\"/etc/becket/new.secret\"]
-  3. secret = \"/etc/becket/new.secret\"  with  accept-secrets = [\"/etc/becket/cluster.secret\"]
-  4. when two rotations have passed: no accept-secrets; delete the old file everywhere
-
-With --state the file is the state of a ratchet: becket rewrites it in every epoch, and what it
-held before cannot be brought back. Copy it while it is fresh, use it as cluster.secret-state,
-keep no other copy, and give each becket a file of its own, in a folder that it may write to.
-
-Exit codes: 0 made, 1 the system refused, 2 wrong arguments, or the file is there already.";
+Copy the file to all hosts, with mode 0600, and set cluster.secret to it, and another cluster.node on each.
+docs/config.md says how to change it, and what --state is for.";
 
 const MIGRATE: &str = "\
 Examples:
   becket migrate --from hitch /etc/hitch/hitch.conf --out /etc/becket/becket.toml
-      The report says what became of each setting: the same, different, or ignored, and why.
-  becket hitch --config /etc/hitch/hitch.conf
-      Needs no migration: becket in the place of hitch, with hitch's own command line and file.
-      So does a link to becket that is called hitch, stud or stunnel.
 
-Exit codes: 0 written, 1 the system refused, 2 wrong arguments, or settings that becket refuses,
-which are listed.";
+Exit codes: 0 written, 1 the system refused, 2 wrong arguments, or settings that becket refuses.";
 
 const FILES: &str = "\
 Examples:
@@ -388,20 +273,10 @@ Examples:
   becket files --plain dist
       The folder dist at http://localhost:8000/.
   becket files --listen :443 --certificate site.pem /srv/www
-      For everybody, with a certificate that clients trust.
-
-A folder is answered by its index.html, and with 403 where it has none. Ranges and conditions are
-understood. Names that begin with a dot, and symbolic links, are hidden. A change is seen within a
-second. The certificate made on the spot is for localhost, and kept as that of becket demo is.
-
-More (compressed variants, caching, error pages, HSTS, a redirect from http, another user) has
-becket run with a file: examples/files.toml.
-
-Exit codes: 0 ended, 1 no address or no certificate, 2 nothing was started; the reasons are printed.";
+      For everybody, with a certificate that clients trust.";
 
 const DEMO: &str = "\
-The certificate is for localhost and kept under the user's state directory, so that a client
-that trusts it keeps working.";
+The certificate is for localhost and kept under the user's state directory.";
 
 #[cfg(test)]
 mod tests {

@@ -14,10 +14,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use becket::admin::AdminAddress;
 use becket::check::check;
 use becket::cli::{
-    CheckFlags, Cli, CtlFlags, DemoFlags, MigrateFlags, PlaceFlags, StatusFlags, Subcommand,
-    TopFlags,
+    CheckFlags, Cli, CtlFlags, DemoFlags, MigrateFlags, StatusFlags, Subcommand, TopFlags,
 };
 use becket::ctl::NotDone;
 use becket::demo::folder::{self, FilesFlags};
@@ -105,14 +105,14 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-fn ask_for(what: OperatorRequest, flags: PlaceFlags, done: &str) -> anyhow::Result<ExitCode> {
-    let ended = becket::reload::ask_for(what, &flags.place())?;
+fn ask_for(what: OperatorRequest, flags: AdminAddress, done: &str) -> anyhow::Result<ExitCode> {
+    let ended = becket::reload::ask_for(what, &flags)?;
     say(done.to_owned() + &ended)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn ctl(flags: CtlFlags) -> anyhow::Result<ExitCode> {
-    match becket::ctl::run(&flags.place.place(), &flags.task, flags.json) {
+    match becket::ctl::run(&flags.place, &flags.task, flags.json) {
         Ok(text) => {
             say(text)?;
             Ok(ExitCode::SUCCESS)
@@ -126,7 +126,7 @@ fn ctl(flags: CtlFlags) -> anyhow::Result<ExitCode> {
 }
 
 fn status(flags: StatusFlags) -> anyhow::Result<ExitCode> {
-    let place = flags.place.place();
+    let place = flags.place;
     let (before, text) = place.status_and_text()?;
     if flags.json {
         say(text + "\n")?;
@@ -141,7 +141,7 @@ fn status(flags: StatusFlags) -> anyhow::Result<ExitCode> {
 
 fn run_top(flags: TopFlags) -> anyhow::Result<ExitCode> {
     let every = Duration::from_secs(flags.every);
-    match top::run(&flags.place.place(), every) {
+    match top::run(&flags.place, every) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error @ NotShown::NoTerminal) => {
             eprintln!("becket: {error}");

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use becket_config::notation::duration;
+use becket_config::notation::{ValueError, duration};
 use becket_proto::epoch::EpochLength;
 use becket_proto::ticket::UnixSeconds;
 
@@ -82,11 +82,11 @@ fn said(path: &Path, id: u32, key: &str) -> String {
 }
 
 /// The length of an epoch, as a flag.
-fn rotation(text: &str) -> Result<EpochLength, String> {
-    let length = duration(text).map_err(|fault| format!("{fault}; accepted: 1s to 84h"))?;
+fn rotation(text: &str) -> Result<EpochLength, ValueError> {
+    let length = duration(text)?;
     let fits = (SHORTEST..=LONGEST).contains(&length);
     let length = EpochLength::of(length).filter(|_| fits);
-    length.ok_or_else(|| "accepted: whole seconds, 1s to 84h".to_owned())
+    length.ok_or("accepted: whole seconds, 1s to 84h".into())
 }
 
 /// The shortest epoch.

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::backend::Server;
+use crate::backend::ServerSection;
 use crate::edits::{Edits, ServerAction, ServerEdit};
 use crate::error::{Problem, Report};
 use crate::file::File;
@@ -90,7 +90,7 @@ impl File {
         let mut backends = self.backend.iter_mut();
         let backend = backends.find(|backend| backend.name == edit.backend);
         let backend = backend.ok_or("not used: there is no such backend any more")?;
-        let is_it = |server: &Server| server.address == edit.address;
+        let is_it = |server: &ServerSection| server.address == edit.address;
         let is_there = backend.server.iter().any(is_it);
         if !is_there && edit.action != ServerAction::Add {
             return Err("not used: there is no such server any more".into());
@@ -101,8 +101,8 @@ impl File {
         let before = backend.clone();
         backend.server.retain(|server| !is_it(server));
         if edit.action == ServerAction::Add {
-            let default = Server::default();
-            backend.server.push(Server {
+            let default = ServerSection::default();
+            backend.server.push(ServerSection {
                 address: edit.address.clone(),
                 weight: edit.weight.unwrap_or(default.weight),
                 maxconn: edit.maxconn.filter(|most| *most > 0),

@@ -62,9 +62,9 @@ pub struct Backend {
     #[serde(with = "list")]
     pub source: Vec<IpAddr>,
     /// `[backend.health]`
-    pub health: Health,
+    pub health: HealthSection,
     /// `[[backend.server]]`
-    pub server: Vec<Server>,
+    pub server: Vec<ServerSection>,
 }
 }
 
@@ -113,36 +113,18 @@ pub struct ErrorPage {
 
 /// A table of files, or the path of its folder.
 mod folder {
-    use std::fmt;
-
-    use serde::de::value::MapAccessDeserializer;
-    use serde::de::{MapAccess, Visitor};
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use serde::{Deserializer, Serialize, Serializer};
 
     use super::Files;
+    use crate::notation::text_or_table;
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Files>, D::Error> {
-        struct Shapes;
-        impl<'de> Visitor<'de> for Shapes {
-            type Value = Option<Files>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the path of a folder, or a table with its root")
-            }
-
-            fn visit_str<E>(self, path: &str) -> Result<Self::Value, E> {
-                let root = Some(path.to_owned());
-                Ok(Some(Files {
-                    root,
-                    ..Files::default()
-                }))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                Files::deserialize(MapAccessDeserializer::new(map)).map(Some)
-            }
-        }
-        d.deserialize_any(Shapes)
+        let of_root = |root| Files {
+            root: Some(root),
+            ..Files::default()
+        };
+        let accepted = "the path of a folder, or a table with its root";
+        text_or_table(d, accepted, of_root, |files| files).map(Some)
     }
 
     pub(super) fn serialize<S: Serializer>(files: &Option<Files>, s: S) -> Result<S::Ok, S::Error> {
@@ -152,7 +134,7 @@ mod folder {
 
 section! {
 /// `[[backend.server]]`
-pub struct Server {
+pub struct ServerSection {
     /// Where it listens; absent is a fault.
     pub address: Option<ServerAddress>,
     /// Its share of new connections; with 0 it gets only clients that stick to it. As HAProxy: enough steps for any pair of
@@ -179,7 +161,7 @@ pub struct Server {
 
 section! {
 /// `[backend.health]`: how the servers are looked after.
-pub struct Health {
+pub struct HealthSection {
     /// How far a check goes.
     pub check: CheckKind,
     /// Between two checks.
@@ -219,7 +201,7 @@ pub struct Health {
 }
 }
 
-impl Health {
+impl HealthSection {
     /// What takes a server out of service and brings it back.
     pub fn rules(&self) -> Rules {
         let checks = Checks {

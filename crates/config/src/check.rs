@@ -16,12 +16,12 @@ use crate::cluster::Cluster;
 use crate::error::Report;
 use crate::file::File;
 use crate::key;
-use crate::listener::{ListenMode, Listener, Route};
+use crate::listener::{ListenMode, ListenerSection, Route};
 use crate::notation::{Text, meant};
 use crate::policy::Policy;
 use crate::process::LogTarget;
 use crate::read::labels;
-use crate::suites::Version;
+use crate::suites::ServedVersion;
 
 /// One way that a listener's clients may go: a route, or at last the listener itself.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,7 @@ pub struct Way<'a> {
     pub backend: Option<&'a str>,
 }
 
-impl Listener {
+impl ListenerSection {
     /// The ways of its clients, in the order in which they are tried. The last one takes every hello. Where all are redirected there
     /// is none.
     pub fn ways(&self) -> Vec<Way<'_>> {
@@ -128,7 +128,7 @@ impl File {
     /// Names of the policies under which TLS ends, each once.
     fn policies_in_use(&self) -> Vec<&str> {
         let mut names = Vec::new();
-        for way in self.listener.iter().flat_map(Listener::ways) {
+        for way in self.listener.iter().flat_map(ListenerSection::ways) {
             if way.ends_tls && !names.contains(&way.policy) {
                 names.push(way.policy);
             }
@@ -202,7 +202,7 @@ impl File {
     }
 
     /// Whether policy and backend of a way are there.
-    fn check_way(&self, path: &str, listener: &Listener, way: Way<'_>, report: &mut Report) {
+    fn check_way(&self, path: &str, listener: &ListenerSection, way: Way<'_>, report: &mut Report) {
         let route = way.route.map(|(_, route)| route);
         let at = match (way.route, way.certificate) {
             (Some((index, _)), _) => format!("{path}.route[{index}]"),
@@ -251,7 +251,7 @@ impl File {
     fn check_backends(&self, report: &mut Report) {
         let paths = self.backend_paths();
         check_names(&paths, self.backend.iter().map(|it| &it.name), report);
-        let redirects = |listener: &Listener| listener.redirect.is_some();
+        let redirects = |listener: &ListenerSection| listener.redirect.is_some();
         if self.backend.is_empty() && !self.listener.iter().all(redirects) {
             report.refuse("backend", "missing", "at least one backend with a server");
         }
@@ -339,7 +339,7 @@ impl File {
     fn check_received_headers(&self, report: &mut Report) {
         for (backend, path) in self.backend.iter().zip(self.backend_paths()) {
             let is_there = |way: &Way<'_>| way.backend == Some(&*backend.name);
-            let takes_none = |listener: &&Listener| {
+            let takes_none = |listener: &&ListenerSection| {
                 listener.accept_proxy.is_none() && listener.ways().iter().any(is_there)
             };
             if backend.proxy_header == Some(Introduction::Received)
@@ -420,7 +420,7 @@ impl File {
         let Some(policy) = self.policy_named(named) else {
             return;
         };
-        let fault = if !policy.versions.contains(&Version::Tls12) {
+        let fault = if !policy.versions.contains(&ServedVersion::Tls12) {
             "without TLS 1.2, no session of which resumes by ID"
         } else if policy.client_certificates != ClientCertificates::Off {
             "asks clients for certificates, of which stud and hitch say nothing"
@@ -433,7 +433,7 @@ impl File {
 
     fn remark_unused(&self, report: &mut Report) {
         let in_use = self.policies_in_use();
-        let ways = || self.listener.iter().flat_map(Listener::ways);
+        let ways = || self.listener.iter().flat_map(ListenerSection::ways);
         for (backend, path) in self.backend.iter().zip(self.backend_paths()) {
             if !backend.name.is_empty() && !ways().any(|way| way.backend == Some(&backend.name)) {
                 report.remark(path, "no listener uses this backend");
@@ -448,7 +448,7 @@ impl File {
 }
 
 /// Files are served where requests can be read.
-fn check_served(path: &str, listener: &Listener, way: Way<'_>, report: &mut Report) {
+fn check_served(path: &str, listener: &ListenerSection, way: Way<'_>, report: &mut Report) {
     let fault = match listener.speaks() {
         ListenMode::StartTls(_) => "a protocol that is not HTTP, and the backend serves files",
         ListenMode::Tls if !way.ends_tls => "TLS ends elsewhere, and the backend serves files",

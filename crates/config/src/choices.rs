@@ -1,7 +1,5 @@
 //! Choices that a file may name: each is one word there and one value here.
 
-use becket_proto::proxy_header::Accept;
-use becket_proto::starttls::Protocol;
 use serde::{Deserialize, Serialize};
 
 /// What to do with a server name that no certificate covers.
@@ -218,31 +216,6 @@ pub enum Mode {
     Passthrough,
 }
 
-/// A protocol that begins in clear.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum StartTls {
-    /// RFC 3207.
-    Smtp,
-    /// RFC 9051, section 6.2.1.
-    Imap,
-    /// RFC 2595, section 4.
-    Pop3,
-    /// SSLRequest.
-    Postgresql,
-}
-
-impl From<StartTls> for Protocol {
-    fn from(protocol: StartTls) -> Self {
-        match protocol {
-            StartTls::Smtp => Self::Smtp,
-            StartTls::Imap => Self::Imap,
-            StartTls::Pop3 => Self::Pop3,
-            StartTls::Postgresql => Self::Postgresql,
-        }
-    }
-}
-
 /// Whether crypto threads sign with RSA in batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -252,28 +225,6 @@ pub enum RsaBatch {
     Off,
     /// Eight at a time, where the processor can do that.
     Auto,
-}
-
-/// Versions of the PROXY protocol that are understood.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum AcceptProxy {
-    /// Text.
-    V1,
-    /// Binary.
-    V2,
-    /// Either.
-    Any,
-}
-
-impl From<AcceptProxy> for Accept {
-    fn from(versions: AcceptProxy) -> Self {
-        match versions {
-            AcceptProxy::V1 => Self::V1,
-            AcceptProxy::V2 => Self::V2,
-            AcceptProxy::Any => Self::Either,
-        }
-    }
 }
 
 /// A part of the PROXY header that is not always sent.

@@ -5,6 +5,7 @@
 //! prepared and keeps warnings apart; [`Rejected`] is the outcome when there was any error.
 //! Nothing in here decides what is a fault.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::Serialize;
@@ -78,6 +79,47 @@ impl fmt::Display for Problem {
         match &self.accepted {
             Some(accepted) => write!(f, "; accepted: {accepted}"),
             None => Ok(()),
+        }
+    }
+}
+
+/// What is wrong with a value, and what is accepted where that is more than its notation says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ValueError {
+    pub(crate) fault: Cow<'static, str>,
+    pub(crate) accepted: Option<String>,
+}
+
+impl fmt::Display for ValueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.fault)
+    }
+}
+
+impl std::error::Error for ValueError {}
+
+impl From<ValueError> for String {
+    fn from(error: ValueError) -> Self {
+        error.fault.into_owned()
+    }
+}
+
+impl From<&'static str> for ValueError {
+    fn from(fault: &'static str) -> Self {
+        let fault = fault.into();
+        Self {
+            fault,
+            accepted: None,
+        }
+    }
+}
+
+impl From<String> for ValueError {
+    fn from(fault: String) -> Self {
+        let fault = fault.into();
+        Self {
+            fault,
+            accepted: None,
         }
     }
 }

@@ -7,22 +7,22 @@ use crate::backend::Backend;
 use crate::choices::KernelTls;
 use crate::cluster::Cluster;
 use crate::edits::Edits;
-use crate::listener::{Certificate, Listener};
+use crate::listener::{Certificate, ListenerSection};
 use crate::policy::Policy;
-use crate::process::{Admin, Admission, Limits, Log, Process, Sessions, Timeouts};
+use crate::process::{Admin, Admission, LimitsSection, Log, Process, Sessions, Timeouts};
 use crate::section::section;
 
 section! {
 /// The whole file.
 pub struct File {
     /// `[[listener]]`
-    pub listener: Vec<Listener>,
+    pub listener: Vec<ListenerSection>,
     /// `[[policy]]`
     pub policy: Vec<Policy>,
     /// `[[backend]]`
     pub backend: Vec<Backend>,
     /// `[limits]`
-    pub limits: Limits,
+    pub limits: LimitsSection,
     /// `[timeouts]`
     pub timeouts: Timeouts,
     /// `[sessions]`

@@ -194,9 +194,6 @@ impl KeyUri {
             ("object", _) => self.object = Some(value),
             ("type", _) if value == "private" => {}
             ("type", _) => return Err("type is not \"private\"".into()),
-            ("library-manufacturer" | "library-description" | "library-version", _) => {
-                return Err(format!("{name} is not taken: module-path names the library").into());
-            }
             _ => return Err(format!("an unknown attribute: {name}").into()),
         }
         Ok(())
@@ -219,7 +216,6 @@ impl KeyUri {
             "pin-value" => {
                 Err("pin-value is not taken: pin-source names a file with the PIN".into())
             }
-            "module-name" => Err("module-name is not taken: module-path names the library".into()),
             _ => Err(format!("an unknown attribute: {name}").into()),
         }
     }
@@ -364,10 +360,7 @@ mod tests {
         for (text, fault) in FAULTS {
             assert_eq!(uri(text).unwrap_err().to_string(), *fault, "{text}");
         }
-        for (name, why) in [
-            ("pin-value=1234", "pin-source"),
-            ("module-name=x", "module-path"),
-        ] {
+        for (name, why) in [("pin-value=1234", "pin-source")] {
             let fault = uri(&format!("pkcs11:object=a{REST}&{name}"))
                 .unwrap_err()
                 .to_string();

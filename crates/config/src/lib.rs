@@ -43,3 +43,4 @@ pub mod process;
 pub mod read;
 mod section;
 pub mod suites;
+mod units;

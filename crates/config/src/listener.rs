@@ -1,29 +1,25 @@
 //! `[[listener]]` and its routes.
 
-use std::fmt;
 use std::time::Duration;
 
 use becket_proto::networks::Network;
+use becket_proto::proxy_header::Accept;
 use becket_proto::starttls::Protocol;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::address::{ListenAddress, NamePattern, SectionName};
-use crate::choices::{
-    AcceptProxy, AlpnMismatch, DefaultCertificate, KernelTls, Mode, StartTls, UnknownNames,
-};
+use crate::choices::{AlpnMismatch, DefaultCertificate, KernelTls, Mode, UnknownNames};
 use crate::glob;
 use crate::key_source::KeySource;
 use crate::notation::{
     BytesOr, Off, SECOND, System, Text, Time, TimeOr, ValueError, Whole, WholeOr, as_text, list,
-    maybe_list,
+    maybe_list, text_or_table,
 };
 use crate::section::section;
 
 section! {
 /// `[[listener]]`: where clients arrive.
-pub struct Listener {
+pub struct ListenerSection {
     /// Unique; a label of metrics and logs.
     pub name: SectionName,
     /// Addresses to bind.
@@ -33,7 +29,7 @@ pub struct Listener {
     /// What is done with it where no route says otherwise.
     pub mode: Mode,
     /// The protocol in which clients ask for it.
-    pub starttls: Option<StartTls>,
+    pub starttls: Option<Protocol>,
     /// Whether cancels of PostgreSQL clients in clear are passed on; absent is yes.
     pub cancel_requests: Option<bool>,
     /// Bundles, directories and pairs.
@@ -60,7 +56,7 @@ pub struct Listener {
     #[serde(with = "list")]
     pub deny: Vec<Network>,
     /// The PROXY header that every connection begins with.
-    pub accept_proxy: Option<AcceptProxy>,
+    pub accept_proxy: Option<Accept>,
     /// Networks of those who may send it.
     #[serde(with = "list")]
     pub trusted_networks: Vec<Network>,
@@ -131,12 +127,12 @@ pub enum ListenMode {
     StartTls(Protocol),
 }
 
-impl Listener {
+impl ListenerSection {
     /// What clients speak here.
     pub fn speaks(&self) -> ListenMode {
         match (self.tls, self.mode, self.starttls) {
             (false, ..) => ListenMode::Plain,
-            (true, Mode::Terminate, Some(protocol)) => ListenMode::StartTls(protocol.into()),
+            (true, Mode::Terminate, Some(protocol)) => ListenMode::StartTls(protocol),
             (true, ..) => ListenMode::Tls,
         }
     }
@@ -261,23 +257,8 @@ pub struct Pair {
 
 impl<'de> Deserialize<'de> for Certificate {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Shapes;
-        impl<'de> Visitor<'de> for Shapes {
-            type Value = Certificate;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a file, a directory or { chain = \"..\", key = \"..\" }")
-            }
-
-            fn visit_str<E>(self, path: &str) -> Result<Self::Value, E> {
-                Ok(Certificate::Path(path.to_owned()))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                Pair::deserialize(MapAccessDeserializer::new(map)).map(Certificate::Pair)
-            }
-        }
-        deserializer.deserialize_any(Shapes)
+        let accepted = "a file, a directory or { chain = \"..\", key = \"..\" }";
+        text_or_table(deserializer, accepted, Self::Path, Self::Pair)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Opens what a configuration includes.
-pub trait Parts {
+pub trait IncludedFiles {
     /// The paths of what is in a folder, sorted.
     ///
     /// # Errors
@@ -24,7 +24,7 @@ pub const TOO_LARGE: &str = "too large: all parts together may have 16 MiB";
 pub const MOST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Files in memory, by their paths.
-impl Parts for BTreeMap<PathBuf, Vec<u8>> {
+impl IncludedFiles for BTreeMap<PathBuf, Vec<u8>> {
     fn list(&self, folder: &Path) -> Result<Vec<PathBuf>, String> {
         let within = self.keys().filter(|path| path.parent() == Some(folder));
         match within.cloned().collect::<Vec<_>>() {

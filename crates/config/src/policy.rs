@@ -2,17 +2,18 @@
 
 use std::fmt;
 
+use becket_proto::starttls::Protocol;
 use rustls_pki_types::{DnsName, ServerName};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::address::SectionName;
-use crate::choices::{ClientCertificates, ClientTrust, KernelTls, StartTls, UnknownStatus, Verify};
+use crate::choices::{ClientCertificates, ClientTrust, KernelTls, UnknownStatus, Verify};
 use crate::client_name::ClientName;
 use crate::listener::Certificate;
 use crate::notation::{BytesOr, Off, Text, ValueError, as_text};
 use crate::section::section;
-use crate::suites::{Group, Suites, Version};
+use crate::suites::{KeyExchangeGroup, ServedVersion, Suites};
 
 section! {
 /// `[[policy]]`
@@ -20,15 +21,15 @@ pub struct Policy {
     /// Unique; part of the digest that no session crosses.
     pub name: SectionName,
     /// At least one.
-    pub versions: Vec<Version> = vec![Version::Tls12, Version::Tls13],
+    pub versions: Vec<ServedVersion> = vec![ServedVersion::Tls12, ServedVersion::Tls13],
     /// Most preferred first; the default depends on the machine.
     pub suites: Option<Vec<Suites>>,
     /// A set: the client's order decides.
-    pub groups: Vec<Group> = vec![
-        Group::X25519MlKem768,
-        Group::X25519,
-        Group::P256,
-        Group::P384,
+    pub groups: Vec<KeyExchangeGroup> = vec![
+        KeyExchangeGroup::X25519MlKem768,
+        KeyExchangeGroup::X25519,
+        KeyExchangeGroup::P256,
+        KeyExchangeGroup::P384,
     ],
     /// Whether clients authenticate.
     pub client_certificates: ClientCertificates,
@@ -59,11 +60,11 @@ section! {
 /// `[policy.trial]`: what would be another than in its policy. What is absent is as there.
 pub struct Trial {
     /// At least one.
-    pub versions: Option<Vec<Version>>,
+    pub versions: Option<Vec<ServedVersion>>,
     /// In any order.
     pub suites: Option<Vec<Suites>>,
     /// In any order.
-    pub groups: Option<Vec<Group>>,
+    pub groups: Option<Vec<KeyExchangeGroup>>,
     /// Whether clients without one would be refused.
     pub client_certificates: Option<ClientCertificates>,
     /// Refuse TLS 1.2 without extended master secret; the default follows the key of the policy, then `client-certificates`.
@@ -120,13 +121,13 @@ pub struct ServerTls {
     /// Chain and key to show to servers that ask.
     pub client_certificate: Option<Certificate>,
     /// The protocol in which servers are asked for TLS; absent begins with TLS.
-    pub starttls: Option<StartTls>,
+    pub starttls: Option<Protocol>,
     /// Protocols to offer.
     pub alpn: ServerAlpn = ServerAlpn::Fixed(Vec::new()),
     /// Whether the kernel takes over the TLS of connections that carry bulk.
     pub kernel_tls: KernelTls,
     /// At least one.
-    pub versions: Vec<Version> = vec![Version::Tls12, Version::Tls13],
+    pub versions: Vec<ServedVersion> = vec![ServedVersion::Tls12, ServedVersion::Tls13],
 }
 }
 

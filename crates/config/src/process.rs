@@ -19,7 +19,7 @@ use crate::section::section;
 section! {
 /// `[limits]`: bounds on what peers can make grow, and on the work of one loop turn.
 #[derive(Copy)]
-pub struct Limits {
+pub struct LimitsSection {
     /// Connections in all, over all workers; absent is what descriptors allow.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub connections: Option<usize>,

@@ -7,7 +7,7 @@ use crate::notation::{Text, ValueError, as_text, meant};
 
 /// A version of TLS, by its number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub enum ServedVersion {
     /// RFC 5246.
     Tls12 = 0x0303,
     /// RFC 8446.
@@ -16,7 +16,7 @@ pub enum Version {
 
 /// A key exchange group, by its number at IANA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Group {
+pub enum KeyExchangeGroup {
     /// X25519 and ML-KEM-768 together; TLS 1.3 only.
     X25519MlKem768 = 0x11ec,
     /// RFC 7748.
@@ -54,16 +54,25 @@ const SUITES: [(u16, [&str; 3]); 9] = [
     (0xcca8, ["CHACHA20-POLY1305", "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-RSA-CHACHA20-POLY1305"]),
 ];
 
-const VERSIONS: [(Version, &[&str]); 2] = [
-    (Version::Tls12, &["TLSv1.2", "1.2", "TLS 1.2", "TLS1.2"]),
-    (Version::Tls13, &["TLSv1.3", "1.3", "TLS 1.3", "TLS1.3"]),
+const VERSIONS: [(ServedVersion, &[&str]); 2] = [
+    (
+        ServedVersion::Tls12,
+        &["TLSv1.2", "1.2", "TLS 1.2", "TLS1.2"],
+    ),
+    (
+        ServedVersion::Tls13,
+        &["TLSv1.3", "1.3", "TLS 1.3", "TLS1.3"],
+    ),
 ];
 
-const GROUPS: [(Group, &[&str]); 4] = [
-    (Group::X25519MlKem768, &["X25519MLKEM768"]),
-    (Group::X25519, &["x25519"]),
-    (Group::P256, &["secp256r1", "P-256", "prime256v1"]),
-    (Group::P384, &["secp384r1", "P-384"]),
+const GROUPS: [(KeyExchangeGroup, &[&str]); 4] = [
+    (KeyExchangeGroup::X25519MlKem768, &["X25519MLKEM768"]),
+    (KeyExchangeGroup::X25519, &["x25519"]),
+    (
+        KeyExchangeGroup::P256,
+        &["secp256r1", "P-256", "prime256v1"],
+    ),
+    (KeyExchangeGroup::P384, &["secp384r1", "P-384"]),
 ];
 
 /// What IANA and OpenSSL call a suite.
@@ -117,7 +126,7 @@ impl Text for Suites {
     }
 }
 
-impl Text for Version {
+impl Text for ServedVersion {
     const ACCEPTED: &str = "\"1.2\", \"1.3\" or both";
 
     fn parse(text: &str) -> Result<Self, ValueError> {
@@ -129,7 +138,7 @@ impl Text for Version {
     }
 }
 
-impl Text for Group {
+impl Text for KeyExchangeGroup {
     const ACCEPTED: &str = "\"X25519MLKEM768\" (TLS 1.3 only), \"x25519\", \"secp256r1\" (P-256), \"secp384r1\" (P-384)";
 
     fn parse(text: &str) -> Result<Self, ValueError> {
@@ -141,4 +150,4 @@ impl Text for Group {
     }
 }
 
-as_text!(Suites, Version, Group);
+as_text!(Suites, ServedVersion, KeyExchangeGroup);

@@ -189,7 +189,7 @@ impl ServerChange {
 pub struct ServerAddition {
     pub backend: String,
     /// With the keys that it would have in the file.
-    pub server: Box<backend::Server>,
+    pub server: Box<backend::ServerSection>,
     /// The client writes the change to the file of kept edits, so a reload keeps it.
     #[serde(default)]
     pub keep: bool,

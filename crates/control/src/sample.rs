@@ -127,7 +127,7 @@ fn server() -> Server {
 fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
     let policy = policy::Policy::named(name);
     Arc::new(Listener {
-        keys: listener::Listener {
+        keys: listener::ListenerSection {
             name: policy.name.clone(),
             ..Default::default()
         },

@@ -105,7 +105,7 @@ fn sockets_for(
 }
 
 /// Options of listening sockets; accepted ones inherit them.
-pub fn options(socket: &listener::Listener) -> ListenOptions {
+pub fn options(socket: &listener::ListenerSection) -> ListenOptions {
     ListenOptions {
         backlog: socket.backlog,
         defer_accept: socket.defers_accept(),

@@ -9,7 +9,7 @@ use super::setting::{Remark, Setting, SettingSupport, ValueKind};
 use super::translation::{Translation, name};
 use becket_config::error::{Problem, shortened};
 use becket_config::notation::Text;
-use becket_config::suites::Group;
+use becket_config::suites::KeyExchangeGroup;
 
 /// A setting that was given, by the index of its remark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,9 +236,13 @@ impl TranslationBuilder {
         let (known, others): (Vec<&str>, Vec<&str>) = list
             .split(':')
             .map(str::trim)
-            .partition(|name| Group::parse(name).is_ok());
+            .partition(|name| KeyExchangeGroup::parse(name).is_ok());
         if known.is_empty() {
-            return self.refuse(origin, "none of these groups exists here", Group::ACCEPTED);
+            return self.refuse(
+                origin,
+                "none of these groups exists here",
+                KeyExchangeGroup::ACCEPTED,
+            );
         }
         if !others.is_empty() {
             let why = format!(
@@ -248,7 +252,10 @@ impl TranslationBuilder {
             self.amend(origin, SettingSupport::Different, why);
         }
         let mut groups = Vec::new();
-        for group in known.iter().filter_map(|name| Group::parse(name).ok()) {
+        for group in known
+            .iter()
+            .filter_map(|name| KeyExchangeGroup::parse(name).ok())
+        {
             if !groups.contains(&group.write()) {
                 groups.push(group.write());
             }

@@ -1,7 +1,7 @@
 //! Dialects: configurations of hitch, stud and stunnel, translated to tables of `becket.toml`.
 //!
 //! This crate owns the syntax and the settings of these programs, and the origin of each translated key. So there is one path of
-//! validation, and a fault names the setting and the line of the original file. It opens no file: the caller opens the [`Parts`] that a configuration includes.
+//! validation, and a fault names the setting and the line of the original file. It opens no file: the caller opens the [`IncludedFiles`] that a configuration includes.
 //! It validates no value of ours.
 //!
 //! Main types: [`Dialect`] is a program, [`Translation`] is the table with its faults, and [`Remark`] says how much of a setting holds here. The start, the report
@@ -38,7 +38,7 @@ use std::path::Path;
 pub use self::invocation::{CommandLineError, DialectCommand, Invocation};
 pub use self::setting::{Remark, Setting, SettingSupport};
 pub use self::translation::Translation;
-use becket_config::parts::Parts;
+use becket_config::parts::IncludedFiles;
 
 /// A program whose configurations are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl Dialect {
         invocation: &Invocation,
         text: &[u8],
         folder: &Path,
-        parts: &dyn Parts,
+        parts: &dyn IncludedFiles,
     ) -> Translation {
         match self {
             Self::Hitch => hitch::translate(invocation, text, folder),

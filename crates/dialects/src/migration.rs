@@ -7,11 +7,11 @@ use serde::Serialize;
 use toml::{Table, Value};
 
 use super::{Dialect, Remark, Translation};
-use becket_config::backend::{Backend, Server};
+use becket_config::backend::{Backend, ServerSection};
 use becket_config::cluster::Cluster;
 use becket_config::error::{Problem, Report};
 use becket_config::file::File;
-use becket_config::listener::Listener;
+use becket_config::listener::ListenerSection;
 use becket_config::policy::{Policy, ServerTls};
 use becket_config::read::read;
 
@@ -114,7 +114,7 @@ impl TomlWriter<'_> {
         // There is none by default.
         let cluster = table(&Cluster::default());
         for (kind, default) in [
-            ("listener", table(&Listener::default())),
+            ("listener", table(&ListenerSection::default())),
             ("policy", table(&Policy::default())),
             ("backend", table(&Backend::default())),
         ] {
@@ -151,7 +151,7 @@ impl TomlWriter<'_> {
             self.keys(&format!("{path}.tls"), tls, &table(&ServerTls::default()));
         }
         for (nested, of) in [
-            ("server", table(&Server::default())),
+            ("server", table(&ServerSection::default())),
             ("route", Table::new()),
         ] {
             for (index, table) in array(section, nested).enumerate() {

@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use becket_config::parts::{Parts, TOO_LARGE};
+use becket_config::parts::{IncludedFiles, TOO_LARGE};
 use becket_sys::identity::user_name;
 use becket_sys::privileges::effective_user;
 use becket_sys::regular;
@@ -259,7 +259,7 @@ impl Files {
     }
 }
 
-impl Parts for Files {
+impl IncludedFiles for Files {
     fn list(&self, folder: &Path) -> Result<Vec<PathBuf>, String> {
         Self::list(self, folder).map_err(|error| reason(&error))
     }

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 use becket_config::choices::KernelTls;
-use becket_config::process::Limits;
+use becket_config::process::LimitsSection;
 use becket_sys::rlimit;
 
 use becket_tls::config::{Backend, Config, Listener};
@@ -24,7 +24,7 @@ pub fn fixed(listeners: &[Arc<Listener>], backends: &[Arc<Backend>], workers: us
 
 /// Descriptors that the pipes of all workers would take: none where every client's TLS ends here, and not in the kernel, so that
 /// no bytes are passed as they are.
-pub fn of_pipes(listeners: &[Arc<Listener>], limits: &Limits, workers: usize) -> u64 {
+pub fn of_pipes(listeners: &[Arc<Listener>], limits: &LimitsSection, workers: usize) -> u64 {
     let mut routes = listeners.iter().flat_map(|listener| &listener.routes);
     let pass = routes.any(|route| route.policy.is_none());
     let in_kernel = |listener: &Arc<Listener>| listener.keys.kernel_tls == KernelTls::Bulk;

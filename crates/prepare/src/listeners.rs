@@ -59,7 +59,7 @@ impl ConfigBuilder<'_> {
     fn listener(
         &mut self,
         path: &str,
-        listener: &listener::Listener,
+        listener: &listener::ListenerSection,
         policies: &HashMap<String, Arc<Policy>>,
     ) -> Listener {
         let credentials = if listener.ends_tls() {
@@ -94,7 +94,11 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    fn bind(&mut self, path: &str, listener: &listener::Listener) -> Vec<std::net::SocketAddr> {
+    fn bind(
+        &mut self,
+        path: &str,
+        listener: &listener::ListenerSection,
+    ) -> Vec<std::net::SocketAddr> {
         let mut bind = Vec::new();
         for (index, listed) in listener.bind.iter().enumerate() {
             let path = format!("{path}[{index}]");
@@ -110,7 +114,7 @@ impl ConfigBuilder<'_> {
     pub(super) fn credentials_of(
         &mut self,
         path: &str,
-        listener: &listener::Listener,
+        listener: &listener::ListenerSection,
     ) -> Vec<Loaded> {
         let path = key!(path, listener.certificates);
         let mut loaded = self.credentials(&path, &listener.certificates);
@@ -328,7 +332,7 @@ impl ConfigBuilder<'_> {
     fn route(
         &mut self,
         path: &str,
-        listener: &listener::Listener,
+        listener: &listener::ListenerSection,
         way: Way<'_>,
         certificates: &CertificateMap,
         policies: &HashMap<String, Arc<Policy>>,

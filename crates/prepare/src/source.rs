@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use becket_config::edits::Edits;
 use becket_config::error::{Problem, Rejected, Report};
 use becket_config::file::File;
-use becket_config::parts::Parts;
+use becket_config::parts::IncludedFiles;
 use becket_config::read::read;
 use becket_dialects::{Dialect, Invocation, Translation};
 use rustls_pki_types::UnixTime;
@@ -110,7 +110,7 @@ impl Source {
     }
 
     /// Reads the configuration from the text of its file, its `parts` and the flags. Broken values are left out.
-    pub fn written(&self, text: &[u8], parts: &dyn Parts) -> File {
+    pub fn written(&self, text: &[u8], parts: &dyn IncludedFiles) -> File {
         let (text, over) = match &self.kind {
             SourceKind::Flags(flags) => (
                 std::str::from_utf8(text).unwrap_or_default(),

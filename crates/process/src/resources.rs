@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use becket_config::file::File;
-use becket_config::parts::Parts;
+use becket_config::parts::IncludedFiles;
 use becket_config::process::Process;
 use becket_sys::fd_passing::InheritedListener;
 use becket_sys::identity::Identity;
@@ -112,13 +112,13 @@ impl PartsByRoot {
     }
 }
 
-impl Parts for PartsByRoot {
+impl IncludedFiles for PartsByRoot {
     fn list(&self, folder: &Path) -> Result<Vec<PathBuf>, String> {
         self.folders.borrow_mut().push(folder.to_owned());
         match self.open(folder)? {
             Some(RootOnly::Folder(names)) => Ok(paths_in(folder, &names)),
             Some(RootOnly::File(_)) => Err("no folder".to_owned()),
-            None => Parts::list(&Files::default(), folder),
+            None => IncludedFiles::list(&Files::default(), folder),
         }
     }
 

@@ -15,7 +15,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use becket_config::process::Limits;
+use becket_config::process::LimitsSection;
 use rustls::pki_types::{CertificateDer, TrustAnchor};
 use rustls::{CertificateError, Error, OtherError};
 use webpki::EndEntityCert;
@@ -78,7 +78,7 @@ impl std::error::Error for Excess {}
 pub fn usable<'a>(
     leaf: &CertificateDer<'_>,
     intermediates: &'a [CertificateDer<'_>],
-    most: Limits,
+    most: LimitsSection,
 ) -> Result<Vec<CertificateDer<'a>>, Error> {
     if let Some(excess) = too_long(leaf, intermediates, most) {
         return Err(refused(excess));
@@ -120,7 +120,7 @@ fn reachable<'a>(first: &[u8], parsed: &[EndEntityCert<'a>]) -> Vec<CertificateD
 fn too_long(
     leaf: &CertificateDer<'_>,
     intermediates: &[CertificateDer<'_>],
-    most: Limits,
+    most: LimitsSection,
 ) -> Option<Excess> {
     let shown = leaf.len() + intermediates.iter().map(|one| one.len()).sum::<usize>();
     if shown > most.certificate_chain {

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use becket_config::choices::UnknownStatus;
-use becket_config::process::Limits;
+use becket_config::process::LimitsSection;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use rustls::{CertRevocationListError, CertificateError, Error, OtherError, RootCertStore};
@@ -31,7 +31,7 @@ pub struct Paths {
     /// Authentication of clients or of servers.
     usage: KeyUsage,
     /// What a chain may have.
-    most_chain: Limits,
+    most_chain: LimitsSection,
 }
 
 impl Paths {
@@ -44,7 +44,7 @@ impl Paths {
         roots: Arc<RootCertStore>,
         (lists, unknown): (&[CertificateRevocationListDer<'static>], UnknownStatus),
         (algorithms, usage): (WebPkiSupportedAlgorithms, KeyUsage),
-        most_chain: Limits,
+        most_chain: LimitsSection,
     ) -> Result<Self, CertRevocationListError> {
         let lists = lists
             .iter()

@@ -8,7 +8,7 @@
 //! client certificates that opens a name with them (nginx CVE-2025-23419).
 
 use becket_config::choices::{ClientCertificates, ClientTrust};
-use becket_config::suites::{Group, Version};
+use becket_config::suites::{KeyExchangeGroup, ServedVersion};
 use rustls::crypto::SupportedKxGroup;
 use rustls::crypto::aws_lc_rs::ALL_KX_GROUPS;
 use rustls::{RootCertStore, SupportedProtocolVersion, version};
@@ -75,15 +75,15 @@ pub fn contents(
 }
 
 /// The versions of a list, highest first.
-pub fn versions(listed: &[Version]) -> Vec<&'static SupportedProtocolVersion> {
-    let tls13 = (Version::Tls13, &version::TLS13);
-    let both = [tls13, (Version::Tls12, &version::TLS12)].into_iter();
+pub fn versions(listed: &[ServedVersion]) -> Vec<&'static SupportedProtocolVersion> {
+    let tls13 = (ServedVersion::Tls13, &version::TLS13);
+    let both = [tls13, (ServedVersion::Tls12, &version::TLS12)].into_iter();
     let allowed = both.filter(|(version, _)| listed.contains(version));
     allowed.map(|(_, version)| version).collect()
 }
 
 /// The groups of a list.
-pub fn groups(listed: &[Group]) -> Vec<&'static dyn SupportedKxGroup> {
+pub fn groups(listed: &[KeyExchangeGroup]) -> Vec<&'static dyn SupportedKxGroup> {
     let known = |number| {
         ALL_KX_GROUPS
             .iter()

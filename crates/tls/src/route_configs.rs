@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use becket_config::choices::KernelTls;
 use becket_config::file::File;
-use becket_config::suites::Version;
+use becket_config::suites::ServedVersion;
 use becket_proto::client_hello::ClientHello;
 use becket_proto::session_table::{PolicyTag, SessionTable};
 use rustls::ServerConfig;
@@ -136,7 +136,7 @@ impl RouteConfigs {
             without_alpn: resuming(plain),
             ticketer,
             early,
-            tls13: policy.keys.versions.contains(&Version::Tls13),
+            tls13: policy.keys.versions.contains(&ServedVersion::Tls13),
             tls12_tickets: parts.file.tls12_tickets(&policy.keys),
             verifier,
         })

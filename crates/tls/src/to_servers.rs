@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use becket_config::choices::Verify;
 use becket_config::policy::{ServerAlpn, Sni};
-use becket_config::process::Limits;
+use becket_config::process::LimitsSection;
 use becket_proto::starttls::Protocol;
 use becket_proto::ticket::UnixSeconds;
 use rustls::client::danger::ServerCertVerifier;
@@ -132,8 +132,7 @@ impl ServerTls {
 
 /// The protocol in which the servers of a backend are asked for TLS.
 pub fn starttls(backend: &Backend) -> Option<Protocol> {
-    let written = backend.tls.as_ref()?.keys.starttls;
-    written.map(Protocol::from)
+    backend.tls.as_ref()?.keys.starttls
 }
 
 /// What a health check opens TLS to a server with, and the name to send. There is no client whose
@@ -215,7 +214,7 @@ struct Named {
     name: ServerName<'static>,
     verifier: Arc<dyn ServerCertVerifier>,
     /// What a chain may have.
-    most_chain: Limits,
+    most_chain: LimitsSection,
     /// The first end of a certificate that was good; see [`Generation`].
     until: Arc<AtomicU64>,
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use becket_config::choices::ClientCertificates;
 use becket_config::policy::Policy;
-use becket_config::suites::{Group, Version};
+use becket_config::suites::{KeyExchangeGroup, ServedVersion};
 use becket_proto::client_hello::ClientHello;
 use becket_proto::labelled;
 use rustls::SupportedCipherSuite;
@@ -72,8 +72,8 @@ impl TrialPolicy {
         signs: impl Fn(&SupportedCipherSuite) -> bool,
     ) -> TrialResult {
         let allows = |version| self.requirements.versions.contains(&version);
-        let is_13 = allows(Version::Tls13) && hello.offers_tls13();
-        let is_12 = !is_13 && allows(Version::Tls12) && hello.offers_tls12();
+        let is_13 = allows(ServedVersion::Tls13) && hello.offers_tls13();
+        let is_12 = !is_13 && allows(ServedVersion::Tls12) && hello.offers_tls12();
         if !(is_12 || is_13) {
             return TrialResult::Version;
         }
@@ -86,8 +86,8 @@ impl TrialPolicy {
         if !self.suites.iter().any(is_common) {
             return TrialResult::Suite;
         }
-        let is_common = |group: &Group| {
-            let fits = is_13 || *group != Group::X25519MlKem768;
+        let is_common = |group: &KeyExchangeGroup| {
+            let fits = is_13 || *group != KeyExchangeGroup::X25519MlKem768;
             fits && hello.groups().any(|offer| offer == *group as u16)
         };
         if !self.requirements.groups.iter().any(is_common) {

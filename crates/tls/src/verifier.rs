@@ -13,7 +13,7 @@ use std::sync::Arc;
 use becket_config::choices::{ClientCertificates, ClientTrust, UnknownStatus};
 use becket_config::client_name::ClientName;
 use becket_config::policy::Policy;
-use becket_config::process::Limits;
+use becket_config::process::LimitsSection;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
@@ -42,7 +42,7 @@ pub fn of_clients(
     policy: &Policy,
     (roots, pins): (&Arc<RootCertStore>, Vec<CertificateDer<'static>>),
     lists: &[CertificateRevocationListDer<'static>],
-    most_chain: Limits,
+    most_chain: LimitsSection,
 ) -> Result<Arc<dyn ClientCertVerifier>, VerifierBuilderError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let algorithms = provider.signature_verification_algorithms;
@@ -90,7 +90,7 @@ pub fn of_servers(
 pub fn of_any_server(
     authorities: Arc<RootCertStore>,
     (lists, unknown): (Vec<CertificateRevocationListDer<'static>>, UnknownStatus),
-    most_chain: Limits,
+    most_chain: LimitsSection,
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ServerCertVerifier>, VerifierBuilderError> {
     let algorithms = provider.signature_verification_algorithms;

@@ -267,8 +267,8 @@ impl SelfTest<'_> {
         subject: &TestedName<'_>,
         route: &Route,
         offer: &ClientOffer<'_>,
-    ) -> Result<(), String> {
-        let client = Arc::new(offer.client().map_err(|error| error.to_string())?);
+    ) -> Result<(), SelfTestError> {
+        let client = Arc::new(offer.client()?);
         let asked = route.policy.as_ref().map(|it| it.keys.client_certificates);
         let must_refuse = asked == Some(ClientCertificates::Required);
         let (server, _) = self.handshake(&client, offer, must_refuse)?;
@@ -277,7 +277,7 @@ impl SelfTest<'_> {
             let (_, resumed) = self.handshake(&client, offer, false)?;
             if resumed != Some(expected) {
                 let expected = expected.label();
-                return Err(format!("the second handshake did not resume by {expected}"));
+                return unexpected(format!("the second handshake did not resume by {expected}"));
             }
         }
         let backend = self.config.backends.get(route.backend);
@@ -306,39 +306,34 @@ impl SelfTest<'_> {
         config: &Arc<ClientConfig>,
         offer: &ClientOffer<'_>,
         must_refuse: bool,
-    ) -> Result<(ServerConnection, Option<ResumedBy>), String> {
+    ) -> Result<(ServerConnection, Option<ResumedBy>), SelfTestError> {
         let name = offer.asks_for.unwrap_or(NO_NAME).to_owned();
-        let name = ServerName::try_from(name).map_err(|_| "no client can ask for it".to_owned())?;
+        let name =
+            ServerName::try_from(name).or_else(|_| unexpected("no client can ask for it"))?;
         let client = ClientConnection::new(Arc::clone(config), name);
-        let mut client = client.map_err(|error| error.to_string())?;
+        let mut client = client?;
         let hello = flight_of(&mut client);
         let (mut server, mut handshake) = self.answer(&hello)?;
         match context::lend(&mut handshake, || {
             exchange_flights(&mut client, &mut server, hello)
         }) {
-            Err(HandshakeFault::Server(Error::NoCertificatesPresented)) if must_refuse => {}
-            Err(HandshakeFault::Server(error)) => {
-                let reason = CloseReason::HandshakeFailed.label();
-                return Err(format!("{reason}: {error}"));
-            }
-            Err(HandshakeFault::Client(error)) => {
-                return Err(format!("the client ended it: {error}"));
-            }
+            Err(SelfTestError::Server(Error::NoCertificatesPresented)) if must_refuse => {}
+            Err(error) => return Err(error),
             Ok(()) if must_refuse => {
-                return Err("a client without a certificate was let in".to_owned());
+                return unexpected("a client without a certificate was let in");
             }
             Ok(()) if client.is_handshaking() || server.is_handshaking() => {
-                return Err("the handshake came to a stand".to_owned());
+                return unexpected("the handshake came to a stand");
             }
             Ok(()) => {}
         }
         if client.peer_certificates() != Some(&offer.key.cert) {
-            return Err("another chain came than the one of this name".to_owned());
+            return unexpected("another chain came than the one of this name");
         }
         let agreed = client.alpn_protocol();
         if agreed != offer.alpn {
             let agreed = agreed.map(String::from_utf8_lossy);
-            return Err(format!("the protocol agreed on is {agreed:?}"));
+            return unexpected(format!("the protocol agreed on is {agreed:?}"));
         }
         let opened = handshake.and_then(|handshake| handshake.resumption.opened);
         let resumed = opened.filter(|_| server.handshake_kind() == Some(HandshakeKind::Resumed));
@@ -355,20 +350,23 @@ impl SelfTest<'_> {
     }
 
     /// The server that a worker would answer a hello with, and what it would lend it.
-    fn answer(&self, hello: &[u8]) -> Result<(ServerConnection, Option<HandshakeContext>), String> {
+    fn answer(
+        &self,
+        hello: &[u8],
+    ) -> Result<(ServerConnection, Option<HandshakeContext>), SelfTestError> {
         let Peek::Hello(hello) = peek(hello) else {
-            return Err("the hello cannot be read".to_owned());
+            return unexpected("the hello cannot be read");
         };
         if hello.wire_len() > self.config.file.limits.client_hello {
-            return Err(CloseReason::HelloTooLarge.label().to_owned());
+            return unexpected(CloseReason::HelloTooLarge.label());
         }
         let name = server_name(&hello);
         let served = match self.router.choose(&hello, name.as_deref()) {
             Choice::Serve(served) => served,
-            Choice::Pass(_) => return Err("its TLS passes".to_owned()),
-            Choice::Refuse { reason, .. } => return Err(reason.label().to_owned()),
+            Choice::Pass(_) => return unexpected("its TLS passes"),
+            Choice::Refuse { reason, .. } => return unexpected(reason.label()),
         };
-        let server = ServerConnection::new(served.config).map_err(|error| error.to_string())?;
+        let server = ServerConnection::new(served.config).map_err(SelfTestError::Server)?;
         let mut handshake = HandshakeContext::new(name);
         handshake.clock.unix = self.now.unix.into();
         handshake.clock.mono = self.now.mono;
@@ -400,10 +398,19 @@ impl ClientOffer<'_> {
     }
 }
 
-/// Who ended a handshake, and why.
-enum HandshakeFault {
+/// Why a handshake is not as it should be.
+#[derive(Debug, thiserror::Error)]
+enum SelfTestError {
+    #[error("{reason}: {0}", reason = CloseReason::HandshakeFailed.label())]
     Server(Error),
-    Client(Error),
+    #[error("the client ended it: {0}")]
+    Client(#[from] Error),
+    #[error("{0}")]
+    Unexpected(String),
+}
+
+fn unexpected<T>(fault: impl Into<String>) -> Result<T, SelfTestError> {
+    Err(SelfTestError::Unexpected(fault.into()))
 }
 
 /// Lets client and server talk until neither has anything to say; the client has begun.
@@ -411,11 +418,11 @@ fn exchange_flights(
     client: &mut ClientConnection,
     server: &mut ServerConnection,
     hello: Vec<u8>,
-) -> Result<(), HandshakeFault> {
+) -> Result<(), SelfTestError> {
     let mut flight = hello;
     while !flight.is_empty() {
-        receive(server, &flight).map_err(HandshakeFault::Server)?;
-        receive(client, &flight_of(server)).map_err(HandshakeFault::Client)?;
+        receive(server, &flight).map_err(SelfTestError::Server)?;
+        receive(client, &flight_of(server)).map_err(SelfTestError::Client)?;
         flight = flight_of(client);
     }
     Ok(())

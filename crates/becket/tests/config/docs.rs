@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use becket_config::backend::{Backend, CacheControl, ErrorPage, Files, Server};
+use becket_config::backend::{Backend, CacheControl, ErrorPage, Files, ServerSection};
 use becket_config::cluster::Cluster;
 use becket_config::file::File;
-use becket_config::listener::{Certificate, Listener, Pair, Route};
+use becket_config::listener::{Certificate, ListenerSection, Pair, Route};
 use becket_config::policy::{Policy, ServerTls, Trial};
 use serde_json::Value;
 
@@ -15,10 +15,10 @@ use crate::common::{Folder, Made, SECRET, lines};
 /// Every key with its default, as the structs have it; null where there is no single one.
 fn keys() -> BTreeMap<String, Value> {
     let file = File {
-        listener: vec![Listener {
+        listener: vec![ListenerSection {
             certificates: vec![Certificate::Pair(Pair::default())],
             route: vec![Route::default()],
-            ..Listener::default()
+            ..ListenerSection::default()
         }],
         policy: vec![Policy {
             trial: Some(Trial::default()),
@@ -31,7 +31,7 @@ fn keys() -> BTreeMap<String, Value> {
                 ..Files::default()
             }),
             tls: Some(ServerTls::default()),
-            server: vec![Server::default()],
+            server: vec![ServerSection::default()],
             ..Backend::default()
         }],
         cluster: Some(Cluster::default()),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::script::stage::Stage;
 use becket_config::choices::ClientCertificates;
 use becket_config::policy::Policy;
-use becket_config::process::Limits;
+use becket_config::process::LimitsSection;
 use becket_log::access::ResumedBy;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::{chain, verifier};
@@ -184,7 +184,7 @@ fn the_worst_chain_that_passes_costs_few_signature_checks() {
     let [leaf, intermediates @ ..] = &worst.chain[..] else {
         panic!("a chain");
     };
-    let usable = chain::usable(leaf, intermediates, Limits::default()).expect("it passes");
+    let usable = chain::usable(leaf, intermediates, LimitsSection::default()).expect("it passes");
     assert_eq!(usable.len(), intermediates.len());
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider));
     let name = ServerName::try_from("a.test").unwrap();
@@ -273,17 +273,17 @@ fn only_what_a_path_could_lead_through_is_searched() {
     let names = [("A", "B"), ("Y", "Z"), ("C", "D"), ("Z", "Y"), ("B", "C")];
     let shown = tangle(&names, 100);
     let (leaf, intermediates) = shown.chain.split_first().unwrap();
-    let usable = chain::usable(leaf, intermediates, Limits::default()).unwrap();
+    let usable = chain::usable(leaf, intermediates, LimitsSection::default()).unwrap();
     let path = [0, 4, 2].map(|at| intermediates[at].clone());
     assert_eq!(usable, path);
     // Two of one subject stay in their order, and what is no certificate is nobody's.
     let mut shown = tangle(&[("A", "B"), ("B", "A"), ("A", "A")], 0).chain;
     shown.insert(1, CertificateDer::from(vec![0x30, 0]));
     let (leaf, intermediates) = shown.split_first().unwrap();
-    let usable = chain::usable(leaf, intermediates, Limits::default()).unwrap();
+    let usable = chain::usable(leaf, intermediates, LimitsSection::default()).unwrap();
     let path = [1, 3, 2].map(|at| intermediates[at].clone());
     assert_eq!(usable, path);
-    let none = chain::usable(&intermediates[0], intermediates, Limits::default()).unwrap();
+    let none = chain::usable(&intermediates[0], intermediates, LimitsSection::default()).unwrap();
     assert!(none.is_empty());
 }
 
@@ -324,7 +324,7 @@ fn an_authority_that_is_there_with_two_keys_and_six_certificates_in_all_pass() {
         client_certificates: ClientCertificates::Required,
         ..Policy::default()
     };
-    let limits = Limits::default();
+    let limits = LimitsSection::default();
     let verifier =
         verifier::of_clients(&policy, (&Arc::new(roots), Vec::new()), &[], limits).unwrap();
     let verified = verifier.verify_client_cert(leaf.der(), &intermediates, UnixTime::now());

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use becket_config::process::{Limits, Timeouts};
+use becket_config::process::{LimitsSection, Timeouts};
 use becket_sys::clock::Now;
 
 use super::link::{End, Watch, pair};
@@ -38,7 +38,7 @@ pub(crate) struct Stage {
     /// The clocks that the connection sees.
     pub(crate) now: Now,
     /// Bounds of the configuration.
-    pub(crate) limits: Limits,
+    pub(crate) limits: LimitsSection,
     /// Time-outs of the configuration.
     pub(crate) timeouts: Timeouts,
     /// What a worker counts.
@@ -73,7 +73,12 @@ pub(crate) struct Stage {
 
 impl Stage {
     /// Sets an empty stage; streams hold `capacity` bytes each way.
-    pub(crate) fn new(limits: Limits, timeouts: Timeouts, now: Now, capacity: usize) -> Self {
+    pub(crate) fn new(
+        limits: LimitsSection,
+        timeouts: Timeouts,
+        now: Now,
+        capacity: usize,
+    ) -> Self {
         let counters = Arc::<Counters>::default();
         Self {
             pipes: Pipes::new(BULK, Arc::clone(&counters)),

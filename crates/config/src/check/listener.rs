@@ -8,11 +8,11 @@ use super::{VERSIONS, check_once};
 use crate::choices::{ClientCertificates, ClientTrust, KernelTls, Mode};
 use crate::error::Report;
 use crate::key;
-use crate::listener::{ListenMode, Listener};
+use crate::listener::{ListenMode, ListenerSection};
 use crate::policy::Policy;
-use crate::suites::{Group, Version};
+use crate::suites::{KeyExchangeGroup, ServedVersion};
 
-impl Listener {
+impl ListenerSection {
     pub(super) fn check(&self, path: &str, report: &mut Report) {
         let speaks = self.speaks();
         if self.bind.is_empty() {
@@ -149,7 +149,7 @@ impl Policy {
     pub(super) fn check(&self, path: &str, report: &mut Report) {
         self.check_parameters(path, report);
         self.check_trial(path, report);
-        if self.early_data.is_some() && self.versions.contains(&Version::Tls12) {
+        if self.early_data.is_some() && self.versions.contains(&ServedVersion::Tls12) {
             let fault = "early data belongs to TLS 1.3, and this policy allows TLS 1.2";
             let accepted = "versions = [\"1.3\"] with it, or \"off\"";
             report.refuse(key!(path, self.early_data), fault, accepted);
@@ -218,16 +218,18 @@ impl Policy {
             "each group once",
             report,
         );
-        for (version, name) in [(Version::Tls12, "1.2"), (Version::Tls13, "1.3")] {
+        for (version, name) in [(ServedVersion::Tls12, "1.2"), (ServedVersion::Tls13, "1.3")] {
             if !self.versions.contains(&version) {
                 continue;
             }
-            let fits = |number: &u16| (number >> 8 == 0x13) == (version == Version::Tls13);
+            let fits = |number: &u16| (number >> 8 == 0x13) == (version == ServedVersion::Tls13);
             if self.suites.is_some() && !seen.iter().any(fits) {
                 let fault = format!("no suite for TLS {name}, which the policy allows");
                 report.refuse(key!(path, self.suites), fault, "one for each version");
             }
-            let fits = |group: &Group| version == Version::Tls13 || *group != Group::X25519MlKem768;
+            let fits = |group: &KeyExchangeGroup| {
+                version == ServedVersion::Tls13 || *group != KeyExchangeGroup::X25519MlKem768
+            };
             if !self.groups.iter().any(fits) {
                 let fault = format!("no group for TLS {name}, which the policy allows");
                 report.refuse(key!(path, self.groups), fault, "one for each version");

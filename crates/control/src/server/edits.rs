@@ -21,7 +21,7 @@ use becket_tls::config::{Backend, Config, Lasts, Listener, Server, ServerAddress
 pub(super) enum Edit {
     AddServer {
         backend: String,
-        keys: Box<backend::Server>,
+        keys: Box<backend::ServerSection>,
     },
     RemoveServer {
         backend: String,
@@ -169,7 +169,7 @@ impl Edit {
 fn add_server(
     config: &mut Config,
     backend: &str,
-    keys: &backend::Server,
+    keys: &backend::ServerSection,
     lasts: Lasts,
 ) -> Result<(), Refused> {
     let at = place_of(config, backend)?;
@@ -319,11 +319,11 @@ mod tests {
         })
     }
 
-    fn keys(address: &str) -> backend::Server {
+    fn keys(address: &str) -> backend::ServerSection {
         let address = address::ServerAddress::parse(address).unwrap();
-        backend::Server {
+        backend::ServerSection {
             address: Some(address),
-            ..backend::Server::default()
+            ..backend::ServerSection::default()
         }
     }
 

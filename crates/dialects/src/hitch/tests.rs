@@ -11,7 +11,7 @@ use super::SETTINGS;
 use becket_config::choices::{ClientCertificates, DefaultCertificate};
 use becket_config::file::File;
 use becket_config::read::read;
-use becket_config::suites::Version;
+use becket_config::suites::ServedVersion;
 
 fn translated(text: &str) -> Translation {
     let invocation = Invocation::of_file("hitch.conf");
@@ -166,7 +166,7 @@ fn a_certificate_says_how_its_own_clients_are_verified() {
         let policy = of(name);
         assert_eq!(policy.client_certificates, verify, "{name}");
         assert_eq!(policy.client_ca.as_deref(), ca, "{name}");
-        assert_eq!(policy.versions, [Version::Tls13], "{name}");
+        assert_eq!(policy.versions, [ServedVersion::Tls13], "{name}");
     }
 }
 

@@ -21,7 +21,7 @@ use super::setting::Setting;
 use super::translation::Translation;
 use becket_config::error::{Problem, shortened};
 use becket_config::notation::meant;
-use becket_config::parts::{MOST_BYTES, Parts};
+use becket_config::parts::{IncludedFiles, MOST_BYTES};
 
 /// Reads a command line of stunnel.
 pub(super) fn command(arguments: &[String]) -> Result<DialectCommand, CommandLineError> {
@@ -37,7 +37,7 @@ pub(super) fn command(arguments: &[String]) -> Result<DialectCommand, CommandLin
 }
 
 /// Reads a configuration of stunnel.
-pub(super) fn translate(text: &[u8], folder: &Path, parts: &dyn Parts) -> Translation {
+pub(super) fn translate(text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -> Translation {
     let mut reader = StunnelTranslator::new(folder);
     let mut included = Included {
         parts,
@@ -51,7 +51,7 @@ pub(super) fn translate(text: &[u8], folder: &Path, parts: &dyn Parts) -> Transl
 
 /// Parts, and what is left of their limits.
 struct Included<'p> {
-    parts: &'p dyn Parts,
+    parts: &'p dyn IncludedFiles,
     depth: usize,
     /// Folders and the files in them.
     entries: usize,

@@ -10,7 +10,7 @@ use super::super::migration::migrate;
 use super::super::{Dialect, DialectCommand, Invocation, SettingSupport, Translation};
 use super::SETTINGS;
 use becket_config::file::File;
-use becket_config::parts::{Parts, TOO_LARGE};
+use becket_config::parts::{IncludedFiles, TOO_LARGE};
 use becket_config::read::read;
 
 fn translated(text: &str) -> Translation {
@@ -310,7 +310,7 @@ struct Counted {
     texts: Cell<usize>,
 }
 
-impl Parts for Counted {
+impl IncludedFiles for Counted {
     fn list(&self, folder: &Path) -> Result<Vec<PathBuf>, String> {
         self.lists.set(self.lists.get() + 1);
         Ok((0..self.names)

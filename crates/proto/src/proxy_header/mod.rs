@@ -81,13 +81,15 @@ pub enum Format {
 }
 
 /// Which versions a receiver takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Accept {
     /// Version 1 only.
     V1,
     /// Version 2 only.
     V2,
     /// Both.
+    #[serde(rename = "any")]
     Either,
 }
 

@@ -31,7 +31,8 @@ pub use self::request::{Asked, NoTls, TlsRequest};
 use self::smtp::Smtp;
 
 /// A protocol that begins in clear.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Protocol {
     /// Mail between servers and from clients, RFC 3207.
     Smtp,

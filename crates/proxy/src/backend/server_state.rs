@@ -85,7 +85,7 @@ impl Addresses {
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// As the file has it.
-    pub file: backend::Server,
+    pub file: backend::ServerSection,
     /// What was changed since.
     pub overrides: Overrides,
     /// The overrides that are kept edits.
@@ -476,7 +476,7 @@ mod tests {
     use crate::backend::registry::lone_state;
     use becket_tls::config::Backend;
 
-    fn server(change: impl FnOnce(&mut backend::Server)) -> Server {
+    fn server(change: impl FnOnce(&mut backend::ServerSection)) -> Server {
         let mut server = Server::plain("a", vec![ServerAddress::Unix("/a".into())]);
         change(&mut server.keys);
         server

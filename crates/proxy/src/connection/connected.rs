@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use becket_config::process::Limits;
+use becket_config::process::LimitsSection;
 use becket_proto::half_pipe::HalfPipe;
 use rustls::client::UnbufferedClientConnection;
 
@@ -33,7 +33,7 @@ impl<N: Net> Connected<N> {
     pub(super) fn half<'a>(
         &'a mut self,
         counters: &'a Counters,
-        limits: &'a Limits,
+        limits: &'a LimitsSection,
     ) -> (
         Half<'a, N::Server, UnbufferedClientConnection>,
         &'a mut HalfPipe<Lent>,

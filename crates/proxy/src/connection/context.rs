@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use std::{fmt, io};
 
-use becket_config::process::{Limits, Timeouts};
+use becket_config::process::{LimitsSection, Timeouts};
 use becket_proto::{half_pipe::HalfPipe, session_name::SessionName};
 
 use super::facts::Facts;
@@ -62,7 +62,7 @@ pub struct Turn<'a, N> {
     /// Read once per loop turn.
     pub now: Now,
     pub counters: &'a Counters,
-    pub limits: &'a Limits,
+    pub limits: &'a LimitsSection,
     pub timeouts: &'a Timeouts,
     pub failures: &'a mut FailureLog,
     pub admission: &'a Rc<WorkerAdmission>,

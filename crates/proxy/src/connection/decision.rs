@@ -12,7 +12,7 @@ use super::pending::pick_hint;
 use super::refusal::{DECODE_ERROR, HandshakeRefusal, fatal_alert};
 use crate::backend::pool::{Pick, Pool};
 use crate::backend::slot::Slot;
-use becket_config::process::Limits;
+use becket_config::process::LimitsSection;
 use becket_keys::signing::Offload;
 use becket_keys::signing::worker::WorkerSigning;
 use becket_proto::close_reason::CloseReason;
@@ -130,7 +130,7 @@ impl<N: Net> HelloDecision<N> {
     }
 
     /// Makes the engine that answers the hello.
-    pub(super) fn engine(&self, limits: &Limits) -> Result<Engine, HandshakeRefusal> {
+    pub(super) fn engine(&self, limits: &LimitsSection) -> Result<Engine, HandshakeRefusal> {
         let most_held = if self.served.asks {
             chain::most_held(limits.certificate_chain)
         } else {

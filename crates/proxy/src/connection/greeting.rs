@@ -55,7 +55,7 @@ impl Greeting {
             return refuse(CloseReason::UntrustedProxy, detail, cx);
         }
         scratch.clear();
-        match look(&self.listener, versions.into(), &mut scratch.sealed_in, cx) {
+        match look(&self.listener, versions, &mut scratch.sealed_in, cx) {
             Ok(true) => Advance::Reached(Reached::Client(self.listener)),
             Ok(false) => Advance::Wait(self),
             Err((reason, detail)) => refuse(reason, detail, cx),

@@ -9,7 +9,7 @@ mod kernel;
 use std::fmt;
 use std::rc::Rc;
 
-use becket_config::process::Limits;
+use becket_config::process::LimitsSection;
 use becket_proto::half_pipe::{HalfPipe, Next as Step};
 
 use super::context::Side;
@@ -42,7 +42,7 @@ pub(super) struct Half<'a, S, C: TlsSide> {
     /// Bytes on their way to the peer, sealed if there is TLS.
     pub(super) pipe: &'a mut HalfPipe<Lent>,
     pub(super) counters: &'a Counters,
-    pub(super) limits: &'a Limits,
+    pub(super) limits: &'a LimitsSection,
     /// Lends pipes for bytes of the peer; `None` if TLS of ours is on either leg, or a [`Learner`](super::learner::Learner) reads the bytes.
     pub(super) pipes: Option<&'a Rc<Pipes>>,
     /// The kernel is to take over as soon as it can.
@@ -88,7 +88,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         side: Side,
         (leg, tls): (&'a mut Leg<S>, Option<&'a mut Tls<C>>),
         pipe: &'a mut HalfPipe<Lent>,
-        (counters, limits): (&'a Counters, &'a Limits),
+        (counters, limits): (&'a Counters, &'a LimitsSection),
     ) -> Self {
         Self {
             side,

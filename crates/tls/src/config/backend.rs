@@ -33,7 +33,7 @@ pub struct Backend {
 #[derive(Clone, Debug)]
 pub struct Server {
     /// As the file has it.
-    pub keys: backend::Server,
+    pub keys: backend::ServerSection,
     /// Its address as configured; a label of metrics and logs.
     pub name: Arc<str>,
     /// Its addresses, tried in order; a unix socket has one. None for a name, unless names of servers were
@@ -75,7 +75,7 @@ impl Server {
     /// A server with every key at its default, for tests and benches.
     pub fn plain(name: &str, addresses: Vec<ServerAddress>) -> Self {
         Self {
-            keys: backend::Server::default(),
+            keys: backend::ServerSection::default(),
             name: name.into(),
             addresses,
             added: None,

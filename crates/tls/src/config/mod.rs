@@ -75,7 +75,7 @@ impl Config {
 #[derive(Clone, Debug)]
 pub struct Listener {
     /// As the file has it.
-    pub keys: listener::Listener,
+    pub keys: listener::ListenerSection,
     /// Addresses to bind, at least one.
     pub bind: Vec<SocketAddr>,
     /// Chains and keys by name, with the default; empty where no TLS ends.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use becket_config::address::{Address, ServerAddress as Written};
 use becket_config::notation::Text;
 use becket_config::policy::ServerTls;
-use becket_config::process::Limits;
+use becket_config::process::LimitsSection;
 use rustls::ClientConfig;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::ServerName;
@@ -20,7 +20,7 @@ pub struct Onward {
     /// Verifies chains and times, or nothing.
     pub verifier: Arc<dyn ServerCertVerifier>,
     /// What a server's chain may have.
-    pub most_chain: Limits,
+    pub most_chain: LimitsSection,
     /// SHA-256 over what its files hold: CAs, certificates of servers, revocation lists, the certificate that we show.
     pub contents: [u8; 32],
 }

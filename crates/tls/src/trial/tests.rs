@@ -61,8 +61,8 @@ fn each_part_of_a_hello_is_evaluated() {
         let signs = fits(SignatureAlgorithm::RSA);
         trial(change).evaluate(&hello(name), signs).result
     };
-    let only_13: fn(&mut Policy) = |it| it.versions = vec![Version::Tls13];
-    let hybrid: fn(&mut Policy) = |it| it.groups = vec![Group::X25519MlKem768];
+    let only_13: fn(&mut Policy) = |it| it.versions = vec![ServedVersion::Tls13];
+    let hybrid: fn(&mut Policy) = |it| it.groups = vec![KeyExchangeGroup::X25519MlKem768];
     for (name, change, expected) in [
         (
             "openssl-tls12",
@@ -101,7 +101,7 @@ fn server(tried: &Policy, pair: &KeyPair) -> Arc<ServerConfig> {
 
 /// Trials of every kind that a configuration may have.
 fn many_trials() -> Vec<Policy> {
-    let both = [Version::Tls12, Version::Tls13];
+    let both = [ServedVersion::Tls12, ServedVersion::Tls13];
     let all = Policy::default().groups;
     let one_each = ["TLS_AES_128_GCM_SHA256", "ECDHE-RSA-AES128-GCM-SHA256"];
     let mut trials = Vec::new();
@@ -154,7 +154,7 @@ fn a_trial_passes_those_whom_rustls_would_serve() {
 #[test]
 fn a_certificate_counts_when_the_handshake_is_complete() {
     let requires = trial(|it| {
-        it.versions = vec![Version::Tls13];
+        it.versions = vec![ServedVersion::Tls13];
         it.client_certificates = ClientCertificates::Required;
     });
     for (name, has_certificate, refused) in [

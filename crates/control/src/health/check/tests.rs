@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use becket_config::backend::RequestHost;
 use becket_config::notation::Text;
 use becket_config::policy::{ServerTls, VerifiedName};
-use becket_config::process::Limits;
+use becket_config::process::LimitsSection;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection};
@@ -327,9 +327,9 @@ fn a_server_with_too_much_of_a_chain_fails_for_that() {
         client: client(true),
         verifier: Arc::new(RuleVerifier::none(Arc::clone(&provider))),
         contents: [0; 32],
-        most_chain: Limits {
+        most_chain: LimitsSection {
             certificate_chain: bytes,
-            ..Limits::default()
+            ..LimitsSection::default()
         },
         keys: ServerTls {
             name: VerifiedName::parse("app.test").ok(),

@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::*;
 
-const CHECKED: backend::Health = backend::Health {
+const CHECKED: backend::HealthSection = backend::HealthSection {
     check: CheckKind::Connect,
     interval: Duration::from_secs(10),
     fast_interval: Duration::from_secs(1),
@@ -99,7 +99,7 @@ impl Fixture {
     }
 }
 
-fn backend(server: &str, address: &str, health: backend::Health) -> Backend {
+fn backend(server: &str, address: &str, health: backend::HealthSection) -> Backend {
     let addresses = vec![ServerAddress::Tcp(address.parse().unwrap())];
     let mut backend = Backend::plain("app", vec![Server::plain(server, addresses)]);
     backend.keys.health = health;
@@ -145,7 +145,7 @@ fn what_is_known_outlives_a_reload_and_ends_with_the_checks() {
     assert!(!server.is_in_service());
     let same = fixture.adopt(backend(nobody, nobody, CHECKED));
     assert!(Arc::ptr_eq(&server, &same) && !server.is_in_service());
-    fixture.adopt(backend(nobody, nobody, backend::Health::default()));
+    fixture.adopt(backend(nobody, nobody, backend::HealthSection::default()));
     assert!(server.is_in_service());
     assert_eq!(server.watched().condition, Condition::Unchecked);
     fixture
@@ -156,10 +156,10 @@ fn what_is_known_outlives_a_reload_and_ends_with_the_checks() {
 
 #[test]
 fn connects_that_fail_pause_a_server() {
-    let health = backend::Health {
+    let health = backend::HealthSection {
         passive_failures: Some(3),
         passive_pause: Duration::from_secs(5),
-        ..backend::Health::default()
+        ..backend::HealthSection::default()
     };
     let mut fixture = Fixture::new();
     let server = fixture.adopt(backend("127.0.0.1:9", "127.0.0.1:9", health));
@@ -188,7 +188,7 @@ fn addresses(server: &ServerState) -> Vec<String> {
 #[test]
 fn names_are_resolved_anew_and_keep_their_addresses_when_that_fails() {
     let mut fixture = Fixture::new();
-    let none = backend::Health::default();
+    let none = backend::HealthSection::default();
     let server = fixture.adopt(backend("app.test:80", "192.0.2.1:80", none));
     fixture.oracle.says(&["192.0.2.1", "192.0.2.2"]);
     fixture.settle();
@@ -235,7 +235,7 @@ fn an_address_that_no_client_gets_to_does_not_speak_for_its_server() {
 #[test]
 fn a_name_with_addresses_without_end_has_some() {
     let mut fixture = Fixture::new();
-    let none = backend::Health::default();
+    let none = backend::HealthSection::default();
     let server = fixture.adopt(backend("app.test:80", "192.0.2.1:80", none));
     let many = (0..4000u32).map(|n| std::net::Ipv4Addr::from_bits(n).to_string());
     let many: Vec<String> = many.collect();
@@ -288,7 +288,11 @@ fn a_server_whose_name_never_resolved_is_neither_used_nor_checked_until_it_does(
 #[test]
 fn without_an_interval_a_name_is_looked_up_until_it_resolves() {
     let mut fixture = Fixture::new();
-    let mut config = backend("app.test:80", "192.0.2.1:80", backend::Health::default());
+    let mut config = backend(
+        "app.test:80",
+        "192.0.2.1:80",
+        backend::HealthSection::default(),
+    );
     config.servers[0].addresses.clear();
     config.keys.resolve_interval = None;
     let server = fixture.adopt(config);
@@ -306,7 +310,7 @@ fn an_address_or_a_socket_is_not_resolved() {
     fixture.adopt(backend(
         "192.0.2.1:80",
         "192.0.2.1:80",
-        backend::Health::default(),
+        backend::HealthSection::default(),
     ));
     fixture.after(600);
     assert_eq!(fixture.oracle.0.lock().unwrap().1, 0);
