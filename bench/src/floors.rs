@@ -11,12 +11,14 @@
 
 use std::time::Duration;
 
+use becket_load::preface::Preface;
+
 use crate::Error;
 use crate::figures;
 use crate::figures::{ANSWER, LIBRARY, RELAY, ROUND_TRIP};
 use crate::library::Library;
 use crate::peer::Server;
-use crate::result::{Column, Sample, rounded};
+use crate::result::{Column, Sample};
 use crate::scenario::Files;
 
 /// The floors of a case.
@@ -25,7 +27,7 @@ pub struct Floors {
     /// Relays without TLS, by the names of their columns.
     pub relays: Vec<Server>,
     /// What the relay that answers is told before each request.
-    pub preface: Option<String>,
+    pub preface: Option<Preface>,
     /// The handshakes in memory, where they are those of the servers.
     pub library: Option<Library>,
 }
@@ -35,11 +37,7 @@ impl Floors {
     pub fn columns(&self) -> Vec<Column> {
         let relays = self.relays.iter().map(|relay| relay.name.as_str());
         let names = relays.chain(self.library.iter().map(|_| LIBRARY));
-        let columns = names.map(|name| Column {
-            peer: name.to_owned(),
-            ..Column::default()
-        });
-        columns.collect()
+        names.map(Column::new).collect()
     }
 
     /// Measures the library for one turn.
@@ -48,17 +46,8 @@ impl Floors {
             return Ok(None);
         };
         let mut sample = Sample::default();
-        sample.put(figures::CPU, rounded(library.transaction_us(time)?));
+        sample.put(figures::CPU, library.transaction_us(time)?);
         Ok(Some(sample))
-    }
-
-    /// Returns the preface of `--preface` for flights of a full and of a resumed handshake.
-    pub fn preface(library: &Library) -> Result<String, Error> {
-        let of = library.flights()?.map(|flights| {
-            let flights = flights.iter().map(|f| format!("{}/{}", f.sent, f.answer));
-            flights.collect::<Vec<_>>().join(",")
-        });
-        Ok(of.join(":"))
     }
 
     /// Returns the names of the relays of a case.

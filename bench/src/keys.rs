@@ -26,20 +26,21 @@ pub enum Key {
 }
 
 impl Key {
+    const ALL: [(&str, Self); 6] = [
+        ("rsa2048", Self::Rsa2048),
+        ("rsa3072", Self::Rsa3072),
+        ("rsa4096", Self::Rsa4096),
+        ("p256", Self::P256),
+        ("p384", Self::P384),
+        ("ed25519", Self::Ed25519),
+    ];
+
     /// Reads a name as scenarios have it.
     pub fn parse(name: &str) -> Result<Self, Error> {
-        Ok(match name {
-            "rsa2048" => Self::Rsa2048,
-            "rsa3072" => Self::Rsa3072,
-            "rsa4096" => Self::Rsa4096,
-            "p256" => Self::P256,
-            "p384" => Self::P384,
-            "ed25519" => Self::Ed25519,
-            _ => {
-                return Err(Error::Asked(format!(
-                    "key = `{name}` (accepted: rsa2048, rsa3072, rsa4096, p256, p384, ed25519)"
-                )));
-            }
+        let known = Self::ALL.iter().find(|(known, _)| *known == name);
+        known.map(|(_, key)| *key).ok_or_else(|| {
+            let names = Self::ALL.map(|(name, _)| name).join(", ");
+            Error::Asked(format!("key = `{name}` (accepted: {names})"))
         })
     }
 

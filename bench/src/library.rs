@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_load::clock;
-use becket_load::preface::Flight;
+use becket_load::preface::{Flight, Preface};
 use rustls::server::{ServerSessionMemoryCache, StoresServerSessions, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, InsufficientSizeError, UnbufferedStatus};
 use rustls::{ClientConfig, ClientConnection, ServerConfig, crypto::aws_lc_rs, version};
@@ -71,7 +71,7 @@ impl Library {
     }
 
     /// Returns what the two sides say in turn, in a full and in a resumed handshake.
-    pub fn flights(&self) -> Result<[Vec<Flight>; 2], Error> {
+    pub fn preface(&self) -> Result<Preface, Error> {
         let [(_, full), (_, resumed)] = &self.clients;
         let of = |client| {
             let mut flights = one(0, &self.server, client)?.flights;
@@ -87,7 +87,10 @@ impl Library {
         let full = of(full)?;
         // The first one makes the session that the other resumes.
         one(0, &self.server, resumed)?;
-        Ok([full, of(resumed)?])
+        Ok(Preface {
+            full,
+            resumed: of(resumed)?,
+        })
     }
 }
 
@@ -329,10 +332,10 @@ mod tests {
     #[test]
     fn tls_needs_one_round_trip_before_the_request_and_a_full_handshake_of_1_2_needs_two() {
         let answered = |flights: &[Flight]| flights.iter().filter(|f| f.answer > 0).count();
-        let [full, resumed] = library("tls = \"1.3\"").flights().unwrap();
+        let Preface { full, resumed } = library("tls = \"1.3\"").preface().unwrap();
         assert_eq!((answered(&full), answered(&resumed)), (1, 1));
         assert!(full[0].answer > resumed[0].answer, "{full:?} {resumed:?}");
-        let [full, resumed] = library("resume-kind = \"ticket\"").flights().unwrap();
+        let Preface { full, resumed } = library("resume-kind = \"ticket\"").preface().unwrap();
         assert_eq!((answered(&full), answered(&resumed)), (2, 1));
     }
 

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use becket_load::cli::Cli;
 use becket_load::plan::{Load, Plan};
+use becket_load::preface::Preface;
 use becket_load::tls::Tls;
 use becket_stats::report::{LoadReport, LoadStep};
+use becket_stats::units::UnitError;
 use clap::Parser;
 
 use crate::Error;
@@ -20,6 +22,8 @@ use crate::scenario::Settings;
 #[derive(Clone, Debug)]
 pub struct Ask {
     args: Vec<String>,
+    /// What is said before each request, and which handshakes it stands for.
+    preface: Option<(Preface, String)>,
 }
 
 impl Ask {
@@ -28,6 +32,7 @@ impl Ask {
         let tls = url.starts_with("https:");
         let mut ask = Self {
             args: vec!["becket-load".to_owned(), url],
+            preface: None,
         };
         if tls {
             let groups = match settings.group.as_str() {
@@ -53,6 +58,7 @@ impl Ask {
     pub fn plain(url: String) -> Self {
         Self {
             args: vec!["becket-load".to_owned(), url],
+            preface: None,
         }
     }
 
@@ -74,6 +80,15 @@ impl Ask {
         self
     }
 
+    /// Has the client talk before each request as in these handshakes.
+    #[must_use]
+    pub fn preface(self, preface: Preface, resume: &str) -> Self {
+        Self {
+            preface: Some((preface, resume.to_owned())),
+            ..self
+        }
+    }
+
     /// Pins the client, one thread per CPU.
     #[must_use]
     pub fn on(self, cpus: &[usize]) -> Self {
@@ -86,6 +101,12 @@ impl Ask {
         let args = self.args.iter().cloned().chain(["--quiet".to_owned()]);
         let cli = Cli::try_parse_from(args).map_err(|e| Error::Asked(e.to_string()))?;
         let mut plan = cli.plan(self.args.clone())?;
+        if let Some((preface, resume)) = &self.preface {
+            plan.network.preface = Some(preface.clone());
+            plan.resume = resume
+                .parse()
+                .map_err(|e: UnitError| Error::Asked(e.to_string()))?;
+        }
         if matches!(load, Load::ClosedCount(_)) {
             // All of it is measured.
             plan.warm_up = Duration::ZERO;

@@ -82,9 +82,7 @@ fn ask(stage: &Stage<'_>, server: &Server, is_floor: bool) -> Ask {
         .with("--pid", server.process.pid());
     let preface = stage.floors.as_ref().and_then(|f| f.preface.as_ref());
     match preface.filter(|_| server.name == ROUND_TRIP) {
-        Some(preface) => ask
-            .with("--preface", preface)
-            .with("--resume", &stage.settings.resume),
+        Some(preface) => ask.preface(preface.clone(), &stage.settings.resume),
         None => ask,
     }
 }

@@ -102,40 +102,35 @@ impl Kind {
     ];
 
     pub fn name(self) -> &'static str {
+        self.facts().0
+    }
+
+    /// Returns its name, the files that its program may be, and how to get it.
+    fn facts(self) -> (&'static str, &'static [&'static str], &'static str) {
         match self {
-            Self::Becket => "becket",
-            Self::Hitch => "hitch",
-            Self::Haproxy => "haproxy",
-            Self::Nginx => "nginx",
-            Self::Stunnel => "stunnel",
+            Self::Becket => (
+                "becket",
+                &["becket"],
+                "build it with `cargo build --release -p becket`",
+            ),
+            Self::Hitch => ("hitch", &["hitch"], "apt-get install hitch"),
+            Self::Haproxy => ("haproxy", &["haproxy"], "apt-get install haproxy"),
+            Self::Nginx => (
+                "nginx",
+                &["nginx"],
+                "apt-get install nginx libnginx-mod-stream",
+            ),
+            Self::Stunnel => (
+                "stunnel",
+                &["stunnel4", "stunnel"],
+                "apt-get install stunnel4",
+            ),
         }
     }
 
     /// Whether it serves files itself.
     pub fn serves_files(self) -> bool {
         matches!(self, Self::Becket | Self::Nginx)
-    }
-
-    fn programs(self) -> &'static [&'static str] {
-        match self {
-            Self::Stunnel => &["stunnel4", "stunnel"],
-            Self::Becket => &["becket"],
-            Self::Hitch => &["hitch"],
-            Self::Haproxy => &["haproxy"],
-            Self::Nginx => &["nginx"],
-        }
-    }
-
-    fn remedy(self) -> &'static str {
-        match self {
-            Self::Becket => {
-                "build it with `cargo build --release -p becket`, or say --peer becket=PATH"
-            }
-            Self::Hitch => "apt-get install hitch, or say --peer hitch=PATH",
-            Self::Haproxy => "apt-get install haproxy, or say --peer haproxy=PATH",
-            Self::Nginx => "apt-get install nginx libnginx-mod-stream, or say --peer nginx=PATH",
-            Self::Stunnel => "apt-get install stunnel4, or say --peer stunnel=PATH",
-        }
     }
 }
 
@@ -150,15 +145,18 @@ impl Peer {
                 "unknown peer `{name}` (accepted: {known}, or one of them with @WORD)"
             ))
         })?;
+        let (base, programs, remedy) = kind.facts();
         let found = match program {
             Some(program) => Some(program).filter(|p| p.is_file()),
             None => places().into_iter().find_map(|place| {
-                let files = kind.programs().iter().map(|file| place.join(file));
+                let files = programs.iter().map(|file| place.join(file));
                 files.into_iter().find(|file| file.is_file())
             }),
         };
         let program = found.ok_or_else(|| {
-            Error::Peer(format!("{name} is not on this machine: {}", kind.remedy()))
+            Error::Peer(format!(
+                "{name} is not on this machine: {remedy}, or say --peer {base}=PATH"
+            ))
         })?;
         Ok(Self {
             name: name.to_owned(),

@@ -239,7 +239,7 @@ impl Parts {
             settings.mask == "none" && settings.front == Front::Terminate && settings.requests == 1;
         let library = alike.then(|| Library::new(settings, certificate, cpu));
         let library = library.transpose()?;
-        let preface = library.as_ref().map(Floors::preface).transpose()?;
+        let preface = library.as_ref().map(Library::preface).transpose()?;
         let launcher = Launcher(self.directory.path());
         let names = Floors::names(settings.files, preface.is_some()).iter();
         let relays = names.map(|name| match *name {
@@ -290,13 +290,7 @@ impl Launcher<'_> {
     /// A plain socket that answers.
     fn answer(&self, name: &str, cpus: &[usize]) -> Result<Server, Error> {
         let (process, address) = self.backend(false, &[], cpus)?;
-        Ok(Server {
-            name: name.to_owned(),
-            address,
-            process,
-            configuration: String::new(),
-            companion: None,
-        })
+        Ok(server(name, address, process))
     }
 
     fn relay(&self, name: &str, backend: SocketAddr, cpus: &[usize]) -> Result<Server, Error> {
@@ -305,13 +299,7 @@ impl Launcher<'_> {
         let args = [address.to_string(), backend.to_string()];
         let args = args.into_iter().chain(answers);
         let process = self.own(name, &["relay"], args, (address, cpus))?;
-        Ok(Server {
-            name: name.to_owned(),
-            address,
-            process,
-            configuration: String::new(),
-            companion: None,
-        })
+        Ok(server(name, address, process))
     }
 
     fn own(
@@ -336,6 +324,16 @@ impl Launcher<'_> {
         })?;
         process.wait_for(address)?;
         Ok(process)
+    }
+}
+
+fn server(name: &str, address: SocketAddr, process: Process) -> Server {
+    Server {
+        name: name.to_owned(),
+        address,
+        process,
+        configuration: String::new(),
+        companion: None,
     }
 }
 

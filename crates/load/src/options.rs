@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use becket_proto::proxy_header::Format;
-use becket_stats::units::{parse_duration, parse_rate, parse_size};
+use becket_stats::units::{UnitError, parse_duration, parse_rate, parse_size};
 use clap::{Args, ValueEnum};
 
 use crate::preface::Preface;
@@ -112,8 +112,8 @@ pub struct NetworkOptions {
     /// Leave Nagle's algorithm on, and send the request apart from the last handshake message
     #[arg(long)]
     pub nagle: bool,
-    /// Before a plain request talk in the shape of a full and of a resumed handshake, for a relay that answers
-    #[arg(long, value_name = "FULL:RESUMED", hide = true)]
+    /// What is said before a plain request, in the shape of a full and of a resumed handshake: for a relay that answers.
+    #[arg(skip)]
     pub preface: Option<Preface>,
     /// Send a PROXY protocol header first
     #[arg(long, value_name = "VERSION", value_enum)]
@@ -165,14 +165,14 @@ pub struct ResponderOptions {
 pub struct CpuList(pub Vec<usize>);
 
 impl FromStr for CpuList {
-    type Err = String;
+    type Err = UnitError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, UnitError> {
         if text == "none" {
             return Ok(Self(Vec::new()));
         }
         let numbers = text.split(',').map(|n| {
-            let wrong = |_| format!("`{n}` is not a CPU (accepted: none, or numbers such as 0,1)");
+            let wrong = |_| UnitError::new(n, "a CPU (accepted: none, or numbers such as 0,1)");
             n.trim().parse().map_err(wrong)
         });
         numbers.collect::<Result<_, _>>().map(Self)
@@ -215,12 +215,10 @@ impl Ramp {
     }
 }
 
-fn parse_ramp(text: &str) -> Result<Ramp, String> {
-    let wrong = || {
-        format!(
-            "`{text}` is not a ramp (accepted: FROM..TO/STEP, for example 1000..10000/500, at most 200 steps)"
-        )
-    };
+fn parse_ramp(text: &str) -> Result<Ramp, UnitError> {
+    let accepted =
+        "a ramp (accepted: FROM..TO/STEP, for example 1000..10000/500, at most 200 steps)";
+    let wrong = || UnitError::new(text, accepted);
     let (range, step) = text.split_once('/').ok_or_else(wrong)?;
     let (from, to) = range.split_once("..").ok_or_else(wrong)?;
     let rate = |text: &str| parse_rate(text).map_err(|_| wrong());

@@ -5,8 +5,6 @@
 //! flight, so that the relay needs to know nothing of the case. After a flight that asks for no answer, the
 //! request follows at once.
 
-use std::str::FromStr;
-
 /// What one side says and the other answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flight {
@@ -50,32 +48,6 @@ pub struct Preface {
     pub resumed: Vec<Flight>,
 }
 
-impl FromStr for Preface {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || {
-            format!(
-                "`{text}` is no preface (accepted: SENT/ANSWER,...:SENT/ANSWER,..., for full and resumed, for example 250/900,60/0:500/250,60/0)"
-            )
-        };
-        let flight = |text: &str| {
-            let (sent, answer) = text.split_once('/')?;
-            let size = |text: &str| text.parse::<u16>().ok().map(usize::from);
-            Some(Flight {
-                sent: size(sent)?,
-                answer: size(answer)?,
-            })
-        };
-        let flights = |text: &str| text.split(',').map(flight).collect::<Option<Vec<_>>>();
-        let (full, resumed) = text.split_once(':').ok_or_else(wrong)?;
-        Ok(Self {
-            full: flights(full).ok_or_else(wrong)?,
-            resumed: flights(resumed).ok_or_else(wrong)?,
-        })
-    }
-}
-
 /// Where one connection is in its preface.
 #[derive(Clone, Debug, Default)]
 pub struct PrefaceState {
@@ -112,23 +84,6 @@ impl PrefaceState {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_preface_is_read_and_nonsense_is_quoted() {
-        let preface: Preface = "250/900,60/0:500/250".parse().unwrap();
-        assert_eq!(preface.full.len(), 2);
-        assert_eq!(
-            preface.resumed,
-            [Flight {
-                sent: 500,
-                answer: 250
-            }]
-        );
-        for wrong in ["", "1/2", "1/2:", "a/1:1/1", "70000/1:1/1"] {
-            let error = wrong.parse::<Preface>().unwrap_err();
-            assert!(error.contains("accepted"), "{error}");
-        }
-    }
 
     #[test]
     fn a_flight_says_its_own_length_and_the_answers() {

@@ -8,6 +8,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use becket_stats::units::UnitError;
+
 /// What the plan asks of resumption.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Resume {
@@ -31,14 +33,11 @@ pub enum Ask {
 }
 
 impl FromStr for Resume {
-    type Err = String;
+    type Err = UnitError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!(
-                "`{text}` is not a resumption plan (accepted: never, always, every=N with N >= 2, ratio=R with 0 < R < 1)"
-            )
-        };
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let accepted = "a resumption plan (accepted: never, always, every=N with N >= 2, ratio=R with 0 < R < 1)";
+        let wrong = || UnitError::new(text, accepted);
         match text.split_once('=') {
             None if text == "never" => Ok(Self::Never),
             None if text == "always" => Ok(Self::Always),

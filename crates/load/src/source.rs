@@ -6,6 +6,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
+use becket_stats::units::UnitError;
+
 /// A range of IPv4 addresses, or one address of either family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sources {
@@ -32,11 +34,15 @@ impl Sources {
 }
 
 impl FromStr for Sources {
-    type Err = String;
+    type Err = UnitError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || format!("`{text}` is not a source (accepted: 127.0.0.2, 127.0.0.2-127.0.0.50, ::1)");
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let wrong = || {
+            UnitError::new(
+                text,
+                "a source (accepted: 127.0.0.2, 127.0.0.2-127.0.0.50, ::1)",
+            )
+        };
         let Some((first, last)) = text.split_once('-') else {
             let first = text.parse().map_err(|_| wrong())?;
             return Ok(Self { first, count: 1 });

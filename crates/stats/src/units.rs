@@ -14,6 +14,16 @@ pub struct UnitError {
     accepted: &'static str,
 }
 
+impl UnitError {
+    /// Says what `text` is not, and what is accepted.
+    pub fn new(text: &str, accepted: &'static str) -> Self {
+        Self {
+            text: text.to_owned(),
+            accepted,
+        }
+    }
+}
+
 impl fmt::Display for UnitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "`{}` is not {}", self.text, self.accepted)
@@ -38,10 +48,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     let seconds = scaled(text, scale).filter(|s| *s <= LONGEST_SECONDS);
     seconds
         .map(Duration::from_secs_f64)
-        .ok_or_else(|| UnitError {
-            text: text.to_owned(),
-            accepted: "a duration (accepted: 250us, 10ms, 1.5s, 2m, 1h)",
-        })
+        .ok_or_else(|| UnitError::new(text, "a duration (accepted: 250us, 10ms, 1.5s, 2m, 1h)"))
 }
 
 /// Reads a number of bytes such as `0`, `16k`, `64KiB` or `1G`; the letters are powers of 1024.
@@ -57,10 +64,9 @@ pub fn parse_size(text: &str) -> Result<u64, UnitError> {
         _ => None,
     };
     let bytes = scaled(text, scale).filter(|b| *b <= EXACT_IN_F64);
-    bytes.map(|b| b as u64).ok_or_else(|| UnitError {
-        text: text.to_owned(),
-        accepted: "a size in bytes (accepted: 1024, 16k, 64KiB, 1M, 1G)",
-    })
+    bytes
+        .map(|b| b as u64)
+        .ok_or_else(|| UnitError::new(text, "a size in bytes (accepted: 1024, 16k, 64KiB, 1M, 1G)"))
 }
 
 /// Reads a rate per second such as `500`, `2.5k` or `1M`; the letters are powers of 1000.
@@ -76,10 +82,7 @@ pub fn parse_rate(text: &str) -> Result<f64, UnitError> {
     };
     scaled(text, scale)
         .filter(|rate| *rate > 0.0)
-        .ok_or_else(|| UnitError {
-            text: text.to_owned(),
-            accepted: "a rate per second (accepted: 500, 2.5k, 1M)",
-        })
+        .ok_or_else(|| UnitError::new(text, "a rate per second (accepted: 500, 2.5k, 1M)"))
 }
 
 fn scaled(text: &str, scale: impl Fn(&str) -> Option<f64>) -> Option<f64> {

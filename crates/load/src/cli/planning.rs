@@ -75,14 +75,9 @@ impl Cli {
             }
             _ => {}
         }
-        let resumes = self.tls.resume != Resume::Never && self.network.preface.is_none();
+        let resumes = self.tls.resume != Resume::Never;
         if !tls && (resumes || self.tls.early_data || self.tls.tls.is_some()) {
             return wrong("--resume, --early-data and --tls need an https:// target");
-        }
-        if self.network.preface.is_some()
-            && (target.scheme != Scheme::Http || self.request.keepalive > 1)
-        {
-            return wrong("--preface is for an http:// target and one request per connection");
         }
         if self.load.time_out.is_zero()
             || self.load.duration.is_some_and(|d| d.is_zero())
