@@ -1,7 +1,7 @@
 //! The admin pages, and what may be changed there: `/`, `/metrics`, `/status`, `/healthz`, and the rest of [`ROUTES`](super::answers::ROUTES).
 //!
 //! Pages are for everybody who reaches the address: it is meant for loopback or a management network. Lists that name clients,
-//! and changes, are for whoever may open the unix socket, or has the token ([`Answers`]); each change is logged with who
+//! and changes, are for whoever may open the unix socket, or has the token ([`Responder`]); each change is logged with who
 //! made it.
 //!
 //! They have threads of their own: one accepts clients and speaks with them ([`admin_http`]), answers `/healthz` and gathers lists; for each
@@ -28,10 +28,10 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::admin_http;
-use super::answers::Answers;
+use super::answers::Responder;
 use super::api::ChangeRequest;
-use super::state::State;
-use super::visitors::{Asker, PLACES, SHARE_OF_AN_ADDRESS, Visitors};
+use super::state::AdminState;
+use super::visitors::{PLACES, PageClient, SHARE_OF_AN_ADDRESS, Visitors};
 use becket_proxy::worker::mailbox::Mailbox;
 
 /// Where clients of the pages arrive.
@@ -96,17 +96,17 @@ impl Pages {
 /// No thread, or no descriptors for its event loop.
 pub fn start(
     sockets: &AdminSockets,
-    state: Arc<State>,
+    state: Arc<AdminState>,
     control: Sender<ChangeRequest>,
     workers: Vec<Arc<Mailbox>>,
 ) -> io::Result<Pages> {
     serve(
         sockets,
-        Answers::new(state, State::snapshot, control, workers),
+        Responder::new(state, AdminState::snapshot, control, workers),
     )
 }
 
-fn serve(sockets: &AdminSockets, answers: Answers) -> io::Result<Pages> {
+fn serve(sockets: &AdminSockets, answers: Responder) -> io::Result<Pages> {
     let tcp = sockets.tcp.as_ref().map(|tcp| {
         tcp.set_nonblocking(true)?;
         tcp.try_clone()
@@ -134,7 +134,7 @@ fn serve(sockets: &AdminSockets, answers: Answers) -> io::Result<Pages> {
                 return pending::<io::Result<Infallible>>().await;
             };
             let listener = TcpListener::from_std(listener)?;
-            let asker = |_: &_, from: std::net::SocketAddr| Asker::Network(from.ip());
+            let asker = |_: &_, from: std::net::SocketAddr| PageClient::Network(from.ip());
             Ok(admin_http::receive(listener, Arc::clone(&answers), asker, of_tcp).await)
         };
         let over_socket = async {
@@ -142,7 +142,7 @@ fn serve(sockets: &AdminSockets, answers: Answers) -> io::Result<Pages> {
                 return pending::<io::Result<Infallible>>().await;
             };
             let listener = tokio::net::UnixListener::from_std(listener)?;
-            let asker = |it: &tokio::net::UnixStream, _| Asker::Local(it.peer_cred().ok());
+            let asker = |it: &tokio::net::UnixStream, _| PageClient::Local(it.peer_cred().ok());
             Ok(admin_http::receive(listener, Arc::clone(&answers), asker, of_socket).await)
         };
         runtime.block_on(async {

@@ -4,7 +4,7 @@
 //! ([`HEADER`]), the time of a connection in all ([`LIFETIME`], unless it waits for a reload or the like), and the room that
 //! connections take together ([`Visitors`]). Each connection has one request; every answer closes it.
 //!
-//! [`Answers`] makes the answers.
+//! [`Responder`] makes the answers.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -19,15 +19,15 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
-use super::answers::Answers;
-use super::refusals::Refusal;
-use super::visitors::{Asker, Visitor, Visitors};
+use super::answers::Responder;
+use super::refusals::PageRefusal;
+use super::visitors::{PageClient, Visitor, Visitors};
 
 /// Accepts connections for ever; `asker` names the client of each.
 pub(super) async fn receive<L: Listener>(
     mut listener: L,
-    answers: Arc<Answers>,
-    asker: impl Fn(&L::Io, L::Addr) -> Asker,
+    answers: Arc<Responder>,
+    asker: impl Fn(&L::Io, L::Addr) -> PageClient,
     visitors: Arc<Visitors>,
 ) -> Infallible {
     loop {
@@ -39,11 +39,11 @@ pub(super) async fn receive<L: Listener>(
     }
 }
 
-/// Answers one request.
+/// Responder one request.
 async fn attend(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     visitor: Arc<Visitor>,
-    answers: Arc<Answers>,
+    answers: Arc<Responder>,
 ) {
     let service = service_fn(|request| {
         let (visitor, answers) = (Arc::clone(&visitor), Arc::clone(&answers));
@@ -66,11 +66,11 @@ async fn attend(
         tokio::select! {
             biased;
             ended = timeout(LIFETIME, served.as_mut()) => match ended {
-                Ok(ended) => break ended.is_err_and(|error| error.is_timeout()).then_some(Refusal::Timeout),
+                Ok(ended) => break ended.is_err_and(|error| error.is_timeout()).then_some(PageRefusal::Timeout),
                 Err(_) if visitor.takes_time() => {}
-                Err(_) => break Some(Refusal::Timeout),
+                Err(_) => break Some(PageRefusal::Timeout),
             },
-            () = visitor.must_end() => break Some(Refusal::Evicted),
+            () = visitor.must_end() => break Some(PageRefusal::Evicted),
         }
     };
     if let Some(refusal) = refusal {

@@ -16,78 +16,114 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::api::{self, Action, Change, ChangeOutcome, ChangeRequest, Refused, Route, as_json};
-use super::connections::{self, Wanted};
+use super::api::{
+    self, AdminRoute, ChangeOutcome, ChangeRequest, NoFields, OperatorChange, Refused, RouteAction,
+    as_json, parse,
+};
+use super::connections::{self, ListRequest};
 use super::exposition::{self, exposition};
 use super::host;
-use super::refusals::Refusal;
+use super::refusals::PageRefusal;
 use super::snapshot::Snapshot;
-use super::state::State;
-use super::visitors::Asker;
+use super::state::AdminState;
+use super::visitors::PageClient;
 use super::visitors::Visitor;
 use super::web::web;
 use becket_log::Escaped;
+use becket_process::protocol::OperatorRequest;
 use becket_proxy::worker::mailbox::Mailbox;
 
 /// Everything that may be asked. Where two methods have one path, they stand together.
-pub(super) const ROUTES: [Route; 19] = [
-    route("/", "GET", Action::Page(home)),
-    route("/metrics", "GET", Action::Page(metrics)),
-    route("/status", "GET", Action::Page(status)),
-    route("/healthz", "GET", Action::Health),
-    route("/connections", "GET", Action::Connections),
-    route("/connections/top", "GET", Action::TopConnections),
-    route("/connections/kill", "POST", Action::Kill),
-    route("/sources", "GET", Action::Sources),
-    route("/servers", "PATCH", Action::Change(Change::of_server)),
-    route("/servers", "POST", Action::Change(Change::of_addition)),
-    route("/servers", "DELETE", Action::Change(Change::of_removal)),
+pub(super) const ROUTES: [AdminRoute; 19] = [
+    route("/", "GET", RouteAction::Page(home)),
+    route("/metrics", "GET", RouteAction::Page(metrics)),
+    route("/status", "GET", RouteAction::Page(status)),
+    route("/healthz", "GET", RouteAction::Health),
+    route("/connections", "GET", RouteAction::Connections),
+    route("/connections/top", "GET", RouteAction::TopConnections),
+    route("/connections/kill", "POST", RouteAction::Kill),
+    route("/sources", "GET", RouteAction::Sources),
+    route(
+        "/servers",
+        "PATCH",
+        RouteAction::Change(OperatorChange::of_server),
+    ),
+    route(
+        "/servers",
+        "POST",
+        RouteAction::Change(|body| parse(body).map(OperatorChange::AddServer)),
+    ),
+    route(
+        "/servers",
+        "DELETE",
+        RouteAction::Change(|body| parse(body).map(OperatorChange::RemoveServer)),
+    ),
     route(
         "/certificates",
         "PUT",
-        Action::TakeKey(Change::of_certificate),
+        RouteAction::TakeKey(|body| parse(body).map(OperatorChange::SetCertificate)),
     ),
     route(
         "/certificates",
         "DELETE",
-        Action::Change(Change::of_certificate_removal),
+        RouteAction::Change(|body| parse(body).map(OperatorChange::RemoveCertificate)),
     ),
-    route("/log", "PUT", Action::Change(Change::of_log)),
+    route(
+        "/log",
+        "PUT",
+        RouteAction::Change(|body| parse(body).map(OperatorChange::Log)),
+    ),
     route(
         "/tickets/rotate",
         "POST",
-        Action::Change(Change::of_tickets),
+        RouteAction::Change(|body| parse::<NoFields>(body).map(|_| OperatorChange::RotateTickets)),
     ),
     route(
         "/sessions/forget",
         "POST",
-        Action::Change(Change::of_sessions),
+        RouteAction::Change(|body| parse::<NoFields>(body).map(|_| OperatorChange::ForgetSessions)),
     ),
-    route("/reload", "POST", Action::Tell(Change::of_reload)),
-    route("/drain", "POST", Action::Tell(Change::of_drain)),
-    route("/upgrade", "POST", Action::Tell(Change::of_upgrade)),
+    route(
+        "/reload",
+        "POST",
+        RouteAction::Tell(|body| ask(body, OperatorRequest::Reload)),
+    ),
+    route(
+        "/drain",
+        "POST",
+        RouteAction::Tell(|body| ask(body, OperatorRequest::Drain)),
+    ),
+    route(
+        "/upgrade",
+        "POST",
+        RouteAction::Tell(|body| ask(body, OperatorRequest::Upgrade)),
+    ),
 ];
 
-const fn route(path: &'static str, method: &'static str, action: Action) -> Route {
-    Route {
+const fn route(path: &'static str, method: &'static str, action: RouteAction) -> AdminRoute {
+    AdminRoute {
         path,
         method,
         action,
     }
 }
 
-/// Answers requests.
-pub(super) struct Answers {
-    state: Arc<State>,
-    read: fn(&State) -> Snapshot,
+fn ask(body: &[u8], request: OperatorRequest) -> Result<OperatorChange, Refused> {
+    parse::<NoFields>(body).map(|_| OperatorChange::Asked(request))
+}
+
+/// Responder requests.
+pub(super) struct Responder {
+    state: Arc<AdminState>,
+    read: fn(&AdminState) -> Snapshot,
     control: Sender<ChangeRequest>,
     workers: Vec<Arc<Mailbox>>,
 }
 
-impl Answers {
+impl Responder {
     pub(super) fn new(
-        state: Arc<State>,
-        read: fn(&State) -> Snapshot,
+        state: Arc<AdminState>,
+        read: fn(&AdminState) -> Snapshot,
         control: Sender<ChangeRequest>,
         workers: Vec<Arc<Mailbox>>,
     ) -> Self {
@@ -100,11 +136,11 @@ impl Answers {
     }
 
     /// Counts a connection that was not served.
-    pub(super) fn count(&self, refusal: Refusal) {
+    pub(super) fn count(&self, refusal: PageRefusal) {
         self.state.refusals().of(refusal).add(1);
     }
 
-    /// Answers a request.
+    /// Responder a request.
     pub(super) async fn answer(
         &self,
         request: Request<Incoming>,
@@ -114,7 +150,7 @@ impl Answers {
         let path = request.uri().path();
         // Health tells nothing that is worth a foreign site's while, and balancers send names of their own.
         if path != "/healthz"
-            && let Asker::Network(_) = asker
+            && let PageClient::Network(_) = asker
             && let Some(answer) = self.misdirected(&request)
         {
             return answer;
@@ -123,26 +159,29 @@ impl Answers {
             Ok(action) => action,
             Err(refused) => return refused.into_response(),
         };
-        let is_page = matches!(action, Action::Health | Action::Page(_));
+        let is_page = matches!(action, RouteAction::Health | RouteAction::Page(_));
         if !is_page && let Err(refused) = self.trusts(&request, asker) {
-            self.count(Refusal::Forbidden);
+            self.count(PageRefusal::Forbidden);
             return refused.into_response();
         }
-        if matches!((action, asker), (Action::TakeKey(_), Asker::Network(_))) {
+        if matches!(
+            (action, asker),
+            (RouteAction::TakeKey(_), PageClient::Network(_))
+        ) {
             let text = "a private key is not taken over the network";
             let refused = Refused::new(StatusCode::FORBIDDEN, text, "admin.socket");
             return refused.into_response();
         }
-        if let Action::Health = action {
+        if let RouteAction::Health = action {
             return self.health();
         }
-        if !visitor.take_place(matches!(action, Action::Tell(_))) {
-            self.count(Refusal::Busy);
+        if !visitor.take_place(matches!(action, RouteAction::Tell(_))) {
+            self.count(PageRefusal::Busy);
             let text = "too many requests are being answered";
             let refused = Refused::new(StatusCode::SERVICE_UNAVAILABLE, text, "fewer at a time");
             return refused.into_response();
         }
-        if let Action::Page(make) = action {
+        if let RouteAction::Page(make) = action {
             let turn = Arc::clone(&visitor.among.page).acquire_owned().await;
             let (state, read) = (Arc::clone(&self.state), self.read);
             // A client that leaves keeps its place until the page that it asked for is made.
@@ -168,28 +207,31 @@ impl Answers {
     /// Lists or changes something.
     async fn act(
         &self,
-        action: Action,
+        action: RouteAction,
         request: Request<Incoming>,
-        asker: Asker,
+        asker: PageClient,
     ) -> Result<Value, Refused> {
         let workers = &self.workers;
         let words = api::query(request.uri().query());
         match action {
-            Action::Health | Action::Page(_) => Ok(Value::Null),
-            Action::Connections => {
-                let wanted = Wanted::of(words, 100, connections::MOST_ROWS)?;
+            RouteAction::Health | RouteAction::Page(_) => Ok(Value::Null),
+            RouteAction::Connections => {
+                let wanted = ListRequest::of(words, 100, connections::MOST_ROWS)?;
                 as_json(&connections::list(workers, wanted).await)
             }
-            Action::TopConnections => {
-                let wanted = Wanted::of(words, 20, connections::MOST_ROWS)?;
+            RouteAction::TopConnections => {
+                let wanted = ListRequest::of(words, 20, connections::MOST_ROWS)?;
                 let prefixes = self.state.config().file.admission.prefixes();
                 as_json(&connections::top(workers, wanted, prefixes).await)
             }
-            Action::Sources => {
-                let wanted = Wanted::of(words, 100, connections::MOST_ROWS)?;
+            RouteAction::Sources => {
+                let wanted = ListRequest::of(words, 100, connections::MOST_ROWS)?;
                 as_json(&connections::sources(&self.state, wanted))
             }
-            Action::Kill | Action::Change(_) | Action::TakeKey(_) | Action::Tell(_) => {
+            RouteAction::Kill
+            | RouteAction::Change(_)
+            | RouteAction::TakeKey(_)
+            | RouteAction::Tell(_) => {
                 let path = request.uri().path().to_owned();
                 let body = to_bytes(Body::new(request.into_body()), LONGEST_CHANGE).await;
                 let body = body.map_err(|_| {
@@ -201,7 +243,7 @@ impl Answers {
                     )
                 })?;
                 let done = self.change(action, &body).await;
-                let takes_key = matches!(action, Action::TakeKey(_));
+                let takes_key = matches!(action, RouteAction::TakeKey(_));
                 let outcome = match &done {
                     Ok(_) => "done",
                     // What is wrong with a request may quote it.
@@ -221,8 +263,10 @@ impl Answers {
         }
     }
 
-    async fn change(&self, action: Action, body: &[u8]) -> Result<Value, Refused> {
-        let (Action::Change(parse) | Action::TakeKey(parse) | Action::Tell(parse)) = action else {
+    async fn change(&self, action: RouteAction, body: &[u8]) -> Result<Value, Refused> {
+        let (RouteAction::Change(parse) | RouteAction::TakeKey(parse) | RouteAction::Tell(parse)) =
+            action
+        else {
             return as_json(&connections::kill(&self.workers, api::filter_of(body)?).await);
         };
         let gone = || {
@@ -243,8 +287,8 @@ impl Answers {
     }
 
     /// Whether the client may see who our clients are, and change something: who can open the socket, or has the token.
-    fn trusts(&self, request: &Request<Incoming>, asker: Asker) -> Result<(), Refused> {
-        if let Asker::Local(_) = asker {
+    fn trusts(&self, request: &Request<Incoming>, asker: PageClient) -> Result<(), Refused> {
+        if let PageClient::Local(_) = asker {
             return Ok(());
         }
         let config = self.state.config();
@@ -275,7 +319,7 @@ impl Answers {
         let config = self.state.config();
         let names = &config.file.admin.hosts;
         let host = host::foreign(request.uri(), request.headers(), names)?;
-        self.count(Refusal::ForeignHost);
+        self.count(PageRefusal::ForeignHost);
         let host = Escaped::new(host);
         let text = format!(
             "the host \"{host}\" is not an address, not localhost, and not in admin.hosts\n"
@@ -285,7 +329,7 @@ impl Answers {
 }
 
 /// What is done for a path and a method.
-fn find(path: &str, method: &Method) -> Result<Action, Refused> {
+fn find(path: &str, method: &Method) -> Result<RouteAction, Refused> {
     let asked = match method.as_str() {
         "HEAD" => "GET",
         method => method,

@@ -25,15 +25,15 @@ use becket_proxy::worker::listing::{BadField, Filter};
 use becket_tls::config::{MOST_ADDRESSES, ServerAddress};
 
 /// A path and a method, and what is done for them.
-pub(super) struct Route {
+pub(super) struct AdminRoute {
     pub(super) path: &'static str,
     pub(super) method: &'static str,
-    pub(super) action: Action,
+    pub(super) action: RouteAction,
 }
 
 /// What is done for a request.
 #[derive(Clone, Copy)]
-pub(super) enum Action {
+pub(super) enum RouteAction {
     /// Says whether becket serves: to everybody, by every name.
     Health,
     /// Makes a page of what runs.
@@ -47,16 +47,16 @@ pub(super) enum Action {
     /// Lists sources.
     Sources,
     /// Has control change something.
-    Change(fn(&[u8]) -> Result<Change, Refused>),
+    Change(fn(&[u8]) -> Result<OperatorChange, Refused>),
     /// Has control take a private key: over the socket only, and what was said is not logged.
-    TakeKey(fn(&[u8]) -> Result<Change, Refused>),
+    TakeKey(fn(&[u8]) -> Result<OperatorChange, Refused>),
     /// Has becket do what a signal would have it do. That takes its time.
-    Tell(fn(&[u8]) -> Result<Change, Refused>),
+    Tell(fn(&[u8]) -> Result<OperatorChange, Refused>),
 }
 
 /// What control is to change.
 #[derive(Debug, PartialEq)]
-pub enum Change {
+pub enum OperatorChange {
     /// Something of a server.
     Server(ServerChange),
     /// A server more.
@@ -77,58 +77,18 @@ pub enum Change {
     Asked(OperatorRequest),
 }
 
-impl Change {
+impl OperatorChange {
     pub(super) fn of_server(body: &[u8]) -> Result<Self, Refused> {
         let change: ServerChange = parse(body)?;
         change.check()?;
         Ok(Self::Server(change))
-    }
-
-    pub(super) fn of_addition(body: &[u8]) -> Result<Self, Refused> {
-        Ok(Self::AddServer(parse(body)?))
-    }
-
-    pub(super) fn of_removal(body: &[u8]) -> Result<Self, Refused> {
-        Ok(Self::RemoveServer(parse(body)?))
-    }
-
-    pub(super) fn of_certificate(body: &[u8]) -> Result<Self, Refused> {
-        Ok(Self::SetCertificate(parse(body)?))
-    }
-
-    pub(super) fn of_certificate_removal(body: &[u8]) -> Result<Self, Refused> {
-        Ok(Self::RemoveCertificate(parse(body)?))
-    }
-
-    pub(super) fn of_log(body: &[u8]) -> Result<Self, Refused> {
-        Ok(Self::Log(parse(body)?))
-    }
-
-    pub(super) fn of_tickets(body: &[u8]) -> Result<Self, Refused> {
-        parse::<Nothing>(body).map(|_| Self::RotateTickets)
-    }
-
-    pub(super) fn of_sessions(body: &[u8]) -> Result<Self, Refused> {
-        parse::<Nothing>(body).map(|_| Self::ForgetSessions)
-    }
-
-    pub(super) fn of_reload(body: &[u8]) -> Result<Self, Refused> {
-        parse::<Nothing>(body).map(|_| Self::Asked(OperatorRequest::Reload))
-    }
-
-    pub(super) fn of_drain(body: &[u8]) -> Result<Self, Refused> {
-        parse::<Nothing>(body).map(|_| Self::Asked(OperatorRequest::Drain))
-    }
-
-    pub(super) fn of_upgrade(body: &[u8]) -> Result<Self, Refused> {
-        parse::<Nothing>(body).map(|_| Self::Asked(OperatorRequest::Upgrade))
     }
 }
 
 /// No fields.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+pub(super) struct NoFields {}
 
 /// What is to be another of a server. What is absent stays as it is; `null` is what the file says.
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -267,7 +227,7 @@ fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
 }
 
 /// The object of a request; nothing is an empty one.
-fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused> {
+pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused> {
     let body = match body.trim_ascii() {
         [] => b"{}",
         body => body,
@@ -368,7 +328,7 @@ impl ChangeOutcome {
 /// A change for control, and where the outcome is told.
 #[derive(Debug)]
 pub struct ChangeRequest {
-    pub change: Change,
+    pub change: OperatorChange,
     pub outcome: ChangeOutcome,
 }
 
@@ -377,8 +337,8 @@ mod tests {
     use super::*;
 
     fn server(text: &str) -> Result<ServerChange, Refused> {
-        match Change::of_server(text.as_bytes())? {
-            Change::Server(change) => Ok(change),
+        match OperatorChange::of_server(text.as_bytes())? {
+            OperatorChange::Server(change) => Ok(change),
             other => panic!("{other:?}"),
         }
     }
@@ -438,12 +398,10 @@ mod tests {
     fn a_server_is_added_with_the_keys_of_the_file_and_a_key_is_not_shown() {
         let add = |server: &str| {
             let text = format!("{{\"backend\":\"app\",\"server\":{server}}}");
-            Change::of_addition(text.as_bytes())
+            parse::<ServerAddition>(text.as_bytes())
         };
         let added = add(r#"{"address":"10.0.0.1:80","weight":7,"maxconn":9,"fast-open":true}"#);
-        let Ok(Change::AddServer(addition)) = added else {
-            panic!("{added:?}");
-        };
+        let addition = added.unwrap();
         assert_eq!(
             (addition.server.weight, addition.server.maxconn),
             (7, Some(9))
@@ -453,7 +411,7 @@ mod tests {
             assert_eq!(add(refused).unwrap_err().code.as_u16(), 422, "{refused}");
         }
         let text = br#"{"listener":"web","chain":"c","key":"hidden"}"#;
-        let shown = format!("{:?}", Change::of_certificate(text).unwrap());
+        let shown = format!("{:?}", parse::<CertificateSetting>(text).unwrap());
         assert!(!shown.contains("hidden"), "{shown}");
     }
 

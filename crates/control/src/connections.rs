@@ -15,7 +15,7 @@ use super::api::Refused;
 use super::replies::{
     ConnectionList, KilledConnections, SourceList, SourceRow, TopConnections, TopRow,
 };
-use super::state::State;
+use super::state::AdminState;
 use becket_proxy::worker::listing::{
     ConnectionRow, Filter, Killing, ListedPage, Listing, ReplySender,
 };
@@ -23,17 +23,17 @@ use becket_proxy::worker::mailbox::{Mailbox, Message};
 
 /// Which connections are wanted.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct ListRequest {
     filter: Filter,
     limit: usize,
     /// Where to begin.
-    cursor: Place,
+    cursor: ListCursor,
 }
 
 /// Number of a worker, and a place there.
-type Place = (usize, usize);
+type ListCursor = (usize, usize);
 
-impl Wanted {
+impl ListRequest {
     /// By the words of a request: fields of a filter, `limit` and `cursor`.
     pub(super) fn of(
         query: Vec<(String, String)>,
@@ -73,7 +73,7 @@ pub(super) fn limit(value: &str, most: usize) -> Result<usize, Refused> {
 /// A page of connections, and where to go on.
 pub(super) async fn list(
     workers: &[Arc<Mailbox>],
-    wanted: Wanted,
+    wanted: ListRequest,
 ) -> ConnectionList<ConnectionRow> {
     let mut connections = Vec::new();
     let next = walk(workers, wanted, |rows| connections.extend(rows)).await;
@@ -82,7 +82,7 @@ pub(super) async fn list(
 }
 
 /// Sources that are tracked, those with most connections first, and what they may not have more of.
-pub(super) fn sources(state: &State, wanted: Wanted) -> SourceList {
+pub(super) fn sources(state: &AdminState, wanted: ListRequest) -> SourceList {
     let (shared, config) = (state.shared(), state.config());
     let keys = &config.file.admission;
     let most = keys.connections_per_source.unwrap_or(u32::MAX);
@@ -125,12 +125,12 @@ pub(super) fn sources(state: &State, wanted: Wanted) -> SourceList {
 /// Who has most connections: by source, by server name, by server.
 pub(super) async fn top(
     workers: &[Arc<Mailbox>],
-    wanted: Wanted,
+    wanted: ListRequest,
     prefixes: Prefixes,
 ) -> TopConnections {
     let (mut sources, mut names, mut servers) = (HashMap::new(), HashMap::new(), HashMap::new());
     let mut counted = 0;
-    let walked = Wanted {
+    let walked = ListRequest {
         limit: MOST_COUNTED,
         ..wanted
     };
@@ -196,9 +196,9 @@ fn first<K>(sums: HashMap<K, Sum>, limit: usize, text: impl Fn(&K) -> String) ->
 /// Reads pages until there are as many rows as wanted, and returns where to go on.
 async fn walk(
     workers: &[Arc<Mailbox>],
-    wanted: Wanted,
+    wanted: ListRequest,
     mut take: impl FnMut(Vec<ConnectionRow>),
-) -> Option<Place> {
+) -> Option<ListCursor> {
     let (filter, mut left) = (Arc::new(wanted.filter), wanted.limit);
     let (mut worker, mut from) = wanted.cursor;
     while let Some(mailbox) = workers.get(worker) {
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn words_that_do_not_fit_are_refused_with_what_would() {
-        let wanted = Wanted::of(words("limit=7&cursor=1.20&backend=app"), 100, 1000).unwrap();
+        let wanted = ListRequest::of(words("limit=7&cursor=1.20&backend=app"), 100, 1000).unwrap();
         assert_eq!((wanted.limit, wanted.cursor), (7, (1, 20)));
         assert!(!wanted.filter.is_empty());
         for (text, accepted) in [
@@ -276,7 +276,7 @@ mod tests {
             ("cursor=1", "next"),
             ("colour=red", "backend"),
         ] {
-            let refused = Wanted::of(words(text), 100, 1000).unwrap_err();
+            let refused = ListRequest::of(words(text), 100, 1000).unwrap_err();
             assert!(refused.accepted.contains(accepted), "{refused:?}");
         }
     }
@@ -300,7 +300,7 @@ mod tests {
         let mailbox = Arc::new(Mailbox::new(waker));
         drop(mailbox.close());
         let workers = [mailbox];
-        let wanted = || Wanted::of(Vec::new(), 10, 10).unwrap();
+        let wanted = || ListRequest::of(Vec::new(), 10, 10).unwrap();
         let list = list(&workers, wanted()).await;
         assert!(list.connections.is_empty() && list.next.is_none());
         let top = top(&workers, wanted(), Prefixes::default()).await;

@@ -26,7 +26,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use super::refusals::Refusal;
+use super::refusals::PageRefusal;
 use super::snapshot::Snapshot;
 use super::status::ServingState;
 use becket_keys::signing::token::TokenStatus;
@@ -70,7 +70,7 @@ macro_rules! families {
 
 impl Collector for Snapshot {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut page = Page(encoder);
+        let mut page = MetricsPage(encoder);
         for (name, help, counter) in Counters::PLAIN {
             page.one(MetricType::Counter, name, help.trim(), self.sum(counter))?;
         }
@@ -94,7 +94,7 @@ impl Collector for Snapshot {
 }
 
 impl Snapshot {
-    fn trials(&self, page: &mut Page<'_>) -> fmt::Result {
+    fn trials(&self, page: &mut MetricsPage<'_>) -> fmt::Result {
         let trials = self
             .status
             .traffic
@@ -110,7 +110,7 @@ impl Snapshot {
         Ok(())
     }
 
-    fn connections(&self, page: &mut Page<'_>) -> fmt::Result {
+    fn connections(&self, page: &mut MetricsPage<'_>) -> fmt::Result {
         let (traffic, sessions) = (&self.status.traffic, &self.status.sessions);
         let open = self.counters.iter().enumerate().map(|(worker, c)| {
             // Closed first: an end that is counted in between must not outnumber the beginnings.
@@ -149,7 +149,7 @@ impl Snapshot {
             Gauge becket_sessions "TLS 1.2 sessions in the table" = sessions.table.entries;
             Gauge becket_sessions_capacity "TLS 1.2 sessions that the table may hold" = sessions.table.capacity;
             Gauge becket_early_sessions "TLS 1.3 sessions that admit early data" = sessions.early_sessions;
-            Gauge becket_ticket_epoch "Number of the ticket key in use" = sessions.tickets.epoch;
+            Gauge becket_ticket_epoch "MetricValue of the ticket key in use" = sessions.tickets.epoch;
             Gauge becket_ticket_rotation_seconds "Time until the ticket key changes" = sessions.tickets.next_rotation_seconds;
             Gauge becket_certificate_expiry_timestamp_seconds "When a certificate expires" [listener, name, key]
                 = self.status.certificates.iter().map(|c| ([&*c.listener, &*c.name, &*c.key], c.not_after.unix_seconds()));
@@ -181,7 +181,7 @@ impl Snapshot {
         )
     }
 
-    fn kernel_tls(&self, page: &mut Page<'_>) -> fmt::Result {
+    fn kernel_tls(&self, page: &mut MetricsPage<'_>) -> fmt::Result {
         let kernel_tls = TlsVersion::ALL.iter().flat_map(|&version| {
             Cipher::ALL.map(|cipher| {
                 let kernel = self.kernel_tls;
@@ -198,7 +198,7 @@ impl Snapshot {
         Ok(())
     }
 
-    fn process(&self, page: &mut Page<'_>) -> fmt::Result {
+    fn process(&self, page: &mut MetricsPage<'_>) -> fmt::Result {
         let (process, changes) = (&self.status.process, &self.status.changes);
         let (tried, ok) = match &changes.reload {
             None => (process.started, true),
@@ -233,7 +233,7 @@ impl Snapshot {
             Counter becket_watch_failures "Times that something in files that had changed did not fit" = changes.watch.failures;
             Gauge becket_watch_rejected "Files that do not fit, in whose place what was in use before still is" = changes.watch.rejected.len();
             Counter becket_admin_refused "Connections to the admin pages that were not served" [reason]
-                = Refusal::ALL.iter().zip(self.admin_refused).map(|(why, count)| ([why.label()], count));
+                = PageRefusal::ALL.iter().zip(self.admin_refused).map(|(why, count)| ([why.label()], count));
             Counter becket_cancels "Cancels of PostgreSQL clients, for each server that was to be told" [outcome]
                 = [(["passed"], self.cancels.0), (["failed"], self.cancels.1)];
             Gauge process_start_time_seconds "When the process started" = process.started.unix_seconds();
@@ -254,7 +254,7 @@ impl Snapshot {
         Ok(())
     }
 
-    fn backends(&self, page: &mut Page<'_>) -> fmt::Result {
+    fn backends(&self, page: &mut MetricsPage<'_>) -> fmt::Result {
         let backends = |number: fn(&BackendState) -> u64| {
             let states = self.backends.iter().map(|backend| &backend.state);
             states.map(move |state| ([state.name()], number(state)))
@@ -298,7 +298,7 @@ impl Snapshot {
         )
     }
 
-    fn tokens(&self, page: &mut Page<'_>) -> fmt::Result {
+    fn tokens(&self, page: &mut MetricsPage<'_>) -> fmt::Result {
         let tokens = |number: fn(&TokenStatus) -> u64| {
             let each = self.status.signing.tokens.iter();
             each.map(move |one| ([one.module.as_str(), &one.token], number(one)))
@@ -316,7 +316,7 @@ impl Snapshot {
         Ok(())
     }
 
-    fn cluster(&self, cluster: &ClusterStatus, page: &mut Page<'_>) -> fmt::Result {
+    fn cluster(&self, cluster: &ClusterStatus, page: &mut MetricsPage<'_>) -> fmt::Result {
         let (sessions, total) = (&cluster.sessions, &cluster.replica.total);
         let states = PeerState::ALL.map(|state| {
             let peers = cluster.replica.peers.iter();
@@ -385,15 +385,15 @@ fn by_node<T: Copy>(
 }
 
 /// The page while it is written.
-struct Page<'a>(DescriptorEncoder<'a>);
+struct MetricsPage<'a>(DescriptorEncoder<'a>);
 
-impl Page<'_> {
+impl MetricsPage<'_> {
     fn one(
         &mut self,
         kind: MetricType,
         name: &str,
         help: &str,
-        value: impl Into<Number>,
+        value: impl Into<MetricValue>,
     ) -> fmt::Result {
         let metric = self.0.encode_descriptor(name, help, None, kind)?;
         value.into().encode(kind, metric)
@@ -405,7 +405,7 @@ impl Page<'_> {
         name: &str,
         help: &str,
         labels: [&'static str; N],
-        values: impl IntoIterator<Item = ([K; N], impl Into<Number>)>,
+        values: impl IntoIterator<Item = ([K; N], impl Into<MetricValue>)>,
     ) -> fmt::Result {
         let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
         for (of, value) in values {
@@ -439,12 +439,12 @@ impl Page<'_> {
 }
 
 /// A value, whole or not: the text has one form for both.
-enum Number {
+enum MetricValue {
     Whole(u64),
     Real(f64),
 }
 
-impl Number {
+impl MetricValue {
     fn encode(self, kind: MetricType, metric: MetricEncoder<'_>) -> fmt::Result {
         match (kind, self) {
             (MetricType::Counter, Self::Whole(value)) => ConstCounter::new(value).encode(metric),
@@ -455,31 +455,31 @@ impl Number {
     }
 }
 
-impl From<u64> for Number {
+impl From<u64> for MetricValue {
     fn from(value: u64) -> Self {
         Self::Whole(value)
     }
 }
 
-impl From<u32> for Number {
+impl From<u32> for MetricValue {
     fn from(value: u32) -> Self {
         Self::Whole(value.into())
     }
 }
 
-impl From<usize> for Number {
+impl From<usize> for MetricValue {
     fn from(value: usize) -> Self {
         Self::Whole(value as u64)
     }
 }
 
-impl From<bool> for Number {
+impl From<bool> for MetricValue {
     fn from(value: bool) -> Self {
         Self::Whole(value.into())
     }
 }
 
-impl From<f64> for Number {
+impl From<f64> for MetricValue {
     fn from(value: f64) -> Self {
         Self::Real(value)
     }

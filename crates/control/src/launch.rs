@@ -32,14 +32,17 @@ use crate::health::prober::Prober;
 use crate::reload::Reloading;
 use crate::rotation::{NotRotated, NotSaved, Rotation};
 use crate::sandbox::Sandbox;
-use crate::server::edits::Edits;
-use crate::server::limits::Limits;
-use crate::server::outcomes::Waiting;
+use crate::server::edits::RunningEdits;
+use crate::server::limits::SharedLimits;
+use crate::server::outcomes::PendingOutcomes;
 use crate::server::renewal::Watching;
 use crate::server::upgrade::Handover;
-use crate::server::{Control, Terminator, WAITING_CHANGES, log_warnings};
+use crate::server::{
+    AdminThreads, ConfigTasks, Control, LogThreads, MemoryTasks, PeerTasks, Supervision,
+    Terminator, WAITING_CHANGES, log_warnings,
+};
 use crate::sockets;
-use crate::state::{MainProcess, Replication, State};
+use crate::state::{AdminState, MainProcess, Replication};
 use becket_cluster::Bound;
 use becket_cluster::Membership;
 use becket_cluster::NoBoot;
@@ -161,32 +164,38 @@ fn launch_parts(
     let handover = handover(link.as_mut(), &common)?;
     let (workers, access) = start_workers(&common, sockets.listeners, access, sender)?;
     let (main, peers) = (main_process(&link), replication(&cluster, &stud));
-    let state = State::new(main, shared, Arc::clone(&config), &rotation, peers);
+    let state = AdminState::new(main, shared, Arc::clone(&config), &rotation, peers);
     let control = Control {
-        edits: Edits::of(config),
         state: Arc::new(state.sandboxed(&sandbox)),
-        sandbox,
-        source,
         workers,
         ended,
         prober: Prober::new(HostResolver::system()),
         rotation,
-        cluster,
-        stud,
-        reloading: Reloading::default(),
-        watching: Watching::default(),
-        logging,
-        access,
-        memory,
-        ebb: Ebb::default(),
-        admin: sockets.admin,
-        pages: None,
-        changes: channel(WAITING_CHANGES),
-        waiting: Waiting::default(),
+        config: ConfigTasks {
+            source,
+            reloading: Reloading::default(),
+            watching: Watching::default(),
+            edits: RunningEdits::of(config),
+            waiting: PendingOutcomes::default(),
+        },
+        peers: PeerTasks { cluster, stud },
+        logs: LogThreads { logging, access },
+        admin: AdminThreads {
+            sockets: sockets.admin,
+            pages: None,
+            changes: channel(WAITING_CHANGES),
+        },
         handover,
-        signals,
-        commands: commands(&link).map_err(system("taking commands"))?,
-        link,
+        memory: MemoryTasks {
+            watch: memory,
+            ebb: Ebb::default(),
+        },
+        supervision: Supervision {
+            signals,
+            commands: commands(&link).map_err(system("taking commands"))?,
+            link,
+        },
+        sandbox,
         drain_until: None,
     };
     Ok(Terminator { runtime, control })
@@ -229,7 +238,7 @@ fn start_workers(
 /// a limit before it serves.
 fn handover(link: Option<&mut SupervisorLink>, common: &Common) -> Result<Handover, StartError> {
     let replaced = link.and_then(|link| {
-        Limits::wait(&common.shared);
+        SharedLimits::wait(&common.shared);
         link.replaced.take()
     });
     let outbox = common.outboxes.first().cloned();

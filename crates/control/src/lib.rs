@@ -3,7 +3,7 @@
 //! This crate owns the main thread of the serving process and the threads of the admin pages. It sends messages to workers and reads their
 //! counters. It handles no byte of a client's connection. The command line is in `becket`, the supervisor in `becket_process`.
 //!
-//! Main types: [`server::Control`] is the control loop, [`state::State`] is the state behind the admin pages.
+//! Main types: [`server::Control`] is the control loop, [`state::AdminState`] is the state behind the admin pages.
 //!
 //! * [`launch`]: the order of a start; [`server`]: the control loop and its commands;
 //! * [`reload`], [`rotation`]: changes while becket runs; [`handover`]: the state that passes in an upgrade;

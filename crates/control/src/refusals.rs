@@ -5,7 +5,7 @@ use becket_proxy::metrics::Counter;
 
 labelled! {
 /// Why a connection to the admin pages ended without an answer.
-pub enum Refusal {
+pub enum PageRefusal {
     /// The client had not sent its request, or not read its answer, and made room for a newer one.
     Evicted = "evicted",
     /// The request or the answer took too long.
@@ -19,13 +19,13 @@ pub enum Refusal {
 }
 }
 
-/// One counter per [`Refusal`]. The thread of the pages is the one that counts.
+/// One counter per [`PageRefusal`]. The thread of the pages is the one that counts.
 #[derive(Debug, Default)]
-pub struct Refusals([Counter; Refusal::ALL.len()]);
+pub struct PageRefusals([Counter; PageRefusal::ALL.len()]);
 
-impl Refusals {
+impl PageRefusals {
     /// The counter of one reason.
-    pub fn of(&self, refusal: Refusal) -> &Counter {
+    pub fn of(&self, refusal: PageRefusal) -> &Counter {
         &self.0[refusal as usize]
     }
 }

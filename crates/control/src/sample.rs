@@ -16,7 +16,7 @@ use rustls::crypto::aws_lc_rs as provider;
 use rustls::sign::CertifiedKey;
 
 use super::rotation::Rotation;
-use super::state::{MainProcess, Replication, State};
+use super::state::{AdminState, MainProcess, Replication};
 use super::status::{ReloadOutcome, StudReport};
 use becket_keys::certificates::{CertificateMap, KeySet};
 use becket_keys::signing::Offload;
@@ -27,7 +27,7 @@ use becket_tls::config::{Backend, Config, Listener, Policy, Route, Server, Serve
 use becket_tls::trial::Trials;
 
 /// The server, of one worker.
-pub(super) fn state() -> State {
+pub(super) fn state() -> AdminState {
     let config = Arc::new(config());
     let table = || Arc::new(SessionTable::new(Default::default(), Default::default()));
     let shared = Arc::new(Shared::new(1, Clock::start(), table(), table()));
@@ -41,7 +41,7 @@ pub(super) fn state() -> State {
             upgrades: 1,
         },
     };
-    let state = State::new(main, shared, config, &rotation, Replication::default());
+    let state = AdminState::new(main, shared, config, &rotation, Replication::default());
     let errors = vec!["listener.web.bind: \"<b>\" is not an address".to_owned()];
     let time = Timestamp::from_unix(now.unix);
     state.set_reload(ReloadOutcome { time, errors }, false);

@@ -33,8 +33,8 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use self::edits::{Edited, Edits};
-use self::outcomes::Waiting;
+use self::edits::{Edited, RunningEdits};
+use self::outcomes::PendingOutcomes;
 use self::renewal::Watching;
 use self::upgrade::Handover;
 use crate::admin::{self, AdminSockets, Pages};
@@ -46,7 +46,7 @@ use crate::reload::{self, ReloadRequest, Reloaded, Reloading};
 use crate::rotation::Rotation;
 use crate::sandbox::Sandbox;
 use crate::sockets;
-use crate::state::State;
+use crate::state::AdminState;
 use crate::status::ReloadOutcome;
 use crate::temporary::log_ended;
 use becket_cluster::Membership;
@@ -106,40 +106,71 @@ impl Terminator {
 /// State of the control loop.
 #[derive(Debug)]
 pub struct Control {
-    pub source: Source,
-    /// State that the admin pages read.
-    pub state: Arc<State>,
+    /// AdminState that the admin pages read.
+    pub state: Arc<AdminState>,
     pub workers: Workers,
     /// Reports each worker that has ended.
     pub ended: UnboundedReceiver<WorkerEnded>,
     pub prober: Prober,
     pub rotation: Rotation,
-    /// Replication of sessions; absent without it.
-    pub cluster: Option<Membership>,
-    /// Sessions of stud and hitch; absent where they are not received.
-    pub stud: Option<Reception>,
+    pub config: ConfigTasks,
+    pub peers: PeerTasks,
+    pub logs: LogThreads,
+    pub admin: AdminThreads,
+    pub handover: Handover,
+    pub memory: MemoryTasks,
+    pub supervision: Supervision,
+    pub sandbox: Sandbox,
+    /// End of `timeouts.drain`, once this process drains.
+    pub drain_until: Option<Instant>,
+}
+
+/// The configuration, and all that replaces it.
+#[derive(Debug)]
+pub struct ConfigTasks {
+    pub source: Source,
     pub reloading: Reloading,
     pub watching: Watching,
+    pub edits: RunningEdits,
+    pub waiting: PendingOutcomes,
+}
+
+/// Replication of sessions; each is absent if it is not configured.
+#[derive(Debug)]
+pub struct PeerTasks {
+    pub cluster: Option<Membership>,
+    /// Sessions of stud and hitch.
+    pub stud: Option<Reception>,
+}
+
+#[derive(Debug)]
+pub struct LogThreads {
     pub logging: Logging,
     pub access: Option<AccessThread>,
-    pub admin: AdminSockets,
+}
+
+#[derive(Debug)]
+pub struct AdminThreads {
+    pub sockets: AdminSockets,
     /// Threads of the admin pages, from the moment this process serves.
     pub pages: Option<Pages>,
     /// Changes from the admin pages.
     pub changes: (Sender<ChangeRequest>, Receiver<ChangeRequest>),
-    pub edits: Edits,
-    pub waiting: Waiting,
-    pub handover: Handover,
-    pub memory: MemoryWatch,
+}
+
+#[derive(Debug)]
+pub struct MemoryTasks {
+    pub watch: MemoryWatch,
     pub ebb: Ebb,
+}
+
+/// Commands from a supervisor, or signals without one.
+#[derive(Debug)]
+pub struct Supervision {
     pub signals: Signals,
-    /// The connection to the supervisor, if there is one.
     pub link: Option<SupervisorLink>,
-    /// Commands of the supervisor; closed without one.
+    /// Closed without a supervisor.
     pub commands: UnboundedReceiver<Delivered>,
-    pub sandbox: Sandbox,
-    /// End of `timeouts.drain`, once this process drains.
-    pub drain_until: Option<Instant>,
 }
 
 impl Control {
@@ -161,17 +192,17 @@ impl Control {
             tokio::select! {
                 _ = tick.tick() => self.tick(),
                 ended = self.prober.ended() => self.prober.take(ended, self.state.shared().clock.now()),
-                Some(delivered) = self.commands.recv() => self.obey(delivered).await,
+                Some(delivered) = self.supervision.commands.recv() => self.obey(delivered).await,
                 // A supervisor passes signals on as commands. A service manager may send them to all processes of the service.
-                request = self.signals.next(), if self.link.is_none() => self.carry_out(request).await,
-                Some(asked) = self.changes.1.recv() => self.change(asked).await,
+                request = self.supervision.signals.next(), if self.supervision.link.is_none() => self.carry_out(request).await,
+                Some(asked) = self.admin.changes.1.recv() => self.change(asked).await,
                 step = self.handover.next() => self.advance(step),
                 () = at(settle_at) => {
                     settled = Instant::now();
                     self.settle_limits();
                 }
-                reloaded = self.reloading.prepared() => self.finish_reload(reloaded),
-                seen = self.watching.next() => self.handle_seen(seen),
+                reloaded = self.config.reloading.prepared() => self.finish_reload(reloaded),
+                seen = self.config.watching.next() => self.handle_seen(seen),
                 ended = self.ended.recv() => {
                     left -= 1;
                     if let Err(error) = ended.map_or_else(gone, |ended| ended.result) {
@@ -193,24 +224,24 @@ impl Control {
     /// Ends the rest of the process once no worker is left.
     async fn end(mut self, outcome: Outcome) -> Outcome {
         // Every client that waits for an outcome, or asks now, is answered that there is none.
-        drop((self.changes, self.waiting));
-        if let Some(cluster) = self.cluster {
+        drop((self.admin.changes, self.config.waiting));
+        if let Some(cluster) = self.peers.cluster {
             cluster.leave().await;
         }
-        if let Some(pages) = self.pages {
+        if let Some(pages) = self.admin.pages {
             pages.finish(admin::LAST_MOMENT).await;
         }
-        drop(self.access);
+        drop(self.logs.access);
         self.sandbox.tell();
         tracing::info!(exit = outcome as u8, "process ended");
         outcome
     }
 
     fn start_admin(&mut self) {
-        let (state, changes) = (Arc::clone(&self.state), self.changes.0.clone());
+        let (state, changes) = (Arc::clone(&self.state), self.admin.changes.0.clone());
         let workers = self.workers.mailboxes().to_vec();
-        match admin::start(&self.admin, state, changes, workers) {
-            Ok(pages) => self.pages = Some(pages),
+        match admin::start(&self.admin.sockets, state, changes, workers) {
+            Ok(pages) => self.admin.pages = Some(pages),
             Err(error) => tracing::error!(%error, "cannot serve the admin pages"),
         }
     }
@@ -227,7 +258,7 @@ impl Control {
         let config = self.state.config();
         self.prober.tick(&config, &shared.backends, now);
         self.watch_memory(now.mono);
-        if self.ebb.has_come(shared.connections(), now.mono) {
+        if self.memory.ebb.has_come(shared.connections(), now.mono) {
             give_back(shared.clock);
         }
         for index in config.tokens.lost() {
@@ -241,6 +272,7 @@ impl Control {
         let limit = self.state.config().file.limits.memory;
         match self
             .memory
+            .watch
             .look(limit, now, shared.connections(), &shared.memory)
         {
             None => {}
@@ -282,10 +314,10 @@ impl Control {
         self.state.begin_reload();
         let files = given.files.within(self.sandbox.reach());
         let tokens = Tokens::adopt(given.tokens, &self.state.config().tokens);
-        self.reloading.begin(ReloadRequest {
-            source: self.source.with(files, tokens),
+        self.config.reloading.begin(ReloadRequest {
+            source: self.config.source.with(files, tokens),
             sockets: given.sockets,
-            running: Arc::clone(self.edits.of_file()),
+            running: Arc::clone(self.config.edits.of_file()),
             secrets: Arc::clone(self.rotation.secrets()),
             unix: self.state.shared().clock.now().unix,
             asked: given.asked,
@@ -302,16 +334,21 @@ impl Control {
         }
         let event = if errors.is_empty() {
             log_ended(&temporary);
-            tracing::info!(origin = self.source.origin(), "configuration reloaded");
+            tracing::info!(
+                origin = self.config.source.origin(),
+                "configuration reloaded"
+            );
             self.look_first();
             log_kernel_tls(&self.state.config());
             Event::Reloaded
         } else {
             Event::Refused
         };
-        self.waiting.reloaded(reloaded.asked, &errors, &temporary);
+        self.config
+            .waiting
+            .reloaded(reloaded.asked, &errors, &temporary);
         let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
-        let running = self.reloading.is_running();
+        let running = self.config.reloading.is_running();
         self.state
             .set_reload(ReloadOutcome { time, errors }, running);
         self.report(&event);
@@ -342,8 +379,8 @@ impl Control {
         for key in reload::waiting_for_restart(&old, &config) {
             tracing::warn!(key, "changed; takes effect at the next start");
         }
-        self.edits = Edits::of(Arc::clone(&config));
-        match (membership, &self.cluster, cluster::settings(&config)) {
+        self.config.edits = RunningEdits::of(Arc::clone(&config));
+        match (membership, &self.peers.cluster, cluster::settings(&config)) {
             (Some(membership), ..) => self.join(membership),
             (None, Some(same), Some(settings)) => same.reload(settings),
             (None, ..) => {}
@@ -382,7 +419,7 @@ impl Control {
         }
         self.state
             .set_node(membership.as_ref().map(Membership::node));
-        self.cluster = membership;
+        self.peers.cluster = membership;
     }
 
     /// Returns the rotation of a configuration, with its files written; absent where the running one continues.
@@ -411,21 +448,21 @@ impl Control {
             table.set_limits(sessions.table_entries, sessions.table_size);
         }
         self.state.reset_log_level();
-        if let Err(error) = self.logging.set_level(&config.log.level) {
+        if let Err(error) = self.logs.logging.set_level(&config.log.level) {
             tracing::error!(%error, "cannot change the log level");
         }
-        if let Some(stud) = &self.stud {
+        if let Some(stud) = &self.peers.stud {
             stud.reload(cluster::terms(&config));
         }
     }
 
     /// Has control and the workers use another configuration. `added` has new sockets for each worker, or is empty.
     fn exchange(&mut self, config: Arc<Config>, adopted: &Adopted, added: Vec<Vec<BoundListener>>) {
-        self.ebb.replace(&self.state.config());
+        self.memory.ebb.replace(&self.state.config());
         self.state.set_config(config);
         // Before a worker takes slots of servers that are new here.
         self.settle_limits();
-        let cluster = self.cluster.as_ref();
+        let cluster = self.peers.cluster.as_ref();
         let outboxes = cluster.map_or_else(Vec::new, Membership::outboxes);
         self.workers.reload(adopted, added, &outboxes);
     }
@@ -438,15 +475,15 @@ impl Control {
     ) -> io::Result<()> {
         descriptors::raise(&config, self.workers.len())?;
         self.workers.prepare_for(&config)?;
-        self.edits = edits;
+        self.config.edits = edits;
         let adopted = adopt(&self.state.shared().backends, &config);
         self.exchange(config, &adopted, Vec::new());
         Ok(())
     }
 
     fn reopen(&self) {
-        self.logging.reopen();
-        if let Some(access) = &self.access {
+        self.logs.logging.reopen();
+        if let Some(access) = &self.logs.access {
             access.reopen();
         }
         tracing::info!("log files reopened");
@@ -455,27 +492,27 @@ impl Control {
     /// Stops accepting. Another process has the sockets of the addresses in `passed_on`.
     async fn drain(&mut self, passed_on: &[SocketAddr]) {
         tracing::info!("draining");
-        if self.reloading.give_up() {
+        if self.config.reloading.give_up() {
             tracing::warn!("not reloaded, because becket drains");
         }
         let temporary = self.state.temporary();
         log_ended(&temporary);
         self.state.set_draining();
-        self.waiting.drains(&temporary);
+        self.config.waiting.drains(&temporary);
         self.workers.drain(passed_on);
         // The next becket binds the addresses of the cluster, and few sessions are made here from now on.
-        drop(self.stud.take());
+        drop(self.peers.stud.take());
         self.state.set_node(None);
-        if let Some(cluster) = self.cluster.take() {
+        if let Some(cluster) = self.peers.cluster.take() {
             cluster.leave().await;
         }
         // The next becket serves the pages from its start; without one they show how the drain goes.
-        let tcp = self.admin.tcp.as_ref();
+        let tcp = self.admin.sockets.tcp.as_ref();
         let tcp = tcp.filter(|_| !self.handover.is_followed());
         if let Some(Err(error)) = tcp.map(socket::give_way) {
             tracing::warn!(%error, "cannot release the admin address before the end");
         }
-        if let Some(Err(error)) = self.admin.unix.as_ref().map(SocketFile::give_way) {
+        if let Some(Err(error)) = self.admin.sockets.unix.as_ref().map(SocketFile::give_way) {
             tracing::warn!(%error, "cannot release the admin socket before the end");
         }
         self.drain_until = Some(Instant::now() + self.state.config().file.timeouts.drain);

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::history::Moment;
 use super::process::ProcessUsage;
-use super::refusals::Refusal;
+use super::refusals::PageRefusal;
 use super::status::{
     BackendStatus, ClusterReport, ListenerStatus, PolicyStatus, RouteStatus, ServerEdits,
     ServerHealth, ServerStatus, Status,
@@ -32,8 +32,8 @@ pub struct Snapshot {
     pub kernel_tls: Option<&'static Support>,
     /// Cancels of PostgreSQL clients that a server accepted, and those that reached none.
     pub cancels: (u64, u64),
-    /// Connections to the admin pages that were not served, in the order of [`Refusal::ALL`].
-    pub admin_refused: [u64; Refusal::ALL.len()],
+    /// Connections to the admin pages that were not served, in the order of [`PageRefusal::ALL`].
+    pub admin_refused: [u64; PageRefusal::ALL.len()],
     pub usage: ProcessUsage,
     /// The last hour.
     pub history: Vec<Moment>,

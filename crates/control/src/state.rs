@@ -11,8 +11,8 @@ use super::certificates::{CertificateStatus, certificates};
 use super::history::History;
 use super::problems::problems;
 use super::process::ProcessUsage;
-use super::refusals::{Refusal, Refusals};
-use super::rotation::{Rotation, Standing};
+use super::refusals::{PageRefusal, PageRefusals};
+use super::rotation::{Rotation, RotationState};
 use super::snapshot::{self, Snapshot};
 use super::status::{
     AdmissionCounts, ChangeStatus, DroppedLines, EditStatus, HandshakeCounts, LogStatus, Occupancy,
@@ -31,14 +31,14 @@ use becket_tls::config::Config;
 
 /// The server as control knows it.
 #[derive(Debug)]
-pub struct State {
+pub struct AdminState {
     shared: Arc<Shared>,
     sandbox: SandboxStatus,
     stud: Option<Arc<ReceptionStatus>>,
     main: MainProcess,
     started: Timestamp,
     draining: AtomicBool,
-    refusals: Refusals,
+    refusals: PageRefusals,
     history: Mutex<History>,
     current: Mutex<Current>,
 }
@@ -69,7 +69,7 @@ struct Current {
     node: Option<Arc<Node>>,
     /// `since_reload` has the counts at the last successful reload.
     changes: ChangeStatus,
-    rotation: Standing,
+    rotation: RotationState,
     /// What an operator set; absent where the log has the level of the file.
     log_level: Option<LogLevel>,
 }
@@ -119,7 +119,7 @@ impl Current {
     }
 }
 
-impl State {
+impl AdminState {
     /// The state at the start.
     pub fn new(
         main: MainProcess,
@@ -138,7 +138,7 @@ impl State {
             main,
             started,
             draining: AtomicBool::new(false),
-            refusals: Refusals::default(),
+            refusals: PageRefusals::default(),
             history: Mutex::default(),
             current: Mutex::new(Current {
                 certificates: certificates(&config),
@@ -237,7 +237,7 @@ impl State {
     }
 
     /// Ticket keys were rotated, or come from other secrets.
-    pub fn set_rotation(&self, rotation: Standing) {
+    pub fn set_rotation(&self, rotation: RotationState) {
         self.change(|current| current.rotation = rotation);
     }
 
@@ -328,7 +328,7 @@ impl State {
             backends,
             kernel_tls: config.kernel_tls(),
             cancels: shared.cancels.counts(),
-            admin_refused: Refusal::ALL.map(|refusal| self.refusals.of(refusal).value()),
+            admin_refused: PageRefusal::ALL.map(|refusal| self.refusals.of(refusal).value()),
             usage: ProcessUsage::read(),
             history,
             counters: shared.counters.clone(),
@@ -403,7 +403,7 @@ impl State {
     }
 
     /// Connections to the admin pages that were not served; the pages count them here.
-    pub fn refusals(&self) -> &Refusals {
+    pub fn refusals(&self) -> &PageRefusals {
         &self.refusals
     }
 }

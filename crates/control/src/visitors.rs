@@ -21,14 +21,14 @@ use tokio::sync::{Notify, Semaphore};
 
 /// The client of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Asker {
+pub(super) enum PageClient {
     /// Over TCP, from this address.
     Network(IpAddr),
     /// Over the unix socket; `None` if the kernel does not name the process.
     Local(Option<UCred>),
 }
 
-impl Asker {
+impl PageClient {
     /// Returns the group that shares places: a /64 network of IPv6, or all processes of a user.
     pub(super) fn crowd(self) -> u128 {
         match self {
@@ -42,7 +42,7 @@ impl Asker {
 }
 
 /// Text for logs.
-impl fmt::Display for Asker {
+impl fmt::Display for PageClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Network(address) => address.fmt(f),
@@ -69,14 +69,14 @@ pub(super) struct Visitors {
 
 /// A client of the pages.
 pub(super) struct Visitor {
-    pub(super) asker: Asker,
+    pub(super) asker: PageClient,
     pub(super) among: Arc<Visitors>,
-    stage: Mutex<Stage>,
+    stage: Mutex<RequestStage>,
     cut: Notify,
 }
 
 #[derive(Clone, Copy)]
-enum Stage {
+enum RequestStage {
     Silent,
     /// Its answer is being made, which `takes_time` for a reload and the like.
     Asked {
@@ -87,7 +87,7 @@ enum Stage {
     Ended,
 }
 
-impl Stage {
+impl RequestStage {
     fn silent(self) -> usize {
         usize::from(matches!(self, Self::Silent))
     }
@@ -112,12 +112,12 @@ impl Visitors {
     }
 
     /// Adds a client that has not asked yet.
-    pub(super) fn add(self: &Arc<Self>, asker: Asker) -> Arc<Visitor> {
-        self.make_room(SILENT - 1, Stage::silent);
+    pub(super) fn add(self: &Arc<Self>, asker: PageClient) -> Arc<Visitor> {
+        self.make_room(SILENT - 1, RequestStage::silent);
         let visitor = Arc::new(Visitor {
             asker,
             among: Arc::clone(self),
-            stage: Mutex::new(Stage::Silent),
+            stage: Mutex::new(RequestStage::Silent),
             cut: Notify::new(),
         });
         let mut all = lock(&self.all);
@@ -127,7 +127,7 @@ impl Visitors {
     }
 
     /// Ends the oldest client of the source that weighs most, until all together weigh no more than `most`.
-    fn make_room(&self, most: usize, weight: fn(Stage) -> usize) {
+    fn make_room(&self, most: usize, weight: fn(RequestStage) -> usize) {
         let all = self.all();
         let weigh = |one: &Arc<Visitor>| (one.asker.crowd(), weight(*lock(&one.stage)));
         let mut weights: Vec<_> = all.iter().map(weigh).collect();
@@ -135,7 +135,7 @@ impl Visitors {
         while sum > most
             && let Some(first) = first_of_most(&weights)
         {
-            *lock(&all[first].stage) = Stage::Ended;
+            *lock(&all[first].stage) = RequestStage::Ended;
             all[first].cut.notify_one();
             sum -= std::mem::take(&mut weights[first].1);
         }
@@ -150,12 +150,12 @@ impl Visitor {
     /// Takes a place until the answer is written or the client is dropped; false if there is none.
     pub(super) fn take_place(&self, takes_time: bool) -> bool {
         let mut all = self.among.all();
-        all.retain(|one| matches!(*lock(&one.stage), Stage::Asked { .. }));
+        all.retain(|one| matches!(*lock(&one.stage), RequestStage::Asked { .. }));
         let crowd = self.asker.crowd();
         let same = all.iter().filter(|one| one.asker.crowd() == crowd).count();
         let is_free = all.len() < PLACES && same < self.among.share;
         if is_free {
-            *lock(&self.stage) = Stage::Asked { takes_time };
+            *lock(&self.stage) = RequestStage::Asked { takes_time };
         }
         is_free
     }
@@ -164,13 +164,13 @@ impl Visitor {
     pub(super) fn write(&self, bytes: usize) {
         let bytes = bytes.max(LEAST_BYTES);
         self.among
-            .make_room(WRITING.saturating_sub(bytes), Stage::bytes);
-        *lock(&self.stage) = Stage::Writing(bytes);
+            .make_room(WRITING.saturating_sub(bytes), RequestStage::bytes);
+        *lock(&self.stage) = RequestStage::Writing(bytes);
     }
 
     /// Returns whether its answer may take longer than a page does.
     pub(super) fn takes_time(&self) -> bool {
-        matches!(*lock(&self.stage), Stage::Asked { takes_time: true })
+        matches!(*lock(&self.stage), RequestStage::Asked { takes_time: true })
     }
 
     /// Waits until the client must make room for another one.
@@ -216,17 +216,17 @@ mod tests {
     }
 
     fn from(visitors: &Arc<Visitors>, address: &str) -> Arc<Visitor> {
-        visitors.add(Asker::Network(address.parse().unwrap()))
+        visitors.add(PageClient::Network(address.parse().unwrap()))
     }
 
     fn has_ended(visitor: &Visitor) -> bool {
-        matches!(*lock(&visitor.stage), Stage::Ended)
+        matches!(*lock(&visitor.stage), RequestStage::Ended)
     }
 
     #[test]
     fn a_crowd_makes_room_and_a_lone_client_stays() {
         let first = |addresses: &[&str]| {
-            let crowd = |one: &&str| Asker::Network(one.parse().unwrap()).crowd();
+            let crowd = |one: &&str| PageClient::Network(one.parse().unwrap()).crowd();
             let weights = addresses.iter().map(|one| (crowd(one), 1));
             first_of_most(&weights.collect::<Vec<_>>())
         };

@@ -37,7 +37,7 @@ pub(super) fn web(status: &Status, hour: &[Moment]) -> Result<String, fmt::Error
 }
 
 /// One line of a plot.
-struct Line<'a> {
+struct PlotLine<'a> {
     name: &'a str,
     class: &'a str,
     values: Vec<f64>,
@@ -48,7 +48,7 @@ fn plots(page: &mut String, hour: &[Moment]) -> fmt::Result {
         let each = hour.iter();
         each.map(|it| of(it) as f64 / it.seconds.max(1.0)).collect()
     };
-    let line = |name, class, values| Line {
+    let line = |name, class, values| PlotLine {
         name,
         class,
         values,
@@ -75,7 +75,7 @@ fn plots(page: &mut String, hour: &[Moment]) -> fmt::Result {
 }
 
 /// Draws lines over an hour, the newest value to the right.
-fn plot(page: &mut String, title: &str, lines: &[Line<'_>]) -> fmt::Result {
+fn plot(page: &mut String, title: &str, lines: &[PlotLine<'_>]) -> fmt::Result {
     let values = lines.iter().flat_map(|line| line.values.iter().copied());
     let most = values.fold(0.0, f64::max);
     let scale = if most > 0.0 { HEIGHT / most } else { 0.0 };

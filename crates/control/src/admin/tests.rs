@@ -1,8 +1,8 @@
 //! The pages and changes over a socket of their own.
 
 use super::super::answers::ROUTES;
-use super::super::api::{Action, Route};
-use super::super::refusals::Refusal;
+use super::super::api::{AdminRoute, RouteAction};
+use super::super::refusals::PageRefusal;
 use super::super::sample;
 use super::super::snapshot::Snapshot;
 use super::*;
@@ -18,13 +18,13 @@ use becket_sys::socket_file::SocketAccess;
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn serving(read: fn(&State) -> Snapshot) -> (SocketAddr, Arc<State>) {
+fn serving(read: fn(&AdminState) -> Snapshot) -> (SocketAddr, Arc<AdminState>) {
     let (address, state, pages) = serving_until(read);
     std::mem::forget(pages);
     (address, state)
 }
 
-fn serving_until(read: fn(&State) -> Snapshot) -> (SocketAddr, Arc<State>, Pages) {
+fn serving_until(read: fn(&AdminState) -> Snapshot) -> (SocketAddr, Arc<AdminState>, Pages) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (state, pages) = serving_at(listener, read);
@@ -33,8 +33,8 @@ fn serving_until(read: fn(&State) -> Snapshot) -> (SocketAddr, Arc<State>, Pages
 
 fn serving_at(
     listener: std::net::TcpListener,
-    read: fn(&State) -> Snapshot,
-) -> (Arc<State>, Pages) {
+    read: fn(&AdminState) -> Snapshot,
+) -> (Arc<AdminState>, Pages) {
     let state = Arc::new(sample::state());
     let sockets = AdminSockets {
         tcp: Some(listener),
@@ -42,7 +42,7 @@ fn serving_at(
     };
     // Nobody carries changes out.
     let (control, _) = channel(1);
-    let answers = Answers::new(Arc::clone(&state), read, control, Vec::new());
+    let answers = Responder::new(Arc::clone(&state), read, control, Vec::new());
     let pages = serve(&sockets, answers).unwrap();
     (state, pages)
 }
@@ -64,7 +64,7 @@ fn ask(address: SocketAddr, line: &str) -> TcpStream {
 
 #[test]
 fn every_page_answers_and_closes() {
-    let (address, _) = serving(State::snapshot);
+    let (address, _) = serving(AdminState::snapshot);
     for (path, part) in [
         ("/", "<h1>becket 0"),
         ("/metrics", "becket_workers 1\n"),
@@ -82,8 +82,8 @@ fn every_page_answers_and_closes() {
 fn of_two_that_have_the_socket_the_one_that_lets_in_answers() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let (_, old) = serving_at(listener.try_clone().unwrap(), State::snapshot);
-    let (state, new) = serving_at(listener, State::snapshot);
+    let (_, old) = serving_at(listener.try_clone().unwrap(), AdminState::snapshot);
+    let (state, new) = serving_at(listener, AdminState::snapshot);
     state.set_draining();
     for (is_new, answer) in [(true, "draining\n"), (false, "serving\n")] {
         old.let_in(!is_new);
@@ -97,9 +97,9 @@ fn of_two_that_have_the_socket_the_one_that_lets_in_answers() {
 
 #[test]
 fn only_the_socket_and_the_token_list_clients_and_change_something() {
-    let (address, state) = serving(State::snapshot);
+    let (address, state) = serving(AdminState::snapshot);
     for route in &ROUTES {
-        let is_page = matches!(route.action, Action::Page(_) | Action::Health);
+        let is_page = matches!(route.action, RouteAction::Page(_) | RouteAction::Health);
         let answer = request(address, &format!("{} {}", route.method, route.path));
         let expected = if is_page { "200" } else { "403" };
         assert!(
@@ -124,7 +124,7 @@ fn only_the_socket_and_the_token_list_clients_and_change_something() {
         answer.ends_with("{\"connections\":[],\"next\":null}"),
         "{answer}"
     );
-    assert!(state.refusals().of(Refusal::Forbidden).value() > 3);
+    assert!(state.refusals().of(PageRefusal::Forbidden).value() > 3);
 }
 
 #[test]
@@ -153,8 +153,9 @@ fn the_file_for_programs_has_every_route_and_every_field() {
     assert_eq!(keys(&status["backends"][0]), schema("Backend"));
     assert_eq!(keys(&status["backends"][0]["servers"][0]), schema("Server"));
     // What is not a field is answered with those that there are.
-    let fields = |route: &Route| {
-        let (Action::Change(parse) | Action::TakeKey(parse) | Action::Tell(parse)) = route.action
+    let fields = |route: &AdminRoute| {
+        let (RouteAction::Change(parse) | RouteAction::TakeKey(parse) | RouteAction::Tell(parse)) =
+            route.action
         else {
             return None;
         };
@@ -188,7 +189,7 @@ fn the_file_for_programs_has_every_route_and_every_field() {
 
 #[test]
 fn who_comes_when_the_pages_are_closed_is_left_to_another_process() {
-    let (address, _, pages) = serving_until(State::snapshot);
+    let (address, _, pages) = serving_until(AdminState::snapshot);
     assert!(request(address, "GET /healthz").contains("serving"));
     drop(pages);
     // This one alone had the socket: it is closed in a moment, and there is nobody else.
@@ -197,7 +198,7 @@ fn who_comes_when_the_pages_are_closed_is_left_to_another_process() {
 
 #[test]
 fn who_waits_when_the_process_ends_is_answered_before() {
-    let (address, _, pages) = serving_until(State::snapshot);
+    let (address, _, pages) = serving_until(AdminState::snapshot);
     pages.let_in(false);
     let mut waiting: Vec<_> = (0..20).map(|_| ask(address, "GET /healthz")).collect();
     pages.let_in(true);
@@ -224,12 +225,12 @@ fn who_waits_is_left_to_the_process_that_has_the_sockets() {
 fn answer_of_a_process_that_follows() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let (_, old) = serving_at(listener.try_clone().unwrap(), State::snapshot);
+    let (_, old) = serving_at(listener.try_clone().unwrap(), AdminState::snapshot);
     old.let_in(false);
     let mut waiting = ask(address, "GET /healthz");
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(old.finish(PATIENCE));
-    let (state, _new) = serving_at(listener, State::snapshot);
+    let (state, _new) = serving_at(listener, AdminState::snapshot);
     state.set_draining();
     let mut answer = String::new();
     waiting.read_to_string(&mut answer).unwrap();
@@ -238,7 +239,7 @@ fn answer_of_a_process_that_follows() -> String {
 
 #[test]
 fn texts_that_are_not_ours_are_escaped() {
-    let (address, _) = serving(State::snapshot);
+    let (address, _) = serving(AdminState::snapshot);
     let page = request(address, "GET /");
     assert!(
         page.contains("&quot;&lt;b&gt;&quot; is not an address"),
@@ -252,7 +253,7 @@ fn texts_that_are_not_ours_are_escaped() {
 
 #[test]
 fn health_turns_to_503_while_draining() {
-    let (address, state) = serving(State::snapshot);
+    let (address, state) = serving(AdminState::snapshot);
     state.set_draining();
     let answer = request(address, "GET /healthz");
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
@@ -261,7 +262,7 @@ fn health_turns_to_503_while_draining() {
 
 #[test]
 fn a_refused_request_closes_its_connection_too() {
-    let (address, _) = serving(State::snapshot);
+    let (address, _) = serving(AdminState::snapshot);
     let answer = request(address, "GET /other");
     assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
     let answer = request(address, "DELETE /metrics");
@@ -280,7 +281,7 @@ fn health_is_told_while_a_page_is_made_and_pages_beyond_the_places_are_refused()
     let pages: Vec<_> = (0..=SHARE_OF_AN_ADDRESS)
         .map(|_| ask(address, "GET /metrics"))
         .collect();
-    let busy = || state.refusals().of(Refusal::Busy).value();
+    let busy = || state.refusals().of(PageRefusal::Busy).value();
     while busy() == 0 {
         let answer = request(address, "GET /healthz");
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -315,14 +316,14 @@ fn clients_that_read_no_answer_hold_up_neither_the_socket_nor_other_pages() {
         unix: Some(SocketFile::bind(&path, &access).unwrap()),
     };
     // More than the kernel holds between two sockets.
-    let large = |state: &State| {
+    let large = |state: &AdminState| {
         let mut snapshot = state.snapshot();
         let certificate = snapshot.status.certificates[0].clone();
         snapshot.status.certificates = vec![certificate; 5000].into();
         snapshot
     };
     let (control, _) = channel(1);
-    let answers = Answers::new(Arc::new(sample::state()), large, control, Vec::new());
+    let answers = Responder::new(Arc::new(sample::state()), large, control, Vec::new());
     let _pages = serve(&sockets, answers).unwrap();
     let began = |mut stream: TcpStream| {
         let mut status = [0; 12];

@@ -98,7 +98,7 @@ impl Sender {
     }
 }
 
-/// State of the sending thread.
+/// AdminState of the sending thread.
 struct Writer {
     stream: UnixStream,
     shared: Arc<Shared>,

@@ -21,7 +21,7 @@ use becket_sys::clock::Now;
 use zeroize::Zeroizing;
 
 use self::alone::Alone;
-use self::shared::Shared;
+use self::shared::ClusterRotation;
 use becket_log::Timestamp;
 use becket_tls::config::Config;
 use becket_tls::secret::SecretBytes;
@@ -32,7 +32,7 @@ use becket_tls::sessions::tickets::{EpochSecret, TicketSecrets};
 /// Makes secrets and says when the next are due.
 #[derive(Debug)]
 pub struct Rotation {
-    kind: Kind,
+    kind: RotationKind,
     current: Arc<TicketSecrets>,
     /// By the monotonic clock: not before then is anything tried again.
     rest_until: Duration,
@@ -41,14 +41,14 @@ pub struct Rotation {
 }
 
 #[derive(Debug)]
-enum Kind {
+enum RotationKind {
     Alone(Alone),
-    Shared(Shared),
+    Shared(ClusterRotation),
 }
 
 /// Where the rotation stands, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct RotationState {
     /// Number of the epoch whose key seals new tickets: alone since the start, in a cluster since
     /// 1970, the same on all nodes.
     pub epoch: u64,
@@ -107,7 +107,7 @@ impl Rotation {
     pub fn start(period: Duration, now: Now) -> Result<Self, NoRandomness> {
         let (alone, secrets) = Alone::start(period, now)?;
         Ok(Self {
-            kind: Kind::Alone(alone),
+            kind: RotationKind::Alone(alone),
             current: Arc::new(secrets),
             rest_until: Duration::ZERO,
             save_after: Duration::ZERO,
@@ -124,9 +124,9 @@ impl Rotation {
         let Some(cluster) = &config.cluster else {
             return Ok(Self::start(config.file.ticket_rotation(), now)?);
         };
-        let (shared, secrets) = Shared::start(cluster, ratchets, now)?;
+        let (shared, secrets) = ClusterRotation::start(cluster, ratchets, now)?;
         Ok(Self {
-            kind: Kind::Shared(shared),
+            kind: RotationKind::Shared(shared),
             current: Arc::new(secrets),
             rest_until: Duration::ZERO,
             save_after: Duration::ZERO,
@@ -135,7 +135,7 @@ impl Rotation {
 
     /// What another process on this host needs to go on with these secrets; nothing in a cluster, whose secrets come from files.
     pub fn hand_over(&self, now: Now) -> Option<HandedSecrets> {
-        let Kind::Alone(alone) = &self.kind else {
+        let RotationKind::Alone(alone) = &self.kind else {
             return None;
         };
         let epochs = self.current.epochs.iter();
@@ -152,7 +152,7 @@ impl Rotation {
 
     /// Goes on with the secrets of the process before this one. Returns whether they are of use: not in a cluster.
     pub fn take_over(&mut self, handed: HandedSecrets, now: Now) -> bool {
-        let Kind::Alone(alone) = &mut self.kind else {
+        let RotationKind::Alone(alone) = &mut self.kind else {
             return false;
         };
         let id = handed.id;
@@ -183,7 +183,7 @@ impl Rotation {
         ratchets: Vec<Ratchet>,
         now: Now,
     ) -> Result<Option<Self>, NotRotated> {
-        if config.cluster.is_none() && matches!(self.kind, Kind::Alone(_)) {
+        if config.cluster.is_none() && matches!(self.kind, RotationKind::Alone(_)) {
             return Ok(None);
         }
         let mut next = Self::of(config, ratchets, now)?;
@@ -205,8 +205,10 @@ impl Rotation {
             return Ok(false);
         }
         let next = match &mut self.kind {
-            Kind::Alone(alone) => alone.tick(period, &self.current, now).map_err(Into::into),
-            Kind::Shared(shared) => shared.tick(now),
+            RotationKind::Alone(alone) => {
+                alone.tick(period, &self.current, now).map_err(Into::into)
+            }
+            RotationKind::Shared(shared) => shared.tick(now),
         };
         match next {
             Ok(None) => Ok(false),
@@ -230,7 +232,7 @@ impl Rotation {
     /// As [`Self::tick`].
     pub fn rotate_now(&mut self, period: Duration, now: Now) -> Result<bool, NotRotated> {
         match &mut self.kind {
-            Kind::Alone(alone) if now.mono >= self.rest_until => alone.hurry(),
+            RotationKind::Alone(alone) if now.mono >= self.rest_until => alone.hurry(),
             _ => return Ok(false),
         }
         self.tick(period, now)
@@ -243,7 +245,7 @@ impl Rotation {
     ///
     /// Which file, and what the system said; after a while a further call tries that again.
     pub fn save(&mut self, now: Now) -> Result<(), NotSaved> {
-        let Kind::Shared(shared) = &mut self.kind else {
+        let RotationKind::Shared(shared) = &mut self.kind else {
             return Ok(());
         };
         if now.mono < self.save_after {
@@ -262,10 +264,10 @@ impl Rotation {
     }
 
     /// Where it stands.
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> RotationState {
         let (epoch, due) = match &self.kind {
-            Kind::Alone(alone) => (alone.rotations(), Due::Mono(alone.due())),
-            Kind::Shared(shared) => (shared.sealing().0.into(), Due::Unix(shared.due())),
+            RotationKind::Alone(alone) => (alone.rotations(), Due::Mono(alone.due())),
+            RotationKind::Shared(shared) => (shared.sealing().0.into(), Due::Unix(shared.due())),
         };
         let sealing = self.current.epochs.last();
         let opening = self.current.epochs.iter();
@@ -277,7 +279,7 @@ impl Rotation {
             }
         }
         let started = sealing.map_or(0, |epoch| epoch.id.epoch.0);
-        Standing {
+        RotationState {
             epoch,
             epoch_started: Timestamp::from_unix(Duration::from_secs(started.into())),
             due,

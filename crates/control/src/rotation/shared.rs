@@ -20,7 +20,7 @@ use becket_tls::sessions::tickets::{EpochSecret, TicketSecrets};
 
 /// The secrets of a cluster, and the epoch by this node's clock.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct ClusterRotation {
     node: NodeId,
     length: EpochLength,
     members: Vec<Member>,
@@ -32,11 +32,11 @@ pub(super) struct Shared {
 #[derive(Debug)]
 struct Member {
     id: SecretId,
-    source: Source,
+    source: SecretSource,
 }
 
 #[derive(Debug)]
-enum Source {
+enum SecretSource {
     Root(TicketRoot),
     Ratchet {
         ratchet: Ratchet,
@@ -45,7 +45,7 @@ enum Source {
     },
 }
 
-impl Shared {
+impl ClusterRotation {
     /// Takes the secrets of a cluster; `ratchets` has the chains of those that forget.
     pub(super) fn start(
         cluster: &Cluster,
@@ -55,11 +55,11 @@ impl Shared {
         let mut members = Vec::with_capacity(cluster.secrets.len());
         for secret in &cluster.secrets {
             let source = match &secret.root {
-                Some(root) => Source::Root(root.clone()),
+                Some(root) => SecretSource::Root(root.clone()),
                 None => {
                     let of = |ratchet: &Ratchet| ratchet.id() == secret.id;
                     let found = ratchets.iter().position(of).ok_or(NotRotated::NoSecret)?;
-                    Source::Ratchet {
+                    SecretSource::Ratchet {
                         ratchet: ratchets.swap_remove(found),
                         // Also one that stands still is written once: a folder in which that
                         // fails is noticed now, and not in eight hours.
@@ -94,7 +94,7 @@ impl Shared {
     /// Keeps the ratchets that have moved.
     pub(super) fn save(&mut self) -> Result<(), NotSaved> {
         for member in &mut self.members {
-            if let Source::Ratchet { ratchet, unsaved } = &mut member.source
+            if let SecretSource::Ratchet { ratchet, unsaved } = &mut member.source
                 && *unsaved
             {
                 ratchet.save().map_err(|error| NotSaved {
@@ -152,8 +152,8 @@ impl Member {
         now: UnixSeconds,
     ) -> Result<(EpochNumber, Vec<(EpochNumber, EpochSecret)>), NotRotated> {
         let floor = match &mut self.source {
-            Source::Root(_) => EpochNumber(0),
-            Source::Ratchet { ratchet, unsaved } => {
+            SecretSource::Root(_) => EpochNumber(0),
+            SecretSource::Ratchet { ratchet, unsaved } => {
                 let before = length.number_at(now).0.saturating_sub(1);
                 *unsaved |= ratchet
                     .advance(EpochNumber(before))
@@ -177,7 +177,7 @@ impl Member {
     }
 }
 
-impl Source {
+impl SecretSource {
     fn epoch_secret(
         &self,
         number: EpochNumber,

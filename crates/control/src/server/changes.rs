@@ -16,7 +16,7 @@ use super::Control;
 use super::edits::{Edit, Edited, in_one_line, no_server, place_of};
 use super::outcomes::too_late;
 use crate::api::{
-    CertificateRemoval, CertificateSetting, Change, ChangeRequest, LogChange, Refused,
+    CertificateRemoval, CertificateSetting, ChangeRequest, LogChange, OperatorChange, Refused,
     ServerAddition, ServerChange, ServerRemoval, as_json,
 };
 use crate::replies::{
@@ -38,21 +38,21 @@ impl Control {
     pub(super) async fn change(&mut self, asked: ChangeRequest) {
         let ChangeRequest { change, outcome } = asked;
         let done = match change {
-            Change::Asked(request) => return self.asked(request, outcome).await,
+            OperatorChange::Asked(request) => return self.asked(request, outcome).await,
             // The list of changes that the upgrade ends is complete.
             _ if self.handover.is_followed() => Err(Refused::new(
                 StatusCode::CONFLICT,
                 "an upgrade is under way, nothing changed",
                 "another try after the upgrade",
             )),
-            Change::Server(change) => self.change_server(&change),
-            Change::AddServer(addition) => self.add_server(addition),
-            Change::RemoveServer(removal) => self.remove_server(removal),
-            Change::SetCertificate(setting) => self.set_certificate(setting),
-            Change::RemoveCertificate(removal) => self.remove_certificate(&removal),
-            Change::Log(change) => self.change_log(change),
-            Change::RotateTickets => self.rotate_tickets(),
-            Change::ForgetSessions => as_json(&self.forget_sessions()),
+            OperatorChange::Server(change) => self.change_server(&change),
+            OperatorChange::AddServer(addition) => self.add_server(addition),
+            OperatorChange::RemoveServer(removal) => self.remove_server(removal),
+            OperatorChange::SetCertificate(setting) => self.set_certificate(setting),
+            OperatorChange::RemoveCertificate(removal) => self.remove_certificate(&removal),
+            OperatorChange::Log(change) => self.change_log(change),
+            OperatorChange::RotateTickets => self.rotate_tickets(),
+            OperatorChange::ForgetSessions => as_json(&self.forget_sessions()),
         };
         outcome.tell(done);
     }
@@ -104,7 +104,7 @@ impl Control {
             backend: addition.backend,
             keys: addition.server,
         };
-        let edited = self.edits.with(edit, Lasts::of(addition.keep))?;
+        let edited = self.config.edits.with(edit, Lasts::of(addition.keep))?;
         self.commit_edits(edited)?;
         self.prober.readopt();
         let (server, state) = self.find(&backend, &name)?;
@@ -113,7 +113,7 @@ impl Control {
 
     fn remove_server(&mut self, removal: ServerRemoval) -> Result<Value, Refused> {
         let (_, state) = self.find(&removal.backend, &removal.server)?;
-        let (lasts, edits) = (Lasts::of(removal.keep), &self.edits);
+        let (lasts, edits) = (Lasts::of(removal.keep), &self.config.edits);
         let edited = edits.without_server(removal.backend, removal.server, lasts)?;
         self.commit_edits(edited)?;
         // A server of this name that is added later has no overrides.
@@ -133,7 +133,7 @@ impl Control {
             listener: listener.clone(),
             loaded: Arc::new(loaded),
         };
-        let (edits, config) = self.edits.with(edit, Lasts::of(kept))?;
+        let (edits, config) = self.config.edits.with(edit, Lasts::of(kept))?;
         // A certificate that workers cannot use is refused as a whole.
         let built = reload::build(&config, &config.listeners, self.rotation.secrets());
         built.map_err(|error| Refused::unusable(error, CERTIFICATE))?;
@@ -183,7 +183,7 @@ impl Control {
 
     fn remove_certificate(&mut self, removal: &CertificateRemoval) -> Result<Value, Refused> {
         let (listener, name) = (&removal.listener, &removal.name);
-        self.commit_edits(self.edits.without_certificate(listener, name)?)?;
+        self.commit_edits(self.config.edits.without_certificate(listener, name)?)?;
         as_json(&RemovedCertificate {
             listener: listener.clone(),
             removed: name.clone(),
@@ -201,7 +201,7 @@ impl Control {
     fn change_log(&self, change: LogChange) -> Result<Value, Refused> {
         let config = self.state.config();
         let level = change.level.as_deref().unwrap_or(&config.file.log.level);
-        if !is_filter(level) || self.logging.set_level(level).is_err() {
+        if !is_filter(level) || self.logs.logging.set_level(level).is_err() {
             let accepted =
                 "error, warn, info, debug, trace, or a list such as \"info,becket_tls=debug\"";
             return Err(Refused::unusable(format!("level: {level:?}"), accepted));

@@ -57,7 +57,7 @@ impl Control {
         fds: Vec<OwnedFd>,
         ended: &Event,
     ) -> Option<ProcessResources> {
-        let link = self.link.as_ref()?;
+        let link = self.supervision.link.as_ref()?;
         let given = ProcessResources::new(listing, fds, &link.opener);
         let failed = |error: &io::Error| {
             tracing::error!(%error, "cannot receive all files of the supervisor: too many open files");
@@ -70,7 +70,7 @@ impl Control {
     pub(super) async fn carry_out(&mut self, request: OperatorRequest) {
         match request {
             OperatorRequest::Reload => self.begin_reload(ProcessResources {
-                asked: self.waiting.reloads,
+                asked: self.config.waiting.reloads,
                 ..ProcessResources::default()
             }),
             OperatorRequest::Upgrade => self.resume(NO_SUPERVISOR, Counts::new()),
@@ -82,7 +82,7 @@ impl Control {
 
     /// Reports an event to the supervisor, if there is one.
     pub(super) fn report(&self, event: &Event) {
-        if let Some(link) = &self.link {
+        if let Some(link) = &self.supervision.link {
             link.report(event);
         }
     }

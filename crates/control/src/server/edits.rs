@@ -1,7 +1,7 @@
 //! Servers and certificates that an operator adds to the configuration, or removes from it, while becket runs.
 //!
 //! Workers use the configuration with each [`Edit`] applied to it in order. It is committed like the configuration of a reload, so an
-//! edit is made as a whole or refused. A reload, an upgrade and a restart end all edits. Edits of `--keep` come back with the
+//! edit is made as a whole or refused. A reload, an upgrade and a restart end all edits. RunningEdits of `--keep` come back with the
 //! configuration, from a file of their own ([`becket_config::edits`]).
 
 use std::sync::Arc;
@@ -34,16 +34,16 @@ pub(super) enum Edit {
 }
 
 #[derive(Debug)]
-pub struct Edits {
+pub struct RunningEdits {
     /// The configuration without edits.
     of_file: Arc<Config>,
     all: Vec<(Edit, Lasts)>,
 }
 
-/// Edits, and the configuration with them.
-pub(super) type Edited = (Edits, Arc<Config>);
+/// RunningEdits, and the configuration with them.
+pub(super) type Edited = (RunningEdits, Arc<Config>);
 
-impl Edits {
+impl RunningEdits {
     /// No edits of a configuration.
     pub fn of(of_file: Arc<Config>) -> Self {
         let all = Vec::new();
@@ -131,7 +131,7 @@ fn made(of_file: Arc<Config>, all: Vec<(Edit, Lasts)>) -> Result<Edited, Refused
         }
     }
     check(&config)?;
-    Ok((Edits { of_file, all }, Arc::new(config)))
+    Ok((RunningEdits { of_file, all }, Arc::new(config)))
 }
 
 impl Edit {
@@ -327,7 +327,7 @@ mod tests {
         }
     }
 
-    fn add(edits: &Edits, server: &str, keep: bool) -> Result<Edited, Refused> {
+    fn add(edits: &RunningEdits, server: &str, keep: bool) -> Result<Edited, Refused> {
         let edit = Edit::AddServer {
             backend: "app".to_owned(),
             keys: Box::new(keys(server)),
@@ -335,7 +335,7 @@ mod tests {
         edits.with(edit, Lasts::of(keep))
     }
 
-    fn remove(edits: &Edits, server: &str, keep: bool) -> Result<Edited, Refused> {
+    fn remove(edits: &RunningEdits, server: &str, keep: bool) -> Result<Edited, Refused> {
         edits.without_server("app".to_owned(), server.to_owned(), Lasts::of(keep))
     }
 
@@ -349,7 +349,7 @@ mod tests {
         #[test]
         fn servers_are_those_of_a_list(steps in proptest::collection::vec((any::<bool>(), 1_u8..6, any::<bool>()), 0..30)) {
             let base = base();
-            let mut edits = Edits::of(Arc::clone(&base));
+            let mut edits = RunningEdits::of(Arc::clone(&base));
             let mut config = Arc::clone(&base);
             let mut model = servers(&base);
             for (adds, number, keep) in steps {
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn what_is_refused_says_what_there_is() {
-        let edits = Edits::of(base());
+        let edits = RunningEdits::of(base());
         let elsewhere = Edit::RemoveServer {
             backend: "else".to_owned(),
             server: "a:1".to_owned(),

@@ -1,4 +1,4 @@
-//! Limits that this process shares with others: connections of a server, and in all. [`becket_proto::limits`] decides what moves.
+//! SharedLimits that this process shares with others: connections of a server, and in all. [`becket_proto::limits`] decides what moves.
 //!
 //! A process that is alone does nothing here: a worker's claim is one atomic operation, and control has no timer. Otherwise control
 //! settles every [`BETWEEN`], so that a place passes to another process after two of these at most.
@@ -13,7 +13,7 @@ use becket_proxy::shared::Shared;
 
 /// The part of this process in the limits.
 #[derive(Debug, Default)]
-pub enum Limits {
+pub enum SharedLimits {
     /// The process does not serve yet, or has no supervisor.
     #[default]
     Alone,
@@ -33,7 +33,7 @@ pub struct Leaving {
     settlements: usize,
 }
 
-impl Limits {
+impl SharedLimits {
     /// Takes nothing before [`Self::serve`].
     pub fn wait(shared: &Shared) {
         shared.connections.set_share(0);
@@ -238,7 +238,7 @@ mod tests {
         };
         let shared = Shared::new(1, Clock::start(), table(), table());
         shared.backends.adopt(&config);
-        Limits::wait(&shared);
+        SharedLimits::wait(&shared);
         shared
     }
 
@@ -250,14 +250,14 @@ mod tests {
     fn slots_pass_from_a_leaving_process_to_the_serving_one() {
         let old = process();
         assert!(claim(&old).is_none(), "it does not serve yet");
-        let mut old_limits = Limits::default();
+        let mut old_limits = SharedLimits::default();
         old_limits.serve(Counts::new(), &old, 10);
         assert!(!old_limits.is_shared());
         let held = claim(&old).unwrap();
         let reported = old_limits.leave(&old, 10, false);
         assert!(claim(&old).is_none());
         let new = process();
-        let mut new_limits = Limits::default();
+        let mut new_limits = SharedLimits::default();
         new_limits.serve(reported, &new, 10);
         assert!(new_limits.is_shared());
         let taken = claim(&new).unwrap();

@@ -11,14 +11,14 @@ use crate::api::{ChangeOutcome, Refused};
 use becket_process::protocol::{Event, OperatorRequest};
 
 #[derive(Debug, Default)]
-pub struct Waiting {
+pub struct PendingOutcomes {
     /// Reloads that were asked for so far.
     pub(super) reloads: u64,
     /// Each request, the number of reloads with it, and where its outcome goes.
     all: Vec<(OperatorRequest, u64, ChangeOutcome)>,
 }
 
-impl Waiting {
+impl PendingOutcomes {
     /// Adds a client. Returns whether no other one waits for the same; absent if too many wait, which the client is answered.
     fn add(&mut self, request: OperatorRequest, outcome: ChangeOutcome) -> Option<bool> {
         self.all.retain(|(.., outcome)| !outcome.is_unwanted());
@@ -34,7 +34,7 @@ impl Waiting {
         Some(is_first)
     }
 
-    /// Answers the first `asked` reloads. Without errors, `ended` are the temporary changes that the reload ended.
+    /// Responder the first `asked` reloads. Without errors, `ended` are the temporary changes that the reload ended.
     pub(super) fn reloaded(&mut self, asked: u64, errors: &[String], ended: &[String]) {
         self.answer(
             |request, number| request == OperatorRequest::Reload && number <= asked,
@@ -42,7 +42,7 @@ impl Waiting {
         );
     }
 
-    /// Answers upgrades: the next process serves, or with errors it does not.
+    /// Responder upgrades: the next process serves, or with errors it does not.
     pub(super) fn upgraded(&mut self, errors: &[String], ended: &[String]) {
         self.answer(
             |request, _| request == OperatorRequest::Upgrade,
@@ -50,7 +50,7 @@ impl Waiting {
         );
     }
 
-    /// Answers drains, and refuses every other request.
+    /// Responder drains, and refuses every other request.
     pub(super) fn drains(&mut self, ended: &[String]) {
         self.answer(
             |request, _| request == OperatorRequest::Drain,
@@ -103,10 +103,10 @@ impl Control {
                 _ => Err(too_late()),
             });
         }
-        let Some(is_first) = self.waiting.add(request, outcome) else {
+        let Some(is_first) = self.config.waiting.add(request, outcome) else {
             return;
         };
-        match &self.link {
+        match &self.supervision.link {
             // A second command to drain would cut connections off.
             Some(_) if request == OperatorRequest::Drain && !is_first => {}
             Some(link) => link.report(&Event::Asked(request)),
@@ -132,7 +132,10 @@ mod tests {
     use super::*;
     use tokio::sync::oneshot::{Receiver, channel};
 
-    fn ask(waiting: &mut Waiting, request: OperatorRequest) -> Receiver<Result<Value, Refused>> {
+    fn ask(
+        waiting: &mut PendingOutcomes,
+        request: OperatorRequest,
+    ) -> Receiver<Result<Value, Refused>> {
         let (sender, receiver) = channel();
         waiting.add(request, ChangeOutcome(sender));
         receiver
@@ -140,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_reload_is_answered_by_one_that_began_after_it_was_asked_for() {
-        let mut waiting = Waiting::default();
+        let mut waiting = PendingOutcomes::default();
         let mut first = ask(&mut waiting, OperatorRequest::Reload);
         let mut second = ask(&mut waiting, OperatorRequest::Reload);
         waiting.reloaded(0, &[], &[]);
@@ -156,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_drain_answers_everybody() {
-        let mut waiting = Waiting::default();
+        let mut waiting = PendingOutcomes::default();
         let mut asked = [
             OperatorRequest::Reload,
             OperatorRequest::Upgrade,
@@ -171,7 +174,7 @@ mod tests {
 
     #[test]
     fn an_upgrade_alone_is_answered_by_the_new_process() {
-        let mut waiting = Waiting::default();
+        let mut waiting = PendingOutcomes::default();
         let mut asked = [
             OperatorRequest::Reload,
             OperatorRequest::Upgrade,
@@ -187,7 +190,7 @@ mod tests {
 
     #[test]
     fn those_who_wait_are_few_and_who_left_makes_room() {
-        let mut waiting = Waiting::default();
+        let mut waiting = PendingOutcomes::default();
         let mut all: Vec<_> = (0..MOST)
             .map(|_| ask(&mut waiting, OperatorRequest::Upgrade))
             .collect();

@@ -46,7 +46,7 @@ pub(super) struct Look {
 }
 
 /// An event of files.
-pub(super) enum Seen {
+pub(super) enum WatchResult {
     Changed,
     /// A look ended; absent where it failed.
     Look(Option<Box<Look>>),
@@ -54,14 +54,14 @@ pub(super) enum Seen {
 
 impl Watching {
     /// Waits for the next event. Nothing is lost when the future is dropped.
-    pub(super) async fn next(&mut self) -> Seen {
+    pub(super) async fn next(&mut self) -> WatchResult {
         let Self { watch, running, .. } = self;
         tokio::select! {
-            () = watch.settled() => Seen::Changed,
+            () = watch.settled() => WatchResult::Changed,
             Some(looked) = async { Some(running.as_mut()?.await) } => {
                 *running = None;
                 let looked = looked.inspect_err(|error| tracing::error!(%error, "cannot look at the files"));
-                Seen::Look(looked.ok().map(Box::new))
+                WatchResult::Look(looked.ok().map(Box::new))
             }
         }
     }
@@ -71,8 +71,8 @@ impl Control {
     /// Starts the first look with this configuration, unless the supervisor commands it.
     pub(super) fn look_first(&mut self) {
         if !self.state.config().file.process.watch {
-            self.watching.watch.stop();
-        } else if self.link.is_none() {
+            self.config.watching.watch.stop();
+        } else if self.supervision.link.is_none() {
             self.look(Files::default());
         }
     }
@@ -83,15 +83,15 @@ impl Control {
         if self.state.is_draining() || !config.file.process.watch {
             return self.report(&Event::Renewed);
         }
-        if self.watching.running.is_some() {
-            self.watching.again = Some(files);
+        if self.config.watching.running.is_some() {
+            self.config.watching.again = Some(files);
             return;
         }
-        let config = Arc::clone(self.edits.of_file());
+        let config = Arc::clone(self.config.edits.of_file());
         let unix = self.state.shared().clock.now().unix;
         let secrets = Arc::clone(self.rotation.secrets());
-        let source = self.source.with(files.clone(), Tokens::default());
-        self.watching.running = Some(spawn_blocking(move || {
+        let source = self.config.source.with(files.clone(), Tokens::default());
+        self.config.watching.running = Some(spawn_blocking(move || {
             let own = source.watched(&config.file);
             let places = (!own.is_empty()).then(|| Places::of(&own));
             let renewal = source.renew(&config, UnixTime::since_unix_epoch(unix));
@@ -110,17 +110,17 @@ impl Control {
         }));
     }
 
-    pub(super) fn handle_seen(&mut self, seen: Seen) {
+    pub(super) fn handle_seen(&mut self, seen: WatchResult) {
         match seen {
-            Seen::Changed if self.link.is_some() => self.report(&Event::Changed),
-            Seen::Changed => self.look(Files::default()),
-            Seen::Look(look) => {
+            WatchResult::Changed if self.supervision.link.is_some() => self.report(&Event::Changed),
+            WatchResult::Changed => self.look(Files::default()),
+            WatchResult::Look(look) => {
                 if let Some(look) = look {
                     self.finish_look(*look);
                 }
-                match self.watching.again.take() {
+                match self.config.watching.again.take() {
                     Some(files) => self.look(files),
-                    None if self.watching.running.is_some() => {}
+                    None if self.config.watching.running.is_some() => {}
                     None => self.report(&Event::Renewed),
                 }
             }
@@ -133,12 +133,16 @@ impl Control {
             return;
         }
         if let Some(places) = look.places {
-            let folders = self.watching.watch.over(places, &config.file.process);
+            let folders = self
+                .config
+                .watching
+                .watch
+                .over(places, &config.file.process);
             tracing::debug!(folders, "files are watched");
         }
-        if !Arc::ptr_eq(&look.config, self.edits.of_file()) {
+        if !Arc::ptr_eq(&look.config, self.config.edits.of_file()) {
             // A reload was faster.
-            self.watching.again.get_or_insert(look.files);
+            self.config.watching.again.get_or_insert(look.files);
             return;
         }
         let Renewal {
@@ -173,7 +177,7 @@ impl Control {
 
     /// Has workers use a configuration with changed files. Servers, and edits of an operator, stay as they are.
     fn commit_renewed(&mut self, of_file: Config) -> Result<(), String> {
-        let edited = self.edits.renewed(Arc::new(of_file));
+        let edited = self.config.edits.renewed(Arc::new(of_file));
         let edited = edited.map_err(|refused| refused.error)?;
         let exchanged = self.exchange_edited(edited, Backends::keep);
         exchanged.map_err(|error| error.to_string())

@@ -14,7 +14,7 @@ use becket_sys::socket_file::SocketFile;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::limits::Limits;
+use super::limits::SharedLimits;
 use super::{Control, log_kernel_tls};
 use crate::handover::receiver::Milestone;
 use crate::handover::sender::Sender;
@@ -23,7 +23,7 @@ use becket_log::{Escaped, Timestamp};
 use becket_process::protocol::Event;
 
 /// An event on the way to serving, or to leaving.
-pub(super) enum Step {
+pub(super) enum UpgradeStep {
     /// All workers are parked.
     Parked,
     /// The old process has reached this, or its stream has ended.
@@ -33,18 +33,18 @@ pub(super) enum Step {
 /// The processes before and after this one, as control sees them.
 #[derive(Debug)]
 pub struct Handover {
-    stage: Stage,
+    stage: UpgradeStage,
     /// Progress of the old process; absent once it has left the addresses of the cluster.
     before: Option<UnboundedReceiver<Milestone>>,
     /// Workers that are being parked.
     parking: Option<JoinHandle<()>>,
     /// The way to the next process.
     after: Option<Sender>,
-    pub(super) limits: Limits,
+    pub(super) limits: SharedLimits,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Stage {
+enum UpgradeStage {
     Loading {
         /// The supervisor has commanded this process to serve.
         is_commanded: bool,
@@ -65,38 +65,38 @@ impl Handover {
     /// With an old process to replace, or none.
     pub fn new(before: Option<UnboundedReceiver<Milestone>>) -> Self {
         Self {
-            stage: Stage::Loading {
+            stage: UpgradeStage::Loading {
                 is_commanded: false,
                 is_preceded: before.is_some(),
             },
             before,
             parking: None,
             after: None,
-            limits: Limits::default(),
+            limits: SharedLimits::default(),
         }
     }
 
     /// Returns whether this process rotates ticket keys and writes states of secrets.
     pub(super) fn keeps_secrets(&self) -> bool {
-        self.stage == Stage::Serving
+        self.stage == UpgradeStage::Serving
     }
 
     /// Returns whether the next process serves, or is about to.
     pub(super) fn is_followed(&self) -> bool {
-        matches!(self.stage, Stage::Yielding { .. })
+        matches!(self.stage, UpgradeStage::Yielding { .. })
     }
 
     /// Waits for the next step, forever where there is none.
-    pub(super) async fn next(&mut self) -> Step {
+    pub(super) async fn next(&mut self) -> UpgradeStep {
         let Self {
             before, parking, ..
         } = self;
         tokio::select! {
-            Some(reached) = async { Some(before.as_mut()?.recv().await) } => Step::Reached(reached),
+            Some(reached) = async { Some(before.as_mut()?.recv().await) } => UpgradeStep::Reached(reached),
             // Parking ends in any case: each worker answers, or has ended.
             Some(_) = async { Some(parking.as_mut()?.await) } => {
                 *parking = None;
-                Step::Parked
+                UpgradeStep::Parked
             }
             else => std::future::pending().await,
         }
@@ -106,7 +106,7 @@ impl Handover {
 impl Control {
     /// Serves at once without a supervisor; otherwise has the workers build what they need first.
     pub(super) fn begin(&mut self) {
-        if self.link.is_some() {
+        if self.supervision.link.is_some() {
             self.park();
         } else {
             self.serve();
@@ -120,24 +120,24 @@ impl Control {
     }
 
     /// Continues towards serving, or towards leaving.
-    pub(super) fn advance(&mut self, step: Step) {
+    pub(super) fn advance(&mut self, step: UpgradeStep) {
         match step {
-            Step::Parked if self.handover.is_followed() => self.yielded(),
-            Step::Parked => {
+            UpgradeStep::Parked if self.handover.is_followed() => self.yielded(),
+            UpgradeStep::Parked => {
                 self.report(&Event::Ready);
                 if self.handover.before.is_some() {
                     tracing::info!("ready; waiting for the old process to stop accepting");
                 }
             }
-            Step::Reached(Some(Milestone::Cut(secrets, servers))) => {
+            UpgradeStep::Reached(Some(Milestone::Cut(secrets, servers))) => {
                 self.take_over(secrets, &servers);
                 self.old_process_stopped();
             }
-            Step::Reached(Some(Milestone::Left) | None) => {
+            UpgradeStep::Reached(Some(Milestone::Left) | None) => {
                 self.handover.before = None;
                 match self.handover.stage {
-                    Stage::Loading { .. } => self.old_process_stopped(),
-                    Stage::Serving | Stage::Yielding { .. } => self.join_cluster(),
+                    UpgradeStage::Loading { .. } => self.old_process_stopped(),
+                    UpgradeStage::Serving | UpgradeStage::Yielding { .. } => self.join_cluster(),
                 }
             }
         }
@@ -161,21 +161,21 @@ impl Control {
         // At once, because what others give back from here on counts.
         let (shared, connections) = (self.state.shared(), self.state.config().connections);
         self.handover.limits.serve(held, shared, connections);
-        if let Stage::Loading { is_commanded, .. } = &mut self.handover.stage {
+        if let UpgradeStage::Loading { is_commanded, .. } = &mut self.handover.stage {
             *is_commanded = true;
         }
         self.serve_if_ready();
     }
 
     fn old_process_stopped(&mut self) {
-        if let Stage::Loading { is_preceded, .. } = &mut self.handover.stage {
+        if let UpgradeStage::Loading { is_preceded, .. } = &mut self.handover.stage {
             *is_preceded = false;
         }
         self.serve_if_ready();
     }
 
     fn serve_if_ready(&mut self) {
-        let ready = Stage::Loading {
+        let ready = UpgradeStage::Loading {
             is_commanded: true,
             is_preceded: false,
         };
@@ -189,13 +189,13 @@ impl Control {
     }
 
     fn serve(&mut self) {
-        self.handover.stage = Stage::Serving;
+        self.handover.stage = UpgradeStage::Serving;
         self.workers.accept();
         self.take_admin_socket();
         self.start_admin();
         self.report(&Event::Serving);
         let connections = self.state.config().connections;
-        let (workers, origin) = (self.workers.len(), self.source.origin());
+        let (workers, origin) = (self.workers.len(), self.config.source.origin());
         tracing::info!(workers, connections, origin, "serving");
         log_kernel_tls(&self.state.config());
         self.look_first();
@@ -208,21 +208,21 @@ impl Control {
     fn take_admin_socket(&mut self) {
         let config = self.state.config();
         let wanted = config.admin.socket.as_ref();
-        let Some(wanted) = wanted.filter(|_| self.admin.unix.is_none()) else {
+        let Some(wanted) = wanted.filter(|_| self.admin.sockets.unix.is_none()) else {
             return;
         };
         match SocketFile::bind(&wanted.path, &wanted.access) {
-            Ok(socket) => self.admin.unix = Some(socket),
+            Ok(socket) => self.admin.sockets.unix = Some(socket),
             Err(error) => tracing::error!(%error, "cannot listen on the admin socket"),
         }
     }
 
     /// Takes part in the cluster, whose addresses no old process has any more. Called once.
     fn join_cluster(&mut self) {
-        if let Some(cluster) = &mut self.cluster {
+        if let Some(cluster) = &mut self.peers.cluster {
             cluster.start();
         }
-        if let Some(stud) = &mut self.stud {
+        if let Some(stud) = &mut self.peers.stud {
             stud.start();
         }
     }
@@ -242,8 +242,8 @@ impl Control {
 
     /// Stops accepting. The next process has this number, and the sockets of these addresses.
     pub(super) fn begin_yield(&mut self, next: u32, kept: Vec<SocketAddr>) {
-        self.handover.stage = Stage::Yielding { next, kept };
-        if let Some(Err(error)) = self.admin.unix.as_ref().map(SocketFile::give_way) {
+        self.handover.stage = UpgradeStage::Yielding { next, kept };
+        if let Some(Err(error)) = self.admin.sockets.unix.as_ref().map(SocketFile::give_way) {
             tracing::warn!(%error, "cannot pass the admin socket on");
         }
         // From then on only the answers of the next process are true.
@@ -253,7 +253,7 @@ impl Control {
 
     /// Passes the rest of the state on, now that no worker accepts.
     fn yielded(&mut self) {
-        let Stage::Yielding { next, kept } = &self.handover.stage else {
+        let UpgradeStage::Yielding { next, kept } = &self.handover.stage else {
             return;
         };
         let (shared, config) = (self.state.shared(), self.state.config());
@@ -270,7 +270,7 @@ impl Control {
     }
 
     fn open_pages(&self, open: bool) {
-        if let Some(pages) = &self.pages {
+        if let Some(pages) = &self.admin.pages {
             pages.let_in(open);
         }
     }
@@ -286,10 +286,10 @@ impl Control {
             tracing::error!("upgrade failed, nothing changed: {error}");
         }
         let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
-        self.waiting.upgraded(&errors, &[]);
+        self.config.waiting.upgraded(&errors, &[]);
         self.state.refuse_upgrade(ReloadOutcome { time, errors });
         if self.handover.is_followed() {
-            self.handover.stage = Stage::Serving;
+            self.handover.stage = UpgradeStage::Serving;
             self.handover.parking = None;
             let (shared, connections) = (self.state.shared(), self.state.config().connections);
             self.handover.limits.serve(held, shared, connections);
@@ -301,16 +301,16 @@ impl Control {
     /// Drains, since the next process serves or the supervisor has ended. Frees the addresses, which another process needs.
     pub(super) async fn leave(&mut self) {
         let mut passed_on = Vec::new();
-        if let Stage::Yielding { kept, .. } = &self.handover.stage {
+        if let UpgradeStage::Yielding { kept, .. } = &self.handover.stage {
             passed_on.clone_from(kept);
-            self.waiting.upgraded(&[], &self.state.temporary());
-            self.waiting.refuse_all();
+            self.config.waiting.upgraded(&[], &self.state.temporary());
+            self.config.waiting.refuse_all();
         }
         self.drain(&passed_on).await;
-        if let Some(pages) = &mut self.pages {
+        if let Some(pages) = &mut self.admin.pages {
             pages.close();
         }
-        drop(self.admin.unix.take());
+        drop(self.admin.sockets.unix.take());
         if let Some(sender) = &self.handover.after {
             sender.left();
         }
