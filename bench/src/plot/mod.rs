@@ -240,16 +240,14 @@ fn ramp(case: &Case, column: &Column) -> Option<String> {
     svg.text("axis", (140.0, 225.0), "transactions/s asked for");
     // p99 has its own, logarithmic scale at the right: 0.1 ms below, 10 s above.
     let late = |point: &Point| ((point.p99_us.max(100.0) / 100.0).log10() / 5.0).min(1.0);
-    let lines: [(&str, &dyn Fn(&Point) -> f64); 4] = [
-        ("line attempted", &|p| p.attempted_per_s / most),
-        ("line succeeded", &|p| p.succeeded_per_s / most),
-        ("line failed", &|p| p.failed_per_s / most),
-        ("line late", &late),
-    ];
-    for (class, share) in lines {
+    let mut line = |class: &str, share: &dyn Fn(&Point) -> f64| {
         let points = curve.iter().map(|p| (across(p.asked_per_s), up(share(p))));
         svg.path(class, &points.collect::<Vec<_>>());
-    }
+    };
+    line("line attempted", &|p| p.attempted_per_s / most);
+    line("line succeeded", &|p| p.succeeded_per_s / most);
+    line("line failed", &|p| p.failed_per_s / most);
+    line("line late", &late);
     for (power, label) in ["0.1 ms", "1 ms", "10 ms", "100 ms", "1 s", "10 s"]
         .iter()
         .enumerate()

@@ -222,7 +222,7 @@ impl KeyUri {
 }
 
 /// The attributes of one part, decoded. Each may be there once.
-fn attributes<'a>(part: &'a str, separator: char) -> Result<Vec<(&'a str, Vec<u8>)>, ValueError> {
+fn attributes(part: &str, separator: char) -> Result<Vec<(&str, Vec<u8>)>, ValueError> {
     let mut found: Vec<(&str, Vec<u8>)> = Vec::new();
     for attribute in part.split(separator).filter(|_| !part.is_empty()) {
         let (name, value) = attribute
