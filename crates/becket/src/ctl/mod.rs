@@ -47,7 +47,7 @@ pub fn run(place: &AdminAddress, task: &CtlTask, json: bool) -> Result<String, N
         (done, ..) => done?,
     };
     if let Some(kept) = kept {
-        let before = kept.loaded.clone();
+        let before = kept.loaded;
         let path = kept.write(task)?;
         // A process that loaded the configuration meanwhile may lack the edit.
         if !place.status().is_ok_and(|it| Kept::loaded(&it) == before) {

@@ -172,7 +172,7 @@ impl<N: Net> Connecting<N> {
         mut self,
         mut server: Leg<N::Server>,
         mut tls: ServerHandshake,
-        cx: &mut Context<'_, '_, N>,
+        cx: &Context<'_, '_, N>,
         scratch: &mut Scratch,
     ) -> Advance<Self, N> {
         let to_server = &mut self.pending.to_server;
@@ -259,7 +259,7 @@ impl<N: Net> Connecting<N> {
     }
 
     /// The server went out of service meanwhile; its other addresses are no better.
-    pub(super) fn leave_server(mut self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
+    pub(super) fn leave_server(mut self, cx: &Context<'_, '_, N>) -> Advance<Self, N> {
         let error = io::ErrorKind::ConnectionAborted.into();
         let stage = mem::replace(&mut self.stage, ConnectStage::Dial);
         if let ConnectStage::Connect(_, tls, syn) = stage {
@@ -274,7 +274,7 @@ impl<N: Net> Connecting<N> {
         self,
         leg: Leg<N::Server>,
         tls: Option<Box<Tls<UnbufferedClientConnection>>>,
-        cx: &mut Context<'_, '_, N>,
+        cx: &Context<'_, '_, N>,
     ) -> Advance<Self, N> {
         cx.turn.counters.connects.add(1);
         let Self { pending, slot, .. } = self;
@@ -350,7 +350,7 @@ impl<N: Net> Connecting<N> {
 
     /// A connect failed, and its socket is closed: tries the next address, or another
     /// server. As deep as `retries`.
-    fn fail(mut self, error: io::Error, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
+    fn fail(mut self, error: io::Error, cx: &Context<'_, '_, N>) -> Advance<Self, N> {
         cx.turn.counters.connect_failures.add(1);
         self.address += 1;
         let addresses = self.pending.pool.addresses(self.slot.server());

@@ -45,6 +45,10 @@ pub(super) struct Hello<N: Net> {
 }
 
 /// How a hello is answered.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives for one call; a box would be an allocation for each client"
+)]
 enum HelloAnswer<N: Net> {
     Here(Box<HelloDecision<N>>),
     /// TLS ends at the server.

@@ -120,7 +120,7 @@ impl Pending {
     pub(super) fn choose<N: Net>(
         &mut self,
         claimed: Option<Slot>,
-        cx: &mut Context<'_, '_, N>,
+        cx: &Context<'_, '_, N>,
     ) -> Pick {
         match claimed {
             Some(slot) if slot.server().is_in_service() => return Pick::Slot(slot),

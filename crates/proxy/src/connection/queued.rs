@@ -36,6 +36,10 @@ pub(super) struct Queued<N: Net> {
 
 /// The client, by the use that it has for the slot.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a queued client is on the heap already"
+)]
 pub(super) enum QueuedClient<N: Net> {
     /// The hello is answered.
     Hello(Box<HelloDecision<N>>),

@@ -21,6 +21,10 @@ use becket_tls::engine::Engine;
 
 /// How far a phase `P` came.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives for one call; a box would be an allocation for each phase"
+)]
 pub(super) enum Advance<P, N: Net> {
     /// To be advanced at the next readiness or at the deadline.
     Wait(P),
