@@ -218,7 +218,7 @@ impl Snapshot {
                 = batches.repeated;
             Gauge becket_memory_used_bytes "Memory in use, as limits.memory measures it; 0 without a limit" = memory.used;
             Gauge becket_memory_watermark_bytes "Memory above which room is made; 0 without a limit" = memory.watermark;
-            Gauge becket_memory_shortage "0: memory is not short; 1: connections at rest end; 2: new clients wait; 3: they are refused"
+            Gauge becket_memory_shortage "0: memory is not short; 1: connections at rest end; 2: they end, and new clients are refused"
                 = memory.shortage as u64;
             Counter becket_sandbox_refusals "System calls that the sandbox refused, or would have" [call]
                 = process.refused_calls.iter().map(|(call, count)| ([call.as_str()], *count));

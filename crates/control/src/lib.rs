@@ -12,7 +12,7 @@
 //! * [`cluster`]: the terminator's side of replication;
 //! * [`admin`]: the pages; [`api`]: their requests and changes; [`admin_http`]: their clients; [`exposition`]: `/metrics`; [`status`]: the model of all pages and commands; [`problems`]: what is wrong;
 //!   `web` and [`history`]: the page for browsers; [`certificates`]: certificates in use;
-//! * [`ebb`]: when memory of closed connections is given back; [`mod@process`]: CPU time and memory of this process.
+//! * [`memory`]: the memory watermark; [`ebb`]: when memory of closed connections is given back; [`mod@process`]: CPU time and memory of this process.
 #![forbid(unsafe_code)]
 #![allow(
     missing_docs,
@@ -33,6 +33,7 @@ pub mod health;
 pub mod history;
 mod host;
 pub mod launch;
+pub mod memory;
 pub mod problems;
 pub mod process;
 pub mod refusals;

@@ -25,7 +25,6 @@ use std::time::Duration;
 
 use becket_config::error::Problem;
 use becket_sys::clock::{Clock, Now};
-use becket_sys::memory;
 use becket_sys::priority;
 use becket_sys::socket;
 use becket_sys::socket_file::SocketFile;
@@ -42,6 +41,7 @@ use crate::api::ChangeRequest;
 use crate::cluster;
 use crate::ebb::Ebb;
 use crate::health::{cancel, prober::Prober};
+use crate::memory::{MemoryWatch, Relief};
 use crate::reload::{self, ReloadRequest, Reloaded, Reloading};
 use crate::rotation::Rotation;
 use crate::sandbox::Sandbox;
@@ -62,7 +62,6 @@ use becket_process::link::{Delivered, SupervisorLink};
 use becket_process::protocol::Event;
 use becket_process::signals::Signals;
 use becket_proxy::backend::registry::{Adopted, Backends};
-use becket_proxy::memory::{MemoryWatch, Relief};
 use becket_proxy::metrics::Counters;
 use becket_proxy::worker::bound::BoundListener;
 use becket_proxy::worker::workers::{WorkerEnded, Workers};
@@ -270,14 +269,10 @@ impl Control {
     fn watch_memory(&mut self, now: Duration) {
         let shared = self.state.shared();
         let limit = self.state.config().file.limits.memory;
-        match self
-            .memory
-            .watch
-            .look(limit, now, shared.connections(), &shared.memory)
-        {
+        match self.memory.watch.check(limit, shared, now) {
             None => {}
             Some(Relief::GiveBack) => give_back(shared.clock),
-            Some(Relief::End(share)) => self.workers.end_rests(share),
+            Some(Relief::EndIdle(idle)) => self.workers.end_idle(idle),
         }
     }
 
@@ -524,7 +519,7 @@ fn give_back(clock: Clock) {
     let thread = std::thread::Builder::new().name("becket-ebb".into());
     let began = thread.spawn(move || {
         let before = clock.mono();
-        memory::give_back();
+        becket_sys::memory::give_back();
         let took = clock.mono().saturating_sub(before);
         tracing::debug!(ms = took.as_millis() as u64, "memory given back");
     });

@@ -66,8 +66,6 @@ plain {
     accept_pauses = "becket_accept_pauses",
     /// Times that accepting paused because limits.connections was reached
     connection_limit_pauses = "becket_connection_limit_pauses",
-    /// Times that accepting paused because memory was short
-    memory_pauses = "becket_memory_pauses",
     /// Handshakes that were not signed for, because the client had gone
     signatures_skipped = "becket_signatures_skipped",
     /// Times that the length of the listening sockets' queues was changed, because clients waited for too long or no longer did

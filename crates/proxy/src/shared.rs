@@ -12,7 +12,7 @@ use becket_sys::clock::Clock;
 
 use crate::backend::cancel::Cancels;
 use crate::backend::registry::Backends;
-use crate::memory::MemoryStanding;
+use crate::memory::MemoryState;
 use crate::metrics::Counters;
 use becket_http::docroot::readers::Readers;
 use becket_keys::signing::queue::SigningQueue;
@@ -50,7 +50,7 @@ pub struct Shared {
     /// Lines of the access log that were dropped.
     pub access_lines_dropped: Arc<AtomicU64>,
     /// How short memory is: written by control, read where clients are accepted.
-    pub memory: MemoryStanding,
+    pub memory: MemoryState,
     /// Connections in all, for `limits.connections`.
     pub connections: SharedCount,
 }
@@ -77,7 +77,7 @@ impl Shared {
             log_lines_dropped: Arc::default(),
             syslog_lines_dropped: Arc::default(),
             access_lines_dropped: Arc::default(),
-            memory: MemoryStanding::default(),
+            memory: MemoryState::default(),
             connections: SharedCount::default(),
         }
     }

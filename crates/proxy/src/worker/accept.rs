@@ -2,7 +2,7 @@
 //!
 //! Each takes its first step at once, since its hello is probably there; then it is known what it
 //! wants, and who waits for a signature waits where the newest can go first. Nothing is accepted
-//! while connections are used up, descriptors are, or memory is short. A retiring socket is emptied all the same, as soon as
+//! while connections or descriptors are used up. A retiring socket is emptied all the same, as soon as
 //! its time is over: a client for whom there is no room is reset, since the socket keeps the next process from its address.
 
 use std::fmt::Display;
@@ -20,7 +20,6 @@ use super::{Entry, Worker, token_of};
 use crate::connection::facts::Facts;
 use crate::connection::listener::ListenerState;
 use crate::connection::{Advanced, Connection, Side};
-use crate::memory::Shortage;
 use crate::socket::ByteCounts;
 use crate::socket::KernelSocket;
 use crate::worker::acceptor::{Accepted, Acceptor};
@@ -74,15 +73,14 @@ impl Worker {
                 if self.paused_until.is_some() && !is_overdue {
                     break;
                 }
-                let no_room = self.claim_room().err();
-                if let Some(reason) = no_room
-                    && !is_overdue
-                {
-                    self.rest_for(reason);
+                let has_room = self.shared.claim_connection(self.config.connections);
+                if !has_room && !is_overdue {
+                    self.counters.connection_limit_pauses.add(1);
+                    self.rest(&"limits.connections is reached");
                     break;
                 }
                 let accepted = self.acceptors[key].accept();
-                if no_room.is_none() && !matches!(accepted, Accepted::Client(..)) {
+                if has_room && !matches!(accepted, Accepted::Client(..)) {
                     self.shared.release_connection();
                 }
                 let mut is_served = true;
@@ -93,7 +91,7 @@ impl Worker {
                         let waited = self.waited_in_kernel(key, &socket);
                         // An acceptor is closed at the end of a turn only.
                         let listener = Rc::clone(&self.acceptors[key].listener);
-                        is_served = self.admit(socket, (address, waited), listener, no_room);
+                        is_served = self.admit(socket, (address, waited), listener, has_room);
                     }
                     Accepted::Nothing | Accepted::Lost => {}
                     Accepted::Exhausted(error) => self.pause(key, &error),
@@ -110,19 +108,6 @@ impl Worker {
             }
         }
         now
-    }
-
-    /// Takes one of the connections that the limits allow.
-    ///
-    /// # Errors
-    ///
-    /// Why there is no room for one more.
-    fn claim_room(&self) -> Result<(), CloseReason> {
-        if self.shared.memory.shortage() == Shortage::Waiting {
-            return Err(CloseReason::MemoryLimit);
-        }
-        let claimed = self.shared.claim_connection(self.config.connections);
-        claimed.then_some(()).ok_or(CloseReason::ConnectionLimit)
     }
 
     /// How long a client waited to be accepted while this thread ran. The call is not worth it without overload.
@@ -145,15 +130,15 @@ impl Worker {
         mut socket: TcpStream,
         (address, waited): (SocketAddr, Duration),
         listener: Rc<ListenerState>,
-        no_room: Option<CloseReason>,
+        has_room: bool,
     ) -> bool {
         self.counters.accepted.add(1);
         let config = listener.config();
         let facts = Facts::new(address, Arc::clone(&config.keys.name.0), self.now);
-        if let Some(reason) = no_room {
-            return self.reset(&socket, &facts, reason);
+        if !has_room {
+            return self.reset(&socket, &facts, CloseReason::ConnectionLimit);
         }
-        if self.shared.memory.shortage() == Shortage::Refusing {
+        if self.shared.memory.refuses() {
             return self.turn_away(&socket, &facts, CloseReason::MemoryLimit);
         }
         if waited > LIMIT {
@@ -261,22 +246,6 @@ impl Worker {
         self.rest(error);
     }
 
-    /// Stops accepting for a while, since there is no room.
-    fn rest_for(&mut self, reason: CloseReason) {
-        let (pauses, why) = match reason {
-            CloseReason::MemoryLimit => (
-                &self.counters.memory_pauses,
-                "memory is short (limits.memory)",
-            ),
-            _ => (
-                &self.counters.connection_limit_pauses,
-                "limits.connections is reached",
-            ),
-        };
-        pauses.add(1);
-        self.rest(&why);
-    }
-
     /// Stops accepting for a while and says why.
     fn rest(&mut self, why: &dyn Display) {
         self.paused_until = Some(self.now.running + PAUSE);
@@ -302,5 +271,5 @@ impl Worker {
     }
 }
 
-/// How long accepting rests when descriptors, connections or memory are used up.
+/// How long accepting pauses when descriptors or connections are used up.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -20,6 +20,7 @@ use crate::backend::registry::Adopted;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::{Mutex, MutexGuard};
+use crate::memory::IdleReclaim;
 use crate::worker::bound::BoundListener;
 use crate::worker::listing::{Killing, Listing};
 use becket_cluster::Outbox;
@@ -49,8 +50,8 @@ pub enum Message {
     List(Listing),
     /// An operator wants connections to end.
     Kill(Killing),
-    /// Memory is short: of all connections this share ends, of those at rest.
-    EndRests(f64),
+    /// Memory is short: connections at rest end.
+    EndIdle(IdleReclaim),
     /// Accept nobody, and say so: another process may serve from now on.
     Park(Sender<()>),
     /// Accept clients.

@@ -17,7 +17,6 @@ use crate::worker::acceptor::Acceptor;
 use crate::worker::bound::BoundListener;
 use crate::worker::mailbox::Message;
 use crate::worker::overdue::Cause;
-use crate::worker::rests::Rests;
 use becket_keys::signing::queue::Signed;
 use becket_prepare::descriptors;
 use becket_tls::admission::WorkerAdmission;
@@ -69,7 +68,7 @@ impl Worker {
                 }
                 Message::List(listing) => self.list(listing),
                 Message::Kill(killing) => self.kill(killing),
-                Message::EndRests(share) => self.sweep(Cause::CountRests(Rests::new(share))),
+                Message::EndIdle(idle) => self.end_idle(idle),
                 Message::Park(parked) => {
                     self.is_parked = true;
                     // Nobody waits for it when the upgrade was given up meanwhile.

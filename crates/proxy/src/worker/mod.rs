@@ -15,7 +15,6 @@ pub mod mailbox;
 mod messages;
 pub mod net;
 mod overdue;
-mod rests;
 mod slices;
 mod unsigned;
 pub mod workers;

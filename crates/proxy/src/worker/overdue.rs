@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::Worker;
 use super::listing::Killing;
-use super::rests::Rests;
 use crate::backend::server_state::ServerState;
 use crate::connection::{Advanced, Connection};
+use crate::memory::IdleReclaim;
 use becket_proto::close_reason::CloseReason;
 
 /// A look at every connection, of which each turn does a part.
@@ -27,10 +27,8 @@ pub(super) enum Cause {
     ServerFailed(Arc<ServerState>),
     /// The process drains, and connections at rest get less time.
     Drain,
-    /// Memory is short: those at rest are counted.
-    CountRests(Rests),
-    /// Those that have been at rest for `least` end, `left` of them.
-    EndRests { least: Duration, left: usize },
+    /// Memory is short: connections that have been at rest for this time end, `left` of them.
+    EndIdle { rest: Duration, left: usize },
     /// An operator wants some to end.
     Killed(Killing),
 }
@@ -68,12 +66,19 @@ impl Worker {
         }
     }
 
+    /// Ends a share of the connections, at least one.
+    pub(super) fn end_idle(&mut self, IdleReclaim { rest, share }: IdleReclaim) {
+        let left = (self.connections.len() as f64 * share).ceil() as usize;
+        let left = left.max(1);
+        self.sweep(Cause::EndIdle { rest, left });
+    }
+
     /// Begins to look at all connections.
     pub(super) fn sweep(&mut self, cause: Cause) {
         // Whoever came since the last time is behind the places that were looked at, or before them.
         self.sweeps.retain(|sweep| match (&sweep.cause, &cause) {
             (Cause::ServerFailed(one), Cause::ServerFailed(other)) => !Arc::ptr_eq(one, other),
-            (Cause::CountRests(_) | Cause::EndRests { .. }, Cause::CountRests(_)) => false,
+            (Cause::EndIdle { .. }, Cause::EndIdle { .. }) => false,
             _ => true,
         });
         self.sweeps.push_back(Sweep { cause, at: 0 });
@@ -91,7 +96,9 @@ impl Worker {
                 looks += 1;
                 steps += usize::from(self.look_at(index, &mut cause));
             }
-            self.finish(cause);
+            if let Cause::Killed(killing) = cause {
+                killing.reply.send(killing.count);
+            }
         }
     }
 
@@ -101,14 +108,15 @@ impl Worker {
             return false;
         };
         let connection = &entry.connection;
-        let rested = || connection.rested(self.now.running, &self.config.file.timeouts);
         match cause {
             Cause::ServerFailed(server) if connection.is_at(server) => {
                 self.advance(index, Connection::leave_server);
             }
-            Cause::EndRests { least, left }
-                if *left > 0 && rested().is_some_and(|rest| rest >= *least) =>
-            {
+            Cause::EndIdle { rest, left } => {
+                let rested = connection.rested(self.now.running, &self.config.file.timeouts);
+                if *left == 0 || rested.is_none_or(|rested| rested < *rest) {
+                    return false;
+                }
                 *left -= 1;
                 self.advance(index, Connection::end_rest);
             }
@@ -119,31 +127,13 @@ impl Worker {
                     Advanced::Ended(CloseReason::Killed)
                 });
             }
-            Cause::CountRests(rests) => {
-                if let Some(rest) = rested() {
-                    rests.count(rest);
-                }
-                return false;
-            }
             Cause::Drain => {
                 self.advance(index, Connection::drain);
                 return false;
             }
-            Cause::ServerFailed(_) | Cause::EndRests { .. } | Cause::Killed(_) => return false,
+            Cause::ServerFailed(_) | Cause::Killed(_) => return false,
         }
         true
-    }
-
-    /// All connections were looked at.
-    fn finish(&mut self, cause: Cause) {
-        match cause {
-            Cause::CountRests(rests) => {
-                let (least, left) = rests.longest(self.connections.len());
-                self.sweep(Cause::EndRests { least, left });
-            }
-            Cause::Killed(killing) => killing.reply.send(killing.count),
-            Cause::ServerFailed(_) | Cause::Drain | Cause::EndRests { .. } => {}
-        }
     }
 }
 

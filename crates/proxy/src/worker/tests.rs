@@ -23,11 +23,9 @@ use rustls::pki_types::UnixTime;
 
 use super::*;
 use crate::backend::inbox::{BackendEvent, Inbox};
-use crate::memory::{MemoryStatus, Shortage};
+use crate::memory::{IdleReclaim, MemoryStatus, Shortage};
 use crate::worker::listing::{Filter, Killing, Listing, ReplySender};
 use crate::worker::mailbox::Message;
-use crate::worker::overdue::Cause;
-use crate::worker::rests::Rests;
 use becket_keys::signing::Offload;
 use becket_keys::signing::queue::SigningQueue;
 use becket_keys::signing::token::Tokens;
@@ -486,7 +484,8 @@ fn where_memory_is_short_a_share_of_those_at_rest_ends() {
         turn(worker);
     }
     let end = |worker: &mut Worker, share| {
-        worker.sweep(Cause::CountRests(Rests::new(share)));
+        let rest = Duration::from_secs(1);
+        worker.end_idle(IdleReclaim { rest, share });
         while !worker.sweeps.is_empty() {
             worker.advance_sweeps();
         }
@@ -500,7 +499,7 @@ fn where_memory_is_short_a_share_of_those_at_rest_ends() {
 }
 
 #[test]
-fn where_memory_is_short_clients_wait_and_then_are_refused() {
+fn where_memory_is_short_new_clients_are_refused() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let (mut worker, web) = worker(&server, "tls = false");
     let short = |worker: &Worker, shortage| {
@@ -509,12 +508,7 @@ fn where_memory_is_short_clients_wait_and_then_are_refused() {
             ..Default::default()
         });
     };
-    let end = worker.time() + Duration::from_secs(3600);
-    let _waiting = TcpStream::connect(web).unwrap();
-    short(&worker, Shortage::Waiting);
-    worker.accept(Duration::ZERO, end);
-    assert_eq!(worker.counters.memory_pauses.value(), 1);
-    assert_eq!(worker.counters.accepted.value(), 0);
+    let _served = TcpStream::connect(web).unwrap();
     short(&worker, Shortage::Closing);
     while worker.connections.is_empty() {
         turn(&mut worker);

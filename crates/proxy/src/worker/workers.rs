@@ -10,6 +10,7 @@ use mio::{Poll, Token, Waker};
 
 use crate::backend::inbox::Inbox;
 use crate::backend::registry::Adopted;
+use crate::memory::IdleReclaim;
 use crate::shared::Shared;
 use crate::worker::bound::BoundListener;
 use crate::worker::mailbox::{Mailbox, Message};
@@ -170,9 +171,9 @@ impl Workers {
         self.tell(|| Message::Secrets(Arc::clone(secrets)));
     }
 
-    /// Tells every worker to end this share of its connections, of those at rest.
-    pub fn end_rests(&self, share: f64) {
-        self.tell(|| Message::EndRests(share));
+    /// Has every worker end connections at rest.
+    pub fn end_idle(&self, idle: IdleReclaim) {
+        self.tell(|| Message::EndIdle(idle));
     }
 
     /// Tells every worker to accept nobody. A word comes of each that has heard it.

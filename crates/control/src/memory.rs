@@ -1,0 +1,212 @@
+//! The memory watermark, `limits.memory`: when memory is given back, connections at rest end and new clients are refused.
+//!
+//! Control measures ten times a second. Above the watermark, freed memory is given back and connections at rest end, by turns; an eighth above, new
+//! clients are refused as well. What is measured, and why: docs/decisions/0039-memory-has-a-watermark.md.
+
+use std::time::Duration;
+
+use becket_config::memory_limit::MemoryLimit;
+use becket_proxy::memory::{IdleReclaim, MemoryStatus, Shortage};
+use becket_proxy::shared::Shared;
+use becket_sys::cgroup::MemoryGroup;
+use becket_sys::memory::ResidentMemory;
+
+/// An action that makes room.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Relief {
+    /// Freed memory goes back to the system.
+    GiveBack,
+    EndIdle(IdleReclaim),
+}
+
+#[derive(Debug)]
+pub struct MemoryWatch {
+    resident: Option<ResidentMemory>,
+    group: Option<MemoryGroup>,
+    policy: Policy,
+}
+
+impl MemoryWatch {
+    /// Opens the files of the kernel for this limit and those of later configurations: the sandbox does not allow that later.
+    pub fn open(limit: MemoryLimit) -> Self {
+        let resident = ResidentMemory::open();
+        if let (MemoryLimit::Bytes(_), Err(error)) = (limit, &resident) {
+            tracing::warn!(%error, "limits.memory has no effect: cannot open /proc");
+        }
+        Self {
+            resident: resident.ok(),
+            group: MemoryGroup::own(),
+            policy: Policy::default(),
+        }
+    }
+
+    /// Measures, writes the result for workers and pages, and returns the action that is due.
+    pub fn check(&mut self, limit: MemoryLimit, shared: &Shared, now: Duration) -> Option<Relief> {
+        let (used, watermark) = self.read(limit, shared.connections()).unwrap_or((0, 0));
+        let before = self.policy.shortage;
+        let relief = self.policy.decide(used, watermark, now);
+        let shortage = self.policy.shortage;
+        if shortage != before {
+            let label = shortage.label();
+            match shortage {
+                Shortage::None => tracing::info!(used, watermark, "memory pressure ended"),
+                _ => tracing::warn!(used, watermark, shortage = label, "memory is short"),
+            }
+        }
+        shared.memory.set(MemoryStatus {
+            used,
+            watermark,
+            shortage,
+        });
+        relief
+    }
+
+    /// Returns the bytes in use and the watermark; `None` if memory is not limited, or cannot be read.
+    fn read(&self, limit: MemoryLimit, connections: usize) -> Option<(u64, u64)> {
+        match limit {
+            MemoryLimit::Off => None,
+            MemoryLimit::Bytes(watermark) => {
+                let used = self.resident.as_ref()?.read().ok()?;
+                Some((used, watermark))
+            }
+            MemoryLimit::Auto => {
+                let group = self.group.as_ref()?;
+                let watermark = group.limit()? / 100 * PERCENT_OF_GROUP;
+                Some((group.used(connections).ok()?, watermark))
+            }
+        }
+    }
+}
+
+/// Decides from measurements. Pure.
+#[derive(Debug, Default)]
+struct Policy {
+    shortage: Shortage,
+    /// Actions since the shortage began.
+    actions: u32,
+    /// Time of the next action.
+    next: Duration,
+}
+
+impl Policy {
+    /// A watermark of 0 is none.
+    fn decide(&mut self, used: u64, watermark: u64, now: Duration) -> Option<Relief> {
+        let slack = watermark / SLACK;
+        let is_above = |level: Shortage, begins: u64| {
+            let slack = if level <= self.shortage { slack } else { 0 };
+            watermark > 0 && used > begins - slack
+        };
+        self.shortage = if is_above(Shortage::Refusing, watermark + watermark / 8) {
+            Shortage::Refusing
+        } else if is_above(Shortage::Closing, watermark) {
+            Shortage::Closing
+        } else {
+            *self = Self::default();
+            return None;
+        };
+        if now < self.next {
+            return None;
+        }
+        let number = self.actions;
+        self.actions = number.saturating_add(1);
+        self.next = now + BETWEEN;
+        if number.is_multiple_of(2) {
+            return Some(Relief::GiveBack);
+        }
+        let excess = used.saturating_sub(watermark - slack);
+        Some(Relief::EndIdle(IdleReclaim {
+            rest: LONGEST_REST / 4_u32.pow((number / 2).min(2)),
+            share: excess as f64 / used as f64,
+        }))
+    }
+}
+
+/// Percentage of the group's limit: clients are refused an eighth above it, at 95.6 %.
+const PERCENT_OF_GROUP: u64 = 85;
+/// A shortage ends at a watermark that is lower by this part of it, since memory comes and goes by pages.
+const SLACK: u64 = 32;
+/// Time between two actions, so that the first has its effect.
+const BETWEEN: Duration = Duration::from_secs(1);
+/// Rest of connections that end first. Those that end next have rested for a quarter of that, then for a sixteenth.
+const LONGEST_REST: Duration = Duration::from_secs(16);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const WATERMARK: u64 = 3200;
+
+    #[test]
+    fn each_shortage_begins_above_the_one_before_and_ends_below_its_beginning() {
+        use Shortage::{Closing, None, Refusing};
+        let mut policy = Policy::default();
+        for (used, shortage) in [
+            (0, None),
+            (3200, None),
+            (3201, Closing),
+            (3600, Closing),
+            (3601, Refusing),
+            (3501, Refusing),
+            (3500, Closing),
+            (3101, Closing),
+            (3100, None),
+            (3101, None),
+        ] {
+            policy.decide(used, WATERMARK, Duration::ZERO);
+            assert_eq!(policy.shortage, shortage, "{used}");
+        }
+        policy.decide(9999, WATERMARK, Duration::ZERO);
+        policy.decide(0, 0, Duration::ZERO);
+        assert_eq!(policy.shortage, None);
+    }
+
+    #[test]
+    fn memory_is_given_back_first_and_connections_that_rested_longest_end_next() {
+        let mut policy = Policy::default();
+        let mut decide =
+            |used, tenths: u64| policy.decide(used, WATERMARK, Duration::from_millis(tenths * 100));
+        let end = |seconds, share| {
+            let rest = Duration::from_secs(seconds);
+            Some(Relief::EndIdle(IdleReclaim { rest, share }))
+        };
+        assert_eq!(decide(3200, 0), None);
+        assert_eq!(decide(6200, 1), Some(Relief::GiveBack));
+        assert_eq!(decide(6200, 10), None);
+        assert_eq!(decide(6200, 11), end(16, 0.5));
+        assert_eq!(decide(4000, 21), Some(Relief::GiveBack));
+        assert_eq!(decide(4000, 31), end(4, 0.225));
+        assert_eq!(decide(4000, 41), Some(Relief::GiveBack));
+        assert_eq!(decide(4000, 51), end(1, 0.225));
+        assert_eq!(decide(4000, 61), Some(Relief::GiveBack));
+        assert_eq!(decide(4000, 71), end(1, 0.225));
+        assert_eq!(decide(3100, 81), None);
+        assert_eq!(decide(3201, 82), Some(Relief::GiveBack));
+    }
+
+    proptest! {
+        #[test]
+        fn a_shortage_that_ended_does_not_begin_again_within_the_slack(
+            before in proptest::collection::vec(0_u64..5000, 0..20),
+            base in 0_u64..5000,
+            offsets in proptest::collection::vec(0_u64..WATERMARK / SLACK, 1..50),
+        ) {
+            let mut policy = Policy::default();
+            let mut measure = |used| {
+                policy.decide(used, WATERMARK, Duration::ZERO);
+                policy.shortage
+            };
+            for used in before {
+                measure(used);
+            }
+            let mut last = measure(base + offsets[0]);
+            let mut has_ended = false;
+            for offset in offsets {
+                let shortage = measure(base + offset);
+                prop_assert!(!has_ended || shortage <= last, "{shortage:?} after {last:?}");
+                has_ended |= shortage < last;
+                last = shortage;
+            }
+        }
+    }
+}
