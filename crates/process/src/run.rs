@@ -32,7 +32,7 @@ use crate::protocol::{
 };
 use crate::signals::Signals;
 use becket_keys::signing::token::agents::Agents;
-use becket_keys::watch::{Places, Watch};
+use becket_keys::watch::{Watch, WatchedPlaces};
 use becket_log::Logging;
 use becket_prepare::source::Source;
 
@@ -389,7 +389,7 @@ impl Runner {
         let watched: Vec<PathBuf> = watched.filter(|path| is_roots(path)).cloned().collect();
         if !watched.is_empty() {
             self.watch
-                .over(Places::of(&watched), &self.held.current.keys);
+                .replace(WatchedPlaces::of(&watched), &self.held.current.keys);
         }
         let mut offer = ResourceOffer::default();
         offer.list_all(&self.held.current.watched);

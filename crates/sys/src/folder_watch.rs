@@ -41,23 +41,20 @@ impl FolderWatch {
         Ok(Self(init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?))
     }
 
-    /// Watches a folder from now on: which entries it has, and with `contents` also what is in them. Twice for one folder is
-    /// both.
+    /// Watches a folder from now on: which entries it has, and their contents.
     ///
     /// # Errors
     /// What inotify_add_watch(2) returns: the folder must be readable, and there is a limit for each user.
-    pub fn add(&self, folder: &Path, contents: bool) -> io::Result<WatchedFolder> {
-        let mut flags = WatchFlags::CREATE
+    pub fn add(&self, folder: &Path) -> io::Result<WatchedFolder> {
+        let flags = WatchFlags::CREATE
             | WatchFlags::DELETE
             | WatchFlags::MOVE
             | WatchFlags::DELETE_SELF
             | WatchFlags::MOVE_SELF
             | WatchFlags::ATTRIB
-            | WatchFlags::ONLYDIR
-            | WatchFlags::MASK_ADD;
-        if contents {
-            flags |= WatchFlags::MODIFY | WatchFlags::CLOSE_WRITE;
-        }
+            | WatchFlags::MODIFY
+            | WatchFlags::CLOSE_WRITE
+            | WatchFlags::ONLYDIR;
         Ok(WatchedFolder(add_watch(&self.0, folder, flags)?))
     }
 
@@ -120,24 +117,21 @@ mod tests {
         let folder = place.path().join("folder");
         fs::create_dir(&folder).unwrap();
         let watch = FolderWatch::new().unwrap();
-        let outer = watch.add(place.path(), false).unwrap();
-        let inner = watch.add(&folder, true).unwrap();
+        let outer = watch.add(place.path()).unwrap();
+        let inner = watch.add(&folder).unwrap();
         assert_ne!(outer, inner);
-        assert_eq!(watch.add(&folder, true).unwrap(), inner);
+        assert_eq!(watch.add(&folder).unwrap(), inner);
         assert_eq!(changes(&watch), [""; 0]);
         fs::write(folder.join("a"), "1").unwrap();
         fs::rename(folder.join("a"), folder.join("b")).unwrap();
         assert_eq!(changes(&watch), ["a", "b"]);
         fs::write(place.path().join("c"), "1").unwrap();
         assert_eq!(changes(&watch), ["c"]);
-        // Its contents are nobody's business there.
-        fs::write(place.path().join("c"), "2").unwrap();
-        assert_eq!(changes(&watch), [""; 0]);
         fs::remove_dir_all(&folder).unwrap();
         let gone = changes(&watch);
         assert!(gone.contains(&"other".to_owned()), "{gone:?}");
         assert!(gone.contains(&"folder".to_owned()), "{gone:?}");
-        assert!(watch.add(&folder, true).is_err());
-        assert!(watch.add(&place.path().join("c"), true).is_err());
+        assert!(watch.add(&folder).is_err());
+        assert!(watch.add(&place.path().join("c")).is_err());
     }
 }

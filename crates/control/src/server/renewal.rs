@@ -7,7 +7,6 @@
 //! The supervisor, where there is one, commands each look, since only it can open all files. This process then reports when files
 //! change that it opens by its own rights.
 
-use std::io;
 use std::sync::Arc;
 
 use rustls::pki_types::UnixTime;
@@ -17,7 +16,7 @@ use super::{Control, log_warnings};
 use crate::reload::build;
 use becket_keys::files::Files;
 use becket_keys::signing::token::Tokens;
-use becket_keys::watch::{Places, Watch};
+use becket_keys::watch::{Watch, WatchedPlaces};
 use becket_log::Timestamp;
 use becket_prepare::renewal::Renewal;
 use becket_process::protocol::Event;
@@ -38,8 +37,8 @@ pub(super) struct Look {
     /// The configuration that it began with.
     config: Arc<Config>,
     files: Files,
-    /// Places to watch from now on; absent where this process opens none of the files.
-    places: Option<io::Result<Places>>,
+    /// WatchedPlaces to watch from now on; absent where this process opens none of the files.
+    places: Option<WatchedPlaces>,
     renewal: Renewal,
     /// The reason why the renewal cannot be used as a whole.
     fault: Option<String>,
@@ -93,7 +92,7 @@ impl Control {
         let source = self.config.source.with(files.clone(), Tokens::default());
         self.config.watching.running = Some(spawn_blocking(move || {
             let own = source.watched(&config.file);
-            let places = (!own.is_empty()).then(|| Places::of(&own));
+            let places = (!own.is_empty()).then(|| WatchedPlaces::of(&own));
             let renewal = source.renew(&config, UnixTime::since_unix_epoch(unix));
             let built = renewal.config.as_ref().map(|new| {
                 let is_new =
@@ -137,7 +136,7 @@ impl Control {
                 .config
                 .watching
                 .watch
-                .over(places, &config.file.process);
+                .replace(places, &config.file.process);
             tracing::debug!(folders, "files are watched");
         }
         if !Arc::ptr_eq(&look.config, self.config.edits.of_file()) {

@@ -1,62 +1,47 @@
-//! Files that change are looked at by themselves: when, and by whom.
+//! Watches files for changes.
 //!
-//! A [`Watch`] is told by inotify of changes on the ways to files ([`places`]), waits until they settle ([`settling`]), and says
-//! so. What to do then is its owner's business: control renews what it has of the files, a supervisor lists them
-//! again. It has no thread: it asks what has changed four times a second, and reads a bounded number of changes
-//! at a time. That is a system call each, in addition to the ten turns a second that either owner has anyway, and somebody who writes all day
-//! costs no more.
+//! A [`Watch`] learns from inotify about changes on the ways to files ([`places`]) and waits until they settle. Its owner then acts: control renews
+//! what it has of the files, a supervisor lists them again. It has no thread: it reads a bounded number of changes four times a second, which is one
+//! system call each, however much is written.
 
 mod places;
-mod settling;
 
-use std::io;
 use std::time::Duration;
 
 use becket_config::process::Process;
 use tokio::time::{Instant, sleep_until};
 
-pub use self::places::Places;
-use self::settling::Settling;
+pub use self::places::WatchedPlaces;
 
-/// Waits for changes. The default waits for ever.
+/// The default waits forever.
 #[derive(Debug, Default)]
 pub struct Watch {
-    places: Option<Places>,
-    /// When changes are read, where there are places.
+    places: Option<WatchedPlaces>,
+    /// Time of the next read of changes.
     reads_at: Option<Instant>,
-    settling: Settling,
-    /// When to look although nothing was told.
+    /// Time of the first and of the last change since the owner looked.
+    changed: Option<(Instant, Instant)>,
+    /// Time of a look without any change.
     polls_at: Option<Instant>,
-    /// What times count from.
-    origin: Option<Instant>,
-    /// Why some files are not watched, where that is so.
-    lacking: Option<String>,
+    /// Why some files are not watched.
+    fault: Option<String>,
 }
 
 impl Watch {
-    /// Watches these from now on, in place of what it watched; changes that were noted are not forgotten. Where the system
-    /// does not tell of changes, the files are looked at every minute. Returns how many folders are watched.
-    pub fn over(&mut self, places: io::Result<Places>, keys: &Process) -> usize {
-        let lacking = match &places {
-            Ok(places) => places
-                .error()
-                .map(|(folder, error)| format!("{}: {error}", folder.display())),
-            Err(error) => Some(error.to_string()),
-        };
-        if let Some(error) = lacking
-            .as_ref()
-            .filter(|it| self.lacking.as_ref() != Some(it))
-        {
+    /// Replaces the watched places. Changes that were noted stay. If the system does not report all changes, the owner looks every minute.
+    /// Returns the number of watched folders.
+    pub fn replace(&mut self, places: WatchedPlaces, keys: &Process) -> usize {
+        let now = Instant::now();
+        let fault = places.fault().map(str::to_owned);
+        if let Some(error) = fault.as_ref().filter(|_| self.fault != fault) {
             tracing::warn!(error, "not watched: files are looked at every minute");
         }
-        let now = Instant::now();
-        let fallback = lacking.is_some().then_some(MINUTE);
+        let fallback = fault.is_some().then_some(MINUTE);
         let interval = keys.watch_interval.into_iter().chain(fallback).min();
         self.polls_at = interval.map(|interval| now + interval);
-        self.lacking = lacking;
-        self.places = places.ok();
-        self.reads_at = self.places.as_ref().map(|_| now + BETWEEN_READS);
-        self.places.as_ref().map_or(0, Places::folders)
+        self.reads_at = Some(now + BETWEEN_READS);
+        self.fault = fault;
+        self.places.insert(places).folders()
     }
 
     /// Watches nothing any more.
@@ -64,29 +49,26 @@ impl Watch {
         *self = Self::default();
     }
 
-    /// Something has changed, or may have.
+    /// Notes a change.
     pub fn note(&mut self) {
         let now = Instant::now();
-        let origin = *self.origin.get_or_insert(now);
-        self.settling.note(now.duration_since(origin));
+        let first = self.changed.map_or(now, |(first, _)| first);
+        self.changed = Some((first, now));
     }
 
-    /// Waits until something has changed and settled, or the time has come to look anyway. Nothing is lost when the future is
-    /// dropped.
+    /// Waits until a change has settled, or until the next poll. Cancel safe.
     pub async fn settled(&mut self) {
         loop {
-            let due = self.settling.due_at();
-            let due_at = due.and_then(|due| Some(self.origin? + due));
-            let looks_at = due_at.into_iter().chain(self.polls_at).min();
+            let settles_at = self.changed.map(settles_at);
+            let looks_at = settles_at.into_iter().chain(self.polls_at).min();
             let next = looks_at.into_iter().chain(self.reads_at).min();
             match next {
                 Some(next) => sleep_until(next).await,
                 None => std::future::pending().await,
             }
             if next == looks_at {
-                self.settling.clear();
-                // The owner watches anew when it has looked.
-                self.polls_at = None;
+                // The owner replaces the places when it looks.
+                (self.changed, self.polls_at) = (None, None);
                 return;
             }
             self.read();
@@ -110,9 +92,17 @@ impl Watch {
     }
 }
 
-/// Between two reads of changes.
+/// Changes settle after a quiet second, or ten seconds after the first.
+fn settles_at((first, last): (Instant, Instant)) -> Instant {
+    (last + QUIET).min(first + LONGEST)
+}
+
+/// Time without a change. Programs that renew a certificate write its files within milliseconds.
+const QUIET: Duration = Duration::from_secs(1);
+/// Time from the first change: if something is written all the time, whole states are in between.
+const LONGEST: Duration = Duration::from_secs(10);
 const BETWEEN_READS: Duration = Duration::from_millis(250);
-/// Where the system does not tell of changes.
+/// Time between two looks if the system does not report changes.
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -120,7 +110,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_poll_needs_nobody_who_tells_of_changes() {
+    fn changes_settle_after_a_quiet_second_and_ten_at_most() {
+        let start = Instant::now();
+        let seconds = |seconds| start + Duration::from_secs(seconds);
+        for (first, last, settles) in [(5, 5, 6), (5, 6, 7), (5, 16, 15)] {
+            let changed = (seconds(first), seconds(last));
+            assert_eq!(settles_at(changed), seconds(settles));
+        }
+    }
+
+    #[test]
+    fn a_poll_needs_no_report_of_a_change() {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_time().build().unwrap();
         let keys = Process {
@@ -129,10 +129,8 @@ mod tests {
         };
         runtime.block_on(async {
             let mut watch = Watch::default();
-            for places in [Places::of(&[]), Err(io::ErrorKind::Other.into())] {
-                watch.over(places, &keys);
-                watch.settled().await;
-            }
+            watch.replace(WatchedPlaces::of(&[]), &keys);
+            watch.settled().await;
             watch.note();
             watch.settled().await;
         });

@@ -1,9 +1,8 @@
-//! The folders on the way to files: where a change can lead a path to something else.
+//! The folders on the way to files: a change there can lead a path to something else.
 //!
-//! A path is followed part by part. Each folder on the way is watched for the name by which the way goes on, then the name is
-//! looked at: whatever changes after that is told. Links are read and followed like the rest of the path, so what they lead to
-//! is watched, and so are they: certbot replaces the links in `live/`, Kubernetes the link `..data`. A folder that is not
-//! there is waited for in the one above it.
+//! A path is followed part by part. Each folder on the way is watched for the name of the next part before that name is read, so no later change is
+//! missed. Links are read and followed like the rest of the path, so the links and their targets are watched: certbot replaces the links in `live/`,
+//! Kubernetes the link `..data`. If a folder does not exist, the one above it is watched for its name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -14,69 +13,44 @@ use std::path::{Path, PathBuf};
 use becket_sys::folder_watch::{FolderChange, FolderWatch, WatchedFolder};
 use becket_sys::root_only::names_to_walk;
 
-/// Folders that are watched, and for what.
+/// Watched folders, and the names in them that matter.
 #[derive(Debug)]
-pub struct Places {
-    watch: FolderWatch,
-    names: BTreeMap<WatchedFolder, Names>,
-    known: BTreeMap<PathBuf, WatchedFolder>,
-    /// Why a folder is not watched, where one is not.
-    error: Option<(PathBuf, io::Error)>,
+pub struct WatchedPlaces {
+    /// `None` if the system has no inotify for this process.
+    watch: Option<FolderWatch>,
+    /// `None` for all names.
+    names: BTreeMap<WatchedFolder, Option<BTreeSet<OsString>>>,
+    fault: Option<String>,
 }
 
-/// Entries of a folder that matter.
-#[derive(Debug, Default)]
-struct Names {
-    all: bool,
-    listed: BTreeSet<OsString>,
-}
-
-impl Names {
-    fn matter(&self, name: &OsStr) -> bool {
-        self.all || self.listed.contains(name)
-    }
-}
-
-/// What is in a folder that matters.
-#[derive(Clone, Copy)]
-enum Entry<'a> {
-    /// The next part of a path.
-    OnTheWay(&'a OsStr),
-    /// A file.
-    File(&'a OsStr),
-    /// Everything.
-    Any,
-}
-
-impl Places {
+impl WatchedPlaces {
     /// Watches the ways to these files and folders. Blocks.
-    ///
-    /// # Errors
-    /// When there is no inotify.
-    pub fn of(paths: &[PathBuf]) -> io::Result<Self> {
+    pub fn of(paths: &[PathBuf]) -> Self {
+        let watch = FolderWatch::new();
         let mut places = Self {
-            watch: FolderWatch::new()?,
+            fault: watch.as_ref().err().map(ToString::to_string),
+            watch: watch.ok(),
             names: BTreeMap::new(),
-            known: BTreeMap::new(),
-            error: None,
         };
         for path in paths {
             let Some(folder) = places.follow(path) else {
                 continue;
             };
-            places.add_or_lack(&folder, Entry::Any);
+            if let Err(error) = places.add(&folder, None) {
+                places.note_fault(&folder, &error);
+            }
             for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
                 if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
                     places.follow(&entry.path());
                 }
             }
         }
-        Ok(places)
+        places
     }
 
-    /// A folder that could not be watched, and why.
-    pub fn error(&self) -> Option<&(PathBuf, io::Error)> {
-        self.error.as_ref()
+    /// Returns why a folder is not watched, if there is one.
+    pub fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
     }
 
     /// Returns the number of watched folders.
@@ -84,19 +58,23 @@ impl Places {
         self.names.len()
     }
 
-    /// Reads what has changed since the last time, some thousand changes at most. Whether any of it matters.
+    /// Reads the changes since the last call, some thousand at most, and returns whether one of them matters.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of read(2).
     pub fn changed(&self) -> io::Result<bool> {
+        let Some(watch) = &self.watch else {
+            return Ok(false);
+        };
         let mut matters = false;
         for _ in 0..READS {
-            let more = self.watch.read(|change| {
+            let more = watch.read(|change| {
                 matters |= match change {
                     FolderChange::Other => true,
                     FolderChange::Entry(folder, name) => {
-                        let names = self.names.get(&folder);
-                        names.is_some_and(|names| names.matter(name))
+                        self.names.get(&folder).is_some_and(|names| {
+                            names.as_ref().is_none_or(|names| names.contains(name))
+                        })
                     }
                 };
             })?;
@@ -107,7 +85,7 @@ impl Places {
         Ok(matters)
     }
 
-    /// Follows a path. Returns the folder that it leads to, if it is one.
+    /// Follows a path. Returns its target if that is a folder.
     fn follow(&mut self, path: &Path) -> Option<PathBuf> {
         let mut at = PathBuf::from("/");
         let mut ahead = names_to_walk(path);
@@ -120,18 +98,13 @@ impl Places {
                 continue;
             }
             let next = at.join(&name);
-            let added = self.add(&at, Entry::OnTheWay(&name));
+            let added = self.add(&at, Some(&name));
             let kind = fs::symlink_metadata(&next).ok()?.file_type();
-            // Folders above may be closed to us, and seldom change.
-            let is_closed = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
-            if let Err(error) = added.or_else(|error| {
-                if kind.is_dir() && is_closed(&error) {
-                    Ok(())
-                } else {
-                    Err(error)
+            if let Err(error) = added {
+                // A folder on the way may be closed to this user; it seldom changes.
+                if !kind.is_dir() || error.kind() != io::ErrorKind::PermissionDenied {
+                    self.note_fault(&at, &error);
                 }
-            }) {
-                self.error.get_or_insert((at.clone(), error));
             }
             if kind.is_symlink() {
                 let target = fs::read_link(&next).ok()?;
@@ -142,43 +115,38 @@ impl Places {
             } else if kind.is_dir() {
                 at = next;
             } else {
-                self.add_or_lack(&at, Entry::File(&name));
                 return None;
             }
         }
         None
     }
 
-    fn add_or_lack(&mut self, folder: &Path, entry: Entry<'_>) {
-        if let Err(error) = self.add(folder, entry) {
-            self.error.get_or_insert((folder.to_owned(), error));
-        }
-    }
-
-    /// Watches a folder for an entry.
-    fn add(&mut self, folder: &Path, entry: Entry<'_>) -> io::Result<()> {
-        if let (Some(known), Entry::OnTheWay(name)) = (self.known.get(folder), entry)
-            && self.names.get(known).is_some_and(|it| it.matter(name))
-        {
+    /// Watches a folder for a name, or for all.
+    fn add(&mut self, folder: &Path, name: Option<&OsStr>) -> io::Result<()> {
+        let Some(watch) = &self.watch else {
             return Ok(());
-        }
-        let contents = !matches!(entry, Entry::OnTheWay(_));
-        let watched = self.watch.add(folder, contents)?;
-        self.known.insert(folder.to_owned(), watched);
-        let names = self.names.entry(watched).or_default();
-        match entry {
-            Entry::OnTheWay(name) | Entry::File(name) => {
-                names.listed.insert(name.to_owned());
+        };
+        let watched = watch.add(folder)?;
+        let names = self.names.entry(watched).or_insert(Some(BTreeSet::new()));
+        match (&mut *names, name) {
+            (Some(names), Some(name)) => {
+                names.insert(name.to_owned());
             }
-            Entry::Any => names.all = true,
+            (_, None) => *names = None,
+            (None, _) => {}
         }
         Ok(())
     }
+
+    fn note_fault(&mut self, folder: &Path, error: &io::Error) {
+        self.fault
+            .get_or_insert_with(|| format!("{}: {error}", folder.display()));
+    }
 }
 
-/// Steps, of links as well: the kernel follows 40 links.
+/// Maximum steps of a path, links included; the kernel follows 40 links.
 const LONGEST: usize = 4096;
-/// Of some hundred changes each. What is left is read the next time; the kernel keeps 16384, and says when there were more.
+/// Maximum reads, each of some hundred changes. The kernel keeps 16384, and reports when there were more.
 const READS: usize = 16;
 
 #[cfg(test)]
@@ -203,16 +171,16 @@ mod tests {
             fs::write(self.at(path), text).unwrap();
         }
 
-        fn places(&self, paths: &[&str]) -> Places {
+        fn places(&self, paths: &[&str]) -> WatchedPlaces {
             let paths: Vec<PathBuf> = paths.iter().map(|path| self.at(path)).collect();
-            let places = Places::of(&paths).unwrap();
-            assert!(places.error().is_none());
+            let places = WatchedPlaces::of(&paths);
+            assert_eq!(places.fault(), None);
             assert!(!matters(&places));
             places
         }
     }
 
-    fn matters(places: &Places) -> bool {
+    fn matters(places: &WatchedPlaces) -> bool {
         places.changed().unwrap()
     }
 
