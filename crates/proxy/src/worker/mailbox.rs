@@ -17,10 +17,10 @@ use mio::{Events, Poll, Waker};
 
 use crate::backend::inbox::{BackendEvent, Inbox};
 use crate::backend::registry::Adopted;
+use crate::memory::IdleReclaim;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::{Mutex, MutexGuard};
-use crate::memory::IdleReclaim;
 use crate::worker::bound::BoundListener;
 use crate::worker::listing::{Killing, Listing};
 use becket_cluster::Outbox;
