@@ -19,12 +19,13 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use becket_proto::balance::mix;
+use becket_proxy::backend::backend_state::Pick;
 use becket_proxy::backend::backend_state::Wait;
 use becket_proxy::backend::inbox::{BackendEvent, Grant, Inbox};
-use becket_proxy::backend::pool::{Pick, PickHint, Pool};
+use becket_proxy::backend::pool::{PickHint, Pool};
 use becket_proxy::backend::registry::lone_state;
-use becket_proxy::backend::slot::Slot;
-use becket_proxy::worker::mailbox::{Mailbox, Message};
+use becket_proxy::backend::slot::ServerSlot;
+use becket_proxy::worker::mailbox::{Mailbox, WorkerMessage};
 use becket_sys::affinity::{allowed_cpus, pin_current_thread};
 use becket_tls::config::{Backend, Server, ServerAddress};
 use hdrhistogram::Histogram;
@@ -147,7 +148,7 @@ struct Desk {
     relays: AtomicU64,
     handshakes: AtomicU64,
     /// The slot, on its way back to whoever gives it.
-    returned: Mutex<Option<Slot>>,
+    returned: Mutex<Option<ServerSlot>>,
     over: AtomicBool,
 }
 
@@ -157,7 +158,7 @@ struct Giver<'a> {
     /// Mean times between two steps of a kind, and when the next one is due; nothing where there are none.
     relays: Option<(Duration, Instant)>,
     handshakes: Option<(Duration, Instant)>,
-    slot: Option<(Slot, Instant)>,
+    slot: Option<(ServerSlot, Instant)>,
     random: u64,
 }
 
@@ -283,7 +284,7 @@ impl<'a> Worker<'a> {
 
     fn read_mail(&mut self) {
         for message in self.desk.mailbox.take() {
-            if let Message::Event(BackendEvent::Granted(grant)) = message {
+            if let WorkerMessage::Event(BackendEvent::Granted(grant)) = message {
                 self.take(grant);
             }
         }
@@ -300,7 +301,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Waits for the slot, then lets the other thread have it.
-    fn send_back(&mut self, slot: Slot) {
+    fn send_back(&mut self, slot: ServerSlot) {
         self.wait = self.pool.wait(0, &[], None).ok();
         if let Ok(mut returned) = self.desk.returned.lock() {
             *returned = Some(slot);

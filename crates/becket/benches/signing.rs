@@ -14,7 +14,7 @@ use becket_keys::signing::Request;
 use becket_keys::signing::queue::{Answers, SigningQueue};
 use becket_keys::signing::threads::CryptoThreads;
 use becket_keys::signing::worker::WorkerSigning;
-use becket_proxy::worker::mailbox::{Mailbox, Message};
+use becket_proxy::worker::mailbox::{Mailbox, WorkerMessage};
 use becket_sys::clock::Stopwatch;
 use becket_sys::coroutine::{CoroutineState, Stacks, suspend};
 use mio::{Events, Poll, Token, Waker};
@@ -99,7 +99,7 @@ impl Worker {
             messages = self.mailbox.take();
         }
         for message in &messages {
-            if let Message::Signed(all) = message {
+            if let WorkerMessage::Signed(all) = message {
                 all.iter()
                     .for_each(|signed| self.signing.note_answer(signed));
             }

@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use becket_config::choices::{Balance, StickBy};
 use becket_proto::ticket::OriginId;
+use becket_proxy::backend::backend_state::Pick;
 use becket_proxy::backend::backend_state::{BackendState, Wait};
 use becket_proxy::backend::inbox::{BackendEvent, Inbox, TestInbox};
-use becket_proxy::backend::pool::{Pick, PickHint, Pool};
+use becket_proxy::backend::pool::{PickHint, Pool};
 use becket_proxy::backend::registry::lone_state;
-use becket_proxy::backend::slot::Slot;
+use becket_proxy::backend::slot::ServerSlot;
 use becket_tls::config::{Backend, Server, ServerAddress};
 use divan::{Bencher, black_box};
 
@@ -124,7 +125,7 @@ fn hand_over_past(bencher: Bencher<'_, '_>, waiting: usize) {
     drop((waits, held));
 }
 
-fn granted(test_inbox: &TestInbox) -> Option<Slot> {
+fn granted(test_inbox: &TestInbox) -> Option<ServerSlot> {
     let events = test_inbox.take();
     events.into_iter().find_map(|event| match event {
         BackendEvent::Granted(grant) => grant.slot,

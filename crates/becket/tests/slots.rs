@@ -16,12 +16,13 @@ use std::thread;
 use becket_config::choices::Balance;
 use becket_proto::balance::mix;
 use becket_proto::queue::Arrival;
+use becket_proxy::backend::backend_state::Pick;
 use becket_proxy::backend::backend_state::{BackendState, Wait};
 use becket_proxy::backend::inbox::{BackendEvent, Grant, Inbox, TestInbox};
-use becket_proxy::backend::pool::{Pick, PickHint, Pool};
+use becket_proxy::backend::pool::{PickHint, Pool};
 use becket_proxy::backend::registry::lone_state;
 use becket_proxy::backend::server_state::ServerState;
-use becket_proxy::backend::slot::Slot;
+use becket_proxy::backend::slot::ServerSlot;
 use becket_tls::config::{Backend, Server, ServerAddress};
 
 const ROUNDS: u64 = 20_000;
@@ -60,13 +61,13 @@ impl Servers {
         }
     }
 
-    fn place(&self, slot: &Slot) -> usize {
+    fn place(&self, slot: &ServerSlot) -> usize {
         let mut states = self.states.iter();
         let place = states.position(|state| Arc::ptr_eq(state, slot.server()));
         place.unwrap()
     }
 
-    fn connect(&self, slot: Slot) -> Held<'_> {
+    fn connect(&self, slot: ServerSlot) -> Held<'_> {
         let now = &self.now[self.place(&slot)];
         let connections = now.fetch_add(1, SeqCst) + 1;
         assert!(connections <= self.maxconn, "{connections}");
@@ -77,7 +78,7 @@ impl Servers {
 /// A connection; the server sees it go before the slot is given back.
 struct Held<'a> {
     now: &'a AtomicU32,
-    slot: Slot,
+    slot: ServerSlot,
 }
 
 impl Drop for Held<'_> {
@@ -141,7 +142,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn serve(&mut self, slot: Slot) {
+    fn serve(&mut self, slot: ServerSlot) {
         self.served += 1;
         self.held.push(self.servers.connect(slot));
     }

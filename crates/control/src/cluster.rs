@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 use crate::health::prober;
 use becket_prepare::resolver::HostResolver;
 use becket_proxy::backend::registry::Backends;
-use becket_proxy::shared::Shared;
+use becket_proxy::shared::SharedState;
 use becket_tls::config::Config;
 
 /// What replication is told; nothing where sessions are not replicated.
@@ -98,7 +98,11 @@ pub fn bind_stud(
 }
 
 /// Receives sessions of stud and hitch once it is started; nothing without a socket.
-pub fn reception(socket: Option<UdpSocket>, config: &Config, shared: &Shared) -> Option<Reception> {
+pub fn reception(
+    socket: Option<UdpSocket>,
+    config: &Config,
+    shared: &SharedState,
+) -> Option<Reception> {
     let table = Arc::clone(&shared.table);
     Some(Reception::new(socket?, terms(config)?, table, shared.clock))
 }
@@ -117,7 +121,7 @@ fn problem(of: NotBound) -> Problem {
 pub fn membership(
     bound: Option<Bound>,
     config: &Config,
-    shared: &Shared,
+    shared: &SharedState,
 ) -> Result<Option<Membership>, NoBoot> {
     let (Some(bound), Some(settings)) = (bound, settings(config)) else {
         return Ok(None);

@@ -19,7 +19,7 @@ use super::state::AdminState;
 use becket_proxy::worker::listing::{
     ConnectionRow, Filter, Killing, ListedPage, Listing, ReplySender,
 };
-use becket_proxy::worker::mailbox::{Mailbox, Message};
+use becket_proxy::worker::mailbox::{Mailbox, WorkerMessage};
 
 /// Which connections are wanted.
 #[derive(Debug)]
@@ -212,7 +212,7 @@ async fn walk(
             most: left,
             reply,
         };
-        mailbox.post(Message::List(listing));
+        mailbox.post(WorkerMessage::List(listing));
         let ListedPage { rows, next } = page.await.unwrap_or_default();
         left -= rows.len();
         take(rows);
@@ -236,7 +236,7 @@ pub(super) async fn kill(workers: &[Arc<Mailbox>], filter: Filter) -> KilledConn
     let filter = Arc::new(filter);
     let ask = |mailbox: &Arc<Mailbox>| {
         let (reply, count) = answered();
-        mailbox.post(Message::Kill(Killing {
+        mailbox.post(WorkerMessage::Kill(Killing {
             filter: Arc::clone(&filter),
             count: 0,
             reply,

@@ -34,8 +34,8 @@ use becket_proto::close_reason::CloseReason;
 use becket_proxy::backend::backend_state::BackendState;
 use becket_proxy::backend::server_state::ServerState;
 use becket_proxy::metrics::{
-    BUCKETS, Counter, Counters, HandshakeClass, Histogram, KernelTlsRefusal, PipeRefusal, Times,
-    bucket_limit,
+    AtomicHistogram, BUCKETS, Counter, Counters, HandshakeClass, KernelTlsRefusal, PipeRefusal,
+    Times, bucket_limit,
 };
 use becket_tls::resumption::{Offer, Resumption};
 
@@ -355,8 +355,8 @@ impl Snapshot {
         Ok(())
     }
 
-    fn histogram(&self, histogram: impl Fn(&Counters) -> &Histogram) -> Times {
-        Histogram::gather(self.counters.iter().map(|worker| histogram(worker)))
+    fn histogram(&self, histogram: impl Fn(&Counters) -> &AtomicHistogram) -> Times {
+        AtomicHistogram::gather(self.counters.iter().map(|worker| histogram(worker)))
     }
 
     /// Sum over the workers.
@@ -659,9 +659,9 @@ mod tests {
             u64::MAX / 2,
         ];
         for us in times {
-            let histogram = Histogram::default();
+            let histogram = AtomicHistogram::default();
             histogram.record(Duration::from_micros(us));
-            let buckets = coarse(&Histogram::gather([&histogram]).counts);
+            let buckets = coarse(&AtomicHistogram::gather([&histogram]).counts);
             assert_eq!(buckets.iter().map(|(_, count)| count).sum::<u64>(), 1);
             let (limit, _) = buckets.iter().find(|(_, count)| *count == 1).unwrap();
             let seconds = us as f64 / 1e6;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::totals::Totals;
-use becket_proxy::metrics::{BUCKETS, Counters, Histogram, quantile};
+use becket_proxy::metrics::{AtomicHistogram, BUCKETS, Counters, quantile};
 
 /// What was in some seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -64,7 +64,7 @@ impl History {
         let totals = Totals::of(counters);
         let histograms = counters.iter();
         let histograms = histograms.flat_map(|it| [&it.handshake_full, &it.handshake_resumed]);
-        let times = Histogram::gather(histograms).counts;
+        let times = AtomicHistogram::gather(histograms).counts;
         let more = |of: fn(&Totals) -> u64| of(&totals).saturating_sub(of(&self.totals));
         let moment = Moment {
             seconds: passed.as_secs_f64(),

@@ -61,10 +61,11 @@ use becket_process::link::resources::{BoundSockets, ProcessResources};
 use becket_process::link::{Delivered, SupervisorLink};
 use becket_process::protocol::{Event, Restarts, SocketKind};
 use becket_process::signals::Signals;
-use becket_proxy::shared::Shared;
+use becket_proxy::shared::SharedState;
 use becket_proxy::worker::bound::BoundListener;
+use becket_proxy::worker::start::Common;
 use becket_proxy::worker::workers::WorkerEnded;
-use becket_proxy::worker::workers::{Common, Workers};
+use becket_proxy::worker::workers::Workers;
 use becket_tls::config::{Config, crypto_thread_count, worker_count};
 
 /// The reason why a server did not start. Nothing was left behind.
@@ -348,14 +349,14 @@ fn shared(
     clock: Clock,
     workers: usize,
     (log, access): (&Logging, Option<&AccessWriter>),
-) -> Arc<Shared> {
+) -> Arc<SharedState> {
     let limits = session_table::Limits {
         entries: config.file.sessions.table_entries,
         bytes: config.file.sessions.table_size,
         ..session_table::Limits::default()
     };
     let table = || Arc::new(SessionTable::new(limits, Default::default()));
-    let mut shared = Shared::new(workers, clock, table(), table());
+    let mut shared = SharedState::new(workers, clock, table(), table());
     let threads = crypto_thread_count(&config.file.process, workers);
     shared.signatures = Arc::new(SigningQueue::new(threads, config.batches));
     shared.log_lines_dropped = log.dropped();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use becket_config::memory_limit::MemoryLimit;
 use becket_proxy::memory::{IdleReclaim, MemoryStatus, Shortage};
-use becket_proxy::shared::Shared;
+use becket_proxy::shared::SharedState;
 use becket_sys::cgroup::MemoryGroup;
 use becket_sys::memory::ResidentMemory;
 
@@ -41,7 +41,12 @@ impl MemoryWatch {
     }
 
     /// Measures, writes the result for workers and pages, and returns the action that is due.
-    pub fn check(&mut self, limit: MemoryLimit, shared: &Shared, now: Duration) -> Option<Relief> {
+    pub fn check(
+        &mut self,
+        limit: MemoryLimit,
+        shared: &SharedState,
+        now: Duration,
+    ) -> Option<Relief> {
         let (used, watermark) = self.read(limit, shared.connections()).unwrap_or((0, 0));
         let before = self.policy.shortage;
         let relief = self.policy.decide(used, watermark, now);

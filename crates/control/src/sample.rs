@@ -22,7 +22,7 @@ use becket_keys::certificates::{CertificateMap, KeySet};
 use becket_keys::signing::Offload;
 use becket_log::Timestamp;
 use becket_process::protocol::Restarts;
-use becket_proxy::shared::Shared;
+use becket_proxy::shared::SharedState;
 use becket_tls::config::{Backend, Config, Listener, Policy, Route, Server, ServerAddress};
 use becket_tls::trial::Trials;
 
@@ -30,7 +30,7 @@ use becket_tls::trial::Trials;
 pub(super) fn state() -> AdminState {
     let config = Arc::new(config());
     let table = || Arc::new(SessionTable::new(Default::default(), Default::default()));
-    let shared = Arc::new(Shared::new(1, Clock::start(), table(), table()));
+    let shared = Arc::new(SharedState::new(1, Clock::start(), table(), table()));
     shared.backends.adopt(&config);
     let now = shared.clock.now();
     let rotation = Rotation::start(config.file.ticket_rotation(), now).unwrap();

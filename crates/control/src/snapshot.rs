@@ -6,7 +6,7 @@ use std::sync::Arc;
 use becket_cluster::ClusterStatus;
 use becket_config::notation::Text;
 use becket_log::Timestamp;
-use becket_proxy::backend::server_state::{ServerState, Settings};
+use becket_proxy::backend::server_state::{ServerSettings, ServerState};
 use becket_proxy::metrics::Counters;
 use becket_sys::kernel_tls::Support;
 use becket_tls::config::overrides::Overrides;
@@ -107,13 +107,13 @@ pub fn server(config: &Server, state: &ServerState) -> ServerStatus {
 }
 
 /// Returns whether there are changes and all of them are kept edits.
-fn is_kept(config: &Server, settings: &Settings) -> bool {
+fn is_kept(config: &Server, settings: &ServerSettings) -> bool {
     let is_changed = config.added.is_some() || settings.overrides != Overrides::default();
     is_changed && config.added != Some(Lasts::Reload) && settings.temporary().is_empty()
 }
 
 /// Returns the values of the file for the keys that were changed.
-fn in_file(config: &Server, settings: &Settings) -> Option<BTreeMap<String, Value>> {
+fn in_file(config: &Server, settings: &ServerSettings) -> Option<BTreeMap<String, Value>> {
     let (changed, file) = (&settings.overrides, &settings.file);
     let mut values = BTreeMap::new();
     let mut add = |key: &str, is_changed: bool, value: Value| {

@@ -25,14 +25,14 @@ use crate::sandbox::{Sandbox, SandboxStatus};
 use becket_keys::signing::batches::Batches;
 use becket_log::Timestamp;
 use becket_process::protocol::Restarts;
-use becket_proxy::shared::Shared;
+use becket_proxy::shared::SharedState;
 use becket_sys::clock::Now;
 use becket_tls::config::Config;
 
 /// The server as control knows it.
 #[derive(Debug)]
 pub struct AdminState {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     sandbox: SandboxStatus,
     stud: Option<Arc<ReceptionStatus>>,
     main: MainProcess,
@@ -90,7 +90,7 @@ impl Current {
         }
     }
 
-    fn backends(&self, shared: &Shared) -> Vec<RunningBackend> {
+    fn backends(&self, shared: &SharedState) -> Vec<RunningBackend> {
         let backends = self.config.backends.iter().filter_map(|backend| {
             Some(RunningBackend {
                 config: Arc::clone(backend),
@@ -123,7 +123,7 @@ impl AdminState {
     /// The state at the start.
     pub fn new(
         main: MainProcess,
-        shared: Arc<Shared>,
+        shared: Arc<SharedState>,
         config: Arc<Config>,
         rotation: &Rotation,
         replication: Replication,
@@ -158,7 +158,7 @@ impl AdminState {
     }
 
     /// What is shared with the workers.
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub fn shared(&self) -> &Arc<SharedState> {
         &self.shared
     }
 

@@ -111,9 +111,9 @@ others {
     /// Handshakes that ended, in whatever way.
     handshakes_ended: Counter,
     /// From accept to traffic keys without the time in a queue, full handshakes.
-    handshake_full: Histogram,
+    handshake_full: AtomicHistogram,
     /// From accept to traffic keys without the time in a queue, resumed handshakes.
-    handshake_resumed: Histogram,
+    handshake_resumed: AtomicHistogram,
     /// Resumptions that clients offered, by what they offered and what became of it.
     resumptions: Resumptions,
     /// Handshakes with early data (0-RTT) that was taken.
@@ -127,13 +127,13 @@ others {
     /// Signatures that crypto threads have answered, in whatever way.
     signatures_ended: Counter,
     /// From asking for a signature to a crypto thread that takes it up.
-    signature_wait: Histogram,
+    signature_wait: AtomicHistogram,
     /// What a signature takes on a crypto thread.
-    signature: Histogram,
+    signature: AtomicHistogram,
     /// From asking for a slot to getting one, of connections that had to wait.
-    queue_waited: Histogram,
+    queue_waited: AtomicHistogram,
     /// From giving a slot back to going on with it, of those connections.
-    hand_over: Histogram,
+    hand_over: AtomicHistogram,
     /// Pipes lent to directions that carry bulk; those that still are lent are `lent - returned`.
     pipes_lent: Counter,
     /// Pipes given back or closed.
@@ -265,13 +265,13 @@ pub enum KernelTlsRefusal {
 
 /// Times in logarithmic buckets, eight to an octave of microseconds: an error of at most 12.5 %.
 #[derive(Debug)]
-pub struct Histogram {
+pub struct AtomicHistogram {
     buckets: [Counter; BUCKETS],
     /// Sum of all times, microseconds.
     sum: Counter,
 }
 
-impl Default for Histogram {
+impl Default for AtomicHistogram {
     fn default() -> Self {
         Self {
             buckets: std::array::from_fn(|_| Counter::default()),
@@ -280,7 +280,7 @@ impl Default for Histogram {
     }
 }
 
-impl Histogram {
+impl AtomicHistogram {
     /// Counts one time. Only the owning thread may call it.
     pub fn record(&self, time: Duration) {
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -347,7 +347,7 @@ pub fn bucket_limit(index: usize) -> u64 {
 
 /// Times of 67 s and more share the last bucket.
 const LIMIT_US: u64 = 1 << 26;
-/// Number of buckets of a [`Histogram`].
+/// Number of buckets of a [`AtomicHistogram`].
 pub const BUCKETS: usize = 24 * 8;
 
 #[cfg(test)]

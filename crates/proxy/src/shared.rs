@@ -1,6 +1,6 @@
 //! State that workers and control share.
 //!
-//! [`Shared`] has the state of one process that outlives a configuration. Outside of it, threads share the configuration and what is built with it
+//! [`SharedState`] has the state of one process that outlives a configuration. Outside of it, threads share the configuration and what is built with it
 //! (keys, tokens, trials, docroots), ticket secrets, mailboxes, channels of the access log and, in a cluster, outboxes of new sessions.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use becket_tls::admission::SharedAdmission;
 /// State that every worker and control can reach, whatever the configuration. A channel of the access log and an outbox are not here: each has
 /// one writer and one reader.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedState {
     /// How many workers there are.
     pub workers: usize,
     /// The origin of all monotonic times.
@@ -55,7 +55,7 @@ pub struct Shared {
     pub connections: SharedCount,
 }
 
-impl Shared {
+impl SharedState {
     /// Nothing has happened yet.
     pub fn new(
         workers: usize,

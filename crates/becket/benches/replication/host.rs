@@ -16,7 +16,7 @@ use becket_prepare::{Environment, ServerNames, prepare};
 use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Limits, Lives, PolicyTag, Session, SessionTable};
 use becket_proto::ticket::{Origin, OriginId};
-use becket_proxy::shared::Shared;
+use becket_proxy::shared::SharedState;
 use becket_sys::clock::Clock;
 use becket_sys::cpu::thread_time;
 use becket_tls::config::Config;
@@ -29,7 +29,7 @@ pub(crate) type Answer = (ClusterStatus, Duration);
 
 /// A node with its control thread, which ends with the process.
 pub(crate) struct Control {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedState>,
     pub(crate) policy: PolicyTag,
     outbox: Outbox,
     asks: UnboundedSender<SyncSender<Answer>>,
@@ -44,7 +44,7 @@ impl Control {
             ..Limits::default()
         };
         let table = || Arc::new(SessionTable::new(limits, Default::default()));
-        let shared = Arc::new(Shared::new(1, Clock::start(), table(), table()));
+        let shared = Arc::new(SharedState::new(1, Clock::start(), table(), table()));
         let bound = cluster::bind(config, None).expect("a free port");
         let membership = cluster::membership(bound, config, &shared).expect("random bytes");
         let membership = membership.expect("a cluster");

@@ -9,7 +9,7 @@ use std::{hint, thread};
 
 use becket_proto::session_table::{Lives, Lookup, PolicyTag, Session};
 use becket_proto::ticket::{Origin, OriginId};
-use becket_proxy::shared::Shared;
+use becket_proxy::shared::SharedState;
 use becket_stats::histogram::Histogram;
 use becket_sys::cpu::thread_time;
 
@@ -59,7 +59,12 @@ pub(crate) fn run(sender: &Control, receiver: &Control, elsewhere: &Control, pla
     late.print("time of a lookup, 99.9 %, us");
 }
 
-fn work(shared: &Shared, policy: PolicyTag, orders: &Receiver<Duration>, results: &Sender<Done>) {
+fn work(
+    shared: &SharedState,
+    policy: PolicyTag,
+    orders: &Receiver<Duration>,
+    results: &Sender<Done>,
+) {
     pin(0);
     let mut made = 0;
     (0..OWN).for_each(|_| store(shared, policy, &mut made));
@@ -97,7 +102,7 @@ fn work(shared: &Shared, policy: PolicyTag, orders: &Receiver<Duration>, results
     }
 }
 
-fn store(shared: &Shared, policy: PolicyTag, made: &mut u64) {
+fn store(shared: &SharedState, policy: PolicyTag, made: &mut u64) {
     *made += 1;
     let now = shared.clock.now();
     let session = Session::new(

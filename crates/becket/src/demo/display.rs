@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use becket_stats::units::{show_bytes, show_count, show_us};
 
 use becket_control::totals::Totals;
-use becket_proxy::metrics::{BUCKETS, Counters, Histogram, quantile};
+use becket_proxy::metrics::{AtomicHistogram, BUCKETS, Counters, quantile};
 
 /// Prints a line a second until something comes through `stop`, or its other end is dropped.
 ///
@@ -51,7 +51,7 @@ impl CounterSums {
     pub fn of(counters: &[Arc<Counters>]) -> Self {
         Self {
             totals: Totals::of(counters),
-            times: Histogram::gather(
+            times: AtomicHistogram::gather(
                 counters
                     .iter()
                     .flat_map(|c| [&c.handshake_full, &c.handshake_resumed]),

@@ -8,8 +8,9 @@ use crate::script::stage::Stage;
 use becket_keys::signing::Request;
 use becket_log::access::ResumedBy;
 use becket_proto::close_reason::CloseReason;
-use becket_proxy::backend::pool::{Pick, PickHint};
-use becket_proxy::backend::slot::Slot;
+use becket_proxy::backend::backend_state::Pick;
+use becket_proxy::backend::pool::PickHint;
+use becket_proxy::backend::slot::ServerSlot;
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::aws_lc_rs::kx_group::{SECP256R1, SECP384R1, X25519};
 use rustls::version::TLS13;
@@ -539,7 +540,7 @@ fn a_policy_without_early_data_takes_none() {
 }
 
 /// Takes the only slot, as another connection would.
-fn take(house: &House) -> Slot {
+fn take(house: &House) -> ServerSlot {
     let hint = PickHint {
         source: [192, 0, 2, 9].into(),
         name: None,

@@ -8,9 +8,10 @@ use std::time::Duration;
 use crate::script::net::Plan;
 use crate::script::stage::Stage;
 use becket_proto::close_reason::CloseReason;
-use becket_proxy::backend::pool::{Pick, PickHint};
-use becket_proxy::backend::slot::Slot;
-use becket_proxy::metrics::{Histogram, Times};
+use becket_proxy::backend::backend_state::Pick;
+use becket_proxy::backend::pool::PickHint;
+use becket_proxy::backend::slot::ServerSlot;
+use becket_proxy::metrics::{AtomicHistogram, Times};
 use rustls::version::{TLS12, TLS13};
 
 use crate::common::{Client, House, server_got, server_says};
@@ -26,7 +27,7 @@ fn house(keys: &str) -> House {
 }
 
 /// Takes a slot, as another connection would.
-fn take(house: &House) -> Slot {
+fn take(house: &House) -> ServerSlot {
     let hint = PickHint {
         source: IpAddr::from([192, 0, 2, 9]),
         name: None,
@@ -89,8 +90,8 @@ fn a_client_waits_for_a_slot_and_nothing_that_it_said_is_lost() {
         server_says(&mut stage, b"welcome");
         client.talk(&mut stage);
         assert_eq!(client.received, b"welcome");
-        let seen = |histogram: &Histogram| {
-            let Times { counts, seconds } = Histogram::gather([histogram]);
+        let seen = |histogram: &AtomicHistogram| {
+            let Times { counts, seconds } = AtomicHistogram::gather([histogram]);
             (counts.iter().sum::<u64>(), seconds)
         };
         assert_eq!(seen(&stage.counters.queue_waited), (1, 0.3));

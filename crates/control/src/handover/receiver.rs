@@ -15,7 +15,7 @@ use becket_proto::session_table::Lives;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use zeroize::Zeroizing;
 
-use becket_proxy::shared::Shared;
+use becket_proxy::shared::SharedState;
 
 /// Parts of the stream that control handles. The channel ends with the stream.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub enum Milestone {
 /// Fails if no thread can be started.
 pub fn start(
     stream: UnixStream,
-    shared: &Arc<Shared>,
+    shared: &Arc<SharedState>,
     outbox: Option<Outbox>,
 ) -> io::Result<UnboundedReceiver<Milestone>> {
     let (milestones, reached) = unbounded_channel();
@@ -78,7 +78,7 @@ fn receive(
 }
 
 struct Reader {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     /// To the peers of a cluster.
     outbox: Option<Outbox>,
     is_cut: bool,

@@ -19,14 +19,14 @@ use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Listener, Session};
 use zeroize::{Zeroize, Zeroizing};
 
-use becket_proxy::shared::Shared;
+use becket_proxy::shared::SharedState;
 
 /// The way to the new process.
 #[derive(Debug)]
 pub struct Sender {
     stream: UnixStream,
     items: mpsc::Sender<Item>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
 /// Sources of the state.
@@ -45,7 +45,7 @@ impl Sender {
     ///
     /// # Errors
     /// Fails if no thread or no descriptor is left.
-    pub fn start(stream: UnixStream, shared: &Arc<Shared>) -> io::Result<Self> {
+    pub fn start(stream: UnixStream, shared: &Arc<SharedState>) -> io::Result<Self> {
         let (items, received) = channel();
         let waiting = Arc::<AtomicUsize>::default();
         let (sender, count) = (items.clone(), Arc::clone(&waiting));
@@ -101,7 +101,7 @@ impl Sender {
 /// AdminState of the sending thread.
 struct Writer {
     stream: UnixStream,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     /// To be sent.
     frames: Zeroizing<Vec<u8>>,
 }

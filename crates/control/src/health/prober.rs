@@ -26,7 +26,7 @@ use super::check::{Check, Failure};
 use becket_prepare::resolver::{HostAddresses, HostResolver};
 use becket_proxy::backend::registry::Backends;
 use becket_proxy::backend::server_state::ServerState;
-use becket_proxy::backend::slot::{Reservation, Slot};
+use becket_proxy::backend::slot::{Reservation, ServerSlot};
 use becket_tls::config::{Backend, Config, MOST_ADDRESSES, Server, ServerAddress};
 
 /// The servers of the running configuration.
@@ -323,7 +323,7 @@ impl ServerWatch {
     ///
     /// A check that has waited for a slot as long as for an answer runs without one: otherwise clients that hang on a dead server
     /// would keep it in service.
-    fn begin_check(&mut self, now: Duration) -> Option<(Check, Option<Slot>)> {
+    fn begin_check(&mut self, now: Duration) -> Option<(Check, Option<ServerSlot>)> {
         let check = self.check.as_ref()?;
         if !self.check_schedule.is_due(now) || !self.server.has_address() {
             return None;

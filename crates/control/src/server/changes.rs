@@ -29,7 +29,7 @@ use becket_keys::keys::Loaded;
 use becket_prepare::is_filter;
 use becket_prepare::listeners::certificate_of;
 use becket_proxy::backend::registry::Backends;
-use becket_proxy::backend::server_state::{ServerState, Settings};
+use becket_proxy::backend::server_state::{ServerSettings, ServerState};
 use becket_tls::config::overrides::{Overrides, limit};
 use becket_tls::config::{Lasts, Server};
 
@@ -70,7 +70,7 @@ impl Control {
                 to.addresses.clone_from(&addresses);
             }
         };
-        let Settings {
+        let ServerSettings {
             mut overrides,
             mut kept,
             ..

@@ -9,7 +9,7 @@ use std::time::Duration;
 use becket_proto::limits::{Borrower, Counts, Lender, SharedCount};
 
 use becket_process::protocol::Event;
-use becket_proxy::shared::Shared;
+use becket_proxy::shared::SharedState;
 
 /// The part of this process in the limits.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ pub struct Leaving {
 
 impl SharedLimits {
     /// Takes nothing before [`Self::serve`].
-    pub fn wait(shared: &Shared) {
+    pub fn wait(shared: &SharedState) {
         shared.connections.set_share(0);
         for server in shared.backends.known_servers() {
             server.slots().set_share(0);
@@ -43,14 +43,19 @@ impl SharedLimits {
     }
 
     /// Takes everything that other processes do not hold.
-    pub fn serve(&mut self, held: Counts, shared: &Shared, connections: usize) {
+    pub fn serve(&mut self, held: Counts, shared: &SharedState, connections: usize) {
         *self = Self::Serving(Lender::new(held));
         self.settle(shared, connections);
     }
 
     /// Keeps what is in use. With `keeps_queues` it also keeps half of the free connections, for as long as retiring sockets take to be
     /// emptied. Returns what is held.
-    pub fn leave(&mut self, shared: &Shared, connections: usize, keeps_queues: bool) -> Counts {
+    pub fn leave(
+        &mut self,
+        shared: &SharedState,
+        connections: usize,
+        keeps_queues: bool,
+    ) -> Counts {
         let most = u32::try_from(connections).unwrap_or(u32::MAX);
         let count = &shared.connections;
         let mut leaving = Leaving::default();
@@ -86,7 +91,7 @@ impl SharedLimits {
     }
 
     /// Uses what was granted to this process.
-    pub fn granted(&mut self, counts: &Counts, shared: &Shared) {
+    pub fn granted(&mut self, counts: &Counts, shared: &SharedState) {
         let Self::Leaving(Leaving { borrower, .. }) = self else {
             return;
         };
@@ -112,7 +117,7 @@ impl SharedLimits {
     }
 
     /// Moves places by the limits as they are now. Returns the events to report.
-    pub fn settle(&mut self, shared: &Shared, connections: usize) -> Vec<Event> {
+    pub fn settle(&mut self, shared: &SharedState, connections: usize) -> Vec<Event> {
         match self {
             Self::Serving(lender) => lend(lender, shared, u32::try_from(connections).ok()),
             Self::Leaving(leaving) => leaving.settle(shared),
@@ -121,7 +126,7 @@ impl SharedLimits {
     }
 }
 
-fn lend(lender: &mut Lender, shared: &Shared, most: Option<u32>) -> Vec<Event> {
+fn lend(lender: &mut Lender, shared: &SharedState, most: Option<u32>) -> Vec<Event> {
     let mut granted: BTreeMap<u32, Counts> = BTreeMap::new();
     let mut settle = |key: u64, most: Option<u32>, count: &SharedCount| {
         let grants = lender.settle(key, most, count);
@@ -143,7 +148,7 @@ fn lend(lender: &mut Lender, shared: &Shared, most: Option<u32>) -> Vec<Event> {
 }
 
 impl Leaving {
-    fn settle(&mut self, shared: &Shared) -> Vec<Event> {
+    fn settle(&mut self, shared: &SharedState) -> Vec<Event> {
         self.settlements += 1;
         if self.settlements >= RETIRING {
             self.spare = 0;
@@ -183,7 +188,7 @@ impl Leaving {
 }
 
 /// Returns how many waiting clients to ask for at each server: servers of a backend share them, and take turns with the remainder.
-fn waiting(shared: &Shared, turn: usize) -> Counts {
+fn waiting(shared: &SharedState, turn: usize) -> Counts {
     let mut waiting = Counts::new();
     for backend in shared.backends.all() {
         let servers = backend.servers();
@@ -218,11 +223,11 @@ mod tests {
 
     use super::*;
     use crate::sample;
-    use becket_proxy::backend::slot::Slot;
+    use becket_proxy::backend::slot::ServerSlot;
     use becket_tls::config::{Backend, Config, Server, ServerAddress};
 
     /// A process with one server that has two slots.
-    fn process() -> Shared {
+    fn process() -> SharedState {
         let mut server = Server::plain("/a", vec![ServerAddress::Unix("/a".into())]);
         server.keys.maxconn = Some(2);
         let backends = vec![Arc::new(Backend::plain("app", vec![server]))];
@@ -236,14 +241,14 @@ mod tests {
                 Default::default(),
             ))
         };
-        let shared = Shared::new(1, Clock::start(), table(), table());
+        let shared = SharedState::new(1, Clock::start(), table(), table());
         shared.backends.adopt(&config);
         SharedLimits::wait(&shared);
         shared
     }
 
-    fn claim(shared: &Shared) -> Option<Slot> {
-        Slot::claim(&shared.backends.known_servers()[0])
+    fn claim(shared: &SharedState) -> Option<ServerSlot> {
+        ServerSlot::claim(&shared.backends.known_servers()[0])
     }
 
     #[test]

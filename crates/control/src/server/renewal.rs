@@ -37,7 +37,7 @@ pub(super) struct Look {
     /// The configuration that it began with.
     config: Arc<Config>,
     files: Files,
-    /// WatchedPlaces to watch from now on; absent where this process opens none of the files.
+    /// Places to watch from now on; absent where this process opens none of the files.
     places: Option<WatchedPlaces>,
     renewal: Renewal,
     /// The reason why the renewal cannot be used as a whole.

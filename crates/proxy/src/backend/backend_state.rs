@@ -21,11 +21,9 @@ use becket_proto::queue::{Arrival, Queue, Stay};
 use becket_proto::stick::Stick;
 use becket_sys::clock::Stopwatch;
 
-use super::eligible::Eligible;
 use super::inbox::{BackendEvent, Grant, Inbox};
-use super::pool::Pick;
 use super::server_state::ServerState;
-use super::slot::Slot;
+use super::slot::ServerSlot;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::sync::{Mutex, MutexGuard};
@@ -369,11 +367,60 @@ fn offer(servers: &[Arc<ServerState>], tried: &[u64]) -> Pick {
     let is_free = |server: &&Arc<ServerState>| eligible.contains(server) && server.has_room();
     // A slot may be lost to somebody who came before anyone waited; then the next is looked for.
     while let Some(server) = servers.iter().filter(is_free).min_by_key(cost) {
-        if let Some(slot) = Slot::claim(server) {
+        if let Some(slot) = ServerSlot::claim(server) {
             return Pick::Slot(slot);
         }
     }
     eligible.shortage()
+}
+
+/// The answer to a connection that asks for a server.
+#[derive(Debug)]
+pub enum Pick {
+    /// The connection may connect.
+    Slot(ServerSlot),
+    /// The connection has to wait.
+    Full,
+    /// No server is in service that was not tried.
+    Nobody,
+}
+
+/// The servers that one client may be given now: those in service that have a weight and have not failed it. Backups serve while no other
+/// server can.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Eligible<'a> {
+    servers: &'a [Arc<ServerState>],
+    /// Servers that have failed the client, by [`ServerState::key`].
+    tried: &'a [u64],
+    backups: bool,
+}
+
+impl<'a> Eligible<'a> {
+    pub(super) fn new(servers: &'a [Arc<ServerState>], tried: &'a [u64]) -> Self {
+        let serves = |server: &Arc<ServerState>| server.is_usable() && !server.is_backup();
+        Self {
+            servers,
+            tried,
+            backups: !servers.iter().any(serves),
+        }
+    }
+
+    /// Returns whether a server is eligible.
+    pub(super) fn contains(&self, server: &ServerState) -> bool {
+        server.is_usable()
+            && server.is_backup() == self.backups
+            && !self.tried.contains(&server.key())
+    }
+
+    /// Returns whether to wait, if no eligible server has a slot.
+    pub(super) fn shortage(&self) -> Pick {
+        let comes = |server: &Arc<ServerState>| self.contains(server) || server.is_awaited();
+        if self.servers.iter().any(comes) {
+            Pick::Full
+        } else {
+            Pick::Nobody
+        }
+    }
 }
 
 #[cfg(all(test, feature = "models"))]

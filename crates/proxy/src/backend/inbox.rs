@@ -11,7 +11,7 @@ use becket_sys::clock::Stopwatch;
 
 use super::backend_state::BackendState;
 use super::server_state::ServerState;
-use super::slot::Slot;
+use super::slot::ServerSlot;
 
 /// Takes events for one worker, from any thread.
 pub trait Inbox: fmt::Debug + Send + Sync {
@@ -40,7 +40,7 @@ pub struct Grant {
     /// Whose queue.
     pub backend: Arc<BackendState>,
     /// The slot; `None` when no server is in service any more.
-    pub slot: Option<Slot>,
+    pub slot: Option<ServerSlot>,
     /// Since the hand-over began.
     pub begun: Stopwatch,
 }

@@ -4,7 +4,6 @@
 //! * [`slot`]: one of the connections that a server may have, claimed by one connection of ours;
 //! * [`backend_state`]: what all workers know of one backend: those who wait for a slot, and who had which
 //!   server;
-//! * `eligible`: which servers may be given a client;
 //! * [`registry`]: all of them, by name, so that they outlive a reload;
 //! * [`pool`]: one worker's view of a backend: it chooses;
 //! * [`cancel`]: cancels of PostgreSQL clients that wait for control;
@@ -14,7 +13,6 @@
 
 pub mod backend_state;
 pub mod cancel;
-mod eligible;
 pub mod file_service;
 pub mod inbox;
 pub mod pool;

@@ -21,14 +21,13 @@ use becket_proto::balance::{self, Candidate, Wheel};
 use becket_proto::queue::Arrival;
 use becket_proto::ticket::{NodeId, OriginId};
 
-use super::backend_state::{BackendState, QueueFull, Wait, Waiter};
+use super::backend_state::{BackendState, Eligible, Pick, QueueFull, Wait, Waiter};
 use super::cancel::{Cancel, CancelCompletion, CancelOutcome};
-use super::eligible::Eligible;
 use super::file_service::FileService;
 use super::inbox::Inbox;
 use super::registry::lone_state;
 use super::server_state::ServerState;
-use super::slot::Slot;
+use super::slot::ServerSlot;
 use becket_http::docroot::readers::Readers;
 use becket_tls::config::{Backend, ServerAddress};
 use becket_tls::to_servers::ServerTls;
@@ -67,17 +66,6 @@ pub struct PickHint<'a> {
     pub name: Option<&'a str>,
     /// The session that it resumes or has just made.
     pub origin: Option<OriginId>,
-}
-
-/// What becomes of a connection that asks for a server.
-#[derive(Debug)]
-pub enum Pick {
-    /// It may connect.
-    Slot(Slot),
-    /// It has to wait.
-    Full,
-    /// No server is in service that was not tried.
-    Nobody,
 }
 
 impl Pool {
@@ -178,7 +166,7 @@ impl Pool {
             candidate.open &= is_open(&candidate.key);
         }
         while let Some(index) = self.choose(&candidates, hint) {
-            if let Some(slot) = self.servers.get(index).and_then(Slot::claim) {
+            if let Some(slot) = self.servers.get(index).and_then(ServerSlot::claim) {
                 return Pick::Slot(slot);
             }
             // Another worker was faster with the last slot.
@@ -325,12 +313,12 @@ impl Pool {
 
     /// The server that a client had, if it is in service and has room. Its weight may be 0: such a
     /// server is being emptied, and keeps those whom it has.
-    fn claim_again(&self, server: u64, tried: &[u64]) -> Option<Slot> {
+    fn claim_again(&self, server: u64, tried: &[u64]) -> Option<ServerSlot> {
         let had = self.servers.iter().find(|one| one.key() == server)?;
         if !had.is_in_service() || tried.contains(&server) {
             return None;
         }
-        Slot::claim(had)
+        ServerSlot::claim(had)
     }
 }
 

@@ -265,7 +265,7 @@ fn adopt_servers(state: &Arc<BackendState>, backend: &Backend) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::slot::Slot;
+    use crate::backend::slot::ServerSlot;
     use becket_tls::config::ServerAddress;
 
     fn config(backends: &[(&str, &[&str])]) -> Arc<Config> {
@@ -294,7 +294,7 @@ mod tests {
         let backends = Backends::default();
         backends.adopt(&config(&[("app", &["/a", "/b"])]));
         let before = server(&backends, "/b");
-        let _slot = Slot::claim(&before).unwrap();
+        let _slot = ServerSlot::claim(&before).unwrap();
         let mut other = config(&[("app", &["/c", "/b"])]);
         let backends_of = &mut Arc::get_mut(&mut other).unwrap().backends;
         Arc::get_mut(&mut backends_of[0]).unwrap().servers[1]
@@ -400,13 +400,13 @@ mod tests {
     fn what_comes_back_while_connections_hold_it_is_the_same() {
         let backends = Backends::default();
         backends.adopt(&config(&[("app", &["/a", "/b"])]));
-        let slot = Slot::claim(&server(&backends, "/a")).unwrap();
+        let slot = ServerSlot::claim(&server(&backends, "/a")).unwrap();
         // The server goes, then the whole backend, and both come back.
         for without in [config(&[("app", &["/b"])]), config(&[("other", &["/a"])])] {
             backends.adopt(&without);
             backends.adopt(&config(&[("app", &["/a"])]));
             assert!(
-                Slot::claim(&server(&backends, "/a")).is_none(),
+                ServerSlot::claim(&server(&backends, "/a")).is_none(),
                 "still in use"
             );
         }
@@ -426,7 +426,7 @@ mod tests {
         let third = backends.adopt(&config(&[("old", &["/a"])]));
         let (_, again) = third.backends().next().unwrap();
         assert!(Arc::ptr_eq(late, again), "counted in one place");
-        let _slot = Slot::claim(&late.servers()[0]).unwrap();
-        assert!(Slot::claim(&again.servers()[0]).is_none());
+        let _slot = ServerSlot::claim(&late.servers()[0]).unwrap();
+        assert!(ServerSlot::claim(&again.servers()[0]).is_none());
     }
 }

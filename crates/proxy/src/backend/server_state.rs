@@ -30,28 +30,44 @@ pub struct ServerState {
     name: Arc<str>,
     key: u64,
     backend: Arc<BackendState>,
-    /// Those that are claimed, of those that are this process'.
+    /// Slots of this process, and those that are claimed.
     slots: SharedCount,
-    failures_in_a_row: AtomicU32,
-    connections: AtomicU64,
-    failures: AtomicU64,
+    limits: SlotLimits,
+    connects: Connects,
+    /// Configured weight.
     weight: AtomicU32,
     weight_percent: AtomicU32,
-    maxconn: AtomicU32,
-    minconn: AtomicU32,
-    /// A health check is to have the next slot.
-    reserved: AtomicBool,
-    /// It does not answer: it gets no new connections.
+    /// The server does not answer: it gets no new connections.
     failing: AtomicBool,
     disabled: AtomicBool,
     backup: AtomicBool,
     fast_open: AtomicBool,
-    generation: AtomicU32,
-    addresses: Mutex<Addresses>,
-    settings: Mutex<Settings>,
-    /// Its name did not resolve when it was last looked up.
-    dns_stale: AtomicBool,
+    addresses: AddressState,
+    settings: Mutex<ServerSettings>,
     watched: Mutex<Watched>,
+}
+
+#[derive(Debug)]
+struct SlotLimits {
+    maxconn: AtomicU32,
+    minconn: AtomicU32,
+    /// The next slot is for a health check.
+    reserved: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Connects {
+    succeeded: AtomicU64,
+    failed: AtomicU64,
+    failed_in_a_row: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct AddressState {
+    held: Mutex<Addresses>,
+    generation: AtomicU32,
+    /// The name did not resolve at the last lookup.
+    dns_stale: AtomicBool,
 }
 
 /// What health checks have found out about a server, for the admin pages. The consequences for new clients are in [`ServerState`].
@@ -83,7 +99,7 @@ impl Addresses {
 
 /// What weight and limits follow from.
 #[derive(Clone, Debug, Default)]
-pub struct Settings {
+pub struct ServerSettings {
     /// As the file has it.
     pub file: backend::ServerSection,
     /// What was changed since.
@@ -92,7 +108,7 @@ pub struct Settings {
     pub kept: Overrides,
 }
 
-impl Settings {
+impl ServerSettings {
     /// What the server is there for.
     pub fn mode(&self) -> ServerMode {
         self.overrides.mode.unwrap_or(self.mode_in_file())
@@ -130,22 +146,20 @@ impl ServerState {
             key: balance::name_key(&config.name),
             backend,
             slots: SharedCount::default(),
-            failures_in_a_row: AtomicU32::new(0),
-            connections: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
+            limits: SlotLimits {
+                maxconn: AtomicU32::new(UNLIMITED),
+                minconn: AtomicU32::new(UNLIMITED),
+                reserved: AtomicBool::new(false),
+            },
+            connects: Connects::default(),
             weight: AtomicU32::new(0),
             weight_percent: AtomicU32::new(100),
-            maxconn: AtomicU32::new(UNLIMITED),
-            minconn: AtomicU32::new(UNLIMITED),
-            reserved: AtomicBool::new(false),
             failing: AtomicBool::new(false),
             disabled: AtomicBool::new(false),
             backup: AtomicBool::new(false),
             fast_open: AtomicBool::new(false),
-            generation: AtomicU32::new(0),
-            addresses: Mutex::default(),
+            addresses: AddressState::default(),
             settings: Mutex::default(),
-            dns_stale: AtomicBool::new(false),
             watched: Mutex::default(),
         };
         state.configure(config);
@@ -177,24 +191,26 @@ impl ServerState {
     }
 
     /// What the file says of it and what was changed since.
-    pub fn settings(&self) -> Settings {
+    pub fn settings(&self) -> ServerSettings {
         self.lock_settings().clone()
     }
 
-    fn lock_settings(&self) -> MutexGuard<'_, Settings> {
+    fn lock_settings(&self) -> MutexGuard<'_, ServerSettings> {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn apply(&self, settings: &Settings) {
+    fn apply(&self, settings: &ServerSettings) {
         let mode = settings.mode();
         let weight = match mode {
             ServerMode::Drain => 0,
             ServerMode::Ready | ServerMode::Maintenance => settings.weight(),
         };
         self.weight.store(weight, Relaxed);
-        self.maxconn
+        self.limits
+            .maxconn
             .store(settings.maxconn().unwrap_or(UNLIMITED), SeqCst);
-        self.minconn
+        self.limits
+            .minconn
             .store(settings.file.minconn.unwrap_or(UNLIMITED), SeqCst);
         self.disabled
             .store(mode == ServerMode::Maintenance, Relaxed);
@@ -232,17 +248,17 @@ impl ServerState {
 
     /// Connects that succeeded, ever.
     pub fn connections(&self) -> u64 {
-        self.connections.load(Relaxed)
+        self.connects.succeeded.load(Relaxed)
     }
 
     /// Connects that failed, ever.
     pub fn failures(&self) -> u64 {
-        self.failures.load(Relaxed)
+        self.connects.failed.load(Relaxed)
     }
 
     /// Connects that failed since the last one that succeeded.
     pub fn failures_in_a_row(&self) -> u32 {
-        self.failures_in_a_row.load(Relaxed)
+        self.connects.failed_in_a_row.load(Relaxed)
     }
 
     /// Whether it is known not to answer.
@@ -296,7 +312,7 @@ impl ServerState {
 
     /// The configured limit; `None` is none.
     pub fn maxconn(&self) -> Option<u32> {
-        Some(self.maxconn.load(Relaxed)).filter(|limit| *limit != UNLIMITED)
+        Some(self.limits.maxconn.load(Relaxed)).filter(|limit| *limit != UNLIMITED)
     }
 
     /// How many connections of clients it may have now: one less while a health check waits for a slot.
@@ -305,14 +321,14 @@ impl ServerState {
     /// nobody waits to `maxconn` when the queue is full:
     /// `minconn + (maxconn - minconn) * waiting / queue-length`, rounded down.
     pub fn limit(&self) -> u32 {
-        match self.maxconn.load(SeqCst) {
+        match self.limits.maxconn.load(SeqCst) {
             UNLIMITED => UNLIMITED,
-            most => self.limit_of(most.saturating_sub(self.reserved.load(SeqCst).into())),
+            most => self.limit_of(most.saturating_sub(self.limits.reserved.load(SeqCst).into())),
         }
     }
 
     fn limit_of(&self, most: u32) -> u32 {
-        let least = self.minconn.load(SeqCst);
+        let least = self.limits.minconn.load(SeqCst);
         if least >= most {
             return most;
         }
@@ -331,24 +347,25 @@ impl ServerState {
 
     /// A connect succeeded.
     pub fn note_connect(&self) {
-        self.connections.fetch_add(1, Relaxed);
+        self.connects.succeeded.fetch_add(1, Relaxed);
         // Not to dirty the line for each connection.
         if self.failures_in_a_row() > 0 {
-            self.failures_in_a_row.store(0, Relaxed);
+            self.connects.failed_in_a_row.store(0, Relaxed);
         }
     }
 
     /// A connect failed or timed out. Returns how many have in a row.
     pub fn note_failure(&self) -> u32 {
-        self.failures.fetch_add(1, Relaxed);
-        self.failures_in_a_row
+        self.connects.failed.fetch_add(1, Relaxed);
+        self.connects
+            .failed_in_a_row
             .fetch_add(1, Relaxed)
             .saturating_add(1)
     }
 
     /// So many connects have failed in a row in another process, with which this one goes on.
     pub fn set_failures_in_a_row(&self, failures: u32) {
-        self.failures_in_a_row.store(failures, Relaxed);
+        self.connects.failed_in_a_row.store(failures, Relaxed);
     }
 
     /// Says that it does not answer, or does again. Those who wait are given its slots, or another server's; where
@@ -380,12 +397,12 @@ impl ServerState {
 
     /// Whether its name did not resolve when it was last looked up.
     pub fn dns_stale(&self) -> bool {
-        self.dns_stale.load(Relaxed)
+        self.addresses.dns_stale.load(Relaxed)
     }
 
     /// Its name was looked up. Returns whether the outcome is another one than before.
     pub fn note_lookup(&self, found: bool) -> bool {
-        self.dns_stale.swap(!found, Relaxed) == found
+        self.addresses.dns_stale.swap(!found, Relaxed) == found
     }
 
     /// Sets the share of the configured weight that counts now, 1 to 100: a server that has just come
@@ -412,7 +429,7 @@ impl ServerState {
         let before = Arc::clone(held.used());
         change(&mut held);
         if *before != **held.used() {
-            self.generation.fetch_add(1, Release);
+            self.addresses.generation.fetch_add(1, Release);
         }
     }
 
@@ -423,13 +440,14 @@ impl ServerState {
 
     fn lock_addresses(&self) -> MutexGuard<'_, Addresses> {
         self.addresses
+            .held
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Another number whenever the addresses are others; 0 until there are any.
     pub fn generation(&self) -> u32 {
-        self.generation.load(Acquire)
+        self.addresses.generation.load(Acquire)
     }
 
     /// What of its slots is this process', and how many are claimed.
@@ -449,7 +467,7 @@ impl ServerState {
 
     /// Says whether a health check is to have the next slot, before any client.
     pub(super) fn reserve_slot(&self, reserved: bool) {
-        self.reserved.store(reserved, SeqCst);
+        self.limits.reserved.store(reserved, SeqCst);
         if !reserved {
             self.backend.settle();
         }
@@ -457,7 +475,7 @@ impl ServerState {
 
     /// Counts a health check as one connection more, unless it has its `maxconn`.
     pub(super) fn take_reserved_slot(&self) -> bool {
-        self.slots.take(self.maxconn.load(SeqCst))
+        self.slots.take(self.limits.maxconn.load(SeqCst))
     }
 
     /// Counts one connection less, and looks whether somebody waits for it.

@@ -17,12 +17,12 @@ use super::server_state::ServerState;
 /// A claim on a server; dropping it gives it back, to the longest waiter if there is one.
 #[derive(Debug)]
 #[must_use]
-pub struct Slot {
+pub struct ServerSlot {
     server: Arc<ServerState>,
     arrival: Arrival,
 }
 
-impl Slot {
+impl ServerSlot {
     /// Claims a slot; nothing when the server has as many connections as it may. Does not ask whether
     /// the server is in service, nor whether anybody waits.
     pub fn claim(server: &Arc<ServerState>) -> Option<Self> {
@@ -64,9 +64,9 @@ impl Reservation {
     }
 
     /// Claims the slot, once one is free.
-    pub fn claim(&self) -> Option<Slot> {
+    pub fn claim(&self) -> Option<ServerSlot> {
         let server = &self.0;
-        server.take_reserved_slot().then(|| Slot {
+        server.take_reserved_slot().then(|| ServerSlot {
             server: Arc::clone(server),
             arrival: server.backend().arrival(),
         })
@@ -79,7 +79,7 @@ impl Drop for Reservation {
     }
 }
 
-impl Drop for Slot {
+impl Drop for ServerSlot {
     fn drop(&mut self) {
         self.server.give_back_slot();
     }

@@ -8,7 +8,7 @@ use rustls::client::UnbufferedClientConnection;
 
 use super::context::{EarlyBytes, Net, Side};
 use super::half::{Half, Tls};
-use crate::backend::slot::Slot;
+use crate::backend::slot::ServerSlot;
 use crate::leg::Leg;
 use crate::metrics::Counters;
 use crate::pipes::Lent;
@@ -23,7 +23,7 @@ pub(super) struct Connected<N: Net> {
     /// On the heap: most servers are spoken to in plain TCP, and then there is no room kept.
     pub(super) tls: Option<Box<Tls<UnbufferedClientConnection>>>,
     /// Given back after the socket is closed.
-    pub(super) slot: Slot,
+    pub(super) slot: ServerSlot,
     pub(super) to_server: HalfPipe<Lent>,
     pub(super) to_client: HalfPipe<Lent>,
 }

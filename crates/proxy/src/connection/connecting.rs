@@ -24,7 +24,7 @@ use super::pending::{Pending, Purpose, pick_hint};
 use super::reached::{Advance, Joined, Reached};
 use super::server_tls::ServerHandshake;
 use crate::backend::pool::Pool;
-use crate::backend::slot::Slot;
+use crate::backend::slot::ServerSlot;
 use crate::leg::Leg;
 use crate::socket::Ready;
 use becket_proto::close_reason::CloseReason;
@@ -38,7 +38,7 @@ pub(super) struct Connecting<N: Net> {
     /// Before the slot, which is given back when the socket is closed.
     stage: ConnectStage<N>,
     pending: Pending,
-    pub(super) slot: Slot,
+    pub(super) slot: ServerSlot,
     /// Which of the server's addresses.
     address: usize,
     /// When this address is given up.
@@ -71,7 +71,7 @@ enum Syn {
 }
 
 impl<N: Net> Connecting<N> {
-    pub(super) fn new(pending: Pending, slot: Slot, cx: &Context<'_, '_, N>) -> Self {
+    pub(super) fn new(pending: Pending, slot: ServerSlot, cx: &Context<'_, '_, N>) -> Self {
         Self {
             stage: ConnectStage::Dial,
             pending,

@@ -10,8 +10,9 @@ use super::context::{Context, Net};
 use super::listener::ListenerState;
 use super::pending::pick_hint;
 use super::refusal::{DECODE_ERROR, HandshakeRefusal, fatal_alert};
-use crate::backend::pool::{Pick, Pool};
-use crate::backend::slot::Slot;
+use crate::backend::backend_state::Pick;
+use crate::backend::pool::Pool;
+use crate::backend::slot::ServerSlot;
 use becket_config::process::LimitsSection;
 use becket_keys::signing::Offload;
 use becket_keys::signing::worker::WorkerSigning;
@@ -43,7 +44,7 @@ pub(super) struct HelloDecision<N: Net> {
 pub(super) enum Reserved<N: Net> {
     Nothing,
     /// With `queue = "before-handshake"`.
-    Slot(Slot),
+    Slot(ServerSlot),
     /// If clients ask for TLS in clear.
     Server(Box<Connected<N>>),
 }

@@ -83,10 +83,10 @@ use self::queued::{Queued, QueuedClient};
 use self::reached::{Advance, Reached};
 use self::relaying::Relaying;
 use self::serving::{ServingFiles, Site};
+use crate::backend::backend_state::Pick;
 use crate::backend::inbox::Grant;
-use crate::backend::pool::Pick;
 use crate::backend::server_state::ServerState;
-use crate::backend::slot::Slot;
+use crate::backend::slot::ServerSlot;
 use crate::leg::Leg;
 use crate::metrics::Counters;
 use crate::socket::{Ready, StreamSocket};
@@ -281,7 +281,7 @@ impl<N: Net> Phase<N> {
     }
 
     /// The slot of the server that is connected, or being connected.
-    fn slot(&self) -> Option<&Slot> {
+    fn slot(&self) -> Option<&ServerSlot> {
         let connected = match self {
             Self::Connecting(phase) => return Some(&phase.slot),
             Self::Relaying(phase) => &phase.server,

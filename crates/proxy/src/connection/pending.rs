@@ -14,8 +14,9 @@ use super::introduction::introduction;
 use super::learner::Learner;
 use super::listener::ListenerState;
 use super::server_tls::{TlsStart, tls_error};
-use crate::backend::pool::{Pick, PickHint, Pool};
-use crate::backend::slot::Slot;
+use crate::backend::backend_state::Pick;
+use crate::backend::pool::{PickHint, Pool};
+use crate::backend::slot::ServerSlot;
 use crate::pipes::Lent;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::chain;
@@ -119,7 +120,7 @@ impl Pending {
     /// Chooses a server. A slot that was claimed before the handshake is used unless its server went out of service since.
     pub(super) fn choose<N: Net>(
         &mut self,
-        claimed: Option<Slot>,
+        claimed: Option<ServerSlot>,
         cx: &Context<'_, '_, N>,
     ) -> Pick {
         match claimed {
@@ -138,12 +139,12 @@ impl Pending {
     }
 
     /// Gives a slot back, and keeps the place in the order of arrival.
-    fn give_back(&mut self, slot: Slot) {
+    fn give_back(&mut self, slot: ServerSlot) {
         self.arrival.get_or_insert(slot.arrival());
     }
 
     /// Notes that the server of this slot failed. Returns whether another may be tried.
-    pub(super) fn note_failure(&mut self, slot: Slot, error: io::Error) -> bool {
+    pub(super) fn note_failure(&mut self, slot: ServerSlot, error: io::Error) -> bool {
         let mut tried = self.failures.take().map_or(Vec::new(), |all| all.tried);
         tried.push(slot.server().key());
         self.failures = Some(Box::new(Failures { last: error, tried }));

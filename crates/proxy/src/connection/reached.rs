@@ -13,7 +13,7 @@ use super::listener::ListenerState;
 use super::pending::Pending;
 use super::refusal::HandshakeRefusal;
 use crate::backend::cancel::CancelOutcome;
-use crate::backend::slot::Slot;
+use crate::backend::slot::ServerSlot;
 use crate::pipes::Lent;
 use crate::socket::StreamSocket;
 use becket_proto::close_reason::CloseReason;
@@ -52,7 +52,7 @@ pub(super) enum Reached<N: Net> {
     /// A hello whose answer needs a slot first, and every server is full.
     Full(Box<HelloDecision<N>>),
     /// A client that needs a server, perhaps with a slot of one.
-    Pending(Pending, Option<Slot>),
+    Pending(Pending, Option<ServerSlot>),
     /// A client for which no server is left.
     NoServer(Pending),
     /// A server for a client that has still to ask for TLS.
@@ -144,7 +144,7 @@ impl<N: Net> Reached<N> {
     /// A client that needs a server. What the client has sent goes there first, behind the PROXY header.
     pub(super) fn pending(
         mut pending: Pending,
-        slot: Option<Slot>,
+        slot: Option<ServerSlot>,
         said: EarlyBytes<'_>,
         cx: &mut Context<'_, '_, N>,
     ) -> Self {

@@ -15,13 +15,12 @@ use std::time::Duration;
 use becket_proto::fresh_queue::LIMIT;
 use mio::net::TcpStream;
 
-use super::slices::{GATHER, SLICE};
-use super::{Entry, Worker, token_of};
+use super::event_loop::{ConnectionEntry, Worker, token_of};
+use super::shares::{GATHER, SLICE};
 use crate::connection::facts::Facts;
 use crate::connection::listener::ListenerState;
 use crate::connection::{Advanced, Connection, Side};
-use crate::socket::ByteCounts;
-use crate::socket::KernelSocket;
+use crate::socket::{ByteCounts, KernelSocket};
 use crate::worker::acceptor::{Accepted, Acceptor};
 use crate::worker::net::BOTH;
 use becket_proto::close_reason::CloseReason;
@@ -31,55 +30,63 @@ impl Worker {
     /// Accepts from every socket that may have clients: one at least, and no more after `end`.
     /// Returns the time.
     pub(super) fn accept(&mut self, mut now: Duration, end: Duration) -> Duration {
-        let pauses = self.paused_until.is_some_and(|until| now < until);
-        let mut acceptors = self.acceptors.iter();
-        if self.is_parked || pauses && !acceptors.any(|(_, one)| one.is_overdue(now)) {
+        let pauses = self.acceptors.paused_until.is_some_and(|until| now < until);
+        let mut acceptors = self.acceptors.sockets.iter();
+        if self.acceptors.is_parked || pauses && !acceptors.any(|(_, one)| one.is_overdue(now)) {
             return now;
         }
         if !pauses {
-            self.paused_until = None;
+            self.acceptors.paused_until = None;
         }
-        if now >= self.quiet_until {
-            self.quiet_until = now + GATHER;
-            let quiet = self.acceptors.iter_mut().filter(|(_, one)| one.is_quiet());
+        if now >= self.acceptors.quiet_until {
+            self.acceptors.quiet_until = now + GATHER;
+            let quiet = self
+                .acceptors
+                .sockets
+                .iter_mut()
+                .filter(|(_, one)| one.is_quiet());
             quiet.for_each(|(_, acceptor)| acceptor.ready = true);
         }
-        if !self.reserve.is_held() {
+        if !self.acceptors.reserve.is_held() {
             // Another thread may have been faster with the last descriptor; it will be back.
-            let _later = self.reserve.restore();
+            let _later = self.acceptors.reserve.restore();
         }
         let accepted = self.counters.accepted.value();
         now = self.accept_until(now, end);
         let accepted = self.counters.accepted.value() - accepted;
-        let mut serving = self.acceptors.iter().filter(|(_, one)| !one.is_retiring());
+        let mut serving = self
+            .acceptors
+            .sockets
+            .iter()
+            .filter(|(_, one)| !one.is_retiring());
         // Who waits for another's end is not kept waiting by work.
-        let pauses = self.paused_until.is_some();
+        let pauses = self.acceptors.paused_until.is_some();
         let emptied = pauses || serving.all(|(_, acceptor)| !acceptor.ready);
-        self.backlog.handle_look(now, accepted, emptied);
+        self.acceptors.backlog.handle_look(now, accepted, emptied);
         now
     }
 
     fn accept_until(&mut self, mut now: Duration, end: Duration) -> Duration {
-        let keys = self.acceptors.capacity().max(1);
+        let keys = self.acceptors.sockets.capacity().max(1);
         // Each turn begins with another address, so that a busy one does not starve the rest.
-        self.first_acceptor = (self.first_acceptor + 1) % keys;
-        let first = self.first_acceptor;
+        self.acceptors.first = (self.acceptors.first + 1) % keys;
+        let first = self.acceptors.first;
         for key in (first..keys).chain(0..first) {
-            while !self.is_parked {
-                let acceptor = self.acceptors.get(key).filter(|one| one.ready);
+            while !self.acceptors.is_parked {
+                let acceptor = self.acceptors.sockets.get(key).filter(|one| one.ready);
                 let Some(is_overdue) = acceptor.map(|one| one.is_overdue(now)) else {
                     break;
                 };
-                if self.paused_until.is_some() && !is_overdue {
+                if self.acceptors.paused_until.is_some() && !is_overdue {
                     break;
                 }
-                let has_room = self.shared.claim_connection(self.config.connections);
+                let has_room = self.shared.claim_connection(self.served.config.connections);
                 if !has_room && !is_overdue {
                     self.counters.connection_limit_pauses.add(1);
                     self.rest(&"limits.connections is reached");
                     break;
                 }
-                let accepted = self.acceptors[key].accept();
+                let accepted = self.acceptors.sockets[key].accept();
                 if has_room && !matches!(accepted, Accepted::Client(..)) {
                     self.shared.release_connection();
                 }
@@ -90,7 +97,7 @@ impl Worker {
                         self.look_for_mail();
                         let waited = self.waited_in_kernel(key, &socket);
                         // An acceptor is closed at the end of a turn only.
-                        let listener = Rc::clone(&self.acceptors[key].listener);
+                        let listener = Rc::clone(&self.acceptors.sockets[key].listener);
                         is_served = self.admit(socket, (address, waited), listener, has_room);
                     }
                     Accepted::Nothing | Accepted::Lost => {}
@@ -100,7 +107,7 @@ impl Worker {
                 now += took;
                 // What was taken for a resumption and was signed for is too long for one.
                 if !is_served || took > SLICE {
-                    self.shares.arrivals.spend(took);
+                    self.newcomers.shares.arrivals.spend(took);
                 }
                 if now >= end {
                     return now;
@@ -112,13 +119,16 @@ impl Worker {
 
     /// How long a client waited to be accepted while this thread ran. The call is not worth it without overload.
     fn waited_in_kernel(&mut self, key: usize, socket: &TcpStream) -> Duration {
-        let now = self.now.running;
+        let now = self.clocks.now.running;
         if !self.is_overloaded(now) {
             return Duration::ZERO;
         }
-        let acceptor = self.acceptors.get_mut(key);
+        let acceptor = self.acceptors.sockets.get_mut(key);
         let waited = acceptor.map(|acceptor| acceptor.waited(socket, now));
-        let since = self.accepts_since.max(Some(self.running.since()));
+        let since = self
+            .acceptors
+            .accepts_since
+            .max(Some(self.clocks.running.since()));
         let busy = now.saturating_sub(since.unwrap_or_default());
         waited.unwrap_or_default().min(busy)
     }
@@ -134,7 +144,7 @@ impl Worker {
     ) -> bool {
         self.counters.accepted.add(1);
         let config = listener.config();
-        let facts = Facts::new(address, Arc::clone(&config.keys.name.0), self.now);
+        let facts = Facts::new(address, Arc::clone(&config.keys.name.0), self.clocks.now);
         if !has_room {
             return self.reset(&socket, &facts, CloseReason::ConnectionLimit);
         }
@@ -147,19 +157,23 @@ impl Worker {
         let entered = match config.keys.accept_proxy {
             // Who the client is, the header will say.
             Some(_) => Ok(Admitted::default()),
-            None => self.admission.admit(config, address.ip(), self.now.mono),
+            None => self
+                .served
+                .admission
+                .admit(config, address.ip(), self.clocks.now.mono),
         };
         let counted = match entered {
             Ok(counted) => counted,
             Err(reason) => return self.turn_away(&socket, &facts, reason),
         };
         let share = self
+            .served
             .config
             .file
             .limits
             .handshakes
             .div_ceil(self.shared.workers);
-        if self.handshakes >= share && !self.displace() {
+        if self.newcomers.handshakes >= share && !self.displace() {
             return self.turn_away(&socket, &facts, CloseReason::HandshakeLimit);
         }
         let vacant = self.connections.vacant_entry();
@@ -173,36 +187,36 @@ impl Worker {
         {
             return self.turn_away(&socket, &facts, CloseReason::NoDescriptor);
         }
-        let timeouts = &self.config.file.timeouts;
+        let timeouts = &self.served.config.file.timeouts;
         let counters = &self.counters;
         let mut connection = Connection::new(
             KernelSocket::prompt(socket),
             listener,
             facts,
-            self.now,
+            self.clocks.now,
             timeouts,
             counters,
         );
         connection.count(counted);
         if connection.lacks_hello() {
-            self.without_hello.push(index);
+            self.newcomers.without_hello.push(index);
         }
-        vacant.insert(Box::new(Entry {
+        vacant.insert(Box::new(ConnectionEntry {
             connection,
             queued: false,
             handshaking: true,
             alarm_at: Duration::MAX,
             alarm: 0,
         }));
-        self.handshakes += 1;
+        self.newcomers.handshakes += 1;
         self.advance_newcomer(index);
-        let waits = self.unsigned.came_before(index, waited);
+        let waits = self.newcomers.unsigned.came_before(index, waited);
         self.connections.contains(index) && !waits
     }
 
     /// Gives up the oldest client without a whole hello. False when all have one.
     fn displace(&mut self) -> bool {
-        let Some(oldest) = self.without_hello.first() else {
+        let Some(oldest) = self.newcomers.without_hello.first() else {
             return false;
         };
         self.advance(oldest, |connection, turn, _| {
@@ -222,8 +236,8 @@ impl Worker {
     fn reset(&self, socket: &TcpStream, facts: &Facts, reason: CloseReason) -> bool {
         let _gone = becket_sys::socket::reset_on_close(socket);
         self.counters.closed.of(reason).add(1);
-        if let Some(access) = &self.access {
-            access.send(facts.record(ByteCounts::default(), reason, self.now));
+        if let Some(access) = &self.resources.access {
+            access.send(facts.record(ByteCounts::default(), reason, self.clocks.now));
         }
         false
     }
@@ -232,33 +246,33 @@ impl Worker {
     /// of it, and stops accepting for a while.
     fn pause(&mut self, key: usize, error: &io::Error) {
         self.counters.accept_pauses.add(1);
-        if self.reserve.release() {
+        if self.acceptors.reserve.release() {
             if let Some(Accepted::Client(socket, _)) =
-                self.acceptors.get_mut(key).map(Acceptor::accept)
+                self.acceptors.sockets.get_mut(key).map(Acceptor::accept)
             {
                 self.counters.accepted.add(1);
                 let _gone = becket_sys::socket::reset_on_close(&socket);
                 self.counters.closed.of(CloseReason::NoDescriptor).add(1);
             }
             // What was reset is closed by now; when another thread was faster, try again later.
-            let _later = self.reserve.restore();
+            let _later = self.acceptors.reserve.restore();
         }
         self.rest(error);
     }
 
     /// Stops accepting for a while and says why.
     fn rest(&mut self, why: &dyn Display) {
-        self.paused_until = Some(self.now.running + PAUSE);
-        if let Some(suppressed) = self.pauses.admit(self.now.instant) {
+        self.acceptors.paused_until = Some(self.clocks.now.running + PAUSE);
+        if let Some(suppressed) = self.acceptors.pauses.admit(self.clocks.now.instant) {
             tracing::error!(%why, suppressed, "accepting paused");
         }
     }
 
     /// Closes the sockets that were retired and have nobody left in their queues.
     pub(super) fn close_retired(&mut self) {
-        let now = self.now.running;
+        let now = self.clocks.now.running;
         let registry = self.poll.registry();
-        self.acceptors.retain(|_, acceptor| {
+        self.acceptors.sockets.retain(|_, acceptor| {
             if acceptor.is_retiring() {
                 if acceptor.is_overdue(now) && !acceptor.ready {
                     acceptor.leave(registry);

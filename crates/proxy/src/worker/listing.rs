@@ -1,7 +1,6 @@
 //! Lists of open connections, and their end by an operator's word: what a worker answers when it is asked.
 //!
-//! Each message asks for a bounded part ([`LOOKS`] places, [`ROWS`] rows), so a list of any length is read in pages between
-//! which the worker does everything else. A connection is named by its worker, its place and the time of its accept: places
+//! Each message asks for a bounded part, so a list of any length is read in pages, between which the worker does everything else. A connection is named by its worker, its place and the time of its accept: places
 //! are used again, times are not.
 
 use std::fmt::{self, Display};
@@ -13,8 +12,6 @@ use std::time::Duration;
 use becket_proto::networks::Network;
 use serde::{Serialize, Serializer};
 
-use super::Worker;
-use super::overdue::Cause;
 use crate::connection::glance::{Glance, PHASES};
 use becket_tls::names;
 
@@ -25,6 +22,17 @@ pub struct ConnectionId {
     place: usize,
     /// Nanoseconds since the process started.
     accepted: u64,
+}
+
+impl ConnectionId {
+    pub(super) fn of(worker: usize, place: usize, glance: &Glance<'_>) -> Self {
+        let accepted = glance.facts.accepted.as_nanos();
+        Self {
+            worker,
+            place,
+            accepted: u64::try_from(accepted).unwrap_or(u64::MAX),
+        }
+    }
 }
 
 impl Display for ConnectionId {
@@ -122,7 +130,7 @@ impl Filter {
         *self == Self::default()
     }
 
-    fn takes(&self, id: ConnectionId, glance: &Glance<'_>, now: Duration) -> bool {
+    pub(super) fn takes(&self, id: ConnectionId, glance: &Glance<'_>, now: Duration) -> bool {
         fn is(wanted: &Option<String>, found: Option<&str>) -> bool {
             wanted.is_none() || wanted.as_deref() == found
         }
@@ -163,7 +171,7 @@ pub struct ConnectionRow {
 }
 
 impl ConnectionRow {
-    fn of(id: ConnectionId, glance: &Glance<'_>, now: Duration) -> Self {
+    pub(super) fn of(id: ConnectionId, glance: &Glance<'_>, now: Duration) -> Self {
         let facts = glance.facts;
         let tls = facts.tls.as_ref();
         Self {
@@ -237,60 +245,6 @@ pub struct Killing {
     /// Notified in the end.
     pub reply: ReplySender<u64>,
 }
-
-impl Worker {
-    /// Answers with a page. Whoever asked may have left.
-    pub(super) fn list(&self, listing: Listing) {
-        let Listing {
-            filter,
-            from,
-            most,
-            reply,
-        } = listing;
-        let end = self.connections.capacity();
-        let mut page = ListedPage::default();
-        let mut place = from;
-        while place < end && place < from + LOOKS && page.rows.len() < most.min(ROWS) {
-            if let Some(entry) = self.connections.get(place) {
-                let glance = entry.connection.glance();
-                let id = self.id_of(place, &glance);
-                if filter.takes(id, &glance, self.now.mono) {
-                    let row = ConnectionRow::of(id, &glance, self.now.mono);
-                    page.rows.push(row);
-                }
-            }
-            place += 1;
-        }
-        page.next = (place < end).then_some(place);
-        reply.send(page);
-    }
-
-    /// Begins to end connections.
-    pub(super) fn kill(&mut self, killing: Killing) {
-        self.sweep(Cause::Killed(killing));
-    }
-
-    /// Whether the connection at a place is to be ended.
-    pub(super) fn is_meant(&self, place: usize, filter: &Filter) -> bool {
-        self.connections.get(place).is_some_and(|entry| {
-            let glance = entry.connection.glance();
-            filter.takes(self.id_of(place, &glance), &glance, self.now.mono)
-        })
-    }
-
-    fn id_of(&self, place: usize, glance: &Glance<'_>) -> ConnectionId {
-        ConnectionId {
-            worker: self.number,
-            place,
-            accepted: u64::try_from(glance.facts.accepted.as_nanos()).unwrap_or(u64::MAX),
-        }
-    }
-}
-
-/// Places looked at for one message: some 100 us when none of them is meant.
-const LOOKS: usize = 4096;
-/// Rows of one answer: some 100 us to copy.
-const ROWS: usize = 256;
 
 #[cfg(test)]
 mod tests {

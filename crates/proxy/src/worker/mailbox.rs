@@ -29,7 +29,7 @@ use becket_tls::sessions::tickets::TicketSecrets;
 
 /// What a worker is told.
 #[derive(Debug)]
-pub enum Message {
+pub enum WorkerMessage {
     /// Serve by this configuration from now on. `added` are sockets for addresses that the worker
     /// does not listen on yet; addresses that are not in the configuration are retired.
     Config {
@@ -64,13 +64,13 @@ pub enum Message {
 
 impl Inbox for Mailbox {
     fn deliver(&self, event: BackendEvent) {
-        self.post(Message::Event(event));
+        self.post(WorkerMessage::Event(event));
     }
 }
 
 impl Answers for Mailbox {
     fn answer(&self, signed: Vec<Signed>) {
-        self.post(Message::Signed(signed));
+        self.post(WorkerMessage::Signed(signed));
     }
 }
 
@@ -78,7 +78,7 @@ impl Answers for Mailbox {
 #[derive(Debug)]
 pub struct Mailbox {
     /// `None` when nobody will read it any more.
-    messages: Mutex<Option<Vec<Message>>>,
+    messages: Mutex<Option<Vec<WorkerMessage>>>,
     /// Whether there are any, readable without the lock.
     loaded: AtomicBool,
     /// Whether the worker sleeps, or is about to, and nobody has woken it.
@@ -99,7 +99,7 @@ impl Mailbox {
 
     /// Leaves a message and wakes the worker if it sleeps. One that has ended gets none: a slot in the message goes
     /// to the next who waits.
-    pub fn post(&self, message: Message) {
+    pub fn post(&self, message: WorkerMessage) {
         let mut held = self.lock();
         let Some(messages) = &mut *held else {
             // A slot that is dropped may be given to somebody of this worker, too.
@@ -154,18 +154,18 @@ impl Mailbox {
     }
 
     /// Takes all messages, oldest first.
-    pub fn take(&self) -> Vec<Message> {
+    pub fn take(&self) -> Vec<WorkerMessage> {
         let mut held = self.lock();
         self.loaded.store(false, Relaxed);
         held.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Takes all messages, and no more are taken: the worker has ended.
-    pub fn close(&self) -> Vec<Message> {
+    pub fn close(&self) -> Vec<WorkerMessage> {
         self.lock().take().unwrap_or_default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Vec<Message>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<WorkerMessage>>> {
         // A poisoned queue is still a queue: pushing and taking leave it whole.
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -174,7 +174,8 @@ impl Mailbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::pool::{Pick, PickHint, Pool};
+    use crate::backend::backend_state::Pick;
+    use crate::backend::pool::{PickHint, Pool};
     use becket_tls::config::{Backend, Server, ServerAddress};
 
     #[test]
@@ -184,12 +185,12 @@ mod tests {
         let mailbox = Mailbox::new(waker);
         for _ in 0..2 {
             assert!(!mailbox.is_loaded());
-            mailbox.post(Message::Accept);
-            mailbox.post(Message::Stop);
+            mailbox.post(WorkerMessage::Accept);
+            mailbox.post(WorkerMessage::Stop);
             assert!(mailbox.is_loaded());
             assert!(matches!(
                 mailbox.take()[..],
-                [Message::Accept, Message::Stop]
+                [WorkerMessage::Accept, WorkerMessage::Stop]
             ));
         }
     }
@@ -200,7 +201,7 @@ mod tests {
         let waker = Waker::new(poll.registry(), mio::Token(0)).unwrap();
         let mailbox = Mailbox::new(waker);
         let mut events = Events::with_capacity(1);
-        mailbox.post(Message::Accept);
+        mailbox.post(WorkerMessage::Accept);
         for most in [None, Some(Duration::ZERO)] {
             mailbox.wait(&mut poll, &mut events, most).unwrap();
             assert!(events.is_empty() && mailbox.is_loaded());
@@ -253,7 +254,7 @@ mod models {
             let mailbox = Arc::new(Mailbox::new(waker));
             for _ in 0..2 {
                 let mailbox = Arc::clone(&mailbox);
-                thread::spawn(move || (0..2).for_each(|_| mailbox.post(Message::Accept)));
+                thread::spawn(move || (0..2).for_each(|_| mailbox.post(WorkerMessage::Accept)));
             }
             let mut events = Events::with_capacity(1);
             let mut received = 0;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use mio::{Interest, Token};
 
-use super::{Ending, FIRST_ACCEPTOR, Worker};
+use super::event_loop::{FIRST_ACCEPTOR, Shutdown, Worker};
+use super::sweep::SweepCause;
 use crate::backend::inbox::{BackendEvent, Grant, Inbox};
 use crate::backend::pool::Pool;
 use crate::backend::registry::Adopted;
@@ -15,8 +16,7 @@ use crate::connection::Connection;
 use crate::connection::listener::ListenerState;
 use crate::worker::acceptor::Acceptor;
 use crate::worker::bound::BoundListener;
-use crate::worker::mailbox::Message;
-use crate::worker::overdue::Cause;
+use crate::worker::mailbox::WorkerMessage;
 use becket_keys::signing::queue::Signed;
 use becket_prepare::descriptors;
 use becket_tls::admission::WorkerAdmission;
@@ -37,46 +37,49 @@ impl Worker {
     pub(super) fn read_mail(&mut self) {
         for message in self.mailbox.take() {
             match message {
-                Message::Config {
+                WorkerMessage::Config {
                     adopted,
                     added,
                     outbox,
                 } => {
-                    self.outbox = outbox;
+                    self.served.outbox = outbox;
                     if let Err(error) = self.take_over(&adopted, added) {
                         tracing::error!(%error, worker = self.number, "reload failed in a worker");
                     }
                 }
-                Message::Secrets(secrets) => {
-                    self.secrets = secrets;
-                    let (config, pools) = (Arc::clone(&self.config), Rc::clone(&self.pools));
+                WorkerMessage::Secrets(secrets) => {
+                    self.served.secrets = secrets;
+                    let (config, pools) = (
+                        Arc::clone(&self.served.config),
+                        Rc::clone(&self.served.pools),
+                    );
                     if let Err(error) = self.serve_by(config, pools, Vec::new(), &[]) {
                         tracing::error!(%error, worker = self.number, "ticket keys not changed");
                     }
                 }
-                Message::Event(BackendEvent::Granted(grant)) => self.pass_on(grant),
-                Message::Event(BackendEvent::Failed(server)) => {
-                    self.sweep(Cause::ServerFailed(server));
+                WorkerMessage::Event(BackendEvent::Granted(grant)) => self.pass_on(grant),
+                WorkerMessage::Event(BackendEvent::Failed(server)) => {
+                    self.sweep(SweepCause::ServerFailed(server));
                 }
-                Message::Event(BackendEvent::Look(index)) => {
+                WorkerMessage::Event(BackendEvent::Look(index)) => {
                     self.advance(index, Connection::advance)
                 }
-                Message::Signed(all) => {
+                WorkerMessage::Signed(all) => {
                     for signed in all {
                         self.take_signed(signed);
                     }
                 }
-                Message::List(listing) => self.list(listing),
-                Message::Kill(killing) => self.kill(killing),
-                Message::EndIdle(idle) => self.end_idle(idle),
-                Message::Park(parked) => {
-                    self.is_parked = true;
+                WorkerMessage::List(listing) => self.list(listing),
+                WorkerMessage::Kill(killing) => self.kill(killing),
+                WorkerMessage::EndIdle(idle) => self.end_idle(idle),
+                WorkerMessage::Park(parked) => {
+                    self.acceptors.is_parked = true;
                     // Nobody waits for it when the upgrade was given up meanwhile.
                     let _given_up = parked.send(());
                 }
-                Message::Accept => self.serve_clients(),
-                Message::Drain(passed_on) => self.drain(&passed_on),
-                Message::Stop => self.ending = Ending::Now,
+                WorkerMessage::Accept => self.serve_clients(),
+                WorkerMessage::Drain(passed_on) => self.drain(&passed_on),
+                WorkerMessage::Stop => self.shutdown = Shutdown::Now,
             }
         }
     }
@@ -85,7 +88,7 @@ impl Worker {
     /// from now on.
     fn serve_clients(&mut self) {
         self.unpark();
-        for (_, acceptor) in &mut self.acceptors {
+        for (_, acceptor) in &mut self.acceptors.sockets {
             acceptor.bound_queue(None);
             acceptor.ready = true;
         }
@@ -94,27 +97,27 @@ impl Worker {
     /// Clients that waited until now waited for no work of this worker.
     fn unpark(&mut self) {
         let now = self.time();
-        self.is_parked = false;
-        self.accepts_since = Some(now);
-        self.backlog.handle_look(now, 0, true);
+        self.acceptors.is_parked = false;
+        self.acceptors.accepts_since = Some(now);
+        self.acceptors.backlog.handle_look(now, 0, true);
     }
 
     /// Takes no new clients. Closes the sockets that another process has as well, and all if this process has never accepted.
     /// Empties the others first, such as those of an address that the next process does not serve.
     fn drain(&mut self, passed_on: &[SocketAddr]) {
-        self.ending = Ending::Draining;
+        self.shutdown = Shutdown::Draining;
         let now = self.time();
-        for (_, acceptor) in &mut self.acceptors {
-            if self.accepts_since.is_none() || passed_on.contains(&acceptor.address()) {
+        for (_, acceptor) in &mut self.acceptors.sockets {
+            if self.acceptors.accepts_since.is_none() || passed_on.contains(&acceptor.address()) {
                 acceptor.let_go();
             } else {
                 acceptor.retire(now);
             }
         }
-        if self.is_parked {
+        if self.acceptors.is_parked {
             self.unpark();
         }
-        self.sweep(Cause::Drain);
+        self.sweep(SweepCause::Drain);
     }
 
     /// Gives a slot to the connection that waited for it, and has it connect at once; a handshake takes its
@@ -137,7 +140,7 @@ impl Worker {
 
     /// Gives a signature to the connection that waits for it, which goes on with its handshake when that has its turn.
     fn take_signed(&mut self, signed: Signed) {
-        self.signing.note_answer(&signed);
+        self.newcomers.signing.note_answer(&signed);
         self.counters.count_signature(&signed);
         let index = signed.asker.place;
         let Some(entry) = self.connections.get_mut(index) else {
@@ -159,19 +162,19 @@ impl Worker {
             let is_same = |it: &&Rc<Pool>| {
                 Arc::ptr_eq(it.backend(), backend) && Arc::ptr_eq(it.state(), state)
             };
-            if let Some(pool) = self.pools.iter().find(is_same) {
+            if let Some(pool) = self.served.pools.iter().find(is_same) {
                 return Rc::clone(pool);
             }
             let inbox = Arc::clone(&self.mailbox) as Arc<dyn Inbox>;
             let pool = Pool::new(Arc::clone(backend), Arc::clone(state), inbox, self.number);
-            let pool = pool.telling(self.outbox.clone());
+            let pool = pool.telling(self.served.outbox.clone());
             Rc::new(pool.reading(&self.shared.readers))
         };
         let pools = adopted.backends().map(pool).collect();
         let config = Arc::clone(adopted.config());
         let mut before = Vec::new();
-        if Arc::ptr_eq(&config.file, &self.config.file) {
-            let acceptors = self.acceptors.iter();
+        if Arc::ptr_eq(&config.file, &self.served.config.file) {
+            let acceptors = self.acceptors.sockets.iter();
             before.extend(acceptors.map(|(_, it)| Rc::clone(&it.listener)));
         }
         self.serve_by(config, pools, added, &before)
@@ -199,7 +202,7 @@ impl Worker {
         };
         // The turn may have begun long ago: building takes time.
         let now = self.time();
-        for (_, acceptor) in &mut self.acceptors {
+        for (_, acceptor) in &mut self.acceptors.sockets {
             match state_at(acceptor.address()) {
                 Some(state) => acceptor.listener = state,
                 None => acceptor.retire(now),
@@ -211,19 +214,20 @@ impl Worker {
                 continue;
             };
             let mut socket = mio::net::TcpListener::from_std(bound.listener);
-            let entry = self.acceptors.vacant_entry();
+            let entry = self.acceptors.sockets.vacant_entry();
             let token = Token(FIRST_ACCEPTOR + entry.key());
             let registry = self.poll.registry();
             registry.register(&mut socket, token, Interest::READABLE)?;
             entry.insert(Acceptor::new(socket, address, bound.inherited, state));
         }
-        let (shared, before) = (&self.shared.admission, Some(&*self.admission));
-        self.admission = WorkerAdmission::new(shared, &config.file.admission, before);
+        let (shared, before) = (&self.shared.admission, Some(&*self.served.admission));
+        self.served.admission = WorkerAdmission::new(shared, &config.file.admission, before);
         let workers = self.shared.counters.len();
-        self.pipes
+        self.resources
+            .pipes
             .allow(descriptors::pipes(&config, workers), workers);
-        self.config = config;
-        self.pools = pools;
+        self.served.config = config;
+        self.served.pools = pools;
         Ok(())
     }
 
@@ -260,10 +264,10 @@ impl Worker {
         RouteParts {
             table: Arc::clone(&self.shared.table),
             early: Arc::clone(&self.shared.early),
-            secrets: Arc::clone(&self.secrets),
+            secrets: Arc::clone(&self.served.secrets),
             file: Arc::clone(&config.file),
             key_log: config.file.process.key_log,
-            outbox: self.outbox.clone(),
+            outbox: self.served.outbox.clone(),
         }
     }
 }

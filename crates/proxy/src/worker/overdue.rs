@@ -5,39 +5,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Worker;
-use super::listing::Killing;
-use crate::backend::server_state::ServerState;
+use super::event_loop::Worker;
+use super::sweep::{Sweep, SweepCause};
 use crate::connection::{Advanced, Connection};
 use crate::memory::IdleReclaim;
 use becket_proto::close_reason::CloseReason;
-
-/// A look at every connection, of which each turn does a part.
-#[derive(Debug)]
-pub(super) struct Sweep {
-    cause: Cause,
-    /// The first place that was not looked at yet.
-    at: usize,
-}
-
-/// Why connections are looked at.
-#[derive(Debug)]
-pub(super) enum Cause {
-    /// A server went out of service, and its connections are to end.
-    ServerFailed(Arc<ServerState>),
-    /// The process drains, and connections at rest get less time.
-    Drain,
-    /// Memory is short: connections that have been at rest for this time end, `left` of them.
-    EndIdle { rest: Duration, left: usize },
-    /// An operator wants some to end.
-    Killed(Killing),
-}
 
 impl Worker {
     /// Looks at alarms that ring, and advances connections whose deadline has passed.
     pub(super) fn expire(&mut self) {
         let (mut looks, mut steps) = (LOOKS_PER_TURN, 0);
-        while let Some(alarm) = self.timers.poll_expired(self.now.running, &mut looks) {
+        while let Some(alarm) = self
+            .alarms
+            .timers
+            .poll_expired(self.clocks.now.running, &mut looks)
+        {
             let index = alarm.index as usize;
             let Some(entry) = self.connections.get_mut(index) else {
                 continue;
@@ -46,7 +28,7 @@ impl Worker {
                 continue;
             }
             entry.alarm_at = Duration::MAX;
-            if entry.connection.deadline() > self.now.running {
+            if entry.connection.deadline() > self.clocks.now.running {
                 self.set_alarm(index);
                 continue;
             }
@@ -55,7 +37,7 @@ impl Worker {
                 self.advance(index, Connection::advance);
             }
             let left = self.connections.get(index);
-            if left.is_some_and(|entry| entry.connection.deadline() <= self.now.running) {
+            if left.is_some_and(|entry| entry.connection.deadline() <= self.clocks.now.running) {
                 self.advance(index, Connection::expire);
             }
             self.look_for_mail();
@@ -70,15 +52,17 @@ impl Worker {
     pub(super) fn end_idle(&mut self, IdleReclaim { rest, share }: IdleReclaim) {
         let left = (self.connections.len() as f64 * share).ceil() as usize;
         let left = left.max(1);
-        self.sweep(Cause::EndIdle { rest, left });
+        self.sweep(SweepCause::EndIdle { rest, left });
     }
 
     /// Begins to look at all connections.
-    pub(super) fn sweep(&mut self, cause: Cause) {
+    pub(super) fn sweep(&mut self, cause: SweepCause) {
         // Whoever came since the last time is behind the places that were looked at, or before them.
         self.sweeps.retain(|sweep| match (&sweep.cause, &cause) {
-            (Cause::ServerFailed(one), Cause::ServerFailed(other)) => !Arc::ptr_eq(one, other),
-            (Cause::EndIdle { .. }, Cause::EndIdle { .. }) => false,
+            (SweepCause::ServerFailed(one), SweepCause::ServerFailed(other)) => {
+                !Arc::ptr_eq(one, other)
+            }
+            (SweepCause::EndIdle { .. }, SweepCause::EndIdle { .. }) => false,
             _ => true,
         });
         self.sweeps.push_back(Sweep { cause, at: 0 });
@@ -96,42 +80,43 @@ impl Worker {
                 looks += 1;
                 steps += usize::from(self.look_at(index, &mut cause));
             }
-            if let Cause::Killed(killing) = cause {
+            if let SweepCause::Killed(killing) = cause {
                 killing.reply.send(killing.count);
             }
         }
     }
 
     /// Does with one connection what the cause asks for. Returns whether that took a step of it.
-    fn look_at(&mut self, index: usize, cause: &mut Cause) -> bool {
+    fn look_at(&mut self, index: usize, cause: &mut SweepCause) -> bool {
         let Some(entry) = self.connections.get(index) else {
             return false;
         };
         let connection = &entry.connection;
         match cause {
-            Cause::ServerFailed(server) if connection.is_at(server) => {
+            SweepCause::ServerFailed(server) if connection.is_at(server) => {
                 self.advance(index, Connection::leave_server);
             }
-            Cause::EndIdle { rest, left } => {
-                let rested = connection.rested(self.now.running, &self.config.file.timeouts);
+            SweepCause::EndIdle { rest, left } => {
+                let rested =
+                    connection.rested(self.clocks.now.running, &self.served.config.file.timeouts);
                 if *left == 0 || rested.is_none_or(|rested| rested < *rest) {
                     return false;
                 }
                 *left -= 1;
                 self.advance(index, Connection::end_rest);
             }
-            Cause::Killed(killing) if self.is_meant(index, &killing.filter) => {
+            SweepCause::Killed(killing) if self.is_meant(index, &killing.filter) => {
                 killing.count += 1;
                 self.advance(index, |connection, turn, _| {
                     connection.stop(turn);
                     Advanced::Ended(CloseReason::Killed)
                 });
             }
-            Cause::Drain => {
+            SweepCause::Drain => {
                 self.advance(index, Connection::drain);
                 return false;
             }
-            Cause::ServerFailed(_) | Cause::Killed(_) => return false,
+            SweepCause::ServerFailed(_) | SweepCause::Killed(_) => return false,
         }
         true
     }

@@ -16,56 +16,46 @@
 //! the kernel's queue is empty now and then. Who waits for another is in a queue ([`Unsigned`](super::unsigned::Unsigned)): the newest goes first once there are too many,
 //! and who has waited for too long is reset. What has waited in the kernel counts, and that queue is
 //! bounded ([`Backlog`](becket_proto::backlog::Backlog)): while clients wait for too long, it holds what
-//! is accepted within the target, and is looked at every [`GATHER`]: nobody who comes wakes the worker then, which takes
-//! the core from a crypto thread each time. The shares are [`TimeShare`]'s.
+//! is accepted within the target, and is looked at every `GATHER`: nobody who comes wakes the worker then, which takes
+//! the core from a crypto thread each time. The shares are in `shares.rs`.
 
 use std::time::Duration;
 
-use becket_proto::share::TimeShare;
-
 use mio::Token;
 
-use super::{FIRST_ACCEPTOR, Worker};
+use super::event_loop::{FIRST_ACCEPTOR, Worker};
+use super::shares::SLICE;
 use crate::connection::{Advanced, Connection};
 use becket_keys::signing::Offload;
 use becket_proto::close_reason::CloseReason;
 
-/// The shares of those who would come last.
-#[derive(Debug)]
-pub(super) struct Shares {
-    /// Of newcomers, beside established connections.
-    newcomers: TimeShare,
-    /// Of those who come and are not served at once, beside signatures.
-    pub(super) arrivals: TimeShare,
-}
-
-impl Shares {
-    pub(super) const fn new() -> Self {
-        Self {
-            newcomers: TimeShare::one_of(4, SLICE.saturating_mul(2)),
-            arrivals: TimeShare::one_of(9, SLICE.saturating_mul(5)),
-        }
-    }
-}
-
 impl Worker {
     /// Does what there is to do, until it is time to look at the sockets again.
     pub(super) fn share_time(&mut self) {
-        let began = self.now.running;
+        let began = self.clocks.now.running;
         let now = self.advance_established(began + ESTABLISHED);
         let waits = !self.established.is_empty();
-        if self.shares.newcomers.pay(now.saturating_sub(began), waits) {
+        if self
+            .newcomers
+            .shares
+            .newcomers
+            .pay(now.saturating_sub(began), waits)
+        {
             let spent = self.serve_newcomers(now).saturating_sub(now);
-            self.shares.newcomers.spend(spent);
+            self.newcomers.shares.newcomers.spend(spent);
         }
-        if !self.unsigned.can_ask(self.signing.room()) {
-            self.signing.flush();
+        if !self
+            .newcomers
+            .unsigned
+            .can_ask(self.newcomers.signing.room())
+        {
+            self.newcomers.signing.flush();
         }
     }
 
     /// Advances established connections that have something to do, each once at most. Returns the time.
     fn advance_established(&mut self, end: Duration) -> Duration {
-        let mut now = self.now.running;
+        let mut now = self.clocks.now.running;
         for _ in 0..self.established.len() {
             if let Some(index) = self.established.pop_front() {
                 self.advance(index, Connection::advance);
@@ -85,23 +75,35 @@ impl Worker {
         let end = if self.signs() { began + SLICE } else { both };
         let mut now = self.advance_handshakes(began, end);
         let signs = self.signs();
-        if self.shares.arrivals.pay(Duration::ZERO, signs) {
+        if self.newcomers.shares.arrivals.pay(Duration::ZERO, signs) {
             let began = now;
             now = self.give_up_overdue(now, end);
-            self.shares.arrivals.spend(now.saturating_sub(began));
+            self.newcomers
+                .shares
+                .arrivals
+                .spend(now.saturating_sub(began));
             now = self.accept(now, end);
         }
         self.bound_queues(now);
         let began = now;
         now = self.sign(began, both);
-        self.shares.arrivals.pay(now.saturating_sub(began), true);
+        self.newcomers
+            .shares
+            .arrivals
+            .pay(now.saturating_sub(began), true);
         now
     }
 
     /// Signs for those who wait for that, one at least. Returns the time.
     fn sign(&mut self, mut now: Duration, end: Duration) -> Duration {
-        while let Some(index) = self.unsigned.pop(self.signing.room(), now) {
-            self.signing.note_waiting(self.unsigned.len_elsewhere());
+        while let Some(index) = self
+            .newcomers
+            .unsigned
+            .pop(self.newcomers.signing.room(), now)
+        {
+            self.newcomers
+                .signing
+                .note_waiting(self.newcomers.unsigned.len_elsewhere());
             self.advance(index, Connection::sign);
             self.look_for_mail();
             now = self.time();
@@ -114,13 +116,18 @@ impl Worker {
 
     /// Whether somebody waits for a signature, and it can be made, or asked for: an answer wakes us otherwise.
     fn signs(&self) -> bool {
-        self.unsigned.can_go(self.signing.room())
+        self.newcomers
+            .unsigned
+            .can_go(self.newcomers.signing.room())
     }
 
     /// Takes a step of somebody who is not in yet, and signs at once where that costs little and keeps nobody waiting.
     pub(super) fn advance_newcomer(&mut self, index: usize) {
-        let is_behind = self.backlog.is_falling_behind(self.now.running);
-        let is_calm = self.unsigned.is_empty_here() && !is_behind;
+        let is_behind = self
+            .acceptors
+            .backlog
+            .is_falling_behind(self.clocks.now.running);
+        let is_calm = self.newcomers.unsigned.is_empty_here() && !is_behind;
         let before = self.connections.get(index);
         let is_new = before.is_some_and(|entry| entry.connection.lacks_hello());
         self.advance(index, Connection::advance);
@@ -130,7 +137,9 @@ impl Worker {
             Some(Offload::Pointless) if is_calm => self.advance(index, Connection::sign),
             // Who has been in the queue before, and has a slot since, is no newcomer.
             Some(_) if is_new => {
-                if let Some(one_too_many) = self.unsigned.pop_excess(self.now.running) {
+                if let Some(one_too_many) =
+                    self.newcomers.unsigned.pop_excess(self.clocks.now.running)
+                {
                     self.give_up(one_too_many);
                 }
             }
@@ -141,7 +150,7 @@ impl Worker {
     /// Advances those who have begun. Returns the time.
     fn advance_handshakes(&mut self, mut now: Duration, end: Duration) -> Duration {
         while now < end
-            && let Some(index) = self.handshaking.pop_front()
+            && let Some(index) = self.newcomers.handshaking.pop_front()
         {
             self.advance_newcomer(index);
             self.look_for_mail();
@@ -154,7 +163,7 @@ impl Worker {
     pub(super) fn give_up_overdue(&mut self, now: Duration, end: Duration) -> Duration {
         let mut at = now;
         while at < end
-            && let Some(index) = self.unsigned.pop_overdue(now)
+            && let Some(index) = self.newcomers.unsigned.pop_overdue(now)
         {
             self.give_up(index);
             at = self.time();
@@ -171,22 +180,22 @@ impl Worker {
 
     /// Whether clients wait for longer than they should, here or in the kernel's queue.
     pub(super) fn is_overloaded(&self, now: Duration) -> bool {
-        self.unsigned.is_over_target(now) || self.backlog.is_behind(now)
+        self.newcomers.unsigned.is_over_target(now) || self.acceptors.backlog.is_behind(now)
     }
 
     /// Bounds the kernel's queues in overload, and has them as configured in calm.
     pub(super) fn bound_queues(&mut self, now: Duration) {
         // Others serve the queues.
-        if self.is_parked {
+        if self.acceptors.is_parked {
             return;
         }
         let over = self.is_overloaded(now);
-        let Some(bound) = self.backlog.poll(now, over) else {
+        let Some(bound) = self.acceptors.backlog.poll(now, over) else {
             return;
         };
         self.counters.backlog_changes.add(1);
         let registry = self.poll.registry();
-        for (key, acceptor) in &mut self.acceptors {
+        for (key, acceptor) in &mut self.acceptors.sockets {
             acceptor.bound_queue(bound);
             match bound {
                 Some(_) => acceptor.leave(registry),
@@ -197,14 +206,9 @@ impl Worker {
 
     /// Whether somebody waits who is not in yet.
     pub(super) fn has_newcomers(&self) -> bool {
-        !self.handshaking.is_empty() || self.signs()
+        !self.newcomers.handshaking.is_empty() || self.signs()
     }
 }
 
-/// Between two looks at a kernel's queue in overload. Who comes to resume waits for so long.
-pub(super) const GATHER: Duration = Duration::from_millis(2);
-/// For newcomers, between two looks at the sockets. To look costs half a microsecond where nothing
-/// has come; a request that comes meanwhile waits for half of this on average.
-pub(super) const SLICE: Duration = Duration::from_micros(200);
 /// For established connections, while newcomers wait: so that these have a fifth of the time.
 const ESTABLISHED: Duration = SLICE.saturating_mul(4);

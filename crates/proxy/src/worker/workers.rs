@@ -11,10 +11,10 @@ use mio::{Poll, Token, Waker};
 use crate::backend::inbox::Inbox;
 use crate::backend::registry::Adopted;
 use crate::memory::IdleReclaim;
-use crate::shared::Shared;
 use crate::worker::bound::BoundListener;
-use crate::worker::mailbox::{Mailbox, Message};
-use crate::worker::{MAILBOX, Start, Worker};
+use crate::worker::event_loop::{MAILBOX, Worker};
+use crate::worker::mailbox::{Mailbox, WorkerMessage};
+use crate::worker::start::{Common, Start};
 use becket_cluster::Outbox;
 use becket_keys::signing::queue::SigningQueue;
 use becket_keys::signing::threads::CryptoThreads;
@@ -43,21 +43,6 @@ pub struct WorkerEnded {
     pub number: usize,
     /// How it ended.
     pub result: io::Result<()>,
-}
-
-/// What all workers begin with.
-#[derive(Clone, Debug)]
-pub struct Common {
-    /// What they share with each other and with control.
-    pub shared: Arc<Shared>,
-    /// The configuration.
-    pub adopted: Adopted,
-    /// Ticket secrets.
-    pub secrets: Arc<TicketSecrets>,
-    /// One per worker, where new sessions are told to peers; none without a cluster.
-    pub outboxes: Vec<Outbox>,
-    /// They accept nobody until they are told to.
-    pub is_parked: bool,
 }
 
 impl Workers {
@@ -155,7 +140,7 @@ impl Workers {
     ) {
         let mut added = added.into_iter();
         for (number, mailbox) in self.mailboxes.iter().enumerate() {
-            mailbox.post(Message::Config {
+            mailbox.post(WorkerMessage::Config {
                 adopted: adopted.clone(),
                 added: added.next().unwrap_or_default(),
                 outbox: outboxes.get(number).cloned(),
@@ -168,39 +153,39 @@ impl Workers {
 
     /// Gives every worker new ticket secrets.
     pub fn rotate(&self, secrets: &Arc<TicketSecrets>) {
-        self.tell(|| Message::Secrets(Arc::clone(secrets)));
+        self.send_all(|| WorkerMessage::Secrets(Arc::clone(secrets)));
     }
 
     /// Has every worker end connections at rest.
     pub fn end_idle(&self, idle: IdleReclaim) {
-        self.tell(|| Message::EndIdle(idle));
+        self.send_all(|| WorkerMessage::EndIdle(idle));
     }
 
     /// Tells every worker to accept nobody. A word comes of each that has heard it.
     pub fn park(&self) -> Receiver<()> {
         let (parked, said) = channel();
-        self.tell(|| Message::Park(parked.clone()));
+        self.send_all(|| WorkerMessage::Park(parked.clone()));
         said
     }
 
     /// Tells every worker to accept clients.
     pub fn accept(&self) {
-        self.tell(|| Message::Accept);
+        self.send_all(|| WorkerMessage::Accept);
     }
 
     /// Tells every worker to take no new clients and to end when the last has left. Another process has the sockets of
     /// the addresses that were passed on.
     pub fn drain(&self, passed_on: &[SocketAddr]) {
         let passed_on: Arc<[SocketAddr]> = passed_on.into();
-        self.tell(|| Message::Drain(Arc::clone(&passed_on)));
+        self.send_all(|| WorkerMessage::Drain(Arc::clone(&passed_on)));
     }
 
     /// Tells every worker to end now.
     pub fn stop(&self) {
-        self.tell(|| Message::Stop);
+        self.send_all(|| WorkerMessage::Stop);
     }
 
-    fn tell(&self, message: impl Fn() -> Message) {
+    fn send_all(&self, message: impl Fn() -> WorkerMessage) {
         for mailbox in &self.mailboxes {
             mailbox.post(message());
         }

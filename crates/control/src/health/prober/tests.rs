@@ -353,7 +353,7 @@ fn a_check_has_one_of_the_slots_and_gets_the_next_that_is_free() {
     let mut config = backend(&text, &text, CHECKED);
     config.servers[0].keys.maxconn = Some(2);
     let server = fixture.adopt(config);
-    let mut held: Vec<Slot> = (0..2).filter_map(|_| Slot::claim(&server)).collect();
+    let mut held: Vec<ServerSlot> = (0..2).filter_map(|_| ServerSlot::claim(&server)).collect();
     fixture.settle();
     assert_eq!(
         (held.len(), checks()),
@@ -361,20 +361,20 @@ fn a_check_has_one_of_the_slots_and_gets_the_next_that_is_free() {
         "a full server is not connected"
     );
     drop(held.pop());
-    assert!(Slot::claim(&server).is_none(), "the check is next");
+    assert!(ServerSlot::claim(&server).is_none(), "the check is next");
     fixture.settle();
     assert_eq!(checks(), 1);
     assert_eq!(server.in_use(), 1, "the check has given its slot back");
-    held.extend(Slot::claim(&server));
+    held.extend(ServerSlot::claim(&server));
     assert_eq!(held.len(), 2, "clients have the whole limit again");
     // One that waits is forgotten with the configuration that wanted it.
     fixture.after(11);
     drop(held.pop());
-    assert!(Slot::claim(&server).is_none());
+    assert!(ServerSlot::claim(&server).is_none());
     fixture
         .prober
         .adopt(&[], &fixture.backends, fixture.now.mono);
-    assert!(Slot::claim(&server).is_some());
+    assert!(ServerSlot::claim(&server).is_some());
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn a_check_that_gets_no_slot_within_its_time_out_is_made_without_one() {
     let mut config = backend(&text, &text, CHECKED);
     config.servers[0].keys.maxconn = Some(1);
     let server = fixture.adopt(config);
-    let hangs = Slot::claim(&server);
+    let hangs = ServerSlot::claim(&server);
     fixture.settle();
     fixture.after(4);
     assert_eq!((hangs.is_some(), checks()), (true, 0));
@@ -395,7 +395,10 @@ fn a_check_that_gets_no_slot_within_its_time_out_is_made_without_one() {
     assert_eq!(checks(), 1);
     assert_eq!(server.in_use(), 1, "the check had none to give back");
     drop(hangs);
-    assert!(Slot::claim(&server).is_some(), "nor does it wait for one");
+    assert!(
+        ServerSlot::claim(&server).is_some(),
+        "nor does it wait for one"
+    );
 }
 
 #[test]
@@ -415,12 +418,12 @@ fn a_check_counts_while_it_runs() {
     } = &mut fixture;
     runtime.block_on(async { prober.advance(*now) });
     assert_eq!(server.in_use(), 1);
-    assert!(Slot::claim(&server).is_none());
+    assert!(ServerSlot::claim(&server).is_none());
     // A reload takes it back while it runs.
     prober.adopt(&[], backends, now.mono);
     runtime.block_on(tokio::task::yield_now());
     assert_eq!(server.in_use(), 0);
-    assert!(Slot::claim(&server).is_some());
+    assert!(ServerSlot::claim(&server).is_some());
 }
 
 #[test]

@@ -38,19 +38,19 @@ fn hint() -> PickHint<'static> {
 }
 
 impl Fixture {
-    fn try_pick(&self) -> Option<Slot> {
+    fn try_pick(&self) -> Option<ServerSlot> {
         match self.pool.pick(&hint(), None, &[]) {
             Pick::Slot(slot) => Some(slot),
             Pick::Full | Pick::Nobody => None,
         }
     }
 
-    fn pick(&self) -> Slot {
+    fn pick(&self) -> ServerSlot {
         self.try_pick().expect("a slot")
     }
 
     /// The server of a slot, by its place.
-    fn place(&self, slot: &Slot) -> usize {
+    fn place(&self, slot: &ServerSlot) -> usize {
         let mut servers = self.servers.iter();
         let place = servers.position(|server| Arc::ptr_eq(server, slot.server()));
         place.expect("one of ours")
@@ -92,7 +92,7 @@ fn every_way_to_balance_finds_the_free_server_and_counts_it() {
             .iter_mut()
             .for_each(|server| server.keys.maxconn = Some(2));
         let fixture = fixture(backend);
-        let slots: Vec<Slot> = (0..6).map(|_| fixture.pick()).collect();
+        let slots: Vec<ServerSlot> = (0..6).map(|_| fixture.pick()).collect();
         assert_eq!(fixture.in_use(), [2, 2, 2], "{balance:?}");
         assert!(matches!(fixture.pool.pick(&hint(), None, &[]), Pick::Full));
         drop(slots);
@@ -379,11 +379,11 @@ fn while_others_wait_for_one_server_the_rest_are_balanced_and_stuck_to_as_ever()
     backend.servers[2].keys.maxconn = Some(1);
     let fixture = fixture(backend);
     let keys: Vec<u64> = fixture.servers.iter().map(|one| one.key()).collect();
-    let held = Slot::claim(&fixture.servers[2]).unwrap();
+    let held = ServerSlot::claim(&fixture.servers[2]).unwrap();
     let hashed = fixture.picks(1);
     let waits = fixture.pool.wait(10, &keys[..2], None).unwrap();
     for index in [0, 1] {
-        let _others = [(); 3].map(|()| Slot::claim(&fixture.servers[index]).unwrap());
+        let _others = [(); 3].map(|()| ServerSlot::claim(&fixture.servers[index]).unwrap());
         assert_eq!(fixture.picks(1), hashed);
         let Pick::Slot(slot) = fixture.pool.pick(&hint(), Some(keys[index]), &[]) else {
             panic!("it is free");

@@ -24,8 +24,9 @@ use rustls::pki_types::UnixTime;
 use super::*;
 use crate::backend::inbox::{BackendEvent, Inbox};
 use crate::memory::{IdleReclaim, MemoryStatus, Shortage};
+use crate::worker::bound::BoundListener;
 use crate::worker::listing::{Filter, Killing, Listing, ReplySender};
-use crate::worker::mailbox::Message;
+use crate::worker::mailbox::WorkerMessage;
 use becket_keys::signing::Offload;
 use becket_keys::signing::queue::SigningQueue;
 use becket_keys::signing::token::Tokens;
@@ -85,7 +86,7 @@ fn worker_with(config: &Arc<Config>, signatures: Arc<SigningQueue>) -> (Worker, 
     let web = socket.local_addr().unwrap();
     let clock = Clock::start();
     let table = || Arc::new(SessionTable::new(Default::default(), Default::default()));
-    let mut shared = Shared::new(1, clock, table(), table());
+    let mut shared = SharedState::new(1, clock, table(), table());
     shared.signatures = signatures;
     let shared = Arc::new(shared);
     let poll = Poll::new().unwrap();
@@ -160,7 +161,7 @@ fn newcomers(
     std::fs::write(&path, certificate).unwrap();
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let (mut worker, web) = worker(&server, &format!("certificates = ['{}']", path.display()));
-    let hello = include_bytes!("../../../proto/testdata/client_hello/openssl-tls13.bin");
+    let hello = include_bytes!("../../../../proto/testdata/client_hello/openssl-tls13.bin");
     let client = || {
         let mut socket = TcpStream::connect(web).unwrap();
         socket.write_all(hello).unwrap();
@@ -194,23 +195,28 @@ fn a_cheap_signature_is_made_at_once_unless_somebody_waits_or_the_kernels_queue_
     let kind = &rcgen::PKCS_ECDSA_P256_SHA256;
     let (worker, ..) = newcomers(8, kind, |_| {});
     assert_eq!(waiting(&worker), 0);
-    assert!(worker.handshakes == 8 && worker.counters.client_bytes_out.value() > 0);
+    assert!(worker.newcomers.handshakes == 8 && worker.counters.client_bytes_out.value() > 0);
     // Somebody who waits for a crypto thread is not in their way.
     let elsewhere = |worker: &mut Worker| {
         worker
+            .newcomers
             .unsigned
-            .push(100, Offload::Always, worker.now.running)
+            .push(100, Offload::Always, worker.clocks.now.running)
     };
     assert_eq!(waiting(&newcomers(8, kind, elsewhere).0), 0);
     let somebody = |worker: &mut Worker| {
         worker
+            .newcomers
             .unsigned
-            .push(100, Offload::Never, worker.now.running)
+            .push(100, Offload::Never, worker.clocks.now.running)
     };
     assert_eq!(waiting(&newcomers(8, kind, somebody).0), 8);
     let behind = |worker: &mut Worker| {
-        worker.backlog.handle_look(Duration::ZERO, 0, false);
-        worker.now.running += Duration::from_secs(1);
+        worker
+            .acceptors
+            .backlog
+            .handle_look(Duration::ZERO, 0, false);
+        worker.clocks.now.running += Duration::from_secs(1);
     };
     assert_eq!(waiting(&newcomers(8, kind, behind).0), 8);
 }
@@ -248,7 +254,7 @@ fn who_has_gone_leaves_the_queue_and_who_has_waited_too_long_is_reset() {
 /// Does a part of something again and again; how many connections each part has dealt with.
 fn parts(
     worker: &mut Worker,
-    is_left: impl Fn(&Worker, &Entry) -> bool,
+    is_left: impl Fn(&Worker, &ConnectionEntry) -> bool,
     part: impl Fn(&mut Worker),
 ) -> Vec<usize> {
     let left = |worker: &Worker| {
@@ -269,9 +275,10 @@ fn parts(
 #[test]
 fn deadlines_that_pass_all_at_once_are_dealt_with_in_parts() {
     let mut scene = scene();
-    scene.worker.now.running += Duration::from_secs(3600);
-    let overdue =
-        |worker: &Worker, entry: &Entry| entry.connection.deadline() <= worker.now.running;
+    scene.worker.clocks.now.running += Duration::from_secs(3600);
+    let overdue = |worker: &Worker, entry: &ConnectionEntry| {
+        entry.connection.deadline() <= worker.clocks.now.running
+    };
     let parts = parts(&mut scene.worker, overdue, |worker| {
         assert_eq!(worker.timeout(), Some(Duration::ZERO), "more is to be done");
         worker.expire();
@@ -284,17 +291,17 @@ fn connections_that_have_gone_leave_no_alarm_for_long() {
     let mut scene = scene();
     let worker = &mut scene.worker;
     // They come out of the time for their handshakes, and into that of idle connections.
-    worker.now.running += Duration::from_secs(20);
+    worker.clocks.now.running += Duration::from_secs(20);
     worker.expire();
-    assert!(worker.config.file.timeouts.idle > Duration::from_secs(300));
+    assert!(worker.served.config.file.timeouts.idle > Duration::from_secs(300));
     let all: Vec<usize> = worker.connections.iter().map(|(index, _)| index).collect();
     for index in all {
         worker.close(index, CloseReason::Finished);
     }
-    assert!(worker.timers.len() >= MANY);
-    worker.now.running += Duration::from_secs(60);
+    assert!(worker.alarms.timers.len() >= MANY);
+    worker.clocks.now.running += Duration::from_secs(60);
     worker.expire();
-    assert!(worker.timers.is_empty());
+    assert!(worker.alarms.timers.is_empty());
 }
 
 #[test]
@@ -314,7 +321,7 @@ fn what_has_come_when_nobody_looked_came_in_time() {
             .for_each(|event| worker.note(event.token().0, event));
     }
     // As if this thread had not run for a day: every deadline has passed.
-    worker.now.running += Duration::from_secs(86_400);
+    worker.clocks.now.running += Duration::from_secs(86_400);
     for _ in 0..MANY {
         worker.expire();
     }
@@ -336,7 +343,7 @@ fn a_client_that_comes_behind_a_message_is_served_as_that_says() {
         server.local_addr().unwrap(),
         "tls = false\ndeny = ['127.0.0.1']",
     );
-    worker.mailbox.post(Message::Config {
+    worker.mailbox.post(WorkerMessage::Config {
         adopted: worker.shared.backends.adopt(&config),
         added: Vec::new(),
         outbox: None,
@@ -360,7 +367,7 @@ fn connections_of_a_server_that_is_down_end_in_parts() {
             .deliver(BackendEvent::Failed(Arc::clone(&server)));
     }
     worker.read_mail();
-    let there = |_: &Worker, entry: &Entry| entry.connection.is_at(&server);
+    let there = |_: &Worker, entry: &ConnectionEntry| entry.connection.is_at(&server);
     let parts = parts(worker, there, |worker| {
         assert_eq!(worker.timeout(), Some(Duration::ZERO), "more is to be done");
         worker.advance_sweeps();
@@ -372,11 +379,11 @@ fn connections_of_a_server_that_is_down_end_in_parts() {
 fn a_drain_gives_less_time_to_every_connection_at_rest() {
     let mut scene = scene();
     let worker = &mut scene.worker;
-    worker.mailbox.post(Message::Drain([].into()));
+    worker.mailbox.post(WorkerMessage::Drain([].into()));
     worker.read_mail();
     worker.advance_sweeps();
     assert!(worker.sweeps.is_empty());
-    let latest = worker.now.running + worker.config.file.timeouts.drain_idle;
+    let latest = worker.clocks.now.running + worker.served.config.file.timeouts.drain_idle;
     assert!(
         worker.connections.iter().all(|(_, entry)| {
             entry.connection.deadline() <= latest && entry.alarm_at <= latest
@@ -491,9 +498,9 @@ fn where_memory_is_short_a_share_of_those_at_rest_ends() {
         }
         relaying(worker)
     };
-    worker.now.running = Duration::ZERO;
+    worker.clocks.now.running = Duration::ZERO;
     assert_eq!(end(worker, 1.0), MANY, "all were in use a moment ago");
-    worker.now.running = worker.time() + Duration::from_secs(10);
+    worker.clocks.now.running = worker.time() + Duration::from_secs(10);
     assert_eq!(end(worker, 0.25), MANY - MANY / 4);
     assert_eq!(end(worker, 1.0), 0);
 }

@@ -176,7 +176,7 @@ impl<S> Soak<S> {
 
     pub(super) fn reload(&self, config: &Arc<Config>) {
         let adopted = self.worker.shared.backends.adopt(config);
-        self.worker.mailbox.post(Message::Config {
+        self.worker.mailbox.post(WorkerMessage::Config {
             adopted,
             added: Vec::new(),
             outbox: None,
@@ -210,7 +210,7 @@ impl<S> Soak<S> {
 
     /// Nobody is there, nor waits to be accepted.
     pub(super) fn is_alone(&self) -> bool {
-        let mut acceptors = self.worker.acceptors.iter();
+        let mut acceptors = self.worker.acceptors.sockets.iter();
         self.worker.connections.is_empty() && acceptors.all(|(_, one)| !one.ready)
     }
 
@@ -227,13 +227,16 @@ impl<S> Soak<S> {
     pub(super) fn nothing_is_left(&self) {
         let (worker, counters) = (&self.worker, &self.worker.counters);
         assert!(worker.connections.is_empty());
-        assert_eq!((worker.handshakes, worker.shared.connections()), (0, 0));
+        assert_eq!(
+            (worker.newcomers.handshakes, worker.shared.connections()),
+            (0, 0)
+        );
         let anybody = Room {
             threads: true,
             tokens: true,
         };
-        assert!(!worker.unsigned.can_go(anybody));
-        assert!(worker.without_hello.first().is_none());
+        assert!(!worker.newcomers.unsigned.can_go(anybody));
+        assert!(worker.newcomers.without_hello.first().is_none());
         let servers = worker.shared.backends.by_name("app").unwrap();
         assert_eq!(servers.servers()[0].in_use(), 0);
         let ended = [&counters.handshakes_begun, &counters.handshakes_ended];

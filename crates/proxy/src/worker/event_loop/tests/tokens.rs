@@ -111,7 +111,7 @@ impl Soak<OnToken> {
             self.sessions_resume();
             self.come_to_rest();
             self.nothing_is_asked();
-            let free = self.worker.signing.free_stacks();
+            let free = self.worker.newcomers.signing.free_stacks();
             assert!(free >= stacks, "{free} stacks of {stacks}");
             stacks = free;
         }
@@ -139,7 +139,7 @@ impl Soak<OnToken> {
     }
 
     fn say_half_a_hello(&mut self) {
-        let hello = include_bytes!("../../../../proto/testdata/client_hello/openssl-tls13.bin");
+        let hello = include_bytes!("../../../../../proto/testdata/client_hello/openssl-tls13.bin");
         let length = self.dice.usize(..hello.len());
         let mut socket = TcpStream::connect(self.web).unwrap();
         socket.write_all(&hello[..length]).unwrap();
@@ -197,13 +197,15 @@ impl Soak<OnToken> {
         self.clients.clear();
         self.signer.halves.clear();
         // Signatures of which the token said nothing are given up when their time is over.
-        self.until(|soak| soak.is_alone() && soak.worker.signing.asked_of_tokens().1 == 0);
+        self.until(|soak| {
+            soak.is_alone() && soak.worker.newcomers.signing.asked_of_tokens().1 == 0
+        });
         self.nothing_is_left();
     }
 
     /// Each signature was made, or was not, once; each key is held by whom it serves.
     fn nothing_is_asked(&self) {
-        let (asked, _) = self.worker.signing.asked_of_tokens();
+        let (asked, _) = self.worker.newcomers.signing.asked_of_tokens();
         let counts = self.signer.script.counts();
         assert_eq!(asked, counts.iter().sum::<u64>(), "{counts:?}");
         assert!(self.closed(CloseReason::Token) <= counts[1]);
@@ -253,21 +255,21 @@ impl Soak<OnToken> {
     fn end(mut self) -> [u64; 7] {
         match self.seed % 3 {
             0 => {
-                self.worker.mailbox.post(Message::Drain([].into()));
+                self.worker.mailbox.post(WorkerMessage::Drain([].into()));
                 for _ in 0..STEPS {
                     self.talk();
                     self.turn(Duration::ZERO);
                 }
             }
             1 => {
-                self.worker.mailbox.post(Message::Stop);
+                self.worker.mailbox.post(WorkerMessage::Stop);
                 self.turn(TICK);
                 assert!(self.worker.is_over());
                 self.worker.cut_off();
             }
             _ => {
                 for _ in 0..MOST_TURNS {
-                    self.worker.now.running += Duration::from_secs(3600);
+                    self.worker.clocks.now.running += Duration::from_secs(3600);
                     self.worker.expire();
                 }
             }
@@ -276,13 +278,13 @@ impl Soak<OnToken> {
         self.clients.clear();
         self.signer.halves.clear();
         self.end_reload(true);
-        if self.worker.ending == Ending::Draining {
+        if self.worker.shutdown == Shutdown::Draining {
             self.until(|soak| soak.worker.is_over());
-        } else if self.worker.ending == Ending::No {
+        } else if self.worker.shutdown == Shutdown::No {
             self.until(|soak| soak.is_alone());
         }
         self.nothing_is_left();
-        let (asked, _) = self.worker.signing.asked_of_tokens();
+        let (asked, _) = self.worker.newcomers.signing.asked_of_tokens();
         let (refused, resumed) = (self.closed(CloseReason::Token), self.signer.resumed);
         let Self {
             worker,

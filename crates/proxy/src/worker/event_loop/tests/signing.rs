@@ -43,7 +43,7 @@ impl Soak<Threads> {
         let server = server();
         let address = server.local_addr().unwrap();
         let slow = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384);
-        let rsa = include_bytes!("../../../../multibuffer/testdata/rsa-2048.der").as_slice();
+        let rsa = include_bytes!("../../../../../multibuffer/testdata/rsa-2048.der").as_slice();
         let rsa = rcgen::KeyPair::try_from(rsa);
         let mut roots = RootCertStore::empty();
         let configs = [("slow.pem", slow), ("rsa.pem", rsa)].map(|(name, key)| {
@@ -75,7 +75,7 @@ impl Soak<Threads> {
             self.come_to_rest();
             self.nothing_is_left();
             // It never makes more than it needs at once, so that one that is lost would be missed now or later.
-            let free = self.worker.signing.free_stacks();
+            let free = self.worker.newcomers.signing.free_stacks();
             assert!(free >= stacks, "{free} stacks of {stacks}");
             stacks = free;
         }
@@ -83,7 +83,7 @@ impl Soak<Threads> {
         self.end();
         self.clients.clear();
         self.nothing_is_left();
-        assert!(self.worker.signing.free_stacks() >= stacks);
+        assert!(self.worker.newcomers.signing.free_stacks() >= stacks);
     }
 
     fn step(&mut self) {
@@ -151,7 +151,7 @@ impl Soak<Threads> {
     fn end(&mut self) {
         match self.seed % 3 {
             0 => {
-                self.worker.mailbox.post(Message::Drain([].into()));
+                self.worker.mailbox.post(WorkerMessage::Drain([].into()));
                 self.until(|soak| {
                     soak.sign_somehow();
                     soak.talk();
@@ -159,22 +159,22 @@ impl Soak<Threads> {
                 });
             }
             1 => {
-                self.worker.mailbox.post(Message::Stop);
+                self.worker.mailbox.post(WorkerMessage::Stop);
                 self.turn(TICK);
                 assert!(self.worker.is_over());
                 self.worker.cut_off();
             }
             _ => {
                 for _ in 0..MOST_TURNS {
-                    self.worker.now.running += Duration::from_secs(3600);
+                    self.worker.clocks.now.running += Duration::from_secs(3600);
                     self.worker.expire();
                 }
             }
         }
-        self.worker.signing.flush();
+        self.worker.newcomers.signing.flush();
         while self.sign(|_| panic!("signs for nobody")) {}
         self.worker.read_mail();
-        let is_deaf = self.worker.ending == Ending::Now;
+        let is_deaf = self.worker.shutdown == Shutdown::Now;
         assert!(is_deaf || self.signatures_under_way() == 0);
     }
 }

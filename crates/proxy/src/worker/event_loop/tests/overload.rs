@@ -10,9 +10,12 @@ use super::*;
 fn the_time_in_which_nobody_was_to_be_accepted_is_no_overload() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let (mut worker, web) = worker(&server, "tls = false");
-    worker.backlog.handle_look(Duration::ZERO, 0, false);
+    worker
+        .acceptors
+        .backlog
+        .handle_look(Duration::ZERO, 0, false);
     let (parked, _said) = channel();
-    worker.mailbox.post(Message::Park(parked));
+    worker.mailbox.post(WorkerMessage::Park(parked));
     worker.read_mail();
     let client = TcpStream::connect(web).unwrap();
     (&client).write_all(b"x").unwrap();
@@ -20,7 +23,7 @@ fn the_time_in_which_nobody_was_to_be_accepted_is_no_overload() {
     let long = LIMIT * 2;
     client.set_read_timeout(Some(long)).unwrap();
     assert!((&client).read(&mut [0]).is_err());
-    worker.mailbox.post(Message::Accept);
+    worker.mailbox.post(WorkerMessage::Accept);
     while worker.counters.accepted.value() == 0 {
         turn(&mut worker);
     }
@@ -31,7 +34,10 @@ fn the_time_in_which_nobody_was_to_be_accepted_is_no_overload() {
 #[test]
 fn the_time_in_which_the_worker_did_not_run_is_no_overload() {
     let (mut worker, clients, _folder) = unsigned(2);
-    worker.backlog.handle_look(Duration::ZERO, 0, false);
+    worker
+        .acceptors
+        .backlog
+        .handle_look(Duration::ZERO, 0, false);
     let web = clients[0].peer_addr().unwrap();
     let _in_the_kernel = TcpStream::connect(web).unwrap();
     // This is the worker's thread.
@@ -49,15 +55,16 @@ fn a_silent_token_shortens_no_queue_of_the_kernel_and_its_clients_are_reset_in_t
     let (mut worker, _) = worker(&server, "tls = false");
     turn(&mut worker);
     worker
+        .newcomers
         .unsigned
-        .push(100, Offload::Token, worker.now.running);
-    worker.signing = WorkerSigning::new(
+        .push(100, Offload::Token, worker.clocks.now.running);
+    worker.newcomers.signing = WorkerSigning::new(
         Arc::clone(&worker.shared.signatures),
         1,
         Arc::clone(&worker.mailbox) as Arc<dyn Answers>,
     )
     .with_sessions(0, 1);
-    worker.bound_queues(worker.now.running + LIMIT * 2);
+    worker.bound_queues(worker.clocks.now.running + LIMIT * 2);
     assert_eq!(worker.counters.backlog_changes.value(), 0);
     assert!(worker.timeout().is_some_and(|sleep| sleep <= TICK));
 }
@@ -66,9 +73,12 @@ fn a_silent_token_shortens_no_queue_of_the_kernel_and_its_clients_are_reset_in_t
 fn in_overload_no_more_newcomers_are_kept_than_have_a_prospect() {
     // Somebody waits for longer than the patience.
     let late = |worker: &mut Worker| {
-        worker.unsigned.push(1000, Offload::Never, Duration::ZERO);
-        assert_eq!(worker.unsigned.pop_excess(Duration::ZERO), None);
-        worker.now.running = PATIENCE * 2;
+        worker
+            .newcomers
+            .unsigned
+            .push(1000, Offload::Never, Duration::ZERO);
+        assert_eq!(worker.newcomers.unsigned.pop_excess(Duration::ZERO), None);
+        worker.clocks.now.running = PATIENCE * 2;
     };
     let (worker, mut clients, _folder) = newcomers(40, &rcgen::PKCS_ECDSA_P384_SHA384, late);
     let closed = &worker.counters.closed;
@@ -86,14 +96,23 @@ fn in_overload_no_more_newcomers_are_kept_than_have_a_prospect() {
 fn in_overload_nobody_who_comes_wakes_the_worker_and_all_are_looked_at_nevertheless() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let (mut worker, web) = worker(&server, "tls = false");
-    let is_quiet = |worker: &Worker| worker.acceptors.iter().all(|(_, one)| one.is_quiet());
+    let is_quiet = |worker: &Worker| {
+        worker
+            .acceptors
+            .sockets
+            .iter()
+            .all(|(_, one)| one.is_quiet())
+    };
     let accepted = |worker: &Worker| worker.counters.accepted.value();
     turn(&mut worker);
     assert!(!is_quiet(&worker));
     // Somebody was left in the kernel's queue for a second.
-    worker.now.running += Duration::from_secs(1);
-    worker.backlog.handle_look(Duration::ZERO, 0, false);
-    worker.bound_queues(worker.now.running);
+    worker.clocks.now.running += Duration::from_secs(1);
+    worker
+        .acceptors
+        .backlog
+        .handle_look(Duration::ZERO, 0, false);
+    worker.bound_queues(worker.clocks.now.running);
     assert!(is_quiet(&worker));
     let _first = TcpStream::connect(web).unwrap();
     let mut events = Events::with_capacity(EVENTS);

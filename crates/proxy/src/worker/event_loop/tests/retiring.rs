@@ -11,8 +11,8 @@ fn a_retiring_socket_is_emptied_although_limits_are_reached() {
         turn(&mut worker);
     }
     let _queued = [(); 3].map(|()| TcpStream::connect(web).unwrap());
-    worker.mailbox.post(Message::Drain([].into()));
-    while !worker.acceptors.is_empty() {
+    worker.mailbox.post(WorkerMessage::Drain([].into()));
+    while !worker.acceptors.sockets.is_empty() {
         turn(&mut worker);
     }
     let counters = &worker.counters;
@@ -29,17 +29,17 @@ fn a_socket_that_the_next_process_lacks_is_emptied_by_a_process_that_has_yielded
     {
         let (mut worker, web) = worker(&server, "tls = false");
         if !has_accepted {
-            worker.accepts_since = None;
+            worker.acceptors.accepts_since = None;
         }
         let (parked, _said) = channel();
-        worker.mailbox.post(Message::Park(parked));
+        worker.mailbox.post(WorkerMessage::Park(parked));
         turn(&mut worker);
         let _client = TcpStream::connect(web).unwrap();
         let passed_on = passed_on.then(|| WEB.parse().unwrap());
         worker
             .mailbox
-            .post(Message::Drain(passed_on.into_iter().collect()));
-        while !worker.acceptors.is_empty() {
+            .post(WorkerMessage::Drain(passed_on.into_iter().collect()));
+        while !worker.acceptors.sockets.is_empty() {
             turn(&mut worker);
         }
         assert_eq!(worker.counters.accepted.value(), served);

@@ -1,0 +1,550 @@
+//! One worker: poll, mailbox, sockets, timers; one thread, one core, no lock shared with others.
+//!
+//! Owns its poll, its listening sockets, its slab of connections, its timers, its buffers and its counters. A turn serves established traffic first, then
+//! handshakes, then new clients. A turn is bounded by time (`slices.rs`), and no kind of work starves another. Work that is left is continued in
+//! the next turn, which then does not sleep.
+//!
+//! Descriptors are registered once, edge-triggered, and never modified; closing deregisters.
+
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket_cluster::{Outbox, SessionEvent};
+use becket_proto::backlog::Backlog;
+use becket_proto::index_queue::IndexQueue;
+use becket_proto::running_time::RunningTime;
+use becket_proto::session_name::SessionName;
+use becket_proto::timers::Timers;
+use becket_sys::clock::{Clock, Now};
+use becket_sys::reserve::ReserveFd;
+use mio::event::Event;
+use mio::{Events, Poll, Token};
+use slab::Slab;
+
+use super::shares::{GATHER, Shares};
+use super::start::{Common, Start};
+use super::sweep::Sweep;
+use super::unsigned::Unsigned;
+use crate::backend::pool::Pool;
+use crate::connection::failure_log::FailureLog;
+use crate::connection::{Advanced, Connection, Side, Turn};
+use crate::metrics::Counters;
+use crate::pipes::{BULK, Pipes};
+use crate::shared::SharedState;
+use crate::socket::Ready;
+use crate::worker::acceptor::Acceptor;
+use crate::worker::mailbox::Mailbox;
+use crate::worker::net::RealNet;
+use becket_keys::signing::queue::Answers;
+use becket_keys::signing::worker::WorkerSigning;
+use becket_log::RateLimit;
+use becket_log::access_log::AccessSender;
+use becket_proto::close_reason::CloseReason;
+use becket_tls::admission::WorkerAdmission;
+use becket_tls::config::Config;
+use becket_tls::scratch::Scratch;
+use becket_tls::sessions::tickets::TicketSecrets;
+
+/// A thread that serves connections.
+#[derive(Debug)]
+pub struct Worker {
+    pub(super) number: usize,
+    pub(super) poll: Poll,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) shared: Arc<SharedState>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) clocks: Clocks,
+    pub(super) served: ServedConfig,
+    pub(super) acceptors: Acceptors,
+    pub(super) newcomers: Newcomers,
+    /// On the heap each: growing the slab then moves pointers, not connections.
+    pub(super) connections: Slab<Box<ConnectionEntry>>,
+    /// Established connections to advance.
+    pub(super) established: VecDeque<usize>,
+    pub(super) alarms: Alarms,
+    pub(super) sweeps: VecDeque<Sweep>,
+    pub(super) resources: StepResources,
+    pub(super) shutdown: Shutdown,
+}
+
+#[derive(Debug)]
+pub(super) struct Clocks {
+    pub(super) clock: Clock,
+    /// The time in which this thread has run.
+    pub(super) running: RunningTime,
+    /// The beginning of the turn.
+    pub(super) now: Now,
+}
+
+/// The configuration, and what the worker has made of it.
+#[derive(Debug)]
+pub(super) struct ServedConfig {
+    pub(super) config: Arc<Config>,
+    pub(super) secrets: Arc<TicketSecrets>,
+    pub(super) outbox: Option<Outbox>,
+    pub(super) admission: Rc<WorkerAdmission>,
+    /// By backend index; kept when only ticket keys change.
+    pub(super) pools: Rc<[Rc<Pool>]>,
+}
+
+/// Listening sockets, and when clients are accepted from them.
+#[derive(Debug)]
+pub(super) struct Acceptors {
+    pub(super) sockets: Slab<Acceptor>,
+    /// Index of the socket with which the next turn begins.
+    pub(super) first: usize,
+    /// Length of the kernel's queues.
+    pub(super) backlog: Backlog,
+    pub(super) reserve: ReserveFd,
+    pub(super) paused_until: Option<Duration>,
+    /// Time of the next look at sockets of which the poll reports nothing.
+    pub(super) quiet_until: Duration,
+    /// Log lines about pauses.
+    pub(super) pauses: RateLimit,
+    /// Accepting is paused because another process serves these sockets.
+    pub(super) is_parked: bool,
+    /// Time since which this process accepts clients.
+    pub(super) accepts_since: Option<Duration>,
+}
+
+/// Clients whose handshake is not complete.
+#[derive(Debug)]
+pub(super) struct Newcomers {
+    /// Connections to advance.
+    pub(super) handshaking: VecDeque<usize>,
+    pub(super) handshakes: usize,
+    /// Connections that wait for a signature.
+    pub(super) unsigned: Unsigned,
+    /// Connections without a whole hello, the oldest first.
+    pub(super) without_hello: IndexQueue,
+    pub(super) shares: Shares,
+    /// Signatures of crypto threads and tokens.
+    pub(super) signing: WorkerSigning,
+}
+
+#[derive(Debug)]
+pub(super) struct Alarms {
+    pub(super) timers: Timers<Alarm>,
+    /// Number of the last alarm.
+    pub(super) last: u32,
+}
+
+/// What a step of any connection uses.
+#[derive(Debug)]
+pub(super) struct StepResources {
+    pub(super) net: RealNet,
+    pub(super) scratch: Scratch,
+    pub(super) pipes: Rc<Pipes>,
+    pub(super) failures: FailureLog,
+    pub(super) access: Option<AccessSender>,
+}
+
+/// A connection and its place in the worker's queues.
+#[derive(Debug)]
+pub(super) struct ConnectionEntry {
+    pub(super) connection: Connection<RealNet>,
+    pub(super) queued: bool,
+    pub(super) handshaking: bool,
+    /// Time and number of the earliest alarm that is set: a later one replaces it.
+    pub(super) alarm_at: Duration,
+    pub(super) alarm: u32,
+}
+
+/// A timer entry; stale if the connection has another alarm.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Alarm {
+    pub(super) index: u32,
+    pub(super) number: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shutdown {
+    No,
+    Draining,
+    Now,
+}
+
+impl Worker {
+    /// Takes over poll and sockets, and builds the listeners.
+    ///
+    /// # Errors
+    ///
+    /// When TLS configurations cannot be built, or a descriptor is missing.
+    pub fn new(start: Start) -> io::Result<Self> {
+        let Common {
+            shared,
+            adopted,
+            secrets,
+            outboxes,
+            is_parked,
+        } = start.common;
+        let clock = shared.clock;
+        let now = clock.now();
+        let net = RealNet::new(start.poll.registry().try_clone()?);
+        let rules = &adopted.config().file.admission;
+        let admission = WorkerAdmission::new(&shared.admission, rules, None);
+        let pipes = Pipes::new(BULK, Arc::clone(&shared.counters[start.number]));
+        let answers = Arc::clone(&start.mailbox) as Arc<dyn Answers>;
+        let queue = Arc::clone(&shared.signatures);
+        let sessions = adopted.config().file.process.pkcs11_sessions;
+        let signing = WorkerSigning::new(queue, shared.workers, answers)
+            .with_sessions(sessions, shared.workers);
+        let mut worker = Self {
+            number: start.number,
+            poll: start.poll,
+            mailbox: start.mailbox,
+            counters: Arc::clone(&shared.counters[start.number]),
+            shared,
+            clocks: Clocks {
+                clock,
+                running: RunningTime::new(now.mono),
+                now,
+            },
+            served: ServedConfig {
+                config: Arc::clone(adopted.config()),
+                secrets,
+                outbox: outboxes.get(start.number).cloned(),
+                admission,
+                pools: Rc::new([]),
+            },
+            acceptors: Acceptors {
+                sockets: Slab::new(),
+                first: 0,
+                backlog: Backlog::default(),
+                reserve: ReserveFd::new()?,
+                paused_until: None,
+                quiet_until: Duration::ZERO,
+                pauses: RateLimit::per_second(1),
+                is_parked,
+                accepts_since: (!is_parked).then_some(now.running),
+            },
+            newcomers: Newcomers {
+                handshaking: VecDeque::new(),
+                handshakes: 0,
+                unsigned: Unsigned::default(),
+                without_hello: IndexQueue::new(),
+                shares: Shares::new(),
+                signing,
+            },
+            connections: Slab::new(),
+            established: VecDeque::new(),
+            alarms: Alarms {
+                timers: Timers::new(now.running, TICK),
+                last: 0,
+            },
+            sweeps: VecDeque::new(),
+            resources: StepResources {
+                net,
+                scratch: Scratch::default(),
+                pipes,
+                failures: FailureLog::default(),
+                access: start.access,
+            },
+            shutdown: Shutdown::No,
+        };
+        worker.take_over(&adopted, start.sockets)?;
+        Ok(worker)
+    }
+
+    /// Serves until told to end.
+    ///
+    /// # Errors
+    ///
+    /// When the poll fails, which is a fault of the system or ours.
+    pub fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS);
+        while !self.is_over() {
+            let timeout = self.timeout();
+            match self.mailbox.wait(&mut self.poll, &mut events, timeout) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+            self.turn(&events, timeout);
+        }
+        self.cut_off();
+        Ok(())
+    }
+
+    /// Does what there is to do after a sleep of at most `sleep`.
+    pub(super) fn turn(&mut self, events: &Events, sleep: Option<Duration>) {
+        let now = self.clocks.clock.now();
+        let sleep = sleep.unwrap_or(Duration::MAX);
+        let running = self.clocks.running.advance(now.mono, sleep);
+        self.clocks.now = Now { running, ..now };
+        self.counters.turns.add(1);
+        for event in events {
+            match event.token() {
+                Token(MAILBOX) => {}
+                Token(token) => self.note(token, event),
+            }
+        }
+        // After what is about sockets: a message may replace one, and the new one has not said a word.
+        self.look_for_mail();
+        self.expire();
+        self.advance_sweeps();
+        self.share_time();
+        self.close_retired();
+    }
+
+    fn note(&mut self, token: usize, event: &Event) {
+        if token >= FIRST_ACCEPTOR {
+            if let Some(acceptor) = self.acceptors.sockets.get_mut(token - FIRST_ACCEPTOR) {
+                acceptor.ready = true;
+            }
+        } else {
+            self.note_connection(token, readiness(event));
+        }
+    }
+
+    fn note_connection(&mut self, token: usize, ready: Ready) {
+        let (index, side) = address_of(token);
+        // A slot that was emptied in this turn may be reported once more.
+        let Some(entry) = self.connections.get_mut(index) else {
+            return;
+        };
+        if entry.connection.handle_ready(side, ready) {
+            self.enqueue(index);
+        }
+    }
+
+    pub(super) fn enqueue(&mut self, index: usize) {
+        let Some(entry) = self.connections.get_mut(index) else {
+            return;
+        };
+        if entry.queued {
+            return;
+        }
+        entry.queued = true;
+        if entry.handshaking {
+            self.newcomers.handshaking.push_back(index);
+        } else {
+            self.established.push_back(index);
+        }
+    }
+
+    /// Runs one step of a connection and deals with what it left behind.
+    pub(super) fn advance(
+        &mut self,
+        index: usize,
+        step: impl FnOnce(&mut Connection<RealNet>, &mut Turn<'_, RealNet>, &mut Scratch) -> Advanced,
+    ) {
+        let Some(entry) = self.connections.get_mut(index) else {
+            return;
+        };
+        entry.queued = false;
+        self.resources.net.serve(token_of(index, Side::Server));
+        let mut turn = Turn {
+            net: &mut self.resources.net,
+            place: index,
+            now: self.clocks.now,
+            counters: &self.counters,
+            limits: &self.served.config.file.limits,
+            timeouts: &self.served.config.file.timeouts,
+            failures: &mut self.resources.failures,
+            admission: &self.served.admission,
+            cancels: &self.shared.cancels,
+            pipes: &self.resources.pipes,
+            signing: Some(&self.newcomers.signing),
+            access: self.resources.access.as_ref(),
+            draining: self.shutdown == Shutdown::Draining,
+        };
+        let advanced = step(
+            &mut entry.connection,
+            &mut turn,
+            &mut self.resources.scratch,
+        );
+        self.count_handshake(index);
+        match advanced {
+            Advanced::Ended(reason) => self.close(index, reason),
+            Advanced::Waiting => self.set_alarm(index),
+            Advanced::Unfinished => {
+                self.set_alarm(index);
+                self.enqueue(index);
+            }
+        }
+    }
+
+    /// Keeps count of the handshakes under way; one that waits for a slot before its handshake is
+    /// none until it has one.
+    pub(super) fn count_handshake(&mut self, index: usize) {
+        let Some(entry) = self.connections.get_mut(index) else {
+            return;
+        };
+        let handshaking = entry.connection.is_handshaking();
+        if !entry.handshaking && !handshaking {
+            return;
+        }
+        if handshaking && !entry.handshaking {
+            self.newcomers.handshakes += 1;
+        } else if entry.handshaking && !handshaking {
+            self.newcomers.handshakes -= 1;
+        }
+        entry.handshaking = handshaking;
+        if entry.connection.lacks_hello() {
+            self.newcomers.without_hello.push(index);
+        } else {
+            self.newcomers.without_hello.remove(index);
+        }
+        match entry.connection.wants_signature() {
+            Some(offload) => self
+                .newcomers
+                .unsigned
+                .push(index, offload, self.clocks.now.running),
+            None => self.newcomers.unsigned.remove(index),
+        }
+    }
+
+    /// Makes sure that an alarm rings no later than the deadline. A later deadline needs none
+    /// now: the alarm that is set will find it.
+    pub(super) fn set_alarm(&mut self, index: usize) {
+        let Some(entry) = self.connections.get_mut(index) else {
+            return;
+        };
+        let mut deadline = entry.connection.deadline();
+        if deadline >= entry.alarm_at {
+            return;
+        }
+        if entry.handshaking {
+            // Soon enough for the phase after it, which then needs no alarm of its own.
+            deadline =
+                deadline.min(self.clocks.now.running + self.served.config.file.timeouts.connect);
+        }
+        deadline = deadline.min(self.clocks.now.running + FARTHEST_ALARM);
+        self.alarms.last = self.alarms.last.wrapping_add(1);
+        entry.alarm_at = deadline;
+        entry.alarm = self.alarms.last;
+        let alarm = Alarm {
+            // A worker has fewer connections than descriptors, and those are counted by an i32.
+            index: index as u32,
+            number: self.alarms.last,
+        };
+        self.alarms.timers.insert(deadline, alarm);
+    }
+
+    pub(super) fn close(&mut self, index: usize, reason: CloseReason) {
+        let entry = self.connections.remove(index);
+        if entry.handshaking {
+            self.newcomers.handshakes -= 1;
+        }
+        self.newcomers.without_hello.remove(index);
+        self.newcomers.unsigned.remove(index);
+        self.counters.closed.of(reason).add(1);
+        if reason.may_be_our_fault() && entry.connection.asked_for_ours(&self.served.config) {
+            self.counters.handshakes_failed_by_name.add(1);
+        }
+        self.shared.release_connection();
+        self.acceptors.paused_until = None;
+        if let Some(session) = entry.connection.failed_session(reason) {
+            self.forget(session);
+        }
+        if let Some(access) = &self.resources.access {
+            access.send(entry.connection.record(reason, self.clocks.now));
+        }
+    }
+
+    /// Takes a session from the table, and has the peers do the same.
+    pub(super) fn forget(&self, session: SessionName) {
+        self.shared.table.remove(session.policy(), session.id());
+        if let Some(outbox) = &self.served.outbox {
+            outbox.leave(SessionEvent::Ended(session));
+        }
+    }
+
+    /// How long the poll may sleep.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        if !self.established.is_empty() || self.has_newcomers() || !self.sweeps.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let until = |at: Duration| at.saturating_sub(self.clocks.now.running);
+        let (mut waiting, mut quiet) = (false, false);
+        let mut look = self.newcomers.unsigned.waits().then_some(TICK);
+        for (_, acceptor) in &self.acceptors.sockets {
+            if acceptor.is_overdue(self.clocks.now.running) {
+                look = Some(GATHER);
+            } else if acceptor.is_retiring() {
+                look = look.or(Some(TICK));
+            }
+            quiet |= acceptor.is_quiet() && !self.acceptors.is_parked;
+            waiting |= acceptor.ready && !acceptor.is_retiring() && !self.acceptors.is_parked;
+        }
+        let accept = match self.acceptors.paused_until {
+            Some(at) => Some(until(at).max(Duration::from_millis(1))),
+            None if waiting => Some(Duration::ZERO),
+            None => quiet.then(|| until(self.acceptors.quiet_until)),
+        };
+        let alarm = self.alarms.timers.next_deadline().map(until);
+        let bound = self
+            .acceptors
+            .backlog
+            .deadline()
+            .filter(|_| !self.acceptors.is_parked);
+        let bound = bound.map(until);
+        [accept, look, alarm, bound].into_iter().flatten().min()
+    }
+
+    fn is_over(&self) -> bool {
+        match self.shutdown {
+            Shutdown::No => false,
+            Shutdown::Draining => self.connections.is_empty() && self.acceptors.sockets.is_empty(),
+            Shutdown::Now => true,
+        }
+    }
+
+    /// Reads the clock: the time in which this thread has run.
+    pub(super) fn time(&mut self) -> Duration {
+        self.clocks
+            .running
+            .advance(self.clocks.clock.mono(), Duration::ZERO)
+    }
+
+    /// Counts those who are still here as stopped; dropping the slab closes them.
+    fn cut_off(&mut self) {
+        let rest: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
+        for index in rest {
+            self.advance(index, |connection, turn, _| {
+                Advanced::Ended(connection.stop(turn))
+            });
+        }
+        // Slots that come too late go to somebody else's connections.
+        drop(self.mailbox.close());
+    }
+}
+
+/// Events of a poll call that is not the mailbox's.
+fn readiness(event: &Event) -> Ready {
+    let failed = event.is_error();
+    Ready {
+        readable: event.is_readable() || event.is_read_closed() || failed,
+        writable: event.is_writable() || event.is_write_closed() || failed,
+        ended: event.is_read_closed() || failed,
+        failed,
+    }
+}
+
+/// The token of one socket of a connection.
+pub(super) fn token_of(index: usize, side: Side) -> Token {
+    Token(index * 2 + usize::from(side == Side::Server))
+}
+
+fn address_of(token: usize) -> (usize, Side) {
+    let sides = [Side::Client, Side::Server];
+    (token / 2, sides[token % 2])
+}
+
+/// The mailbox's token.
+pub const MAILBOX: usize = usize::MAX - 1;
+/// Tokens from here to the mailbox's are listening sockets.
+pub(super) const FIRST_ACCEPTOR: usize = usize::MAX / 2 + 1;
+/// Events taken from the kernel at once: more only delays the first.
+const EVENTS: usize = 256;
+/// How late a time-out may come.
+const TICK: Duration = Duration::from_millis(50);
+/// An alarm outlives its connection, and clients could leave those of `timeouts.idle` behind by the million. The wheel
+/// would look at them once in 51 s anyway.
+const FARTHEST_ALARM: Duration = Duration::from_secs(50);
+
+#[cfg(test)]
+mod tests;

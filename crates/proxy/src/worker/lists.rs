@@ -1,0 +1,55 @@
+//! Answers of a worker about its connections, and the end of those that an operator chooses.
+
+use super::event_loop::Worker;
+use super::listing::{ConnectionId, ConnectionRow, Filter, Killing, ListedPage, Listing};
+use super::sweep::SweepCause;
+
+impl Worker {
+    /// Answers with a page. Whoever asked may have left.
+    pub(super) fn list(&self, listing: Listing) {
+        let Listing {
+            filter,
+            from,
+            most,
+            reply,
+        } = listing;
+        let end = self.connections.capacity();
+        let mut page = ListedPage::default();
+        let mut place = from;
+        while place < end && place < from + LOOKS && page.rows.len() < most.min(ROWS) {
+            if let Some(entry) = self.connections.get(place) {
+                let glance = entry.connection.glance();
+                let id = ConnectionId::of(self.number, place, &glance);
+                if filter.takes(id, &glance, self.clocks.now.mono) {
+                    let row = ConnectionRow::of(id, &glance, self.clocks.now.mono);
+                    page.rows.push(row);
+                }
+            }
+            place += 1;
+        }
+        page.next = (place < end).then_some(place);
+        reply.send(page);
+    }
+
+    /// Begins to end connections.
+    pub(super) fn kill(&mut self, killing: Killing) {
+        self.sweep(SweepCause::Killed(killing));
+    }
+
+    /// Whether the connection at a place is to be ended.
+    pub(super) fn is_meant(&self, place: usize, filter: &Filter) -> bool {
+        self.connections.get(place).is_some_and(|entry| {
+            let glance = entry.connection.glance();
+            filter.takes(
+                ConnectionId::of(self.number, place, &glance),
+                &glance,
+                self.clocks.now.mono,
+            )
+        })
+    }
+}
+
+/// Places looked at for one message: some 100 us when none of them is meant.
+const LOOKS: usize = 4096;
+/// Rows of one answer: some 100 us to copy.
+const ROWS: usize = 256;

@@ -1,0 +1,37 @@
+//! What a worker is started with.
+
+use std::sync::Arc;
+
+use mio::Poll;
+
+use crate::backend::registry::Adopted;
+use crate::shared::SharedState;
+use crate::worker::bound::BoundListener;
+use crate::worker::mailbox::Mailbox;
+use becket_cluster::Outbox;
+use becket_log::access_log::AccessSender;
+use becket_tls::sessions::tickets::TicketSecrets;
+
+/// The same for all workers.
+#[derive(Clone, Debug)]
+pub struct Common {
+    pub shared: Arc<SharedState>,
+    pub adopted: Adopted,
+    pub secrets: Arc<TicketSecrets>,
+    /// One per worker, for new sessions; empty without a cluster.
+    pub outboxes: Vec<Outbox>,
+    /// Workers accept no clients until control sends `Accept`.
+    pub is_parked: bool,
+}
+
+#[derive(Debug)]
+pub struct Start {
+    pub number: usize,
+    pub common: Common,
+    /// Has the waker of the mailbox.
+    pub poll: Poll,
+    pub mailbox: Arc<Mailbox>,
+    /// Receives records of the access log.
+    pub access: Option<AccessSender>,
+    pub sockets: Vec<BoundListener>,
+}
