@@ -1,7 +1,7 @@
 //! From giving a slot back on one thread until the longest waiter, on another, would start its connect.
 //!
 //! Run with `cargo bench -p becket --bench hand_over [-- SAMPLES]`. The waiter's thread plays a worker: the real pool,
-//! queue, mailbox, waker and poll, and turns as `crates/proxy/src/worker/mod.rs` has them, with steps that only spend time. Their
+//! queue, mailbox, waker and poll, and turns as `crates/proxy/src/worker/event_loop.rs` has them, with steps that only spend time. Their
 //! lengths are those of real ones: 15 us to relay a few records; 80 us, or 300 us, for the hello of a full handshake with
 //! P-256, or RSA-2048, which is the longest step of its connection: what rustls takes in all is 69 us, or 288 us
 //! (`library in memory` of the stored run), and a receive and a send come to it.

@@ -3,7 +3,7 @@
 //! This crate accepts clients, relays bytes, chooses servers, queues for their slots and counts. It reads no file of the configuration and
 //! takes no command from an operator: control sends it messages ([`worker::mailbox`]).
 //!
-//! Main types: [`worker::Worker`] is one event loop, [`connection::Connection`] is one client with its server, and [`shared::SharedState`] is the
+//! Main types: [`worker::event_loop::Worker`] is one event loop, [`connection::Connection`] is one client with its server, and [`shared::SharedState`] is the
 //! state that all threads share.
 //!
 //! * [`worker`]: the event loop; [`worker::workers`]: all workers as control sees them;
