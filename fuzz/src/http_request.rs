@@ -6,7 +6,7 @@ use becket_http::coding::accepted;
 use becket_http::head::{Request, blank, check_line, end, parse, too_long};
 use becket_http::path::decode;
 use becket_http::select::{Representation, Selected, date_text, select};
-use becket_http::status::Status;
+use becket_http::status::StatusCode;
 
 /// The first byte chooses how long the file is and when it was changed, the rest is what a client says.
 ///
@@ -50,7 +50,7 @@ pub fn run(data: &[u8]) -> usize {
         assert!(part.start < part.end && part.end <= len && !request.head_only);
         let mut text = String::new();
         let answer = Answer {
-            status: Status::PartialContent,
+            status: StatusCode::PartialContent,
             date: &date_text(NOW),
             fields: &[],
             length: Some(part.end - part.start),

@@ -276,7 +276,7 @@ impl Endpoint {
         patience: Duration,
         answer: &mut Vec<u8>,
     ) -> io::Result<()> {
-        let mut say = |mut stream: &mut dyn Stream, host: &str| {
+        let mut say = |mut stream: &mut dyn AdminStream, host: &str| {
             stream.write_all(format!("{request}Host: {host}\r\n\r\n{body}").as_bytes())?;
             let received = (&mut stream).take(LONGEST_ANSWER).read_to_end(answer);
             received.map(drop)
@@ -308,8 +308,8 @@ impl Endpoint {
     }
 }
 
-trait Stream: Read + Write {}
-impl<S: Read + Write> Stream for S {}
+trait AdminStream: Read + Write {}
+impl<S: Read + Write> AdminStream for S {}
 
 /// Status and body of an answer that ends with its connection; nothing when it is no HTTP.
 fn answer(bytes: &[u8]) -> Option<AdminAnswer> {

@@ -29,7 +29,7 @@ use becket::top::{self, NotShown};
 use becket_control::launch::launch;
 use becket_keys::signing::token::{Tokens, agent};
 use becket_prepare::flags::Flags;
-use becket_prepare::source::Source;
+use becket_prepare::source::ConfigSource;
 use becket_process::link::resources::ProcessResources;
 use becket_process::protocol::OperatorRequest;
 use becket_process::{ProcessRole, StartTask, enter};
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
 }
 
 fn run(flags: Flags) -> anyhow::Result<ExitCode> {
-    let source = Source::new(flags).context("the current folder")?;
+    let source = ConfigSource::new(flags).context("the current folder")?;
     let (given, link) = match enter(&source, StartTask::Run).context("starting")? {
         ProcessRole::Ended(code) => return Ok(code),
         ProcessRole::Serves(given, link) => (given, link),
@@ -88,7 +88,7 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
         strict,
         json,
     } = asked;
-    let source = Source::new(flags).context("the current folder")?;
+    let source = ConfigSource::new(flags).context("the current folder")?;
     let mut given = match enter(&source, StartTask::Check).context("starting")? {
         ProcessRole::Ended(code) => return Ok(code),
         ProcessRole::Serves(given, _) => given,
@@ -218,7 +218,7 @@ fn migrate(flags: &MigrateFlags) -> anyhow::Result<ExitCode> {
 fn files(flags: FilesFlags) -> anyhow::Result<ExitCode> {
     #[expect(clippy::disallowed_methods, reason = "read once, before anything runs")]
     let site = folder::prepare(flags, std::time::SystemTime::now())?;
-    let source = Source::new(site.flags()).context("the current folder")?;
+    let source = ConfigSource::new(site.flags()).context("the current folder")?;
     match launch(source, ProcessResources::default(), None) {
         Ok(server) => {
             say(site.banner())?;
@@ -234,7 +234,7 @@ fn files(flags: FilesFlags) -> anyhow::Result<ExitCode> {
 fn demo(flags: &DemoFlags) -> anyhow::Result<ExitCode> {
     #[expect(clippy::disallowed_methods, reason = "read once, before anything runs")]
     let demo = becket::demo::prepare(flags.port, std::time::SystemTime::now())?;
-    let source = Source::new(demo.flags()).context("the current folder")?;
+    let source = ConfigSource::new(demo.flags()).context("the current folder")?;
     let server = launch(source, ProcessResources::default(), None)?;
     println!("{}", demo.banner());
     let counters = server.counters();

@@ -15,7 +15,7 @@ use std::fmt;
 
 use becket_cluster::ClusterStatus;
 use becket_cluster::replica::{DropCause, PeerState, PeerStatus, WarmUp};
-use becket_http::status::Status;
+use becket_http::status::StatusCode;
 use becket_sys::kernel_tls::{Cipher, TlsVersion};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
@@ -208,7 +208,7 @@ impl Snapshot {
         let memory = process.memory.unwrap_or_default();
         families! { page:
             Counter becket_file_requests "Requests for files, and those that were redirected, by status" [status]
-                = Status::ALL.iter().map(|&status| ([status.label()], self.sum(|c| &c.file_requests[status as usize])));
+                = StatusCode::ALL.iter().map(|&status| ([status.label()], self.sum(|c| &c.file_requests[status as usize])));
             Gauge becket_build_info "Always 1; the label says what runs" [version] = [([&*process.version], 1_u64)];
             Gauge becket_workers "Worker threads" = process.workers;
             Gauge becket_crypto_threads "Threads that sign for the workers" = process.crypto_threads;

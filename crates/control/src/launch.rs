@@ -55,7 +55,7 @@ use becket_log::access_log::{AccessThread, AccessWriter};
 use becket_log::{LogError, Logging};
 use becket_prepare::descriptors;
 use becket_prepare::resolver::HostResolver;
-use becket_prepare::source::Source;
+use becket_prepare::source::ConfigSource;
 use becket_prepare::{ServerNames, refused_user};
 use becket_process::link::resources::{BoundSockets, ProcessResources};
 use becket_process::link::{Delivered, SupervisorLink};
@@ -105,7 +105,7 @@ pub enum StartError {
 ///
 /// Every fault of the configuration, or the first call that the system refused.
 pub fn launch(
-    source: Source,
+    source: ConfigSource,
     given: ProcessResources,
     link: Option<SupervisorLink>,
 ) -> Result<Terminator, StartError> {
@@ -127,7 +127,7 @@ fn shortened(mut reason: String) -> String {
 }
 
 fn launch_parts(
-    source: Source,
+    source: ConfigSource,
     given: ProcessResources,
     mut link: Option<SupervisorLink>,
 ) -> Result<Terminator, StartError> {
@@ -205,7 +205,7 @@ fn launch_parts(
 /// Checks the user of this process, sets its limits and confines it, before it binds and has threads. Files that it reads later are
 /// opened before. Threads of tokens are the first ones inside of the sandbox.
 fn confine(
-    source: &Source,
+    source: &ConfigSource,
     config: &Config,
     files: &Files,
     workers: usize,
@@ -270,7 +270,7 @@ fn main_process(link: &Option<SupervisorLink>) -> MainProcess {
     MainProcess { pid, restarts }
 }
 
-fn rejected(source: &Source, errors: Vec<Problem>) -> StartError {
+fn rejected(source: &ConfigSource, errors: Vec<Problem>) -> StartError {
     StartError::Rejected(Rejected {
         origin: source.origin(),
         ..Rejected::of(errors)
@@ -387,7 +387,7 @@ fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
 }
 
 /// Refuses a configured user that this process is not.
-fn check_user(source: &Source, config: &Config, is_confined: bool) -> Result<(), StartError> {
+fn check_user(source: &ConfigSource, config: &Config, is_confined: bool) -> Result<(), StartError> {
     if !is_confined && config.file.process.user.is_none() && privileges::is_root() {
         tracing::warn!("running as root; process.user names the user to become");
     }

@@ -23,7 +23,7 @@ pub enum Relief {
 pub struct MemoryWatch {
     resident: Option<ResidentMemory>,
     group: Option<MemoryGroup>,
-    policy: Policy,
+    policy: MemoryPolicy,
 }
 
 impl MemoryWatch {
@@ -36,7 +36,7 @@ impl MemoryWatch {
         Self {
             resident: resident.ok(),
             group: MemoryGroup::own(),
-            policy: Policy::default(),
+            policy: MemoryPolicy::default(),
         }
     }
 
@@ -85,7 +85,7 @@ impl MemoryWatch {
 
 /// Decides from measurements. Pure.
 #[derive(Debug, Default)]
-struct Policy {
+struct MemoryPolicy {
     shortage: Shortage,
     /// Actions since the shortage began.
     actions: u32,
@@ -93,7 +93,7 @@ struct Policy {
     next: Duration,
 }
 
-impl Policy {
+impl MemoryPolicy {
     /// A watermark of 0 is none.
     fn decide(&mut self, used: u64, watermark: u64, now: Duration) -> Option<Relief> {
         let slack = watermark / SLACK;
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn each_shortage_begins_above_the_one_before_and_ends_below_its_beginning() {
         use Shortage::{Closing, None, Refusing};
-        let mut policy = Policy::default();
+        let mut policy = MemoryPolicy::default();
         for (used, shortage) in [
             (0, None),
             (3200, None),
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn memory_is_given_back_first_and_connections_that_rested_longest_end_next() {
-        let mut policy = Policy::default();
+        let mut policy = MemoryPolicy::default();
         let mut decide =
             |used, tenths: u64| policy.decide(used, WATERMARK, Duration::from_millis(tenths * 100));
         let end = |seconds, share| {
@@ -196,7 +196,7 @@ mod tests {
             base in 0_u64..5000,
             offsets in proptest::collection::vec(0_u64..WATERMARK / SLACK, 1..50),
         ) {
-            let mut policy = Policy::default();
+            let mut policy = MemoryPolicy::default();
             let mut measure = |used| {
                 policy.decide(used, WATERMARK, Duration::ZERO);
                 policy.shortage

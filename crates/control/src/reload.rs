@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use crate::sockets;
 use becket_prepare::Prepared;
-use becket_prepare::source::Source;
+use becket_prepare::source::ConfigSource;
 use becket_process::link::resources::BoundSockets;
 use becket_tls::config::{Config, Listener};
 use becket_tls::hello_router::HelloRouter;
@@ -36,7 +36,7 @@ pub struct Reloading {
 #[derive(Debug)]
 pub struct ReloadRequest {
     /// Where the configuration comes from.
-    pub source: Source,
+    pub source: ConfigSource,
     /// Sockets that were bound for it.
     pub sockets: BoundSockets,
     /// The running configuration, without edits.

@@ -56,7 +56,7 @@ use becket_log::access_log::AccessThread;
 use becket_log::{Logging, Timestamp};
 use becket_prepare::Prepared;
 use becket_prepare::descriptors;
-use becket_prepare::source::Source;
+use becket_prepare::source::ConfigSource;
 use becket_process::link::resources::{BoundSockets, ProcessResources};
 use becket_process::link::{Delivered, SupervisorLink};
 use becket_process::protocol::Event;
@@ -127,7 +127,7 @@ pub struct Control {
 /// The configuration, and all that replaces it.
 #[derive(Debug)]
 pub struct ConfigTasks {
-    pub source: Source,
+    pub source: ConfigSource,
     pub reloading: Reloading,
     pub watching: Watching,
     pub edits: RunningEdits,

@@ -3,13 +3,13 @@
 use std::fmt::Write;
 use std::ops::Range;
 
-use crate::status::Status;
+use crate::status::StatusCode;
 
 /// What an answer says before its body.
 #[derive(Clone, Debug)]
 pub struct Answer<'a> {
     /// What became of the request.
-    pub status: Status,
+    pub status: StatusCode,
     /// The date of now.
     pub date: &'a str,
     /// Whole lines of fields, each with its end.
@@ -69,7 +69,7 @@ impl Answer<'_> {
 
 /// The body of an answer without a file: its status, for a person who sees it.
 #[must_use]
-pub fn note(status: Status) -> String {
+pub fn note(status: StatusCode) -> String {
     format!("{} {}\n", status.label(), status.reason())
 }
 
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn an_answer_is_written_line_by_line() {
         let answer = Answer {
-            status: Status::PartialContent,
+            status: StatusCode::PartialContent,
             date: "Tue, 15 Nov 1994 12:45:26 GMT",
             fields: &["ETag: \"x\"\r\n"],
             length: Some(2),
@@ -95,7 +95,7 @@ mod tests {
              Content-Length: 2\r\nContent-Range: bytes 3-4/10\r\nConnection: close\r\n\r\n"
         );
         let answer = Answer {
-            status: Status::RangeNotSatisfiable,
+            status: StatusCode::RangeNotSatisfiable,
             range: Some((None, 10)),
             length: None,
             after: After::Stays,

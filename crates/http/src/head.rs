@@ -5,7 +5,7 @@
 
 use httparse::{EMPTY_HEADER, Header, parse_headers};
 
-use crate::status::Status;
+use crate::status::StatusCode;
 
 /// A head whose syntax is right.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ impl Request<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadRefusal {
     /// What is answered.
-    pub status: Status,
+    pub status: StatusCode,
     /// The connection may go on behind the answer.
     pub persists: bool,
 }
@@ -69,7 +69,7 @@ pub struct HeadRefusal {
 impl HeadRefusal {
     /// The answer is the last of the connection.
     #[must_use]
-    pub const fn last(status: Status) -> Self {
+    pub const fn last(status: StatusCode) -> Self {
         let persists = false;
         Self { status, persists }
     }
@@ -100,11 +100,11 @@ pub fn end(bytes: &[u8], searched: usize) -> Option<usize> {
 
 /// What to answer when so many bytes are no whole head and more are not taken: 414 when not even the first line is whole.
 #[must_use]
-pub fn too_long(bytes: &[u8]) -> Status {
+pub fn too_long(bytes: &[u8]) -> StatusCode {
     if bytes.contains(&b'\n') {
-        Status::FieldsTooLarge
+        StatusCode::FieldsTooLarge
     } else {
-        Status::UriTooLong
+        StatusCode::UriTooLong
     }
 }
 
@@ -112,7 +112,7 @@ pub fn too_long(bytes: &[u8]) -> Status {
 ///
 /// # Errors
 /// The status for bytes that no request begins with.
-pub fn check_line(bytes: &[u8], searched: usize) -> Result<bool, Status> {
+pub fn check_line(bytes: &[u8], searched: usize) -> Result<bool, StatusCode> {
     let searched = searched.min(bytes.len());
     let is_of_line = |byte: &u8| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\r');
     match bytes[searched..].iter().position(|byte| !is_of_line(byte)) {
@@ -120,7 +120,7 @@ pub fn check_line(bytes: &[u8], searched: usize) -> Result<bool, Status> {
         Some(at) if bytes[searched + at] == b'\n' => {
             parse_line(&bytes[..searched + at]).map(|_| true)
         }
-        Some(_) => Err(Status::BadRequest),
+        Some(_) => Err(StatusCode::BadRequest),
     }
 }
 
@@ -128,7 +128,7 @@ pub fn check_line(bytes: &[u8], searched: usize) -> Result<bool, Status> {
 ///
 /// # Errors
 /// The status for what is none. The connection must end after the answer.
-pub fn parse(bytes: &[u8]) -> Result<Head<'_>, Status> {
+pub fn parse(bytes: &[u8]) -> Result<Head<'_>, StatusCode> {
     let mut parts = bytes.splitn(2, |byte| *byte == b'\n');
     let (line, rest) = (parts.next(), parts.next());
     let (method, target, is_old) = parse_line(line.unwrap_or_default())?;
@@ -137,7 +137,7 @@ pub fn parse(bytes: &[u8]) -> Result<Head<'_>, Status> {
     let mut fields = vec![EMPTY_HEADER; lines];
     let count = match parse_headers(rest, &mut fields) {
         Ok(httparse::Status::Complete((length, found))) if length == rest.len() => found.len(),
-        _ => return Err(Status::BadRequest),
+        _ => return Err(StatusCode::BadRequest),
     };
     fields.truncate(count);
     Ok(Head {
@@ -149,14 +149,14 @@ pub fn parse(bytes: &[u8]) -> Result<Head<'_>, Status> {
 }
 
 /// Method, target, and whether the version is 1.0 (RFC 9112, section 3).
-fn parse_line(line: &[u8]) -> Result<(&str, &str, bool), Status> {
+fn parse_line(line: &[u8]) -> Result<(&str, &str, bool), StatusCode> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
-    let line = str::from_utf8(line).map_err(|_| Status::BadRequest)?;
+    let line = str::from_utf8(line).map_err(|_| StatusCode::BadRequest)?;
     let mut words = line.split(' ');
     let (Some(method), Some(target), Some(version), None) =
         (words.next(), words.next(), words.next(), words.next())
     else {
-        return Err(Status::BadRequest);
+        return Err(StatusCode::BadRequest);
     };
     // RFC 9110, section 5.6.2.
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
@@ -170,8 +170,8 @@ fn parse_line(line: &[u8]) -> Result<(&str, &str, bool), Status> {
     match version.filter(|_| is_request) {
         Some([b'1', b'.', minor @ b'0'..=b'9']) => Ok((method, target, *minor == b'0')),
         // RFC 9110, section 15.6.6.
-        Some([b'0'..=b'9', b'.', b'0'..=b'9']) => Err(Status::VersionNotSupported),
-        _ => Err(Status::BadRequest),
+        Some([b'0'..=b'9', b'.', b'0'..=b'9']) => Err(StatusCode::VersionNotSupported),
+        _ => Err(StatusCode::BadRequest),
     }
 }
 
@@ -205,7 +205,7 @@ impl<'b> Head<'b> {
             "GET" => false,
             "HEAD" => true,
             _ => {
-                let status = Status::MethodNotAllowed;
+                let status = StatusCode::MethodNotAllowed;
                 return Err(HeadRefusal { status, persists });
             }
         };
@@ -228,22 +228,22 @@ impl<'b> Head<'b> {
     }
 
     /// The status for a body, if the head announces one. Fails where the end of the request is in doubt.
-    fn body(&self) -> Result<Option<Status>, HeadRefusal> {
+    fn body(&self) -> Result<Option<StatusCode>, HeadRefusal> {
         let coded = self.has("transfer-encoding");
         if coded && (self.is_old || self.has("content-length")) {
             // RFC 9112, section 6.1: such a message is a fault or an attack.
-            return Err(HeadRefusal::last(Status::BadRequest));
+            return Err(HeadRefusal::last(StatusCode::BadRequest));
         }
         if coded {
-            return Ok(Some(Status::NotImplemented));
+            return Ok(Some(StatusCode::NotImplemented));
         }
         let mut body = None;
         for value in self.values("content-length") {
             if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
-                return Err(HeadRefusal::last(Status::BadRequest));
+                return Err(HeadRefusal::last(StatusCode::BadRequest));
             }
             if value.iter().any(|digit| *digit != b'0') {
-                body = Some(Status::ContentTooLarge);
+                body = Some(StatusCode::ContentTooLarge);
             }
         }
         Ok(body)
@@ -251,7 +251,7 @@ impl<'b> Head<'b> {
 
     /// RFC 9112, section 3.2: without a host, with two, or with one that is none, a request is refused.
     fn host(&self) -> Result<Option<&'b str>, HeadRefusal> {
-        let refused = HeadRefusal::last(Status::BadRequest);
+        let refused = HeadRefusal::last(StatusCode::BadRequest);
         let mut hosts = self.values("host");
         let host = match (hosts.next(), hosts.next()) {
             (None, _) if self.is_old => return Ok(None),
@@ -282,7 +282,7 @@ fn split_target(target: &str) -> Result<(Option<&str>, &str), HeadRefusal> {
     if target.starts_with('/') {
         return Ok((None, target));
     }
-    let refused = HeadRefusal::last(Status::BadRequest);
+    let refused = HeadRefusal::last(StatusCode::BadRequest);
     let (scheme, rest) = target.split_once("://").ok_or(refused)?;
     let is_http = ["http", "https"]
         .iter()
@@ -326,7 +326,7 @@ mod tests {
         persists: bool,
     }
 
-    fn ask(head: &str) -> Result<Asked, (Status, bool)> {
+    fn ask(head: &str) -> Result<Asked, (StatusCode, bool)> {
         let head = head.replace('\n', "\r\n") + "\r\n\r\n";
         assert_eq!(end(head.as_bytes(), 0), Some(head.len()));
         let last = |status| (status, false);
@@ -341,7 +341,7 @@ mod tests {
         })
     }
 
-    fn refused(head: &str) -> (Status, bool) {
+    fn refused(head: &str) -> (StatusCode, bool) {
         ask(head).unwrap_err()
     }
 
@@ -406,61 +406,61 @@ mod tests {
     #[test]
     fn what_is_no_request_is_refused_for_good() {
         for (head, status) in [
-            ("GET / HTTP/1.1", Status::BadRequest),
-            ("GET / HTTP/1.1\nHost: a\nHost: a", Status::BadRequest),
-            ("GET / HTTP/1.1\nHost: a b", Status::BadRequest),
-            ("GET / HTTP/1.1\nHost:", Status::BadRequest),
-            ("GET / HTTP/1.1\nHost : a", Status::BadRequest),
-            ("GET / HTTP/1.1\nHost: a\n folded", Status::BadRequest),
-            ("GET /\nHost: a", Status::BadRequest),
-            ("GET /a#b HTTP/1.1\nHost: a", Status::BadRequest),
-            ("GET /\u{e9} HTTP/1.1\nHost: a", Status::BadRequest),
-            ("GET a HTTP/1.1\nHost: a", Status::BadRequest),
-            ("GET * HTTP/1.1\nHost: a", Status::BadRequest),
-            ("GET ftp://a/ HTTP/1.1\nHost: a", Status::BadRequest),
-            ("GET http://u@a/ HTTP/1.1\nHost: a", Status::BadRequest),
-            ("GET / HTTP/2.0\nHost: a", Status::VersionNotSupported),
-            ("GET /  HTTP/1.1\nHost: a", Status::BadRequest),
-            ("GET /a b HTTP/1.1\nHost: a", Status::BadRequest),
-            (" / HTTP/1.1\nHost: a", Status::BadRequest),
-            ("G(T / HTTP/1.1\nHost: a", Status::BadRequest),
-            ("PRI * HTTP/2.0", Status::VersionNotSupported),
-            ("GET / HTTP/1.1x\nHost: a", Status::BadRequest),
+            ("GET / HTTP/1.1", StatusCode::BadRequest),
+            ("GET / HTTP/1.1\nHost: a\nHost: a", StatusCode::BadRequest),
+            ("GET / HTTP/1.1\nHost: a b", StatusCode::BadRequest),
+            ("GET / HTTP/1.1\nHost:", StatusCode::BadRequest),
+            ("GET / HTTP/1.1\nHost : a", StatusCode::BadRequest),
+            ("GET / HTTP/1.1\nHost: a\n folded", StatusCode::BadRequest),
+            ("GET /\nHost: a", StatusCode::BadRequest),
+            ("GET /a#b HTTP/1.1\nHost: a", StatusCode::BadRequest),
+            ("GET /\u{e9} HTTP/1.1\nHost: a", StatusCode::BadRequest),
+            ("GET a HTTP/1.1\nHost: a", StatusCode::BadRequest),
+            ("GET * HTTP/1.1\nHost: a", StatusCode::BadRequest),
+            ("GET ftp://a/ HTTP/1.1\nHost: a", StatusCode::BadRequest),
+            ("GET http://u@a/ HTTP/1.1\nHost: a", StatusCode::BadRequest),
+            ("GET / HTTP/2.0\nHost: a", StatusCode::VersionNotSupported),
+            ("GET /  HTTP/1.1\nHost: a", StatusCode::BadRequest),
+            ("GET /a b HTTP/1.1\nHost: a", StatusCode::BadRequest),
+            (" / HTTP/1.1\nHost: a", StatusCode::BadRequest),
+            ("G(T / HTTP/1.1\nHost: a", StatusCode::BadRequest),
+            ("PRI * HTTP/2.0", StatusCode::VersionNotSupported),
+            ("GET / HTTP/1.1x\nHost: a", StatusCode::BadRequest),
             (
                 "GET / HTTP/1.1\nHost: a\nContent-Length: 1",
-                Status::ContentTooLarge,
+                StatusCode::ContentTooLarge,
             ),
             (
                 "GET / HTTP/1.1\nHost: a\nContent-Length: 0\nContent-Length: 7",
-                Status::ContentTooLarge,
+                StatusCode::ContentTooLarge,
             ),
             (
                 "GET / HTTP/1.1\nHost: a\nContent-Length: -1",
-                Status::BadRequest,
+                StatusCode::BadRequest,
             ),
             (
                 "GET / HTTP/1.1\nHost: a\nContent-Length: 0, 0",
-                Status::BadRequest,
+                StatusCode::BadRequest,
             ),
             (
                 "GET / HTTP/1.1\nHost: a\nTransfer-Encoding: chunked",
-                Status::NotImplemented,
+                StatusCode::NotImplemented,
             ),
             (
                 "GET / HTTP/1.0\nTransfer-Encoding: chunked",
-                Status::BadRequest,
+                StatusCode::BadRequest,
             ),
             (
                 "POST / HTTP/1.1\nHost: a\nTransfer-Encoding: chunked\nContent-Length: 4",
-                Status::BadRequest,
+                StatusCode::BadRequest,
             ),
             (
                 "POST / HTTP/1.1\nHost: a\nContent-Length: 4",
-                Status::MethodNotAllowed,
+                StatusCode::MethodNotAllowed,
             ),
             (
                 "POST / HTTP/1.1\nHost: a\nTransfer-Encoding: chunked",
-                Status::MethodNotAllowed,
+                StatusCode::MethodNotAllowed,
             ),
         ] {
             assert_eq!(refused(head), (status, false), "{head}");
@@ -471,7 +471,7 @@ mod tests {
     fn other_methods_do_not_end_the_connection() {
         for method in ["POST", "OPTIONS", "TRACE", "get"] {
             let head = format!("{method} / HTTP/1.1\nHost: a");
-            assert_eq!(refused(&head), (Status::MethodNotAllowed, true));
+            assert_eq!(refused(&head), (StatusCode::MethodNotAllowed, true));
         }
     }
 
@@ -517,8 +517,11 @@ mod tests {
         }
         assert_eq!(end(b"GET / HTTP/1.1\nHost: a\n\nx", 0), Some(24));
         assert_eq!(blank(b"\r\n\n\rGET"), 4);
-        assert_eq!(too_long(b"GET /aaaa"), Status::UriTooLong);
-        assert_eq!(too_long(b"GET / HTTP/1.1\r\naaa"), Status::FieldsTooLarge);
+        assert_eq!(too_long(b"GET /aaaa"), StatusCode::UriTooLong);
+        assert_eq!(
+            too_long(b"GET / HTTP/1.1\r\naaa"),
+            StatusCode::FieldsTooLarge
+        );
     }
 
     #[test]
@@ -532,9 +535,9 @@ mod tests {
         for (bytes, found) in [
             (&b"GET /a HTT"[..], Ok(false)),
             (b"GET /a HTTP/1.1\r\nHos", Ok(true)),
-            (b"\x16\x03\x01", Err(Status::BadRequest)),
-            (b"EHLO a\r\n", Err(Status::BadRequest)),
-            (b"GET / HTTP/3.0\n", Err(Status::VersionNotSupported)),
+            (b"\x16\x03\x01", Err(StatusCode::BadRequest)),
+            (b"EHLO a\r\n", Err(StatusCode::BadRequest)),
+            (b"GET / HTTP/3.0\n", Err(StatusCode::VersionNotSupported)),
         ] {
             for searched in 0..=bytes.iter().take_while(|byte| **byte >= b' ').count() {
                 assert_eq!(check_line(bytes, searched), found, "{bytes:?}");

@@ -4,7 +4,7 @@
 //! sends a request, and `//` names another resource than `/` does. So what comes out names each file in one way, never leaves the
 //! folder by its own letters, and a redirect made of it never leads to another host.
 
-use crate::status::Status;
+use crate::status::StatusCode;
 
 /// A path below a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,10 +20,10 @@ pub struct RelativePath {
 /// # Errors
 /// `BadRequest` for what is no path, or tries to leave the folder; `NotFound` for what no file can be called, and for names that
 /// begin with a dot, but for `.well-known` at the top (RFC 8615).
-pub fn decode(path: &str) -> Result<RelativePath, Status> {
-    let path = path.strip_prefix('/').ok_or(Status::BadRequest)?;
+pub fn decode(path: &str) -> Result<RelativePath, StatusCode> {
+    let path = path.strip_prefix('/').ok_or(StatusCode::BadRequest)?;
     let (path, is_folder) = match path.strip_suffix('/') {
-        Some("") => return Err(Status::NotFound),
+        Some("") => return Err(StatusCode::NotFound),
         Some(path) => (path, true),
         None => (path, path.is_empty()),
     };
@@ -41,10 +41,10 @@ pub fn decode(path: &str) -> Result<RelativePath, Status> {
         let name = &bytes[start..];
         let is_known = index == 0 && name == WELL_KNOWN;
         match name {
-            b".." => return Err(Status::BadRequest),
-            name if name.contains(&0) => return Err(Status::BadRequest),
-            name if name.is_empty() || name.contains(&b'/') => fault = Err(Status::NotFound),
-            [b'.', ..] if !is_known => fault = Err(Status::NotFound),
+            b".." => return Err(StatusCode::BadRequest),
+            name if name.contains(&0) => return Err(StatusCode::BadRequest),
+            name if name.is_empty() || name.contains(&b'/') => fault = Err(StatusCode::NotFound),
+            [b'.', ..] if !is_known => fault = Err(StatusCode::NotFound),
             _ => {}
         }
     }
@@ -52,7 +52,7 @@ pub fn decode(path: &str) -> Result<RelativePath, Status> {
 }
 
 /// RFC 3986, section 2.1.
-fn unescape(text: &str, out: &mut Vec<u8>) -> Result<(), Status> {
+fn unescape(text: &str, out: &mut Vec<u8>) -> Result<(), StatusCode> {
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {
         rest = tail;
@@ -65,7 +65,7 @@ fn unescape(text: &str, out: &mut Vec<u8>) -> Result<(), Status> {
             [high, low, ..] => digit(*high).zip(digit(*low)),
             _ => None,
         };
-        let (high, low) = pair.ok_or(Status::BadRequest)?;
+        let (high, low) = pair.ok_or(StatusCode::BadRequest)?;
         // Two digits of four bits.
         out.push((high << 4 | low) as u8);
         rest = &rest[2..];
@@ -109,24 +109,24 @@ mod tests {
     #[test]
     fn what_leaves_the_folder_or_hides_is_refused() {
         for (path, status) in [
-            ("/..", Status::BadRequest),
-            ("/a/../b", Status::BadRequest),
-            ("/a/%2e%2E/b", Status::BadRequest),
-            ("/..%2f..%2fetc/passwd", Status::NotFound),
-            ("/%2e%2e%2fetc", Status::NotFound),
-            ("/a%00.html", Status::BadRequest),
-            ("/%", Status::BadRequest),
-            ("/%4", Status::BadRequest),
-            ("/%zz", Status::BadRequest),
-            ("a", Status::BadRequest),
-            ("//", Status::NotFound),
-            ("//evil.test/", Status::NotFound),
-            ("/a//b", Status::NotFound),
-            ("/a%2fb", Status::NotFound),
-            ("/./a", Status::NotFound),
-            ("/.git/config", Status::NotFound),
-            ("/%2egit/config", Status::NotFound),
-            ("/a/.well-known", Status::NotFound),
+            ("/..", StatusCode::BadRequest),
+            ("/a/../b", StatusCode::BadRequest),
+            ("/a/%2e%2E/b", StatusCode::BadRequest),
+            ("/..%2f..%2fetc/passwd", StatusCode::NotFound),
+            ("/%2e%2e%2fetc", StatusCode::NotFound),
+            ("/a%00.html", StatusCode::BadRequest),
+            ("/%", StatusCode::BadRequest),
+            ("/%4", StatusCode::BadRequest),
+            ("/%zz", StatusCode::BadRequest),
+            ("a", StatusCode::BadRequest),
+            ("//", StatusCode::NotFound),
+            ("//evil.test/", StatusCode::NotFound),
+            ("/a//b", StatusCode::NotFound),
+            ("/a%2fb", StatusCode::NotFound),
+            ("/./a", StatusCode::NotFound),
+            ("/.git/config", StatusCode::NotFound),
+            ("/%2egit/config", StatusCode::NotFound),
+            ("/a/.well-known", StatusCode::NotFound),
         ] {
             assert_eq!(decode(path), Err(status), "{path}");
         }

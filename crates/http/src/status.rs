@@ -4,7 +4,7 @@ use becket_proto::labelled;
 
 labelled! {
 /// What became of a request: its label is the number.
-pub enum Status {
+pub enum StatusCode {
     /// The whole file.
     Ok = "200",
     /// The part that was asked for.
@@ -42,7 +42,7 @@ pub enum Status {
 }
 }
 
-impl Status {
+impl StatusCode {
     /// The words behind the number (RFC 9110, section 15).
     #[must_use]
     pub const fn reason(self) -> &'static str {
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn errors_are_the_statuses_from_400_on() {
-        for status in Status::ALL {
+        for status in StatusCode::ALL {
             assert_eq!(status.is_error(), status.label() >= "400", "{status:?}");
         }
     }

@@ -14,7 +14,7 @@ use becket_config::error::Problem;
 use becket_config::key;
 use becket_proto::epoch::EpochLength;
 use becket_proto::ticket::{NodeId, UnixSeconds};
-use becket_sys::identity::Identity;
+use becket_sys::identity::UnixIdentity;
 
 use super::ConfigBuilder;
 use becket_tls::config::Cluster;
@@ -71,7 +71,7 @@ impl ConfigBuilder<'_> {
         let process = &self.file.process;
         let user = process.user.as_deref();
         let found = user.and_then(|user| {
-            let identity = Identity::find(user, process.group.as_deref()).ok()?;
+            let identity = UnixIdentity::find(user, process.group.as_deref()).ok()?;
             Some((user, identity))
         });
         match found {

@@ -52,7 +52,7 @@ use becket_config::notation::Text;
 use becket_config::process::{Log, LogTarget, SocketPath};
 use becket_config::read::{Reading, read};
 use becket_multibuffer::Multibuffer;
-use becket_sys::identity::Identity;
+use becket_sys::identity::UnixIdentity;
 use becket_sys::kernel_tls;
 use becket_sys::privileges::effective_user;
 use rustls_pki_types::UnixTime;
@@ -362,8 +362,8 @@ impl ConfigBuilder<'_> {
             key!("process", process.user),
             key!("process", process.group),
         );
-        match Identity::find(user, process.group.as_deref()) {
-            Err(error) if Identity::find(user, None).is_ok() => {
+        match UnixIdentity::find(user, process.group.as_deref()) {
+            Err(error) if UnixIdentity::find(user, None).is_ok() => {
                 let accepted = "a group of this machine";
                 self.report.refuse(of_group, reason(&error), accepted);
             }
@@ -520,7 +520,7 @@ pub fn refused_user(config: &Config, is_confined: bool) -> Option<Problem> {
         let fault = "only root can change the file system of a process";
         return Some(Problem::new(key!("process", process.chroot), fault).accepted(root));
     }
-    let fault = match Identity::find(user, process.group.as_deref()) {
+    let fault = match UnixIdentity::find(user, process.group.as_deref()) {
         Ok(identity) if identity.uid == effective_user() => return None,
         Ok(_) => format!("only root can become {user}"),
         Err(error) => reason(&error),

@@ -1,6 +1,6 @@
 //! The origin of the configuration, from which it can be loaded again.
 //!
-//! A [`Source`] is fixed at the start. [`Source::load`] reads files again each time: the file of `--config`, its PEMs and the flags that
+//! A [`ConfigSource`] is fixed at the start. [`ConfigSource::load`] reads files again each time: the file of `--config`, its PEMs and the flags that
 //! replace values of it, or PEMs alone where there are only flags, or the file and PEMs of another program ([`Dialect`]). A reload is a
 //! second `load` next to the running configuration.
 
@@ -33,7 +33,7 @@ enum SourceKind {
 
 /// The origin of the configuration of this process.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct ConfigSource {
     kind: SourceKind,
     /// The folder in which the command was typed, absolute.
     base: PathBuf,
@@ -43,7 +43,7 @@ pub struct Source {
     trials: Trials,
 }
 
-impl Source {
+impl ConfigSource {
     /// Takes the flags of this process.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use std::time::Duration;
 use becket_config::process::Log;
 use becket_sys::fd_messages;
 use becket_sys::fd_passing::{InheritedListener, inherited_listeners};
-use becket_sys::identity::Identity;
+use becket_sys::identity::UnixIdentity;
 use becket_sys::notify::Notifier;
 use becket_sys::{privileges, rlimit, root_only};
 
@@ -28,7 +28,7 @@ use crate::signals::Signals;
 use becket_keys::files::Files;
 use becket_keys::signing::token::agents::Agents;
 use becket_keys::signing::token::wire::tokens;
-use becket_prepare::source::Source;
+use becket_prepare::source::ConfigSource;
 
 /// The role of this process.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub enum StartTask {
 ///
 /// # Errors
 /// Returns the error of a system call.
-pub fn enter(source: &Source, task: StartTask) -> io::Result<ProcessRole> {
+pub fn enter(source: &ConfigSource, task: StartTask) -> io::Result<ProcessRole> {
     if is(IS_STARTED)? {
         let (link, given) = link::begin()?;
         return Ok(ProcessRole::Serves(Box::new(given), Some(link)));
@@ -102,10 +102,10 @@ fn is(name: &str) -> io::Result<bool> {
 }
 
 /// The user that root is to become, where it is another. One that does not exist is reported with everything else that is wrong.
-fn identity(seen: &FoundConfig) -> Option<Identity> {
+fn identity(seen: &FoundConfig) -> Option<UnixIdentity> {
     let process = &seen.file.process;
     let user = process.user.as_deref().filter(|_| privileges::is_root())?;
-    let found = Identity::find(user, process.group.as_deref());
+    let found = UnixIdentity::find(user, process.group.as_deref());
     found.ok().filter(|identity| identity.uid != 0)
 }
 
@@ -117,7 +117,11 @@ fn raise_open_files() {
 }
 
 /// Starts a process that checks the configuration with the rights of a serving process.
-fn check(source: &Source, seen: &FoundConfig, identity: &Identity) -> io::Result<ExitCode> {
+fn check(
+    source: &ConfigSource,
+    seen: &FoundConfig,
+    identity: &UnixIdentity,
+) -> io::Result<ExitCode> {
     let needs = Needs::by(&seen.file, &source.folder());
     let gives =
         |path: &&PathBuf| seen.is_roots && root_only::gives(path, identity).unwrap_or(false);
@@ -162,7 +166,7 @@ fn send(stream: &UnixStream, command: &Command, fds: Vec<OwnedFd>) -> io::Result
 
 /// Supervises. Where the program before this one was the supervisor, nothing that it left ends the service.
 fn supervise(
-    source: &Source,
+    source: &ConfigSource,
     seen: &FoundConfig,
     passed: Vec<InheritedListener>,
     is_continued: bool,

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use becket_proto::limits::Counts;
-use becket_sys::identity::Identity;
+use becket_sys::identity::UnixIdentity;
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames, and of what a supervisor carries over to the program that it becomes.
@@ -149,8 +149,8 @@ pub struct RunAs {
 }
 
 impl RunAs {
-    pub fn identity(&self) -> Identity {
-        Identity {
+    pub fn identity(&self) -> UnixIdentity {
+        UnixIdentity {
             uid: self.uid,
             gid: self.gid,
             groups: self.groups.clone(),

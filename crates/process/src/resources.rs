@@ -19,7 +19,7 @@ use becket_config::file::File;
 use becket_config::parts::IncludedFiles;
 use becket_config::process::Process;
 use becket_sys::fd_passing::InheritedListener;
-use becket_sys::identity::Identity;
+use becket_sys::identity::UnixIdentity;
 use becket_sys::regular;
 use becket_sys::root_only::{self, RootOnly};
 use becket_sys::socket::{ListenOptions, bind, datagrams, probe, succeed};
@@ -29,7 +29,7 @@ use super::needs::Needs;
 use crate::protocol::{ListedPath, OpenResult, ProcessTimes, Resources, RunAs, SocketKind};
 use becket_keys::files::{Files, LARGEST, part, reason};
 use becket_keys::signing::token::agents::Agents;
-use becket_prepare::source::Source;
+use becket_prepare::source::ConfigSource;
 
 /// Bound sockets by what they are for.
 pub(super) type HeldSockets = BTreeMap<(SocketKind, SocketAddr), Vec<OwnedFd>>;
@@ -48,7 +48,7 @@ pub(super) struct FoundConfig {
 
 impl FoundConfig {
     /// Reads the configuration file, if there is one. No file is listed where there are no `rights` to give up.
-    pub(super) fn by(source: &Source, rights: bool) -> Self {
+    pub(super) fn by(source: &ConfigSource, rights: bool) -> Self {
         let Some(path) = source.file() else {
             return Self {
                 file: source.written(b"", &Files::default()),
@@ -253,7 +253,7 @@ pub(super) struct ResourceOffer {
 
 impl ResourceOffer {
     /// Lists the files that a configuration names.
-    pub(super) fn of_files(source: &Source, seen: &FoundConfig, needs: &Needs) -> Self {
+    pub(super) fn of_files(source: &ConfigSource, seen: &FoundConfig, needs: &Needs) -> Self {
         let mut offer = Self::default();
         match (source.file(), &seen.handed) {
             (Some(path), Some(Ok(()))) => offer.add(path, ListedPath::File),
@@ -387,7 +387,7 @@ impl ResourceOffer {
         &mut self,
         seen: &FoundConfig,
         needs: &Needs,
-        user: Option<&Identity>,
+        user: Option<&UnixIdentity>,
         program: Option<&Path>,
     ) -> Agents {
         match Agents::start(needs.tokens.clone(), user, seen.is_roots, program) {
@@ -498,13 +498,13 @@ pub(super) fn check_program(program: &Path) -> io::Result<()> {
 }
 
 /// The folder that is to be the file system of a process.
-pub(super) fn chroot(seen: &FoundConfig, source: &Source) -> Option<PathBuf> {
+pub(super) fn chroot(seen: &FoundConfig, source: &ConfigSource) -> Option<PathBuf> {
     let folder = seen.file.process.chroot.as_ref()?;
     Some(source.folder().join(folder))
 }
 
 /// The user that a process becomes, with its logs.
-pub(super) fn run_as(identity: &Identity, chroot: Option<PathBuf>, logs: &[PathBuf]) -> RunAs {
+pub(super) fn run_as(identity: &UnixIdentity, chroot: Option<PathBuf>, logs: &[PathBuf]) -> RunAs {
     RunAs {
         logs: logs.to_vec(),
         chroot,

@@ -13,7 +13,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use becket_sys::fd_passing::InheritedListener;
-use becket_sys::identity::Identity;
+use becket_sys::identity::UnixIdentity;
 use becket_sys::notify::{self, Notifier};
 use becket_sys::socket_file::SocketFile;
 use becket_sys::{privileges, root_only};
@@ -34,7 +34,7 @@ use crate::signals::Signals;
 use becket_keys::signing::token::agents::Agents;
 use becket_keys::watch::{Watch, WatchedPlaces};
 use becket_log::Logging;
-use becket_prepare::source::Source;
+use becket_prepare::source::ConfigSource;
 
 /// The supervisor, and everything that it has.
 pub(super) struct Runner {
@@ -61,9 +61,9 @@ pub(super) struct Runner {
 
 /// Settings that do not change while this process runs.
 pub(super) struct RunnerSettings {
-    pub(super) source: Source,
+    pub(super) source: ConfigSource,
     /// The user that serving processes become; absent where there are no rights to give up.
-    pub(super) identity: Option<Identity>,
+    pub(super) identity: Option<UnixIdentity>,
     /// The program that an upgrade starts.
     pub(super) program: PathBuf,
     /// Sockets that the service manager passed.

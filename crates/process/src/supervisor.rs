@@ -33,7 +33,7 @@ use crate::protocol::{Command, OperatorRequest, ProcessTimes, Restarts};
 
 /// Requests that wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pending {
+pub(crate) struct PendingRequests {
     pub upgrade: bool,
     pub reload: bool,
     pub renew: bool,
@@ -57,7 +57,7 @@ pub(crate) struct Supervisor {
     /// Replaced processes that finish their connections.
     leaving: Vec<ProcessStage>,
     ledger: Ledger,
-    pending: Pending,
+    pending: PendingRequests,
     ending: Option<Ending>,
     restart_at: Option<Duration>,
     /// Processes that died early, in a row.
@@ -97,7 +97,7 @@ impl Supervisor {
             serving: Some(ProcessStage::serving(state.serving, now, state.times)),
             leaving: state.leaving.into_iter().map(draining).collect(),
             ledger,
-            pending: Pending {
+            pending: PendingRequests {
                 upgrade: false,
                 reload: state.reload,
                 renew: state.renew,
@@ -308,7 +308,7 @@ impl Supervisor {
             // A signal's code counts more than that of a process.
             code: before.map_or(code, |before| before.code.min(code)),
         });
-        self.pending = Pending::default();
+        self.pending = PendingRequests::default();
         self.restart_at = None;
         out.extend([Action::Release, Action::Notify(ServiceNotice::Stopping)]);
         if let Some(next) = self.next.take() {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustls::HandshakeKind;
 
-use becket_http::status::Status;
+use becket_http::status::StatusCode;
 use becket_proto::labelled;
 
 use crate::socket::ByteCounts;
@@ -100,8 +100,8 @@ plain {
     file_waits = "becket_file_waits",
 }
 others {
-    /// Requests for files, by [`Status`].
-    file_requests: [Counter; Status::ALL.len()],
+    /// Requests for files, by [`StatusCode`].
+    file_requests: [Counter; StatusCode::ALL.len()],
     /// Connections ended.
     closed: ByReason,
     /// Handshakes completed, by [`HandshakeClass`].

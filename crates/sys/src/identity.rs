@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 
 /// The credentials that a process or thread can have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct UnixIdentity {
     /// User number.
     pub uid: u32,
     /// Primary group number.
@@ -18,7 +18,7 @@ pub struct Identity {
     pub groups: Vec<u32>,
 }
 
-impl Identity {
+impl UnixIdentity {
     /// Looks up a user and, unless it is to be the user's own, a group; each by name or else by number.
     ///
     /// The supplementary groups are those that the group database gives to the user. A number need not be in the user
@@ -194,10 +194,10 @@ mod tests {
 
     #[test]
     fn root_is_found_by_name_and_by_number() {
-        let root = Identity::find("root", None).unwrap();
+        let root = UnixIdentity::find("root", None).unwrap();
         assert_eq!((root.uid, root.gid), (0, 0));
         assert!(root.groups.contains(&0));
-        assert_eq!(Identity::find("0", None).unwrap(), root);
+        assert_eq!(UnixIdentity::find("0", None).unwrap(), root);
     }
 
     #[test]
@@ -208,43 +208,43 @@ mod tests {
 
     #[test]
     fn a_given_group_replaces_the_users_own() {
-        let root = Identity::find("root", Some("4711")).unwrap();
+        let root = UnixIdentity::find("root", Some("4711")).unwrap();
         assert_eq!((root.uid, root.gid), (0, 4711));
-        assert_eq!(Identity::find("root", Some("root")).unwrap().gid, 0);
+        assert_eq!(UnixIdentity::find("root", Some("root")).unwrap().gid, 0);
     }
 
     #[test]
     fn a_number_without_an_entry_needs_a_group() {
-        let stranger = Identity::find("987654", Some("987655")).unwrap();
+        let stranger = UnixIdentity::find("987654", Some("987655")).unwrap();
         assert_eq!(
             stranger,
-            Identity {
+            UnixIdentity {
                 uid: 987_654,
                 gid: 987_655,
                 groups: Vec::new()
             }
         );
-        let error = Identity::find("987654", None).unwrap_err();
+        let error = UnixIdentity::find("987654", None).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         assert!(error.to_string().contains("group"), "{error}");
     }
 
     #[test]
     fn unknown_names_are_errors_that_name_them() {
-        let error = Identity::find("no-such-user", None).unwrap_err();
+        let error = UnixIdentity::find("no-such-user", None).unwrap_err();
         assert!(
             error.to_string().contains("user \"no-such-user\""),
             "{error}"
         );
-        let error = Identity::find("root", Some("no-such-group")).unwrap_err();
+        let error = UnixIdentity::find("root", Some("no-such-group")).unwrap_err();
         assert!(
             error.to_string().contains("group \"no-such-group\""),
             "{error}"
         );
         assert_eq!(
-            Identity::find("ro\0ot", None).unwrap_err().kind(),
+            UnixIdentity::find("ro\0ot", None).unwrap_err().kind(),
             io::ErrorKind::InvalidInput
         );
-        assert!(Identity::find("4294967295", Some("0")).is_err());
+        assert!(UnixIdentity::find("4294967295", Some("0")).is_err());
     }
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 use rustix::process::{DumpableBehavior, geteuid, getgid, getgroups, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 
-use crate::identity::Identity;
+use crate::identity::UnixIdentity;
 
 /// Tells whether the effective user is root.
 #[must_use]
@@ -34,7 +34,7 @@ pub fn effective_user() -> u32 {
 /// # Errors
 /// `InvalidInput` if the identity is root or has no valid number; `PermissionDenied` without `CAP_SETUID` and `CAP_SETGID`. After an
 /// error some of the credentials may have changed: give up.
-pub fn drop_to(identity: &Identity) -> io::Result<()> {
+pub fn drop_to(identity: &UnixIdentity) -> io::Result<()> {
     if identity.uid == 0 {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -62,7 +62,7 @@ pub fn drop_to(identity: &Identity) -> io::Result<()> {
 ///
 /// # Errors
 /// As of [`drop_to`]. After an error some of the credentials may have changed: give up.
-pub fn with_rights_of<T>(identity: &Identity, act: impl FnOnce() -> T) -> io::Result<T> {
+pub fn with_rights_of<T>(identity: &UnixIdentity, act: impl FnOnce() -> T) -> io::Result<T> {
     refuse_unchanged(identity)?;
     let groups = getgroups()?;
     let groups: Vec<u32> = groups.iter().map(|group| group.as_raw()).collect();
@@ -117,7 +117,7 @@ pub fn forbid_tracing() -> io::Result<()> {
 }
 
 /// To the kernel the greatest number means "leave as it is": who asked to become that user would stay root.
-fn refuse_unchanged(identity: &Identity) -> io::Result<()> {
+fn refuse_unchanged(identity: &UnixIdentity) -> io::Result<()> {
     if identity.uid == u32::MAX || identity.gid == u32::MAX {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn dropping_to_root_is_refused_before_anything_changes() {
         let before = geteuid();
-        let root = Identity {
+        let root = UnixIdentity {
             uid: 0,
             gid: 0,
             groups: Vec::new(),
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn the_number_that_means_unchanged_is_refused() {
         for (uid, gid) in [(u32::MAX, 1), (1, u32::MAX)] {
-            let nobody = Identity {
+            let nobody = UnixIdentity {
                 uid,
                 gid,
                 groups: Vec::new(),

@@ -20,7 +20,7 @@ use rustix::fs::{
 };
 use rustix::process::{Gid, Uid};
 
-use crate::identity::Identity;
+use crate::identity::UnixIdentity;
 
 /// A file or folder at a path that only root can change.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub fn open(path: &Path) -> io::Result<Option<RootOnly>> {
 ///
 /// # Errors
 /// Returns the error of a system call; `PermissionDenied` for anything but a regular file with one name.
-pub fn give(path: &Path, identity: &Identity) -> io::Result<()> {
+pub fn give(path: &Path, identity: &UnixIdentity) -> io::Result<()> {
     let Some((folder, Some(name))) = walk(path)? else {
         return Ok(());
     };
@@ -79,7 +79,7 @@ pub fn give(path: &Path, identity: &Identity) -> io::Result<()> {
 ///
 /// # Errors
 /// Returns the error of a system call.
-pub fn open_log(path: &Path, identity: &Identity) -> io::Result<Option<File>> {
+pub fn open_log(path: &Path, identity: &UnixIdentity) -> io::Result<Option<File>> {
     let Some((folder, Some(name))) = walk(path)? else {
         return Ok(None);
     };
@@ -95,7 +95,7 @@ pub fn open_log(path: &Path, identity: &Identity) -> io::Result<Option<File>> {
 ///
 /// # Errors
 /// Returns the error of a system call.
-pub fn gives(path: &Path, identity: &Identity) -> io::Result<bool> {
+pub fn gives(path: &Path, identity: &UnixIdentity) -> io::Result<bool> {
     let Some((folder, Some(name))) = walk(path)? else {
         return Ok(false);
     };
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
     use crate::privileges::is_root;
 
-    const USER: Identity = Identity {
+    const USER: UnixIdentity = UnixIdentity {
         uid: 12345,
         gid: 12345,
         groups: Vec::new(),

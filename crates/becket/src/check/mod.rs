@@ -32,7 +32,7 @@ use becket_keys::files::reason;
 use becket_log::Timestamp;
 use becket_log::output::Output;
 use becket_prepare::descriptors::{self, HOW_TO_RAISE};
-use becket_prepare::source::Source;
+use becket_prepare::source::ConfigSource;
 use becket_prepare::{ServerNames, refused_user};
 use becket_process::link::resources::{BoundSockets, ProcessResources};
 use becket_tls::config::{Backend, Cluster, Config, worker_count};
@@ -69,7 +69,12 @@ impl Findings {
 
 /// Loads everything, makes a handshake for every name, looks whether the addresses are free and whether logs could be opened;
 /// with `connect` also whether every server can be reached. Blocks.
-pub fn check(source: &Source, given: &ProcessResources, now: UnixTime, connect: bool) -> Findings {
+pub fn check(
+    source: &ConfigSource,
+    given: &ProcessResources,
+    now: UnixTime,
+    connect: bool,
+) -> Findings {
     let origin = source.origin();
     match source.load(now, ServerNames::Now) {
         Err(rejected) => Findings {

@@ -22,7 +22,7 @@ use becket_control::launch::launch;
 use becket_control::server::Outcome;
 use becket_keys::files::Files;
 use becket_keys::signing::token::Tokens;
-use becket_prepare::source::Source;
+use becket_prepare::source::ConfigSource;
 use becket_process::{ProcessRole, StartTask, continues, enter};
 
 /// A call of another program.
@@ -75,7 +75,7 @@ impl DropInCall {
     fn start(&self, invocation: Invocation) -> io::Result<ExitCode> {
         let is_test = invocation.is_test;
         let is_input = invocation.file.as_deref() == Some("-");
-        let source = Source::foreign(self.dialect, invocation)?;
+        let source = ConfigSource::foreign(self.dialect, invocation)?;
         let translation = match source.translation() {
             Ok(translation) => translation.unwrap_or_default(),
             Err(rejected) => return Ok(say(&rejected)),
@@ -130,7 +130,7 @@ impl DropInCall {
     }
 
     /// Checks as `becket check` does; the last line says that all is well, as that of the other program.
-    fn test(&self, source: &Source) -> io::Result<ExitCode> {
+    fn test(&self, source: &ConfigSource) -> io::Result<ExitCode> {
         let mut given = match enter(source, StartTask::Check)? {
             ProcessRole::Ended(code) => return Ok(code),
             ProcessRole::Serves(given, _) => given,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use becket_prepare::Prepared;
 use becket_prepare::ServerNames;
 use becket_prepare::flags::{ClusterFlags, Flags, ServiceFlags};
-use becket_prepare::source::Source;
+use becket_prepare::source::ConfigSource;
 use becket_proto::ticket::NodeId;
 use becket_tls::config::Config;
 use rustls_pki_types::UnixTime;
@@ -242,7 +242,7 @@ fn flags_make_a_cluster_and_its_problems_name_them() {
     let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));
     let load = |flags: &Flags| {
         let base: PathBuf = folder.path().to_owned();
-        Source::at(flags.clone(), base).load(now, ServerNames::Now)
+        ConfigSource::at(flags.clone(), base).load(now, ServerNames::Now)
     };
     let cluster = load(&flags).unwrap().config.cluster.unwrap();
     assert_eq!((cluster.node, cluster.peers.len()), (NodeId(2), 1));

@@ -8,7 +8,7 @@ use becket_config::choices::ProxyTlv;
 use becket_config::file::File;
 use becket_prepare::flags::{Flags, LogFlags, ProcessFlags, ServiceFlags};
 use becket_prepare::resolver::HostResolver;
-use becket_prepare::source::Source;
+use becket_prepare::source::ConfigSource;
 use becket_prepare::{Environment, ServerNames, prepare};
 use becket_tls::config::MOST_ADDRESSES;
 use rustls_pki_types::UnixTime;
@@ -100,7 +100,7 @@ fn problems_of_flags_name_the_flag() {
         },
         ..Flags::default()
     };
-    let source = Source::at(flags, PathBuf::from("/"));
+    let source = ConfigSource::at(flags, PathBuf::from("/"));
     let errors = lines(&source.load(now(), ServerNames::Now).unwrap_err().errors);
     let starts = [
         "--frontend = \"nowhere\": no port",
@@ -133,7 +133,7 @@ fn flags_beside_a_file_replace_its_values() {
         },
         ..Flags::default()
     };
-    let source = Source::at(flags, folder.path().to_owned());
+    let source = ConfigSource::at(flags, folder.path().to_owned());
     let prepared = source.load(now(), ServerNames::Now).unwrap();
     let config = prepared.config;
     assert_eq!(config.file.process.workers, Some(3));

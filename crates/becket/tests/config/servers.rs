@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use becket_prepare::ServerNames;
 use becket_prepare::flags::{Flags, ServiceFlags};
-use becket_prepare::source::Source;
+use becket_prepare::source::ConfigSource;
 use rustls_pki_types::UnixTime;
 
 use crate::common::{Folder, NOW, lines};
@@ -80,7 +80,7 @@ fn faults_of_these_flags_name_them() {
         ..Flags::default()
     };
     let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));
-    let source = Source::at(wrong, folder.path().to_owned());
+    let source = ConfigSource::at(wrong, folder.path().to_owned());
     let errors = lines(&source.load(now, ServerNames::Now).unwrap_err().errors);
     let [timeout, maxconn] = &errors[..] else {
         panic!("{errors:#?}");

@@ -22,7 +22,7 @@ pub(super) enum Freshness {
 
 /// What a new number told about others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Arrival {
+pub(super) struct ReceivedSequence {
     /// SinkCounts that it jumped over.
     pub(super) missed: u64,
     /// It had been jumped over itself.
@@ -49,7 +49,7 @@ impl Window {
     }
 
     /// Marks a number that was judged new, and whose datagram is genuine.
-    pub(super) fn mark(&mut self, number: u64) -> Arrival {
+    pub(super) fn mark(&mut self, number: u64) -> ReceivedSequence {
         let ahead = number.saturating_sub(self.highest);
         if ahead >= SIZE {
             self.seen = [0; WORDS];
@@ -60,7 +60,7 @@ impl Window {
         }
         self.highest = self.highest.max(number);
         self.seen[word(number)] |= bit(number);
-        Arrival {
+        ReceivedSequence {
             missed: ahead.saturating_sub(1),
             late: ahead == 0,
         }

@@ -37,7 +37,7 @@ pub fn start(
     outbox: Option<Outbox>,
 ) -> io::Result<UnboundedReceiver<Milestone>> {
     let (milestones, reached) = unbounded_channel();
-    let reader = Reader {
+    let reader = HandoverReader {
         shared: Arc::clone(shared),
         outbox,
         is_cut: false,
@@ -58,7 +58,7 @@ pub fn start(
 
 fn receive(
     mut stream: &UnixStream,
-    mut reader: Reader,
+    mut reader: HandoverReader,
     milestones: &UnboundedSender<Milestone>,
 ) -> io::Result<()> {
     let mut head = [0; HEAD.len()];
@@ -77,7 +77,7 @@ fn receive(
     Ok(())
 }
 
-struct Reader {
+struct HandoverReader {
     shared: Arc<SharedState>,
     /// To the peers of a cluster.
     outbox: Option<Outbox>,
@@ -89,7 +89,7 @@ struct Reader {
     servers: Vec<Server>,
 }
 
-impl Reader {
+impl HandoverReader {
     /// Takes one record. Returns what control needs to know of it.
     fn take(&mut self, record: Record) -> io::Result<Option<Milestone>> {
         let is_late = |record: &Record| match record {

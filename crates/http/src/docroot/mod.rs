@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::coding::{Coding, Codings};
 use crate::path::RelativePath;
-use crate::status::Status;
+use crate::status::StatusCode;
 use becket_config::backend::Files;
 use becket_sys::tree::{OpenOptions, Tree};
 
@@ -41,7 +41,7 @@ pub enum AtPath {
     /// A folder, and the path lacks the slash that says so.
     Folder,
     /// Nothing that is served.
-    Nothing(Status),
+    Nothing(StatusCode),
 }
 
 /// What a client asks for.
@@ -90,20 +90,20 @@ impl Docroot {
             }
             name.extend(index.as_bytes());
             match self.best(&name, *codings, waits)? {
-                AtPath::Folder | AtPath::Nothing(Status::NotFound) => {}
+                AtPath::Folder | AtPath::Nothing(StatusCode::NotFound) => {}
                 found => return Some(found),
             }
         }
         let folder: &[u8] = if path.is_empty() { b"." } else { path };
         match self.at(folder, None, waits)? {
-            AtPath::Folder => Some(AtPath::Nothing(Status::Forbidden)),
-            AtPath::File(_) => Some(AtPath::Nothing(Status::NotFound)),
+            AtPath::Folder => Some(AtPath::Nothing(StatusCode::Forbidden)),
+            AtPath::File(_) => Some(AtPath::Nothing(StatusCode::NotFound)),
             nothing => Some(nothing),
         }
     }
 
     /// Looks for the page of an error.
-    pub fn page(&self, status: Status) -> Option<FileKey> {
+    pub fn page(&self, status: StatusCode) -> Option<FileKey> {
         let mut pages = self.keys.error_page.iter();
         let page = pages.find(|page| {
             page.status
@@ -141,7 +141,7 @@ impl Docroot {
                 AtPath::File(Arc::new(open))
             }
             // A FIFO, a socket, a device.
-            Ok(_) => AtPath::Nothing(Status::NotFound),
+            Ok(_) => AtPath::Nothing(StatusCode::NotFound),
             Err(error) if error.kind() == ErrorKind::WouldBlock && !waits => return None,
             Err(error) => AtPath::Nothing(status_of(&error)),
         })
@@ -154,17 +154,17 @@ impl Docroot {
 }
 
 /// What a client is told of a path that does not open. That something lies outside, or behind a link, is nobody's business.
-fn status_of(error: &io::Error) -> Status {
+fn status_of(error: &io::Error) -> StatusCode {
     match error.kind() {
-        ErrorKind::PermissionDenied => Status::Forbidden,
+        ErrorKind::PermissionDenied => StatusCode::Forbidden,
         ErrorKind::NotFound
         | ErrorKind::NotADirectory
         | ErrorKind::CrossesDevices
-        | ErrorKind::InvalidFilename => Status::NotFound,
-        _ if error.raw_os_error() == Some(LINK) => Status::NotFound,
-        _ if becket_sys::socket::is_local_shortage(error) => Status::ServiceUnavailable,
-        ErrorKind::WouldBlock | ErrorKind::OutOfMemory => Status::ServiceUnavailable,
-        _ => Status::InternalServerError,
+        | ErrorKind::InvalidFilename => StatusCode::NotFound,
+        _ if error.raw_os_error() == Some(LINK) => StatusCode::NotFound,
+        _ if becket_sys::socket::is_local_shortage(error) => StatusCode::ServiceUnavailable,
+        ErrorKind::WouldBlock | ErrorKind::OutOfMemory => StatusCode::ServiceUnavailable,
+        _ => StatusCode::InternalServerError,
     }
 }
 

@@ -9,23 +9,23 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-type Job = Box<dyn FnOnce() + Send>;
+type ReadJob = Box<dyn FnOnce() + Send>;
 
 /// The threads of all workers.
 #[derive(Debug, Default)]
 pub struct Readers {
-    state: Mutex<State>,
+    state: Mutex<ReaderState>,
     filled: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    jobs: VecDeque<Job>,
+struct ReaderState {
+    jobs: VecDeque<ReadJob>,
     threads: usize,
     asleep: usize,
 }
 
-impl fmt::Debug for State {
+impl fmt::Debug for ReaderState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} jobs, {} threads", self.jobs.len(), self.threads)
     }
@@ -33,7 +33,7 @@ impl fmt::Debug for State {
 
 impl Readers {
     /// Has a thread do this.
-    pub fn run(self: &Arc<Self>, job: Job) {
+    pub fn run(self: &Arc<Self>, job: ReadJob) {
         let mut state = self.lock();
         state.jobs.push_back(job);
         let starts = state.asleep == 0 && state.threads < MOST;
@@ -79,7 +79,7 @@ impl Readers {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReaderState> {
         // A poisoned queue is still a queue.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

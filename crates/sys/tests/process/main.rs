@@ -20,7 +20,7 @@ use std::sync::mpsc::channel;
 
 use becket_sys::clock::since_boot;
 use becket_sys::fd_passing::inherited_listeners;
-use becket_sys::identity::Identity;
+use becket_sys::identity::UnixIdentity;
 use becket_sys::memory::open_descriptors;
 use becket_sys::notify::{Notice, Notifier};
 use becket_sys::privileges::{drop_to, forbid_new_privileges, is_root, with_rights_of};
@@ -200,7 +200,7 @@ fn clock() {
 // Credentials
 
 fn dropping() {
-    let user = Identity {
+    let user = UnixIdentity {
         uid: UID,
         gid: GID,
         groups: vec![GID, OTHER_GID],
@@ -220,7 +220,7 @@ fn dropping() {
     }
     assert!(!is_root());
     assert!(
-        drop_to(&Identity {
+        drop_to(&UnixIdentity {
             uid: UID + 1,
             ..user
         })
@@ -231,7 +231,7 @@ fn dropping() {
 
 fn acting_as_another() {
     let before = fs::read_to_string("/proc/self/status").unwrap();
-    let user = Identity {
+    let user = UnixIdentity {
         uid: UID,
         gid: GID,
         groups: vec![OTHER_GID],
@@ -253,7 +253,7 @@ fn acting_as_another() {
 
 fn measuring_after_drop() {
     forbid_core_dumps().unwrap();
-    drop_to(&Identity {
+    drop_to(&UnixIdentity {
         uid: UID,
         gid: GID,
         groups: Vec::new(),
@@ -301,7 +301,7 @@ fn locked_memory() {
         maximum: Some(1 << 20),
     };
     setrlimit(Resource::Memlock, some).unwrap();
-    drop_to(&Identity {
+    drop_to(&UnixIdentity {
         uid: UID,
         gid: GID,
         groups: Vec::new(),
@@ -321,7 +321,7 @@ fn open_files() {
         },
     )
     .unwrap();
-    drop_to(&Identity {
+    drop_to(&UnixIdentity {
         uid: UID,
         gid: GID,
         groups: Vec::new(),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 use becket_config::process;
-use becket_sys::identity::Identity;
+use becket_sys::identity::UnixIdentity;
 use becket_sys::socket_file::SocketAccess;
 
 /// Where the admin pages are.
@@ -41,7 +41,7 @@ impl AdminSocket {
         };
         let (owner, group) = (keys.socket_owner.as_deref(), keys.socket_group.as_deref());
         // A group is looked up with a user; root is one everywhere.
-        let found = Identity::find(owner.unwrap_or("0"), group)?;
+        let found = UnixIdentity::find(owner.unwrap_or("0"), group)?;
         let access = SocketAccess {
             mode: keys.socket_mode.0,
             owner: owner.map(|_| found.uid),

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use becket_config::key_source::KeyUri;
-use becket_sys::identity::Identity;
+use becket_sys::identity::UnixIdentity;
 use becket_sys::process::exit_at_once;
 use becket_sys::seqpacket::Seqpacket;
 use becket_sys::{call_filter, file_reach, privileges, regular, rlimit, root_only};
@@ -94,7 +94,7 @@ fn secure(setup: &Setup) -> io::Result<()> {
     std::fs::write("/proc/self/comm", NAME).ok();
     rlimit::forbid_core_dumps()?;
     if let Some((uid, gid, groups)) = setup.user.clone() {
-        privileges::drop_to(&Identity { uid, gid, groups })?;
+        privileges::drop_to(&UnixIdentity { uid, gid, groups })?;
     }
     privileges::forbid_new_privileges()
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use becket_config::key_source::KeyUri;
 use becket_sys::clock::Stopwatch;
-use becket_sys::identity::Identity;
+use becket_sys::identity::UnixIdentity;
 use becket_sys::process::ChildProcess;
 use becket_sys::root_only::{self, RootOnly};
 use becket_sys::seqpacket::Seqpacket;
@@ -54,7 +54,7 @@ impl Agents {
     /// Returns a socket for each token, in their order.
     pub fn start(
         tokens: Vec<TokenSpec>,
-        user: Option<&Identity>,
+        user: Option<&UnixIdentity>,
         is_roots: bool,
         program: Option<&Path>,
     ) -> io::Result<(Self, Vec<OwnedFd>)> {

@@ -23,7 +23,7 @@ use std::{io, mem};
 
 use becket_http::answer::note;
 use becket_http::head::{self, Head, HeadRefusal};
-use becket_http::status::Status;
+use becket_http::status::StatusCode;
 use becket_proto::half_pipe::HalfPipe;
 use rustls::server::UnbufferedServerConnection;
 
@@ -321,7 +321,7 @@ impl ServingFiles {
     }
 
     /// Fails for bytes that begin no request, or are too many for one.
-    fn check(&mut self, is_too_long: bool, most: usize) -> Result<(), Status> {
+    fn check(&mut self, is_too_long: bool, most: usize) -> Result<(), StatusCode> {
         self.has_line = self.has_line || head::check_line(&self.said, self.searched)?;
         if is_too_long {
             Err(head::too_long(&self.said[..most]))
@@ -409,7 +409,7 @@ impl ServingFiles {
             (ReaderAnswer::Done(found), Some(service)) => {
                 service.keep(wanted, found, cx.turn.now.mono)
             }
-            _ => AtPath::Nothing(Status::ServiceUnavailable),
+            _ => AtPath::Nothing(StatusCode::ServiceUnavailable),
         };
         match reply {
             None => self.respond(Some(found), cx, scratch)?,

@@ -7,14 +7,14 @@ use becket_config::backend::FieldValue;
 use becket_http::answer::{After, Answer, note};
 use becket_http::head::HeadRefusal;
 use becket_http::select::{Selected, date_text};
-use becket_http::status::Status;
+use becket_http::status::StatusCode;
 
 use becket_http::docroot::{AtPath, OpenFile};
 
 /// An answer before it is written.
 #[derive(Debug)]
 pub(super) struct Reply {
-    pub(super) status: Status,
+    pub(super) status: StatusCode,
     /// Whole lines.
     pub(super) fields: String,
     pub(super) content: Content,
@@ -64,7 +64,7 @@ impl Reply {
     /// A request that is refused before it is known what it asks for.
     pub(super) fn refusing(refusal: HeadRefusal) -> Self {
         let fields = match refusal.status {
-            Status::MethodNotAllowed => "Allow: GET, HEAD\r\n",
+            StatusCode::MethodNotAllowed => "Allow: GET, HEAD\r\n",
             _ => "",
         };
         Self {
@@ -88,23 +88,23 @@ impl Reply {
         let len = file.len;
         let part = match selected {
             Selected::PreconditionFailed => {
-                self.status = Status::PreconditionFailed;
+                self.status = StatusCode::PreconditionFailed;
                 return self;
             }
             Selected::Unsatisfiable => {
-                self.status = Status::RangeNotSatisfiable;
+                self.status = StatusCode::RangeNotSatisfiable;
                 self.range = Some((None, len));
                 return self;
             }
             Selected::NotModified => {
-                self.status = Status::NotModified;
+                self.status = StatusCode::NotModified;
                 self.fields = file.kept.clone();
                 self.content = Content::Nothing;
                 return self;
             }
             Selected::Whole => 0..len,
             Selected::Part(part) => {
-                self.status = Status::PartialContent;
+                self.status = StatusCode::PartialContent;
                 self.range = Some((Some(part.clone()), len));
                 part
             }

@@ -7,7 +7,7 @@ use becket_http::coding::accepted;
 use becket_http::head::Head;
 use becket_http::path::decode;
 use becket_http::select::select;
-use becket_http::status::Status;
+use becket_http::status::StatusCode;
 use becket_sys::clock::Now;
 
 use super::reply::{Content, Reply};
@@ -58,8 +58,8 @@ impl Site {
         let found = match (self, found) {
             (Self::Https(port), _) => {
                 return ControlFlow::Continue(match request.location(*port) {
-                    Some(location) => answer(Status::MovedPermanently).at(&location),
-                    None => answer(Status::BadRequest),
+                    Some(location) => answer(StatusCode::MovedPermanently).at(&location),
+                    None => answer(StatusCode::BadRequest),
                 });
             }
             (Self::Files(_), Some(found)) => found,
@@ -77,11 +77,11 @@ impl Site {
         };
         ControlFlow::Continue(match found {
             AtPath::Nothing(status) => answer(status),
-            AtPath::Folder => answer(Status::MovedPermanently).at(&request.with_slash()),
+            AtPath::Folder => answer(StatusCode::MovedPermanently).at(&request.with_slash()),
             AtPath::File(file) => {
                 let of = file.representation();
                 let selected = select(head, request.head_only, &of, now.unix.as_secs());
-                answer(Status::Ok).with(file, selected)
+                answer(StatusCode::Ok).with(file, selected)
             }
         })
     }
