@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{io, thread};
 
-use becket_keys::signing::Request;
+use becket_keys::signing::SignatureRequest;
 use becket_keys::signing::queue::{Answers, SigningQueue};
 use becket_keys::signing::threads::CryptoThreads;
 use becket_keys::signing::worker::WorkerSigning;
@@ -37,7 +37,7 @@ fn main() -> io::Result<()> {
     for (name, key, scheme) in keys() {
         let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let key = any_supported_type(&der).expect("a key that signs");
-        let request = || Request {
+        let request = || SignatureRequest {
             key: Arc::clone(&key),
             batch_key: None,
             token: None,
@@ -90,7 +90,7 @@ impl Worker {
         })
     }
 
-    fn ask(&mut self, request: Request) {
+    fn ask(&mut self, request: SignatureRequest) {
         let _asked = self.signing.ask(0, request);
         let mut messages = self.mailbox.take();
         while messages.is_empty() {

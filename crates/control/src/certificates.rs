@@ -14,7 +14,7 @@ use rustls::sign::CertifiedKey;
 use serde::{Deserialize, Serialize};
 
 use becket_keys::facts;
-use becket_keys::ocsp::Status;
+use becket_keys::ocsp::OcspStatus;
 use becket_log::Timestamp;
 use becket_tls::config::{Config, Lasts, Listener};
 
@@ -76,7 +76,7 @@ fn entry(listener: &Listener, name: &str, key: &CertifiedKey) -> Option<Certific
     let status = key
         .ocsp
         .as_deref()
-        .map(|response| Status::read(response, leaf));
+        .map(|response| OcspStatus::read(response, leaf));
     let mut set = listener.set.iter();
     let set = set.find(|(set, _)| std::ptr::eq(&**set, key));
     Some(CertificateStatus {

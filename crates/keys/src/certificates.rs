@@ -13,7 +13,7 @@ use becket_proto::ticket::UnixSeconds;
 use rustls::sign::CertifiedKey;
 use rustls::{SignatureAlgorithm, SignatureScheme};
 
-use super::ocsp::Status;
+use super::ocsp::OcspStatus;
 use super::presented::Presented;
 use crate::signing::Offload;
 
@@ -121,14 +121,14 @@ impl CertificateMap {
 #[derive(Clone, Debug, Default)]
 pub struct KeySet {
     /// Sorted by [`preference`]; at most one per signature algorithm.
-    keys: Vec<Held>,
+    keys: Vec<HeldKey>,
     /// Name of the policy of its certificates.
     policy: Option<Arc<str>>,
 }
 
 /// A chain, and what is said of it.
 #[derive(Clone, Debug)]
-struct Held {
+struct HeldKey {
     key: Arc<CertifiedKey>,
     offload: Offload,
     presented: Arc<Presented>,
@@ -147,7 +147,7 @@ impl KeySet {
         let leaf = key.cert.first();
         let presented = leaf.map(Presented::of).unwrap_or_default();
         let staple = leaf.zip(key.ocsp.as_deref());
-        let status = staple.and_then(|(leaf, response)| Status::read(response, leaf).ok());
+        let status = staple.and_then(|(leaf, response)| OcspStatus::read(response, leaf).ok());
         let bare = status.and_then(|status| {
             let bare = CertifiedKey {
                 ocsp: None,
@@ -155,7 +155,7 @@ impl KeySet {
             };
             Some((status.until?, Arc::new(bare)))
         });
-        let new = Held {
+        let new = HeldKey {
             bare,
             key,
             offload,

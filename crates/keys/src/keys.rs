@@ -19,6 +19,8 @@ use rustls::server::ParsedCertificate;
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{CertificateError, Error, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use x509_parser::error::X509Error;
+use x509_parser::nom;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Version};
 
 use becket_config::notation::Text;
@@ -27,6 +29,7 @@ use super::digest::digest;
 use super::pem::Pem;
 use crate::files::Files;
 use crate::signing::Offload;
+use crate::signing::token::wire::TokenFault;
 use crate::signing::token::{PublicKey, TokenKey, Tokens};
 use becket_config::error::{Problem, Report};
 use becket_config::key_source::KeyUri;
@@ -122,7 +125,7 @@ impl Loader {
     pub fn texts(&self, chain: &[u8], key: &[u8], report: &mut Report) -> Option<Loaded> {
         let mut parse = |path: &str, text: &[u8]| {
             let pem = Pem::parse(text);
-            pem.map_err(|fault| report.error(Problem::new(path, fault).accepted("PEM")))
+            pem.map_err(|fault| report.error(Problem::new(path, fault.to_string()).accepted("PEM")))
                 .ok()
         };
         let (of_chain, of_key) = (parse("chain", chain), parse("key", key));
@@ -170,7 +173,8 @@ impl Loader {
         let key = match self.find(&pem, uri) {
             Ok(key) => key,
             Err(fault) => {
-                let problem = Problem::new(format!("{path}.key"), fault).text(&uri.to_string());
+                let problem =
+                    Problem::new(format!("{path}.key"), fault.to_string()).text(&uri.to_string());
                 report.error(problem);
                 return None;
             }
@@ -185,13 +189,15 @@ impl Loader {
         self.finish((path, chain, digest), chained, Some(private), report)
     }
 
-    fn find(&self, pem: &Pem, uri: &KeyUri) -> Result<TokenKey, String> {
+    fn find(&self, pem: &Pem, uri: &KeyUri) -> Result<TokenKey, TokenFault> {
+        let refused = |why: &str| TokenFault::Refused(why.to_owned());
         let leaf = pem.certificates.first().and_then(|leaf| {
             let (_, leaf) = X509Certificate::from_der(leaf).ok()?;
             Some(PublicKey::of(leaf.public_key().raw))
         });
-        let public = leaf.ok_or("the certificate cannot be read")?;
-        let public = public.ok_or("tokens sign with RSA, P-256, P-384 and Ed25519 only")?;
+        let public = leaf.ok_or_else(|| refused("the certificate cannot be read"))?;
+        let public =
+            public.ok_or_else(|| refused("tokens sign with RSA, P-256, P-384 and Ed25519 only"))?;
         self.tokens.key(uri, public)
     }
 
@@ -450,10 +456,9 @@ impl CertificateFacts {
     /// Parses a certificate.
     ///
     /// # Errors
-    /// Says why it does not parse.
-    pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, String> {
-        let (_, parsed) = X509Certificate::from_der(certificate)
-            .map_err(|error| format!("not a certificate: {error}"))?;
+    /// The certificate does not parse.
+    pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, nom::Err<X509Error>> {
+        let (_, parsed) = X509Certificate::from_der(certificate)?;
         let mut facts = Self {
             subject: parsed.subject().to_string(),
             issuer: parsed.issuer().to_string(),
@@ -499,14 +504,17 @@ fn facts_of(
 ) -> Option<Vec<CertificateFacts>> {
     let parsed: Result<Vec<_>, _> = chain.iter().map(CertificateFacts::of).collect();
     parsed
-        .map_err(|fault| report.error(shown(path, file, fault)))
+        .map_err(|error| report.error(shown(path, file, format!("not a certificate: {error}"))))
         .ok()
 }
 
 /// Reads a PEM file that is the value of a key, or reports why not.
 pub fn read(files: &Files, path: &str, file: &Path, report: &mut Report) -> Option<Pem> {
     Pem::read(files, file)
-        .map_err(|fault| report.error(shown(path, file, fault).accepted("a readable PEM file")))
+        .map_err(|fault| {
+            let problem = shown(path, file, fault.to_string());
+            report.error(problem.accepted("a readable PEM file"));
+        })
         .ok()
 }
 

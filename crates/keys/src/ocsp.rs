@@ -22,7 +22,7 @@ use crate::files::reason;
 
 /// What one response says of one certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Status {
+pub struct OcspStatus {
     /// It is neither revoked nor unknown.
     pub is_good: bool,
     /// When it begins to count.
@@ -42,7 +42,7 @@ pub enum Unusable {
     OtherCertificate,
 }
 
-impl Status {
+impl OcspStatus {
     /// Reads what a response says of a certificate.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl Loader {
         let Some(leaf) = to.key.cert.first() else {
             return;
         };
-        let status = match Status::read(&response, leaf) {
+        let status = match OcspStatus::read(&response, leaf) {
             Ok(status) => status,
             Err(unusable) => {
                 let problem = shown(path, file, unusable.to_string());
@@ -83,11 +83,11 @@ impl Loader {
         };
         let now = UnixSeconds(self.now.as_secs());
         let fault = match status {
-            Status { is_good: false, .. } => {
+            OcspStatus { is_good: false, .. } => {
                 "the OCSP response says that the certificate is revoked or unknown"
             }
-            Status { from, .. } if from > now => "the OCSP response does not count yet",
-            Status {
+            OcspStatus { from, .. } if from > now => "the OCSP response does not count yet",
+            OcspStatus {
                 until: Some(until), ..
             } if until <= now => "the OCSP response has expired",
             _ => {
@@ -122,7 +122,7 @@ impl Loaded {
 
 /// Everything that a response says: serial numbers without zeros before them, and what holds for each. Linear; nothing where
 /// it is no response.
-pub fn statuses(response: &[u8]) -> Option<Vec<(&[u8], Status)>> {
+pub fn statuses(response: &[u8]) -> Option<Vec<(&[u8], OcspStatus)>> {
     let mut entries = entries(response)?;
     let mut all = Vec::new();
     while !entries.is_empty() {
@@ -159,7 +159,7 @@ fn entries(response: &[u8]) -> Option<Der<'_>> {
 }
 
 /// The serial number that a `SingleResponse` is about, without zeros before it, and what it says.
-fn entry(mut fields: Der<'_>) -> Option<(&[u8], Status)> {
+fn entry(mut fields: Der<'_>) -> Option<(&[u8], OcspStatus)> {
     let mut of = fields.sequence()?;
     of.sequence()?;
     of.octets()?;
@@ -174,7 +174,7 @@ fn entry(mut fields: Der<'_>) -> Option<(&[u8], Status)> {
     let is_good = status == GOOD;
     Some((
         serial,
-        Status {
+        OcspStatus {
             is_good,
             from,
             until,
@@ -258,21 +258,22 @@ mod tests {
     #[test]
     fn a_response_is_read_for_its_certificate_alone() {
         let leaf = leaf(&[0x80, 0xaa]);
-        let read =
-            |serial: &[u8], status, until| Status::read(&response(serial, status, until), &leaf);
-        let good = Status {
+        let read = |serial: &[u8], status, until| {
+            OcspStatus::read(&response(serial, status, until), &leaf)
+        };
+        let good = OcspStatus {
             is_good: true,
             from: UnixSeconds(1_767_225_600),
             until: Some(UnixSeconds(1_767_312_000)),
         };
         let next = Some(&b"20260102000000Z"[..]);
         assert_eq!(read(&[0, 0x80, 0xaa], GOOD, next), Ok(good));
-        let forever = Status {
+        let forever = OcspStatus {
             until: None,
             ..good
         };
         assert_eq!(read(&[0, 0x80, 0xaa], GOOD, None), Ok(forever));
-        let revoked = Status {
+        let revoked = OcspStatus {
             is_good: false,
             ..good
         };

@@ -6,7 +6,7 @@
 //! cut out here, where a library would leave a copy of the base64 text behind. Which key
 //! belongs to which certificate is `keys.rs`' concern.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::mem;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -20,6 +20,21 @@ use zeroize::Zeroizing;
 
 use super::digest::digest;
 use crate::files::{Files, reason};
+
+/// Why a PEM file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PemError {
+    #[error("{}", reason(.0))]
+    Read(#[from] io::Error),
+    #[error("larger than 16 MiB")]
+    TooLarge,
+    #[error("section {0}: broken {1}")]
+    Section(usize, &'static str),
+    #[error("a BEGIN line without its dashes")]
+    Begin,
+    #[error("no END {0}")]
+    End(String),
+}
 
 /// What a PEM file contains.
 #[derive(Debug, Default)]
@@ -40,17 +55,16 @@ impl Pem {
     /// Reads a file of at most 16 MiB. Blocks.
     ///
     /// # Errors
-    /// Says why the file cannot be read, or which section is broken.
-    pub fn read(files: &Files, path: &Path) -> Result<Self, String> {
-        let (mut file, meta) = files.open(path).map_err(|error| reason(&error))?;
+    /// The file cannot be read, or a section is broken.
+    pub fn read(files: &Files, path: &Path) -> Result<Self, PemError> {
+        let (mut file, meta) = files.open(path)?;
         if meta.len() > LARGEST_FILE {
-            return Err("larger than 16 MiB".to_owned());
+            return Err(PemError::TooLarge);
         }
         // One byte more than the file, so that the buffer never moves and leaves a copy.
         let room = usize::try_from(meta.len()).unwrap_or_default() + 1;
         let mut text = Zeroizing::new(Vec::with_capacity(room));
-        let read = file.by_ref().take(meta.len()).read_to_end(&mut text);
-        read.map_err(|error| reason(&error))?;
+        file.by_ref().take(meta.len()).read_to_end(&mut text)?;
         let mut pem = Self::parse(&text)?;
         pem.digest = digest(&[&text]);
         pem.world_readable = meta.permissions().mode() & 0o004 != 0;
@@ -60,14 +74,14 @@ impl Pem {
     /// Parses the text of a file.
     ///
     /// # Errors
-    /// Says which section is broken, and how.
-    pub fn parse(text: &[u8]) -> Result<Self, String> {
+    /// A section is broken.
+    pub fn parse(text: &[u8]) -> Result<Self, PemError> {
         let mut pem = Self::default();
         let mut rest = text;
         let mut count = 0;
         while let Some(section) = Section::next(&mut rest)? {
             count += 1;
-            let broken = |what: &str| format!("section {count}: broken {what}");
+            let broken = |what| PemError::Section(count, what);
             let key = || section.secret().ok_or_else(|| broken("private key"));
             match section.label {
                 b"CERTIFICATE" => {
@@ -103,7 +117,7 @@ struct Section<'a> {
 
 impl<'a> Section<'a> {
     /// Takes the next section off the text.
-    fn next(rest: &mut &'a [u8]) -> Result<Option<Self>, String> {
+    fn next(rest: &mut &'a [u8]) -> Result<Option<Self>, PemError> {
         let text = *rest;
         let Some(start) = find(text, BEGIN) else {
             return Ok(None);
@@ -113,14 +127,14 @@ impl<'a> Section<'a> {
         let label = find(after, DASHES)
             .and_then(|end| after.get(..end))
             .filter(|label| !label.contains(&b'\n'))
-            .ok_or("a BEGIN line without its dashes")?;
+            .ok_or(PemError::Begin)?;
+        let no_end = || PemError::End(String::from_utf8_lossy(label).into_owned());
         let end_line = [END, label, DASHES].concat();
-        let shown = String::from_utf8_lossy(label);
-        let end = find(whole, &end_line).ok_or_else(|| format!("no END {shown}"))?;
+        let end = find(whole, &end_line).ok_or_else(no_end)?;
         let header = BEGIN.len() + label.len() + DASHES.len();
         let body = whole.get(header..end).unwrap_or_default();
         if find(body, BEGIN).is_some() {
-            return Err(format!("no END {shown}"));
+            return Err(no_end());
         }
         let length = end + end_line.len();
         *rest = whole.get(length..).unwrap_or_default();
@@ -200,17 +214,19 @@ mod tests {
                 "section 1: broken certificate",
             ),
         ] {
-            assert_eq!(Pem::parse(text.as_bytes()).unwrap_err(), fault);
+            assert_eq!(Pem::parse(text.as_bytes()).unwrap_err().to_string(), fault);
         }
     }
 
     #[test]
     fn a_directory_and_a_missing_file_are_faults() {
         assert_eq!(
-            Pem::read(&Files::default(), Path::new("/")).unwrap_err(),
+            Pem::read(&Files::default(), Path::new("/"))
+                .unwrap_err()
+                .to_string(),
             "not a file"
         );
         let fault = Pem::read(&Files::default(), Path::new("/nowhere/x.pem")).unwrap_err();
-        assert_eq!(fault, "no such file or directory");
+        assert_eq!(fault.to_string(), "no such file or directory");
     }
 }

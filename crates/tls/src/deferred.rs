@@ -15,7 +15,7 @@ use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 use crate::sessions::context;
 use becket_keys::keys::Loaded;
 use becket_keys::signing::token::TokenKey;
-use becket_keys::signing::{Offload, Request};
+use becket_keys::signing::{Offload, SignatureRequest};
 
 /// The same chain with a key whose signatures may be made elsewhere, if it is one of those.
 pub fn deferred(loaded: &Loaded) -> Arc<CertifiedKey> {
@@ -69,7 +69,7 @@ impl Signer for DeferredSigner {
             return self.signer.sign(message);
         }
         context::with(|handshake| {
-            handshake.signature.request = Some(Request {
+            handshake.signature.request = Some(SignatureRequest {
                 key: Arc::clone(&self.key.key),
                 batch_key: self.key.batch_key.clone(),
                 token: self.key.token.clone(),

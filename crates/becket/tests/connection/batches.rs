@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::common::{BACKEND, Client, House, LONG_RSA, ODD_RSA, OTHER_RSA, RSA};
 use crate::script::stage::Stage;
-use becket_keys::signing::Request;
+use becket_keys::signing::SignatureRequest;
 use becket_keys::signing::batches::BatchCounts;
 use becket_keys::signing::queue::{SigningQueue, answer};
 use becket_keys::signing::threads::sign;
@@ -109,7 +109,7 @@ fn keys_that_no_batch_takes_go_their_ordinary_way() {
     // A long key is always handed over, and may be in a batch.
     let (mut stage, mut client) = enter(&house, &queue, 0, (&TLS12, "long.test"));
     assert_eq!((asked(&stage), work(&queue)), (1, 0));
-    assert!(stage.sign(Request::sign));
+    assert!(stage.sign(SignatureRequest::sign));
     client.talk(&mut stage);
     assert!(!client.tls.is_handshaking());
 }

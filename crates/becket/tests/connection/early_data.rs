@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::script::stage::Stage;
-use becket_keys::signing::Request;
+use becket_keys::signing::SignatureRequest;
 use becket_log::access::ResumedBy;
 use becket_proto::close_reason::CloseReason;
 use becket_proxy::backend::backend_state::Pick;
@@ -46,7 +46,7 @@ fn costly_early_house(more: &str) -> House {
 /// Talks, and has whatever waits for a signature signed for.
 fn talk(client: &mut Client, stage: &mut Stage) {
     client.talk(stage);
-    while stage.sign(Request::sign) {
+    while stage.sign(SignatureRequest::sign) {
         client.talk(stage);
     }
 }

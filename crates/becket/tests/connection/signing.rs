@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::common::{BACKEND, COSTLY, Client, House, house, server_got};
 use crate::script::link::End;
 use crate::script::stage::Stage;
-use becket_keys::signing::Request;
+use becket_keys::signing::SignatureRequest;
 use becket_log::access::ResumedBy;
 use becket_proto::close_reason::CloseReason;
 use becket_proxy::socket::StreamSocket;
@@ -62,7 +62,7 @@ fn a_handshake_goes_on_when_its_signature_comes() {
     for version in [&TLS12, &TLS13] {
         let house = costly("");
         let (mut stage, mut client) = waiting(&house, version);
-        assert!(stage.sign(Request::sign));
+        assert!(stage.sign(SignatureRequest::sign));
         assert_eq!(client.talk(&mut stage), None);
         assert!(!client.tls.is_handshaking());
         client.say(b"hello");
@@ -85,7 +85,7 @@ fn only_a_full_handshake_with_an_expensive_key_asks() {
         let config = Arc::new(house.client(version));
         let mut stage = stage(&house);
         let mut client = enter(&house, &mut stage, &config);
-        stage.sign(Request::sign);
+        stage.sign(SignatureRequest::sign);
         client.talk(&mut stage);
         let again = enter(&house, &mut stage, &config);
         assert!(!again.tls.is_handshaking());
@@ -132,7 +132,7 @@ fn a_drain_waits_for_the_signature_and_a_stop_does_not() {
     let (mut stage, mut client) = waiting(&house, &TLS13);
     stage.drain();
     assert_eq!(stage.closed(), None);
-    stage.sign(Request::sign);
+    stage.sign(SignatureRequest::sign);
     client.talk(&mut stage);
     assert!(!client.tls.is_handshaking());
 
@@ -173,7 +173,7 @@ fn a_signature_that_comes_late_is_not_the_next_clients() {
     assert!(stage.sign(|_| panic!("signs for nobody")));
     next.talk(&mut stage);
     assert!(next.tls.is_handshaking());
-    assert!(stage.sign(Request::sign));
+    assert!(stage.sign(SignatureRequest::sign));
     next.talk(&mut stage);
     assert!(!next.tls.is_handshaking());
     nothing_is_left(&mut stage);
@@ -184,7 +184,7 @@ fn crowd(house: &House, stage: &Stage, many: u64) {
     let keys = house.config.listeners[0].certificates.default_keys();
     let key = &keys.iter().next().unwrap().key;
     while under_way(stage) < many {
-        stage.ask_in_vain(Request {
+        stage.ask_in_vain(SignatureRequest {
             key: Arc::clone(key),
             batch_key: None,
             token: None,
@@ -205,7 +205,7 @@ fn a_handshake_is_not_begun_while_as_many_signatures_are_under_way_as_may_be() {
     stage.sign(|_| panic!("signs for nobody"));
     client.talk(&mut stage);
     assert_eq!(under_way(&stage), MOST, "it has the place of one that left");
-    while under_way(&stage) > 0 && stage.sign(Request::sign) {
+    while under_way(&stage) > 0 && stage.sign(SignatureRequest::sign) {
         client.talk(&mut stage);
     }
     assert!(!client.tls.is_handshaking());
@@ -234,7 +234,7 @@ fn a_client_that_returns_does_not_wait_for_those_who_need_a_signature() {
     let config = Arc::new(house.client(&TLS13));
     let mut stage = stage(&house);
     let mut client = enter(&house, &mut stage, &config);
-    stage.sign(Request::sign);
+    stage.sign(SignatureRequest::sign);
     client.talk(&mut stage);
     crowd(&house, &stage, MOST);
     let again = enter(&house, &mut stage, &config);
@@ -269,7 +269,7 @@ fn a_second_hello_waits_for_room_in_the_kernel() {
     }
     client.talk(&mut stage);
     assert_eq!(under_way(&stage), 1);
-    assert!(stage.sign(Request::sign));
+    assert!(stage.sign(SignatureRequest::sign));
     client.talk(&mut stage);
     assert!(!client.tls.is_handshaking());
     nothing_is_left(&mut stage);

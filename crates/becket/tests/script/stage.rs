@@ -16,7 +16,7 @@ use super::link::{End, Watch, pair};
 use super::net::{Plan, ScriptedNet};
 use becket_keys::signing::queue::{Answers, Signed, SigningQueue, answer};
 use becket_keys::signing::worker::WorkerSigning;
-use becket_keys::signing::{Offload, Request};
+use becket_keys::signing::{Offload, SignatureRequest};
 use becket_log::access::AccessRecord;
 use becket_proto::close_reason::CloseReason;
 use becket_proxy::backend::cancel::Cancels;
@@ -128,7 +128,7 @@ impl Stage {
     }
 
     /// Asks for a signature that nobody waits for.
-    pub(crate) fn ask_in_vain(&self, request: Request) {
+    pub(crate) fn ask_in_vain(&self, request: SignatureRequest) {
         let signing = self.signing.as_ref().expect("deferred");
         drop(signing.ask(PLACE, request));
         self.counters.signatures_begun.add(1);
@@ -145,7 +145,10 @@ impl Stage {
     }
 
     /// Answers the signature that waits longest, or the batch that it begins, as `sign` does. False when none waits.
-    pub(crate) fn sign(&self, sign: impl Fn(&Request) -> Result<Vec<u8>, rustls::Error>) -> bool {
+    pub(crate) fn sign(
+        &self,
+        sign: impl Fn(&SignatureRequest) -> Result<Vec<u8>, rustls::Error>,
+    ) -> bool {
         self.flush();
         let jobs = self.signatures.try_pop();
         let any = !jobs.is_empty();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use becket_multibuffer::{self as multibuffer, Hash, Multibuffer, Padding, PrivateKey, Scheme};
 use rustls::{Error, SignatureScheme};
 
-use super::Request;
+use super::request::SignatureRequest;
 
 /// What makes batches, and how many it has made.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Batches {
     }
 
     /// Answers each request, at best from one batch.
-    pub(super) fn sign(&self, requests: &[&Request]) -> Vec<Result<Vec<u8>, Error>> {
+    pub(super) fn sign(&self, requests: &[&SignatureRequest]) -> Vec<Result<Vec<u8>, Error>> {
         let padded: Vec<_> = requests.iter().map(|request| pad(request)).collect();
         let batch: Vec<_> = padded
             .iter()
@@ -78,7 +78,7 @@ impl Batches {
 }
 
 /// The key and what it is to raise to a power; nothing where the request is not for a batch, or random numbers are missing.
-fn pad(request: &Request) -> Option<(&PrivateKey, Vec<u8>)> {
+fn pad(request: &SignatureRequest) -> Option<(&PrivateKey, Vec<u8>)> {
     let key = request.batch_key.as_deref()?;
     let message = scheme_of(request.scheme)?.encode(key, &request.message);
     Some((key, message.ok()?))
@@ -127,8 +127,8 @@ mod tests {
         }
     }
 
-    fn request(key: &Key, scheme: SignatureScheme, message: u8) -> Request {
-        Request {
+    fn request(key: &Key, scheme: SignatureScheme, message: u8) -> SignatureRequest {
+        SignatureRequest {
             key: Arc::clone(&key.signs),
             batch_key: Some(Arc::clone(&key.numbers)),
             token: None,
@@ -137,7 +137,7 @@ mod tests {
         }
     }
 
-    fn is_right(key: &Key, request: &Request, signature: &[u8]) -> bool {
+    fn is_right(key: &Key, request: &SignatureRequest, signature: &[u8]) -> bool {
         let WebPkiSupportedAlgorithms { mapping, .. } =
             default_provider().signature_verification_algorithms;
         let algorithms = mapping.iter().find(|(scheme, _)| *scheme == request.scheme);

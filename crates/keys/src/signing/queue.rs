@@ -6,7 +6,6 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,28 +13,28 @@ use becket_multibuffer::Multibuffer;
 use becket_sys::clock::Stopwatch;
 use rustls::Error;
 
-use super::Request;
 use super::batches::Batches;
-use super::waiting::Waiting;
+use super::request::SignatureRequest;
+use super::waiting::WaitingJobs;
 
 /// A signature that a worker waits for.
 #[derive(Debug)]
-pub struct Job {
-    /// What is to be signed.
-    pub request: Request,
-    /// Who waits for it in its worker.
+pub struct SigningJob {
+    pub request: SignatureRequest,
     pub asker: Asker,
-    /// Nobody waits for it any more.
+    /// No handshake waits for it any more.
     pub abandoned: Arc<AtomicBool>,
-    /// Since it was asked for.
+    /// Since the request.
     pub asked: Stopwatch,
-    /// Where the answer goes.
     pub answers: Arc<dyn Answers>,
 }
 
-/// Answers jobs with what `sign` makes of those requests that somebody waits for, one answer each.
-pub fn answer(jobs: Vec<Job>, sign: impl FnOnce(&[&Request]) -> Vec<Result<Vec<u8>, Error>>) {
-    let begin = |job: Job| (job.asked.elapsed(), !job.abandoned.load(Relaxed), job);
+/// Answers each job. `sign` gets the requests for which a handshake still waits.
+pub fn answer(
+    jobs: Vec<SigningJob>,
+    sign: impl FnOnce(&[&SignatureRequest]) -> Vec<Result<Vec<u8>, Error>>,
+) {
+    let begin = |job: SigningJob| (job.asked.elapsed(), !job.abandoned.load(Relaxed), job);
     let jobs: Vec<_> = jobs.into_iter().map(begin).collect();
     let wanted = jobs.iter().filter(|(_, wanted, _)| *wanted);
     let wanted: Vec<_> = wanted.map(|(.., job)| &job.request).collect();
@@ -97,28 +96,19 @@ pub trait Answers: fmt::Debug + Send + Sync {
     fn answer(&self, signed: Vec<Signed>);
 }
 
-impl Answers for Sender<Signed> {
-    fn answer(&self, signed: Vec<Signed>) {
-        for signed in signed {
-            // Fails after the receiver was dropped.
-            self.send(signed).ok();
-        }
-    }
-}
-
 /// What waits for crypto threads.
 #[derive(Debug)]
 pub struct SigningQueue {
     threads: usize,
     batches: Option<Batches>,
     served: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     filled: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    jobs: Waiting<Job>,
+struct QueueState {
+    jobs: WaitingJobs<SigningJob>,
     /// Threads that sleep and that nobody has woken.
     asleep: usize,
     /// Threads that were woken and have not looked yet.
@@ -163,12 +153,12 @@ impl SigningQueue {
     }
 
     /// Whether this may be signed in a batch.
-    pub fn batches_take(&self, request: &Request) -> bool {
+    pub fn batches_take(&self, request: &SignatureRequest) -> bool {
         self.class_of(request).is_some()
     }
 
     /// What can be signed together.
-    fn class_of(&self, request: &Request) -> Option<usize> {
+    fn class_of(&self, request: &SignatureRequest) -> Option<usize> {
         let key = request
             .batch_key
             .as_ref()
@@ -177,7 +167,7 @@ impl SigningQueue {
     }
 
     /// Leaves jobs for the next thread that is free.
-    pub fn push(&self, jobs: impl IntoIterator<Item = Job>) {
+    pub fn push(&self, jobs: impl IntoIterator<Item = SigningJob>) {
         let mut state = self.lock();
         for job in jobs {
             state.jobs.push(self.class_of(&job.request), job);
@@ -186,12 +176,12 @@ impl SigningQueue {
     }
 
     /// Takes the oldest job, or the batch that it begins; nothing when there is none.
-    pub fn try_pop(&self) -> Vec<Job> {
+    pub fn try_pop(&self) -> Vec<SigningJob> {
         self.lock().jobs.pop()
     }
 
     /// As [`Self::try_pop`], but waits for a job; `None` when the queue is closed.
-    pub fn pop(&self) -> Option<Vec<Job>> {
+    pub fn pop(&self) -> Option<Vec<SigningJob>> {
         let mut state = self.lock();
         while !state.closed {
             let jobs = state.jobs.pop();
@@ -211,7 +201,7 @@ impl SigningQueue {
 
     /// Wakes a thread if there is a job for it. One that is woken wakes the next, so a call of the system is made for each thread
     /// that has to wake up, and for no job.
-    fn wake_one(&self, mut state: MutexGuard<'_, State>) {
+    fn wake_one(&self, mut state: MutexGuard<'_, QueueState>) {
         if state.asleep == 0 || state.jobs.is_empty() {
             return;
         }
@@ -227,7 +217,7 @@ impl SigningQueue {
         self.filled.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         // A poisoned queue is still a queue.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -9,8 +9,8 @@ use std::thread;
 use becket_sys::priority;
 use rustls::Error;
 
-use super::Request;
 use super::queue::{SigningQueue, answer};
+use super::request::SignatureRequest;
 use super::waiting::PAYS;
 
 /// Threads that sign. Dropping this sends them home; none is waited for.
@@ -59,7 +59,7 @@ fn run(queue: &SigningQueue) {
 }
 
 /// Signs what was taken from a queue at once, in a batch where that still pays.
-pub fn sign(requests: &[&Request], queue: &SigningQueue) -> Vec<Result<Vec<u8>, Error>> {
+pub fn sign(requests: &[&SignatureRequest], queue: &SigningQueue) -> Vec<Result<Vec<u8>, Error>> {
     match queue.batches() {
         Some(batches) if requests.len() >= PAYS => batches.sign(requests),
         _ => requests.iter().map(|request| request.sign()).collect(),
@@ -112,7 +112,7 @@ mod tests {
                 })
                 .collect();
             let ask = |at: usize| {
-                let request = Request {
+                let request = SignatureRequest {
                     key: Arc::clone(&key),
                     batch_key: Some(Arc::clone(&batch_key)),
                     token: None,
@@ -181,7 +181,7 @@ mod tests {
         let (sender, answered) = channel();
         let worker = WorkerSigning::new(Arc::clone(&queue), 1, Arc::new(Answered(sender)));
         let ask = |place, key: &Arc<dyn SigningKey>| {
-            let request = Request {
+            let request = SignatureRequest {
                 key: Arc::clone(key),
                 batch_key: None,
                 token: None,

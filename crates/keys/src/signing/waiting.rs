@@ -9,13 +9,13 @@ use becket_multibuffer::LANES;
 
 /// Items in order, by class.
 #[derive(Debug)]
-pub(super) struct Waiting<T> {
+pub(super) struct WaitingJobs<T> {
     /// Each item with its number, the oldest of a class first. As many classes as there are lengths of keys, and none.
     classes: BTreeMap<Option<usize>, VecDeque<(u64, T)>>,
     last: u64,
 }
 
-impl<T> Waiting<T> {
+impl<T> WaitingJobs<T> {
     pub(super) fn push(&mut self, class: Option<usize>, item: T) {
         self.last += 1;
         let items = self.classes.entry(class).or_default();
@@ -42,7 +42,7 @@ impl<T> Waiting<T> {
     }
 }
 
-impl<T> Default for Waiting<T> {
+impl<T> Default for WaitingJobs<T> {
     fn default() -> Self {
         Self {
             classes: BTreeMap::new(),
@@ -80,7 +80,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_taken_is_what_one_list_would_give(events in proptest::collection::vec(0..6_u8, 0..300)) {
-            let (mut waiting, mut model) = (Waiting::default(), Vec::new());
+            let (mut waiting, mut model) = (WaitingJobs::default(), Vec::new());
             for (item, event) in (0..).zip(events) {
                 let class = match event {
                     0 => {

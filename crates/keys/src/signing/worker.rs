@@ -11,6 +11,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -18,9 +19,9 @@ use becket_multibuffer::LANES;
 use becket_sys::clock::Stopwatch;
 use becket_sys::coroutine::{CoroutineState, Stacks};
 
-use super::queue::{Answers, Asker, Job, Signed, SigningQueue};
+use super::queue::{Answers, Asker, Signed, SigningJob, SigningQueue, answer};
+use super::request::{Offload, SignatureRequest};
 use super::waiting::PAYS;
-use super::{Offload, Request};
 
 /// One worker's way to the crypto threads, and to tokens.
 #[derive(Debug)]
@@ -28,10 +29,10 @@ pub struct WorkerSigning {
     queue: Arc<SigningQueue>,
     answers: Arc<dyn Answers>,
     stacks: Stacks,
-    threads: Lane,
-    tokens: Lane,
+    threads: SigningLane,
+    tokens: SigningLane,
     /// Signatures of crypto threads that are held back.
-    held: RefCell<Vec<Job>>,
+    held: RefCell<Vec<SigningJob>>,
     /// Clients whose handshakes wait to be begun, beside the one that is being served.
     waiting: Cell<usize>,
     last: Cell<u64>,
@@ -39,10 +40,10 @@ pub struct WorkerSigning {
 
 /// What crypto threads, or tokens, are asked for by a worker.
 #[derive(Debug)]
-struct Lane {
+struct SigningLane {
     /// Signatures under way at which no handshake begins that needs one.
     most: usize,
-    /// Asked for, and not answered.
+    /// PendingSignature for, and not answered.
     under_way: Cell<usize>,
 }
 
@@ -57,7 +58,7 @@ pub struct Room {
 
 /// A signature that somebody waits for. Whoever drops it does not any more.
 #[derive(Debug)]
-pub struct Asked {
+pub struct PendingSignature {
     number: u64,
     abandoned: Arc<AtomicBool>,
 }
@@ -70,8 +71,8 @@ impl WorkerSigning {
             queue,
             answers,
             stacks: Stacks::new(STACK),
-            threads: Lane::of(share.max(LEAST)),
-            tokens: Lane::of(1),
+            threads: SigningLane::of(share.max(LEAST)),
+            tokens: SigningLane::of(1),
             held: RefCell::default(),
             waiting: Cell::new(0),
             last: Cell::new(0),
@@ -81,13 +82,13 @@ impl WorkerSigning {
     /// The same, where each token has so many sessions.
     pub fn with_sessions(self, sessions: u16, workers: usize) -> Self {
         let most = (PER_SESSION * usize::from(sessions)).div_ceil(workers);
-        let tokens = Lane::of(most);
+        let tokens = SigningLane::of(most);
         Self { tokens, ..self }
     }
 
     /// Whether handshakes may begin, or go on, that need a signature.
     pub fn room(&self) -> Room {
-        let has_room = |lane: &Lane| lane.under_way.get() < lane.most;
+        let has_room = |lane: &SigningLane| lane.under_way.get() < lane.most;
         Room {
             threads: has_room(&self.threads),
             tokens: has_room(&self.tokens),
@@ -100,7 +101,7 @@ impl WorkerSigning {
         lane.under_way.get() >= 2 * lane.most
     }
 
-    fn lane(&self, is_token: bool) -> &Lane {
+    fn lane(&self, is_token: bool) -> &SigningLane {
         if is_token {
             &self.tokens
         } else {
@@ -147,13 +148,13 @@ impl WorkerSigning {
     }
 
     /// Asks for a signature, for the connection that lives at `place`.
-    pub fn ask(&self, place: usize, request: Request) -> Asked {
+    pub fn ask(&self, place: usize, request: SignatureRequest) -> PendingSignature {
         let number = self.last.get() + 1;
         self.last.set(number);
         let lane = self.lane(request.token.is_some());
         lane.under_way.set(lane.under_way.get() + 1);
         let abandoned = Arc::new(AtomicBool::new(false));
-        let job = Job {
+        let mut job = SigningJob {
             request,
             asker: Asker { place, number },
             abandoned: Arc::clone(&abandoned),
@@ -161,7 +162,10 @@ impl WorkerSigning {
             answers: Arc::clone(&self.answers),
         };
         if let Some(token) = job.request.token.clone() {
-            token.ask(job);
+            let message = mem::take(&mut job.request.message);
+            token.request(job.request.scheme, &message, |signature| {
+                answer(vec![job], |_| vec![signature]);
+            });
         } else if self.queue.batches_take(&job.request) {
             self.held.borrow_mut().push(job);
             if self.held.borrow().len() >= LANES {
@@ -170,7 +174,7 @@ impl WorkerSigning {
         } else {
             self.queue.push([job]);
         }
-        Asked { number, abandoned }
+        PendingSignature { number, abandoned }
     }
 
     /// Hands over what was held back: nobody waits who could be served with it.
@@ -200,21 +204,21 @@ impl WorkerSigning {
     }
 }
 
-impl Lane {
+impl SigningLane {
     fn of(most: usize) -> Self {
         let under_way = Cell::new(0);
         Self { most, under_way }
     }
 }
 
-impl Asked {
+impl PendingSignature {
     /// Whether this is the answer.
     pub fn is(&self, asker: Asker) -> bool {
         self.number == asker.number
     }
 }
 
-impl Drop for Asked {
+impl Drop for PendingSignature {
     fn drop(&mut self) {
         self.abandoned.store(true, Relaxed);
     }
@@ -242,7 +246,6 @@ mod tests {
     use rustls::pki_types::PrivateKeyDer;
 
     use super::*;
-    use crate::signing::queue::answer;
 
     #[derive(Debug)]
     struct Answered(Sender<Vec<Signed>>);
@@ -254,7 +257,7 @@ mod tests {
         }
     }
 
-    impl Request {
+    impl SignatureRequest {
         fn again(&self) -> Self {
             Self {
                 key: Arc::clone(&self.key),
@@ -268,10 +271,10 @@ mod tests {
 
     const MANY: usize = 10_000;
 
-    fn request() -> Request {
+    fn request() -> SignatureRequest {
         let rsa = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap();
         let der = rsa.serialize_der();
-        Request {
+        SignatureRequest {
             batch_key: Some(Arc::new(PrivateKey::from_pkcs8(&der).unwrap())),
             token: None,
             key: any_supported_type(&PrivateKeyDer::Pkcs8(der.into())).unwrap(),

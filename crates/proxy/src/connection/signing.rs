@@ -11,7 +11,7 @@ use rustls::Error;
 
 use super::context::{Net, Turn};
 use becket_keys::signing::queue::Signed;
-use becket_keys::signing::worker::{Asked, WorkerSigning};
+use becket_keys::signing::worker::{PendingSignature, WorkerSigning};
 use becket_tls::engine::{Engine, Received};
 use becket_tls::scratch::Buffer;
 use becket_tls::sessions::context::{self, HandshakeContext};
@@ -20,7 +20,7 @@ use becket_tls::sessions::context::{self, HandshakeContext};
 #[derive(Debug)]
 pub(super) struct Signing {
     step: Suspended<SignedStep>,
-    asked: Asked,
+    asked: PendingSignature,
     answer: Option<Result<Vec<u8>, Error>>,
 }
 

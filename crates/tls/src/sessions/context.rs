@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 
 use crate::admission::HandshakePermit;
 use crate::resumption::Resumption;
-use becket_keys::signing::Request;
+use becket_keys::signing::SignatureRequest;
 use becket_proto::close_reason::CloseReason;
 
 /// One handshake, as rustls' callbacks see it.
@@ -86,7 +86,7 @@ pub struct ClientChain {
 /// A signature that is made elsewhere; the step is suspended until it is there.
 #[derive(Debug, Default)]
 pub struct AwaitedSignature {
-    pub request: Option<Request>,
+    pub request: Option<SignatureRequest>,
     pub answer: Option<Result<Vec<u8>, rustls::Error>>,
     /// The token that has the key did not make it.
     pub token_failed: bool,

@@ -171,7 +171,11 @@ fn sign(
     }
 }
 
-fn answer(socket: &Seqpacket, number: u64, signature: Result<Vec<u8>, String>) -> io::Result<()> {
+fn answer(
+    socket: &Seqpacket,
+    number: u64,
+    signature: Result<Vec<u8>, TokenFault>,
+) -> io::Result<()> {
     send(socket, &TokenAnswer::Signed { number, signature })
 }
 

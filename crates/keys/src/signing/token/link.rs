@@ -1,9 +1,9 @@
 //! The link to one token: its agent, the requests in flight, and what is known of its keys.
 //!
-//! A link begins with an agent that opens its token, and proves the keys of certificates one after the other ([`Link::prove`]), on the thread
-//! that loads the configuration. [`Link::serve`] starts a thread that receives answers. The thread drops an agent that ends, sends an
+//! A link begins with an agent that opens its token, and proves the keys of certificates one after the other ([`TokenLink::prove`]), on the thread
+//! that loads the configuration. [`TokenLink::serve`] starts a thread that receives answers. The thread drops an agent that ends, sends an
 //! unexpected message, does not answer in time or fails to sign: a call of a module cannot be broken off, and a module that has
-//! lost its token often does not find it again. Then the thread waits for another agent ([`Link::replace`]), which has to prove every
+//! lost its token often does not find it again. Then the thread waits for another agent ([`TokenLink::replace`]), which has to prove every
 //! key again. Workers send requests on the same socket, without waiting. The thread holds no link, so that a link that is dropped
 //! ends both its thread and its agent.
 //!
@@ -14,34 +14,33 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
-use std::{io, mem, thread};
+use std::{fmt, io, mem, thread};
 
 use becket_config::key_source::TokenId;
 use becket_sys::clock::Stopwatch;
 use becket_sys::seqpacket::Seqpacket;
-use rustls::SignatureScheme;
+use rustls::{Error, SignatureScheme};
 
 use super::public::PublicKey;
 use super::wire::{self, LONGEST, OpenToken, TokenAnswer, TokenFault, TokenRequest};
-use crate::signing::queue::{Job, answer};
 
-/// State that the thread of a token shares with workers.
+/// LinkState that the thread of a token shares with workers.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct TokenLink {
     pub(super) id: TokenId,
     /// URIs by index.
     pub(super) keys: Vec<String>,
-    pub(super) known: Arc<Known>,
+    pub(super) known: Arc<TokenFacts>,
     /// Maximum duration of a signature.
     time_out: Duration,
     /// Number of the last request.
     last: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
 }
 
 /// Facts about a token that outlive a configuration.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct TokenFacts {
     /// Keys that have signed a challenge, by URI, with their schemes.
     proved: Mutex<BTreeMap<String, (PublicKey, Vec<SignatureScheme>)>>,
     /// The log says that the token is not available.
@@ -52,12 +51,12 @@ pub(super) struct Known {
 }
 
 #[derive(Debug)]
-struct State {
+struct LinkState {
     /// The agent in use, or why there is none.
-    agent: Result<Arc<Opened>, TokenFault>,
+    agent: Result<Arc<OpenedAgent>, TokenFault>,
     /// Keys that have certificates, by index.
-    keys: BTreeMap<usize, Key>,
-    pending: BTreeMap<u64, (Job, Stopwatch)>,
+    keys: BTreeMap<usize, KeyProof>,
+    pending: BTreeMap<u64, (SignatureReply, Stopwatch)>,
     /// Passes agents to the thread; `None` before it is started.
     replacements: Option<Sender<Seqpacket>>,
     /// The thread waits for another agent.
@@ -65,10 +64,19 @@ struct State {
 }
 
 #[derive(Clone, Debug)]
-struct Key {
+struct KeyProof {
     public: PublicKey,
     /// Why the agent in use does not sign with this key, if it does not.
     proved: Result<(), TokenFault>,
+}
+
+/// Takes the answer to a request.
+pub(super) struct SignatureReply(pub(super) Box<dyn FnOnce(Result<Vec<u8>, Error>) + Send>);
+
+impl fmt::Debug for SignatureReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SignatureReply")
+    }
 }
 
 /// Status of a token.
@@ -93,12 +101,12 @@ pub struct TokenStatus {
 
 /// An agent that has opened its token.
 #[derive(Debug)]
-struct Opened {
+struct OpenedAgent {
     socket: Seqpacket,
     token: OpenToken,
 }
 
-impl Opened {
+impl OpenedAgent {
     /// Waits until an agent has opened its token.
     fn by(socket: Seqpacket) -> Result<Arc<Self>, TokenFault> {
         match first_answer(&socket)? {
@@ -113,7 +121,7 @@ impl Opened {
         let refused = |why: &str| Err(TokenFault::Refused(why.to_owned()));
         match self.token.faults.get(key) {
             Some(None) => {}
-            Some(Some(why)) => return refused(why),
+            Some(Some(fault)) => return Err(fault.clone()),
             None => return Err(TokenFault::unexpected()),
         }
         let schemes = public.schemes(&self.token.schemes);
@@ -132,8 +140,7 @@ impl Opened {
         else {
             return Err(TokenFault::unexpected());
         };
-        let signature = signature.map_err(TokenFault::Away)?;
-        if public.verifies(scheme, &message, &signature) {
+        if public.verifies(scheme, &message, &signature?) {
             Ok(schemes)
         } else {
             refused(OTHER)
@@ -141,13 +148,13 @@ impl Opened {
     }
 }
 
-impl Link {
+impl TokenLink {
     /// Waits until an agent has opened its token.
     pub(super) fn open(
         (id, keys): (TokenId, Vec<String>),
         time_out: Duration,
         socket: Seqpacket,
-        known: Arc<Known>,
+        known: Arc<TokenFacts>,
     ) -> Self {
         known.starts.fetch_add(1, Relaxed);
         Self {
@@ -156,8 +163,8 @@ impl Link {
             known,
             time_out,
             last: AtomicU64::new(0),
-            state: Mutex::new(State {
-                agent: Opened::by(socket),
+            state: Mutex::new(LinkState {
+                agent: OpenedAgent::by(socket),
                 keys: BTreeMap::new(),
                 pending: BTreeMap::new(),
                 replacements: None,
@@ -172,7 +179,7 @@ impl Link {
         &self,
         key: usize,
         public: &PublicKey,
-    ) -> Result<Vec<SignatureScheme>, String> {
+    ) -> Result<Vec<SignatureScheme>, TokenFault> {
         let known = self.known.proved.lock();
         let mut known = known.unwrap_or_else(PoisonError::into_inner);
         let uri = self.keys.get(key).cloned().unwrap_or_default();
@@ -181,7 +188,8 @@ impl Link {
         let state = self.lock();
         if state.replacements.is_some() {
             // A private key has one public key.
-            return before.ok_or_else(|| format!("{OTHER}; if it was replaced, reload becket"));
+            let why = || format!("{OTHER}; if it was replaced, reload becket");
+            return before.ok_or_else(|| TokenFault::Refused(why()));
         }
         let agent = state.agent.clone();
         drop(state);
@@ -189,11 +197,11 @@ impl Link {
         let proved = outcome.as_ref().map(drop).map_err(TokenFault::clone);
         let schemes = match (outcome, before) {
             (Ok(schemes), _) | (Err(TokenFault::Away(_)), Some(schemes)) => schemes,
-            (Err(fault), _) => return Err(fault.text()),
+            (Err(fault), _) => return Err(fault),
         };
         known.insert(uri, (public.clone(), schemes.clone()));
         let public = public.clone();
-        self.lock().keys.insert(key, Key { public, proved });
+        self.lock().keys.insert(key, KeyProof { public, proved });
         Ok(schemes)
     }
 
@@ -213,7 +221,7 @@ impl Link {
     }
 
     /// Has a replacement prove all keys. It serves if one of them signs.
-    fn adopt(&self, agent: Arc<Opened>) {
+    fn adopt(&self, agent: Arc<OpenedAgent>) {
         let mut keys = self.lock().keys.clone();
         for (index, key) in &mut keys {
             key.proved = agent.prove(*index, &key.public).map(drop);
@@ -245,43 +253,47 @@ impl Link {
     }
 
     /// Requests a signature. Fails at once if the agent does not sign with the key.
-    pub(super) fn ask(&self, key: usize, job: Job) {
+    pub(super) fn request(
+        &self,
+        key: usize,
+        scheme: SignatureScheme,
+        message: &[u8],
+        reply: SignatureReply,
+    ) {
         let number = self.last.fetch_add(1, Relaxed) + 1;
-        let packet = TokenRequest::packet(number, key, job.request.scheme, &job.request.message);
+        let packet = TokenRequest::packet(number, key, scheme, message);
         let mut state = self.lock();
         let signs = state.keys.get(&key).is_some_and(|key| key.proved.is_ok());
         let agent = state.agent.as_ref().ok().filter(|_| signs);
         if agent.is_some_and(|agent| agent.socket.send(&packet, None).is_ok()) {
-            state.pending.insert(number, (job, Stopwatch::start()));
+            state.pending.insert(number, (reply, Stopwatch::start()));
         } else {
             drop(state);
-            self.fail(job);
+            self.fail(reply);
         }
     }
 
-    fn fail(&self, job: Job) {
+    fn fail(&self, SignatureReply(reply): SignatureReply) {
         self.known.failures.fetch_add(1, Relaxed);
-        answer(vec![job], |_| {
-            vec![Err(rustls::Error::General("the token did not sign".into()))]
-        });
+        reply(Err(Error::General("the token did not sign".into())));
     }
 
     /// Passes an answer on.
-    fn take(&self, said: TokenAnswer) -> Result<(), TokenFault> {
-        let TokenAnswer::Signed { number, signature } = said else {
+    fn take(&self, answer: TokenAnswer) -> Result<(), TokenFault> {
+        let TokenAnswer::Signed { number, signature } = answer else {
             return Err(TokenFault::unexpected());
         };
         let pending = self.lock().pending.remove(&number);
-        let (job, _) = pending.ok_or_else(TokenFault::unexpected)?;
+        let (reply, _) = pending.ok_or_else(TokenFault::unexpected)?;
         match signature {
             Ok(signature) => {
                 self.known.signatures.fetch_add(1, Relaxed);
-                answer(vec![job], |_| vec![Ok(signature)]);
+                (reply.0)(Ok(signature));
                 Ok(())
             }
-            Err(why) => {
-                self.fail(job);
-                Err(TokenFault::Away(why))
+            Err(fault) => {
+                self.fail(reply);
+                Err(fault)
             }
         }
     }
@@ -296,7 +308,9 @@ impl Link {
         let pending = mem::take(&mut state.pending);
         drop(state);
         self.log_availability();
-        pending.into_values().for_each(|(job, _)| self.fail(job));
+        pending
+            .into_values()
+            .for_each(|(reply, _)| self.fail(reply));
     }
 
     /// Logs whether the token is available, if that has changed.
@@ -320,7 +334,7 @@ impl Link {
             module: self.id.module.to_string_lossy().into_owned(),
             token: self.id.name(),
             available: fault.is_none(),
-            fault: fault.map(TokenFault::text).unwrap_or_default(),
+            fault: fault.map(ToString::to_string).unwrap_or_default(),
             signatures: self.known.signatures.load(Relaxed),
             failures: self.known.failures.load(Relaxed),
             in_flight: state.pending.len(),
@@ -328,13 +342,13 @@ impl Link {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LinkState> {
         // A state is valid even after a panic: requests without an answer time out.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Link {
+impl Drop for TokenLink {
     fn drop(&mut self) {
         // Requests in flight hold their key, and so the link: none is left here.
         if let Ok(agent) = &self.lock().agent {
@@ -344,7 +358,7 @@ impl Drop for Link {
 }
 
 /// Receives the answers of one agent after the other. Returns `None` after the link was dropped.
-fn run(link: &Weak<Link>, replacements: &Receiver<Seqpacket>) -> Option<()> {
+fn run(link: &Weak<TokenLink>, replacements: &Receiver<Seqpacket>) -> Option<()> {
     loop {
         let agent = link.upgrade()?.lock().agent.clone();
         let fault = match agent {
@@ -352,7 +366,7 @@ fn run(link: &Weak<Link>, replacements: &Receiver<Seqpacket>) -> Option<()> {
             Err(fault) => fault,
         };
         link.upgrade()?.abandon(fault);
-        let opened = Opened::by(replacements.recv().ok()?);
+        let opened = OpenedAgent::by(replacements.recv().ok()?);
         match opened {
             Ok(agent) => link.upgrade()?.adopt(agent),
             Err(fault) => link.upgrade()?.lock().agent = Err(fault),
@@ -361,9 +375,9 @@ fn run(link: &Weak<Link>, replacements: &Receiver<Seqpacket>) -> Option<()> {
 }
 
 /// Receives answers until the agent fails. Returns `None` after the link was dropped.
-fn receive_answers(link: &Weak<Link>, socket: &Seqpacket) -> Option<TokenFault> {
+fn receive_answers(link: &Weak<TokenLink>, socket: &Seqpacket) -> Option<TokenFault> {
     let time_out = link.upgrade()?.time_out;
-    let is_late = |(_, since): &(Job, Stopwatch)| since.elapsed() > time_out;
+    let is_late = |(_, since): &(SignatureReply, Stopwatch)| since.elapsed() > time_out;
     let mut room = vec![0; LONGEST];
     loop {
         let is_ready = socket.wait(time_out / 4);
@@ -389,12 +403,14 @@ impl TokenFault {
     fn silent() -> Self {
         Self::Away("the token does not answer in time".to_owned())
     }
+}
 
-    /// Returns the reason in a form that is safe for a log.
-    fn text(&self) -> String {
+impl fmt::Display for TokenFault {
+    /// Writes the reason in a form that is safe for a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Self::Away(why) | Self::Refused(why)) = self;
         let plain = why.chars().filter(|c| !c.is_control());
-        plain.take(LONGEST_REASON).collect()
+        f.write_str(&plain.take(LONGEST_REASON).collect::<String>())
     }
 }
 

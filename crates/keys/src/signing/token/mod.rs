@@ -12,6 +12,7 @@ mod link;
 mod module;
 mod public;
 #[cfg(any(test, feature = "script"))]
+#[path = "tests/script.rs"]
 pub mod script;
 pub mod wire;
 
@@ -23,33 +24,30 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use becket_config::file::File;
 use becket_config::key_source::KeyUri;
-use becket_sys::clock::Stopwatch;
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::sign::{Signer, SigningKey};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 
-use self::link::Link;
 pub use self::link::TokenStatus;
+use self::link::{SignatureReply, TokenLink};
 pub use self::public::PublicKey;
-use self::wire::TokenSpec;
-use super::Request;
-use super::queue::{Asker, Job};
+use self::wire::{TokenFault, TokenSpec};
 
 /// The tokens of a configuration, in the order of their first keys.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
-    links: Vec<Arc<Link>>,
+    links: Vec<Arc<TokenLink>>,
     /// Sockets of agents for a configuration that is about to be loaded.
     given: Arc<Mutex<Vec<OwnedFd>>>,
 }
 
 /// A private key on a token.
 #[derive(Clone, Debug)]
-pub struct TokenKey(Arc<Held>);
+pub struct TokenKey(Arc<ProvedKey>);
 
 #[derive(Debug)]
-struct Held {
-    link: Arc<Link>,
+struct ProvedKey {
+    link: Arc<TokenLink>,
     /// Index of the key.
     key: usize,
     public: PublicKey,
@@ -73,7 +71,7 @@ impl Tokens {
             let before = self.links.iter().find(|link| link.id == id);
             let known = before.map(|link| Arc::clone(&link.known));
             let (time_out, token) = (file.timeouts.pkcs11, (id, spec.keys));
-            let link = Link::open(token, time_out, socket.into(), known.unwrap_or_default());
+            let link = TokenLink::open(token, time_out, socket.into(), known.unwrap_or_default());
             Some(Arc::new(link))
         };
         let tokens = wire::tokens(file).into_iter().zip(given);
@@ -86,15 +84,15 @@ impl Tokens {
     /// Has a key prove that it belongs to a certificate. Blocks while a configuration is loaded, since a token may take seconds.
     ///
     /// # Errors
-    /// Fails with the reason why the key cannot be used.
-    pub fn key(&self, uri: &KeyUri, public: PublicKey) -> Result<TokenKey, String> {
+    /// The key cannot be used.
+    pub fn key(&self, uri: &KeyUri, public: PublicKey) -> Result<TokenKey, TokenFault> {
         let uri = uri.to_string();
-        let index = |link: &Link| link.keys.iter().position(|key| *key == uri);
+        let index = |link: &TokenLink| link.keys.iter().position(|key| *key == uri);
         let mut links = self.links.iter();
         let found = links.find_map(|link| Some((Arc::clone(link), index(link)?)));
-        let (link, key) = found.ok_or(NO_AGENT)?;
+        let (link, key) = found.ok_or_else(|| TokenFault::Refused(NO_AGENT.to_owned()))?;
         let schemes = link.prove(key, &public)?;
-        Ok(TokenKey(Arc::new(Held {
+        Ok(TokenKey(Arc::new(ProvedKey {
             link,
             key,
             public,
@@ -130,9 +128,15 @@ impl Tokens {
 }
 
 impl TokenKey {
-    /// Requests a signature.
-    pub fn ask(&self, job: Job) {
-        self.0.link.ask(self.0.key, job);
+    /// Requests a signature without waiting. Another thread may call `reply`.
+    pub fn request(
+        &self,
+        scheme: SignatureScheme,
+        message: &[u8],
+        reply: impl FnOnce(Result<Vec<u8>, Error>) + Send + 'static,
+    ) {
+        let reply = SignatureReply(Box::new(reply));
+        self.0.link.request(self.0.key, scheme, message, reply);
     }
 }
 
@@ -163,22 +167,12 @@ struct WaitingSigner {
 impl Signer for WaitingSigner {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
         let (sender, answer) = channel();
-        self.key.ask(Job {
-            request: Request {
-                key: Arc::new(self.key.clone()),
-                batch_key: None,
-                token: Some(self.key.clone()),
-                scheme: self.scheme,
-                message: message.to_vec(),
-            },
-            asker: Asker::default(),
-            abandoned: Arc::default(),
-            asked: Stopwatch::start(),
-            answers: Arc::new(sender),
-        });
-        // Each job gets an answer, within `timeouts.pkcs11`.
-        let signed = answer.recv().ok().and_then(|signed| signed.signature);
-        signed.unwrap_or_else(|| Err(Error::General("the token did not sign".into())))
+        // The receiver waits until there is an answer.
+        let reply = move |signature| drop(sender.send(signature));
+        self.key.request(self.scheme, message, reply);
+        // Each request gets an answer, within `timeouts.token`.
+        let signature = answer.recv().ok();
+        signature.unwrap_or_else(|| Err(Error::General("the token did not sign".into())))
     }
 
     fn scheme(&self) -> SignatureScheme {

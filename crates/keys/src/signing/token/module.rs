@@ -82,32 +82,40 @@ impl Module {
         key: ObjectHandle,
         scheme: u16,
         input: &[u8],
-    ) -> Result<Vec<u8>, String> {
-        let (mechanism, input) =
-            prepared(scheme.into(), input).ok_or("unsupported scheme or length of digest")?;
+    ) -> Result<Vec<u8>, TokenFault> {
+        let away = |why: &str| TokenFault::Away(why.to_owned());
+        let (mechanism, input) = prepared(scheme.into(), input)
+            .ok_or_else(|| away("unsupported scheme or length of digest"))?;
         let session = match session {
             Some(session) => session,
-            None => session.insert(self.library.open_ro_session(self.slot).map_err(shown)?),
+            None => session.insert(self.library.open_ro_session(self.slot)?),
         };
-        let signature = session.sign(&mechanism, key, &input).map_err(shown)?;
+        let signature = session.sign(&mechanism, key, &input)?;
         match mechanism {
-            Mechanism::Ecdsa => Ok(in_der(&signature).ok_or("a signature of unexpected length")?),
+            Mechanism::Ecdsa => {
+                in_der(&signature).ok_or_else(|| away("a signature of unexpected length"))
+            }
             _ => Ok(signature),
         }
     }
 }
 
 /// Finds the one private key that a URI names.
-pub(super) fn find_key(session: &Session, uri: &KeyUri) -> Result<ObjectHandle, String> {
+pub(super) fn find_key(session: &Session, uri: &KeyUri) -> Result<ObjectHandle, TokenFault> {
     let mut template = vec![Attribute::Class(ObjectClass::PRIVATE_KEY)];
     let label = uri.object.as_ref().map(|label| label.clone().into_bytes());
     template.extend(label.map(Attribute::Label));
     template.extend(uri.id.clone().map(Attribute::Id));
-    let found = session.find_objects(&template).map_err(shown)?;
+    let found = session.find_objects(&template)?;
     match found[..] {
         [key] => Ok(key),
-        [] => Err("the token has no such private key".to_owned()),
-        _ => Err(format!("{} private keys on the token fit", found.len())),
+        [] => Err(TokenFault::Refused(
+            "the token has no such private key".to_owned(),
+        )),
+        _ => Err(TokenFault::Refused(format!(
+            "{} private keys on the token fit",
+            found.len()
+        ))),
     }
 }
 

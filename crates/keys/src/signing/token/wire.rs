@@ -87,7 +87,7 @@ pub enum TokenAnswer {
         /// Number of the request.
         number: u64,
         /// The signature in the form of TLS, or why there is none.
-        signature: Result<Vec<u8>, String>,
+        signature: Result<Vec<u8>, TokenFault>,
     },
 }
 
@@ -97,7 +97,7 @@ pub struct OpenToken {
     /// Schemes that the token supports: each a `SignatureScheme` of TLS.
     pub schemes: Vec<u16>,
     /// For each key the reason why it cannot be used.
-    pub faults: Vec<Option<String>>,
+    pub faults: Vec<Option<TokenFault>>,
 }
 
 /// Why a token, or a key of it, cannot be used.

@@ -4,26 +4,26 @@ use becket_config::key_source::KeyUri;
 use rcgen::{KeyPair, PublicKeyData};
 
 use super::*;
-use crate::signing::Request as Wanted;
-use crate::signing::queue::{Asker, Signed};
-use crate::signing::token::script::{FIRST_KEY, Way, play};
+use crate::signing::token::script::{AgentBehaviour, FIRST_KEY, play};
+
+type Signature = Result<Vec<u8>, Error>;
 
 /// A token whose agents are threads of the test.
 struct Bench {
-    link: Arc<Link>,
+    link: Arc<TokenLink>,
     key: Arc<KeyPair>,
-    answers: (Sender<Signed>, Mutex<Receiver<Signed>>),
+    answers: (Sender<Signature>, Mutex<Receiver<Signature>>),
 }
 
 impl Bench {
-    fn new(way: Way) -> Self {
+    fn new(way: AgentBehaviour) -> Self {
         Self::of(way, &Arc::new(KeyPair::generate().unwrap()), Arc::default())
     }
 
-    fn of(way: Way, key: &Arc<KeyPair>, known: Arc<Known>) -> Self {
+    fn of(way: AgentBehaviour, key: &Arc<KeyPair>, known: Arc<TokenFacts>) -> Self {
         let id = KeyUri::parse(FIRST_KEY).unwrap().token;
         let keys = vec![FIRST_KEY.to_owned()];
-        let link = Link::open((id, keys), TIME_OUT, agent(key, way), known);
+        let link = TokenLink::open((id, keys), TIME_OUT, agent(key, way), known);
         let (sender, receiver) = channel();
         Self {
             link: Arc::new(link),
@@ -33,11 +33,11 @@ impl Bench {
     }
 
     /// Loads the next configuration with this token.
-    fn reloaded(&self, way: Way) -> Self {
+    fn reloaded(&self, way: AgentBehaviour) -> Self {
         Self::of(way, &self.key, Arc::clone(&self.link.known))
     }
 
-    fn prove(&self) -> Result<Vec<SignatureScheme>, String> {
+    fn prove(&self) -> Result<Vec<SignatureScheme>, TokenFault> {
         self.link.prove(0, &public(&self.key))
     }
 
@@ -49,32 +49,16 @@ impl Bench {
     }
 
     fn ask(&self) {
-        let der = rustls_pki_types::PrivateKeyDer::Pkcs8(self.key.serialize_der().into());
-        self.link.ask(
-            0,
-            Job {
-                request: Wanted {
-                    key: rustls::crypto::aws_lc_rs::sign::any_supported_type(&der).unwrap(),
-                    batch_key: None,
-                    token: None,
-                    scheme: SignatureScheme::ECDSA_NISTP256_SHA256,
-                    message: b"message".to_vec(),
-                },
-                asker: Asker::default(),
-                abandoned: Arc::default(),
-                asked: Stopwatch::start(),
-                answers: Arc::new(self.answers.0.clone()),
-            },
-        );
+        let sender = self.answers.0.clone();
+        let reply = SignatureReply(Box::new(move |signature| drop(sender.send(signature))));
+        self.link.request(0, SCHEME, b"message", reply);
     }
 
     /// Returns `true` if the next answer is a signature.
     fn answer(&self) -> bool {
-        let signed = self.answers.1.lock().unwrap().recv().unwrap();
-        match signed.signature.unwrap() {
+        match self.answers.1.lock().unwrap().recv().unwrap() {
             Ok(signature) => {
-                let scheme = SignatureScheme::ECDSA_NISTP256_SHA256;
-                assert!(public(&self.key).verifies(scheme, b"message", &signature));
+                assert!(public(&self.key).verifies(SCHEME, b"message", &signature));
                 true
             }
             Err(_) => false,
@@ -85,7 +69,7 @@ impl Bench {
     fn comes_back(&self) {
         while {
             if self.link.is_lost() {
-                self.link.replace(agent(&self.key, Way::Signs));
+                self.link.replace(agent(&self.key, AgentBehaviour::Signs));
             }
             self.ask();
             !self.answer()
@@ -95,7 +79,7 @@ impl Bench {
     }
 }
 
-fn agent(key: &Arc<KeyPair>, way: Way) -> Seqpacket {
+fn agent(key: &Arc<KeyPair>, way: AgentBehaviour) -> Seqpacket {
     let (here, there) = Seqpacket::pair().unwrap();
     let key = Arc::clone(key);
     thread::spawn(move || play(&there, &key, || way));
@@ -106,17 +90,18 @@ fn public(key: &KeyPair) -> PublicKey {
     PublicKey::of(&key.subject_public_key_info()).unwrap()
 }
 
+const SCHEME: SignatureScheme = SignatureScheme::ECDSA_NISTP256_SHA256;
 const TIME_OUT: Duration = Duration::from_millis(200);
 
 #[test]
 fn a_agent_that_fails_costs_what_was_asked_of_it_and_is_replaced() {
     for way in [
-        Way::Fails,
-        Way::IsSilent,
-        Way::Dies,
-        Way::Lies,
-        Way::SaysMore,
-        Way::Talks,
+        AgentBehaviour::Fails,
+        AgentBehaviour::IsSilent,
+        AgentBehaviour::Dies,
+        AgentBehaviour::Lies,
+        AgentBehaviour::SaysMore,
+        AgentBehaviour::Talks,
     ] {
         let bench = Bench::new(way).serving();
         (0..50).for_each(|_| bench.ask());
@@ -134,9 +119,9 @@ fn a_agent_that_fails_costs_what_was_asked_of_it_and_is_replaced() {
 
 #[test]
 fn a_key_of_another_certificate_is_refused_before_and_after_it_serves() {
-    let bench = Bench::new(Way::Signs);
+    let bench = Bench::new(AgentBehaviour::Signs);
     let other = public(&KeyPair::generate().unwrap());
-    let refused = |bench: &Bench| bench.link.prove(0, &other).unwrap_err();
+    let refused = |bench: &Bench| bench.link.prove(0, &other).unwrap_err().to_string();
     assert_eq!(refused(&bench), OTHER);
     let bench = bench.serving();
     assert!(refused(&bench).contains(OTHER));
@@ -148,28 +133,30 @@ fn a_key_of_another_certificate_is_refused_before_and_after_it_serves() {
 
 #[test]
 fn a_key_that_was_proved_is_believed_while_its_token_is_away() {
-    let before = Bench::new(Way::Signs).serving();
-    let bench = before.reloaded(Way::IsEmpty);
+    let before = Bench::new(AgentBehaviour::Signs).serving();
+    let bench = before.reloaded(AgentBehaviour::IsEmpty);
     let other = public(&KeyPair::generate().unwrap());
-    assert_eq!(bench.link.prove(0, &other).unwrap_err(), "no such token");
+    let refused = bench.link.prove(0, &other).unwrap_err();
+    assert_eq!(refused.to_string(), "no such token");
     let bench = bench.serving();
     bench.ask();
     assert!(!bench.answer());
     let status = bench.link.status();
     assert_eq!((status.available, &*status.fault), (false, "no such token"));
     bench.comes_back();
-    assert!(Bench::new(Way::IsEmpty).prove().is_err());
+    assert!(Bench::new(AgentBehaviour::IsEmpty).prove().is_err());
 }
 
 /// The configuration that is in use keeps its agent.
 #[test]
 fn a_configuration_is_refused_whose_pin_or_key_the_token_refuses() {
-    let before = Bench::new(Way::Signs).serving();
+    let before = Bench::new(AgentBehaviour::Signs).serving();
     for (way, why) in [
-        (Way::Refuses, "PinIncorrect"),
-        (Way::LacksKey, "no such private key"),
+        (AgentBehaviour::Refuses, "PinIncorrect"),
+        (AgentBehaviour::LacksKey, "no such private key"),
     ] {
-        assert!(before.reloaded(way).prove().unwrap_err().contains(why));
+        let refused = before.reloaded(way).prove().unwrap_err();
+        assert!(refused.to_string().contains(why));
     }
     before.ask();
     assert!(before.answer());
@@ -177,8 +164,8 @@ fn a_configuration_is_refused_whose_pin_or_key_the_token_refuses() {
 
 #[test]
 fn an_agent_that_comes_too_late_replaces_none_that_signs() {
-    let bench = Bench::new(Way::Signs).serving();
-    bench.link.replace(agent(&bench.key, Way::Dies));
+    let bench = Bench::new(AgentBehaviour::Signs).serving();
+    bench.link.replace(agent(&bench.key, AgentBehaviour::Dies));
     bench.ask();
     assert!(bench.answer());
     assert_eq!(bench.link.status().starts, 1);
@@ -187,7 +174,7 @@ fn an_agent_that_comes_too_late_replaces_none_that_signs() {
 /// An agent that served a closed link would never end.
 #[test]
 fn a_agent_that_opens_its_token_after_the_link_was_closed_does_not_serve() {
-    let bench = Bench::new(Way::Signs);
+    let bench = Bench::new(AgentBehaviour::Signs);
     bench.prove().unwrap();
     bench.link.lock().agent = Err(TokenFault::silent());
     let (here, there) = Seqpacket::pair().unwrap();
@@ -200,7 +187,7 @@ fn a_agent_that_opens_its_token_after_the_link_was_closed_does_not_serve() {
         thread::yield_now();
     }
     drop((bench, link));
-    play(&there, &key, || Way::Signs);
+    play(&there, &key, || AgentBehaviour::Signs);
     assert!(serving.join().unwrap().is_none());
 }
 
@@ -209,10 +196,10 @@ fn a_agent_that_opens_its_token_after_the_link_was_closed_does_not_serve() {
 fn whatever_is_answered_each_request_gets_one_answer() {
     let mut random = fastrand::Rng::with_seed(7512);
     for _ in 0..300 {
-        let bench = Bench::new(Way::Signs);
+        let bench = Bench::new(AgentBehaviour::Signs);
         bench.prove().unwrap();
         let (here, _there) = Seqpacket::pair().unwrap();
-        let opened = Opened {
+        let opened = OpenedAgent {
             socket: here,
             token: OpenToken {
                 schemes: Vec::new(),
@@ -228,7 +215,7 @@ fn whatever_is_answered_each_request_gets_one_answer() {
                 0 => TokenAnswer::Failed(TokenFault::silent()),
                 1 => TokenAnswer::Signed {
                     number,
-                    signature: Err(String::new()),
+                    signature: Err(TokenFault::silent()),
                 },
                 _ => TokenAnswer::Signed {
                     number,

@@ -9,7 +9,7 @@ use rustls::{Error, RootCertStore};
 
 use super::soak::{MOST_TURNS, Soak, VERSIONS, lives, server, trust};
 use super::*;
-use becket_keys::signing::Request;
+use becket_keys::signing::SignatureRequest;
 use becket_keys::signing::queue::answer;
 
 #[test]
@@ -102,7 +102,7 @@ impl Soak<Threads> {
     }
 
     /// Answers what is taken from the queue at once. False when there was nothing.
-    fn sign(&self, sign: impl FnOnce(&[&Request]) -> Vec<Result<Vec<u8>, Error>>) -> bool {
+    fn sign(&self, sign: impl FnOnce(&[&SignatureRequest]) -> Vec<Result<Vec<u8>, Error>>) -> bool {
         let jobs = self.signer.signatures.try_pop();
         let any = !jobs.is_empty();
         answer(jobs, sign);

@@ -15,7 +15,7 @@ use rustls::{ClientConfig, HandshakeKind, RootCertStore};
 
 use super::soak::{LONG, MOST_TURNS, Soak, VERSIONS, lives, server, trust, without_sessions};
 use super::*;
-use becket_keys::signing::token::script::{FIRST_KEY, SECOND_KEY, Script, Way};
+use becket_keys::signing::token::script::{AgentBehaviour, FIRST_KEY, SECOND_KEY, Script};
 
 #[test]
 fn whatever_becomes_of_a_token_nothing_is_left_of_it_and_sessions_resume() {
@@ -128,7 +128,7 @@ impl Soak<OnToken> {
                 let way = *self.dice.choice(&WAYS).unwrap();
                 self.signer.script.go(way);
             }
-            19..23 => self.signer.script.go(Way::Signs),
+            19..23 => self.signer.script.go(AgentBehaviour::Signs),
             23 => self.signer.script.kill(),
             24..26 => self.begin_reload(),
             _ => self.talk(),
@@ -186,7 +186,7 @@ impl Soak<OnToken> {
 
     /// The token signs again, and all are served, or all leave.
     fn come_to_rest(&mut self) {
-        self.signer.script.go(Way::Signs);
+        self.signer.script.go(AgentBehaviour::Signs);
         self.end_reload(true);
         if self.dice.bool() {
             self.until(|soak| {
@@ -274,7 +274,7 @@ impl Soak<OnToken> {
                 }
             }
         }
-        self.signer.script.go(Way::Signs);
+        self.signer.script.go(AgentBehaviour::Signs);
         self.clients.clear();
         self.signer.halves.clear();
         self.end_reload(true);
@@ -319,16 +319,16 @@ const NAMES: [&str; 7] = [
     "not reloaded",
 ];
 /// All but that it signs.
-const WAYS: [Way; 9] = [
-    Way::Fails,
-    Way::SignsOddly,
-    Way::IsSilent,
-    Way::Stands,
-    Way::Dies,
-    Way::Lies,
-    Way::SaysMore,
-    Way::Talks,
-    Way::IsEmpty,
+const WAYS: [AgentBehaviour; 9] = [
+    AgentBehaviour::Fails,
+    AgentBehaviour::SignsOddly,
+    AgentBehaviour::IsSilent,
+    AgentBehaviour::Stands,
+    AgentBehaviour::Dies,
+    AgentBehaviour::Lies,
+    AgentBehaviour::SaysMore,
+    AgentBehaviour::Talks,
+    AgentBehaviour::IsEmpty,
 ];
 const LIVES: u64 = 3;
 const ROUNDS: usize = 4;

@@ -18,12 +18,12 @@ use rcgen::KeyPair;
 use rustls::SignatureScheme;
 
 use super::Tokens;
-use super::link::Known;
+use super::link::TokenFacts;
 use super::wire::{LONGEST, OpenToken, TokenAnswer, TokenFault, TokenRequest, receive, write};
 
 /// Behaviour of an agent that has proved its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum AgentBehaviour {
     Signs,
     Fails,
     /// Signs other data.
@@ -49,19 +49,21 @@ pub const FIRST_KEY: &str = "pkcs11:object=a?module-path=/x";
 pub const SECOND_KEY: &str = "pkcs11:object=b?module-path=/x";
 
 /// Runs an agent with one key, of P-256.
-pub(super) fn play(socket: &Seqpacket, pair: &KeyPair, way: impl Fn() -> Way) {
+pub(super) fn play(socket: &Seqpacket, pair: &KeyPair, way: impl Fn() -> AgentBehaviour) {
     let say = |answer: &TokenAnswer| socket.send(&write(answer), None).ok();
     let open = |fault: Option<&str>| OpenToken {
         schemes: vec![SignatureScheme::ECDSA_NISTP256_SHA256.into()],
-        faults: vec![fault.map(str::to_owned)],
+        faults: vec![fault.map(|why: &str| TokenFault::Refused(why.to_owned()))],
     };
     let opened = |fault| TokenAnswer::Opened(open(fault));
     say(&match way() {
-        Way::Refuses => {
+        AgentBehaviour::Refuses => {
             TokenAnswer::Failed(TokenFault::Refused("C_Login: PinIncorrect".to_owned()))
         }
-        Way::IsEmpty => TokenAnswer::Failed(TokenFault::Away("no such token".to_owned())),
-        Way::LacksKey => opened(Some("the token has no such private key")),
+        AgentBehaviour::IsEmpty => {
+            TokenAnswer::Failed(TokenFault::Away("no such token".to_owned()))
+        }
+        AgentBehaviour::LacksKey => opened(Some("the token has no such private key")),
         _ => opened(None),
     });
     let mut room = vec![0; LONGEST];
@@ -79,19 +81,19 @@ pub(super) fn play(socket: &Seqpacket, pair: &KeyPair, way: impl Fn() -> Way) {
             continue;
         }
         match way {
-            Way::Signs | Way::Stands => say(&good),
-            Way::SignsOddly => say(&signed(Ok(vec![7; 70]))),
-            Way::Fails | Way::IsEmpty | Way::LacksKey => {
-                say(&signed(Err("C_Sign: DeviceRemoved\n".to_owned())))
-            }
-            Way::IsSilent | Way::Refuses => None,
-            Way::Dies => return,
-            Way::Lies => say(&opened(None)),
-            Way::SaysMore => say(&TokenAnswer::Signed {
+            AgentBehaviour::Signs | AgentBehaviour::Stands => say(&good),
+            AgentBehaviour::SignsOddly => say(&signed(Ok(vec![7; 70]))),
+            AgentBehaviour::Fails | AgentBehaviour::IsEmpty | AgentBehaviour::LacksKey => say(
+                &signed(Err(TokenFault::Away("C_Sign: DeviceRemoved\n".to_owned()))),
+            ),
+            AgentBehaviour::IsSilent | AgentBehaviour::Refuses => None,
+            AgentBehaviour::Dies => return,
+            AgentBehaviour::Lies => say(&opened(None)),
+            AgentBehaviour::SaysMore => say(&TokenAnswer::Signed {
                 number: number + 1000,
                 signature: Ok(Vec::new()),
             }),
-            Way::Talks => socket.send(&[1; 40], None).ok(),
+            AgentBehaviour::Talks => socket.send(&[1; 40], None).ok(),
         };
     }
 }
@@ -107,10 +109,10 @@ fn sign(key: &KeyPair, digest: &[u8]) -> Vec<u8> {
 /// A token of a test, and the supervisor that starts its agents.
 pub struct Script {
     keys: Vec<KeyPair>,
-    way: Mutex<Way>,
+    way: Mutex<AgentBehaviour>,
     changed: Condvar,
     agents: Mutex<Vec<Weak<Seqpacket>>>,
-    known: Mutex<Vec<Arc<Known>>>,
+    known: Mutex<Vec<Arc<TokenFacts>>>,
     odd: AtomicU64,
 }
 
@@ -119,7 +121,7 @@ impl Script {
     pub fn new(keys: Vec<KeyPair>) -> Arc<Self> {
         Arc::new(Self {
             keys,
-            way: Mutex::new(Way::Signs),
+            way: Mutex::new(AgentBehaviour::Signs),
             changed: Condvar::new(),
             agents: Mutex::default(),
             known: Mutex::default(),
@@ -128,7 +130,7 @@ impl Script {
     }
 
     /// Changes the behaviour of the agents.
-    pub fn go(&self, way: Way) {
+    pub fn go(&self, way: AgentBehaviour) {
         *self.way.lock().unwrap() = way;
         self.changed.notify_all();
     }
@@ -176,12 +178,12 @@ impl Script {
         }
     }
 
-    fn way(&self) -> Way {
-        let stands = |way: &mut Way| *way == Way::Stands;
+    fn way(&self) -> AgentBehaviour {
+        let stands = |way: &mut AgentBehaviour| *way == AgentBehaviour::Stands;
         let way = self.way.lock().unwrap();
         let way = *self.changed.wait_while(way, stands).unwrap();
         self.odd
-            .fetch_add(u64::from(way == Way::SignsOddly), Relaxed);
+            .fetch_add(u64::from(way == AgentBehaviour::SignsOddly), Relaxed);
         way
     }
 
@@ -193,7 +195,7 @@ impl Script {
     /// Returns the numbers of signatures and of failures.
     pub fn counts(&self) -> [u64; 2] {
         let known = self.known.lock().unwrap();
-        let sum = |count: fn(&Known) -> u64| known.iter().map(|known| count(known)).sum();
+        let sum = |count: fn(&TokenFacts) -> u64| known.iter().map(|known| count(known)).sum();
         [
             sum(|known| known.signatures.load(Relaxed)),
             sum(|known| known.failures.load(Relaxed)),
