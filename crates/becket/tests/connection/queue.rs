@@ -129,6 +129,35 @@ fn a_wait_that_is_too_long_ends_and_leaves_the_queue() {
 }
 
 #[test]
+fn a_handshake_that_has_waited_for_a_slot_has_the_time_of_a_handshake() {
+    for queue_timeout in ["1s", "1h"] {
+        let house = house(&format!(
+            "queue = 'before-handshake'\nqueue-timeout = '{queue_timeout}'"
+        ));
+        let held = take(&house);
+        let mut stage = house.stage();
+        let config = Arc::new(house.client(&TLS13));
+        let plans = [Plan::Accept];
+        let mut client =
+            Client::enter_before(&mut stage, house.listener(0), &config, "a.test", plans);
+        client.flush();
+        stage.settle();
+        assert_eq!(waiting(&house), 1);
+        stage.wait(Duration::from_millis(900));
+        drop(held);
+        stage.settle();
+        assert!(stage.is_handshaking());
+        stage.wait(stage.timeouts.handshake - Duration::from_millis(1));
+        stage.settle();
+        assert_eq!(stage.closed(), None);
+        stage.wait(Duration::from_millis(1));
+        stage.settle();
+        assert_eq!(stage.closed(), Some(CloseReason::HandshakeTimeout));
+        assert_eq!(in_use(&house), 0);
+    }
+}
+
+#[test]
 fn a_full_queue_refuses_at_once() {
     for keys in [
         "queue-length = 0",

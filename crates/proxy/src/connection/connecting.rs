@@ -261,9 +261,10 @@ impl<N: Net> Connecting<N> {
     /// The server went out of service meanwhile; its other addresses are no better.
     pub(super) fn leave_server(mut self, cx: &Context<'_, '_, N>) -> Advance<Self, N> {
         let error = io::ErrorKind::ConnectionAborted.into();
-        let stage = mem::replace(&mut self.stage, ConnectStage::Dial);
-        if let ConnectStage::Connect(_, tls, syn) = stage {
-            self.note_heard(syn, tls.is_some(), &error);
+        // The socket is closed here, before the slot is given back.
+        match mem::replace(&mut self.stage, ConnectStage::Dial) {
+            ConnectStage::Connect(_, tls, syn) => self.note_heard(syn, tls.is_some(), &error),
+            ConnectStage::Secure(..) | ConnectStage::Dial | ConnectStage::Backlog => {}
         }
         cx.turn.counters.connect_failures.add(1);
         self.try_another(error)

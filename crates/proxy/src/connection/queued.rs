@@ -136,6 +136,7 @@ impl<N: Net> Queued<N> {
         Advance::Reached(match self.client {
             QueuedClient::Pending(pending) => Reached::Pending(pending, Some(slot)),
             QueuedClient::Hello(mut decision) => {
+                cx.core.deadline = cx.core.handshake_until;
                 decision.reserved = Reserved::Slot(slot);
                 decision.restore(scratch);
                 Reached::Hello(decision)
