@@ -12,11 +12,12 @@ pub fn split(path: &str) -> Option<(&str, &str)> {
 
 /// Returns whether a name fits a pattern. Names that begin with a dot fit only patterns that do.
 pub fn matches(pattern: &str, name: &str) -> bool {
-    let options = glob::MatchOptions {
-        require_literal_leading_dot: true,
-        ..Default::default()
-    };
-    glob::Pattern::new(pattern).is_ok_and(|pattern| pattern.matches_with(name, options))
+    // The option of the library for dots looks at each part of a path, and would hide /.well-known/ from a star.
+    if name.starts_with('.') && !pattern.starts_with('.') {
+        return false;
+    }
+    let pattern = pattern.replace("[^", "[!");
+    glob::Pattern::new(&pattern).is_ok_and(|pattern| pattern.matches(name))
 }
 
 #[cfg(test)]
@@ -33,6 +34,9 @@ mod tests {
             ("*.pem", "a.pem~", false),
             ("*.[cp]?m", "a.pem", true),
             ("*.[!cp]em", "a.pem", false),
+            ("*.[^cp]em", "a.pem", false),
+            ("*", "/.well-known/a", true),
+            ("/a/*", "/a/b/c", true),
             ("[a-c]*", "b", true),
             ("[a-c]*", "d", false),
             ("a*b*c", "axxbxxc", true),
