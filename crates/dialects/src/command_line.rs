@@ -9,10 +9,17 @@ use clap::{Arg, ArgAction, Command};
 pub(super) struct ProgramOption {
     pub(super) long: &'static str,
     pub(super) short: Option<char>,
-    /// Whether a value follows. Other options may have one only if it is joined: `--daemon=on`.
-    pub(super) needs_value: bool,
+    pub(super) value: OptionValue,
     /// The setting that it gives, or a word for what it does.
     pub(super) sets: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OptionValue {
+    Absent,
+    /// Only joined: `--daemon=on`.
+    Optional,
+    Required,
 }
 
 /// Returns the grammar of a program.
@@ -22,11 +29,13 @@ pub(super) fn grammar(program: &'static str, options: &'static [ProgramOption]) 
             .long(option.long)
             .short(option.short)
             .action(ArgAction::Append);
-        if option.needs_value {
-            argument.allow_hyphen_values(true).value_name("VALUE")
-        } else {
-            let argument = argument.num_args(0..=1).require_equals(true);
-            argument.default_missing_value("on").value_name("on|off")
+        match option.value {
+            OptionValue::Absent => argument.num_args(0).default_missing_value("on"),
+            OptionValue::Optional => {
+                let argument = argument.num_args(0..=1).require_equals(true);
+                argument.default_missing_value("on").value_name("on|off")
+            }
+            OptionValue::Required => argument.allow_hyphen_values(true).value_name("VALUE"),
         }
     });
     let operands = Arg::new(PEM).num_args(0..).action(ArgAction::Append);
@@ -76,17 +85,17 @@ mod tests {
     use super::*;
 
     const OPTIONS: &[ProgramOption] = &[
-        option("quiet", Some('q'), false),
-        option("user", Some('u'), true),
-        option("test", Some('t'), false),
-        option("tls", None, false),
+        option("quiet", Some('q'), OptionValue::Optional),
+        option("user", Some('u'), OptionValue::Required),
+        option("test", Some('t'), OptionValue::Absent),
+        option("tls", None, OptionValue::Absent),
     ];
 
-    const fn option(long: &'static str, short: Option<char>, needs_value: bool) -> ProgramOption {
+    const fn option(long: &'static str, short: Option<char>, value: OptionValue) -> ProgramOption {
         ProgramOption {
             long,
             short,
-            needs_value,
+            value,
             sets: long,
         }
     }
@@ -104,7 +113,7 @@ mod tests {
             shown.join(" "),
             "test=on quiet=on user=me user=you user=him quiet=off user=them pem-file=a pem-file=- pem-file=--test"
         );
-        for refused in ["--t", "--nothing=1", "-x", "--user", "-u"] {
+        for refused in ["--t", "--nothing=1", "-x", "--user", "-u", "--test=off"] {
             assert!(
                 read("p", OPTIONS, &[refused.to_owned()]).is_err(),
                 "{refused}"

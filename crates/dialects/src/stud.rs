@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use super::command_line::ProgramOption;
+use super::command_line::{OptionValue, ProgramOption};
 use super::hitch::{
     self, CONFIG, DEFAULTS, HELP, HitchTranslator, TEST, VERSION, Value, command_of, option,
 };
@@ -82,9 +82,14 @@ const OWN: &[Setting] = &[
 ];
 
 const OWN_OPTIONS: &[ProgramOption] = &[
-    option("shared-cache", Some('C'), true, "shared-cache"),
-    option("session-cache", None, true, "shared-cache"),
-    option("write-xff", None, false, "write-xff"),
+    option(
+        "shared-cache",
+        Some('C'),
+        OptionValue::Required,
+        "shared-cache",
+    ),
+    option("session-cache", None, OptionValue::Required, "shared-cache"),
+    option("write-xff", None, OptionValue::Absent, "write-xff"),
 ];
 
 /// Reads a command line of stud.
