@@ -36,8 +36,8 @@ use crate::sandbox::Sandbox;
 use crate::server::edits::RunningEdits;
 use crate::server::limits::SharedLimits;
 use crate::server::outcomes::PendingOutcomes;
-use crate::server::renewal::Watching;
-use crate::server::upgrade::Handover;
+use crate::server::upgrade_state::Handover;
+use crate::server::watching::Watching;
 use crate::server::{
     AdminThreads, ConfigTasks, Control, LogThreads, MemoryTasks, PeerTasks, Supervision,
     Terminator, WAITING_CHANGES, log_warnings,

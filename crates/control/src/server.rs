@@ -15,8 +15,10 @@ mod commands;
 pub mod edits;
 pub mod limits;
 pub mod outcomes;
-pub mod renewal;
-pub mod upgrade;
+mod renewal;
+mod upgrade;
+pub mod upgrade_state;
+pub mod watching;
 
 use std::io;
 use std::net::SocketAddr;
@@ -34,8 +36,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use self::edits::{Edited, RunningEdits};
 use self::outcomes::PendingOutcomes;
-use self::renewal::Watching;
-use self::upgrade::Handover;
+use self::upgrade_state::Handover;
+use self::watching::Watching;
 use crate::admin::{self, AdminSockets, Pages};
 use crate::api::ChangeRequest;
 use crate::cluster;

@@ -98,3 +98,6 @@ fn show(
 
 /// Between two looks at signals and samples.
 const STEP: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod fixture;

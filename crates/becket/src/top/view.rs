@@ -215,8 +215,8 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::screen::tests::{key, sample};
     use super::*;
+    use crate::top::fixture::{key, sample};
 
     fn drawn(screen: &mut Screen, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();

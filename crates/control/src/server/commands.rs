@@ -1,11 +1,14 @@
-//! Commands of the supervisor and signals: the method of [`Control`] for each.
+//! Commands of the supervisor, signals, and requests of operators: the method of [`Control`] for each.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
 use becket_proto::limits::Counts;
+use serde_json::json;
 
 use super::Control;
+use super::outcomes::too_late;
+use crate::api::ChangeOutcome;
 use becket_process::link::Delivered;
 use becket_process::link::resources::ProcessResources;
 use becket_process::protocol::{Command, Event, OperatorRequest, Resources};
@@ -64,6 +67,25 @@ impl Control {
             link.report(ended);
         };
         given.inspect_err(failed).ok()
+    }
+
+    /// Does what a signal would have it do. The client is answered when that is done.
+    pub(super) async fn asked(&mut self, request: OperatorRequest, outcome: ChangeOutcome) {
+        if self.state.is_draining() {
+            return outcome.tell(match request {
+                OperatorRequest::Drain => Ok(json!({"draining": true, "ended": []})),
+                _ => Err(too_late()),
+            });
+        }
+        let Some(is_first) = self.config.waiting.add(request, outcome) else {
+            return;
+        };
+        match &self.supervision.link {
+            // A second command to drain would cut connections off.
+            Some(_) if request == OperatorRequest::Drain && !is_first => {}
+            Some(link) => link.report(&Event::Asked(request)),
+            None => self.carry_out(request).await,
+        }
     }
 
     /// Does what an operator asks for, in a process without a supervisor.

@@ -6,9 +6,8 @@
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use super::Control;
 use crate::api::{ChangeOutcome, Refused};
-use becket_process::protocol::{Event, OperatorRequest};
+use becket_process::protocol::OperatorRequest;
 
 #[derive(Debug, Default)]
 pub struct PendingOutcomes {
@@ -20,7 +19,7 @@ pub struct PendingOutcomes {
 
 impl PendingOutcomes {
     /// Adds a client. Returns whether no other one waits for the same; absent if too many wait, which the client is answered.
-    fn add(&mut self, request: OperatorRequest, outcome: ChangeOutcome) -> Option<bool> {
+    pub(super) fn add(&mut self, request: OperatorRequest, outcome: ChangeOutcome) -> Option<bool> {
         self.all.retain(|(.., outcome)| !outcome.is_unwanted());
         if self.all.len() >= MOST {
             let text = "too many wait for an outcome";
@@ -92,27 +91,6 @@ fn outcome(
 pub(super) fn too_late() -> Refused {
     let text = "becket drains, and does no more";
     Refused::new(StatusCode::CONFLICT, text, "a becket that serves")
-}
-
-impl Control {
-    /// Does what a signal would have it do. The client is answered when that is done.
-    pub(super) async fn asked(&mut self, request: OperatorRequest, outcome: ChangeOutcome) {
-        if self.state.is_draining() {
-            return outcome.tell(match request {
-                OperatorRequest::Drain => Ok(json!({"draining": true, "ended": []})),
-                _ => Err(too_late()),
-            });
-        }
-        let Some(is_first) = self.config.waiting.add(request, outcome) else {
-            return;
-        };
-        match &self.supervision.link {
-            // A second command to drain would cut connections off.
-            Some(_) if request == OperatorRequest::Drain && !is_first => {}
-            Some(link) => link.report(&Event::Asked(request)),
-            None => self.carry_out(request).await,
-        }
-    }
 }
 
 /// Name of the request, and what is accepted.

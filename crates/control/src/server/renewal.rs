@@ -10,61 +10,19 @@
 use std::sync::Arc;
 
 use rustls::pki_types::UnixTime;
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::spawn_blocking;
 
+use super::watching::{Look, WatchResult};
 use super::{Control, log_warnings};
 use crate::reload::build;
 use becket_keys::files::Files;
 use becket_keys::signing::token::Tokens;
-use becket_keys::watch::{Watch, WatchedPlaces};
+use becket_keys::watch::WatchedPlaces;
 use becket_log::Timestamp;
 use becket_prepare::renewal::Renewal;
 use becket_process::protocol::Event;
 use becket_proxy::backend::registry::Backends;
 use becket_tls::config::Config;
-
-#[derive(Debug, Default)]
-pub struct Watching {
-    watch: Watch,
-    running: Option<JoinHandle<Look>>,
-    /// Files of the next look.
-    again: Option<Files>,
-}
-
-/// The result of a look.
-#[derive(Debug)]
-pub(super) struct Look {
-    /// The configuration that it began with.
-    config: Arc<Config>,
-    files: Files,
-    /// Places to watch from now on; absent where this process opens none of the files.
-    places: Option<WatchedPlaces>,
-    renewal: Renewal,
-    /// The reason why the renewal cannot be used as a whole.
-    fault: Option<String>,
-}
-
-/// An event of files.
-pub(super) enum WatchResult {
-    Changed,
-    /// A look ended; absent where it failed.
-    Look(Option<Box<Look>>),
-}
-
-impl Watching {
-    /// Waits for the next event. Nothing is lost when the future is dropped.
-    pub(super) async fn next(&mut self) -> WatchResult {
-        let Self { watch, running, .. } = self;
-        tokio::select! {
-            () = watch.settled() => WatchResult::Changed,
-            Some(looked) = async { Some(running.as_mut()?.await) } => {
-                *running = None;
-                let looked = looked.inspect_err(|error| tracing::error!(%error, "cannot look at the files"));
-                WatchResult::Look(looked.ok().map(Box::new))
-            }
-        }
-    }
-}
 
 impl Control {
     /// Starts the first look with this configuration, unless the supervisor commands it.

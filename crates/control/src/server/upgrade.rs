@@ -11,97 +11,15 @@ use becket_proto::handover::{Secrets, Server};
 use becket_proto::limits::Counts;
 use becket_sys::process::outlive_parent;
 use becket_sys::socket_file::SocketFile;
-use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::spawn_blocking;
 
-use super::limits::SharedLimits;
+use super::upgrade_state::{UpgradeStage, UpgradeStep};
 use super::{Control, log_kernel_tls};
 use crate::handover::receiver::Milestone;
 use crate::handover::sender::Sender;
 use crate::status::ReloadOutcome;
 use becket_log::{Escaped, Timestamp};
 use becket_process::protocol::Event;
-
-/// An event on the way to serving, or to leaving.
-pub(super) enum UpgradeStep {
-    /// All workers are parked.
-    Parked,
-    /// The old process has reached this, or its stream has ended.
-    Reached(Option<Milestone>),
-}
-
-/// The processes before and after this one, as control sees them.
-#[derive(Debug)]
-pub struct Handover {
-    stage: UpgradeStage,
-    /// Progress of the old process; absent once it has left the addresses of the cluster.
-    before: Option<UnboundedReceiver<Milestone>>,
-    /// Workers that are being parked.
-    parking: Option<JoinHandle<()>>,
-    /// The way to the next process.
-    after: Option<Sender>,
-    pub(super) limits: SharedLimits,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum UpgradeStage {
-    Loading {
-        /// The supervisor has commanded this process to serve.
-        is_commanded: bool,
-        /// The old process may still accept.
-        is_preceded: bool,
-    },
-    Serving,
-    /// The next process has the secrets, or is about to have them.
-    Yielding {
-        /// Number of the next process.
-        next: u32,
-        /// Addresses whose sockets it has.
-        kept: Vec<SocketAddr>,
-    },
-}
-
-impl Handover {
-    /// With an old process to replace, or none.
-    pub fn new(before: Option<UnboundedReceiver<Milestone>>) -> Self {
-        Self {
-            stage: UpgradeStage::Loading {
-                is_commanded: false,
-                is_preceded: before.is_some(),
-            },
-            before,
-            parking: None,
-            after: None,
-            limits: SharedLimits::default(),
-        }
-    }
-
-    /// Returns whether this process rotates ticket keys and writes states of secrets.
-    pub(super) fn keeps_secrets(&self) -> bool {
-        self.stage == UpgradeStage::Serving
-    }
-
-    /// Returns whether the next process serves, or is about to.
-    pub(super) fn is_followed(&self) -> bool {
-        matches!(self.stage, UpgradeStage::Yielding { .. })
-    }
-
-    /// Waits for the next step, forever where there is none.
-    pub(super) async fn next(&mut self) -> UpgradeStep {
-        let Self {
-            before, parking, ..
-        } = self;
-        tokio::select! {
-            Some(reached) = async { Some(before.as_mut()?.recv().await) } => UpgradeStep::Reached(reached),
-            // Parking ends in any case: each worker answers, or has ended.
-            Some(_) = async { Some(parking.as_mut()?.await) } => {
-                *parking = None;
-                UpgradeStep::Parked
-            }
-            else => std::future::pending().await,
-        }
-    }
-}
 
 impl Control {
     /// Serves at once without a supervisor; otherwise has the workers build what they need first.

@@ -1,0 +1,52 @@
+//! The watch of files that a configuration names, and the look at those that changed ([`super::renewal`] starts and commits it).
+
+use std::sync::Arc;
+
+use becket_keys::files::Files;
+use becket_keys::watch::{Watch, WatchedPlaces};
+use becket_prepare::renewal::Renewal;
+use becket_tls::config::Config;
+use tokio::task::JoinHandle;
+
+#[derive(Debug, Default)]
+pub struct Watching {
+    pub(super) watch: Watch,
+    pub(super) running: Option<JoinHandle<Look>>,
+    /// Files of the next look.
+    pub(super) again: Option<Files>,
+}
+
+/// The result of a look.
+#[derive(Debug)]
+pub(super) struct Look {
+    /// The configuration that it began with.
+    pub(super) config: Arc<Config>,
+    pub(super) files: Files,
+    /// Places to watch from now on; absent where this process opens none of the files.
+    pub(super) places: Option<WatchedPlaces>,
+    pub(super) renewal: Renewal,
+    /// The reason why the renewal cannot be used as a whole.
+    pub(super) fault: Option<String>,
+}
+
+/// An event of files.
+pub(super) enum WatchResult {
+    Changed,
+    /// A look ended; absent where it failed.
+    Look(Option<Box<Look>>),
+}
+
+impl Watching {
+    /// Waits for the next event. Nothing is lost when the future is dropped.
+    pub(super) async fn next(&mut self) -> WatchResult {
+        let Self { watch, running, .. } = self;
+        tokio::select! {
+            () = watch.settled() => WatchResult::Changed,
+            Some(looked) = async { Some(running.as_mut()?.await) } => {
+                *running = None;
+                let looked = looked.inspect_err(|error| tracing::error!(%error, "cannot look at the files"));
+                WatchResult::Look(looked.ok().map(Box::new))
+            }
+        }
+    }
+}
