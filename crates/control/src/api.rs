@@ -90,22 +90,50 @@ impl OperatorChange {
 #[serde(deny_unknown_fields)]
 pub(super) struct NoFields {}
 
-/// What is to be another of a server. What is absent stays as it is; `null` is what the file says.
+/// The change of a field that overrides the configuration file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum FieldChange<T> {
+    /// The field is absent.
+    #[default]
+    Keep,
+    /// The field is `null`: the file decides again.
+    Reset,
+    Set(T),
+}
+
+impl<T: Clone> FieldChange<T> {
+    /// Changes an override.
+    pub fn apply(&self, to: &mut Option<T>) {
+        match self {
+            Self::Keep => {}
+            Self::Reset => *to = None,
+            Self::Set(value) => *to = Some(value.clone()),
+        }
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for FieldChange<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        Ok(Option::deserialize(d)?.map_or(Self::Reset, Self::Set))
+    }
+}
+
+/// What is to be another of a server.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerChange {
     pub backend: String,
     pub server: String,
-    #[serde(default, deserialize_with = "given")]
-    pub mode: Option<Option<ServerMode>>,
-    #[serde(default, deserialize_with = "given")]
-    pub weight: Option<Option<u32>>,
+    #[serde(default)]
+    pub mode: FieldChange<ServerMode>,
+    #[serde(default)]
+    pub weight: FieldChange<u32>,
     /// 0 is no limit.
-    #[serde(default, deserialize_with = "given")]
-    pub maxconn: Option<Option<u32>>,
+    #[serde(default)]
+    pub maxconn: FieldChange<u32>,
     /// Addresses of IP with a port, or paths of unix sockets.
-    #[serde(default, deserialize_with = "given")]
-    pub addresses: Option<Option<Vec<String>>>,
+    #[serde(default)]
+    pub addresses: FieldChange<Vec<String>>,
     /// The client writes the change to the file of kept edits, so a reload keeps it.
     #[serde(default)]
     pub keep: bool,
@@ -113,16 +141,18 @@ pub struct ServerChange {
 
 impl ServerChange {
     fn check(&self) -> Result<(), Refused> {
-        if self.weight.flatten().is_some_and(|weight| weight > 256) {
+        if matches!(self.weight, FieldChange::Set(weight) if weight > 256) {
             return Err(Refused::unusable("weight is not in range", "0 to 256"));
         }
         self.server_addresses().map(drop)
     }
 
     /// The addresses that are to be used.
-    pub fn server_addresses(&self) -> Result<Option<Vec<ServerAddress>>, Refused> {
-        let Some(Some(texts)) = &self.addresses else {
-            return Ok(None);
+    pub fn server_addresses(&self) -> Result<FieldChange<Vec<ServerAddress>>, Refused> {
+        let texts = match &self.addresses {
+            FieldChange::Keep => return Ok(FieldChange::Keep),
+            FieldChange::Reset => return Ok(FieldChange::Reset),
+            FieldChange::Set(texts) => texts,
         };
         if texts.is_empty() || texts.len() > MOST_ADDRESSES {
             let accepted = format!("1 to {MOST_ADDRESSES} addresses, or null");
@@ -139,7 +169,8 @@ impl ServerChange {
                 Refused::unusable(format!("addresses: {text:?}"), accepted)
             })
         };
-        texts.iter().map(parse).collect::<Result<_, _>>().map(Some)
+        let addresses = texts.iter().map(parse).collect::<Result<_, _>>();
+        addresses.map(FieldChange::Set)
     }
 }
 
@@ -217,13 +248,6 @@ pub struct LogChange {
     /// The client writes the change to the file of kept edits, so a reload keeps it.
     #[serde(default)]
     pub keep: bool,
-}
-
-/// Tells a field that is `null` from one that is absent.
-fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
-    d: D,
-) -> Result<Option<Option<T>>, D::Error> {
-    Option::deserialize(d).map(Some)
 }
 
 /// The object of a request; nothing is an empty one.
@@ -349,8 +373,8 @@ mod tests {
         let expected = ServerChange {
             backend: "app".to_owned(),
             server: "a:1".to_owned(),
-            weight: Some(None),
-            maxconn: Some(Some(0)),
+            weight: FieldChange::Reset,
+            maxconn: FieldChange::Set(0),
             ..ServerChange::default()
         };
         assert_eq!(change.unwrap(), expected);

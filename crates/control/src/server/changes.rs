@@ -30,7 +30,7 @@ use becket_prepare::is_filter;
 use becket_prepare::listeners::certificate_of;
 use becket_proxy::backend::registry::Backends;
 use becket_proxy::backend::server_state::{ServerSettings, ServerState};
-use becket_tls::config::overrides::{Overrides, limit};
+use becket_tls::config::overrides::Overrides;
 use becket_tls::config::{Lasts, Server};
 
 impl Control {
@@ -61,14 +61,10 @@ impl Control {
         let (server, state) = self.find(&change.backend, &change.server)?;
         let addresses = change.server_addresses()?;
         let apply = |to: &mut Overrides| {
-            to.mode = change.mode.unwrap_or(to.mode);
-            to.weight = change.weight.unwrap_or(to.weight);
-            if let Some(maxconn) = change.maxconn {
-                to.maxconn = maxconn.map(limit);
-            }
-            if change.addresses.is_some() {
-                to.addresses.clone_from(&addresses);
-            }
+            change.mode.apply(&mut to.mode);
+            change.weight.apply(&mut to.weight);
+            change.maxconn.apply(&mut to.maxconn);
+            addresses.apply(&mut to.addresses);
         };
         let ServerSettings {
             mut overrides,

@@ -134,7 +134,10 @@ impl ServerSettings {
     }
 
     fn maxconn(&self) -> Option<u32> {
-        self.overrides.maxconn.unwrap_or(self.file.maxconn)
+        match self.overrides.maxconn {
+            None => self.file.maxconn,
+            Some(most) => Some(most).filter(|most| *most > 0),
+        }
     }
 }
 
@@ -510,7 +513,7 @@ mod tests {
         let state = running(server(|keys| (keys.weight, keys.maxconn) = (3, Some(9))));
         let changed = Overrides {
             weight: Some(5),
-            maxconn: Some(None),
+            maxconn: Some(0),
             addresses: Some(vec![ServerAddress::Unix("/b".into())]),
             ..Overrides::default()
         };

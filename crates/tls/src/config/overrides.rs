@@ -12,8 +12,8 @@ pub struct Overrides {
     pub mode: Option<ServerMode>,
     /// Weight in balancing.
     pub weight: Option<u32>,
-    /// `Some(None)` is no limit.
-    pub maxconn: Option<Option<u32>>,
+    /// Most connections at a time; 0 is no limit.
+    pub maxconn: Option<u32>,
     /// At least one.
     pub addresses: Option<Vec<ServerAddress>>,
 }
@@ -28,7 +28,7 @@ impl Overrides {
         Self {
             mode: edit.mode,
             weight: edit.weight.filter(|_| is_changed),
-            maxconn: edit.maxconn.filter(|_| is_changed).map(limit),
+            maxconn: edit.maxconn.filter(|_| is_changed),
             addresses: (!addresses.is_empty()).then_some(addresses),
         }
     }
@@ -46,7 +46,6 @@ impl Overrides {
                 .map_or_else(|| "as in the file".to_owned(), show);
             (now != kept).then(|| format!("{key} {value}"))
         }
-        let limit = |most: &Option<u32>| most.unwrap_or(0).to_string();
         let addresses = |all: &Vec<ServerAddress>| {
             let all: Vec<String> = all.iter().map(ToString::to_string).collect();
             all.join(" ")
@@ -56,14 +55,9 @@ impl Overrides {
                 mode.word().to_owned()
             }),
             text("weight", &self.weight, &kept.weight, u32::to_string),
-            text("maxconn", &self.maxconn, &kept.maxconn, limit),
+            text("maxconn", &self.maxconn, &kept.maxconn, u32::to_string),
             text("addresses", &self.addresses, &kept.addresses, addresses),
         ];
         each.into_iter().flatten().collect()
     }
-}
-
-/// A limit as it is written: 0 is none.
-pub fn limit(most: u32) -> Option<u32> {
-    Some(most).filter(|most| *most > 0)
 }
