@@ -93,7 +93,7 @@ fn joined() -> (Replica<Clear>, Replica<Clear>) {
 /// The first bytes of a datagram of the pair: a deletion that node two would send.
 fn envelope(two: &mut Replica<Clear>, now: Duration) -> Option<[u8; 8]> {
     let record = PeerRecord::Del {
-        policy: becket_proto::session_table::PolicyTag(1),
+        policy: becket_proto::session::PolicyTag(1),
         id: &[1],
     };
     two.offer(&record);

@@ -11,7 +11,7 @@ use becket_cluster::replica::{
     SinkOutcome, StickCursor, StickRecord,
 };
 use becket_proto::bounded_table::Cursor;
-use becket_proto::session_table::PolicyTag;
+use becket_proto::session::PolicyTag;
 use becket_proto::ticket::{NodeId, OriginId};
 use clear_vault::Clear;
 use divan::counter::ItemsCount;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
-use becket_proto::session_name::SessionName;
+use becket_proto::session::SessionName;
 use tokio::sync::Notify;
 
 use crate::sticks::PeerStick;
@@ -134,9 +134,9 @@ pub(crate) const BATCH: Duration = Duration::from_millis(4);
 
 #[cfg(test)]
 mod tests {
-    use becket_proto::session_table::PolicyTag;
 
     use super::*;
+    use becket_proto::session::PolicyTag;
 
     const CAPACITY: usize = 256;
 
@@ -177,7 +177,7 @@ mod tests {
 
 #[cfg(all(test, feature = "models"))]
 mod models {
-    use becket_proto::session_table::PolicyTag;
+    use becket_proto::session::PolicyTag;
     use shuttle::{future, thread};
 
     use super::*;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_config::cluster::ClusterLimits;
-use becket_proto::session_table::PolicyTag;
+use becket_proto::session::PolicyTag;
 use becket_proto::ticket::{NodeId, SecretId};
 use zeroize::Zeroizing;
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proto::bounded_table::Cursor;
-use becket_proto::session_name::SessionName;
-use becket_proto::session_table::{Lives, Lookup, PolicyTag, Session, SessionTable};
+use becket_proto::session::{PolicyTag, Session, SessionName};
+use becket_proto::session_table::{Lives, Lookup, SessionTable};
 use becket_proto::ticket::{NodeId, Origin, UnixSeconds};
 use becket_sys::clock::Now;
 use serde::Serialize;

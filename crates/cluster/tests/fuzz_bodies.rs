@@ -15,7 +15,7 @@ mod stud;
 use std::time::Duration;
 
 use becket_cluster::replica::{PeerRecord, ServerTag, SessionRecord, StickKey, StickRecord};
-use becket_proto::session_table::PolicyTag;
+use becket_proto::session::PolicyTag;
 use becket_proto::ticket::OriginId;
 use mutations::run_on_mutations;
 

@@ -17,8 +17,8 @@ use becket_cluster::{
     Secret, SessionEvent, Settings, StickMemory, bind,
 };
 use becket_config::cluster::ClusterLimits;
-use becket_proto::session_name::SessionName;
-use becket_proto::session_table::{Limits, Lives, Lookup, PolicyTag, Session, SessionTable};
+use becket_proto::session::{PolicyTag, Session, SessionName};
+use becket_proto::session_table::{Limits, Lives, Lookup, SessionTable};
 use becket_proto::ticket::{NodeId, Origin, OriginId, SecretId, UnixSeconds};
 use becket_sys::clock::Clock;
 use tokio::time::{sleep, timeout};

@@ -11,7 +11,7 @@ use becket_cluster::{
     Bound, Host, Membership, NameLookup, NoBoot, NotBound, Resolve, Secret, Settings,
 };
 use becket_config::error::Problem;
-use becket_proto::session_table::PolicyTag;
+use becket_proto::session::PolicyTag;
 use zeroize::Zeroizing;
 
 use crate::health::prober;

@@ -12,7 +12,7 @@ use becket_cluster::stud::StudKey;
 use becket_config::check::RSA_KEY;
 use becket_config::cluster::Cluster;
 use becket_config::key;
-use becket_proto::session_table::PolicyTag;
+use becket_proto::session::PolicyTag;
 use rustls::ProtocolVersion;
 
 use super::ConfigBuilder;

@@ -9,7 +9,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use becket_proto::session_table::{Limits, Lives, PolicyTag, Session, SessionTable};
+use becket_proto::session::{PolicyTag, Session};
+use becket_proto::session_table::{Limits, Lives, SessionTable};
 use becket_proto::ticket::{Origin, OriginId, UnixSeconds};
 use divan::{Bencher, black_box};
 

@@ -55,21 +55,22 @@ impl Backlog {
         self.bound.map(|_| self.counted_from + TARGET)
     }
 
-    /// Returns the bound when it changes: a number, or nothing where it is as configured. `over`
-    /// says whether clients wait for too long, here or behind.
-    pub fn poll(&mut self, now: Duration, over: bool) -> Option<Option<u32>> {
+    /// The bound; `None` if the queue is as long as configured.
+    pub fn bound(&self) -> Option<u32> {
+        self.bound
+    }
+
+    /// Returns whether the bound has changed. `over` says whether clients wait for too long, here or behind.
+    pub fn poll(&mut self, now: Duration, over: bool) -> bool {
         let counted = now.saturating_sub(self.counted_from);
         if counted < TARGET {
-            return None;
+            return false;
         }
         let within_target = u128::from(self.accepted) * TARGET.as_nanos() / counted.as_nanos();
         (self.accepted, self.counted_from) = (0, now);
         let pace = u32::try_from(within_target).unwrap_or(u32::MAX);
         let bound = over.then(|| pace.max(LEAST));
-        (bound != self.bound).then(|| {
-            self.bound = bound;
-            bound
-        })
+        std::mem::replace(&mut self.bound, bound) != bound
     }
 }
 
@@ -90,20 +91,23 @@ mod tests {
     fn it_is_what_is_accepted_within_the_target_and_as_configured_in_calm() {
         let mut backlog = Backlog::default();
         backlog.handle_look(ms(1000), 5000, true);
-        assert_eq!(backlog.poll(ms(1000), false), None);
+        assert!(!backlog.poll(ms(1000), false));
         backlog.handle_look(ms(1050), 300, false);
-        assert_eq!(backlog.poll(ms(1099), true), None, "too soon");
+        assert!(!backlog.poll(ms(1099), true), "too soon");
         assert!(!backlog.is_falling_behind(ms(1100)) && backlog.is_falling_behind(ms(1101)));
         assert!(!backlog.is_behind(ms(1101)));
         backlog.handle_look(ms(1199), 300, false);
         assert!(backlog.is_behind(ms(1199)));
-        assert_eq!(backlog.poll(ms(1200), true), Some(Some(300)));
-        assert_eq!(backlog.poll(ms(1300), true), Some(Some(16)));
-        assert_eq!(backlog.poll(ms(1400), true), None, "it is that already");
+        assert!(backlog.poll(ms(1200), true));
+        assert_eq!(backlog.bound(), Some(300));
+        assert!(backlog.poll(ms(1300), true));
+        assert_eq!(backlog.bound(), Some(16));
+        assert!(!backlog.poll(ms(1400), true), "it is that already");
         backlog.handle_look(ms(1400), 0, true);
         assert!(!backlog.is_behind(ms(1500)));
         assert_eq!(backlog.deadline(), Some(ms(1500)));
-        assert_eq!(backlog.poll(ms(1500), false), Some(None));
+        assert!(backlog.poll(ms(1500), false));
+        assert_eq!(backlog.bound(), None);
         assert_eq!(backlog.deadline(), None);
     }
 
@@ -120,9 +124,8 @@ mod tests {
                 queue.extend(std::iter::repeat_n(now, room));
                 let taken: Vec<_> = (0..accept).filter_map(|_| queue.pop_front()).collect();
                 backlog.handle_look(now, taken.len() as u64, queue.is_empty());
-                if let Some(changed) = backlog.poll(now, backlog.is_behind(now)) {
-                    bound = changed.map_or(4096, |bound| bound as usize);
-                }
+                backlog.poll(now, backlog.is_behind(now));
+                bound = backlog.bound().map_or(4096, |bound| bound as usize);
                 let waited = taken.first().map_or(Duration::ZERO, |came| now - *came);
                 prop_assert!(now < ms(2500) || waited <= 2 * TARGET, "{waited:?}");
             }

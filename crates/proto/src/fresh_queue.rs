@@ -145,21 +145,6 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    #[test]
-    fn the_oldest_goes_first_until_it_has_waited_for_too_long() {
-        let mut queue = FreshQueue::default();
-        for index in 0..4 {
-            queue.push(index, ms(index as u64));
-        }
-        assert_eq!(queue.pop(ms(300)), Some(0));
-        assert_eq!(queue.pop(ms(302)), Some(3));
-        assert_eq!(queue.pop_overdue(ms(501)), None);
-        assert_eq!(queue.pop_overdue(ms(502)), Some(1));
-        assert_eq!(queue.pop_overdue(ms(502)), None);
-        assert_eq!(queue.pop(ms(502)), Some(2));
-        assert!(queue.is_empty());
-    }
-
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Come { late_by: u64 },

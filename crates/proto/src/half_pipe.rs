@@ -506,15 +506,6 @@ mod tests {
     }
 
     #[test]
-    fn the_source_is_not_read_while_bytes_wait() {
-        let mut pipe = HalfPipe::<Kernel>::default();
-        pipe.offer(b"x");
-        pipe.block_sink();
-        pipe.handle_readable();
-        assert_eq!(pipe.next(), Next::Wait);
-    }
-
-    #[test]
     fn what_is_held_goes_with_the_next_bytes_or_with_the_end() {
         let holding = || {
             let mut pipe = HalfPipe::<Kernel>::default();
@@ -550,14 +541,6 @@ mod tests {
         pipe.offer(b"x");
         pipe.hold(b"y");
         assert_eq!((pipe.next(), pipe.take_held()), (Next::Write, Vec::new()));
-    }
-
-    #[test]
-    fn heap_is_given_back_when_nothing_waits() {
-        let mut pipe = HalfPipe::<Kernel>::default();
-        pipe.offer(&[0; 4096]);
-        pipe.sent(4096);
-        assert!(matches!(pipe.waiting, Waiting::Heap { bytes, .. } if bytes.capacity() == 0));
     }
 
     #[test]

@@ -23,6 +23,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// What takes a server out of service, and what brings it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
@@ -57,7 +59,7 @@ pub struct Passive {
 }
 
 /// What is thought of a server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Condition {
     /// Nobody looks: it is used as it is.
     #[default]
@@ -97,7 +99,7 @@ pub struct Change {
 }
 
 /// What another process goes on with. Times are from now, since it has another clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
     /// What is thought of the server.
     pub condition: Condition,
@@ -326,33 +328,6 @@ mod tests {
 
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
-    }
-
-    fn after(outcomes: &[bool]) -> Condition {
-        let mut health = Health::new(&CHECKED);
-        for good in outcomes {
-            health.handle_check(*good, &CHECKED, at(1));
-        }
-        health.condition()
-    }
-
-    #[test]
-    fn the_first_check_decides() {
-        assert_eq!(after(&[]), Condition::OnTrial);
-        assert_eq!(after(&[true]), Condition::InService);
-        assert_eq!(after(&[false]), Condition::OutOfService);
-    }
-
-    #[test]
-    fn rise_and_fall_are_counted_in_a_row() {
-        assert_eq!(after(&[true, false, false]), Condition::InService);
-        assert_eq!(
-            after(&[true, false, false, true, false, false]),
-            Condition::InService
-        );
-        assert_eq!(after(&[true, false, false, false]), Condition::OutOfService);
-        assert_eq!(after(&[false, true, false, true]), Condition::OutOfService);
-        assert_eq!(after(&[false, true, true]), Condition::InService);
     }
 
     #[test]

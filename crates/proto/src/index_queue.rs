@@ -205,13 +205,4 @@ mod tests {
             }
         }
     }
-
-    #[test]
-    fn a_number_that_fits_no_link_is_not_taken() {
-        let mut queue = IndexQueue::new();
-        queue.push(usize::MAX);
-        queue.push(ABSENT as usize);
-        assert_eq!(queue.first(), None);
-        assert!(queue.links.is_empty());
-    }
 }

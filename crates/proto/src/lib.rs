@@ -35,7 +35,7 @@ pub mod records;
 pub mod rsa_key;
 pub mod running_time;
 pub mod server_hello;
-pub mod session_name;
+pub mod session;
 pub mod session_state;
 pub mod session_table;
 pub mod share;

@@ -236,46 +236,6 @@ mod tests {
     }
 
     #[test]
-    fn first_in_first_out() {
-        let mut queue = Queue::default();
-        queue.join('a', &[], None);
-        queue.join('b', &[], None);
-        assert_eq!(pop(&mut queue), Some('a'));
-        queue.join('c', &[], None);
-        assert_eq!(queue.len(), 2);
-        assert_eq!(all(queue), ['b', 'c']);
-    }
-
-    #[test]
-    fn a_ticket_is_good_once_also_when_place_and_arrival_are_taken_again() {
-        let mut queue = Queue::default();
-        let stay = queue.join('a', &[], None);
-        let taken = queue.take_first(|_| Some(())).unwrap();
-        assert_eq!((taken.stay, taken.item), (stay, 'a'));
-        let other = queue.join('b', &[], Some(taken.arrival));
-        assert_eq!(queue.cancel(stay), None);
-        assert_eq!(queue.cancel(other), Some('b'));
-        assert_eq!(queue.cancel(other), None);
-        assert!(queue.is_empty());
-    }
-
-    #[test]
-    fn who_returns_sits_where_it_came() {
-        let mut queue = Queue::default();
-        queue.join("first", &[], None);
-        let at_once = queue.arrivals().served_at_once();
-        queue.join("second", &[], None);
-        let first = queue.take_first(|_| Some(())).unwrap();
-        queue.join("third", &[], None);
-        queue.join("between first and second", &[], Some(at_once));
-        queue.join(first.item, &[], Some(first.arrival));
-        assert_eq!(
-            all(queue),
-            ["first", "between first and second", "second", "third"]
-        );
-    }
-
-    #[test]
     fn one_is_asked_for_each_lane_and_the_order_of_what_was_tried_is_nothing() {
         let mut queue = Queue::default();
         for _ in 0..1000 {

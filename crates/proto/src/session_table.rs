@@ -22,11 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use zeroize::Zeroizing;
-
 use crate::bounded_table::{BoundedTable, Bounds, Cursor, Entry, Order, Sharded, share};
-use crate::session_name::SessionName;
-use crate::ticket::{Origin, TicketPolicy};
+use crate::session::{PolicyTag, Session, SessionName};
 
 /// Holds sessions for resumption, bounded and expiring. Each call takes one shard's lock unless it says otherwise.
 ///
@@ -35,19 +32,19 @@ use crate::ticket::{Origin, TicketPolicy};
 pub struct SessionTable<S = RandomState> {
     seed: S,
     shards: Sharded<BoundedTable<Stored>>,
-    /// Whether there is a listener.
-    is_heard: AtomicBool,
-    listener: Mutex<Option<Listener>>,
+    /// `true` if there is an observer.
+    is_observed: AtomicBool,
+    observer: Mutex<Option<SessionObserver>>,
 }
 
-/// Is told the names of sessions that come and go.
+/// Receives the names of sessions that are stored or removed.
 #[derive(Clone)]
-pub struct Listener(Arc<dyn Fn(SessionName) + Send + Sync>);
+pub struct SessionObserver(Arc<dyn Fn(SessionName) + Send + Sync>);
 
-impl Listener {
-    /// Has a function called by whoever changes a table: it must be short, and must not call the table.
-    pub fn new(listen: impl Fn(SessionName) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(listen))
+impl SessionObserver {
+    /// Calls a function whenever a table changes: it must be short, and must not call the table.
+    pub fn new(observe: impl Fn(SessionName) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(observe))
     }
 }
 
@@ -72,62 +69,6 @@ impl Default for Limits {
             bytes: 128 * 1024 * 1024,
             shards: 64,
         }
-    }
-}
-
-/// The short name of a resumption policy: the first 8 bytes of its digest. A session never crosses policies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PolicyTag(pub u64);
-
-impl PolicyTag {
-    /// Shortens a policy's SHA-256 digest.
-    pub fn from_digest(digest: &[u8; 32]) -> Self {
-        let [a, b, c, d, e, f, g, h, ..] = *digest;
-        Self(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
-    }
-
-    /// The still shorter name of the same policy in a ticket's header: the first 4 bytes.
-    pub fn for_ticket(self) -> TicketPolicy {
-        TicketPolicy((self.0 >> 32) as u32)
-    }
-}
-
-/// What is stored for a resumption. Debug output leaves out the state, which holds a master secret.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Session {
-    /// rustls' encoding of the session, erased on drop.
-    pub state: Zeroizing<Box<[u8]>>,
-    /// The full handshake from which it descends.
-    pub origin: Origin,
-}
-
-impl Session {
-    /// Wraps a state. A `Vec` with spare capacity is copied and the original erased.
-    pub fn new(state: Vec<u8>, origin: Origin) -> Self {
-        // `into_boxed_slice` may move a vector that is too large, and leave the secret behind.
-        let state = if state.len() == state.capacity() {
-            state.into_boxed_slice()
-        } else {
-            Box::from(Zeroizing::new(state).as_slice())
-        };
-        Self {
-            state: Zeroizing::new(state),
-            origin,
-        }
-    }
-
-    /// Takes the state out, without a copy. To erase it is then the receiver's task.
-    pub fn into_state(mut self) -> Vec<u8> {
-        std::mem::take(&mut *self.state).into_vec()
-    }
-}
-
-impl fmt::Debug for Session {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Session")
-            .field("state_len", &self.state.len())
-            .field("origin", &self.origin)
-            .finish()
     }
 }
 
@@ -197,27 +138,27 @@ impl<S: BuildHasher> SessionTable<S> {
         Self {
             seed,
             shards,
-            is_heard: AtomicBool::new(false),
-            listener: Mutex::default(),
+            is_observed: AtomicBool::new(false),
+            observer: Mutex::default(),
         }
     }
 
-    /// Has a listener told, from now on, of each session that is stored or removed, by its name: what a walk that begins
-    /// later does not show, it hears. Nothing of what expires or makes room.
-    pub fn tell(&self, listener: Option<Listener>) {
-        let is_heard = listener.is_some();
-        *self.listener.lock().unwrap_or_else(PoisonError::into_inner) = listener;
-        self.is_heard.store(is_heard, SeqCst);
+    /// Sends, from now on, the name of each session that is stored or removed to an observer: it receives what a walk that begins
+    /// later does not show. Sessions that expire or make room are not sent.
+    pub fn observe(&self, observer: Option<SessionObserver>) {
+        let is_observed = observer.is_some();
+        *self.observer.lock().unwrap_or_else(PoisonError::into_inner) = observer;
+        self.is_observed.store(is_observed, SeqCst);
     }
 
     fn note(&self, name: SessionName) {
-        if !self.is_heard.load(SeqCst) {
+        if !self.is_observed.load(SeqCst) {
             return;
         }
-        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
-        let listener = listener.clone();
-        if let Some(Listener(listen)) = listener {
-            listen(name);
+        let observer = self.observer.lock().unwrap_or_else(PoisonError::into_inner);
+        let observer = observer.clone();
+        if let Some(SessionObserver(observe)) = observer {
+            observe(name);
         }
     }
 

@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 use std::{hint, thread};
 
-use becket_proto::session_table::{Lives, Lookup, PolicyTag, Session};
+use becket_proto::session::{PolicyTag, Session};
+use becket_proto::session_table::{Lives, Lookup};
 use becket_proto::ticket::{Origin, OriginId};
 use becket_proxy::shared::SharedState;
 use becket_stats::histogram::Histogram;

@@ -99,7 +99,7 @@ impl From<&ProxyHeader<'_>> for ClientFacts {
         let text = |value: &str| Escaped::new(value).to_string();
         Self {
             client: match header.endpoints {
-                Endpoints::Inet { source, .. } => Some(source.to_string()),
+                Endpoints::Tcp { source, .. } => Some(source.to_string()),
                 _ => None,
             },
             version: ssl.and_then(|ssl| ssl.version).map(text),
@@ -301,10 +301,7 @@ mod tests {
             },
         };
         let mut bytes = Vec::new();
-        let format = Format::V2 {
-            checksum: true,
-            padding: None,
-        };
+        let format = Format::V2 { checksum: true };
         header.encode(format, &mut bytes).unwrap();
         bytes
     }

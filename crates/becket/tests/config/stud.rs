@@ -1,6 +1,6 @@
 //! `[cluster]`: sessions of stud and hitch, on which terms they are taken, and what is wrong with those.
 
-use becket_proto::session_table::PolicyTag;
+use becket_proto::session::PolicyTag;
 
 use crate::common::{Folder, Made, SECRET, lines, site};
 

@@ -10,9 +10,7 @@ use crate::script::stage::Stage;
 use becket_config::process::Admission;
 use becket_proto::close_reason::CloseReason;
 use becket_proto::networks::Network;
-use becket_proto::proxy_header::{
-    Accept, Decoded, Endpoints, Format, ProxyHeader, Tlvs, Transport, decode,
-};
+use becket_proto::proxy_header::{Accept, Decoded, Endpoints, Format, ProxyHeader, Tlvs, decode};
 use becket_tls::admission::{SharedAdmission, WorkerAdmission};
 use rustls::version::TLS13;
 
@@ -33,7 +31,7 @@ fn enter(house: &House, stage: &mut Stage) -> Client {
     Client::enter(stage, house.listener(0), &config, "a.test")
 }
 
-fn v2(endpoints: Endpoints<'_>) -> Vec<u8> {
+fn v2(endpoints: Endpoints) -> Vec<u8> {
     let header = ProxyHeader {
         endpoints,
         tlvs: Tlvs {
@@ -42,16 +40,14 @@ fn v2(endpoints: Endpoints<'_>) -> Vec<u8> {
             ..Tlvs::default()
         },
     };
-    let format = Format::V2 {
-        checksum: true,
-        padding: Some(100),
-    };
     let mut out = Vec::new();
-    header.encode(format, &mut out).unwrap();
+    header
+        .encode(Format::V2 { checksum: true }, &mut out)
+        .unwrap();
     out
 }
 
-fn claimed() -> Endpoints<'static> {
+fn claimed() -> Endpoints {
     let (client, becket) = ("[2001:db8::7]:4711", "[2001:db8::1]:443");
     Endpoints::tcp(client.parse().unwrap(), becket.parse().unwrap())
 }
@@ -104,23 +100,19 @@ fn header_and_hello_may_come_in_one_piece() {
 
 #[test]
 fn a_header_without_addresses_leaves_the_real_ones() {
-    let datagram = Endpoints::Inet {
-        source: "192.0.2.99:1".parse().unwrap(),
-        destination: "192.0.2.98:1".parse().unwrap(),
-        transport: Transport::Datagram,
-    };
-    let unix = Endpoints::Unix {
-        source: b"/a",
-        destination: b"/b",
-        transport: Transport::Stream,
+    // Family and addresses of UDP over IPv4, and of Unix sockets.
+    let raw = |family: u8, addresses: &[u8]| {
+        let mut header = v2(Endpoints::Local);
+        header[12..16].copy_from_slice(&[0x21, family, 0, addresses.len() as u8]);
+        [&header, addresses].concat()
     };
     let headers = [
         b"PROXY UNKNOWN\r\n".to_vec(),
         b"PROXY UNKNOWN ffff:f... whatever\r\n".to_vec(),
         v2(Endpoints::Local),
         v2(Endpoints::Unknown),
-        v2(datagram),
-        v2(unix),
+        raw(0x12, &[9; 12]),
+        raw(0x31, &[9; 216]),
     ];
     for header in headers {
         let house = house("any", "192.0.2.1");

@@ -23,7 +23,7 @@ use std::time::Duration;
 use super::datagram::{HEADER_LEN, MAX_DATAGRAM};
 use super::vault::{NONCE_LEN, TAG_LEN};
 use becket_proto::reader::Reader;
-use becket_proto::session_table::PolicyTag;
+use becket_proto::session::PolicyTag;
 use becket_proto::ticket::OriginId;
 
 /// What a node offers to its peers and takes from them.

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::hmac;
-use becket_proto::session_table::{Lives, Lookup, PolicyTag, Session, SessionTable};
+use becket_proto::session::{PolicyTag, Session};
+use becket_proto::session_table::{Lives, Lookup, SessionTable};
 use becket_proto::ticket::{Origin, OriginId, UnixSeconds};
 use becket_sys::clock::Now;
 

@@ -16,9 +16,8 @@ use becket_cluster::replica::{
     ServerTag, SessionRecord, Sink, SinkOutcome, StickCursor, StickKey, StickRecord,
 };
 use becket_proto::bounded_table::Cursor;
-use becket_proto::session_table::{
-    Limits as TableLimits, Lives, Lookup, PolicyTag, Session, SessionTable,
-};
+use becket_proto::session::{PolicyTag, Session};
+use becket_proto::session_table::{Limits as TableLimits, Lives, Lookup, SessionTable};
 use becket_proto::ticket::{NodeId, Origin, OriginId, UnixSeconds};
 
 use crate::toy_vault::{Audit, Random, ToyVault};

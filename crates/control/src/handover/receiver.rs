@@ -3,14 +3,13 @@
 //! If the stream ends early, the new process serves with what it has: an old process that died has nothing more to send, and state of another
 //! version is not understood.
 
-use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
 
 use becket_cluster::{Outbox, SessionEvent};
-use becket_proto::handover::{FRAME, HEAD, Record, Secrets, Server, StickEntry, Unreadable, frame};
+use becket_proto::handover::{HEAD, LENGTH, Record, Secrets, Server, StickEntry, length};
 use becket_proto::session_table::Lives;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use zeroize::Zeroizing;
@@ -66,8 +65,7 @@ fn receive(
     if head != HEAD {
         return Err(invalid("its version is different"));
     }
-    let mut unknown = BTreeSet::new();
-    while let Some(record) = next_record(stream, &mut unknown)? {
+    while let Some(record) = next_record(stream)? {
         if let Some(milestone) = reader.take(record)?
             && milestones.send(milestone).is_err()
         {
@@ -169,25 +167,22 @@ impl HandoverReader {
     }
 }
 
-/// The next record of a kind that is known; absent at the end.
-fn next_record(mut stream: &UnixStream, unknown: &mut BTreeSet<u8>) -> io::Result<Option<Record>> {
+/// The next record that can be read; absent at the end.
+fn next_record(mut stream: &UnixStream) -> io::Result<Option<Record>> {
     loop {
-        let mut head = [0; FRAME];
+        let mut head = [0; LENGTH];
         match stream.read_exact(&mut head) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             read => read?,
         }
-        let (length, sum) = frame(head).ok_or_else(|| invalid("a record is too long"))?;
+        let length = length(head).ok_or_else(|| invalid("a record is too long"))?;
         let mut record = Zeroizing::new(vec![0; length]);
         stream.read_exact(&mut record)?;
-        match Record::read(&record, sum) {
-            Ok(record) => return Ok(Some(record)),
-            Err(Unreadable::Damaged) => return Err(invalid("a record is damaged")),
-            Err(Unreadable::Unknown(kind)) if unknown.insert(kind) => {
-                tracing::warn!(kind, "skipping records of an unknown kind");
-            }
-            Err(Unreadable::Unknown(_)) => {}
+        let read = Record::read(&record);
+        if read.is_some() {
+            return Ok(read);
         }
+        tracing::debug!("skipping a record of another version");
     }
 }
 

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use becket_proto::bounded_table::Cursor;
 use becket_proto::handover::{HEAD, LONGEST, Record, Secrets, Server, StickEntry};
-use becket_proto::session_name::SessionName;
-use becket_proto::session_table::{Listener, Session};
+use becket_proto::session::{Session, SessionName};
+use becket_proto::session_table::SessionObserver;
 use zeroize::{Zeroize, Zeroizing};
 
 use becket_proxy::shared::SharedState;
@@ -49,7 +49,7 @@ impl Sender {
         let (items, received) = channel();
         let waiting = Arc::<AtomicUsize>::default();
         let (sender, count) = (items.clone(), Arc::clone(&waiting));
-        shared.table.tell(Some(Listener::new(move |name| {
+        shared.table.observe(Some(SessionObserver::new(move |name| {
             if count.fetch_add(1, Relaxed) >= MOST_WAITING
                 || sender.send(Item::Session(name)).is_err()
             {
@@ -66,7 +66,7 @@ impl Sender {
             if let Err(error) = writer.send_all(&received, &waiting) {
                 tracing::warn!(%error, "cannot send state to the new process");
             }
-            writer.shared.table.tell(None);
+            writer.shared.table.observe(None);
         })?;
         Ok(Self {
             stream,
@@ -92,7 +92,7 @@ impl Sender {
 
     /// Ends this, since there will be no new process.
     pub fn give_up(self) {
-        self.shared.table.tell(None);
+        self.shared.table.observe(None);
         // The thread may wait for a reader.
         let _closed_already = self.stream.shutdown(Shutdown::Both);
     }

@@ -388,10 +388,7 @@ fn local(kind: Introduction) -> Vec<u8> {
     let format = match kind {
         Introduction::Ip => return vec![2, 0, 0, 0, 0],
         Introduction::V1 | Introduction::Received => Format::V1,
-        Introduction::V2 => Format::V2 {
-            checksum: false,
-            padding: None,
-        },
+        Introduction::V2 => Format::V2 { checksum: false },
     };
     let header = ProxyHeader {
         endpoints: Endpoints::Local,

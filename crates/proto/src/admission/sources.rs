@@ -18,7 +18,7 @@ use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use super::{Bucket, Rate};
+use super::rate::{Bucket, Rate};
 use crate::bounded_table::{BoundedTable, Bounds, Entry, Order, Place};
 
 /// How much of an address makes a source, in bits.
@@ -300,18 +300,6 @@ mod tests {
     }
 
     #[test]
-    fn connections_of_a_source_are_bounded_and_come_back() {
-        let mut table = table(10);
-        let (one, other) = (source("192.0.2.1"), source("192.0.2.2"));
-        assert_eq!(table.connect(one, 2, Duration::ZERO), Claim::Granted);
-        assert_eq!(table.connect(one, 2, Duration::ZERO), Claim::Granted);
-        assert_eq!(table.connect(one, 2, Duration::ZERO), Claim::Refused);
-        assert_eq!(table.connect(other, 2, Duration::ZERO), Claim::Granted);
-        table.disconnect(one);
-        assert_eq!(table.connect(one, 2, Duration::ZERO), Claim::Granted);
-    }
-
-    #[test]
     fn sources_are_shown_with_what_they_have() {
         let mut table = table(10);
         let share = Share {
@@ -340,24 +328,6 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_handshake_costs_no_token() {
-        let mut table = table(10);
-        let one = source("192.0.2.1");
-        let share = Share {
-            rate: rate(1, 2),
-            in_flight: Some(1),
-        };
-        assert_eq!(table.begin_full(one, share, Duration::ZERO), Claim::Granted);
-        assert!(!table.may_begin(one, share, Duration::ZERO));
-        assert_eq!(table.begin_full(one, share, Duration::ZERO), Claim::Refused);
-        table.end_full(one);
-        assert!(table.may_begin(one, share, Duration::ZERO));
-        assert_eq!(table.begin_full(one, share, Duration::ZERO), Claim::Granted);
-        table.end_full(one);
-        assert_eq!(table.begin_full(one, share, Duration::ZERO), Claim::Refused);
-    }
-
-    #[test]
     fn a_full_table_tracks_nobody_new_until_somebody_is_idle() {
         let mut table = table(2);
         for text in ["192.0.2.1", "192.0.2.2"] {
@@ -373,21 +343,6 @@ mod tests {
         assert_eq!(table.connect(third, 9, Duration::ZERO), Claim::Granted);
         assert_eq!(table.len(), 2);
         table.table.check_invariants();
-    }
-
-    #[test]
-    fn a_bucket_that_is_not_full_keeps_its_place() {
-        let mut table = table(1);
-        let share = Share {
-            rate: rate(1, 5),
-            in_flight: None,
-        };
-        let (one, other) = (source("192.0.2.1"), source("192.0.2.2"));
-        let at = Duration::from_secs;
-        assert_eq!(table.begin_full(one, share, at(10)), Claim::Granted);
-        table.end_full(one);
-        assert_eq!(table.begin_full(other, share, at(10)), Claim::Untracked);
-        assert_eq!(table.begin_full(other, share, at(11)), Claim::Granted);
     }
 
     #[test]

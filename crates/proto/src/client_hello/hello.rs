@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use super::Malformed;
+use super::not_hello::Malformed;
 use super::parse::Fields;
 use super::server_name::ServerName;
 use crate::reader::{Reader, Span};

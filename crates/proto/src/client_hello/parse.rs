@@ -5,7 +5,7 @@
 //! only skipped, but none may come twice. Versions, suites and groups are not judged here: policy and rustls do that.
 //! Sources: RFC 8446 4.1.2 and 4.2, RFC 5246 7.4.1.2.
 
-use super::Malformed;
+use super::not_hello::Malformed;
 use super::server_name;
 use crate::reader::{Reader, Span};
 
@@ -107,7 +107,7 @@ impl Extensions {
     /// Reads one extension's content, `None` if it does not decode or has bytes left over.
     fn read_one(&mut self, kind: u16, mut content: Reader<'_>) -> Option<()> {
         match kind {
-            SERVER_NAME => self.server_name = server_name::read(content.vec16()?)?,
+            SERVER_NAME => self.server_name = server_name::read(content.vec16()?).ok()?,
             SUPPORTED_GROUPS => self.groups = Some(u16_list(content.vec16()?)?),
             SIGNATURE_ALGORITHMS => self.signature_schemes = Some(u16_list(content.vec16()?)?),
             ALPN => self.alpn = Some(alpn_list(content.vec16()?)?),

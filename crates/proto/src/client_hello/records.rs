@@ -9,7 +9,7 @@
 
 use std::borrow::Cow;
 
-use super::{Malformed, NotHello};
+use super::not_hello::{Malformed, NotHello};
 use crate::plain_http::{self, Resemblance};
 use crate::proxy_header;
 use crate::reader::Prefix;
@@ -23,7 +23,7 @@ pub(super) struct Assembled<'a> {
 }
 
 /// A handshake record: what its header announces and what has come of its content.
-struct Record<'a> {
+struct HelloRecord<'a> {
     content: &'a [u8],
     len: usize,
 }
@@ -96,7 +96,7 @@ fn foreign(input: &[u8]) -> Result<bool, NotHello> {
 }
 
 /// Reads the header of the record at `at`, `None` if it is not there yet.
-fn record(input: &[u8], at: usize) -> Result<Option<Record<'_>>, NotHello> {
+fn record(input: &[u8], at: usize) -> Result<Option<HelloRecord<'_>>, NotHello> {
     let rest = input.get(at..).unwrap_or_default();
     if let [kind, ..] = rest
         && *kind != HANDSHAKE
@@ -114,7 +114,7 @@ fn record(input: &[u8], at: usize) -> Result<Option<Record<'_>>, NotHello> {
     let len = usize::from(u16::from_be_bytes([*high, *low]));
     match len {
         0 => Err(NotHello::Malformed(Malformed::EmptyRecord)),
-        1..=MAX_RECORD_BYTES => Ok(Some(Record {
+        1..=MAX_RECORD_BYTES => Ok(Some(HelloRecord {
             content: content.get(..len).unwrap_or(content),
             len,
         })),

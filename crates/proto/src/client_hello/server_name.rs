@@ -6,8 +6,9 @@
 //! An address literal is against RFC 6066 3 but sent in practice: it counts as no name.
 //! Anything else refuses the hello. Source: RFC 6066 3, RFC 1035 2.3.1.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
+use super::not_hello::Malformed;
 use crate::reader::{Reader, Span};
 
 /// A DNS name as the client wrote it, which may be in upper case and may end in a dot.
@@ -38,31 +39,30 @@ impl<'a> ServerName<'a> {
     }
 }
 
-/// Reads the content of a server_name extension: the name, or none where an address stands in its place. `None` if it has to
-/// be refused.
+/// Reads the content of a server_name extension: the name, or none where an address stands in its place.
 ///
 /// Another type than host_name ends the list: its length is unknown, so nothing behind it can be read.
-pub(super) fn read(mut list: Reader<'_>) -> Option<Option<Span>> {
+pub(super) fn read(list: Reader<'_>) -> Result<Option<Span>, Malformed> {
+    let name = only_name(list).ok_or(Malformed::ServerName)?;
+    let text = std::str::from_utf8(name.rest()).map_err(|_| Malformed::ServerName)?;
+    if is_dns_name(text) {
+        Ok(name.span())
+    } else if text.parse::<IpAddr>().is_ok() {
+        Ok(None)
+    } else {
+        Err(Malformed::ServerName)
+    }
+}
+
+fn only_name<'a>(mut list: Reader<'a>) -> Option<Reader<'a>> {
     let mut found = None;
-    while let Some(kind) = list.u8() {
-        if kind != HOST_NAME {
-            break;
-        }
-        let name = list.vec16()?;
-        if name.is_empty() || found.is_some() {
+    while list.u8() == Some(HOST_NAME) {
+        let name = list.vec16().filter(|name| !name.is_empty())?;
+        if found.replace(name).is_some() {
             return None;
         }
-        found = Some(name);
     }
-    let name = found?;
-    let text = std::str::from_utf8(name.rest()).ok()?;
-    if is_dns_name(text) {
-        Some(Some(name.span()?))
-    } else if text.parse::<Ipv4Addr>().is_ok() || text.parse::<Ipv6Addr>().is_ok() {
-        Some(None)
-    } else {
-        None
-    }
+    found
 }
 
 fn is_dns_name(name: &str) -> bool {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     fn name_in(bytes: &[u8]) -> Option<String> {
-        let span = read(Reader::new(bytes))??;
+        let span = read(Reader::new(bytes)).ok()??;
         Some(ServerName::of(span, bytes).unwrap().as_str().to_owned())
     }
 
@@ -145,7 +145,7 @@ mod tests {
     fn an_address_literal_is_no_name_and_no_fault() {
         for literal in ["192.0.2.1", "::1", "2001:db8::192.0.2.1"] {
             let bytes = list(&[literal.as_bytes()]);
-            assert_eq!(read(Reader::new(&bytes)), Some(None));
+            assert_eq!(read(Reader::new(&bytes)), Ok(None));
         }
     }
 
@@ -158,14 +158,13 @@ mod tests {
             &[b"1.2.3"],
             &[b"\xff"],
         ] {
-            assert_eq!(read(Reader::new(&list(names))), None, "{names:?}");
+            assert!(read(Reader::new(&list(names))).is_err(), "{names:?}");
         }
-        assert_eq!(
-            read(Reader::new(&[1, 2, 3])),
-            None,
-            "another name type only"
-        );
-        assert_eq!(read(Reader::new(&[0, 0, 9, b'a'])), None, "cut");
+        let another_name_type_only = [1, 2, 3];
+        let cut = [0, 0, 9, b'a'];
+        for list in [&another_name_type_only[..], &cut] {
+            assert!(read(Reader::new(list)).is_err(), "{list:?}");
+        }
     }
 
     #[test]

@@ -175,20 +175,6 @@ fn hellos_of_other_clients_are_read() {
 }
 
 #[test]
-fn a_cut_hello_is_incomplete_wherever_it_is_cut() {
-    for sample in SAMPLES {
-        for cut in 0..sample.bytes.len() {
-            assert_eq!(
-                peek(&sample.bytes[..cut]),
-                Peek::Incomplete,
-                "{} at {cut}",
-                sample.name
-            );
-        }
-    }
-}
-
-#[test]
 fn what_follows_the_hello_in_another_record_does_not_matter() {
     let mut bytes = SAMPLES[0].bytes.to_vec();
     bytes.extend([23, 3, 3, 0, 1, 0]);
@@ -357,24 +343,4 @@ proptest! {
         }
     }
 
-    #[test]
-    fn arbitrary_bytes_are_answered_for_good(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0usize..200) {
-        let early = peek(&bytes[..cut.min(bytes.len())]);
-        prop_assert!(early == Peek::Incomplete || early == peek(&bytes));
-    }
-
-    #[test]
-    fn a_damaged_hello_is_answered_for_good(
-        which in 0..SAMPLES.len(),
-        damage in prop::collection::vec((0usize..600, any::<u8>()), 1..4),
-        cut in 0usize..600,
-    ) {
-        let mut bytes = SAMPLES[which].bytes.to_vec();
-        for (at, byte) in damage {
-            let at = at % bytes.len();
-            bytes[at] = byte;
-        }
-        let early = peek(&bytes[..cut % bytes.len()]);
-        prop_assert!(early == Peek::Incomplete || early == peek(&bytes));
-    }
 }

@@ -348,17 +348,6 @@ proptest! {
 }
 
 #[test]
-fn without_a_limit_everything_is_granted() {
-    let mut lender = Lender::new([(KEY, 3)].into());
-    let count = SharedCount::default();
-    (0..9).for_each(|_| count.add());
-    lender.set_wanted(1, [(KEY, 5)].into());
-    let grants = lender.settle(KEY, None, &count);
-    assert_eq!(grants.granted, [(1, 5)]);
-    assert!(count.has_room(u32::MAX));
-}
-
-#[test]
 fn a_process_that_reports_more_than_it_held_frees_what_it_held() {
     let mut ledger = Ledger::default();
     ledger.set(1, [(KEY, 2)].into());

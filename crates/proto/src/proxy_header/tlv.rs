@@ -7,65 +7,13 @@
 //! Source: sections 2.2.1 to 2.2.8.
 
 use super::crc32c::Crc32c;
-use super::{EncodeError, Refusal};
+use super::header::{EncodeError, Refusal, SslTlv, Tlvs};
 use crate::reader::Reader;
-
-/// What is known about a connection besides its ends. Nothing by default.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tlvs<'a> {
-    /// The protocol agreed on by ALPN (0x01).
-    pub alpn: Option<&'a [u8]>,
-    /// The host name that the client asked for, in TLS by SNI (0x02).
-    pub authority: Option<&'a str>,
-    /// An opaque name of the connection, at most 128 bytes (0x05).
-    pub unique_id: Option<&'a [u8]>,
-    /// Some of what follows came as early data (0-RTT) and may be a replay; so much, in bytes, the sender takes as
-    /// such, so nothing behind that is (0xED, becket's own). Written, never read.
-    pub early_data: Option<u32>,
-    /// The JA4 fingerprint of the client (0xEC, becket's own). Written, never read.
-    pub ja4: Option<&'a [u8]>,
-    /// The client's certificate, PEM, as hitch sends it (0xE0). Written, never read.
-    pub client_certificate_pem: Option<&'a str>,
-    /// What is known about TLS, `None` if the client did not speak it to the sender (0x20).
-    pub ssl: Option<SslTlv<'a>>,
-}
-
-/// What is known about the TLS of the client's connection. The names are those of OpenSSL by custom.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SslTlv<'a> {
-    /// The client spoke TLS (bit 0x01). False makes the rest meaningless, but can be said.
-    pub is_tls: bool,
-    /// The client sent a certificate in this connection (bit 0x02).
-    pub cert_in_connection: bool,
-    /// The client sent a certificate at least once in the session that this connection belongs to (bit 0x04).
-    pub cert_in_session: bool,
-    /// 0 if the client presented a certificate and it was verified, otherwise not 0.
-    pub verify: u32,
-    /// The version, such as `TLSv1.3` (0x21).
-    pub version: Option<&'a str>,
-    /// The common name of the client's certificate, UTF-8 (0x22).
-    pub common_name: Option<&'a str>,
-    /// The cipher suite, such as `ECDHE-RSA-AES128-GCM-SHA256` (0x23).
-    pub cipher: Option<&'a str>,
-    /// The algorithm that the frontend's certificate is signed with, such as `SHA256` (0x24).
-    pub signature_algorithm: Option<&'a str>,
-    /// The algorithm of the frontend's key, such as `RSA2048` (0x25).
-    pub key_algorithm: Option<&'a str>,
-    /// The client's certificate, DER (0x28).
-    pub client_certificate: Option<&'a [u8]>,
-}
-
-/// TLVs that say nothing about the connection.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Extras {
-    pub(super) checksum: bool,
-    pub(super) padding: Option<u16>,
-}
 
 /// Appends the TLVs. Returns where in `out` the checksum belongs, if one was asked for.
 pub(super) fn encode(
     tlvs: &Tlvs<'_>,
-    extras: Extras,
+    has_checksum: bool,
     out: &mut Vec<u8>,
 ) -> Result<Option<usize>, EncodeError> {
     if tlvs
@@ -75,7 +23,7 @@ pub(super) fn encode(
         return Err(EncodeError::UniqueId);
     }
     let mut sum_at = None;
-    if extras.checksum {
+    if has_checksum {
         push(out, CRC32C, Some(&[0; 4]))?;
         sum_at = Some(out.len() - 4);
     }
@@ -98,9 +46,6 @@ pub(super) fn encode(
         let mut value = Vec::with_capacity(SSL_VALUE_BYTES);
         push_ssl(ssl, &mut value)?;
         push(out, SSL, Some(&value))?;
-    }
-    if let Some(len) = extras.padding {
-        push(out, NOOP, Some(&vec![0; len.into()]))?;
     }
     Ok(sum_at)
 }
@@ -241,7 +186,6 @@ fn ascii(bytes: &[u8]) -> Option<&str> {
 const ALPN: u8 = 0x01;
 const AUTHORITY: u8 = 0x02;
 const CRC32C: u8 = 0x03;
-const NOOP: u8 = 0x04;
 const UNIQUE_ID: u8 = 0x05;
 const SSL: u8 = 0x20;
 /// Of the range "reserved for application-specific data" (section 2.2.7), because no type for it exists.

@@ -7,15 +7,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{Endpoints, ProxyHeader, Refusal, Tlvs, Transport, one_family};
+use super::header::{Endpoints, ProxyHeader, Refusal, Tlvs, one_family};
 
 /// Appends the line.
-pub(super) fn encode(endpoints: &Endpoints<'_>, out: &mut Vec<u8>) {
+pub(super) fn encode(endpoints: &Endpoints, out: &mut Vec<u8>) {
     let line = match *endpoints {
-        Endpoints::Inet {
+        Endpoints::Tcp {
             source,
             destination,
-            transport: Transport::Stream,
         } => tcp_line(source, destination),
         _ => "PROXY UNKNOWN\r\n".to_owned(),
     };
@@ -91,14 +90,13 @@ fn groups(address: IpAddr) -> String {
     }
 }
 
-fn tcp<A: std::str::FromStr + Into<IpAddr>>(rest: &[u8]) -> Option<Endpoints<'_>> {
+fn tcp<A: std::str::FromStr + Into<IpAddr>>(rest: &[u8]) -> Option<Endpoints> {
     let mut words = std::str::from_utf8(rest).ok()?.split(' ');
     let (source, destination) = (address::<A>(words.next()?)?, address::<A>(words.next()?)?);
     let (source_port, destination_port) = (port(words.next()?)?, port(words.next()?)?);
-    words.next().is_none().then(|| Endpoints::Inet {
+    words.next().is_none().then(|| Endpoints::Tcp {
         source: SocketAddr::new(source, source_port),
         destination: SocketAddr::new(destination, destination_port),
-        transport: Transport::Stream,
     })
 }
 

@@ -7,25 +7,25 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::tlv::{self, Extras};
-use super::{EncodeError, Endpoints, ProxyHeader, Refusal, Tlvs, Transport, one_family};
+use super::header::{EncodeError, Endpoints, ProxyHeader, Refusal, Tlvs, one_family};
+use super::tlv;
 use crate::reader::Reader;
 
 /// Appends the header; leaves a part of it in `out` when it fails.
 pub(super) fn encode(
     header: &ProxyHeader<'_>,
-    extras: Extras,
+    has_checksum: bool,
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
     let start = out.len();
     out.extend_from_slice(SIGNATURE);
     out.extend_from_slice(&[VERSION | PROXY, UNSPEC, 0, 0]);
-    let family = push_addresses(&header.endpoints, out)?;
+    let family = push_addresses(&header.endpoints, out);
     let mut sum_at = None;
     match header.endpoints {
         // "When a sender presents a LOCAL connection, it should not present any address so it sets this field to zero."
         Endpoints::Local => put(out, start + COMMAND_AT, &[VERSION | LOCAL]),
-        _ => sum_at = tlv::encode(&header.tlvs, extras, out)?,
+        _ => sum_at = tlv::encode(&header.tlvs, has_checksum, out)?,
     }
     put(out, start + FAMILY_AT, &[family]);
     let len = u16::try_from(out.len() - start - HEADER_LEN).map_err(|_| EncodeError::TooLong)?;
@@ -56,8 +56,9 @@ pub(super) fn decode(input: &[u8]) -> Result<Option<(ProxyHeader<'_>, usize)>, R
         _ => {
             reader.take(HEADER_LEN).ok_or(Refusal::TooShort)?;
             let endpoints = read_addresses(family, &mut reader).ok_or(Refusal::TooShort)?;
+            let is_unspecified = address_len(family) == 0;
             let tlvs = match endpoints {
-                Endpoints::Unknown if !tlv::are_whole(reader) => Tlvs::default(),
+                Endpoints::Unknown if is_unspecified && !tlv::are_whole(reader) => Tlvs::default(),
                 _ => tlv::decode(whole, reader)?,
             };
             ProxyHeader { endpoints, tlvs }
@@ -99,93 +100,50 @@ fn address_len(family: u8) -> u16 {
         (_, UNSPEC) => 0,
         (INET, _) => 2 * 4 + 2 * 2,
         (INET6, _) => 2 * 16 + 2 * 2,
-        (UNIX, _) => 2 * MAX_PATH as u16,
+        (UNIX, _) => 2 * MAX_PATH,
         _ => 0,
     }
 }
 
-/// Reads the addresses; `None` if they are cut.
-fn read_addresses<'a>(family: u8, reader: &mut Reader<'a>) -> Option<Endpoints<'a>> {
-    let transport = match family & 0x0f {
-        STREAM => Transport::Stream,
-        DGRAM => Transport::Datagram,
+/// Reads the addresses; `None` if they are cut. Addresses other than those of TCP are skipped.
+fn read_addresses(family: u8, reader: &mut Reader<'_>) -> Option<Endpoints> {
+    let mut addresses = reader.sub(address_len(family).into())?;
+    let (source, destination): (IpAddr, IpAddr) = match family {
+        TCP4 => (
+            Ipv4Addr::from(addresses.array::<4>()?).into(),
+            Ipv4Addr::from(addresses.array::<4>()?).into(),
+        ),
+        TCP6 => (
+            Ipv6Addr::from(addresses.array::<16>()?).into(),
+            Ipv6Addr::from(addresses.array::<16>()?).into(),
+        ),
         _ => return Some(Endpoints::Unknown),
     };
-    let (source, destination): (IpAddr, IpAddr) = match family >> 4 {
-        INET => (
-            Ipv4Addr::from(reader.array::<4>()?).into(),
-            Ipv4Addr::from(reader.array::<4>()?).into(),
-        ),
-        INET6 => (
-            Ipv6Addr::from(reader.array::<16>()?).into(),
-            Ipv6Addr::from(reader.array::<16>()?).into(),
-        ),
-        UNIX => {
-            return Some(Endpoints::Unix {
-                source: path(reader.take(MAX_PATH)?),
-                destination: path(reader.take(MAX_PATH)?),
-                transport,
-            });
-        }
-        _ => return Some(Endpoints::Unknown),
-    };
-    Some(Endpoints::Inet {
-        source: SocketAddr::new(source, reader.u16()?),
-        destination: SocketAddr::new(destination, reader.u16()?),
-        transport,
+    Some(Endpoints::Tcp {
+        source: SocketAddr::new(source, addresses.u16()?),
+        destination: SocketAddr::new(destination, addresses.u16()?),
     })
 }
 
 /// Appends the addresses and returns the family byte.
-fn push_addresses(endpoints: &Endpoints<'_>, out: &mut Vec<u8>) -> Result<u8, EncodeError> {
-    match *endpoints {
-        Endpoints::Local | Endpoints::Unknown => Ok(UNSPEC),
-        Endpoints::Inet {
-            source,
-            destination,
-            transport,
-        } => {
-            let ips = one_family(source, destination);
-            for ip in [ips.0, ips.1] {
-                match ip {
-                    IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
-                    IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
-                }
-            }
-            out.extend_from_slice(&source.port().to_be_bytes());
-            out.extend_from_slice(&destination.port().to_be_bytes());
-            let family = if ips.0.is_ipv4() { INET } else { INET6 };
-            Ok(family << 4 | nibble(transport))
-        }
-        Endpoints::Unix {
-            source,
-            destination,
-            transport,
-        } => {
-            for path in [source, destination] {
-                let fill = MAX_PATH.checked_sub(path.len()).ok_or(EncodeError::Path)?;
-                out.extend_from_slice(path);
-                out.extend(std::iter::repeat_n(0, fill));
-            }
-            Ok(UNIX << 4 | nibble(transport))
+fn push_addresses(endpoints: &Endpoints, out: &mut Vec<u8>) -> u8 {
+    let Endpoints::Tcp {
+        source,
+        destination,
+    } = *endpoints
+    else {
+        return UNSPEC;
+    };
+    let ips = one_family(source, destination);
+    for ip in [ips.0, ips.1] {
+        match ip {
+            IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
         }
     }
-}
-
-fn nibble(transport: Transport) -> u8 {
-    match transport {
-        Transport::Stream => STREAM,
-        Transport::Datagram => DGRAM,
-    }
-}
-
-/// Takes off the zeros that fill a path up.
-fn path(filled: &[u8]) -> &[u8] {
-    let len = filled
-        .iter()
-        .rposition(|byte| *byte != 0)
-        .map_or(0, |last| last + 1);
-    filled.get(..len).unwrap_or_default()
+    out.extend_from_slice(&source.port().to_be_bytes());
+    out.extend_from_slice(&destination.port().to_be_bytes());
+    if ips.0.is_ipv4() { TCP4 } else { TCP6 }
 }
 
 fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
@@ -213,8 +171,9 @@ const UNSPEC: u8 = 0x0;
 const INET: u8 = 0x1;
 const INET6: u8 = 0x2;
 const UNIX: u8 = 0x3;
-const STREAM: u8 = 0x1;
+const TCP4: u8 = INET << 4 | 0x1;
+const TCP6: u8 = INET6 << 4 | 0x1;
 const DGRAM: u8 = 0x2;
 
 /// Bytes of a Unix path in the header.
-const MAX_PATH: usize = 108;
+const MAX_PATH: u16 = 108;

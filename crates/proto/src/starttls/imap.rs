@@ -4,7 +4,7 @@
 //! that says PREAUTH leaves no state in which STARTTLS is allowed, and is refused.
 
 use super::line::{Lines, command, put};
-use super::{LONGEST_GREETING, Over, Progress};
+use super::progress::{LONGEST_GREETING, Over, Progress};
 
 /// An IMAP dialog.
 #[derive(Clone, Debug, Default)]

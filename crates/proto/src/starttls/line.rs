@@ -3,7 +3,7 @@
 //! Also what the mail protocols have in common: the walk over the lines of a client with its bounds, and the rule that
 //! nothing comes behind the one that asks for TLS.
 
-use super::{LONGEST_COMMAND, MOST_COMMANDS, Over, Progress};
+use super::progress::{LONGEST_COMMAND, MOST_COMMANDS, Over, Progress};
 
 /// A line that is not whole, and how many there were.
 #[derive(Clone, Debug, Default)]

@@ -13,7 +13,7 @@
 //! greeting. Lines, greetings and the number of commands are bounded; input may come byte by byte, and how it is split
 //! does not matter.
 //!
-//! Files: `line` (bounded lines), `smtp`, `imap`, `pop3`, `postgresql`; `request` is the client's side, towards servers that have TLS.
+//! Files: `progress` (protocols and outcomes), `line` (bounded lines), `smtp`, `imap`, `pop3`, `postgresql`; `request` is the client's side, towards servers that have TLS.
 //! Sources: RFC 3207, RFC 9051 6.2.1, RFC 2595 4, PostgreSQL's "Frontend/Backend Protocol", section "SSL Session
 //! Encryption".
 
@@ -21,66 +21,18 @@ mod imap;
 mod line;
 mod pop3;
 mod postgresql;
+mod progress;
 mod request;
 mod smtp;
 
 use self::imap::Imap;
 use self::pop3::Pop3;
 use self::postgresql::Postgresql;
+pub use self::progress::{
+    LONGEST_COMMAND, LONGEST_GREETING, MOST_COMMANDS, Over, Progress, Protocol,
+};
 pub use self::request::{Asked, NoTls, TlsRequest};
 use self::smtp::Smtp;
-
-/// A protocol that begins in clear.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Protocol {
-    /// Mail between servers and from clients, RFC 3207.
-    Smtp,
-    /// Mail access, RFC 9051 6.2.1.
-    Imap,
-    /// Mail access, RFC 2595 4.
-    Pop3,
-    /// PostgreSQL's SSLRequest.
-    Postgresql,
-}
-
-impl Protocol {
-    /// Says whether the client speaks first, so that a client that is silent waits for nothing.
-    pub fn client_speaks_first(self) -> bool {
-        self == Self::Postgresql
-    }
-}
-
-/// How far a dialog is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum Progress {
-    /// Goes on when more bytes come.
-    Talking,
-    /// The client's next byte begins TLS.
-    Begin,
-    /// It is over; what is to be sent is the last.
-    Over(Over),
-}
-
-/// Why a dialog ended without TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
-    /// The client said good-bye.
-    Quit,
-    /// The client said more behind the request for TLS.
-    Injected,
-    /// The client broke the protocol: a line without end, too many commands, or bytes that are none.
-    Broken,
-    /// The client insists on going on in clear.
-    Cleartext,
-    /// The client asks to cancel what another connection does; see [`Dialog::cancel_request`].
-    Cancel,
-    /// The server's greeting refuses service; the client was told so.
-    Refused,
-    /// What the server said is no greeting, or more than one.
-    BadGreeting,
-}
 
 /// One client's talk in clear.
 #[derive(Clone, Debug)]
@@ -150,13 +102,6 @@ impl Dialog {
         }
     }
 }
-
-/// Commands that a client may give before it asks for TLS; a client needs two.
-pub const MOST_COMMANDS: u32 = 32;
-/// The longest line of a client, its end included: RFC 5321 4.5.3.1.4 asks for 512, and before TLS nothing is longer.
-pub const LONGEST_COMMAND: usize = 1024;
-/// The longest greeting, all its lines together: capabilities of an IMAP server take some 500 bytes.
-pub const LONGEST_GREETING: usize = 8192;
 
 #[cfg(test)]
 mod tests;

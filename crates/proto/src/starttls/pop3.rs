@@ -3,7 +3,7 @@
 //! The greeting is passed on as it is: the timestamp in it is what the client needs for APOP (RFC 1939 7), behind TLS.
 
 use super::line::{Lines, command, put};
-use super::{LONGEST_GREETING, Over, Progress};
+use super::progress::{LONGEST_GREETING, Over, Progress};
 
 /// A POP3 dialog.
 #[derive(Clone, Debug, Default)]

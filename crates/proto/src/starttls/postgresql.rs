@@ -8,7 +8,7 @@
 //! Source: PostgreSQL 18, "Message Formats" (the secret has 4 to 256 bytes since protocol 3.2, 4 before), "Canceling
 //! Requests in Progress" and "SSL Session Encryption".
 
-use super::{Over, Progress};
+use super::progress::{Over, Progress};
 
 /// A PostgreSQL dialog.
 #[derive(Clone, Debug, Default)]

@@ -10,10 +10,8 @@
 //!
 //! Sources: as for [`super::Dialog`].
 
-use std::fmt;
-
 use super::line::{Lines, put};
-use super::{LONGEST_GREETING, Protocol};
+use super::progress::{LONGEST_GREETING, Protocol};
 
 /// How far a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,30 +26,21 @@ pub enum Asked {
 }
 
 /// Why a server does not begin TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoTls {
     /// It serves nobody now.
+    #[error("the server refuses service before TLS")]
     Closed,
     /// It does not want to.
+    #[error("the server refuses TLS")]
     Refused,
     /// It said more behind its answer.
+    #[error("the server sent more in clear after its answer that TLS begins")]
     Injected,
     /// What it says is not of this protocol, or too long.
+    #[error("the server does not speak the protocol in which it is asked for TLS")]
     Broken,
 }
-
-impl fmt::Display for NoTls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Closed => "the server refuses service before TLS",
-            Self::Refused => "the server refuses TLS",
-            Self::Injected => "the server said more in clear behind its answer that TLS begins",
-            Self::Broken => "the server does not speak the protocol in which it is asked for TLS",
-        })
-    }
-}
-
-impl std::error::Error for NoTls {}
 
 /// One server's talk in clear.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@
 //! and nothing else. Behind the handshake the client must say EHLO again (RFC 3207 4.2), and that reaches the server.
 
 use super::line::{Lines, command, put};
-use super::{LONGEST_GREETING, Over, Progress};
+use super::progress::{LONGEST_GREETING, Over, Progress};
 
 /// An SMTP dialog.
 #[derive(Clone, Debug, Default)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use becket_config::process::{LimitsSection, Timeouts};
-use becket_proto::{half_pipe::HalfPipe, session_name::SessionName};
+use becket_proto::{half_pipe::HalfPipe, session::SessionName};
 
 use super::facts::Facts;
 use super::failure_log::FailureLog;

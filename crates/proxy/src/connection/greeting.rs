@@ -17,9 +17,7 @@ use std::io::ErrorKind;
 use std::rc::Rc;
 
 use becket_config::choices::Introduction;
-use becket_proto::proxy_header::{
-    Accept, Decoded, Endpoints, MAX_V2_BYTES, ProxyHeader, Transport, decode,
-};
+use becket_proto::proxy_header::{Accept, Decoded, Endpoints, MAX_V2_BYTES, ProxyHeader, decode};
 
 use super::context::{Context, Net};
 use super::facts::{Facts, ProxyDetails};
@@ -134,10 +132,9 @@ fn introduce(header: &ProxyHeader<'_>, whole: Option<&[u8]>, facts: &mut Facts) 
         unique_id: header.tlvs.unique_id.map(Box::from),
         ..ProxyDetails::default()
     };
-    if let Endpoints::Inet {
+    if let Endpoints::Tcp {
         source,
         destination,
-        transport: Transport::Stream,
     } = header.endpoints
     {
         facts.client = source;

@@ -31,10 +31,7 @@ pub(super) fn introduction<N: Net>(
     let checksum = also.contains(&ProxyTlv::Crc32c);
     let format = match kind {
         Introduction::V1 => Format::V1,
-        Introduction::V2 => Format::V2 {
-            checksum,
-            padding: None,
-        },
+        Introduction::V2 => Format::V2 { checksum },
         Introduction::Ip => return Ok(address(core.facts.client.ip())),
         Introduction::Received => {
             let introduced = core.facts.introduced.as_deref();

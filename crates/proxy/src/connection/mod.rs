@@ -65,7 +65,7 @@ use std::time::Duration;
 
 use becket_config::listener::ListenMode;
 use becket_config::process::Timeouts;
-use becket_proto::{half_pipe::HalfPipe, session_name::SessionName};
+use becket_proto::{half_pipe::HalfPipe, session::SessionName};
 
 use self::cancelling::Cancelling;
 use self::closing::Closing;

@@ -16,7 +16,7 @@ use becket_cluster::{Outbox, SessionEvent};
 use becket_proto::backlog::Backlog;
 use becket_proto::index_queue::IndexQueue;
 use becket_proto::running_time::RunningTime;
-use becket_proto::session_name::SessionName;
+use becket_proto::session::SessionName;
 use becket_proto::timers::Timers;
 use becket_sys::clock::{Clock, Now};
 use becket_sys::reserve::ReserveFd;

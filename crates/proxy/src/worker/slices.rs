@@ -190,9 +190,10 @@ impl Worker {
             return;
         }
         let over = self.is_overloaded(now);
-        let Some(bound) = self.acceptors.backlog.poll(now, over) else {
+        if !self.acceptors.backlog.poll(now, over) {
             return;
-        };
+        }
+        let bound = self.acceptors.backlog.bound();
         self.counters.backlog_changes.add(1);
         let registry = self.poll.registry();
         for (key, acceptor) in &mut self.acceptors.sockets {

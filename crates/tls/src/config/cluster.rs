@@ -6,7 +6,7 @@ use becket_cluster::stud::StudKey;
 use becket_cluster::{Multicast, Peer};
 use becket_config::cluster;
 use becket_proto::epoch::EpochLength;
-use becket_proto::session_table::PolicyTag;
+use becket_proto::session::PolicyTag;
 use becket_proto::ticket::NodeId;
 
 use super::Config;

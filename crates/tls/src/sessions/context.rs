@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 use std::{fmt, iter};
 
-use becket_proto::session_name::SessionName;
+use becket_proto::session::SessionName;
 use becket_proto::session_state::with_chain;
 use becket_proto::ticket::{Origin, OriginId, UnixSeconds};
 

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use becket_cluster::{Outbox, SessionEvent};
 use becket_proto::client_hello::ClientHello;
-use becket_proto::session_name::SessionName;
-use becket_proto::session_table::{Lives, Lookup, PolicyTag, Session, SessionTable};
+use becket_proto::session::{PolicyTag, Session, SessionName};
+use becket_proto::session_table::{Lives, Lookup, SessionTable};
 use rustls::server::StoresServerSessions;
 use zeroize::Zeroizing;
 

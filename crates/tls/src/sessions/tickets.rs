@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
-use becket_proto::session_table::PolicyTag;
+use becket_proto::session::PolicyTag;
 use becket_proto::ticket::{KeyId, KeyRing, NodeId, Origin, Selection, TicketHeader};
 use rustls::server::ProducesTickets;
 use zeroize::Zeroizing;

@@ -19,14 +19,14 @@ fn a_listener_hears_what_comes_and_goes() {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let ears = Arc::clone(&heard);
     table.insert(A, b"before", session(0), lives(0, 100));
-    table.tell(Some(Listener::new(move |name| {
+    table.observe(Some(SessionObserver::new(move |name| {
         ears.lock().unwrap().push(name.id().to_vec());
     })));
     table.insert(A, b"one", session(1), lives(0, 100));
     table.insert(A, b"never", session(1), lives(0, 0));
     table.remove(A, b"gone");
     table.remove(A, b"before");
-    table.tell(None);
+    table.observe(None);
     table.insert(A, b"after", session(1), lives(0, 100));
     assert_eq!(*heard.lock().unwrap(), [&b"one"[..], b"before"]);
 }

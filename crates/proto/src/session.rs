@@ -1,0 +1,128 @@
+//! A TLS 1.2 session: its name, which is policy and ID, and its content.
+//!
+//! An ID means nothing without the policy under which it was made. The name is not secret: IDs
+//! travel in clear.
+//!
+//! Source: RFC 5246 section 7.4.1.2 (a session ID has at most 32 bytes; none is empty).
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::ticket::{Origin, TicketPolicy};
+
+/// The short name of a resumption policy: the first 8 bytes of its digest. A session never crosses policies.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+pub struct PolicyTag(pub u64);
+
+impl PolicyTag {
+    /// Shortens a policy's SHA-256 digest.
+    pub fn from_digest(digest: &[u8; 32]) -> Self {
+        let [a, b, c, d, e, f, g, h, ..] = *digest;
+        Self(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+    }
+
+    /// The still shorter name of the same policy in a ticket's header: the first 4 bytes.
+    pub fn for_ticket(self) -> TicketPolicy {
+        TicketPolicy((self.0 >> 32) as u32)
+    }
+}
+
+/// The name of one session.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionName {
+    policy: PolicyTag,
+    len: u8,
+    bytes: [u8; LONGEST_ID],
+}
+
+impl SessionName {
+    /// Puts policy and ID together; nothing for an ID that no session can have.
+    pub fn new(policy: PolicyTag, id: &[u8]) -> Option<Self> {
+        let mut bytes = [0; LONGEST_ID];
+        bytes.get_mut(..id.len())?.copy_from_slice(id);
+        let len = u8::try_from(id.len()).ok().filter(|len| *len > 0)?;
+        Some(Self { policy, len, bytes })
+    }
+
+    /// The policy under which it was made.
+    pub fn policy(&self) -> PolicyTag {
+        self.policy
+    }
+
+    /// The ID, 1 to 32 bytes.
+    pub fn id(&self) -> &[u8] {
+        self.bytes.get(..self.len.into()).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for SessionName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("SessionName")
+            .field("policy", &self.policy)
+            .field("id", &self.id())
+            .finish()
+    }
+}
+
+/// What is stored for a resumption. Debug output leaves out the state, which holds a master secret.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// rustls' encoding of the session, erased on drop.
+    pub state: Zeroizing<Box<[u8]>>,
+    /// The full handshake from which it descends.
+    pub origin: Origin,
+}
+
+impl Session {
+    /// Wraps a state. A `Vec` with spare capacity is copied and the original erased.
+    pub fn new(state: Vec<u8>, origin: Origin) -> Self {
+        // `into_boxed_slice` may move a vector that is too large, and leave the secret behind.
+        let state = if state.len() == state.capacity() {
+            state.into_boxed_slice()
+        } else {
+            Box::from(Zeroizing::new(state).as_slice())
+        };
+        Self {
+            state: Zeroizing::new(state),
+            origin,
+        }
+    }
+
+    /// Takes the state out, without a copy. To erase it is then the receiver's task.
+    pub fn into_state(mut self) -> Vec<u8> {
+        std::mem::take(&mut *self.state).into_vec()
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Session")
+            .field("state_len", &self.state.len())
+            .field("origin", &self.origin)
+            .finish()
+    }
+}
+
+/// RFC 5246, section 7.4.1.2.
+const LONGEST_ID: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_keeps_its_id_and_no_other_length_is_one() {
+        let policy = PolicyTag(7);
+        for len in [1, 31, 32] {
+            let id = vec![5; len];
+            let name = SessionName::new(policy, &id).unwrap();
+            assert_eq!((name.policy(), name.id()), (policy, &id[..]));
+        }
+        assert_eq!(SessionName::new(policy, &[]), None);
+        assert_eq!(SessionName::new(policy, &[0; 33]), None);
+    }
+}
