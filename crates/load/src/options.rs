@@ -193,7 +193,6 @@ impl ProxyVersion {
             Self::V1 => Format::V1,
             Self::V2 => Format::V2 {
                 checksum: false,
-                padding: None,
             },
         }
     }
