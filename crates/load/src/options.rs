@@ -191,9 +191,7 @@ impl ProxyVersion {
     pub fn format(self) -> Format {
         match self {
             Self::V1 => Format::V1,
-            Self::V2 => Format::V2 {
-                checksum: false,
-            },
+            Self::V2 => Format::V2 { checksum: false },
         }
     }
 }
