@@ -12,7 +12,8 @@ use becket_proto::ticket::UnixSeconds;
 
 use becket_keys::files::reason;
 use becket_tls::secret::ratchet::Ratchet;
-use becket_tls::secret::{NoRandomness, NotDerived, SecretBytes, SharedSecret, base64, file};
+use becket_tls::secret::shared::{NoRandomness, NotDerived, SecretBytes, SharedSecret};
+use becket_tls::secret::{base64, file};
 
 /// Arguments of `becket secret`.
 #[derive(Clone, Debug, clap::Args)]

@@ -235,7 +235,7 @@ mod tests {
     use super::*;
     use crate::sample;
     use becket_tls::config::Cluster;
-    use becket_tls::secret::{SecretBytes, SharedSecret};
+    use becket_tls::secret::shared::{SecretBytes, SharedSecret};
 
     fn clustered(change: impl FnOnce(&mut Cluster)) -> Config {
         let secret = SecretBytes::new(zeroize::Zeroizing::new([1; 32]));

@@ -18,9 +18,10 @@ use becket_sys::identity::UnixIdentity;
 
 use super::ConfigBuilder;
 use becket_tls::config::Cluster;
+use becket_tls::secret;
 use becket_tls::secret::file::RunUser;
 use becket_tls::secret::ratchet::Ratchet;
-use becket_tls::secret::{self, SharedSecret};
+use becket_tls::secret::shared::SharedSecret;
 
 impl ConfigBuilder<'_> {
     /// The section, when there is one. Its chains are left in the builder.

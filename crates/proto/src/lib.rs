@@ -6,6 +6,13 @@
 //!
 //! Parsers of peer bytes share one manner: they take the bytes that came until now, answer "incomplete", the value or
 //! the reason of refusal, never change that answer when more bytes come, and never panic.
+//!
+//! ```
+//! use becket_proto::client_hello::{Peek, peek};
+//!
+//! assert!(matches!(peek(&[22, 3, 1]), Peek::Incomplete));
+//! assert!(matches!(peek(b"GET / HTTP/1.1"), Peek::Refused(_)));
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod admission;

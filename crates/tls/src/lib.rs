@@ -21,6 +21,19 @@
 //!
 //! Every worker builds its own [`hello_router::HelloRouter`]s from the shared configuration. So one thread owns all that a handshake touches
 //! (configurations, ticket keys), and threads do not compete for a reference count.
+//!
+//! The id of a cluster's secret is the same on every node that has it:
+//!
+//! ```
+//! use becket_tls::secret::shared::{SecretBytes, SharedSecret};
+//! use std::path::Path;
+//!
+//! let root = SecretBytes::draw()?;
+//! let here = SharedSecret::of_root(root.clone(), Path::new("/etc/becket/secret"))?;
+//! let there = SharedSecret::of_root(root, Path::new("/run/secret"))?;
+//! assert_eq!(here.id, there.id);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 #![allow(
     missing_docs,

@@ -11,7 +11,7 @@ use becket_proto::ticket::{Epoch, KeyId, NodeId, SecretId};
 use becket_sys::clock::Now;
 
 use super::NoRandomness;
-use becket_tls::secret::SecretBytes;
+use becket_tls::secret::shared::SecretBytes;
 use becket_tls::sessions::tickets::{EpochSecret, KEPT_EPOCHS, TicketSecrets};
 
 /// Draws secrets and says when the next is due.

@@ -24,9 +24,9 @@ use self::alone::Alone;
 use self::shared::ClusterRotation;
 use becket_log::Timestamp;
 use becket_tls::config::Config;
-use becket_tls::secret::SecretBytes;
 use becket_tls::secret::ratchet::{NotWalked, Ratchet};
-pub use becket_tls::secret::{NoRandomness, NotDerived};
+use becket_tls::secret::shared::SecretBytes;
+pub use becket_tls::secret::shared::{NoRandomness, NotDerived};
 use becket_tls::sessions::tickets::{EpochSecret, TicketSecrets};
 
 /// Makes secrets and says when the next are due.

@@ -15,7 +15,7 @@ use becket_sys::clock::Now;
 use super::{NotRotated, NotSaved};
 use becket_tls::config::Cluster;
 use becket_tls::secret::ratchet::Ratchet;
-use becket_tls::secret::{SecretBytes, TicketRoot};
+use becket_tls::secret::shared::{SecretBytes, TicketRoot};
 use becket_tls::sessions::tickets::{EpochSecret, TicketSecrets};
 
 /// The secrets of a cluster, and the epoch by this node's clock.

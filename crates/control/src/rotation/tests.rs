@@ -16,7 +16,7 @@ use crate::sample;
 use becket_tls::config::{Cluster, Config};
 use becket_tls::resumption::Resumption;
 use becket_tls::secret::file::RunUser;
-use becket_tls::secret::{SecretBytes, SharedSecret};
+use becket_tls::secret::shared::{SecretBytes, SharedSecret};
 use becket_tls::sessions::context::{self, HandshakeContext};
 use becket_tls::sessions::tickets::Ticketer;
 

@@ -10,7 +10,7 @@ use becket_proto::session::PolicyTag;
 use becket_proto::ticket::NodeId;
 
 use super::Config;
-use crate::secret::SharedSecret;
+use crate::secret::shared::SharedSecret;
 
 /// What this becket shares with others.
 #[derive(Clone, Debug, PartialEq)]

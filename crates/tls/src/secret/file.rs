@@ -14,6 +14,9 @@ use zeroize::Zeroizing;
 
 use becket_keys::files::{Files, reason};
 
+/// What is accepted as a secret.
+pub const ROOT_FILE: &str = "a file that \"becket secret FILE\" made";
+
 /// What is wrong with a file, and what would be accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFault {
@@ -73,7 +76,7 @@ impl RunUser {
 /// # Errors
 /// When it is not there, is no file, is larger than any secret, is not text, belongs to somebody else or is open to others.
 pub fn read(files: &Files, path: &Path, user: &RunUser) -> Result<Zeroizing<String>, FileFault> {
-    let fault = |error: &io::Error| FileFault::new(reason(error), super::ROOT_FILE);
+    let fault = |error: &io::Error| FileFault::new(reason(error), ROOT_FILE);
     let (file, metadata) = files.open(path).map_err(|error| fault(&error))?;
     user.check_owner(path, metadata.uid())?;
     let mode = metadata.mode() & 0o777;
@@ -86,11 +89,11 @@ pub fn read(files: &Files, path: &Path, user: &RunUser) -> Result<Zeroizing<Stri
     file.take(LARGEST as u64 + 1)
         .read_to_string(&mut text)
         .map_err(|error| match error.kind() {
-            ErrorKind::InvalidData => FileFault::new("not text", super::ROOT_FILE),
+            ErrorKind::InvalidData => FileFault::new("not text", ROOT_FILE),
             _ => fault(&error),
         })?;
     if text.len() > LARGEST {
-        return Err(FileFault::new("too long", super::ROOT_FILE));
+        return Err(FileFault::new("too long", ROOT_FILE));
     }
     Ok(text)
 }

@@ -25,8 +25,9 @@ use becket_proto::epoch::{EpochLength, EpochNumber};
 use becket_proto::ticket::SecretId;
 use zeroize::Zeroizing;
 
+use super::base64;
 use super::file::{self, FileFault};
-use super::{NoRandomness, NotDerived, SecretBytes, SharedSecret, base64, id_of};
+use super::shared::{NoRandomness, NotDerived, SecretBytes, SharedSecret, id_of};
 
 /// The state of a chain, and where it is kept.
 #[derive(Clone, Debug)]

@@ -25,7 +25,7 @@ use zeroize::Zeroizing;
 use super::context::{self, OpenedSession};
 use super::stored::ReturningClients;
 use crate::resumption::Resumption;
-use crate::secret::SecretBytes;
+use crate::secret::shared::SecretBytes;
 
 /// The secrets of all epochs that open tickets; never empty. `crates/control/src/rotation/` makes them.
 pub struct TicketSecrets {

@@ -16,7 +16,7 @@ use becket_config::file::File;
 use becket_multibuffer::Multibuffer;
 use becket_proto::session_table::SessionTable;
 use becket_proto::ticket::{Epoch, KeyId, NodeId, SecretId};
-use becket_tls::secret::SecretBytes;
+use becket_tls::secret::shared::SecretBytes;
 use becket_tls::sessions::tickets::{EpochSecret, TicketSecrets};
 use mio::Waker;
 use rustls::pki_types::UnixTime;

@@ -1,0 +1,190 @@
+//! A secret of a cluster in memory, and what is derived from it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::digest::{Context, SHA256};
+use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk};
+use becket_proto::ticket::{Epoch, SecretId};
+use zeroize::Zeroizing;
+
+/// 32 secret bytes: erased when dropped, never shown, compared in constant time.
+#[derive(Clone)]
+pub struct SecretBytes(Zeroizing<[u8; 32]>);
+
+impl SecretBytes {
+    /// Takes bytes over.
+    pub fn new(bytes: Zeroizing<[u8; 32]>) -> Self {
+        Self(bytes)
+    }
+
+    /// Draws bytes at random.
+    ///
+    /// # Errors
+    /// When the system gives none.
+    pub fn draw() -> Result<Self, NoRandomness> {
+        let mut bytes = Zeroizing::new([0; 32]);
+        aws_lc_rs::rand::fill(&mut bytes[..]).map_err(|_| NoRandomness)?;
+        Ok(Self(bytes))
+    }
+
+    /// The bytes.
+    pub fn expose(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// Derives other bytes: HKDF-Expand of SHA-256 (RFC 5869, section 2.3), as these are uniform already. Costs a
+    /// microsecond.
+    ///
+    /// # Errors
+    /// When the library refuses, which for 32 bytes it does not.
+    pub fn derive(&self, info: &[&[u8]]) -> Result<Self, NotDerived> {
+        let mut out = Zeroizing::new([0; 32]);
+        Prk::new_less_safe(HKDF_SHA256, self.expose())
+            .expand(info, KeyLength)
+            .and_then(|okm| okm.fill(&mut out[..]))
+            .map_err(|_| NotDerived)?;
+        Ok(Self(out))
+    }
+}
+
+impl PartialEq for SecretBytes {
+    fn eq(&self, other: &Self) -> bool {
+        verify_slices_are_equal(self.expose(), other.expose()).is_ok()
+    }
+}
+
+impl Eq for SecretBytes {}
+
+impl fmt::Debug for SecretBytes {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("(secret)")
+    }
+}
+
+/// The system gave no random bytes.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("no random bytes from the system")]
+pub struct NoRandomness;
+
+/// The cryptographic library refused to derive a key.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the key cannot be derived")]
+pub struct NotDerived;
+
+/// One secret of a cluster, as the configuration keeps it. The chain of a ratchet is not in here, since it must not
+/// outlive its epoch: it travels beside the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedSecret {
+    /// Names it on all nodes.
+    pub id: SecretId,
+    /// Where it came from.
+    pub path: PathBuf,
+    /// By this nodes know each other and derive the keys of each pair. The same in every epoch.
+    pub replication: SecretBytes,
+    /// What ticket keys come from; absent where a ratchet has that.
+    pub root: Option<TicketRoot>,
+}
+
+/// What the secrets of all epochs come from, where they do not come from a ratchet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TicketRoot(SecretBytes);
+
+impl TicketRoot {
+    /// The secret of an epoch. Any epoch, also a past one: whoever has the root has them all.
+    ///
+    /// # Errors
+    /// When the library refuses.
+    pub fn epoch_secret(&self, epoch: Epoch) -> Result<SecretBytes, NotDerived> {
+        self.0.derive(&[TICKETS, &epoch.0.to_be_bytes()])
+    }
+}
+
+impl SharedSecret {
+    /// A secret from its root.
+    ///
+    /// # Errors
+    /// When the library refuses.
+    pub fn of_root(root: SecretBytes, path: &Path) -> Result<Self, NotDerived> {
+        let replication = root.derive(&[REPLICATION])?;
+        Ok(Self {
+            id: id_of(&replication),
+            path: path.to_owned(),
+            replication,
+            root: Some(TicketRoot(root)),
+        })
+    }
+}
+
+/// The first bytes of a labelled SHA-256.
+pub fn id_of(replication: &SecretBytes) -> SecretId {
+    let mut context = Context::new(&SHA256);
+    context.update(ID);
+    context.update(replication.expose());
+    let digest = context.finish();
+    let first = digest.as_ref().first_chunk::<4>();
+    SecretId(u32::from_be_bytes(first.copied().unwrap_or_default()))
+}
+
+/// Output length of a derivation.
+struct KeyLength;
+
+impl KeyType for KeyLength {
+    fn len(&self) -> usize {
+        32
+    }
+}
+
+// Labels: no two derivations from the same bytes have one in common, nor one that begins another.
+const TICKETS: &[u8] = b"becket epoch 1";
+const REPLICATION: &[u8] = b"becket replication 1";
+const ID: &[u8] = b"becket secret id 1";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root(byte: u8) -> SharedSecret {
+        let bytes = SecretBytes::new(Zeroizing::new([byte; 32]));
+        SharedSecret::of_root(bytes, Path::new("secret")).expect("derived")
+    }
+
+    #[test]
+    fn the_id_names_the_secret_and_is_no_part_of_it() {
+        assert_eq!(root(1).id, root(1).id);
+        assert_ne!(root(1).id, root(2).id);
+        assert_ne!(root(1).id.0.to_be_bytes(), [1; 4]);
+        assert_ne!(
+            root(1).replication.expose()[..4],
+            root(1).id.0.to_be_bytes()
+        );
+    }
+
+    #[test]
+    fn every_epoch_has_a_secret_of_its_own() {
+        let root = root(1).root.expect("a root");
+        let of = |start| root.epoch_secret(Epoch(start)).expect("derived");
+        assert_eq!(of(28_800), of(28_800));
+        assert_ne!(of(28_800), of(57_600));
+    }
+
+    #[test]
+    fn secrets_are_equal_if_every_byte_is() {
+        let bytes = |at: usize| {
+            let mut bytes = Zeroizing::new([7; 32]);
+            bytes[at] ^= 1;
+            SecretBytes::new(bytes)
+        };
+        assert_eq!(bytes(0), bytes(0));
+        for at in 1..32 {
+            assert_ne!(bytes(0), bytes(at));
+        }
+    }
+
+    #[test]
+    fn nothing_secret_is_shown() {
+        let shown = format!("{:?}", root(0xab));
+        assert!(!shown.contains("171") && !shown.to_lowercase().contains("abab"));
+    }
+}
