@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::io;
 
 use serde::Serialize;
 
@@ -236,6 +237,16 @@ pub fn shortened(value: &str) -> String {
 
 /// A path of usual length fits; a pasted key does not.
 const SHOWN_CHARS: usize = 120;
+
+/// Returns the text of a system error without its number.
+pub fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    // Other texts may have paths and names in them.
+    match text.split_once(" (os error") {
+        Some((text, _)) => text.to_lowercase(),
+        None => text,
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,7 @@
 //! Parts of a configuration that are files of their own, as stunnel includes them.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Opens what a configuration includes.
@@ -9,13 +10,13 @@ pub trait IncludedFiles {
     ///
     /// # Errors
     /// Why it cannot be read.
-    fn list(&self, folder: &Path) -> Result<Vec<PathBuf>, String>;
+    fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>>;
 
     /// The text of a part; nothing for what is no regular file. A part of more than `most` bytes is not read.
     ///
     /// # Errors
     /// Why it cannot be read.
-    fn text(&self, path: &Path, most: u64) -> Result<Option<Vec<u8>>, String>;
+    fn text(&self, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>>;
 }
 
 /// The error of a part that has more bytes than may be read.
@@ -25,17 +26,17 @@ pub const MOST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Files in memory, by their paths.
 impl IncludedFiles for BTreeMap<PathBuf, Vec<u8>> {
-    fn list(&self, folder: &Path) -> Result<Vec<PathBuf>, String> {
+    fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         let within = self.keys().filter(|path| path.parent() == Some(folder));
         match within.cloned().collect::<Vec<_>>() {
-            none if none.is_empty() => Err("no such folder".to_owned()),
+            none if none.is_empty() => Err(io::Error::other("no such folder")),
             paths => Ok(paths),
         }
     }
 
-    fn text(&self, path: &Path, most: u64) -> Result<Option<Vec<u8>>, String> {
+    fn text(&self, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
         match self.get(path) {
-            Some(text) if text.len() as u64 > most => Err(TOO_LARGE.to_owned()),
+            Some(text) if text.len() as u64 > most => Err(io::Error::other(TOO_LARGE)),
             text => Ok(text.cloned()),
         }
     }

@@ -126,7 +126,8 @@ fn prepare(request: &ReloadRequest) -> Result<Prepared, Vec<String>> {
         errors.collect::<Vec<_>>()
     })?;
     let config = &prepared.config;
-    build(config, &config.listeners, &request.secrets).map_err(|problem| vec![problem])?;
+    build(config, &config.listeners, &request.secrets)
+        .map_err(|problem| vec![problem.to_string()])?;
     Ok(prepared)
 }
 
@@ -135,11 +136,15 @@ pub fn build<'a>(
     config: &Config,
     listeners: impl IntoIterator<Item = &'a Arc<Listener>>,
     secrets: &Arc<TicketSecrets>,
-) -> Result<(), String> {
+) -> Result<(), Problem> {
     let parts = RouteParts::apart(secrets, &config.file);
     for listener in listeners {
-        HelloRouter::new(Arc::clone(listener), &parts)
-            .map_err(|error| format!("listener[{}]: {error}", listener.keys.name))?;
+        HelloRouter::new(Arc::clone(listener), &parts).map_err(|error| {
+            Problem::new(
+                format!("listener[{}]", listener.keys.name),
+                error.to_string(),
+            )
+        })?;
     }
     Ok(())
 }

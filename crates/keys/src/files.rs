@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub use becket_config::error::reason;
 use becket_config::parts::{IncludedFiles, TOO_LARGE};
 use becket_sys::identity::user_name;
 use becket_sys::privileges::effective_user;
@@ -260,27 +261,26 @@ impl Files {
 }
 
 impl IncludedFiles for Files {
-    fn list(&self, folder: &Path) -> Result<Vec<PathBuf>, String> {
-        Self::list(self, folder).map_err(|error| reason(&error))
+    fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        Self::list(self, folder)
     }
 
-    fn text(&self, path: &Path, most: u64) -> Result<Option<Vec<u8>>, String> {
+    fn text(&self, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
         match self.open(path) {
             Ok((file, _)) => part(&file, most).map(Some),
             Err(error) if IS_NO_FILE.contains(&error.kind()) => Ok(None),
-            Err(error) => Err(reason(&error)),
+            Err(error) => Err(error),
         }
     }
 }
 
 /// Returns the text of a part of at most `most` bytes; a larger one is not read.
-pub fn part(file: &File, most: u64) -> Result<Vec<u8>, String> {
+pub fn part(file: &File, most: u64) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    let read = file.metadata().and_then(|found| match found.len() {
-        length if length > most => Err(io::Error::other(TOO_LARGE)),
-        _ => file.take(most).read_to_end(&mut text),
-    });
-    read.map_err(|error| reason(&error))?;
+    if file.metadata()?.len() > most {
+        return Err(io::Error::other(TOO_LARGE));
+    }
+    file.take(most).read_to_end(&mut text)?;
     Ok(text)
 }
 
@@ -312,16 +312,6 @@ fn farthest(path: &Path) -> Option<(PathBuf, Metadata)> {
         };
     }
     None
-}
-
-/// Returns the text of a system error without its number.
-pub fn reason(error: &io::Error) -> String {
-    let text = error.to_string();
-    // Other texts may have paths and names in them.
-    match text.split_once(" (os error") {
-        Some((text, _)) => text.to_lowercase(),
-        None => text,
-    }
 }
 
 /// Maximum bytes of a configuration file of another program.

@@ -5,6 +5,7 @@
 //! an error; one that is overdue, or whose issuer is none of their CAs, is a warning, since to
 //! refuse it would lock everybody out.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -63,14 +64,12 @@ impl ConfigBuilder<'_> {
         file: &Path,
     ) -> Vec<CertificateRevocationListDer<'static>> {
         let opened = self.environment.files.open(file);
-        let bytes = opened
-            .map_err(|error| reason(&error))
-            .and_then(|it| part(&it.0, LARGEST_FILE));
+        let bytes = opened.and_then(|it| part(&it.0, LARGEST_FILE));
         let found = bytes.and_then(|bytes| split(&bytes));
         match found {
             Ok(lists) => lists,
-            Err(fault) => {
-                let problem = shown(path, file, fault);
+            Err(error) => {
+                let problem = shown(path, file, reason(&error));
                 self.report
                     .error(problem.accepted("certificate revocation lists, PEM or DER"));
                 Vec::new()
@@ -133,7 +132,7 @@ impl RevocationLists<'_> {
     }
 }
 
-fn split(bytes: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+fn split(bytes: &[u8]) -> io::Result<Vec<CertificateRevocationListDer<'static>>> {
     // DER begins with a SEQUENCE.
     if bytes.first() == Some(&0x30) {
         return Ok(vec![CertificateRevocationListDer::from(bytes.to_vec())]);
@@ -141,9 +140,12 @@ fn split(bytes: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, Str
     let lists = CertificateRevocationListDer::pem_slice_iter(bytes);
     let lists: Result<Vec<_>, Error> = lists.collect();
     match lists {
-        Ok(lists) if lists.is_empty() => Err("no revocation list in it".to_owned()),
+        Ok(lists) if lists.is_empty() => Err(io::Error::other("no revocation list in it")),
         Ok(lists) => Ok(lists),
-        Err(_) => Err(format!("a broken section {:?}", SectionKind::Crl)),
+        Err(_) => {
+            let fault = format!("a broken section {:?}", SectionKind::Crl);
+            Err(io::Error::other(fault))
+        }
     }
 }
 

@@ -22,8 +22,8 @@ pub fn edits(files: &Files, config: &Path, path: &Path) -> Reading<Edits> {
             }
             read
         }
-        Err(fault) => {
-            let problem = Problem::new("admin.edits", fault).text(&shown);
+        Err(error) => {
+            let problem = Problem::new("admin.edits", reason(&error)).text(&shown);
             let accepted = "a file that only root or the owner of the configuration can change";
             Reading {
                 file: None,
@@ -34,17 +34,18 @@ pub fn edits(files: &Files, config: &Path, path: &Path) -> Reading<Edits> {
     }
 }
 
-fn text(files: &Files, config: &Path, path: &Path) -> Result<String, String> {
+fn text(files: &Files, config: &Path, path: &Path) -> io::Result<String> {
     let (file, found) = match files.open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
-        opened => opened.map_err(|error| reason(&error))?,
+        opened => opened?,
     };
     // A configuration that is a pipe has no owner.
     let owner = files.open(config).map_or(0, |(_, config)| config.uid());
     let (uid, mode) = (found.uid(), found.mode() & 0o777);
     if ![0, owner].contains(&uid) || mode & 0o022 != 0 {
-        return Err(format!("it belongs to {}, mode {mode:04o}", user_name(uid)));
+        let fault = format!("it belongs to {}, mode {mode:04o}", user_name(uid));
+        return Err(io::Error::other(fault));
     }
     let text = part(&file, LARGEST)?;
-    String::from_utf8(text).map_err(|_| "not UTF-8".to_owned())
+    String::from_utf8(text).map_err(|_| io::Error::other("not UTF-8"))
 }

@@ -27,7 +27,7 @@ use becket_sys::socket_file::SocketFile;
 
 use super::needs::Needs;
 use crate::protocol::{ListedPath, OpenResult, ProcessTimes, Resources, RunAs, SocketKind};
-use becket_keys::files::{Files, LARGEST, part, reason};
+use becket_keys::files::{Files, LARGEST, part};
 use becket_keys::signing::token::agents::Agents;
 use becket_prepare::source::ConfigSource;
 
@@ -103,26 +103,26 @@ struct PartsByRoot {
 }
 
 impl PartsByRoot {
-    fn open(&self, path: &Path) -> Result<Option<RootOnly>, String> {
+    fn open(&self, path: &Path) -> io::Result<Option<RootOnly>> {
         let found = root_only::open(path);
         if let Ok(None) = found {
             self.is_of_others.set(true);
         }
-        found.map_err(|error| reason(&error))
+        found
     }
 }
 
 impl IncludedFiles for PartsByRoot {
-    fn list(&self, folder: &Path) -> Result<Vec<PathBuf>, String> {
+    fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         self.folders.borrow_mut().push(folder.to_owned());
         match self.open(folder)? {
             Some(RootOnly::Folder(names)) => Ok(paths_in(folder, &names)),
-            Some(RootOnly::File(_)) => Err("no folder".to_owned()),
+            Some(RootOnly::File(_)) => Err(io::Error::other("no folder")),
             None => IncludedFiles::list(&Files::default(), folder),
         }
     }
 
-    fn text(&self, path: &Path, most: u64) -> Result<Option<Vec<u8>>, String> {
+    fn text(&self, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
         match self.open(path) {
             Ok(Some(RootOnly::File(file))) => part(&file, most).map(Some),
             // The serving process reports what is wrong.

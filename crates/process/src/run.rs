@@ -234,7 +234,6 @@ impl Runner {
                 replaces,
             } => {
                 let started = self.start(process, is_new, replaces);
-                let started = started.map_err(|error| error.to_string());
                 return Some(Input::Started(process, started));
             }
             Action::Reload(process) => return Some(Input::Offered(process, self.reload(process))),

@@ -201,8 +201,9 @@ impl Supervisor {
             Input::Requested(request) => self.request(now, request, NO_FAULT, &mut out),
             Input::Event(id, event) => self.event(now, id, event, &mut out),
             Input::Started(id, Ok(times)) => self.started(now, id, times),
-            Input::Started(id, Err(text)) => {
-                tracing::error!(error = text, "cannot start a process");
+            Input::Started(id, Err(error)) => {
+                tracing::error!(%error, "cannot start a process");
+                let text = error.to_string();
                 self.exited(now, id, &ProcessEnd { code: None, text }, &mut out);
             }
             Input::Offered(id, times) => {

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use becket_config::address::{FixedAddress, NamePattern, SectionName, ServerAddress};
 use becket_config::choices::ServerMode;
 use becket_config::edits::{CertificateEdit, Edits, ServerAction, ServerEdit};
+use becket_config::error::ValueError;
 use becket_config::file::File as Config;
 use becket_config::notation::Text;
 use becket_control::status::Status;
@@ -178,7 +179,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 impl CtlTask {
-    fn edit(&self, edits: &mut Edits, config: &Config) -> Result<(), String> {
+    fn edit(&self, edits: &mut Edits, config: &Config) -> Result<(), ValueError> {
         match self {
             Self::Servers { change: Some(task) } => task.edit(edits, config)?,
             Self::Certificates {
@@ -216,10 +217,10 @@ impl CtlTask {
 }
 
 /// Returns a path that leads to the same file wherever becket starts.
-pub(super) fn path_of(path: &Path) -> Result<String, String> {
+pub(super) fn path_of(path: &Path) -> Result<String, ValueError> {
     let whole = std::path::absolute(path).map_err(|error| reason(&error))?;
     let text = whole.into_os_string().into_string();
-    text.map_err(|_| format!("{}: not UTF-8", path.display()))
+    text.map_err(|_| format!("{}: not UTF-8", path.display()).into())
 }
 
 fn is_certificate(edit: &CertificateEdit, listener: &str, name: &str) -> bool {
@@ -232,7 +233,7 @@ fn is_certificate(edit: &CertificateEdit, listener: &str, name: &str) -> bool {
 }
 
 impl ServerTask {
-    fn edit(&self, edits: &mut Edits, config: &Config) -> Result<(), String> {
+    fn edit(&self, edits: &mut Edits, config: &Config) -> Result<(), ValueError> {
         let (ServerPath { backend, server }, _) = self.target();
         let blank = ServerEdit {
             backend: SectionName::parse(backend)?,

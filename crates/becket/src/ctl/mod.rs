@@ -159,8 +159,8 @@ fn of_certificates(
             place.refuse_tcp("a private key")?;
             let (chain_text, key_text) = (read(chain, *keep)?, read(key, *keep)?);
             let files = [chain, key].map(|path| kept::path_of(path));
-            let files: Result<Vec<String>, String> = files.into_iter().filter(|_| *keep).collect();
-            let files = files.map_err(NotDone::Refused)?;
+            let files: Result<Vec<String>, _> = files.into_iter().filter(|_| *keep).collect();
+            let files = files.map_err(|error| NotDone::Refused(error.to_string()))?;
             let body = json!({
                 "listener": listener, "chain": *chain_text, "key": *key_text, "keep": keep, "files": files,
             });

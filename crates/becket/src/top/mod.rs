@@ -61,13 +61,12 @@ pub fn run(place: &AdminAddress, every: Duration) -> Result<(), NotShown> {
 }
 
 /// Asks on a thread of its own: the screen never waits for an answer.
-fn ask_again(place: AdminAddress, every: Duration) -> Receiver<Result<Sample, String>> {
+fn ask_again(place: AdminAddress, every: Duration) -> Receiver<Result<Sample, NoStatus>> {
     let (sender, samples) = sync_channel(1);
     thread::spawn(move || {
         loop {
             thread::sleep(every);
-            let sample = Sample::take(&place).map_err(|error| error.to_string());
-            if sender.send(sample).is_err() {
+            if sender.send(Sample::take(&place)).is_err() {
                 return;
             }
         }
@@ -78,7 +77,7 @@ fn ask_again(place: AdminAddress, every: Duration) -> Receiver<Result<Sample, St
 fn show(
     terminal: &mut DefaultTerminal,
     mut screen: Screen,
-    samples: &Receiver<Result<Sample, String>>,
+    samples: &Receiver<Result<Sample, NoStatus>>,
     ended: &AtomicBool,
 ) -> io::Result<()> {
     while !ended.load(Relaxed) {

@@ -6,25 +6,27 @@ use serde::Deserialize;
 
 use crate::admin::{AdminAddress, NoStatus};
 
+/// The answer of an address that does not send them.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct TopRefused {
+    pub(super) error: String,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) status: Status,
     /// Sources and names with most connections, or why they were not sent.
-    pub(super) most: Result<TopConnections, String>,
+    pub(super) most: Result<TopConnections, TopRefused>,
 }
 
 impl Sample {
     pub(super) fn take(place: &AdminAddress) -> Result<Self, NoStatus> {
-        #[derive(Deserialize)]
-        struct TopRefused {
-            error: String,
-        }
         let status = place.status()?;
         let path = format!("/connections/top?limit={MOST_ROWS}");
         let answer = place.request("GET", &path, None)?;
         let most = answer.json().map_err(|_| {
-            let refused = answer.json::<TopRefused>();
-            refused.map_or_else(|_| answer.text(), |it| it.error)
+            let error = answer.text();
+            answer.json().unwrap_or(TopRefused { error })
         });
         Ok(Self { status, most })
     }

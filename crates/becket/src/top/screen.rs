@@ -7,7 +7,8 @@ use becket_control::replies::TopConnections;
 use becket_control::status::{BackendStatus, ServerStatus, Status};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::sample::Sample;
+use super::sample::{Sample, TopRefused};
+use crate::admin::NoStatus;
 use crate::status::{escaped, rate};
 
 /// By what servers are sorted.
@@ -67,14 +68,14 @@ impl Screen {
     }
 
     /// Takes what was answered, or why nothing was.
-    pub(super) fn take(&mut self, sample: Result<Sample, String>) {
+    pub(super) fn take(&mut self, sample: Result<Sample, NoStatus>) {
         if self.is_paused {
             return;
         }
         let sample = match sample {
             Ok(sample) => sample,
             Err(fault) => {
-                self.fault = Some(fault);
+                self.fault = Some(fault.to_string());
                 return;
             }
         };
@@ -129,7 +130,7 @@ impl Screen {
         &self.now.status
     }
 
-    pub(super) fn most(&self) -> &Result<TopConnections, String> {
+    pub(super) fn most(&self) -> &Result<TopConnections, TopRefused> {
         &self.now.most
     }
 
@@ -215,10 +216,10 @@ mod tests {
         assert_eq!(accepted(&screen), Some(30.0));
         assert_eq!(screen.servers()[0].rate, Some(20.0));
         assert_eq!(screen.handshakes().collect::<Vec<_>>(), [30]);
-        screen.take(Err("gone".to_owned()));
+        screen.take(Err(NoStatus::Foreign("gone".to_owned())));
         assert_eq!(
             (screen.fault.as_deref(), accepted(&screen)),
-            (Some("gone"), Some(30.0))
+            (Some("gone: the answer is not a becket's"), Some(30.0))
         );
         let mut other = sample(1);
         other.status.process.started = other.status.process.now;

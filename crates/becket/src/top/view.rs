@@ -7,6 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table};
 use std::time::Duration;
 
+use super::sample::TopRefused;
 use super::screen::{Screen, ServerRow, SortBy};
 use crate::status::escaped;
 use becket_control::history::Moment;
@@ -153,11 +154,11 @@ fn server_row(server: &ServerRow) -> Row<'static> {
     if server.is_out { row.red() } else { row }
 }
 
-fn draw_most(frame: &mut Frame<'_>, most: &Result<TopConnections, String>, area: Rect) {
+fn draw_most(frame: &mut Frame<'_>, most: &Result<TopConnections, TopRefused>, area: Rect) {
     let most = match most {
         Ok(most) => most,
         Err(why) => {
-            let text = format!("sources and names are not shown: {}", escaped(why));
+            let text = format!("sources and names are not shown: {}", escaped(&why.error));
             frame.render_widget(Line::from(text).dim(), area);
             return;
         }
@@ -266,7 +267,8 @@ mod tests {
     #[test]
     fn what_is_not_told_is_said_and_texts_drive_no_terminal() {
         let mut told = sample(12);
-        told.most = Err("this address only shows pages".to_owned());
+        let error = "this address only shows pages".to_owned();
+        told.most = Err(TopRefused { error });
         told.status.backends[0].servers[0].name = "a\u{1b}[2J".to_owned();
         let mut screen = Screen::new(told);
         screen.press(key('p'));

@@ -132,7 +132,7 @@ impl Control {
         let (edits, config) = self.config.edits.with(edit, Lasts::of(kept))?;
         // A certificate that workers cannot use is refused as a whole.
         let built = reload::build(&config, &config.listeners, self.rotation.secrets());
-        built.map_err(|error| Refused::unusable(error, CERTIFICATE))?;
+        built.map_err(|error| Refused::unusable(error.to_string(), CERTIFICATE))?;
         self.commit_edits((edits, config))?;
         let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         tracing::info!(
@@ -156,7 +156,7 @@ impl Control {
         let made = made.map_err(|errors| Refused::unusable(in_one_line(&errors), CERTIFICATE))?;
         if made.0.names.is_empty() {
             let error = "the certificate has no name that a client could ask for";
-            return Err(Refused::unusable(error, CERTIFICATE));
+            return Err(Refused::unusable(error.to_string(), CERTIFICATE));
         }
         Ok(made)
     }

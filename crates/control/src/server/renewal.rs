@@ -7,6 +7,7 @@
 //! The supervisor, where there is one, commands each look, since only it can open all files. This process then reports when files
 //! change that it opens by its own rights.
 
+use std::io;
 use std::sync::Arc;
 
 use rustls::pki_types::UnixTime;
@@ -110,7 +111,7 @@ impl Control {
         } = look.renewal;
         let committed = match (new, look.fault) {
             (None, _) => Ok(()),
-            (Some(_), Some(fault)) => Err(fault),
+            (Some(_), Some(fault)) => Err(io::Error::other(fault.to_string())),
             (Some(new), None) => {
                 log_warnings(&warnings);
                 self.commit_renewed(new)
@@ -123,7 +124,9 @@ impl Control {
             status.time = Some(Timestamp::from_unix(self.state.shared().clock.now().unix));
         }
         let kept_out = kept_out.iter().map(ToString::to_string);
-        let kept_out: Vec<String> = kept_out.chain(committed.err()).collect();
+        let kept_out: Vec<String> = kept_out
+            .chain(committed.err().map(|error| error.to_string()))
+            .collect();
         for fault in kept_out.iter().filter(|it| !status.rejected.contains(it)) {
             tracing::error!("changed file rejected; keeping the previous one: {fault}");
         }
@@ -133,10 +136,9 @@ impl Control {
     }
 
     /// Has workers use a configuration with changed files. Servers, and edits of an operator, stay as they are.
-    fn commit_renewed(&mut self, of_file: Config) -> Result<(), String> {
+    fn commit_renewed(&mut self, of_file: Config) -> io::Result<()> {
         let edited = self.config.edits.renewed(Arc::new(of_file));
-        let edited = edited.map_err(|refused| refused.error)?;
-        let exchanged = self.exchange_edited(edited, Backends::keep);
-        exchanged.map_err(|error| error.to_string())
+        let edited = edited.map_err(|refused| io::Error::other(refused.error))?;
+        self.exchange_edited(edited, Backends::keep)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use becket_config::error::Problem;
 use becket_keys::files::Files;
 use becket_keys::watch::{Watch, WatchedPlaces};
 use becket_prepare::renewal::Renewal;
@@ -26,7 +27,7 @@ pub(super) struct Look {
     pub(super) places: Option<WatchedPlaces>,
     pub(super) renewal: Renewal,
     /// The reason why the renewal cannot be used as a whole.
-    pub(super) fault: Option<String>,
+    pub(super) fault: Option<Problem>,
 }
 
 /// An event of files.

@@ -19,6 +19,7 @@ use super::builder::SettingId;
 use super::invocation::{CommandLineError, DialectCommand, Invocation};
 use super::setting::Setting;
 use super::translation::Translation;
+use becket_config::error::reason;
 use becket_config::error::{Problem, shortened};
 use becket_config::notation::meant;
 use becket_config::parts::{IncludedFiles, MOST_BYTES};
@@ -111,7 +112,7 @@ impl Included<'_> {
         }
         let found = match self.parts.list(Path::new(&at)) {
             Ok(found) => found,
-            Err(fault) => return reader.out.refuse(origin, fault, A_FOLDER),
+            Err(error) => return reader.out.refuse(origin, reason(&error), A_FOLDER),
         };
         // An empty folder counts, because listing it takes time.
         let Some(left) = self.entries.checked_sub(1 + found.len()) else {
@@ -125,8 +126,8 @@ impl Included<'_> {
             let text = match self.parts.text(&path, self.bytes) {
                 Ok(Some(text)) => text,
                 Ok(None) => continue,
-                Err(fault) => {
-                    let fault = format!("{}: {fault}", path.display());
+                Err(error) => {
+                    let fault = format!("{}: {}", path.display(), reason(&error));
                     return reader.out.refuse(origin, fault, A_FOLDER);
                 }
             };

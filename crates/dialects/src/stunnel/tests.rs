@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use fastrand::Rng;
@@ -311,17 +312,17 @@ struct Counted {
 }
 
 impl IncludedFiles for Counted {
-    fn list(&self, folder: &Path) -> Result<Vec<PathBuf>, String> {
+    fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         self.lists.set(self.lists.get() + 1);
         Ok((0..self.names)
             .map(|name| folder.join(name.to_string()))
             .collect())
     }
 
-    fn text(&self, _: &Path, most: u64) -> Result<Option<Vec<u8>>, String> {
+    fn text(&self, _: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
         self.texts.set(self.texts.get() + 1);
         if self.bytes as u64 > most {
-            Err(TOO_LARGE.to_owned())
+            Err(io::Error::other(TOO_LARGE))
         } else {
             Ok(Some(vec![b'\n'; self.bytes]))
         }

@@ -1,5 +1,6 @@
 //! Inputs and actions of the supervisor.
 
+use std::io;
 use std::time::Duration;
 
 use becket_proto::limits::Counts;
@@ -15,7 +16,7 @@ pub(crate) enum Input {
     /// A report of a process.
     Event(u32, Event),
     /// A process was started with a configuration of these times, or not.
-    Started(u32, Result<ProcessTimes, String>),
+    Started(u32, io::Result<ProcessTimes>),
     /// A process was sent a configuration to load.
     Offered(u32, ProcessTimes),
     /// A process has ended.

@@ -2,6 +2,7 @@
 //! that follow each other. A failure prints its seed.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 
 use fastrand::Rng;
 
@@ -89,7 +90,7 @@ impl World {
                 } => {
                     assert_eq!(is_new, replaces.is_some());
                     if self.fails && self.rng.u8(..) == 0 {
-                        self.handle(Input::Started(process, Err("no memory".to_owned())));
+                        self.handle(Input::Started(process, Err(io::Error::other("no memory"))));
                         continue;
                     }
                     let fake = Fake {
