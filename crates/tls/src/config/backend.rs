@@ -8,8 +8,10 @@ use becket_config::backend;
 use becket_config::choices::StickBy;
 use becket_config::notation::Text;
 
+use super::lifetime::Lasts;
+use super::onward::Onward;
 use super::overrides::Overrides;
-use super::{Lasts, Onward, ServerAddress};
+use super::server_address::ServerAddress;
 use becket_http::docroot::Docroot;
 
 /// A pool of servers.

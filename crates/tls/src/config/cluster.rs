@@ -9,7 +9,6 @@ use becket_proto::epoch::EpochLength;
 use becket_proto::session::PolicyTag;
 use becket_proto::ticket::NodeId;
 
-use super::Config;
 use crate::secret::shared::SharedSecret;
 
 /// What this becket shares with others.
@@ -46,16 +45,4 @@ pub struct Stud {
     pub suites: Vec<u16>,
     /// It refuses sessions without extended master secret.
     pub require_ems: bool,
-}
-
-impl Config {
-    /// Where datagrams of peers arrive, if they do.
-    pub fn peers_arrive_at(&self) -> Option<SocketAddr> {
-        self.cluster.as_ref()?.listen
-    }
-
-    /// Terms on which sessions of stud and hitch are taken, if they are.
-    pub fn stud(&self) -> Option<&Stud> {
-        self.stud.as_ref()
-    }
 }

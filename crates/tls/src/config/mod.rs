@@ -8,16 +8,15 @@
 mod admin;
 mod backend;
 mod cluster;
+mod lifetime;
 mod onward;
 pub mod overrides;
+mod server_address;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use becket_config::address::Address;
 use becket_config::file::File;
 use becket_config::process::{Log, Process};
 use becket_config::{listener, policy};
@@ -27,12 +26,13 @@ use becket_sys::kernel_tls::{self, Support};
 use rustls::SupportedCipherSuite;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::CertifiedKey;
-use serde::{Deserialize, Serialize};
 
 pub use self::admin::{Admin, AdminSocket, Token};
 pub use self::backend::{Backend, Server};
 pub use self::cluster::{Cluster, Stud};
+pub use self::lifetime::Lasts;
 pub use self::onward::Onward;
+pub use self::server_address::{MOST_ADDRESSES, ServerAddress};
 use crate::trial::TrialPolicy;
 use becket_keys::certificates::{CertificateMap, KeySet};
 use becket_keys::keys::Loaded;
@@ -156,55 +156,6 @@ impl Policy {
     }
 }
 
-/// How long an operator's addition to the running configuration lasts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Lasts {
-    /// Until the next reload, upgrade or restart.
-    Reload,
-    /// Until the edit is removed from the file of kept edits.
-    Removal,
-}
-
-impl Lasts {
-    /// Returns [`Self::Removal`] for a kept edit, whose `keep` is true.
-    pub fn of(keep: bool) -> Self {
-        if keep { Self::Removal } else { Self::Reload }
-    }
-}
-
-/// Where a server listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ServerAddress {
-    /// TCP over IPv4 or IPv6.
-    Tcp(SocketAddr),
-    /// A unix stream socket.
-    Unix(PathBuf),
-}
-
-impl ServerAddress {
-    /// One that needs no lookup; `None` for the others.
-    pub fn fixed(address: &Address) -> Option<Self> {
-        match address {
-            Address::Ip(ip, port) => Some(Self::Tcp((*ip, *port).into())),
-            Address::Unix(path) => Some(Self::Unix(path.clone())),
-            Address::Name(..) | Address::Any(_) => None,
-        }
-    }
-}
-
-impl fmt::Display for ServerAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) => path.display().fmt(f),
-        }
-    }
-}
-
-/// Addresses of a server that are used: some more than a client would be led to, and a DNS server may say thousands.
-pub const MOST_ADDRESSES: usize = 64;
-
 impl Config {
     /// Handshakes by policy that has a trial, and by result.
     pub fn trials(&self) -> BTreeMap<String, BTreeMap<&'static str, u64>> {
@@ -212,6 +163,16 @@ impl Config {
         let policies = routes.filter_map(|route| route.policy.as_deref());
         let counts = |it: &Policy| Some((it.keys.name.to_string(), it.trial.as_ref()?.counts()));
         policies.filter_map(counts).collect()
+    }
+
+    /// Where datagrams of peers arrive, if they do.
+    pub fn peers_arrive_at(&self) -> Option<SocketAddr> {
+        self.cluster.as_ref()?.listen
+    }
+
+    /// Terms on which sessions of stud and hitch are taken, if they are.
+    pub fn stud(&self) -> Option<&Stud> {
+        self.stud.as_ref()
     }
 
     /// Whether there is a key with which crypto threads sign.

@@ -3,7 +3,7 @@
 use becket_config::choices::ServerMode;
 use becket_config::edits::{ServerAction, ServerEdit};
 
-use super::{MOST_ADDRESSES, ServerAddress};
+use super::server_address::{MOST_ADDRESSES, ServerAddress};
 
 /// What was changed; what is absent is as the file has it.
 #[derive(Clone, Debug, Default, PartialEq)]

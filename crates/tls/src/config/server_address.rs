@@ -1,0 +1,39 @@
+//! The addresses of a server.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use becket_config::address::Address;
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerAddress {
+    /// TCP over IPv4 or IPv6.
+    Tcp(SocketAddr),
+    /// A unix stream socket.
+    Unix(PathBuf),
+}
+
+impl ServerAddress {
+    /// One that needs no lookup; `None` for the others.
+    pub fn fixed(address: &Address) -> Option<Self> {
+        match address {
+            Address::Ip(ip, port) => Some(Self::Tcp((*ip, *port).into())),
+            Address::Unix(path) => Some(Self::Unix(path.clone())),
+            Address::Name(..) | Address::Any(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// Addresses of a server that are used: some more than a client would be led to, and a DNS server may say thousands.
+pub const MOST_ADDRESSES: usize = 64;
