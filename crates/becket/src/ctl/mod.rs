@@ -107,7 +107,18 @@ fn done(place: &AdminAddress, task: &CtlTask) -> Result<Printed, NotDone> {
             task: PolicyTask::Report { policy },
         } => {
             let mut trials = place.status()?.traffic.trials;
-            trials.retain(|name, _| policy.as_ref().is_none_or(|wanted| wanted == name));
+            if let Some(policy) = policy {
+                let names: Vec<_> = trials.keys().cloned().collect();
+                trials.retain(|name, _| name == policy);
+                if trials.is_empty() {
+                    let accepted = match &names[..] {
+                        [] => "a policy with a trial; there is none".to_owned(),
+                        names => names.join(", "),
+                    };
+                    let fault = format!("no trial of a policy {policy:?}; accepted: {accepted}");
+                    return Err(NotDone::Refused(fault));
+                }
+            }
             Ok((json!(trials), table::trials(&trials)))
         }
         CtlTask::Sources => shown(get("/sources")?, table::sources),

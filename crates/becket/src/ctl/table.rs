@@ -247,7 +247,7 @@ pub(super) fn trials(trials: &BTreeMap<String, BTreeMap<Cow<'static, str>, u64>>
         })
         .collect();
     if rows.is_empty() {
-        return "no such policy has a trial\n".to_owned();
+        return "no policy has a trial\n".to_owned();
     }
     table(&["POLICY", "RESULT", "HANDSHAKES"], &rows)
 }
