@@ -52,7 +52,7 @@ impl UserModeLinux {
             "#!/bin/sh\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin {PROGRAM}={} {KERNEL}={} RUST_BACKTRACE=1\n\
              mount -t proc proc /proc; mkdir -p /dev/shm; mount -t tmpfs tmp /dev/shm; export TMPDIR=/dev/shm\n\
              ip link set lo up; cd {}\n\
-             timeout 300 {} --exact {test} --test-threads=1 --nocapture\n\
+             timeout 300 {} --exact {test} --include-ignored --test-threads=1 --nocapture\n\
              echo o > /proc/sysrq-trigger; sleep 60\n",
             becket_program().display(),
             self.0.path().display(),

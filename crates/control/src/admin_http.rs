@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use super::answers::Responder;
-use super::refusals::PageRefusal;
+use super::page_refusals::PageRefusal;
 use super::visitors::{PageClient, Visitor, Visitors};
 
 /// Accepts connections for ever; `asker` names the client of each.

@@ -23,7 +23,7 @@ use super::api::{
 use super::connections::{self, ListRequest};
 use super::exposition::{self, exposition};
 use super::host;
-use super::refusals::PageRefusal;
+use super::page_refusals::PageRefusal;
 use super::snapshot::Snapshot;
 use super::state::AdminState;
 use super::visitors::PageClient;

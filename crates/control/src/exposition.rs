@@ -26,7 +26,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use super::refusals::PageRefusal;
+use super::page_refusals::PageRefusal;
 use super::snapshot::Snapshot;
 use super::status::ServingState;
 use becket_keys::signing::token::TokenStatus;

@@ -34,8 +34,8 @@ use crate::reload::Reloading;
 use crate::rotation::{NotRotated, NotSaved, Rotation};
 use crate::sandbox::Sandbox;
 use crate::server::edits::RunningEdits;
-use crate::server::limits::SharedLimits;
 use crate::server::outcomes::PendingOutcomes;
+use crate::server::shared_limits::SharedLimits;
 use crate::server::upgrade_state::Handover;
 use crate::server::watching::Watching;
 use crate::server::{

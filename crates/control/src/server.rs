@@ -13,9 +13,9 @@
 mod changes;
 mod commands;
 pub mod edits;
-pub mod limits;
 pub mod outcomes;
 mod renewal;
+pub mod shared_limits;
 mod upgrade;
 pub mod upgrade_state;
 pub mod watching;
@@ -107,7 +107,7 @@ impl Terminator {
 /// State of the control loop.
 #[derive(Debug)]
 pub struct Control {
-    /// AdminState that the admin pages read.
+    /// State that the admin pages read.
     pub state: Arc<AdminState>,
     pub workers: Workers,
     /// Reports each worker that has ended.
@@ -189,7 +189,7 @@ impl Control {
         let mut settled = Instant::now();
         while left > 0 {
             let settle_at = self.handover.limits.is_shared();
-            let settle_at = settle_at.then(|| settled + limits::BETWEEN);
+            let settle_at = settle_at.then(|| settled + shared_limits::BETWEEN);
             tokio::select! {
                 _ = tick.tick() => self.tick(),
                 ended = self.prober.ended() => self.prober.take(ended, self.state.shared().clock.now()),

@@ -15,8 +15,8 @@ use becket_tls::names;
 use serde_json::{Value, json};
 
 use super::history::Moment;
+use super::page_refusals::PageRefusal;
 use super::process::ProcessUsage;
-use super::refusals::PageRefusal;
 use super::status::{
     BackendStatus, ClusterReport, ListenerStatus, PolicyStatus, RouteStatus, ServerEdits,
     ServerHealth, ServerStatus, Status,

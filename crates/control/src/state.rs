@@ -9,9 +9,9 @@ use becket_cluster::{ClusterStatus, Node};
 
 use super::certificates::{CertificateStatus, certificates};
 use super::history::History;
+use super::page_refusals::{PageRefusal, PageRefusals};
 use super::problems::problems;
 use super::process::ProcessUsage;
-use super::refusals::{PageRefusal, PageRefusals};
 use super::rotation::{Rotation, RotationState};
 use super::snapshot::{self, Snapshot};
 use super::status::{

@@ -4,9 +4,9 @@
 /// What every transaction sends.
 #[derive(Clone, Debug, Default)]
 pub struct RequestBytes {
-    /// RequestHead of a request after which the connection goes on.
+    /// The connection continues after the response.
     pub keep: Vec<u8>,
-    /// RequestHead of a request after which the server closes.
+    /// The server closes after the response.
     pub last: Vec<u8>,
 }
 

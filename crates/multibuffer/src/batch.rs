@@ -62,14 +62,14 @@ impl<'a, L: Lanes> Batch<'a, L> {
         Ok(answers)
     }
 
-    /// EightNaturals to the power of 65537.
+    /// Numbers to the power of 65537.
     pub(crate) fn public_power(&mut self, numbers: &EightNaturals) -> EightNaturals {
         let mut base = numbers.clone();
         self.whole.enter(&mut base);
         self.whole.public_power(&base)
     }
 
-    /// EightNaturals to the power of a private exponent, which each prime has its part of; below the modulus.
+    /// Numbers to the power of a private exponent, which each prime has its part of; below the modulus.
     pub(crate) fn private_power(
         &mut self,
         numbers: &EightNaturals,

@@ -1,6 +1,6 @@
 //! Products, squares and reductions of eight numbers at a time: where the time goes.
 //!
-//! EightNaturals are cut into blocks of ten limbs. A product of two blocks adds to twenty columns, ten of which are in registers at
+//! Numbers are cut into blocks of ten limbs. A product of two blocks adds to twenty columns, ten of which are in registers at
 //! any time, with one operand in ten others: a row multiplies all ten by one limb of the second operand, the lowest column then
 //! leaves, and the next comes in. The ten that are left are those where the next block goes on. A column is a plain sum of
 //! halves of products, below 2^61 for the longest numbers, and carries are resolved once, at the end.

@@ -14,7 +14,7 @@
 //!
 //! What holds for every signature that leaves: it was computed on a blinded base, by a sequence of instructions and addresses
 //! that does not depend on key or message, and it was verified with the public exponent. One that does not verify is an
-//! [`Error::Mismatch`] of that request alone, and the caller signs again by other means. EightNaturals that would tell the key are
+//! [`Error::Mismatch`] of that request alone, and the caller signs again by other means. Numbers that would tell the key are
 //! erased when they are dropped; what the compiler spilled to the stack is not.
 #![forbid(unsafe_code)]
 

@@ -221,7 +221,7 @@ pub enum SocketKind {
     Datagrams,
 }
 
-/// ProcessTimes of a configuration that concern the supervisor.
+/// Times of a configuration that concern the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessTimes {
     /// `timeouts.drain`

@@ -1,6 +1,6 @@
 //! The CPU quota and the memory of the control group that this process lives in.
 //!
-//! CgroupVersion 2 keeps `cpu.max` ("quota period" or "max period") in each group, version 1 `cpu.cfs_quota_us` (-1: none) and
+//! Version 2 keeps `cpu.max` ("quota period" or "max period") in each group, version 1 `cpu.cfs_quota_us` (-1: none) and
 //! `cpu.cfs_period_us`; of memory see [`MemoryGroup`]. A limit of any ancestor binds as well, so every directory from the own group up to
 //! the mount point is read and the smallest limit counts. Where the groups are mounted is read from `mountinfo`, as hybrid set-ups and
 //! containers put them anywhere. Whatever cannot be read is no limit.
@@ -69,14 +69,14 @@ impl MemoryGroup {
     pub fn limit(&self) -> Option<u64> {
         let limits = self.limits.iter();
         let limits = limits.filter_map(|limit| read_again(limit).ok()?.trim().parse().ok());
-        // CgroupVersion 1 has no word for none: it is the largest number of whole pages.
+        // Version 1 has no word for none: it is the largest number of whole pages.
         limits.filter(|&bytes: &u64| bytes < 1 << 60).min()
     }
 
     /// Reads how many bytes it uses, with the kernel's structures for its sockets, and without the memory that the kernel can reclaim at once: pages of
     /// files and caches.
     ///
-    /// CgroupVersion 1 does not separate the kernel's caches, such as names of files that do not exist, from its other structures. There the structures count as
+    /// Version 1 does not separate the kernel's caches, such as names of files that do not exist, from its other structures. There the structures count as
     /// [`CONNECTION`] for each of these `connections`, and at most as what is in use.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! Who is let in when more want to than can be served: connections of a source at accept, full handshakes where the
-//! private key would be used.
+//! Admission of clients: by network (`deny` and `allow` of a listener), by connections of a source at accept, and by the rate of full
+//! handshakes where the private key would be used.
 //!
 //! Unfinished handshakes of a source are counted by each worker for itself, without a lock, since that is done for every
 //! client: the kernel spreads the connections of a source over the workers, and each admits its part of the bound.

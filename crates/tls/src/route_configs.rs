@@ -1,5 +1,5 @@
 //! The few `ServerConfig`s of one route, alike but for how sessions resume and whether ALPN is
-//! negotiated.
+//! negotiated. Their `ResolvesServerCert` chooses the certificate, from [`becket_keys::certificates`].
 //!
 //! rustls fixes per configuration what should depend on the hello: whether ALPN may fail to
 //! overlap, how many tickets are sent, whether a TLS 1.2 client gets a ticket or an ID. So each
@@ -53,7 +53,7 @@ pub struct RouteParts {
 }
 
 impl RouteParts {
-    /// RouteParts that share nothing with those that serve: to see whether configurations can be built, and what they do.
+    /// Parts that share nothing with those that serve: to see whether configurations can be built, and what they do.
     pub fn apart(secrets: &Arc<TicketSecrets>, file: &Arc<File>) -> Self {
         let table = || Arc::new(SessionTable::new(Default::default(), Default::default()));
         Self {

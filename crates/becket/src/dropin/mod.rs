@@ -52,7 +52,7 @@ impl DropInCall {
         })
     }
 
-    /// Does what is asked, until the end of it. DropInCall it before threads are started.
+    /// Does what is asked, until the end of it. Call it before threads are started.
     ///
     /// # Errors
     /// What the system refuses.

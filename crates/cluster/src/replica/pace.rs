@@ -3,7 +3,7 @@
 //! Instead of tokens it keeps one time: until when what was charged keeps the line busy. A charge may go beyond the burst,
 //! and is then waited for before the next.
 //!
-//! DumpSource: ITU-T I.371, the virtual scheduling form.
+//! Source: ITU-T I.371, the virtual scheduling form.
 
 use std::time::Duration;
 

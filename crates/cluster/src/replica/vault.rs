@@ -4,7 +4,7 @@
 //! draws random bytes, and seals and opens. The terminator implements it with aws-lc-rs, tests with a toy.
 //!
 //! Two kinds of keys. A *join key* is derived from a configured secret and seals the few datagrams by which two nodes
-//! meet, under random nonces, so it should be AES-256-GCM-SIV. *KeyedPair keys*, one per direction, are derived from the
+//! meet, under random nonces, so it should be AES-256-GCM-SIV. *Pair keys*, one per direction, are derived from the
 //! secret, an X25519 agreement and the whole [`Transcript`], and seal everything else with the sequence as nonce. Both
 //! nodes contribute a share and a nonce that are fresh for each join, so no pair key is ever derived twice, and a secret
 //! that leaks later does not open what was recorded.

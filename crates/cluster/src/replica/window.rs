@@ -3,9 +3,9 @@
 //! Remembers the last 1024 numbers as bits in a ring; what is further behind is refused, since it cannot be said whether
 //! it came before. Also tells how many were skipped, which is how loss is counted.
 //!
-//! DumpSource: the anti-replay window of RFC 4303 section 3.4.3.
+//! Source: the anti-replay window of RFC 4303 section 3.4.3.
 
-/// The numbers received so far. SinkCounts begin at 1.
+/// The numbers received so far. Numbers begin at 1.
 pub(super) struct Window {
     highest: u64,
     /// Bit `n % 1024` stands for number `n`, for the last 1024 numbers up to `highest`.
@@ -23,7 +23,7 @@ pub(super) enum Freshness {
 /// What a new number told about others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReceivedSequence {
-    /// SinkCounts that it jumped over.
+    /// Numbers that it jumped over.
     pub(super) missed: u64,
     /// It had been jumped over itself.
     pub(super) late: bool,

@@ -35,7 +35,7 @@ pub struct Terms {
     pub policy_name: String,
     /// The policy under which they resume.
     pub policy: PolicyTag,
-    /// SinkCounts of its suites for TLS 1.2.
+    /// Numbers of its suites for TLS 1.2.
     pub suites: Vec<u16>,
     /// It refuses sessions without extended master secret.
     pub require_ems: bool,

@@ -2,7 +2,7 @@
 
 use super::super::answers::ROUTES;
 use super::super::api::{AdminRoute, RouteAction};
-use super::super::refusals::PageRefusal;
+use super::super::page_refusals::PageRefusal;
 use super::super::sample;
 use super::super::snapshot::Snapshot;
 use super::*;

@@ -98,7 +98,7 @@ impl Sender {
     }
 }
 
-/// AdminState of the sending thread.
+/// State of the sending thread.
 struct Writer {
     stream: UnixStream,
     shared: Arc<SharedState>,

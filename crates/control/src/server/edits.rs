@@ -1,7 +1,7 @@
 //! Servers and certificates that an operator adds to the configuration, or removes from it, while becket runs.
 //!
 //! Workers use the configuration with each [`Edit`] applied to it in order. It is committed like the configuration of a reload, so an
-//! edit is made as a whole or refused. A reload, an upgrade and a restart end all edits. RunningEdits of `--keep` come back with the
+//! edit is made as a whole or refused. A reload, an upgrade and a restart end all edits. Edits made with `--keep` come back with the
 //! configuration, from a file of their own ([`becket_config::edits`]).
 
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub struct RunningEdits {
     all: Vec<(Edit, Lasts)>,
 }
 
-/// RunningEdits, and the configuration with them.
+/// The edits, and the configuration with them.
 pub(super) type Edited = (RunningEdits, Arc<Config>);
 
 impl RunningEdits {

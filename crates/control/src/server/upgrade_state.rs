@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 
-use super::limits::SharedLimits;
+use super::shared_limits::SharedLimits;
 use crate::handover::receiver::Milestone;
 use crate::handover::sender::Sender;
 

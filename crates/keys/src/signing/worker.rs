@@ -43,7 +43,7 @@ pub struct WorkerSigning {
 struct SigningLane {
     /// Signatures under way at which no handshake begins that needs one.
     most: usize,
-    /// PendingSignature for, and not answered.
+    /// Asked for, and not answered.
     under_way: Cell<usize>,
 }
 

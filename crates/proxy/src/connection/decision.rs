@@ -7,9 +7,9 @@ use becket_config::choices::QueuePlace;
 
 use super::connected::Connected;
 use super::context::{Context, Net};
+use super::handshake_refusal::{DECODE_ERROR, HandshakeRefusal, fatal_alert};
 use super::listener::ListenerState;
 use super::pending::pick_hint;
-use super::refusal::{DECODE_ERROR, HandshakeRefusal, fatal_alert};
 use crate::backend::backend_state::Pick;
 use crate::backend::pool::Pool;
 use crate::backend::slot::ServerSlot;

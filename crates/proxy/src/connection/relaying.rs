@@ -1,4 +1,4 @@
-//! Two half pipes: client to server and back, until both have ended.
+//! Two half pipes: client to server and back, until both have ended, or one is cut off.
 //!
 //! Each direction is a [`HalfPipe`], which decides what to do next; a [`Half`] for each side does it: receive,
 //! open, seal, send. Either leg may have TLS or not: what is opened is what came where a leg has

@@ -2,6 +2,11 @@
 //!
 //! [`event_loop`] has [`event_loop::Worker`] and its turn. Parts of the turn: `slices` (established connections, handshakes, signatures), `accept` (new clients),
 //! `messages` (of control and other threads), `overdue` (deadlines and sweeps), `lists` (lists of connections).
+//!
+//! A worker never blocks. It waits for nothing but its poll: not for a disk, a name, a thread, a token or a log. It opens no file, starts
+//! no thread, and calls no clock but once per turn. It may take a lock that is held for one lookup or insert: the shard of a table (TLS 1.2
+//! sessions by ID, early data, sticks, limits of a source) and the queue of a backend. Whatever takes longer goes to another thread and
+//! comes back as a message.
 
 mod accept;
 mod acceptor;

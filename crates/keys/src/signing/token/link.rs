@@ -24,7 +24,7 @@ use rustls::{Error, SignatureScheme};
 use super::public::PublicKey;
 use super::wire::{self, LONGEST, OpenToken, TokenAnswer, TokenFault, TokenRequest};
 
-/// LinkState that the thread of a token shares with workers.
+/// State that the thread of a token shares with workers.
 #[derive(Debug)]
 pub(super) struct TokenLink {
     pub(super) id: TokenId,

@@ -1,4 +1,4 @@
-//! SharedLimits that this process shares with others: connections of a server, and in all. [`becket_proto::limits`] decides what moves.
+//! Limits that this process shares with others: connections of a server, and in all. [`becket_proto::limits`] decides what moves.
 //!
 //! A process that is alone does nothing here: a worker's claim is one atomic operation, and control has no timer. Otherwise control
 //! settles every [`BETWEEN`], so that a place passes to another process after two of these at most.
