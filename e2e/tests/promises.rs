@@ -91,3 +91,4 @@ mod trials_show_who_would_be_lost;
 mod unix_and_v6_backends;
 mod upgrades_are_asked_for_at_any_time;
 mod upgrades_lose_nothing;
+mod upgrades_under_mixed_load;

@@ -1,7 +1,7 @@
 //! A server has its `maxconn` from all processes of an upgrade together, whichever of them dies when.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
@@ -50,6 +50,15 @@ impl Counting {
             served.map(drop)
         });
         Self { backend, now, most }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.backend.address
+    }
+
+    /// Connections that it has had.
+    pub(crate) fn served(&self) -> usize {
+        self.backend.served()
     }
 
     #[track_caller]

@@ -143,12 +143,11 @@ fn no_imports_of_a_crate_are_a_circle() {
 
 /// The sources of all crates, without files of unit tests, each with the folder of its crate.
 fn sources() -> impl Iterator<Item = (&'static str, &'static File)> {
-    let sources = WORKSPACE.rust().filter_map(|file| {
+    WORKSPACE.rust().filter_map(|file| {
         let (krate, _) = file.path.split_once("/src/")?;
         let is_test = file.path.ends_with("/tests.rs") || file.path.contains("/tests/");
         (!is_test).then_some((krate, file))
-    });
-    sources
+    })
 }
 
 #[test]
