@@ -16,11 +16,15 @@ struct Function {
 
 /// The source up to its unit tests.
 pub(crate) fn without_tests(source: &str) -> &str {
-    ["mod ", "#[path"]
-        .iter()
-        .filter_map(|tests| source.find(&format!("\n#[cfg(test)]\n{tests}")))
-        .min()
-        .map_or(source, |at| &source[..=at])
+    [
+        "\n#[cfg(test)]\nmod ",
+        "\n#[cfg(test)]\n#[path",
+        "\n#[cfg(all(test, feature = \"models\"))]\nmod ",
+    ]
+    .iter()
+    .filter_map(|tests| source.find(tests))
+    .min()
+    .map_or(source, |at| &source[..=at])
 }
 
 /// Files and functions that are longer than the rule.
