@@ -4,12 +4,12 @@
 //! starts nothing, so a reload and `becket check` run it next to a running terminator. It does not stop at the first fault: a part with a fault
 //! gets a harmless value, and the result is a `Config` only without any error. It blocks on files and name lookups, and never panics.
 //!
-//! Main types: [`source::Source`] is the origin of a configuration, [`Environment`] has the inputs besides the file, and [`Prepared`] is the result.
+//! Main types: [`source::ConfigSource`] is the origin of a configuration, [`Environment`] has the inputs besides the file, and [`Prepared`] is the result.
 //!
 //! ```
-//! use becket_prepare::{ServerNames, flags::Flags, source::Source};
+//! use becket_prepare::{ServerNames, flags::Flags, source::ConfigSource};
 //! use rustls_pki_types::UnixTime;
-//! let source = Source::at(Flags::default(), "/".into());
+//! let source = ConfigSource::at(Flags::default(), "/".into());
 //! let rejected = source.load(UnixTime::now(), ServerNames::Later).unwrap_err();
 //! assert!(rejected.errors.iter().any(|problem| problem.path == "--frontend"));
 //! ```

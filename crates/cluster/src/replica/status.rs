@@ -149,9 +149,9 @@ pub struct PeerStatus {
     pub heard_ago: Duration,
     /// How many sessions it said it holds.
     pub sessions_held: u32,
-    /// Sessions counted against [`ReplicaLimits::entries_per_peer`](super::Limits::entries_per_peer).
+    /// Sessions counted against [`ReplicaLimits::entries_per_peer`](super::ReplicaLimits::entries_per_peer).
     pub entries: usize,
-    /// Clients counted against [`ReplicaLimits::sticks_per_peer`](super::Limits::sticks_per_peer).
+    /// Clients counted against [`ReplicaLimits::sticks_per_peer`](super::ReplicaLimits::sticks_per_peer).
     pub sticks: usize,
     /// Bytes of records that wait to be sent.
     pub queued_bytes: usize,
