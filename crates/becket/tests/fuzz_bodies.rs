@@ -158,7 +158,7 @@ fn an_ocsp_response_survives_mutation() {
 fn messages_of_tokens_survive_mutation() {
     let packets = [
         r#"{"number":5,"key":1,"scheme":2052,"input":[7,7,7]}"#,
-        r#"{"Opened":{"schemes":[1027],"faults":[null,"the token has no such private key"]}}"#,
+        r#"{"Opened":{"schemes":[1027],"faults":[null,{"Refused":"the token has no such private key"}]}}"#,
         r#"{"Failed":{"Away":"no such token"}}"#,
         r#"{"Failed":{"Refused":"C_Login: PinIncorrect"}}"#,
         r#"{"Signed":{"number":5,"signature":{"Ok":[9,9,9]}}}"#,
