@@ -162,7 +162,7 @@ fn messages_of_tokens_survive_mutation() {
         r#"{"Failed":{"Away":"no such token"}}"#,
         r#"{"Failed":{"Refused":"C_Login: PinIncorrect"}}"#,
         r#"{"Signed":{"number":5,"signature":{"Ok":[9,9,9]}}}"#,
-        r#"{"Signed":{"number":5,"signature":{"Err":"C_Sign: DeviceRemoved"}}}"#,
+        r#"{"Signed":{"number":5,"signature":{"Err":{"Away":"C_Sign: DeviceRemoved"}}}}"#,
     ];
     for packet in packets {
         assert_eq!(token::run(packet.as_bytes()), 1, "{packet}");
