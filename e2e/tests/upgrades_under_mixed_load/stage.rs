@@ -82,7 +82,7 @@ impl Servers {
     fn shape(&self, sites: &Sites) -> Shape {
         let mut shape = Shape::new(self.app.address)
             .process(TWO_WORKERS)
-            .listener("defer-accept = \"off\"")
+            .listener("defer-accept = \"0s\"")
             .admin_keys("socket = \"admin.sock\"")
             .timeouts(PATIENT)
             .sessions("id-lifetime = \"1d\"")
@@ -119,7 +119,7 @@ impl Servers {
                 .map(|address| format!("[[backend.server]]\naddress = \"{address}\"\n{keys}\n"));
             shape = shape.section(&format!(
                 "[[listener]]\nname = \"{name}\"\nbind = [\"{at}\"]\nbackend = \"{name}\"\ncertificates = [\"site.pem\"]\n\
-                 defer-accept = \"off\"\n[[backend]]\nname = \"{name}\"\n{backend}\n{}",
+                 defer-accept = \"0s\"\n[[backend]]\nname = \"{name}\"\n{backend}\n{}",
                 servers.collect::<String>()
             ));
         }
