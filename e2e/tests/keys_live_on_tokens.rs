@@ -15,6 +15,7 @@ use rustls::version::{TLS12, TLS13};
 use crate::upgrades_lose_nothing::{TWO_WORKERS, upgrade};
 
 mod hostile;
+mod soak;
 
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
 
