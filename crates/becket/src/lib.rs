@@ -5,6 +5,12 @@
 //!
 //! Main types: [`cli::Cli`] is the command line, [`cli::Subcommand`] one of its subcommands, and [`check::Findings`] the result of `becket check`.
 //!
+//! ```
+//! use clap::Parser;
+//! let line = ["becket", "check", "--config", "becket.toml"];
+//! assert!(becket::cli::Cli::try_parse_from(line).is_ok());
+//! ```
+//!
 //! `docs/architecture.md` has the structure of the whole program.
 #![forbid(unsafe_code)]
 #![expect(

@@ -4,6 +4,11 @@
 //! [`SessionEvent`] in an [`Outbox`] for each session that is made or ends; sessions of other hosts appear in its session table.
 //! Everything but the outboxes runs on the thread that starts the membership.
 //!
+//! ```
+//! use becket_cluster::replica::{MAX_DATAGRAM, ReplicaLimits};
+//! assert!(MAX_DATAGRAM < ReplicaLimits::default().queue_bytes);
+//! ```
+//!
 //! * [`replica`] decides what is said to whom, and what is believed: a pure state machine;
 //! * [`vault`] gives it cryptography, [`socket`] UDP, also to a group, [`exchange`] a task that receives, tells, sends, sleeps;
 //! * [`sink`] is the session table as peers fill and read it, [`addresses`] where the peers are;

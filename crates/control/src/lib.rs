@@ -5,6 +5,11 @@
 //!
 //! Main types: [`server::Control`] is the control loop, [`state::AdminState`] is the state behind the admin pages.
 //!
+//! ```
+//! let status: becket_control::status::Status = serde_json::from_str("{}").unwrap();
+//! assert!(status.problems.is_empty());
+//! ```
+//!
 //! * [`launch`]: the order of a start; [`server`]: the control loop and its commands;
 //! * [`reload`], [`rotation`]: changes while becket runs; [`handover`]: the state that passes in an upgrade;
 //! * [`health`]: health checks, lookups of names, cancels of PostgreSQL clients;

@@ -9,6 +9,11 @@
 //! files does not support, [`path::decode`] makes a path below a folder from the target, [`coding::accepted`] finds the compressed variants that
 //! the client accepts, [`select::select`] chooses the part of the file, and [`answer::Answer`] writes the head.
 //!
+//! ```
+//! let head = becket_http::head::parse(b"GET /a%20b HTTP/1.1\r\nHost: example.org\r\n\r\n").unwrap();
+//! assert!(head.request().is_ok());
+//! ```
+//!
 //! Sources: RFC 9110 (semantics), RFC 9112 (HTTP/1.1), RFC 8615 (`.well-known`).
 #![forbid(unsafe_code)]
 

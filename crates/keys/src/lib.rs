@@ -6,6 +6,11 @@
 //! Main types: [`files::Files`] opens the files of a configuration, [`certificates::CertificateMap`] finds chains by server name, and
 //! [`signing::queue::SigningQueue`] holds the signatures that wait for a crypto thread.
 //!
+//! ```
+//! let pem = becket_keys::pem::Pem::parse(b"-----BEGIN CERTIFICATE-----\n").unwrap_err();
+//! assert_eq!(pem.to_string(), "no END CERTIFICATE");
+//! ```
+//!
 //! * [`files`]: the only place that opens files of a configuration;
 //! * [`pem`]: PEM files, with private keys only in memory that is erased;
 //! * [`keys`]: chains with their keys, matched and proved;

@@ -5,6 +5,11 @@
 //! signatures, each under a key of its own. Keys have 2048, 3072 or 4096 bits, two primes of equal length, and the public
 //! exponent 65537; other keys are refused, and signed with elsewhere.
 //!
+//! ```
+//! use becket_multibuffer::{KeyError, PrivateKey};
+//! assert_eq!(PrivateKey::from_pkcs8(b"no key").unwrap_err(), KeyError::Rejected);
+//! ```
+//!
 //! * [`natural`]: one number, as limbs of 52 bits; what is computed once per key;
 //! * [`key`]: the numbers of a key; [`encoding`]: what is signed, from what is to be signed;
 //! * [`vectors`]: eight numbers in memory; [`kernel`]: products, squares and reductions of them; [`lanes`]: its operations by

@@ -6,6 +6,13 @@
 //! Main types: [`worker::event_loop::Worker`] is one event loop, [`connection::Connection`] is one client with its server, and [`shared::SharedState`] is the
 //! state that all threads share.
 //!
+//! ```
+//! use becket_proto::close_reason::CloseReason;
+//! let counters = becket_proxy::metrics::Counters::default();
+//! counters.closed.of(CloseReason::ServerDown).add(1);
+//! assert_eq!(counters.closed.total(), 1);
+//! ```
+//!
 //! * [`worker`]: the event loop; [`worker::workers`]: all workers as control sees them;
 //! * [`connection`]: the phases of a connection, over the traits of [`socket`];
 //! * [`backend`]: servers, their slots, queues and health;

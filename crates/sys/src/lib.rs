@@ -5,6 +5,13 @@
 //! address, the key of the configuration or the connection it concerns. Calls that `rustix` or `socket2` offer safely are made
 //! through them, and `libc` is used for the rest.
 //!
+//! Main types: [`clock::Now`] is one reading of the clocks, [`tree::Tree`] opens files below a folder, [`folder_watch::FolderWatch`] reports changes.
+//!
+//! ```
+//! let clock = becket_sys::clock::Clock::start();
+//! assert!(clock.mono() <= clock.mono());
+//! ```
+//!
 //! Linux only. Functions that concern the whole process say whether they must run before threads are started.
 
 pub mod affinity;
