@@ -87,7 +87,7 @@ pub enum ServerTask {
     Ready(ServerFlags),
     /// Give it no new clients but those who stick to it
     Drain(ServerFlags),
-    /// Give it nobody, and do not check it
+    /// Stop new connections and health checks
     Maintenance(ServerFlags),
     /// Change its share of new clients
     Weight {
@@ -118,7 +118,7 @@ pub enum ServerTask {
     },
     /// Undo all that was changed: what the file says counts again
     Reset(ServerFlags),
-    /// Add a server beside those of the file
+    /// Add a server to those of the file
     Add(AddFlags),
     /// Take a server away; its connections go on
     Remove {
@@ -146,7 +146,7 @@ pub struct AddFlags {
     /// It serves only when no other server can
     #[arg(long)]
     pub(super) backup: bool,
-    /// It gets nobody until becket ctl servers ready
+    /// Start without connections, until becket ctl servers ready
     #[arg(long)]
     pub(super) disabled: bool,
     /// Keep it after reloads and restarts
@@ -249,13 +249,13 @@ pub struct FilterFlags {
     /// Only connections to a server of this backend
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
-    /// Those that are at this server
+    /// Only connections to this server
     #[arg(long, value_name = "NAME")]
     server: Option<String>,
-    /// Those in this phase, such as relaying or queued
+    /// Only connections in this phase, such as relaying or queued
     #[arg(long, value_name = "PHASE")]
     phase: Option<String>,
-    /// Those that have been open for so many seconds
+    /// Only connections open for at least this many seconds
     #[arg(long, value_name = "SECONDS")]
     age: Option<u64>,
 }
