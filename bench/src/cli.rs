@@ -77,7 +77,7 @@ pub struct RunArgs {
     /// Only cases in which this setting has one of these values: key=rsa2048, or key=p256,rsa2048
     #[arg(long, value_name = "SETTING=VALUES")]
     pub only: Vec<String>,
-    /// Say which cases would run and how long they take, and measure nothing
+    /// Say which cases would run, and measure nothing
     #[arg(long)]
     pub plan: bool,
     /// Measure although others are at work on this machine; the report then says so in red

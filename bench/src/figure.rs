@@ -3,14 +3,14 @@
 use becket_stats::units::{show_bytes, show_rate, show_us};
 
 use crate::figures::{
-    self, ANSWER, FLOODS, LATENCY_LOADS, LIBRARY, PROBE, RELAY, RETURNING, ROUND_TRIP, SAME,
-    STORM_LOADS, is_floor,
+    self, ANSWER, FLOODS, LATENCY_LOADS, LIBRARY, RELAY, RETURNING, ROUND_TRIP, SAME, STORM_LOADS,
+    is_floor,
 };
 use crate::result::{Case, Column, Outcome};
 use crate::scenario::Measure;
 use crate::spread;
 
-/// What a table or a plot shows.
+/// What a table shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Figure {
     /// Its name in [`crate::result::Sample::figures`].
@@ -24,11 +24,14 @@ pub struct Figure {
     pub decides: bool,
 }
 
+/// How a figure is made, its name and its heading.
+type Row = (fn(&str, &str) -> Figure, &'static str, &'static str);
+
 /// Returns a figure of which less is better.
-fn less(name: impl Into<String>, heading: impl Into<String>) -> Figure {
+fn less(name: &str, heading: &str) -> Figure {
     Figure {
-        name: name.into(),
-        heading: heading.into(),
+        name: name.to_owned(),
+        heading: heading.to_owned(),
         less_is_better: true,
         is_contested: true,
         decides: false,
@@ -36,7 +39,7 @@ fn less(name: impl Into<String>, heading: impl Into<String>) -> Figure {
 }
 
 /// Returns a figure of which more is better.
-fn more(name: impl Into<String>, heading: impl Into<String>) -> Figure {
+fn more(name: &str, heading: &str) -> Figure {
     Figure {
         less_is_better: false,
         ..less(name, heading)
@@ -44,21 +47,22 @@ fn more(name: impl Into<String>, heading: impl Into<String>) -> Figure {
 }
 
 /// Returns what a measurement was made under.
-fn condition(name: impl Into<String>, heading: impl Into<String>) -> Figure {
+fn condition(name: &str, heading: &str) -> Figure {
     Figure {
         is_contested: false,
         ..less(name, heading)
     }
 }
 
-impl Figure {
-    fn decides(self) -> Self {
-        Self {
-            decides: true,
-            ..self
-        }
+/// Returns a figure of which less is better, and that decides.
+fn decides(name: &str, heading: &str) -> Figure {
+    Figure {
+        decides: true,
+        ..less(name, heading)
     }
+}
 
+impl Figure {
     /// Returns a value with its unit.
     pub fn show(&self, value: f64) -> String {
         let name = self.name.as_str();
@@ -135,153 +139,61 @@ pub fn shown(outcome: &Outcome) -> Vec<Figure> {
 fn of_measure(measure: Measure) -> Vec<Figure> {
     match measure {
         Measure::Transactions => vec![
-            less(figures::CPU, "server CPU per transaction").decides(),
+            decides(figures::CPU, "server CPU per transaction"),
             more(figures::MB_PER_CPU_S, "bytes per server CPU second"),
         ],
         Measure::Capacity => overload(),
-        Measure::AddedLatency => latency(),
+        Measure::AddedLatency => {
+            let mut shown = under(LATENCY_LOADS, LATENCY);
+            shown.extend(under(LATENCY_LOADS, ADDED));
+            shown
+        }
         Measure::Idle => vec![less(
             figures::PSS_PER_CONNECTION,
             "memory (PSS) per idle connection",
         )],
-        Measure::Queued => queued(),
-        Measure::Scraped => scraped(),
-        Measure::Storm => storm(),
+        Measure::Queued => {
+            let mut shown = vec![less(
+                figures::PSS_PER_CONNECTION,
+                "memory (PSS) per client who waits",
+            )];
+            shown.extend(by_row(&[figures::FULL, figures::EMPTY], QUEUED));
+            shown
+        }
+        Measure::Scraped => {
+            let figures = SCRAPED.iter();
+            figures
+                .map(|(make, name, heading)| make(name, heading))
+                .collect()
+        }
+        Measure::Storm => {
+            let mut shown = under(STORM_LOADS, PROBED);
+            shown.extend(under(STORM_LOADS, RETURNED));
+            shown
+        }
         Measure::Burst => vec![
-            less(figures::MEAN, "average").decides(),
+            decides(figures::MEAN, "average"),
             less(figures::P50, "median"),
             less(figures::MAX, "longest"),
         ],
         Measure::Generators => vec![more(figures::RATE, "rate")],
-        Measure::Failover => failover(),
-    }
-}
-
-/// Returns the figure of a ramp.
-pub fn capacity() -> Figure {
-    more(figures::CAPACITY, "capacity")
-}
-
-/// Says under what load a figure was taken.
-fn load(name: &str) -> String {
-    match name {
-        SAME => "the flood that is the same for all".to_owned(),
-        percent => format!("{percent} % of capacity"),
-    }
-}
-
-/// Returns a figure under one of several loads.
-fn at(name: &str, heading: &str, load: &str) -> (String, String) {
-    (
-        figures::at(name, load),
-        format!("{heading} {}", self::load(load)),
-    )
-}
-
-fn latency() -> Vec<Figure> {
-    let mut shown = Vec::new();
-    for load in LATENCY_LOADS {
-        for (name, quantile) in QUANTILES {
-            let (name, heading) = at(name, &format!("{quantile} at"), load);
-            let figure = less(name, heading);
-            shown.push(if quantile == "p99.9" {
-                figure
-            } else {
-                figure.decides()
-            });
-        }
-        let (name, heading) = at(figures::OFFERED, "offered rate at", load);
-        shown.push(condition(name, heading));
-        shown.extend(clients_own("", load));
-    }
-    for load in LATENCY_LOADS {
-        shown.extend(QUANTILES.map(|(name, quantile)| {
-            let (name, heading) = at(
-                &format!("added_{name}"),
-                &format!("added {quantile} at"),
-                load,
-            );
-            less(name, heading)
-        }));
-    }
-    shown
-}
-
-/// Returns what of a latency may be the client's own: how late it began, and how busy its CPU was.
-fn clients_own(client: &str, load: &str) -> [Figure; 2] {
-    let whose = client.trim_end_matches('_');
-    let late = format!("{client}{}", figures::LATE);
-    let late = at(
-        &late,
-        format!("{whose} client's own late start (p99) at").trim(),
-        load,
-    );
-    let busy = at(
-        figures::CLIENT_CPU_BUSY,
-        "busy share of the client's CPU at",
-        load,
-    );
-    [late, busy].map(|(name, heading)| condition(name, heading))
-}
-
-fn storm() -> Vec<Figure> {
-    let mut shown = Vec::new();
-    for (client, whose) in [("", "probe's"), (RETURNING, "returning client's")] {
-        for load in STORM_LOADS {
-            for (name, quantile) in [(figures::P99, "p99"), (figures::P50, "p50")] {
-                let (name, heading) = at(
-                    &format!("{client}{name}"),
-                    &format!("{whose} {quantile} under"),
-                    load,
-                );
-                let figure = less(name, heading);
-                shown.push(if client.is_empty() {
-                    figure.decides()
-                } else {
-                    figure
-                });
-            }
-            let [late, busy] = clients_own(client, load);
-            shown.push(late);
-            // The flood and the CPU are the same for both.
-            if client.is_empty() {
-                let (name, heading) = at(figures::FLOOD, "full handshakes begun at", load);
-                shown.extend([condition(name, heading), busy]);
-            }
+        Measure::Failover => {
+            let phases = [figures::DURING, figures::BEFORE, figures::AFTERWARDS];
+            by_row(&phases, FAILOVER)
         }
     }
-    shown
 }
 
 fn overload() -> Vec<Figure> {
+    let floods = FLOODS.iter().map(|(load, _)| *load);
+    let floods: Vec<&str> = floods.collect();
     let mut shown = vec![
-        capacity(),
+        more(figures::CAPACITY, "capacity"),
         more(figures::LOOP, "rate of a closed loop between the floods"),
         more(figures::KEPT, "goodput kept at 150 %"),
         less(figures::RECOVERY, "time to recover"),
     ];
-    let kinds = [
-        (
-            figures::COST,
-            "server CPU per served client, as a share of the closed loop's,",
-        ),
-        (figures::QUEUED_P99, "p99 since the accept queue"),
-        (figures::P99, "p99 since the intended start"),
-        (figures::RECOVERY, "time to recover"),
-        (figures::CPUS_USED, "CPUs that the server used"),
-        (figures::SOFTIRQ, "share of the CPUs in softirq"),
-        (figures::DROPS, "SYNs and clients that the kernel dropped"),
-    ];
-    shown.extend(FLOODS.iter().map(|(load, _)| {
-        let (name, heading) = at(figures::KEPT, "goodput kept under", load);
-        more(name, heading).decides()
-    }));
-    for (name, heading) in kinds {
-        shown.extend(FLOODS.iter().map(|(load, _)| {
-            let (name, heading) = at(name, &format!("{heading} under"), load);
-            less(name, heading)
-        }));
-    }
+    shown.extend(by_row(&floods, FLOODED));
     shown.push(more(
         figures::AFTER,
         "capacity after the floods, of that before",
@@ -289,74 +201,128 @@ fn overload() -> Vec<Figure> {
     shown
 }
 
-fn queued() -> Vec<Figure> {
-    let mut shown = vec![less(
-        figures::PSS_PER_CONNECTION,
-        "memory (PSS) per client who waits",
-    )];
-    for (name, what) in [
-        (figures::CPU_PER_S, "server CPU in a second"),
-        (figures::P50, "another listener's median"),
-        (figures::P99, "another listener's p99"),
-    ] {
-        for (phase, when) in [
-            (figures::FULL, "all wait"),
-            (figures::EMPTY, "nobody waits"),
-        ] {
-            shown.push(less(
-                figures::phase(name, phase),
-                format!("{what} while {when}"),
-            ));
-        }
+/// Returns all figures of the first load, then those of the next.
+fn under(loads: &[&str], rows: &[Row]) -> Vec<Figure> {
+    let mut all = Vec::new();
+    for load in loads {
+        all.extend(rows.iter().map(|row| at(row, load)));
     }
-    shown
+    all
 }
 
-/// What clients notice of scrapes decides; what scrapes cost besides, and give, follows.
-fn scraped() -> Vec<Figure> {
-    let mut shown = vec![less(figures::CPU, "workers' CPU per transaction").decides()];
-    for (client, whose) in [("", "transactions'"), (PROBE, "probe's")] {
-        for (name, quantile) in [(figures::P50, "p50"), (figures::P99, "p99")] {
-            shown.push(less(format!("{client}{name}"), format!("{whose} {quantile}")).decides());
-        }
-    }
-    shown.extend([
-        less(
-            figures::OTHER_THREADS,
-            "CPU of all other threads in a second",
-        ),
-        less(figures::SCRAPE, "time until all pages have come"),
-        less(figures::SCRAPE_BYTES, "bytes of all pages"),
-    ]);
-    shown
+/// Returns the first figure under all loads, then the next.
+fn by_row(loads: &[&str], rows: &[Row]) -> Vec<Figure> {
+    let rows = rows.iter();
+    rows.flat_map(|row| under(loads, std::slice::from_ref(row)))
+        .collect()
 }
 
-fn failover() -> Vec<Figure> {
-    let phases = [
-        (figures::DURING, "at the first return after the loss"),
-        (figures::BEFORE, "before the loss"),
-        (figures::AFTERWARDS, "at the second return after the loss"),
-    ];
-    let resumed = phases.iter().map(|(phase, when)| {
-        more(
-            figures::phase(figures::RESUMED, phase),
-            format!("resumed {when}"),
-        )
-    });
-    let cpu = phases.iter().map(|(phase, when)| {
-        less(
-            figures::phase(figures::CPU, phase),
-            format!("server CPU per transaction {when}"),
-        )
-    });
-    resumed.chain(cpu).collect()
+/// Returns a figure under one of several loads, or in one of several phases.
+fn at((make, name, heading): &Row, load: &str) -> Figure {
+    make(
+        &figures::at(name, load),
+        &format!("{heading} {}", words(load)),
+    )
 }
 
-const QUANTILES: [(&str, &str); 3] = [
-    (figures::P50, "p50"),
-    (figures::P99, "p99"),
-    (figures::P999, "p99.9"),
+/// Names a load or a phase.
+fn words(load: &str) -> String {
+    let words = match load {
+        SAME => "the flood that is the same for all",
+        figures::BEFORE => "before the loss",
+        figures::DURING => "at the first return after the loss",
+        figures::AFTERWARDS => "at the second return after the loss",
+        figures::FULL => "all wait",
+        figures::EMPTY => "nobody waits",
+        percent => return format!("{percent} % of capacity"),
+    };
+    words.to_owned()
+}
+
+const LATENCY: &[Row] = &[
+    (decides, figures::P50, "p50 at"),
+    (decides, figures::P99, "p99 at"),
+    (less, figures::P999, "p99.9 at"),
+    (condition, figures::OFFERED, "offered rate at"),
+    (condition, figures::LATE, "client's own late start (p99) at"),
+    (condition, figures::CLIENT_CPU_BUSY, CLIENT_BUSY),
 ];
+const ADDED: &[Row] = &[
+    (less, "added_p50_us", "added p50 at"),
+    (less, "added_p99_us", "added p99 at"),
+    (less, "added_p999_us", "added p99.9 at"),
+];
+const PROBED: &[Row] = &[
+    (decides, figures::P99, "probe's p99 under"),
+    (decides, figures::P50, "probe's p50 under"),
+    (condition, figures::LATE, "client's own late start (p99) at"),
+    (condition, figures::FLOOD, "full handshakes begun at"),
+    (condition, figures::CLIENT_CPU_BUSY, CLIENT_BUSY),
+];
+const RETURNED: &[Row] = &[
+    (less, "returning_p99_us", "returning client's p99 under"),
+    (less, "returning_p50_us", "returning client's p50 under"),
+    (
+        condition,
+        "returning_late_start_p99_us",
+        "returning client's own late start (p99) at",
+    ),
+];
+const FLOODED: &[Row] = &[
+    (kept, figures::KEPT, "goodput kept under"),
+    (
+        less,
+        figures::COST,
+        "server CPU per served client, as a share of the closed loop's, under",
+    ),
+    (
+        less,
+        figures::QUEUED_P99,
+        "p99 since the accept queue under",
+    ),
+    (less, figures::P99, "p99 since the intended start under"),
+    (less, figures::RECOVERY, "time to recover under"),
+    (less, figures::CPUS_USED, "CPUs that the server used under"),
+    (less, figures::SOFTIRQ, "share of the CPUs in softirq under"),
+    (
+        less,
+        figures::DROPS,
+        "SYNs and clients that the kernel dropped under",
+    ),
+];
+const QUEUED: &[Row] = &[
+    (less, figures::CPU_PER_S, "server CPU in a second while"),
+    (less, figures::P50, "another listener's median while"),
+    (less, figures::P99, "another listener's p99 while"),
+];
+/// What clients notice of scrapes decides; what scrapes cost besides, and give, follows.
+const SCRAPED: &[Row] = &[
+    (decides, figures::CPU, "workers' CPU per transaction"),
+    (decides, figures::P50, "transactions' p50"),
+    (decides, figures::P99, "transactions' p99"),
+    (decides, "probe_p50_us", "probe's p50"),
+    (decides, "probe_p99_us", "probe's p99"),
+    (
+        less,
+        figures::OTHER_THREADS,
+        "CPU of all other threads in a second",
+    ),
+    (less, figures::SCRAPE, "time until all pages have come"),
+    (less, figures::SCRAPE_BYTES, "bytes of all pages"),
+];
+const FAILOVER: &[Row] = &[
+    (more, figures::RESUMED, "resumed"),
+    (less, figures::CPU, "server CPU per transaction"),
+];
+const CLIENT_BUSY: &str = "busy share of the client's CPU at";
+
+/// Returns the goodput under a flood.
+fn kept(name: &str, heading: &str) -> Figure {
+    Figure {
+        decides: true,
+        ..more(name, heading)
+    }
+}
 
 /// Returns the least server CPU of a case, round by round: a relay ([`RELAY`] or [`ROUND_TRIP`]) plus the
 /// library in memory. Where the relay that does more needed less in a round, that is the plain one's limit, too.
@@ -441,7 +407,7 @@ pub fn client_was_slow(column: &Column) -> Option<String> {
         });
         late || median(figures::CLIENT_CPU_BUSY).is_some_and(|busy| busy > BUSY)
     });
-    let loads: Vec<String> = loads.into_iter().map(load).collect();
+    let loads: Vec<String> = loads.into_iter().map(words).collect();
     (!loads.is_empty()).then(|| {
         format!(
             "{CLIENT_WAS_SLOW} at {}: part of the latency is its own",

@@ -112,12 +112,10 @@ pub fn is_floor(peer: &str) -> bool {
     [RELAY, ROUND_TRIP, ANSWER, LIBRARY, "direct"].contains(&peer)
 }
 
-/// A figure under one of several loads, such as `recovery_s_at_300`.
+/// A figure under one of several loads, such as `recovery_s_at_300`, or in one phase of a measure, such as `cpu_us_before`.
 pub fn at(name: &str, load: &str) -> String {
-    format!("{name}_at_{load}")
-}
-
-/// A figure of one phase of a measure, such as `cpu_us_before`.
-pub fn phase(name: &str, phase: &str) -> String {
-    format!("{name}_{phase}")
+    match load {
+        BEFORE | DURING | AFTERWARDS | EMPTY | FULL => format!("{name}_{load}"),
+        load => format!("{name}_at_{load}"),
+    }
 }

@@ -3,7 +3,7 @@
 //! [`scenario::Scenario`] is a question that unfolds into cases ([`catalog`] has the suite). [`runner`] starts the [`peer`]s of each
 //! case alike and pinned ([`place`], [`process`]), and one of the measures ([`measure`]) puts load on them in interleaved rounds,
 //! until the peers can be told apart ([`verdict`]). [`control`] and [`others`] watch the machine. The result is a [`result::Run`], from
-//! which [`report`], [`page`] and [`readme`] are made; a [`figure::Figure`] says how to read a number of it.
+//! which [`report`] and [`readme`] are made; a [`figure::Figure`] says how to read a number of it.
 //!
 //! Floors come from the same run: [`relay`] carries bytes without TLS, [`library`] makes the same handshakes in memory. If the bench
 //! is killed, [`guard`] stops what it had started. It judges no stored run: that is for those who read the report.
@@ -40,12 +40,10 @@ pub mod load;
 pub mod measure;
 pub mod order;
 pub mod others;
-pub mod page;
 pub mod part;
 pub mod peer;
 pub mod place;
 pub mod plan;
-pub mod plot;
 pub mod process;
 pub mod progress;
 pub mod readme;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use becket_bench::cli::{self, Cli, Command};
-use becket_bench::{Error, catalog, compare, page, plan, readme, report, runner, store};
+use becket_bench::{Error, catalog, compare, plan, readme, report, runner, store};
 use clap::Parser;
 
 #[global_allocator]
@@ -44,7 +44,7 @@ fn program() -> Result<(), Error> {
             say(&report::markdown(&run));
             say(&format!(
                 "\nThe report is {}.\n",
-                out.join("report.html").display()
+                out.join("report.md").display()
             ));
             Ok(())
         }
@@ -73,7 +73,6 @@ fn say(text: &str) {
 }
 
 fn write_pages(directory: &std::path::Path, run: &becket_bench::result::Run) -> Result<(), Error> {
-    store::write(&directory.join("report.html"), &page::html(run))?;
     store::write(&directory.join("report.md"), &report::markdown(run))
 }
 

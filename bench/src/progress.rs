@@ -9,7 +9,7 @@ use crate::Error;
 use crate::order::Order;
 use crate::plan::{self, Planned};
 
-/// Tells how far the run is. Remaining time is what is planned, corrected by how long it took so far.
+/// Tells how far the run is. The cases that are left are taken to last as long as those before them.
 #[derive(Debug)]
 pub struct Progress {
     begin: Instant,
@@ -30,30 +30,26 @@ impl Progress {
 
     /// Says which case is next.
     pub fn begin(&mut self) {
-        let seconds = |cases: &[Planned]| cases.iter().map(|case| case.least).sum::<f64>();
-        let (done, left) = self.plan.split_at(self.begun.min(self.plan.len()));
-        let gone = (clock::now() - self.begin).as_secs_f64();
-        // At first there is nothing to correct by.
-        let pace = if done.is_empty() {
-            1.0
-        } else {
-            gone / seconds(done)
+        let Some(case) = self.plan.get(self.begun) else {
+            return;
         };
-        let Some(case) = left.first() else { return };
-        let label = if case.label.is_empty() {
-            String::new()
-        } else {
-            format!(" · {}", case.label)
+        let (done, all) = (self.begun, self.plan.len());
+        self.begun += 1;
+        let left = match done {
+            0 => String::new(),
+            _ => {
+                let gone = (clock::now() - self.begin).as_secs_f64();
+                let left = gone / done as f64 * (all - done) as f64;
+                format!(" · about {:.0} min left", (left / 60.0).ceil())
+            }
         };
         // Whoever reads this may have gone; the run goes on.
         drop(writeln!(
             io::stderr(),
-            "[{:>3}/{}] {}{label} · about {} left",
-            self.begun + 1,
-            self.plan.len(),
+            "[{:>3}/{all}] {} {}{left}",
+            done + 1,
             case.scenario,
-            plan::duration(seconds(left) * pace)
+            case.label
         ));
-        self.begun += 1;
     }
 }

@@ -1,124 +1,59 @@
-//! The report of a run: one document in Markdown. [`crate::page`] shows the same with pictures and folds.
+//! The report of a run: one document in Markdown.
 
 use crate::catalog;
 use crate::conditions::{CONGESTION, stamp};
 use crate::figure::{self, Figure};
-use crate::result::{Conditions, Outcome, Run};
+use crate::result::{Outcome, Run};
 use crate::scenario::Scenario;
 use crate::table::{self, Rows};
-use crate::{answer, control, plot, verdict};
+use crate::{answer, control, verdict};
 
-/// Returns the report as text.
 pub fn markdown(run: &Run) -> String {
-    Writer { run, page: false }.document()
-}
-
-/// Returns the report as text with blocks of HTML in it: pictures, folds and sections.
-pub fn for_page(run: &Run) -> String {
-    Writer { run, page: true }.document()
-}
-
-struct Writer<'a> {
-    run: &'a Run,
-    page: bool,
-}
-
-impl Writer<'_> {
-    fn document(&self) -> String {
-        let run = self.run;
-        let mut text = format!(
-            "# TLS terminators side by side\n\n{} · {} · kernel {} · {} rounds of {:.2} s, interleaved, each server alone on {} of {} CPUs.\n\n",
-            stamp(run.conditions.started_unix_s),
-            run.conditions.cpu,
-            run.conditions.kernel,
-            run.rounds,
-            run.seconds,
-            run.conditions.server_cpus.len(),
-            run.conditions.cpus.len()
-        );
-        for warning in warnings(run) {
-            text += &format!("> **{warning}**\n\n");
-        }
-        if let Some(chart) = plot::summary::chart(run).filter(|_| self.page) {
-            let hint = "What becket needs, as a multiple of what the best of the others needs in the same case: a dot per case, left of the line is better. Hollow: not distinguishable.";
-            text += &self.section("", &format!("## In one picture\n\n{hint}\n\n{chart}\n"));
-        }
-        for outcome in &run.scenarios {
-            text += &self.section(&outcome.id, &self.outcome(outcome));
-        }
-        text + &self.section("conditions", &self.conditions())
+    let of = &run.conditions;
+    let mut text = format!(
+        "# TLS terminators side by side\n\n{} · {} · kernel {} · {} rounds of {:.2} s, interleaved, each server alone on {} of {} CPUs.\n\n",
+        stamp(of.started_unix_s),
+        of.cpu,
+        of.kernel,
+        run.rounds,
+        run.seconds,
+        of.server_cpus.len(),
+        of.cpus.len()
+    );
+    for warning in warnings(run) {
+        text += &format!("> **{warning}**\n\n");
     }
-
-    fn section(&self, id: &str, body: &str) -> String {
-        if self.page {
-            format!("<section id=\"{id}\">\n\n{body}\n</section>\n\n")
-        } else {
-            format!("{body}\n")
-        }
-    }
-
-    /// Puts what only some readers want behind its heading.
-    fn fold(&self, heading: &str, body: &str) -> String {
-        match (body.is_empty(), self.page) {
-            (true, _) => String::new(),
-            (_, true) => format!(
-                "<details><summary>{}</summary>\n\n{body}\n</details>\n\n",
-                plot::escape(heading)
-            ),
-            (_, false) => format!("{body}\n"),
-        }
-    }
-
-    fn outcome(&self, outcome: &Outcome) -> String {
-        let found = catalog::find(std::slice::from_ref(&outcome.id)).unwrap_or_default();
-        let scenario = found.first();
-        let title = scenario.map_or(outcome.id.as_str(), |s| &s.title);
-        let mut text = format!("## {title}\n\n");
-        if let Some(scenario) = scenario {
-            text += &format!("{}\n\n", scenario.question);
-        }
-        text += &format!("**{}**\n\n", answer::of(self.run, outcome));
-        if outcome.not_available.is_none() {
-            if self.page {
-                text += &plot::of_outcome(outcome);
-            }
-            for figure in figure::shown(outcome) {
-                let rows = figures_of(self.run, outcome, &figure);
-                text += &self.fold(&figure.heading, &rows);
-            }
-            text += &self.fold("How sure that is", &standings(self.run, outcome));
-            let notes = table::notes(outcome)
-                .iter()
-                .map(|note| format!("* {note}\n"))
-                .collect::<String>();
-            text += &self.fold("What must be known to read this", &notes);
-            text += &self.fold("What was negotiated", &agreed(outcome));
-        }
-        text + &scenario.map_or_else(String::new, then)
-    }
-
-    fn conditions(&self) -> String {
-        let mut text = "## Conditions\n\n".to_owned();
-        for (name, value) in condition_rows(self.run) {
-            text += &format!("* {name}: {value}\n");
-        }
+    for outcome in &run.scenarios {
+        text += &section(run, outcome);
         text.push('\n');
-        for peer in &self.run.peers {
-            let heading = format!(
-                "Configuration of {} {} in the first case",
-                peer.name, peer.version
-            );
-            let body = format!(
-                "{heading}:\n\n```\n{}\n```\n",
-                peer.configuration.trim_end()
-            );
-            text += &self.fold(&heading, &body);
-        }
-        let command = self.run.command.get(1..).unwrap_or_default().join(" ");
-        text + &format!(
-            "How to repeat:\n\n```\ncargo build --release --workspace\ntarget/release/becket-bench {command}\n```\n"
-        )
     }
+    text + &conditions(run) + "\n"
+}
+
+fn section(run: &Run, outcome: &Outcome) -> String {
+    let found = catalog::find(std::slice::from_ref(&outcome.id)).unwrap_or_default();
+    let scenario = found.first();
+    let title = scenario.map_or(outcome.id.as_str(), |s| &s.title);
+    let mut text = format!("## {title}\n\n");
+    if let Some(scenario) = scenario {
+        text += &format!("{}\n\n", scenario.question);
+    }
+    text += &format!("**{}**\n\n", answer::of(run, outcome));
+    let mut add = |block: String| {
+        if !block.is_empty() {
+            text += &format!("{block}\n");
+        }
+    };
+    if outcome.not_available.is_none() {
+        for figure in figure::shown(outcome) {
+            add(figures_of(run, outcome, &figure));
+        }
+        add(standings(run, outcome));
+        let notes = table::notes(outcome);
+        add(notes.iter().map(|note| format!("* {note}\n")).collect());
+        add(agreed(outcome));
+    }
+    text + &scenario.map_or_else(String::new, then)
 }
 
 /// Returns what must be said before any figure.
@@ -242,75 +177,65 @@ fn then(scenario: &Scenario) -> String {
     text
 }
 
-/// Returns the conditions as names and values.
-fn condition_rows(run: &Run) -> Vec<(String, String)> {
-    let Conditions {
-        commit,
-        started_unix_s,
-        cpu,
-        cpu_features,
-        cpus,
-        server_cpus,
-        client_cpus,
-        kernel,
-        memory_bytes,
-        load_before,
-        load_after,
-        others_before,
-        open_files,
-        settings,
-    } = &run.conditions;
-    let gib = *memory_bytes as f64 / f64::from(1 << 30);
-    let others = others_before.map(|share| format!("{:.1} %", share * 100.0));
-    let own = [
-        ("when", stamp(*started_unix_s)),
-        ("commit", commit.clone()),
-        (
-            "CPU",
-            format!(
-                "{cpu}, {} of them, with {}",
-                cpus.len(),
-                cpu_features.join(" ")
-            ),
+fn conditions(run: &Run) -> String {
+    let of = &run.conditions;
+    let gib = of.memory_bytes as f64 / f64::from(1 << 30);
+    let (server, client) = (&of.server_cpus, &of.client_cpus);
+    let others = of
+        .others_before
+        .map(|share| format!("{:.1} %", share * 100.0));
+    let rows = [
+        format!("when: {}", stamp(of.started_unix_s)),
+        format!("commit: {}", of.commit),
+        format!(
+            "CPU: {}, {} of them, with {}",
+            of.cpu,
+            of.cpus.len(),
+            of.cpu_features.join(" ")
         ),
-        (
-            "pinned",
-            format!("server to CPU {server_cpus:?}, client and backend to {client_cpus:?}"),
+        format!("pinned: server to CPU {server:?}, client and backend to {client:?}"),
+        format!("kernel: {}", of.kernel),
+        format!("memory: {gib:.1} GiB"),
+        format!(
+            "load average before and after: {}; {}",
+            of.load_before, of.load_after
         ),
-        ("kernel", kernel.clone()),
-        ("memory", format!("{gib:.1} GiB")),
-        (
-            "load average before and after",
-            format!("{load_before}; {load_after}"),
+        format!(
+            "CPUs used by others before: {}",
+            others.as_deref().unwrap_or("not measured")
         ),
-        (
-            "CPUs used by others before",
-            others.unwrap_or_else(|| "not measured".to_owned()),
+        format!(
+            "control (plain relay): {}",
+            control::describe(run).as_deref().unwrap_or("none")
         ),
-        (
-            "control (plain relay)",
-            control::describe(run).unwrap_or_else(|| "none".to_owned()),
-        ),
-        ("open files", open_files.to_string()),
-        (
-            "effort",
-            format!(
-                "{}, {} rounds or more of {:.2} s, {:.0} s in all",
-                run.effort, run.rounds, run.seconds, run.took_s
-            ),
+        format!("open files: {}", of.open_files),
+        format!(
+            "effort: {}, {} rounds or more of {:.2} s, {:.0} s in all",
+            run.effort, run.rounds, run.seconds, run.took_s
         ),
     ];
-    let own = own.map(|(name, value)| (name.to_owned(), value));
-    let peers = run.peers.iter().map(|peer| {
-        (
-            peer.name.clone(),
-            format!("{} with {}", peer.version, peer.library),
-        )
-    });
-    own.into_iter()
-        .chain(settings.clone())
-        .chain(peers)
-        .collect()
+    let settings = of
+        .settings
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}"));
+    let programs = run.peers.iter();
+    let programs =
+        programs.map(|peer| format!("{}: {} with {}", peer.name, peer.version, peer.library));
+    let rows = rows.into_iter().chain(settings).chain(programs);
+    let mut text = "## Conditions\n\n".to_owned();
+    text.extend(rows.map(|row| format!("* {row}\n")));
+    for peer in &run.peers {
+        text += &format!(
+            "\nConfiguration of {} {} in the first case:\n\n```\n{}\n```\n",
+            peer.name,
+            peer.version,
+            peer.configuration.trim_end()
+        );
+    }
+    let command = run.command.get(1..).unwrap_or_default().join(" ");
+    text + &format!(
+        "\nHow to repeat:\n\n```\ncargo build --release --workspace\ntarget/release/becket-bench {command}\n```\n"
+    )
 }
 
 #[cfg(test)]

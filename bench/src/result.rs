@@ -139,7 +139,7 @@ pub struct Case {
     pub columns: Vec<Column>,
 }
 
-/// What one peer did in one case. Stored ones may also have a `histogram`, which nobody reads.
+/// What one peer did in one case. Stored ones may also have a `histogram` and a `curve`, which nothing reads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Column {
     /// Its name in [`Run::peers`], or one of the floors: `relay` (plain TCP), `round-trip` (a relay that also
@@ -153,8 +153,6 @@ pub struct Column {
     pub negotiated: Option<Negotiated>,
     /// What must be known to read the figures: differences that cannot be configured away, findings.
     pub notes: Vec<String>,
-    /// Rates of a ramp and what became of them, of the last round.
-    pub curve: Vec<Point>,
 }
 
 /// One round's figures.
@@ -166,24 +164,6 @@ pub struct Sample {
     /// Figures by name; the names are those of [`crate::figures`], for latencies at a share of the capacity
     /// with the suffix `_at_N`.
     pub figures: BTreeMap<String, f64>,
-}
-
-/// One step of a ramp.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Point {
-    /// Transactions per second that were asked for.
-    pub asked_per_s: f64,
-    /// Begun.
-    pub attempted_per_s: f64,
-    /// Of these, ended well.
-    pub succeeded_per_s: f64,
-    /// Of these, failed.
-    pub failed_per_s: f64,
-    /// Median latency from the intended start.
-    pub p50_us: f64,
-    /// 99 in 100.
-    pub p99_us: f64,
 }
 
 impl Run {

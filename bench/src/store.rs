@@ -1,4 +1,4 @@
-//! Stored runs: a directory with `run.json`, and the pages made from it.
+//! Stored runs: a directory with `run.json`, and the report made from it.
 //!
 //! While a run goes on, what is finished is in `run.partial.json`, which says that it is not complete;
 //! only a whole run gets the name `run.json`, in one step.

@@ -1,15 +1,14 @@
-//! Every scenario runs, what it stores is read again, and its page is one that a browser shows.
+//! Every scenario runs, what it stores is read again, and its report is made again.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use becket_bench::figures::{self, RELAY, ROUND_TRIP};
 use becket_bench::result::Run;
-use becket_bench::{catalog, page, store};
+use becket_bench::{catalog, report, store};
 use support::{BENCH, becket, bench, peers, said};
 
 /// In several runs side by side, for most of the time is spent waiting.
@@ -50,16 +49,15 @@ fn every_scenario_runs_and_its_result_is_whole() {
     });
     let (out, run) = (&outs[0], store::read(&outs[0]).unwrap());
     let out_arg = out.display().to_string();
-    let report = bench(&["report", &out_arg]);
-    assert!(report.status.success(), "{}", said(&report));
+    let again = bench(&["report", &out_arg]);
+    assert!(again.status.success(), "{}", said(&again));
     let compared = bench(&["compare", &out_arg, &out_arg]);
     assert!(
         String::from_utf8_lossy(&compared.stdout)
             .contains("In all: no difference that can be told")
     );
-    let page = fs::read_to_string(out.join("report.html")).unwrap();
-    assert_eq!(page, page::html(&run));
-    in_a_browser(&out.join("report.html"), directory.path());
+    let stored = fs::read_to_string(out.join("report.md")).unwrap();
+    assert_eq!(stored, report::markdown(&run));
     assert!(!leftovers(directory.path()), "something still runs");
 }
 
@@ -118,44 +116,6 @@ fn another_build_stands_beside_its_like_and_an_old_becket_beside_the_new_one() {
     }
     let page = fs::read_to_string(Path::new(&out).join("report.md")).unwrap();
     assert!(page.contains("becket@old"), "{page}");
-}
-
-/// Shows the page in Chromium, light and dark: the console stays empty, and the two differ.
-fn in_a_browser(page: &Path, directory: &Path) {
-    let Some(browser) = becket_tidy::find("chromium") else {
-        return;
-    };
-    let shots = ["1", "0"].map(|scheme| {
-        let picture = directory.join(format!("{scheme}.png"));
-        let shown = Command::new(&browser)
-            .args([
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--hide-scrollbars",
-            ])
-            .args(["--enable-logging=stderr", "--window-size=1000,3000"])
-            .arg(format!("--blink-settings=preferredColorScheme={scheme}"))
-            .arg(format!(
-                "--user-data-dir={}",
-                directory.join("profile").display()
-            ))
-            .arg(format!("--screenshot={}", picture.display()))
-            .arg(format!("file://{}", page.display()))
-            .stdin(Stdio::null())
-            .output()
-            .expect("the browser runs");
-        let log = said(&shown);
-        assert!(shown.status.success(), "{log}");
-        assert!(!log.contains("CONSOLE"), "the console is not empty:\n{log}");
-        fs::read(&picture).expect("there is a picture")
-    });
-    let [light, dark] = shots;
-    assert!(
-        light.len() > 50_000 && dark.len() > 50_000,
-        "the page is not empty"
-    );
-    assert_ne!(light, dark, "dark looks as light does");
 }
 
 /// Returns whether a process of the bench is left over that was given a file below `directory`.

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use becket_stats::report::Negotiated;
 
 use crate::peer::Kind;
-use crate::result::Point;
 
 /// What was found of a server's capacity.
 #[derive(Clone, Debug, Default)]
@@ -13,7 +12,6 @@ pub struct Capacity {
     pub rate: f64,
     /// Whether the client was what was slow: then `rate` is a lower bound.
     pub bound: bool,
-    pub curve: Vec<Point>,
     /// What the handshakes agreed on.
     pub negotiated: Option<Negotiated>,
 }

@@ -14,7 +14,6 @@ use super::stage::Stage;
 use crate::Error;
 use crate::load::{self, Ask};
 use crate::peer::Server;
-use crate::result::{Point, rounded};
 
 /// Returns the capacity of a server in a case, measured once per run.
 pub(super) fn of(stage: &mut Stage<'_>, index: usize) -> Result<Capacity, Error> {
@@ -61,7 +60,6 @@ fn find(stage: &Stage<'_>, server: &Server) -> Result<Capacity, Error> {
     let rates: Vec<f64> = STEPS.iter().map(|share| about * share).collect();
     let report = climb(ask(), stage, &rates, time)?;
     let mut capacity = Capacity {
-        curve: report.steps.iter().map(point).collect(),
         negotiated: report.negotiated.clone(),
         ..Capacity::default()
     };
@@ -136,20 +134,6 @@ pub(super) fn open(
 /// Returns whether a step is within the criteria.
 pub(super) fn holds(step: &LoadStep) -> bool {
     step.completed > 0 && becket_load::summary::shortfall(step).is_none()
-}
-
-/// Returns a step as a point of a curve.
-pub(super) fn point(step: &LoadStep) -> Point {
-    let late = step.latency.from_intended();
-    let per_s = |count: u64| rounded(count as f64 / step.seconds.max(1e-9));
-    Point {
-        asked_per_s: rounded(step.rate_asked_per_s.unwrap_or_default()),
-        attempted_per_s: rounded(step.rate_attempted_per_s()),
-        succeeded_per_s: rounded(step.rate_succeeded_per_s),
-        failed_per_s: per_s(step.failed),
-        p50_us: rounded(late.p50_us),
-        p99_us: rounded(late.p99_us),
-    }
 }
 
 /// What of the least capacity is asked of all.

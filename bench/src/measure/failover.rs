@@ -62,7 +62,7 @@ fn one(
         let seen = everybody(stage, &clients, addresses)?;
         let cpu = farm.spent()?.since(before).total().as_secs_f64() * 1e6;
         let mut put =
-            |name: &str, sum: f64| sample.put(&figures::phase(name, phase), sum / count as f64);
+            |name: &str, sum: f64| sample.put(&figures::at(name, phase), sum / count as f64);
         put(figures::RESUMED, seen.resumed as f64);
         put(figures::FAILED, seen.failed as f64);
         put(figures::CPU, cpu);

@@ -68,7 +68,7 @@ fn leave_alone(
     stage.check_signal()?;
     let spent = server.process.cpu_time(|_| true).saturating_sub(before);
     let each = spent.as_secs_f64() * 1e6 / time.as_secs_f64();
-    sample.put(&figures::phase(figures::CPU_PER_S, phase), each.round());
+    sample.put(&figures::at(figures::CPU_PER_S, phase), each.round());
     Ok(())
 }
 
@@ -83,7 +83,7 @@ fn visit(
     let time = stage.effort.time * LONG / 2;
     let step = capacity::at_rate(ask, stage, RATE, time)?;
     let whole = step.latency.from_intended();
-    let mut put = |name: &str, value: f64| sample.put(&figures::phase(name, phase), value);
+    let mut put = |name: &str, value: f64| sample.put(&figures::at(name, phase), value);
     put(figures::P50, whole.p50_us);
     put(figures::P99, whole.p99_us);
     put(figures::FAILED, load::share(step.failed, step.attempted));
