@@ -25,7 +25,7 @@ pub struct Figure {
 }
 
 /// How a figure is made, its name and its heading.
-type Row = (fn(&str, &str) -> Figure, &'static str, &'static str);
+type FigureRow = (fn(&str, &str) -> Figure, &'static str, &'static str);
 
 /// Returns a figure of which less is better.
 fn less(name: &str, heading: &str) -> Figure {
@@ -202,7 +202,7 @@ fn overload() -> Vec<Figure> {
 }
 
 /// Returns all figures of the first load, then those of the next.
-fn under(loads: &[&str], rows: &[Row]) -> Vec<Figure> {
+fn under(loads: &[&str], rows: &[FigureRow]) -> Vec<Figure> {
     let mut all = Vec::new();
     for load in loads {
         all.extend(rows.iter().map(|row| at(row, load)));
@@ -211,14 +211,14 @@ fn under(loads: &[&str], rows: &[Row]) -> Vec<Figure> {
 }
 
 /// Returns the first figure under all loads, then the next.
-fn by_row(loads: &[&str], rows: &[Row]) -> Vec<Figure> {
+fn by_row(loads: &[&str], rows: &[FigureRow]) -> Vec<Figure> {
     let rows = rows.iter();
     rows.flat_map(|row| under(loads, std::slice::from_ref(row)))
         .collect()
 }
 
 /// Returns a figure under one of several loads, or in one of several phases.
-fn at((make, name, heading): &Row, load: &str) -> Figure {
+fn at((make, name, heading): &FigureRow, load: &str) -> Figure {
     make(
         &figures::at(name, load),
         &format!("{heading} {}", words(load)),
@@ -239,7 +239,7 @@ fn words(load: &str) -> String {
     words.to_owned()
 }
 
-const LATENCY: &[Row] = &[
+const LATENCY: &[FigureRow] = &[
     (decides, figures::P50, "p50 at"),
     (decides, figures::P99, "p99 at"),
     (less, figures::P999, "p99.9 at"),
@@ -247,19 +247,19 @@ const LATENCY: &[Row] = &[
     (condition, figures::LATE, "client's own late start (p99) at"),
     (condition, figures::CLIENT_CPU_BUSY, CLIENT_BUSY),
 ];
-const ADDED: &[Row] = &[
+const ADDED: &[FigureRow] = &[
     (less, "added_p50_us", "added p50 at"),
     (less, "added_p99_us", "added p99 at"),
     (less, "added_p999_us", "added p99.9 at"),
 ];
-const PROBED: &[Row] = &[
+const PROBED: &[FigureRow] = &[
     (decides, figures::P99, "probe's p99 under"),
     (decides, figures::P50, "probe's p50 under"),
     (condition, figures::LATE, "client's own late start (p99) at"),
     (condition, figures::FLOOD, "full handshakes begun at"),
     (condition, figures::CLIENT_CPU_BUSY, CLIENT_BUSY),
 ];
-const RETURNED: &[Row] = &[
+const RETURNED: &[FigureRow] = &[
     (less, "returning_p99_us", "returning client's p99 under"),
     (less, "returning_p50_us", "returning client's p50 under"),
     (
@@ -268,7 +268,7 @@ const RETURNED: &[Row] = &[
         "returning client's own late start (p99) at",
     ),
 ];
-const FLOODED: &[Row] = &[
+const FLOODED: &[FigureRow] = &[
     (kept, figures::KEPT, "goodput kept under"),
     (
         less,
@@ -290,13 +290,13 @@ const FLOODED: &[Row] = &[
         "SYNs and clients that the kernel dropped under",
     ),
 ];
-const QUEUED: &[Row] = &[
+const QUEUED: &[FigureRow] = &[
     (less, figures::CPU_PER_S, "server CPU in a second while"),
     (less, figures::P50, "another listener's median while"),
     (less, figures::P99, "another listener's p99 while"),
 ];
 /// What clients notice of scrapes decides; what scrapes cost besides, and give, follows.
-const SCRAPED: &[Row] = &[
+const SCRAPED: &[FigureRow] = &[
     (decides, figures::CPU, "workers' CPU per transaction"),
     (decides, figures::P50, "transactions' p50"),
     (decides, figures::P99, "transactions' p99"),
@@ -310,7 +310,7 @@ const SCRAPED: &[Row] = &[
     (less, figures::SCRAPE, "time until all pages have come"),
     (less, figures::SCRAPE_BYTES, "bytes of all pages"),
 ];
-const FAILOVER: &[Row] = &[
+const FAILOVER: &[FigureRow] = &[
     (more, figures::RESUMED, "resumed"),
     (less, figures::CPU, "server CPU per transaction"),
 ];
