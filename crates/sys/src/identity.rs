@@ -3,9 +3,11 @@
 //! The look-ups go through the C library (getpwnam_r, getgrnam_r, getgrouplist), hence through NSS, and may read files or ask a
 //! directory service: for start-up only. What is done with an identity is in `privileges`.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::io;
-use std::mem::MaybeUninit;
+
+use nix::errno::Errno;
+use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 
 /// The credentials that a process or thread can have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,8 +27,7 @@ impl UnixIdentity {
     /// database if a group is given; there are no supplementary groups then.
     ///
     /// # Errors
-    /// `NotFound`, with a message that says which name is unknown; `InvalidInput` for a name with a NUL in it; or what the
-    /// database returned.
+    /// `NotFound`, with a message that says which name is unknown, or what the database returned.
     pub fn find(user: &str, group: Option<&str>) -> io::Result<Self> {
         let gid = group.map(find_group).transpose()?;
         let Some(entry) = find_user(user)? else {
@@ -42,11 +43,12 @@ impl UnixIdentity {
                 (None, _) => Err(not_found(format!("there is no user {user:?}"))),
             };
         };
-        let gid = gid.unwrap_or(entry.gid);
+        let gid = gid.unwrap_or(entry.gid.as_raw());
+        let groups = getgrouplist(&CString::new(entry.name)?, Gid::from_raw(gid))?;
         Ok(Self {
-            uid: entry.uid,
+            uid: entry.uid.as_raw(),
             gid,
-            groups: supplementary_groups(&entry.name, gid),
+            groups: groups.into_iter().map(Gid::as_raw).collect(),
         })
     }
 }
@@ -54,123 +56,33 @@ impl UnixIdentity {
 /// Returns the name of a user, or its number where the database has none.
 #[must_use]
 pub fn user_name(uid: u32) -> String {
-    let number = uid.to_string();
-    match find_user(&number) {
-        Ok(Some(entry)) => entry.name.to_string_lossy().into_owned(),
-        Ok(None) | Err(_) => number,
+    match User::from_uid(Uid::from_raw(uid)) {
+        Ok(Some(entry)) => entry.name,
+        Ok(None) | Err(_) => uid.to_string(),
     }
 }
 
-struct UserEntry {
-    name: CString,
-    uid: u32,
-    gid: u32,
-}
-
-fn find_user(user: &str) -> io::Result<Option<UserEntry>> {
-    let name = CString::new(user)?;
-    let convert = |entry: &libc::passwd| UserEntry {
-        // SAFETY: the C library filled the entry in; its name is a string in the buffer that outlives this call.
-        name: unsafe { CStr::from_ptr(entry.pw_name) }.to_owned(),
-        uid: entry.pw_uid,
-        gid: entry.pw_gid,
-    };
-    let by_name = |record: &mut MaybeUninit<libc::passwd>,
-                   buffer: &mut [libc::c_char],
-                   found: &mut *mut libc::passwd| {
-        // SAFETY: the name ends in NUL, the record and the buffer are writable for their whole length.
-        unsafe {
-            libc::getpwnam_r(
-                name.as_ptr(),
-                record.as_mut_ptr(),
-                buffer.as_mut_ptr(),
-                buffer.len(),
-                found,
-            )
-        }
-    };
-    if let Some(entry) = entry(by_name, convert)? {
-        return Ok(Some(entry));
+fn find_user(user: &str) -> io::Result<Option<User>> {
+    let named = found(User::from_name(user))?;
+    match number(user) {
+        Some(uid) if named.is_none() => found(User::from_uid(Uid::from_raw(uid))),
+        _ => Ok(named),
     }
-    let Some(uid) = number(user) else {
-        return Ok(None);
-    };
-    let by_number = |record: &mut MaybeUninit<libc::passwd>,
-                     buffer: &mut [libc::c_char],
-                     found: &mut *mut libc::passwd| {
-        // SAFETY: the record and the buffer are writable for their whole length.
-        unsafe {
-            libc::getpwuid_r(
-                uid,
-                record.as_mut_ptr(),
-                buffer.as_mut_ptr(),
-                buffer.len(),
-                found,
-            )
-        }
-    };
-    entry(by_number, convert)
 }
 
 fn find_group(group: &str) -> io::Result<u32> {
-    let name = CString::new(group)?;
-    let by_name = |record: &mut MaybeUninit<libc::group>,
-                   buffer: &mut [libc::c_char],
-                   found: &mut *mut libc::group| {
-        // SAFETY: the name ends in NUL, the record and the buffer are writable for their whole length.
-        unsafe {
-            libc::getgrnam_r(
-                name.as_ptr(),
-                record.as_mut_ptr(),
-                buffer.as_mut_ptr(),
-                buffer.len(),
-                found,
-            )
-        }
-    };
+    let named = found(Group::from_name(group))?.map(|entry| entry.gid.as_raw());
     // A number needs no entry: the kernel does not ask for one.
-    entry(by_name, |entry| entry.gr_gid)?
+    named
         .or_else(|| number(group))
         .ok_or_else(|| not_found(format!("there is no group {group:?}")))
 }
 
-/// Calls one of the `get*_r` family with a buffer that grows until the entry fits.
-fn entry<Record, Found>(
-    call: impl Fn(&mut MaybeUninit<Record>, &mut [libc::c_char], &mut *mut Record) -> libc::c_int,
-    convert: impl Fn(&Record) -> Found,
-) -> io::Result<Option<Found>> {
-    let mut buffer = vec![0; FIRST_BUFFER];
-    loop {
-        let mut record = MaybeUninit::uninit();
-        let mut found = std::ptr::null_mut();
-        match call(&mut record, &mut buffer, &mut found) {
-            0 => {
-                // SAFETY: null, or a pointer to `record`, which is then filled in; its strings lie in `buffer`. Both live on.
-                return Ok(unsafe { found.as_ref() }.map(convert));
-            }
-            libc::ERANGE if buffer.len() < LAST_BUFFER => buffer.resize(buffer.len() * 2, 0),
-            libc::EINTR => {}
-            // Some databases say so instead of returning a null pointer: see getpwnam(3).
-            libc::ENOENT | libc::ESRCH => return Ok(None),
-            error => return Err(io::Error::from_raw_os_error(error)),
-        }
-    }
-}
-
-fn supplementary_groups(user: &CStr, gid: u32) -> Vec<u32> {
-    let mut groups: Vec<libc::gid_t> = vec![0; 64];
-    loop {
-        let mut count = libc::c_int::try_from(groups.len()).unwrap_or(libc::c_int::MAX);
-        // SAFETY: the name ends in NUL; the pointer and count describe a writable array.
-        let result =
-            unsafe { libc::getgrouplist(user.as_ptr(), gid, groups.as_mut_ptr(), &raw mut count) };
-        let count = usize::try_from(count).unwrap_or(0);
-        if result >= 0 || groups.len() >= LAST_BUFFER {
-            groups.truncate(count);
-            return groups;
-        }
-        // Not all C libraries say how many there are.
-        groups.resize(count.max(groups.len() * 2), 0);
+/// Some databases have an error for an entry that is not there: see getpwnam(3).
+fn found<T>(entry: nix::Result<Option<T>>) -> io::Result<Option<T>> {
+    match entry {
+        Err(Errno::ENOENT | Errno::ESRCH) => Ok(None),
+        entry => Ok(entry?),
     }
 }
 
@@ -182,11 +94,6 @@ fn number(text: &str) -> Option<u32> {
 fn not_found(message: String) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, message)
 }
-
-/// Enough for any entry of a local file.
-const FIRST_BUFFER: usize = 1024;
-/// An entry that does not fit here (a group of many thousands) is an error.
-const LAST_BUFFER: usize = 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -241,10 +148,7 @@ mod tests {
             error.to_string().contains("group \"no-such-group\""),
             "{error}"
         );
-        assert_eq!(
-            UnixIdentity::find("ro\0ot", None).unwrap_err().kind(),
-            io::ErrorKind::InvalidInput
-        );
+        assert!(UnixIdentity::find("ro\0ot", None).is_err());
         assert!(UnixIdentity::find("4294967295", Some("0")).is_err());
     }
 }

@@ -9,7 +9,8 @@
 use std::io;
 use std::path::Path;
 
-use rustix::process::{DumpableBehavior, geteuid, getgid, getgroups, set_dumpable_behavior};
+use nix::unistd::{Gid, Uid, getgroups, setgroups, setresgid, setresuid};
+use rustix::process::{DumpableBehavior, geteuid, getgid, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 
 use crate::identity::UnixIdentity;
@@ -42,12 +43,11 @@ pub fn drop_to(identity: &UnixIdentity) -> io::Result<()> {
         ));
     }
     refuse_unchanged(identity)?;
-    // SAFETY: the pointer and length describe an array that is only read.
-    succeeded(unsafe { libc::setgroups(identity.groups.len(), identity.groups.as_ptr()) })?;
-    // SAFETY: takes numbers only. Groups go first, as the right to change them goes with the user.
-    succeeded(unsafe { libc::setresgid(identity.gid, identity.gid, identity.gid) })?;
-    // SAFETY: takes numbers only.
-    succeeded(unsafe { libc::setresuid(identity.uid, identity.uid, identity.uid) })?;
+    let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
+    // Groups go first, as the right to change them goes with the user.
+    setgroups(&group_ids(identity))?;
+    setresgid(gid, gid, gid)?;
+    setresuid(uid, uid, uid)?;
     let none = CapabilitySet::empty();
     let sets = CapabilitySets {
         effective: none,
@@ -65,27 +65,25 @@ pub fn drop_to(identity: &UnixIdentity) -> io::Result<()> {
 pub fn with_rights_of<T>(identity: &UnixIdentity, act: impl FnOnce() -> T) -> io::Result<T> {
     refuse_unchanged(identity)?;
     let groups = getgroups()?;
-    let groups: Vec<u32> = groups.iter().map(|group| group.as_raw()).collect();
-    become_effective(identity.uid, identity.gid, &identity.groups)?;
+    become_effective(identity.uid, identity.gid, &group_ids(identity))?;
     let done = act();
     // The user first: it has the right to change the others back.
-    set_effective_user(0)?;
+    setresuid(UNCHANGED_USER, Uid::from_raw(0), UNCHANGED_USER)?;
     become_effective(0, getgid().as_raw(), &groups)?;
     Ok(done)
 }
 
 /// Changes the numbers by which files are opened, and no others.
-fn become_effective(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
-    // SAFETY: the pointer and length describe an array that is only read.
-    succeeded(unsafe { libc::setgroups(groups.len(), groups.as_ptr()) })?;
-    // SAFETY: takes numbers only; the greatest means "leave as it is".
-    succeeded(unsafe { libc::setresgid(u32::MAX, gid, u32::MAX) })?;
-    set_effective_user(uid)
+fn become_effective(uid: u32, gid: u32, groups: &[Gid]) -> io::Result<()> {
+    let unchanged = Gid::from_raw(u32::MAX);
+    setgroups(groups)?;
+    setresgid(unchanged, Gid::from_raw(gid), unchanged)?;
+    setresuid(UNCHANGED_USER, Uid::from_raw(uid), UNCHANGED_USER)?;
+    Ok(())
 }
 
-fn set_effective_user(uid: u32) -> io::Result<()> {
-    // SAFETY: takes numbers only; the greatest means "leave as it is".
-    succeeded(unsafe { libc::setresuid(u32::MAX, uid, u32::MAX) })
+fn group_ids(identity: &UnixIdentity) -> Vec<Gid> {
+    identity.groups.iter().copied().map(Gid::from_raw).collect()
 }
 
 /// Makes a folder the whole file system of this process, which is in it from then on. Root alone may, and leaves it at will: give up
@@ -127,13 +125,7 @@ fn refuse_unchanged(identity: &UnixIdentity) -> io::Result<()> {
     Ok(())
 }
 
-fn succeeded(result: libc::c_int) -> io::Result<()> {
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
+const UNCHANGED_USER: Uid = Uid::from_raw(u32::MAX);
 
 #[cfg(test)]
 mod tests {

@@ -6,13 +6,14 @@
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
+use nix::sys::signal::SigSet;
+use nix::unistd::execve;
 pub use rustix::process::Signal;
 use rustix::process::{
     Pid, PidfdFlags, WaitOptions, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
@@ -163,11 +164,7 @@ impl ChildProcess {
 /// # Errors
 /// Returns the error of pthread_sigmask(3); none is documented.
 pub fn hold_signals() -> io::Result<()> {
-    let mut all = MaybeUninit::uninit();
-    // SAFETY: fills the set.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: it was filled a line ago.
-    mask(unsafe { all.assume_init() })
+    Ok(SigSet::all().thread_set_mask()?)
 }
 
 /// Takes signals again, also those that waited.
@@ -175,11 +172,7 @@ pub fn hold_signals() -> io::Result<()> {
 /// # Errors
 /// See [`hold_signals`].
 pub fn receive_signals() -> io::Result<()> {
-    let mut none = MaybeUninit::uninit();
-    // SAFETY: empties the set.
-    unsafe { libc::sigemptyset(none.as_mut_ptr()) };
-    // SAFETY: it was emptied a line ago.
-    mask(unsafe { none.assume_init() })
+    Ok(SigSet::empty().thread_set_mask()?)
 }
 
 /// Starts something, such as a thread, that never takes a signal: each stays with the thread that calls.
@@ -187,27 +180,11 @@ pub fn receive_signals() -> io::Result<()> {
 /// # Errors
 /// Returns the error of pthread_sigmask(3); none is documented.
 pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
-    let mut before = MaybeUninit::uninit();
-    // SAFETY: with no new set, it fills the second one and changes nothing.
-    match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), before.as_mut_ptr()) }
-    {
-        0 => {}
-        error => return Err(io::Error::from_raw_os_error(error)),
-    }
+    let before = SigSet::thread_get_mask()?;
     hold_signals()?;
     let started = start();
-    // SAFETY: it was filled above.
-    mask(unsafe { before.assume_init() })?;
+    before.thread_set_mask()?;
     Ok(started)
-}
-
-fn mask(set: libc::sigset_t) -> io::Result<()> {
-    // SAFETY: the set is borrowed for the call, and the old one is not asked for.
-    match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()) }
-    {
-        0 => Ok(()),
-        error => Err(io::Error::from_raw_os_error(error)),
-    }
 }
 
 /// Becomes another program, with the arguments of this one, its environment and one variable more, and `input` as standard
@@ -238,15 +215,8 @@ fn prepare(
         text(&pair)
     });
     let variables: Vec<CString> = variables.collect::<Result<_, _>>()?;
-    let pointers = |texts: &[CString]| -> Vec<*const libc::c_char> {
-        let each = texts.iter().map(|text| text.as_ptr());
-        each.chain([std::ptr::null()]).collect()
-    };
-    let (arguments, variables) = (pointers(&arguments), pointers(&variables));
     rustix::stdio::dup2_stdin(input)?;
-    // SAFETY: a terminated text, and two lists of terminated texts that end with a null pointer; all outlive the call.
-    unsafe { libc::execve(path.as_ptr(), arguments.as_ptr(), variables.as_ptr()) };
-    Err(io::Error::last_os_error())
+    Ok(execve(&path, &arguments, &variables)?)
 }
 
 #[cfg(test)]

@@ -8,6 +8,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, Timestamps, recvmsg};
+
 use super::option::set_int;
 use crate::clock;
 
@@ -33,54 +36,23 @@ pub fn note_acknowledgements(socket: impl AsFd, on: bool) -> io::Result<()> {
 /// # Errors
 /// What recvmsg(2) returns, but for one that would block.
 pub fn acknowledged_ago(socket: impl AsFd) -> io::Result<Option<Duration>> {
-    let mut control = ControlBuffer([0; CONTROL]);
-    // SAFETY: null pointers and zeros are valid for all fields, and mean that there is nothing.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = CONTROL;
-    // SAFETY: the descriptor is borrowed, hence open; the message describes `control`, which outlives the call.
-    let received = unsafe {
-        libc::recvmsg(
-            socket.as_fd().as_raw_fd(),
-            &raw mut message,
-            libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT,
-        )
+    // Room for three times, and for what the kernel says of the error queue.
+    let mut control = nix::cmsg_space!(Timestamps, [u8; CONTROL]);
+    let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
+    let fd = socket.as_fd().as_raw_fd();
+    let received = match recvmsg::<()>(fd, &mut [], Some(&mut control), flags) {
+        Err(Errno::EAGAIN) => return Ok(None),
+        received => received?,
     };
-    if received < 0 {
-        let error = io::Error::last_os_error();
-        return if error.kind() == io::ErrorKind::WouldBlock {
-            Ok(None)
-        } else {
-            Err(error)
-        };
-    }
-    // SAFETY: the kernel has filled in the message; its headers lie in `control`, within the length that it has set there.
-    let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
-    while !header.is_null() {
-        // SAFETY: not null, hence within `control`, which is aligned for it.
-        let (level, kind) = unsafe { ((*header).cmsg_level, (*header).cmsg_type) };
-        if (level, kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) {
-            // SAFETY: this kind holds three times, of which software fills in the first (`struct scm_timestamping`).
-            let at = unsafe {
-                libc::CMSG_DATA(header)
-                    .cast::<libc::timespec>()
-                    .read_unaligned()
-            };
-            let now = clock::read(libc::CLOCK_REALTIME);
-            return Ok(Some(now.saturating_sub(clock::duration(at))));
-        }
-        // SAFETY: the same message and one of its headers.
-        header = unsafe { libc::CMSG_NXTHDR(&raw const message, header) };
-    }
-    Ok(None)
+    let noted = received.cmsgs()?.find_map(|message| match message {
+        ControlMessageOwned::ScmTimestampsns(times) => Some(times.system),
+        _ => None,
+    });
+    let now = clock::read(libc::CLOCK_REALTIME);
+    Ok(noted.map(|at| now.saturating_sub(at.into())))
 }
 
-/// Room for three times, and for what the kernel says of the error queue.
-const CONTROL: usize = 256;
-
-/// Aligned as a control message must be.
-#[repr(align(8))]
-struct ControlBuffer([u8; CONTROL]);
+const CONTROL: usize = 128;
 
 #[cfg(test)]
 mod tests {

@@ -19,5 +19,5 @@ pub use listener::{
 };
 pub use stream::{
     bind_no_port, client_gone, connect, has_room, is_connecting, is_local_shortage,
-    original_address, pending_error, reset_on_close, set_quick_ack, silent_for, unsent,
+    reset_on_close, silent_for, unsent,
 };
