@@ -110,17 +110,6 @@ fn every_thread_is_filtered_and_a_key_says_how() {
         (&on["mode"], &on["calls"]),
         (&json!("on"), &json!("filtered"))
     );
-    let (threads, log) = sandbox("sandbox = \"log\"");
-    let watched = threads.iter().filter(|it| *it == "Seccomp:\t2").count();
-    assert_eq!(
-        watched + 1,
-        threads.len(),
-        "all but the one that is told: {threads:?}"
-    );
-    assert_eq!(
-        log,
-        json!({"mode": "log", "files": null, "calls": "counted"})
-    );
     let (threads, off) = sandbox("sandbox = \"off\"");
     assert!(threads.iter().all(|it| it == "Seccomp:\t0"), "{threads:?}");
     assert_eq!(off, json!({"mode": "off", "files": null, "calls": null}));

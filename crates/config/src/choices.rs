@@ -56,8 +56,6 @@ pub enum SandboxMode {
     /// To the files and system calls that it needs.
     #[default]
     On,
-    /// Not, but system calls that would be refused are counted and logged.
-    Log,
     /// Not.
     Off,
 }

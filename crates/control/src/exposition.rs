@@ -220,7 +220,7 @@ impl Snapshot {
             Gauge becket_memory_watermark_bytes "Memory above which room is made; 0 without a limit" = memory.watermark;
             Gauge becket_memory_shortage "0: memory is not short; 1: connections at rest end; 2: they end, and new clients are refused"
                 = memory.shortage as u64;
-            Counter becket_sandbox_refusals "System calls that the sandbox refused, or would have" [call]
+            Counter becket_sandbox_refusals "System calls that the sandbox refused" [call]
                 = process.refused_calls.iter().map(|(call, count)| ([call.as_str()], *count));
             Counter becket_restarts "Serving processes that died and were replaced" = process.restarts;
             Gauge becket_draining "1 while the process finishes what it has and accepts nothing" = process.state == ServingState::Draining;

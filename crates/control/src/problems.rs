@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use becket_config::choices::SandboxMode;
 use becket_log::Timestamp;
 use becket_proxy::memory::Shortage;
 
@@ -36,13 +35,11 @@ pub fn problems(status: &Status) -> Vec<String> {
             memory.shortage.label()
         ));
     }
-    if process.sandbox.mode == SandboxMode::On {
-        problems.extend(process.refused_calls.iter().map(|(call, count)| {
-            format!(
-                "process.sandbox refused the system call {call}, {count} times: an attack, or a call that becket's list lacks"
-            )
-        }));
-    }
+    problems.extend(process.refused_calls.iter().map(|(call, count)| {
+        format!(
+            "process.sandbox refused the system call {call}, {count} times: an attack, or a call that becket's list lacks"
+        )
+    }));
     if let Some(reload) = &changes.reload {
         let time = reload.time;
         let errors = reload.errors.iter();

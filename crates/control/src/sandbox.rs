@@ -50,10 +50,6 @@ impl Sandbox {
         sandbox.status.mode = mode;
         match mode {
             SandboxMode::Off => {}
-            SandboxMode::Log => {
-                sandbox.status.calls =
-                    in_force("system calls", call_filter::observe().map(|()| "counted"));
-            }
             SandboxMode::On => {
                 sandbox.confine_files(reach(config, files, folder));
                 let filtered = call_filter::restrict().map(|()| "filtered");
@@ -84,23 +80,12 @@ impl Sandbox {
         for number in call_filter::refused().into_keys() {
             if self.said.insert(number) {
                 let call = call_name(number);
-                match self.status.mode {
-                    SandboxMode::Log => {
-                        tracing::warn!(
-                            call,
-                            number,
-                            "a system call that process.sandbox would refuse"
-                        );
-                    }
-                    _ => {
-                        tracing::warn!(call, number, "a system call was refused by process.sandbox")
-                    }
-                }
+                tracing::warn!(call, number, "a system call was refused by process.sandbox");
             }
         }
     }
 
-    /// Calls that were refused since the start, or would have been.
+    /// Calls that were refused since the start.
     pub fn refused() -> BTreeMap<String, u64> {
         let refused = call_filter::refused().into_iter();
         refused

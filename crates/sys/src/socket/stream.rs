@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn a_client_is_gone_that_closed_behind_its_data_or_reset() {
         for resets in [false, true] {
-            let (mut client, mut server) = pair();
+            let (mut client, server) = pair();
             assert!(!client_gone(&server).unwrap());
             client.write_all(b"x").unwrap();
             wait(&server, PollFlags::IN);
@@ -231,11 +231,6 @@ mod tests {
             drop(client);
             wait(&server, PollFlags::RDHUP);
             assert!(client_gone(&server).unwrap());
-            let read = server.read(&mut [0]);
-            match read {
-                Ok(count) => assert_eq!((resets, count), (false, 1)),
-                Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset),
-            }
         }
     }
 

@@ -205,18 +205,6 @@ pub(super) fn foreign() {
     assert!(("localhost", 80).to_socket_addrs().is_ok());
 }
 
-pub(super) fn observed() {
-    forbid_new_privileges().unwrap();
-    call_filter::observe().unwrap();
-    assert!(Command::new("/bin/true").status().unwrap().success());
-    call(libc::SYS_personality, [u64::from(u32::MAX), 0, 0]).unwrap();
-    let refused = call_filter::refused();
-    let count = |number: i64| refused.get(&usize::try_from(number).unwrap());
-    assert_eq!(count(libc::SYS_execve), Some(&1));
-    assert_eq!(count(libc::SYS_personality), Some(&1));
-    assert_eq!(count(libc::SYS_read), None);
-}
-
 /// Makes a call by its number.
 fn call(number: libc::c_long, [first, second, third]: [u64; 3]) -> Result<i64, i32> {
     let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -38,7 +38,7 @@ struct Case {
     run: fn(),
 }
 
-const CASES: [Case; 17] = [
+const CASES: [Case; 16] = [
     Case {
         name: "time_in_suspend_counts",
         needs_root: true,
@@ -134,12 +134,6 @@ const CASES: [Case; 17] = [
         needs_root: false,
         start: plain,
         run: confinement::foreign,
-    },
-    Case {
-        name: "a_process_whose_calls_are_observed_is_counted_and_not_hindered",
-        needs_root: false,
-        start: plain,
-        run: confinement::observed,
     },
 ];
 
