@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use becket_sys::fd_messages;
-use becket_sys::fd_passing::InheritedListener;
 use becket_sys::process::become_program;
 use becket_sys::socket_file::SocketFile;
 use serde::{Deserialize, Serialize};
@@ -37,8 +36,8 @@ struct CarriedState {
     workers: usize,
     asked: u64,
     sockets: Vec<(SocketKind, SocketAddr, usize)>,
-    /// Names that the service manager gave.
-    passed: Vec<Option<String>>,
+    /// The number of sockets that the service manager passed.
+    passed: usize,
     /// The file of the admin socket.
     admin_socket: Option<PathBuf>,
     /// Agents of tokens: those in use, and those that are to end.
@@ -80,7 +79,7 @@ impl Carried {
             fds.push(socket.try_clone()?);
         }
         for passed in &setup.passed {
-            fds.push(passed.listener.try_clone()?.into());
+            fds.push(passed.try_clone()?.into());
         }
         let admin = runner.admin_socket.as_ref();
         let admin = admin.and_then(|socket| Some((socket.path()?.to_owned(), socket)));
@@ -97,11 +96,7 @@ impl Carried {
                 .iter()
                 .map(|((kind, address), all)| (*kind, *address, all.len()))
                 .collect(),
-            passed: setup
-                .passed
-                .iter()
-                .map(|passed| passed.name.clone())
-                .collect(),
+            passed: setup.passed.len(),
             admin_socket: admin.map(|(path, _)| path),
             agents: serde_json::to_value((
                 &runner.held.current.agents,
@@ -155,13 +150,8 @@ impl Carried {
                 .sockets
                 .insert((kind, address), fds.by_ref().take(count).collect());
         }
-        for (name, socket) in state.passed.into_iter().zip(fds.by_ref()) {
-            let listener = TcpListener::from(socket);
-            runner
-                .setup
-                .passed
-                .push(InheritedListener { name, listener });
-        }
+        let passed = fds.by_ref().take(state.passed).map(TcpListener::from);
+        runner.setup.passed.extend(passed);
         if let (Some(path), Some(socket)) = (state.admin_socket, fds.next()) {
             runner.admin_socket = match SocketFile::adopt(socket, path) {
                 Ok(socket) => Some(socket),

@@ -1,6 +1,7 @@
 //! Which part a process of this program plays: it serves, checks, or supervises.
 
 use std::io;
+use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use becket_config::process::Log;
 use becket_sys::fd_messages;
-use becket_sys::fd_passing::{InheritedListener, inherited_listeners};
+use becket_sys::fd_passing::inherited_listeners;
 use becket_sys::identity::UnixIdentity;
 use becket_sys::notify::Notifier;
 use becket_sys::{privileges, rlimit, root_only};
@@ -168,7 +169,7 @@ fn send(stream: &UnixStream, command: &Command, fds: Vec<OwnedFd>) -> io::Result
 fn supervise(
     source: &ConfigSource,
     seen: &FoundConfig,
-    passed: Vec<InheritedListener>,
+    passed: Vec<TcpListener>,
     is_continued: bool,
 ) -> io::Result<ExitCode> {
     // A serving process under foreign control may be of the same user.

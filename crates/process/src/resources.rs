@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Read};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 use becket_config::file::File;
 use becket_config::parts::IncludedFiles;
 use becket_config::process::Process;
-use becket_sys::fd_passing::InheritedListener;
 use becket_sys::identity::UnixIdentity;
 use becket_sys::regular;
 use becket_sys::root_only::{self, RootOnly};
@@ -232,14 +231,12 @@ impl Configurations {
 
 impl Holdings {
     /// Addresses where clients arrive.
-    pub(super) fn addresses(&self, passed: &[InheritedListener]) -> Vec<SocketAddr> {
+    pub(super) fn addresses(&self, passed: &[TcpListener]) -> Vec<SocketAddr> {
         let held = self
             .sockets
             .keys()
             .filter(|(kind, _)| *kind == SocketKind::Clients);
-        let passed = passed
-            .iter()
-            .filter_map(|passed| passed.listener.local_addr().ok());
+        let passed = passed.iter().filter_map(|passed| passed.local_addr().ok());
         held.map(|(_, address)| *address).chain(passed).collect()
     }
 }
@@ -302,21 +299,14 @@ impl ResourceOffer {
         &mut self,
         needs: &Needs,
         before: &HeldSockets,
-        passed: &[InheritedListener],
+        passed: &[TcpListener],
     ) -> HeldSockets {
         let mut held = HeldSockets::new();
         for (kind, address) in needs.addresses() {
-            let is_at =
-                |it: &&InheritedListener| it.listener.local_addr().is_ok_and(|at| at == address);
-            let passed = passed
-                .iter()
-                .find(is_at)
-                .filter(|_| kind == SocketKind::Clients);
-            if let Some(passed) = passed {
-                let socket = passed
-                    .listener
-                    .try_clone()
-                    .map(|socket| vec![socket.into()]);
+            let is_at = |it: &&TcpListener| it.local_addr().is_ok_and(|at| at == address);
+            let passed = passed.iter().find(is_at);
+            if let Some(passed) = passed.filter(|_| kind == SocketKind::Clients) {
+                let socket = passed.try_clone().map(|socket| vec![socket.into()]);
                 self.add_sockets(SocketKind::Passed, address, socket);
                 continue;
             }

@@ -6,13 +6,13 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
+use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::task::Poll;
 use std::time::Duration;
 
-use becket_sys::fd_passing::InheritedListener;
 use becket_sys::identity::UnixIdentity;
 use becket_sys::notify::{self, Notifier};
 use becket_sys::socket_file::SocketFile;
@@ -67,7 +67,7 @@ pub(super) struct RunnerSettings {
     /// The program that an upgrade starts.
     pub(super) program: PathBuf,
     /// Sockets that the service manager passed.
-    pub(super) passed: Vec<InheritedListener>,
+    pub(super) passed: Vec<TcpListener>,
     pub(super) notifier: Option<Notifier>,
 }
 

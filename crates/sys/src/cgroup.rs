@@ -7,10 +7,8 @@
 //!
 //! Sources: cgroups(7), proc(5), and the kernel's `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use crate::memory::read_again;
@@ -189,8 +187,12 @@ impl CgroupVersion {
     fn quota_of(self, group: &Path) -> Option<f64> {
         let read = |name: &str| fs::read_to_string(group.join(name)).ok();
         match self {
-            Self::Two => parse_cpu_max(&read("cpu.max")?),
-            Self::One => parse_cfs(&read("cpu.cfs_quota_us")?, &read("cpu.cfs_period_us")?),
+            Self::Two => {
+                let text = read("cpu.max")?;
+                let (quota, period) = text.split_once(' ')?;
+                divide(quota, period)
+            }
+            Self::One => divide(&read("cpu.cfs_quota_us")?, &read("cpu.cfs_period_us")?),
         }
     }
 }
@@ -208,37 +210,25 @@ fn own_group<'g>(groups: &'g str, version: CgroupVersion, controller: &str) -> O
     })
 }
 
-/// Reads `cpu.max`: "150000 100000" is one and a half CPUs, "max 100000" no limit.
-fn parse_cpu_max(text: &str) -> Option<f64> {
-    let (quota, period) = text.trim().split_once(' ')?;
-    parse_cfs(quota, period)
-}
-
 /// Divides a quota by its period, both in microseconds; a quota that is no positive number is none.
-fn parse_cfs(quota: &str, period: &str) -> Option<f64> {
+fn divide(quota: &str, period: &str) -> Option<f64> {
     let positive = |text: &str| text.trim().parse::<u64>().ok().filter(|&number| number > 0);
     Some(positive(quota)? as f64 / positive(period)? as f64)
 }
 
 /// Undoes the octal escapes of `mountinfo` (`\040` is a space).
 fn unescape(field: &str) -> PathBuf {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        let escaped = match (first, tail.get(..3)) {
-            (b'\\', Some(digits)) => str::from_utf8(digits)
-                .ok()
-                .and_then(|digits| u8::from_str_radix(digits, 8).ok()),
-            _ => None,
-        };
-        bytes.push(escaped.unwrap_or(first));
-        rest = if escaped.is_some() {
-            tail.get(3..).unwrap_or_default()
-        } else {
-            tail
-        };
-    }
-    PathBuf::from(OsString::from_vec(bytes))
+    let escapes = [
+        (r"\040", " "),
+        (r"\011", "\t"),
+        (r"\012", "\n"),
+        (r"\134", r"\"),
+    ];
+    let unescaped = escapes.iter();
+    let unescaped = unescaped.fold(field.to_owned(), |text, (escape, character)| {
+        text.replace(escape, character)
+    });
+    unescaped.into()
 }
 
 #[cfg(test)]
@@ -246,120 +236,70 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_max_is_quota_over_period() {
-        assert_eq!(parse_cpu_max("150000 100000\n"), Some(1.5));
-        assert_eq!(parse_cpu_max("max 100000\n"), None);
-        assert_eq!(parse_cpu_max("1000 0"), None);
-        assert_eq!(parse_cpu_max(""), None);
-    }
-
-    #[test]
-    fn a_negative_cfs_quota_is_no_limit() {
-        assert_eq!(parse_cfs("-1\n", "100000\n"), None);
-        assert_eq!(parse_cfs("400000\n", "100000\n"), Some(4.0));
-    }
-
-    #[test]
-    fn the_own_group_is_found_per_version() {
-        let groups =
-            "9:name=systemd:/x\n3:cpuset:/c\n2:cpu,cpuacct:/docker/a:b\n0::/user.slice/y\n";
-        assert_eq!(
-            own_group(groups, CgroupVersion::One, "cpu"),
-            Some("/docker/a:b")
-        );
-        assert_eq!(
-            own_group(groups, CgroupVersion::Two, "cpu"),
-            Some("/user.slice/y")
-        );
-        assert_eq!(own_group("3:cpuset:/c\n", CgroupVersion::One, "cpu"), None);
-    }
-
-    #[test]
-    fn mountinfo_lines_name_version_root_and_place() {
-        let two = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
-        let hierarchy = Hierarchy::parse(two, "cpu").unwrap();
-        assert_eq!(hierarchy.version, CgroupVersion::Two);
-        assert_eq!(hierarchy.mount_point, Path::new("/sys/fs/cgroup"));
-        let one = r"31 23 0:27 /docker/1 /mnt/my\040groups rw - cgroup cgroup rw,cpuacct,cpu";
-        let hierarchy = Hierarchy::parse(one, "cpu").unwrap();
-        assert_eq!(hierarchy.version, CgroupVersion::One);
-        assert_eq!(hierarchy.root, Path::new("/docker/1"));
-        assert_eq!(hierarchy.mount_point, Path::new("/mnt/my groups"));
-        assert_eq!(
-            Hierarchy::parse("32 23 0:28 / /x rw - cgroup cgroup rw,cpuset", "cpu"),
-            None
-        );
-        assert_eq!(
-            Hierarchy::parse("33 23 0:28 / /tmp rw - tmpfs tmpfs rw", "cpu"),
-            None
-        );
-        assert_eq!(Hierarchy::parse("nonsense", "cpu"), None);
-    }
-
-    #[test]
-    fn the_smallest_quota_of_all_ancestors_counts() {
+    fn the_smallest_quota_from_the_own_group_to_the_mount_point_counts() {
         let mount = tempfile::tempdir().unwrap();
-        let own = mount.path().join("a/b");
-        fs::create_dir_all(&own).unwrap();
-        fs::write(own.join("cpu.max"), "max 100000\n").unwrap();
-        fs::write(mount.path().join("a/cpu.max"), "200000 100000\n").unwrap();
-        fs::write(mount.path().join("cpu.max"), "300000 100000\n").unwrap();
-        let hierarchy = Hierarchy {
-            version: CgroupVersion::Two,
-            root: "/".into(),
-            mount_point: mount.path().to_path_buf(),
-        };
-        assert_eq!(hierarchy.quota("0::/a/b\n"), Some(2.0));
-        assert_eq!(hierarchy.quota("0::/\n"), Some(3.0));
-        assert_eq!(hierarchy.quota("0::/../elsewhere\n"), Some(3.0));
+        let root = mount.path().join("my groups");
+        fs::create_dir_all(root.join("a/b")).unwrap();
+        for (group, max) in [("a/b", "max"), ("a", "200000"), ("", "300000")] {
+            fs::write(root.join(group).join("cpu.max"), format!("{max} 100000\n")).unwrap();
+        }
+        let place = root.to_str().unwrap().replace(' ', r"\040");
+        let line = format!("30 23 0:26 / {place} rw shared:4 - cgroup2 cgroup2 rw,nsdelegate");
+        let two = Hierarchy::parse(&line, "cpu").unwrap();
+        for (group, quota) in [("/a/b", 2.0), ("/", 3.0), ("/../elsewhere", 3.0)] {
+            let groups = format!("3:cpuset:/c\n0::{group}\n");
+            assert_eq!(two.quota(&groups), Some(quota), "{group}");
+        }
+        assert_eq!(two.quota("3:cpuset:/c\n"), None);
+
+        // A container sees its own group at the mount point.
+        let line = format!("31 23 0:27 /docker/a:b {place} rw - cgroup cgroup rw,cpuacct,cpu");
+        let one = Hierarchy::parse(&line, "cpu").unwrap();
+        for (text, quota) in [("50000\n", Some(0.5)), ("-1\n", None)] {
+            fs::write(root.join("cpu.cfs_quota_us"), text).unwrap();
+            fs::write(root.join("cpu.cfs_period_us"), "100000\n").unwrap();
+            assert_eq!(one.quota("4:cpu,cpuacct:/docker/a:b\n"), quota);
+        }
+        for other in ["- cgroup cgroup rw,cpuset", "- tmpfs tmpfs rw", ""] {
+            let line = format!("32 23 0:28 / /x rw {other}");
+            assert_eq!(Hierarchy::parse(&line, "cpu"), None, "{other}");
+        }
     }
 
-    #[test]
-    fn a_container_sees_its_own_group_at_the_mount_point() {
-        let mount = tempfile::tempdir().unwrap();
-        fs::write(mount.path().join("cpu.cfs_quota_us"), "50000\n").unwrap();
-        fs::write(mount.path().join("cpu.cfs_period_us"), "100000\n").unwrap();
-        let hierarchy = Hierarchy {
-            version: CgroupVersion::One,
-            root: "/docker/1".into(),
-            mount_point: mount.path().to_path_buf(),
-        };
-        assert_eq!(hierarchy.quota("4:cpu:/docker/1\n"), Some(0.5));
-    }
-
-    /// The group that counts of `a/b` in a hierarchy that the test has written.
-    fn group_of(mount: &Path, version: CgroupVersion) -> Option<MemoryGroup> {
+    /// Writes files of groups, and returns the group that counts of `a/b`.
+    fn group_of(mount: &Path, version: CgroupVersion, files: &[(&str, &str)]) -> MemoryGroup {
+        fs::create_dir_all(mount.join("a/b")).unwrap();
+        for (name, text) in files {
+            fs::write(mount.join(name), text).unwrap();
+        }
         let hierarchy = Hierarchy {
             version,
             root: "/".into(),
             mount_point: mount.to_path_buf(),
         };
-        let groups = match version {
-            CgroupVersion::One => "5:memory:/a/b\n",
-            CgroupVersion::Two => "0::/a/b\n",
-        };
-        least(groups, [hierarchy].into_iter())
+        least("5:memory:/a/b\n0::/a/b\n", [hierarchy].into_iter()).unwrap()
     }
 
     #[test]
     fn the_group_with_the_least_memory_counts_without_what_the_kernel_can_take_back() {
+        let statistics =
+            "anon 9\ninactive_file 100000\nactive_file 200000\nslab_reclaimable 50000\nsock 9\n";
         let mount = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| fs::write(mount.path().join(name), text).unwrap();
-        fs::create_dir_all(mount.path().join("a/b")).unwrap();
-        assert!(group_of(mount.path(), CgroupVersion::Two).is_none());
-        for (group, max, high) in [("a/b", "max", "max"), ("a", "max", "1048576")] {
-            write(&format!("{group}/memory.max"), &format!("{max}\n"));
-            write(&format!("{group}/memory.high"), &format!("{high}\n"));
-            write(&format!("{group}/memory.current"), "1000000\n");
-            write(
-                &format!("{group}/memory.stat"),
-                "anon 9\ninactive_file 100000\nactive_file 200000\nslab_reclaimable 50000\nsock 9\n",
-            );
-        }
-        let group = group_of(mount.path(), CgroupVersion::Two).unwrap();
+        let files = [
+            ("a/b/memory.max", "max\n"),
+            ("a/b/memory.high", "max\n"),
+            ("a/b/memory.current", "1000000\n"),
+            ("a/b/memory.stat", statistics),
+            ("a/memory.max", "max\n"),
+            ("a/memory.high", "1048576\n"),
+            ("a/memory.current", "1000000\n"),
+            ("a/memory.stat", statistics),
+        ];
+        let group = group_of(mount.path(), CgroupVersion::Two, &files);
         assert_eq!(group.limit(), Some(1 << 20));
         assert_eq!(group.used(0).unwrap(), 650_000);
         // It is read each time.
+        let write = |name: &str, text: &str| fs::write(mount.path().join(name), text).unwrap();
         write("a/memory.max", "500000\n");
         assert_eq!(group.limit(), Some(500_000));
         write("a/memory.current", "unknown\n");
@@ -367,49 +307,26 @@ mod tests {
     }
 
     #[test]
-    fn version_one_writes_no_limit_as_a_number() {
+    fn version_one_counts_processes_and_sockets_and_no_names_of_missing_files() {
+        let statistics = "cache 9\nrss 9\ntotal_rss 1000000\ntotal_shmem 200000\n\
+            total_inactive_file 30000\ntotal_active_file 40000\n";
         let mount = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| {
-            fs::write(mount.path().join("a/b").join(name), text).unwrap();
-        };
-        fs::create_dir_all(mount.path().join("a/b")).unwrap();
-        write("memory.limit_in_bytes", "9223372036854771712\n");
-        write("memory.usage_in_bytes", "5000\n");
-        write("memory.stat", "cache 1\n");
-        let group = group_of(mount.path(), CgroupVersion::One).unwrap();
+        let files = [
+            ("a/b/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("a/b/memory.usage_in_bytes", "1370000\n"),
+            ("a/b/memory.stat", statistics),
+        ];
+        let group = group_of(mount.path(), CgroupVersion::One, &files);
+        let write =
+            |name: &str, text: &str| fs::write(mount.path().join("a/b").join(name), text).unwrap();
         assert_eq!(group.limit(), None);
         write("memory.limit_in_bytes", "8192\n");
         assert_eq!(group.limit(), Some(8192));
-    }
-
-    #[test]
-    fn version_one_counts_processes_and_sockets_and_no_names_of_missing_files() {
-        let mount = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| {
-            fs::write(mount.path().join("a/b").join(name), text).unwrap();
-        };
-        fs::create_dir_all(mount.path().join("a/b")).unwrap();
-        write(
-            "memory.stat",
-            "cache 9\nrss 9\ntotal_rss 1000000\ntotal_shmem 200000\ntotal_inactive_file 30000\ntotal_active_file 40000\n",
-        );
-        write("memory.usage_in_bytes", "1370000\n");
-        let group = group_of(mount.path(), CgroupVersion::One).unwrap();
         assert_eq!(group.used(0).unwrap(), 1_200_000);
         assert_eq!(group.used(10).unwrap(), 1_200_000 + 10 * CONNECTION);
-        assert_eq!(
-            group.used(1000).unwrap(),
-            1_300_000,
-            "no more than there is"
-        );
+        assert_eq!(group.used(1000).unwrap(), 1_300_000, "all that there is");
         // Clients have asked for files that do not exist.
         write("memory.usage_in_bytes", "900000000\n");
         assert_eq!(group.used(10).unwrap(), 1_200_000 + 10 * CONNECTION);
-    }
-
-    #[test]
-    fn escapes_that_are_none_stay() {
-        assert_eq!(unescape(r"\\x\04"), Path::new(r"\\x\04"));
-        assert_eq!(unescape(r"a\134b"), Path::new(r"a\b"));
     }
 }

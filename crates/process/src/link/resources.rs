@@ -4,12 +4,10 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-use becket_sys::fd_passing::InheritedListener;
 
 use super::opener::Opener;
 use crate::protocol::{ListedPath, Resources, SocketKind};
@@ -85,14 +83,11 @@ impl ProcessResources {
     }
 
     /// Takes what the service manager passed to this process.
-    pub fn passed(listeners: Vec<InheritedListener>) -> Self {
+    pub fn passed(listeners: Vec<TcpListener>) -> Self {
         let mut sockets = BTreeMap::new();
         for passed in listeners {
-            if let Ok(address) = passed.listener.local_addr() {
-                sockets.insert(
-                    (SocketKind::Passed, address),
-                    Ok(vec![passed.listener.into()]),
-                );
+            if let Ok(address) = passed.local_addr() {
+                sockets.insert((SocketKind::Passed, address), Ok(vec![passed.into()]));
             }
         }
         Self {

@@ -406,14 +406,9 @@ fn with_listeners(child: Command) -> bool {
 
 fn inheriting() {
     let inherited = inherited_listeners().unwrap();
-    let names: Vec<_> = inherited
-        .iter()
-        .map(|inherited| inherited.name.as_deref())
-        .collect();
-    assert_eq!(names, [Some("tls"), Some("admin")]);
+    assert_eq!(inherited.len(), 2);
     let addresses = env::var(ADDRESSES).unwrap();
-    for (inherited, address) in inherited.iter().zip(addresses.split(' ')) {
-        let listener = &inherited.listener;
+    for (listener, address) in inherited.iter().zip(addresses.split(' ')) {
         assert_eq!(listener.local_addr().unwrap().to_string(), address);
         assert!(
             rustix::io::fcntl_getfd(listener)
