@@ -100,37 +100,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_is_found_by_name_and_by_number() {
+    fn users_and_groups_are_found_by_name_and_by_number() {
         let root = UnixIdentity::find("root", None).unwrap();
         assert_eq!((root.uid, root.gid), (0, 0));
         assert!(root.groups.contains(&0));
         assert_eq!(UnixIdentity::find("0", None).unwrap(), root);
-    }
-
-    #[test]
-    fn a_user_has_a_name_or_else_a_number() {
+        for (group, gid) in [("4711", 4711), ("root", 0)] {
+            assert_eq!(UnixIdentity::find("root", Some(group)).unwrap().gid, gid);
+        }
         assert_eq!(user_name(0), "root");
         assert_eq!(user_name(987_654), "987654");
     }
 
     #[test]
-    fn a_given_group_replaces_the_users_own() {
-        let root = UnixIdentity::find("root", Some("4711")).unwrap();
-        assert_eq!((root.uid, root.gid), (0, 4711));
-        assert_eq!(UnixIdentity::find("root", Some("root")).unwrap().gid, 0);
-    }
-
-    #[test]
     fn a_number_without_an_entry_needs_a_group() {
         let stranger = UnixIdentity::find("987654", Some("987655")).unwrap();
-        assert_eq!(
-            stranger,
-            UnixIdentity {
-                uid: 987_654,
-                gid: 987_655,
-                groups: Vec::new()
-            }
-        );
+        assert_eq!((stranger.uid, stranger.gid), (987_654, 987_655));
+        assert!(stranger.groups.is_empty());
         let error = UnixIdentity::find("987654", None).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         assert!(error.to_string().contains("group"), "{error}");
@@ -138,17 +124,14 @@ mod tests {
 
     #[test]
     fn unknown_names_are_errors_that_name_them() {
-        let error = UnixIdentity::find("no-such-user", None).unwrap_err();
-        assert!(
-            error.to_string().contains("user \"no-such-user\""),
-            "{error}"
-        );
-        let error = UnixIdentity::find("root", Some("no-such-group")).unwrap_err();
-        assert!(
-            error.to_string().contains("group \"no-such-group\""),
-            "{error}"
-        );
-        assert!(UnixIdentity::find("ro\0ot", None).is_err());
-        assert!(UnixIdentity::find("4294967295", Some("0")).is_err());
+        for (user, group, named) in [
+            ("no-such-user", None, "user \"no-such-user\""),
+            ("root", Some("no-such-group"), "group \"no-such-group\""),
+            ("ro\0ot", None, "user"),
+            ("4294967295", Some("0"), "user"),
+        ] {
+            let error = UnixIdentity::find(user, group).unwrap_err();
+            assert!(error.to_string().contains(named), "{error}");
+        }
     }
 }

@@ -526,14 +526,7 @@ mod tests {
 
     #[test]
     fn nonces_of_the_kernel_are_none_that_were_used() {
-        for first in [
-            0,
-            1,
-            u64::MAX,
-            1 << 63,
-            (1 << 63) - 1,
-            0x1234_5678_9abc_def0,
-        ] {
+        for first in [0, 1, u64::MAX, 1 << 63, (1 << 63) - 1] {
             let start = unused_nonces(first);
             for used in [0, 1, (1 << 24) - 1, (1 << 40) - 1] {
                 for counted in [0, 1, (1 << 24) - 1, (1 << 40) - 1] {
@@ -546,19 +539,12 @@ mod tests {
     #[test]
     fn a_socket_without_keys_is_as_before_whether_the_kernel_has_tls_or_not() {
         let (mut near, mut far) = pair().unwrap();
-        assert_eq!(attach(&near).is_ok(), support().tls);
-        near.write_all(b"x").unwrap();
-        let mut got = [0; 1];
-        far.read_exact(&mut got).unwrap();
-        assert_eq!(&got, b"x");
-    }
-
-    #[test]
-    fn a_kernel_without_tls_takes_no_keys() {
-        let (near, _far) = pair().unwrap();
         let key = of_no_value(TlsVersion::Tls13, Cipher::Aes128Gcm, &[7; 32]);
         assert!(set_key(&near, Direction::Send, &key).is_err());
         assert!(next_record(&near, Cipher::Aes128Gcm).is_err());
+        assert_eq!(attach(&near).is_ok(), support().tls);
+        near.write_all(b"x").unwrap();
+        far.read_exact(&mut [0]).unwrap();
     }
 
     #[test]
@@ -581,23 +567,14 @@ mod tests {
         let error = (&far).read(&mut buffer).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EIO));
         let record = receive_record(&far, &mut buffer).unwrap();
-        assert_eq!(
-            record,
-            ReceivedRecord {
-                kind: Some(21),
-                len: 2
-            }
-        );
+        assert_eq!((record.kind, record.len), (Some(21), 2));
         let error = receive_record(&far, &mut buffer).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         near.write_all(b"data").unwrap();
         let record = receive_record(&far, &mut buffer).unwrap();
-        assert_eq!(
-            (record.kind, &buffer[..record.len]),
-            (Some(23), &b"data"[..])
-        );
+        assert_eq!((record.kind, record.len), (Some(23), 4));
         drop(near);
         let record = receive_record(&far, &mut buffer).unwrap();
-        assert_eq!(record, ReceivedRecord { kind: None, len: 0 });
+        assert_eq!((record.kind, record.len), (None, 0));
     }
 }

@@ -118,72 +118,44 @@ fn message(notices: &[Notice<'_>], now: Duration) -> String {
 mod tests {
     use super::*;
 
-    fn receive(socket: &UnixDatagram) -> String {
-        let mut buffer = [0; 256];
-        let length = socket.recv(&mut buffer).unwrap();
-        String::from_utf8(buffer[..length].to_vec()).unwrap()
-    }
-
     #[test]
-    fn notices_are_lines() {
+    fn notices_are_lines_that_a_status_cannot_add_to() {
         let notices = [
             Notice::Ready,
-            Notice::Status("3 listeners"),
+            Notice::Status("a\nREADY=1"),
             Notice::Watchdog,
             Notice::Stopping,
+            Notice::Reloading,
         ];
         assert_eq!(
-            message(&notices, Duration::ZERO),
-            "READY=1\nSTATUS=3 listeners\nWATCHDOG=1\nSTOPPING=1\n"
+            message(&notices, Duration::from_millis(1234)),
+            "READY=1\nSTATUS=a READY=1\nWATCHDOG=1\nSTOPPING=1\nRELOADING=1\nMONOTONIC_USEC=1234000\n"
         );
     }
 
     #[test]
-    fn a_reload_carries_the_time_in_microseconds() {
-        let now = Duration::from_millis(1234);
-        assert_eq!(
-            message(&[Notice::Reloading], now),
-            "RELOADING=1\nMONOTONIC_USEC=1234000\n"
-        );
-    }
-
-    #[test]
-    fn a_status_cannot_smuggle_in_another_line() {
-        assert_eq!(
-            message(&[Notice::Status("a\nREADY=1")], Duration::ZERO),
-            "STATUS=a READY=1\n"
-        );
-    }
-
-    #[test]
-    fn a_socket_with_a_path_is_told() {
+    fn a_socket_is_told_by_its_path_or_its_abstract_name() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("notify");
-        let manager = UnixDatagram::bind(&path).unwrap();
-        let notifier = Notifier::new(path.as_os_str()).unwrap();
-        notifier.send(&[Notice::Ready]).unwrap();
-        assert_eq!(receive(&manager), "READY=1\n");
-        drop(manager);
-        assert_eq!(
-            notifier.send(&[Notice::Ready]).unwrap_err().kind(),
-            io::ErrorKind::ConnectionRefused
-        );
-    }
-
-    #[test]
-    fn an_abstract_socket_is_told() {
         let name = format!("becket-sys-notify-{}", std::process::id());
-        let manager =
-            UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
-        Notifier::new(OsStr::new(&format!("@{name}")))
-            .unwrap()
-            .send(&[Notice::Stopping])
-            .unwrap();
-        assert_eq!(receive(&manager), "STOPPING=1\n");
-    }
-
-    #[test]
-    fn other_addresses_are_not_supported() {
+        let abstract_name = SocketAddr::from_abstract_name(&name).unwrap();
+        for (address, manager) in [
+            (path.clone().into_os_string(), UnixDatagram::bind(&path)),
+            (
+                format!("@{name}").into(),
+                UnixDatagram::bind_addr(&abstract_name),
+            ),
+        ] {
+            let manager = manager.unwrap();
+            let notifier = Notifier::new(&address).unwrap();
+            notifier.send(&[Notice::Ready]).unwrap();
+            let mut buffer = [0; 256];
+            let length = manager.recv(&mut buffer).unwrap();
+            assert_eq!(&buffer[..length], b"READY=1\n");
+            drop(manager);
+            let gone = notifier.send(&[Notice::Ready]).unwrap_err();
+            assert_eq!(gone.kind(), io::ErrorKind::ConnectionRefused);
+        }
         let error = Notifier::new(OsStr::new("vsock:2:1234")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::Unsupported);
     }

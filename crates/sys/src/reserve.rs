@@ -48,20 +48,3 @@ impl ReserveFd {
         self.spare.is_some()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reserve_is_released_once_and_restored() {
-        let mut reserve = ReserveFd::new().unwrap();
-        assert!(reserve.is_held());
-        assert!(reserve.release());
-        assert!(!reserve.release());
-        assert!(!reserve.is_held());
-        reserve.restore().unwrap();
-        reserve.restore().unwrap();
-        assert!(reserve.is_held());
-    }
-}

@@ -96,32 +96,3 @@ pub fn lock_memory() -> io::Result<()> {
     let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     Ok(mlockall(all)?)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_limit_that_suffices_is_left_and_returned() {
-        let soft = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        assert_eq!(raise_open_files(1).unwrap(), soft);
-    }
-
-    #[test]
-    fn more_than_the_kernel_can_give_is_refused_with_the_hard_limit() {
-        let before = getrlimit(Resource::Nofile);
-        if before.current.is_none() {
-            println!("skipped: no limit on open files");
-            return;
-        }
-        // Beyond the greatest value that fs.nr_open can have.
-        let error = raise_open_files(1 << 40).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
-        let message = error.to_string();
-        assert!(message.contains("1099511627776"), "{message}");
-        assert!(
-            message.contains(&before.maximum.unwrap_or(u64::MAX).to_string()),
-            "{message}"
-        );
-    }
-}
