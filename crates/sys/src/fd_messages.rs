@@ -248,44 +248,14 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     #[test]
-    fn a_text_arrives_with_its_descriptors_in_their_order() {
+    fn a_text_and_descriptors_arrive_in_their_order_also_from_a_sender_that_does_not_wait() {
         let (here, there) = UnixStream::pair().unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let files = [0, 1, 2].map(|number| {
-            let path = folder.path().join(number.to_string());
-            std::fs::write(&path, number.to_string()).unwrap();
-            File::open(path).unwrap()
-        });
+        let files = [0, 1, 2].map(|number: u8| text_file(&[b'0' + number]).unwrap());
         // More than one batch, and more text than the socket holds.
-        let fds: Vec<_> = (0..300).map(|number| files[number % 3].as_fd()).collect();
-        let text = vec![b'x'; 1 << 20];
-        let (received, sent) = std::thread::scope(|scope| {
-            let receiver = scope.spawn(|| receive(&there, 1 << 20, 300).unwrap().unwrap());
-            let sent = send(&here, &text, &fds, PATIENCE);
-            (receiver.join().unwrap(), sent)
-        });
-        sent.unwrap();
-        assert_eq!((received.0 == text, received.1.len()), (true, 300));
-        for (number, fd) in received.1.into_iter().enumerate().take(3) {
-            let text = io::read_to_string(File::from(fd)).unwrap();
-            assert_eq!(text, number.to_string());
-        }
-        drop(here);
-        assert!(receive(&there, 1, 1).unwrap().is_none());
-    }
-
-    #[test]
-    fn a_sender_that_does_not_wait_sends_the_rest_later() {
-        let (here, there) = UnixStream::pair().unwrap();
-        let file = tempfile::tempfile().unwrap();
-        let fds = || {
-            (0..300)
-                .map(|_| file.try_clone().unwrap().into())
-                .collect::<Vec<OwnedFd>>()
-        };
+        let fds = (0..300).map(|number| files[number % 3].as_fd()).collect();
         let text = vec![b'x'; 1 << 20];
         let mut outgoing = Outgoing::default();
-        outgoing.push(&text, fds()).unwrap();
+        outgoing.push(&text, fds).unwrap();
         outgoing.push(b"next", Vec::new()).unwrap();
         assert!(!outgoing.flush(&here).unwrap());
         std::thread::scope(|scope| {
@@ -299,8 +269,14 @@ mod tests {
             }
             let (first, next) = receiver.join().unwrap();
             assert_eq!((first.0 == text, first.1.len()), (true, 300));
+            for (number, fd) in first.1.into_iter().enumerate().take(3) {
+                let text = io::read_to_string(File::from(fd)).unwrap();
+                assert_eq!(text, number.to_string());
+            }
             assert_eq!(next.0, b"next");
         });
+        drop(here);
+        assert!(receive(&there, 1, 1).unwrap().is_none());
     }
 
     #[test]

@@ -30,132 +30,114 @@ use rustix::process::{
     DumpableBehavior, Resource, Rlimit, dumpable_behavior, getrlimit, setrlimit,
 };
 
-struct Case {
-    name: &'static str,
-    needs_root: bool,
-    /// Starts the child; most cases need no more than the name.
-    start: fn(Command) -> bool,
-    run: fn(),
-}
+/// Name, whether it needs root, how its child is started, and what that does.
+type Case = (&'static str, bool, fn(Command) -> bool, fn());
 
 const CASES: [Case; 16] = [
-    Case {
-        name: "time_in_suspend_counts",
-        needs_root: true,
-        start: asleep,
-        run: clock,
-    },
-    Case {
-        name: "dropped_privileges_leave_no_capability_and_no_way_back",
-        needs_root: true,
-        start: plain,
-        run: dropping,
-    },
-    Case {
-        name: "files_are_opened_as_another_user_and_then_as_root_again",
-        needs_root: true,
-        start: plain,
-        run: acting_as_another,
-    },
-    Case {
-        name: "a_dropped_process_can_still_measure_itself",
-        needs_root: true,
-        start: plain,
-        run: measuring_after_drop,
-    },
-    Case {
-        name: "new_privileges_are_forbidden_to_later_threads",
-        needs_root: false,
-        start: plain,
-        run: no_new_privileges,
-    },
-    Case {
-        name: "core_dumps_are_off_and_proc_stays_readable",
-        needs_root: false,
-        start: plain,
-        run: core_dumps,
-    },
-    Case {
-        name: "memory_is_locked_where_no_limit_can_meet_it",
-        needs_root: true,
-        start: plain,
-        run: locked_memory,
-    },
-    Case {
-        name: "open_files_are_raised_to_the_hard_limit_and_no_further",
-        needs_root: true,
-        start: plain,
-        run: open_files,
-    },
-    Case {
-        name: "the_reserve_gives_back_a_descriptor_when_none_is_left",
-        needs_root: false,
-        start: plain,
-        run: reserve,
-    },
-    Case {
-        name: "descriptors_are_counted_exactly",
-        needs_root: false,
-        start: plain,
-        run: counting,
-    },
-    Case {
-        name: "inherited_listeners_are_taken_once",
-        needs_root: false,
-        start: with_listeners,
-        run: inheriting,
-    },
-    Case {
-        name: "inherited_listeners_are_refused_beside_threads",
-        needs_root: false,
-        start: with_listeners,
-        run: inheriting_late,
-    },
-    Case {
-        name: "the_service_manager_is_found_in_the_environment",
-        needs_root: false,
-        start: with_manager,
-        run: notifying,
-    },
-    Case {
-        name: "a_process_that_is_confined_to_folders_opens_and_signals_nothing_else",
-        needs_root: false,
-        start: plain,
-        run: confinement::confined,
-    },
-    Case {
-        name: "a_process_whose_calls_are_filtered_serves_and_starts_nothing",
-        needs_root: false,
-        start: plain,
-        run: confinement::filtered,
-    },
-    Case {
-        name: "a_process_with_foreign_code_starts_nothing_and_touches_nobody",
-        needs_root: false,
-        start: plain,
-        run: confinement::foreign,
-    },
+    ("time_in_suspend_counts", true, asleep, clock),
+    (
+        "dropped_privileges_leave_no_capability_and_no_way_back",
+        true,
+        plain,
+        dropping,
+    ),
+    (
+        "files_are_opened_as_another_user_and_then_as_root_again",
+        true,
+        plain,
+        acting_as_another,
+    ),
+    (
+        "a_dropped_process_can_still_measure_itself",
+        true,
+        plain,
+        measuring_after_drop,
+    ),
+    (
+        "new_privileges_are_forbidden_to_later_threads",
+        false,
+        plain,
+        no_new_privileges,
+    ),
+    (
+        "core_dumps_are_off_and_proc_stays_readable",
+        false,
+        plain,
+        core_dumps,
+    ),
+    (
+        "memory_is_locked_where_no_limit_can_meet_it",
+        true,
+        plain,
+        locked_memory,
+    ),
+    (
+        "open_files_are_raised_to_the_hard_limit_and_no_further",
+        true,
+        plain,
+        open_files,
+    ),
+    (
+        "the_reserve_gives_back_a_descriptor_when_none_is_left",
+        false,
+        plain,
+        reserve,
+    ),
+    ("descriptors_are_counted_exactly", false, plain, counting),
+    (
+        "inherited_listeners_are_taken_once",
+        false,
+        with_listeners,
+        inheriting,
+    ),
+    (
+        "inherited_listeners_are_refused_beside_threads",
+        false,
+        with_listeners,
+        inheriting_late,
+    ),
+    (
+        "the_service_manager_is_found_in_the_environment",
+        false,
+        with_manager,
+        notifying,
+    ),
+    (
+        "a_process_that_is_confined_to_folders_opens_and_signals_nothing_else",
+        false,
+        plain,
+        confinement::confined,
+    ),
+    (
+        "a_process_whose_calls_are_filtered_serves_and_starts_nothing",
+        false,
+        plain,
+        confinement::filtered,
+    ),
+    (
+        "a_process_with_foreign_code_starts_nothing_and_touches_nobody",
+        false,
+        plain,
+        confinement::foreign,
+    ),
 ];
 
 fn main() -> ExitCode {
     if let Ok(name) = env::var(CASE) {
-        let case = CASES
-            .iter()
-            .find(|case| case.name == name)
-            .expect("a known case");
-        (case.run)();
+        let case = CASES.iter().find(|case| case.0 == name);
+        (case.expect("a known case").3)();
         return ExitCode::SUCCESS;
     }
     let mut failed = false;
-    for case in &CASES {
-        if case.needs_root && !is_root() {
-            println!("skipped: needs root: {}", case.name);
+    for (name, needs_root, start, _) in CASES {
+        if needs_root && !is_root() {
+            println!("skipped: needs root: {name}");
             continue;
         }
         let mut child = Command::new(env::current_exe().expect("own path"));
-        child.env(CASE, case.name);
-        let passed = (case.start)(child);
-        println!("{}: {}", case.name, if passed { "ok" } else { "FAILED" });
+        child.env(CASE, name);
+        let passed = start(child);
+        println!("{name}: {}", if passed { "ok" } else { "FAILED" });
         failed |= !passed;
     }
     if failed {
@@ -193,12 +175,16 @@ fn clock() {
 
 // Credentials
 
-fn dropping() {
-    let user = UnixIdentity {
+fn stranger(groups: &[u32]) -> UnixIdentity {
+    UnixIdentity {
         uid: UID,
         gid: GID,
-        groups: vec![GID, OTHER_GID],
-    };
+        groups: groups.to_vec(),
+    }
+}
+
+fn dropping() {
+    let user = stranger(&[GID, OTHER_GID]);
     drop_to(&user).unwrap();
     for status in ["/proc/self/status", "/proc/thread-self/status"] {
         let status = std::thread::spawn(move || fs::read_to_string(status).unwrap())
@@ -213,23 +199,16 @@ fn dropping() {
         }
     }
     assert!(!is_root());
-    assert!(
-        drop_to(&UnixIdentity {
-            uid: UID + 1,
-            ..user
-        })
-        .is_err(),
-        "there is a way back"
-    );
+    let other = UnixIdentity {
+        uid: UID + 1,
+        ..user
+    };
+    assert!(drop_to(&other).is_err(), "there is a way back");
 }
 
 fn acting_as_another() {
     let before = fs::read_to_string("/proc/self/status").unwrap();
-    let user = UnixIdentity {
-        uid: UID,
-        gid: GID,
-        groups: vec![OTHER_GID],
-    };
+    let user = stranger(&[OTHER_GID]);
     let secret = || File::open("/etc/shadow").map(drop);
     let (refused, groups) = with_rights_of(&user, || {
         let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -247,12 +226,7 @@ fn acting_as_another() {
 
 fn measuring_after_drop() {
     forbid_core_dumps().unwrap();
-    drop_to(&UnixIdentity {
-        uid: UID,
-        gid: GID,
-        groups: Vec::new(),
-    })
-    .unwrap();
+    drop_to(&stranger(&[])).unwrap();
     assert!(open_descriptors().unwrap() >= 3);
     assert!(becket_sys::cpu::time_of(std::process::id()).is_ok());
 }
@@ -267,15 +241,16 @@ fn no_new_privileges() {
 
 // Limits
 
+fn limit(current: u64, maximum: u64) -> Rlimit {
+    Rlimit {
+        current: Some(current),
+        maximum: Some(maximum),
+    }
+}
+
 fn core_dumps() {
     forbid_core_dumps().unwrap();
-    assert_eq!(
-        getrlimit(Resource::Core),
-        Rlimit {
-            current: Some(0),
-            maximum: Some(0)
-        }
-    );
+    assert_eq!(getrlimit(Resource::Core), limit(0, 0));
     assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
     assert!(open_descriptors().is_ok());
 }
@@ -290,37 +265,16 @@ fn locked_memory() {
     assert_eq!(locked(), 0);
     lock_memory().unwrap();
     assert!(locked() > 0);
-    let some = Rlimit {
-        current: Some(1 << 20),
-        maximum: Some(1 << 20),
-    };
-    setrlimit(Resource::Memlock, some).unwrap();
-    drop_to(&UnixIdentity {
-        uid: UID,
-        gid: GID,
-        groups: Vec::new(),
-    })
-    .unwrap();
+    setrlimit(Resource::Memlock, limit(1 << 20, 1 << 20)).unwrap();
+    drop_to(&stranger(&[])).unwrap();
     let error = lock_memory().unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     assert!(error.to_string().contains("is 1048576 bytes"), "{error}");
 }
 
 fn open_files() {
-    setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: Some(64),
-            maximum: Some(128),
-        },
-    )
-    .unwrap();
-    drop_to(&UnixIdentity {
-        uid: UID,
-        gid: GID,
-        groups: Vec::new(),
-    })
-    .unwrap();
+    setrlimit(Resource::Nofile, limit(64, 128)).unwrap();
+    drop_to(&stranger(&[])).unwrap();
     assert_eq!(raise_open_files(100).unwrap(), 100);
     assert_eq!(raise_open_files(90).unwrap(), 100);
     let error = raise_open_files(129).unwrap_err();
@@ -329,27 +283,13 @@ fn open_files() {
         error.to_string().contains("(RLIMIT_NOFILE) is 128"),
         "{error}"
     );
-    assert_eq!(
-        getrlimit(Resource::Nofile),
-        Rlimit {
-            current: Some(100),
-            maximum: Some(128)
-        }
-    );
+    assert_eq!(getrlimit(Resource::Nofile), limit(100, 128));
     assert_eq!(raise_open_files(128).unwrap(), 128);
 }
 
 fn reserve() {
     let mut reserve = ReserveFd::new().unwrap();
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: Some(32),
-            maximum,
-        },
-    )
-    .unwrap();
+    setrlimit(Resource::Nofile, limit(32, 32)).unwrap();
     let mut taken = Vec::new();
     let error = loop {
         match File::open("/dev/null") {
