@@ -345,8 +345,6 @@ mod tests {
             "--cluster-secret a --node 1",
             "--user a",
             "--group a",
-            "--core-dumps",
-            "--key-log",
         ] {
             let error = parse(&format!("becket run --config f {refused}")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{refused}");

@@ -6,20 +6,14 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde::de::IntoDeserializer;
-use serde::de::value::{Error, StrDeserializer};
 use toml::{Table, Value};
-
-use becket_config::choices::{Balance, Introduction, LogFormat};
 
 /// Flags of `becket run`: certificates and addresses, or a configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct Flags {
     /// Configuration file (TOML); see docs/config.md and examples/
-    #[arg(long, value_name = "FILE", conflicts_with_all = WITHOUT_CONFIG)]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ServiceFlags", "ClusterFlags", "user", "group"])]
     pub config: Option<PathBuf>,
 
     #[command(flatten)]
@@ -48,8 +42,8 @@ pub struct ServiceFlags {
     pub backend: Vec<String>,
 
     /// Load-balancing algorithm; default is round-robin
-    #[arg(long, value_name = "NAME", value_parser = choices::<Balance>(&BALANCE))]
-    pub balance: Option<Balance>,
+    #[arg(long, value_name = "NAME", value_parser = BALANCE)]
+    pub balance: Option<String>,
 
     /// Connections that each server may have; others wait for a free one
     #[arg(long, value_name = "N")]
@@ -80,8 +74,8 @@ pub struct ServiceFlags {
     pub alpn: Vec<String>,
 
     /// Send a PROXY header to the backend, with the client's address
-    #[arg(long, value_name = "VERSION", value_parser = choices::<Introduction>(&["v1", "v2", "ip", "received"]))]
-    pub proxy_header: Option<Introduction>,
+    #[arg(long, value_name = "VERSION", value_parser = ["v1", "v2", "ip", "received"])]
+    pub proxy_header: Option<String>,
 }
 
 /// Flags of the section `cluster`.
@@ -129,16 +123,6 @@ pub struct ProcessFlags {
     /// Group to become; default is the user's
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
-
-    /// Allow core dumps, which hold private keys
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    #[arg(long)]
-    pub core_dumps: bool,
-
-    /// Write TLS secrets to the file that SSLKEYLOGFILE names
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    #[arg(long)]
-    pub key_log: bool,
 }
 
 /// Flags of the section `log`.
@@ -152,8 +136,8 @@ pub struct LogFlags {
 
     /// Shape of log lines
     #[serde(rename = "format")]
-    #[arg(long, value_name = "FORMAT", value_parser = choices::<LogFormat>(&["text", "json"]))]
-    pub log_format: Option<LogFormat>,
+    #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"])]
+    pub log_format: Option<String>,
 
     /// Where to log: stderr or a file, reopened on SIGUSR1
     #[serde(rename = "file")]
@@ -254,21 +238,16 @@ impl ServiceFlags {
             let maxconn = self.maxconn.map(|most| ("maxconn", most.into()));
             given([Some(("address", address.clone().into())), maxconn])
         });
-        let folder = self
-            .folder
-            .as_ref()
-            .map(|folder| folder.to_string_lossy().into_owned());
-        let balance = self.balance.and_then(|it| Value::try_from(it).ok());
-        let header = self.proxy_header.and_then(|it| Value::try_from(it).ok());
+        let folder = self.folder.as_ref();
+        let folder = folder.map(|folder| folder.to_string_lossy().into_owned());
+        let text = |key, text: &Option<String>| Some((key, text.clone()?.into()));
         given([
             Some(("name", NAME.into())),
             Some(("server", servers.collect::<Vec<_>>().into())),
-            folder.map(|folder| ("files", folder.into())),
-            balance.map(|balance| ("balance", balance)),
-            header.map(|header| ("proxy-header", header)),
-            self.queue_timeout
-                .clone()
-                .map(|it| ("queue-timeout", it.into())),
+            text("files", &folder),
+            text("balance", &self.balance),
+            text("proxy-header", &self.proxy_header),
+            text("queue-timeout", &self.queue_timeout),
         ])
     }
 }
@@ -280,7 +259,7 @@ fn given<const N: usize>(keys: [Option<(&str, Value)>; N]) -> Table {
 }
 
 /// Keys and the flags that set them; the first also beside a file.
-const FLAGS: [(&str, &str); 18] = [
+const FLAGS: [(&str, &str); 17] = [
     ("process.workers", "--workers"),
     ("admin.address", "--admin"),
     ("log.level", "--log-level"),
@@ -298,19 +277,8 @@ const FLAGS: [(&str, &str); 18] = [
     ("cluster.node", "--node"),
     ("process.user", "--user"),
     ("process.group", "--group"),
-    ("process.key-log", "--key-log"),
 ];
 const REPLACING: usize = 5;
-
-/// Words of which a flag takes one, as the file spells them.
-fn choices<T: DeserializeOwned + Clone + Send + Sync + 'static>(
-    words: &'static [&'static str],
-) -> impl TypedValueParser<Value = T> {
-    PossibleValuesParser::new(words).try_map(|word| {
-        let word: StrDeserializer<'_, Error> = word.as_str().into_deserializer();
-        T::deserialize(word)
-    })
-}
 
 const BALANCE: [&str; 6] = [
     "round-robin",
@@ -324,26 +292,6 @@ const BALANCE: [&str; 6] = [
 /// The name of the listener and the backend that flags describe; the label in metrics.
 const NAME: &str = "main";
 
-/// The flags that a file replaces.
-const WITHOUT_CONFIG: [&str; 17] = [
-    "frontend",
-    "backend",
-    "balance",
-    "maxconn",
-    "queue_timeout",
-    "certificates",
-    "certificate",
-    "alpn",
-    "proxy_header",
-    "cluster_secret",
-    "cluster_listen",
-    "cluster_peer",
-    "node",
-    "user",
-    "group",
-    "core_dumps",
-    "key_log",
-];
 const FRONTEND: &str =
     "Where clients arrive: HOST:PORT, [V6]:PORT or :PORT (all addresses); repeatable";
 const BACKEND: &str =

@@ -20,7 +20,6 @@ pub use self::display::display;
 
 use self::backend::DemoBackend;
 use self::certificate::{CertificateFiles, ensure, state_folder};
-use becket_config::choices::Introduction;
 use becket_prepare::flags::{Flags, LogFlags, ServiceFlags};
 use tempfile::TempDir;
 
@@ -84,7 +83,7 @@ impl Demo {
                 backend: vec![self.backend.to_string()],
                 certificates: vec![self.files.bundle.to_string_lossy().into_owned()],
                 alpn: vec!["http/1.1".to_owned()],
-                proxy_header: Some(Introduction::V2),
+                proxy_header: Some("v2".to_owned()),
                 ..ServiceFlags::default()
             },
             logs: LogFlags {
