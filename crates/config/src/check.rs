@@ -9,7 +9,7 @@ mod listener;
 
 use std::collections::HashSet;
 
-use crate::address::{Address, SectionName, ServerAddress};
+use crate::address::SectionName;
 use crate::backend::Backend;
 use crate::choices::{ClientCertificates, Introduction, Mode, RsaBatch};
 use crate::cluster::Cluster;
@@ -313,7 +313,7 @@ impl File {
         }
         if process.user.is_none() {
             let fault = "root leaves any folder at will";
-            report.refuse(&path, fault, "process.user with it");
+            report.refuse(path, fault, "process.user with it");
         }
         if let Some(cluster) = &self.cluster
             && cluster.secret_state.is_some()
@@ -322,16 +322,6 @@ impl File {
                 "given, but the process that serves cannot write it outside of process.chroot";
             let accepted = "cluster.secret, which is only read";
             report.refuse(key!("cluster", cluster.secret_state), fault, accepted);
-        }
-        let servers = self.backend.iter().flat_map(|backend| &backend.server);
-        let mut addresses = servers.filter_map(|server| server.address.as_ref());
-        let is_name = |address: &&ServerAddress| matches!(address.address, Address::Name(..));
-        if let Some(server) = addresses.find(is_name) {
-            let fault = format!(
-                "{} is looked up by what etc/resolv.conf and etc/hosts say below this folder",
-                server.text
-            );
-            report.remark(path, fault);
         }
     }
 
@@ -504,15 +494,6 @@ fn choices<'n>(names: impl Iterator<Item = &'n str>) -> String {
         "a name, once there is such a section".to_owned()
     } else {
         names.join(", ")
-    }
-}
-
-/// Refuses what is in a list twice.
-fn check_once<T: PartialEq>(path: &str, list: &[T], accepted: &str, report: &mut Report) {
-    for (index, one) in list.iter().enumerate() {
-        if list[..index].contains(one) {
-            report.refuse(format!("{path}[{index}]"), "listed before", accepted);
-        }
     }
 }
 

@@ -239,22 +239,10 @@ impl KeyLocations {
         };
     }
 
-    /// Whether a key of this path or above it was cut, or all that was below.
+    /// Returns `true` if the key at this path, or one above or below it, was cut.
     pub fn is_cut(&self, path: &str) -> bool {
-        let mut below = self
-            .all
-            .iter()
-            .filter(|place| leads_to(path, &place.path))
-            .peekable();
-        let above = |place: &KeyLocation| place.is_cut && leads_to(&place.path, path);
-        let all_below =
-            below.peek().is_some() && below.all(|place| place.is_cut || place.path == path);
-        all_below
-            && self
-                .all
-                .iter()
-                .any(|place| place.is_cut && leads_to(path, &place.path))
-            || self.all.iter().any(above)
+        let mut cut = self.all.iter().filter(|place| place.is_cut);
+        cut.any(|place| leads_to(path, &place.path) || leads_to(&place.path, path))
     }
 
     /// The path as the text has it, where earlier elements of a list were cut.

@@ -69,7 +69,6 @@ fn every_fault_is_said_at_once_with_its_key() {
         "cluster.rotation = \"90h\": not in range",
         "cluster.peers[0] = \":1\": no host",
         "cluster.peers[2] = \"a:7\": an earlier peer has this address",
-        "cluster.peers: no address to hear them on; accepted: cluster.listen",
         "cluster.multicast = \"192.0.2.1:7443\": not a group",
         "cluster.multicast-interface = \"an interface\": not the name of one",
         "cluster.multicast-ttl = 256: not in range",

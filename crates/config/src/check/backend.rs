@@ -2,15 +2,15 @@
 
 use std::collections::HashSet;
 
-use super::{VERSIONS, check_once};
+use super::VERSIONS;
 use crate::address::{Address, ServerAddress};
 use crate::backend::{Backend, Files};
-use crate::choices::{CheckKind, Introduction, QueuePlace, StickBy, Verify};
+use crate::choices::{Introduction, QueuePlace, StickBy, Verify};
 use crate::error::Report;
 use crate::key;
 use crate::key_source::KeySource;
 use crate::listener::{Certificate, Pair};
-use crate::policy::{ServerAlpn, ServerTls};
+use crate::policy::ServerTls;
 
 impl Backend {
     pub(crate) fn check(&self, path: &str, report: &mut Report) {
@@ -58,12 +58,6 @@ impl Backend {
                 "proxy-header = \"v2\" with it",
             );
         }
-        check_once(
-            &key!(path, self.source),
-            &self.source,
-            "each address once",
-            report,
-        );
         self.check_health(&key!(path, self.health), report);
         if let Some(tls) = &self.tls {
             self.check_tls(tls, &key!(path, self.tls), report);
@@ -92,7 +86,6 @@ impl Backend {
                 report.refuse(format!("{index}[{number}]"), "not a name", accepted);
             }
         }
-        check_once(&index, &files.index, "each name once", report);
         for (number, rule) in files.cache_control.iter().enumerate() {
             let path = format!("{}[{number}]", key!(path, files.cache_control));
             if !rule.paths.starts_with(['/', '*']) || glob::Pattern::new(&rule.paths).is_err() {
@@ -131,19 +124,11 @@ impl Backend {
             let accepted = "statuses such as \"200\", \"2xx\" or \"200-399\"";
             report.refuse(key!(path, health.expect), "no status is expected", accepted);
         }
-        let given = health.host.is_some() || health.path.0 != "/";
-        if given && health.check != CheckKind::Http {
-            let fault = "only check = \"http\" asks for a path";
-            report.remark(key!(path, health.check), fault);
-        }
     }
 
     fn check_tls(&self, tls: &ServerTls, path: &str, report: &mut Report) {
         if tls.versions.is_empty() {
             report.refuse(key!(path, tls.versions), "empty", VERSIONS);
-        }
-        if let ServerAlpn::Fixed(alpn) = &tls.alpn {
-            check_once(&key!(path, tls.alpn), alpn, "each protocol once", report);
         }
         if let Some(Certificate::Pair(pair)) = &tls.client_certificate {
             let path = key!(path, tls.client_certificate);

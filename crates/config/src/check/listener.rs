@@ -1,10 +1,8 @@
 //! What contradicts in `[[listener]]` and `[[policy]]`.
 
-use std::collections::HashSet;
-
 use becket_proto::starttls::Protocol;
 
-use super::{VERSIONS, check_once};
+use super::VERSIONS;
 use crate::choices::{ClientCertificates, ClientTrust, KernelTls, Mode};
 use crate::error::Report;
 use crate::key;
@@ -58,12 +56,6 @@ impl ListenerSection {
             }
             _ => {}
         }
-        check_once(
-            &key!(path, self.alpn),
-            &self.alpn,
-            "each protocol once",
-            report,
-        );
         self.check_routes(path, report);
         self.check_policies_of_certificates(path, speaks, report);
     }
@@ -119,27 +111,12 @@ impl ListenerSection {
     }
 
     fn check_routes(&self, path: &str, report: &mut Report) {
-        let mut taken = HashSet::new();
         for (index, route) in self.route.iter().enumerate() {
             let path = format!("{path}.route[{index}]");
-            let names = key!(path, route.names);
-            for name in route.names.iter().filter(|name| taken.contains(name)) {
-                report.remark(
-                    &names,
-                    format!("an earlier route takes every client of {name}"),
-                );
-            }
-            check_once(&names, &route.names, "each name once", report);
             let passes = route.mode.unwrap_or(self.mode) == Mode::Passthrough;
             if passes && route.policy.is_some() {
                 let fault = format!("given, but {PASSES}");
                 report.refuse(key!(path, route.policy), fault, WHERE_TLS_ENDS);
-            }
-            match &route.alpn {
-                Some(alpn) => {
-                    check_once(&key!(path, route.alpn), alpn, "each protocol once", report);
-                }
-                None => taken.extend(&route.names),
             }
         }
     }
@@ -148,7 +125,9 @@ impl ListenerSection {
 impl Policy {
     pub(super) fn check(&self, path: &str, report: &mut Report) {
         self.check_parameters(path, report);
-        self.check_trial(path, report);
+        if let Some(tried) = self.tried() {
+            tried.check_parameters(&key!(path, self.trial), report);
+        }
         if self.early_data.is_some() && self.versions.contains(&ServedVersion::Tls12) {
             let fault = "early data belongs to TLS 1.3, and this policy allows TLS 1.2";
             let accepted = "versions = [\"1.3\"] with it, or \"off\"";
@@ -157,73 +136,18 @@ impl Policy {
         self.check_client_certificates(path, report);
     }
 
-    /// A trial that cannot be, or that tells nothing.
-    fn check_trial(&self, path: &str, report: &mut Report) {
-        let (Some(trial), Some(tried)) = (&self.trial, self.tried()) else {
-            return;
-        };
-        let path = key!(path, self.trial);
-        tried.check_parameters(&path, report);
-        let untried = Self {
-            trial: None,
-            ..self.clone()
-        };
-        if tried == untried {
-            report.remark(&path, "the same as its policy: every client passes");
-        }
-        let numbers = |of: &Self| -> HashSet<u16> {
-            let listed = of.suites.iter().flatten();
-            listed.flat_map(|it| it.numbers()).collect()
-        };
-        let has_more_versions = tried.versions.iter().any(|it| !self.versions.contains(it));
-        let has_more_groups = tried.groups.iter().any(|it| !self.groups.contains(it));
-        let has_more_suites = self.suites.is_some() && !numbers(&tried).is_subset(&numbers(self));
-        for (has_more, path) in [
-            (has_more_versions, key!(path, trial.versions)),
-            (has_more_groups, key!(path, trial.groups)),
-            (has_more_suites, key!(path, trial.suites)),
-        ] {
-            if has_more {
-                let fault = "more than its policy has: a client that needs it is refused by the policy, and never tried";
-                report.remark(path, fault);
-            }
-        }
-        let wants = tried.client_certificates == ClientCertificates::Required;
-        if wants && self.client_certificates == ClientCertificates::Off {
-            let fault = "no client is asked for a certificate, so none passes: \"optional\" in the policy asks and refuses nobody";
-            report.remark(key!(path, trial.client_certificates), fault);
-        }
-    }
-
     /// Versions, suites and groups.
     fn check_parameters(&self, path: &str, report: &mut Report) {
         if self.versions.is_empty() {
             report.refuse(key!(path, self.versions), "empty", VERSIONS);
         }
-        let mut seen = HashSet::new();
-        for (index, suites) in self.suites.iter().flatten().enumerate() {
-            if suites
-                .numbers()
-                .filter(|number| seen.insert(*number))
-                .count()
-                == 0
-            {
-                let path = format!("{}[{index}]", key!(path, self.suites));
-                report.refuse(path, "listed before", "each suite once");
-            }
-        }
-        check_once(
-            &key!(path, self.groups),
-            &self.groups,
-            "each group once",
-            report,
-        );
         for (version, name) in [(ServedVersion::Tls12, "1.2"), (ServedVersion::Tls13, "1.3")] {
             if !self.versions.contains(&version) {
                 continue;
             }
             let fits = |number: &u16| (number >> 8 == 0x13) == (version == ServedVersion::Tls13);
-            if self.suites.is_some() && !seen.iter().any(fits) {
+            let mut numbers = self.suites.iter().flatten().flat_map(|it| it.numbers());
+            if self.suites.is_some() && !numbers.any(|number| fits(&number)) {
                 let fault = format!("no suite for TLS {name}, which the policy allows");
                 report.refuse(key!(path, self.suites), fault, "one for each version");
             }
