@@ -8,7 +8,7 @@ use super::ciphers::{self, CipherChoice, LEAVING, NOTHING_LEFT, TLS13};
 use super::setting::{Remark, Setting, SettingSupport, ValueKind};
 use super::translation::{Translation, name};
 use becket_config::error::{Problem, shortened};
-use becket_config::notation::Text;
+use becket_config::notation::{Text, meant};
 use becket_config::suites::KeyExchangeGroup;
 
 /// A setting that was given, by the index of its remark.
@@ -29,6 +29,42 @@ pub(super) struct TranslationBuilder {
 pub(super) struct SectionBuilder {
     path: String,
     table: Table,
+    origins: Vec<(String, SettingId)>,
+}
+
+impl SectionBuilder {
+    /// Sets a key.
+    pub(super) fn set(
+        &mut self,
+        key: &str,
+        value: impl Into<Value>,
+        origin: impl Into<Option<SettingId>>,
+    ) {
+        self.note_origin(key, origin);
+        self.table.insert(key.to_owned(), value.into());
+    }
+
+    /// Adds to a list.
+    pub(super) fn push(
+        &mut self,
+        key: &str,
+        value: impl Into<Value>,
+        origin: impl Into<Option<SettingId>>,
+    ) {
+        let entry = self.table.entry(key);
+        let list = entry.or_insert_with(|| Value::Array(Vec::new()));
+        if let Value::Array(list) = list {
+            let key = format!("{key}[{}]", list.len());
+            list.push(value.into());
+            self.note_origin(&key, origin);
+        }
+    }
+
+    fn note_origin(&mut self, key: &str, origin: impl Into<Option<SettingId>>) {
+        let path = format!("{}.{key}", self.path);
+        self.origins
+            .extend(origin.into().map(|origin| (path, origin)));
+    }
 }
 
 impl TranslationBuilder {
@@ -126,6 +162,32 @@ impl TranslationBuilder {
         self.folder.join(path).to_string_lossy().into_owned()
     }
 
+    /// Finds a setting by its name among those that may stand here. Notes the fault if there is none.
+    pub(super) fn find(
+        &mut self,
+        known: impl Iterator<Item = &'static Setting> + Clone,
+        (name, line): (&str, usize),
+        fault: &str,
+        accepted: &str,
+    ) -> Option<&'static Setting> {
+        let is_it = |setting: &&Setting| setting.theirs.eq_ignore_ascii_case(name);
+        let found = known.clone().find(is_it);
+        if found.is_none() && !self.is_full() {
+            let close = Some(name).filter(|name| name.len() < 64);
+            let close = close.and_then(|name| meant(name, known.map(|setting| setting.theirs)));
+            let fault = match close {
+                Some(close) => format!("{fault} (did you mean {close}?)"),
+                None => fault.to_owned(),
+            };
+            let problem = Problem {
+                line: Some(line),
+                ..Problem::new(shortened(name), fault)
+            };
+            self.problem(problem.accepted(accepted));
+        }
+        found
+    }
+
     /// Notes a setting that the program passes over, too.
     pub(super) fn unknown(&mut self, name: &str, line: Option<usize>) {
         if self.unknown_settings < FAULTS {
@@ -164,6 +226,7 @@ impl TranslationBuilder {
         SectionBuilder {
             path: format!("{kind}[{name}]"),
             table: Table::from_iter([("name".to_owned(), name.into())]),
+            origins: Vec::new(),
         }
     }
 
@@ -172,19 +235,8 @@ impl TranslationBuilder {
         SectionBuilder {
             path: format!("{}.tls", backend.path),
             table: Table::new(),
+            origins: Vec::new(),
         }
-    }
-
-    /// Sets a key of a section.
-    pub(super) fn set(
-        &mut self,
-        section: &mut SectionBuilder,
-        key: &str,
-        value: impl Into<Value>,
-        origin: impl Into<Option<SettingId>>,
-    ) {
-        self.note_origin(format!("{}.{key}", section.path), origin.into());
-        section.table.insert(key.to_owned(), value.into());
     }
 
     /// Sets a key of `[backend.tls]`, such as `backend.tls.ca`. The remark of the setting names this key from now on.
@@ -199,7 +251,7 @@ impl TranslationBuilder {
         if let Some(origin) = origin {
             self.made.report[origin.0].ours = path;
         }
-        self.set(tls, path.trim_start_matches("backend.tls."), value, origin);
+        tls.set(path.trim_start_matches("backend.tls."), value, origin);
     }
 
     /// Sets the `tls` of a backend.
@@ -209,26 +261,8 @@ impl TranslationBuilder {
         tls: SectionBuilder,
         origin: impl Into<Option<SettingId>>,
     ) {
-        self.set(backend, "tls", tls.table, origin);
-    }
-
-    /// Adds to a list of a section.
-    pub(super) fn push(
-        &mut self,
-        section: &mut SectionBuilder,
-        key: &str,
-        value: impl Into<Value>,
-        origin: impl Into<Option<SettingId>>,
-    ) {
-        let entry = section.table.entry(key);
-        let list = entry.or_insert_with(|| Value::Array(Vec::new()));
-        if let Value::Array(list) = list {
-            self.note_origin(
-                format!("{}.{key}[{}]", section.path, list.len()),
-                origin.into(),
-            );
-            list.push(value.into());
-        }
+        backend.set("tls", tls.table, origin);
+        backend.origins.extend(tls.origins);
     }
 
     /// Sets the groups of a policy, as OpenSSL lists curves.
@@ -260,7 +294,7 @@ impl TranslationBuilder {
                 groups.push(group.write());
             }
         }
-        self.set(policy, "groups", groups, origin);
+        policy.set("groups", groups, origin);
     }
 
     /// Sets the suites of a policy with these versions, from cipher strings of OpenSSL for TLS 1.2 and lists of names for TLS 1.3.
@@ -300,12 +334,15 @@ impl TranslationBuilder {
             }
             suites.extend(choice.suites);
         }
-        self.set(policy, "suites", suites, first);
+        policy.set("suites", suites, first);
     }
 
     /// Ends a section.
     pub(super) fn add(&mut self, section: SectionBuilder) {
         let kind = section.path.split('[').next().unwrap_or_default();
+        for (path, origin) in section.origins {
+            self.made.origins.entry(path).or_default().push(origin.0);
+        }
         let entry = self.made.table.entry(kind);
         let list = entry.or_insert_with(|| Value::Array(Vec::new()));
         if let Value::Array(list) = list {

@@ -249,28 +249,6 @@ unheard-of = 5
     }
 
     #[test]
-    fn random_configurations_mean_the_same_when_written_down() {
-        let mut random = fastrand::Rng::with_seed(0x9e37_79b9_7f4a_7c15);
-        for _ in 0..200 {
-            let mut text = "user = nobody\npem-file = a.pem\n".to_owned();
-            for line in EVERYTHING.lines() {
-                if random.bool() {
-                    continue;
-                }
-                text += line;
-                text += random.choice(["\n", " \n", "\r\n", "\n\n"]).unwrap();
-            }
-            let translation = translated(&text);
-            let migration = migrate(Dialect::Stud, "stud.conf", &translation);
-            let toml = migration
-                .toml
-                .unwrap_or_else(|| panic!("{:?} of\n{text}", migration.errors));
-            let meant = read("", &translation.table).file;
-            assert_eq!(File::parse(&toml).ok(), meant, "{toml}");
-        }
-    }
-
-    #[test]
     fn faults_have_their_lines() {
         let text = "frontend = *:443\nnothing\nworkers = many\nwrite-xff = yes\n";
         let found: Vec<String> = translated(text)

@@ -24,8 +24,7 @@ use super::command_line::{self, ProgramOption};
 use super::invocation::{CommandLineError, DialectCommand, Invocation, InvocationStep};
 use super::setting::{Setting, ValueKind};
 use super::translation::Translation;
-use becket_config::error::{Problem, shortened};
-use becket_config::notation::meant;
+use becket_config::error::Problem;
 
 /// Reads a command line of hitch.
 pub(super) fn command(arguments: &[String]) -> Result<DialectCommand, CommandLineError> {
@@ -62,21 +61,15 @@ pub(super) fn translate(invocation: &Invocation, text: &[u8], folder: &Path) -> 
     for step in &invocation.steps {
         match step {
             InvocationStep::Set(name, value) => reader.option(name, value),
-            InvocationStep::File => {
-                let (settings, mut problems) = lexer::read(&String::from_utf8_lossy(text));
-                if settings.is_empty() {
-                    let problem = Problem {
-                        line: Some(1),
-                        ..Problem::new("", "no setting")
-                    };
-                    let accepted = "a setting such as backend = \"[127.0.0.1]:8000\"";
-                    problems.push(problem.accepted(accepted));
+            InvocationStep::File => match lexer::read(&String::from_utf8_lossy(text)) {
+                Ok(settings) if settings.is_empty() => {
+                    let problem = Problem::new("", "no setting");
+                    let accepted = "the settings of hitch.conf(5)";
+                    reader.out.problem(problem.accepted(accepted));
                 }
-                problems.into_iter().for_each(|it| reader.out.problem(it));
-                for given in settings {
-                    file(&mut reader, given);
-                }
-            }
+                Ok(settings) => settings.into_iter().for_each(|it| file(&mut reader, it)),
+                Err(problem) => reader.out.problem(problem),
+            },
         }
     }
     reader.finish()
@@ -142,35 +135,23 @@ fn setting(
     given: &Assignment,
     fits: impl Fn(&str) -> bool,
 ) -> Option<&'static Setting> {
-    let known = SETTINGS
-        .iter()
-        .filter(|setting| !OPTION_ONLY.contains(&setting.theirs));
-    let mut known = known.filter(|setting| fits(setting.theirs));
-    let found = known.clone().find(|setting| setting.theirs == given.name);
-    let is_block = matches!(given.value, Value::Block(_));
-    let (fault, accepted) = match found {
-        Some(setting) if is_block && setting.kind != ValueKind::Block => ("a block", "a value"),
-        Some(setting) => return Some(setting),
-        None => (
-            "unknown, or not known here",
-            "the settings of hitch.conf(5)",
-        ),
-    };
-    if reader.out.is_full() {
+    let known = SETTINGS.iter().filter(|setting| {
+        let name = setting.theirs;
+        !OPTION_ONLY.contains(&name) && fits(name)
+    });
+    let place = (given.name.as_str(), given.line);
+    let accepted = "the settings of hitch.conf(5)";
+    let fault = "unknown, or not known here";
+    let setting = reader.out.find(known, place, fault, accepted)?;
+    if matches!(given.value, Value::Block(_)) && setting.kind != ValueKind::Block {
+        let problem = Problem {
+            line: Some(given.line),
+            ..Problem::new(setting.theirs, "a block")
+        };
+        reader.out.problem(problem.accepted("a value"));
         return None;
     }
-    let close = Some(&given.name).filter(|name| found.is_none() && name.len() < 64);
-    let close = close.and_then(|name| meant(name, known.by_ref().map(|setting| setting.theirs)));
-    let fault = match close {
-        Some(name) => format!("{fault} (did you mean {name}?)"),
-        None => fault.to_owned(),
-    };
-    let problem = Problem {
-        line: Some(given.line),
-        ..Problem::new(shortened(&given.name), fault)
-    };
-    reader.out.problem(problem.accepted(accepted));
-    None
+    Some(setting)
 }
 
 /// What may stand in the block of a frontend.

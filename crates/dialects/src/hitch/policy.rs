@@ -42,8 +42,7 @@ impl HitchTranslator {
             match words.first().map(String::as_str) {
                 Some("none") => {}
                 Some(word @ ("optional" | "required")) => {
-                    self.out
-                        .set(&mut section, "client-certificates", word, *origin);
+                    section.set("client-certificates", word, *origin);
                 }
                 _ => self.out.refuse(
                     *origin,
@@ -56,7 +55,7 @@ impl HitchTranslator {
                 held.get("client-verify-ca").filter(|_| is_asked)
             {
                 let path = self.out.place(path);
-                self.out.set(&mut section, "client-ca", path, *origin);
+                section.set("client-ca", path, *origin);
             }
         }
         self.out.add(section);
@@ -100,7 +99,7 @@ impl HitchTranslator {
             );
             self.out.amend(*origin, SettingSupport::Different, why);
         }
-        self.out.set(section, "versions", versions.clone(), *origin);
+        section.set("versions", versions.clone(), *origin);
         versions
     }
 

@@ -294,21 +294,15 @@ impl HitchTranslator {
         if let Some((address, origin)) = address {
             let mut server = Table::new();
             server.insert("address".to_owned(), address.into());
-            self.out.push(&mut section, "server", server, origin);
+            section.push("server", server, origin);
         }
         match self.global.number("backend-refresh") {
             Some((seconds @ 1.., origin)) => {
-                self.out.set(
-                    &mut section,
-                    "resolve-interval",
-                    format!("{seconds}s"),
-                    origin,
-                );
+                section.set("resolve-interval", format!("{seconds}s"), origin);
             }
             given if is_name => {
                 let origin = given.map(|(_, origin)| origin);
-                self.out
-                    .set(&mut section, "resolve-interval", "off", origin);
+                section.set("resolve-interval", "off", origin);
             }
             _ => {}
         }
@@ -320,7 +314,7 @@ impl HitchTranslator {
             ("proxy-proxy", "received"),
         ] {
             if let Some(origin) = self.global.on(name) {
-                self.out.set(&mut section, "proxy-header", version, origin);
+                section.set("proxy-header", version, origin);
             }
         }
         if let Some(origin) = self.global.on("proxy-client-cert") {
@@ -329,7 +323,7 @@ impl HitchTranslator {
                 .any(|name| self.global.on(name).is_some());
             if is_told {
                 let tlvs = vec!["client-certificate-pem"];
-                self.out.set(&mut section, "proxy-tlvs", tlvs, origin);
+                section.set("proxy-tlvs", tlvs, origin);
             } else {
                 self.out.amend(
                     origin,
@@ -345,7 +339,7 @@ impl HitchTranslator {
             if let Some(pem) = certificates.last() {
                 tls.insert("client-certificate".to_owned(), self.entry(pem, None));
             }
-            self.out.set(&mut section, "tls", tls, origin);
+            section.set("tls", tls, origin);
         }
         self.out.add(section);
     }
@@ -419,16 +413,15 @@ impl HitchTranslator {
                     continue;
                 }
             };
-            self.out.push(
-                &mut section,
+            section.push(
                 "bind",
                 address(host, port),
                 origin.or(of_host).or(bind.origin),
             );
         }
-        self.out.set(&mut section, "backend", MAIN, None);
+        section.set("backend", MAIN, None);
         if let Some(origin) = self.global.on("client") {
-            self.out.set(&mut section, "tls", false, origin);
+            section.set("tls", false, origin);
         } else {
             let is_own = !scope.certificates.is_empty();
             let global = scope
@@ -440,25 +433,23 @@ impl HitchTranslator {
             if let ([folder], Some((_, origin))) = (&all[..], self.global.text("pem-dir"))
                 && folder.origin == origin
             {
-                self.out
-                    .set(&mut section, "default-certificate", "first", origin);
+                section.set("default-certificate", "first", origin);
             }
             for (index, pem) in all.into_iter().enumerate() {
                 let policy =
                     self.policy_of_certificate(format!("{name}-{}", index + 1), pem, scope);
                 let entry = self.entry(pem, policy);
-                self.out
-                    .push(&mut section, "certificates", entry, Some(pem.origin));
+                section.push("certificates", entry, Some(pem.origin));
             }
             if name != MAIN && !POLICY.iter().any(|name| scope.held.contains_key(name)) {
-                self.out.set(&mut section, "policy", MAIN, None);
+                section.set("policy", MAIN, None);
             }
             self.of_clients(&mut section, scope);
         }
         if let Some(origin) = self.global.on("proxy-proxy") {
-            self.out.set(&mut section, "accept-proxy", "v1", origin);
+            section.set("accept-proxy", "v1", origin);
             let all = vec!["0.0.0.0/0", "::/0"];
-            self.out.set(&mut section, "trusted-networks", all, None);
+            section.set("trusted-networks", all, None);
         }
         self.socket(&mut section);
         self.out.add(section);
@@ -486,7 +477,7 @@ impl HitchTranslator {
             .switch("sni-nomatch-abort")
             .or(self.global.switch("sni-nomatch-abort"));
         if let Some((true, origin)) = given {
-            self.out.set(section, "unknown-names", "refuse", origin);
+            section.set("unknown-names", "refuse", origin);
         }
         if let Some((text, origin)) = self.global.text("alpn-protos") {
             let protocols: Vec<&str> = text
@@ -494,28 +485,27 @@ impl HitchTranslator {
                 .map(str::trim)
                 .filter(|it| !it.is_empty())
                 .collect();
-            self.out.set(section, "alpn", protocols, origin);
+            section.set("alpn", protocols, origin);
             // hitch closes what it could not agree on, once the handshake is over.
-            self.out.set(section, "alpn-mismatch", "refuse", None);
+            section.set("alpn-mismatch", "refuse", None);
         }
     }
 
     fn socket(&mut self, section: &mut SectionBuilder) {
         let (backlog, origin) = self.global.number_or("backlog", 100);
-        self.out.set(section, "backlog", backlog, origin);
+        section.set("backlog", backlog, origin);
         let (keepalive, origin) = self.global.number_or("keepalive", 3600);
-        self.out
-            .set(section, "keepalive", format!("{keepalive}s"), origin);
+        section.set("keepalive", format!("{keepalive}s"), origin);
         for (name, key) in [
             ("recv-bufsize", "receive-buffer"),
             ("send-bufsize", "send-buffer"),
         ] {
             if let Some((size @ 0.., origin)) = self.global.number(name) {
-                self.out.set(section, key, size, origin);
+                section.set(key, size, origin);
             }
         }
         if let Some(origin) = self.global.on("tcp-fastopen") {
-            self.out.set(section, "fast-open", FAST_OPEN, origin);
+            section.set("fast-open", FAST_OPEN, origin);
         }
     }
 }

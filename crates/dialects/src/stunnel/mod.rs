@@ -19,9 +19,7 @@ use super::builder::SettingId;
 use super::invocation::{CommandLineError, DialectCommand, Invocation};
 use super::setting::Setting;
 use super::translation::Translation;
-use becket_config::error::reason;
-use becket_config::error::{Problem, shortened};
-use becket_config::notation::meant;
+use becket_config::error::{Problem, reason};
 use becket_config::parts::{IncludedFiles, MOST_BYTES};
 
 /// Reads a command line of stunnel.
@@ -148,31 +146,13 @@ impl Included<'_> {
 
 /// The setting of a name that may stand here.
 fn setting(reader: &mut StunnelTranslator, name: &str, line: usize) -> Option<&'static Setting> {
-    let found = SETTINGS
+    let is_global = reader.is_global();
+    let known = SETTINGS
         .iter()
-        .find(|setting| setting.theirs.eq_ignore_ascii_case(name));
-    if let Some(setting) = found
-        && (reader.is_global() || !table::GLOBAL.contains(&setting.theirs))
-    {
-        return found;
-    }
-    if reader.out.is_full() {
-        return None;
-    }
-    let names = SETTINGS.iter().map(|setting| setting.theirs);
-    let close = Some(name).filter(|name| found.is_none() && name.len() < 64);
-    let fault = match close.and_then(|name| meant(name, names)) {
-        Some(close) => format!("not valid here (did you mean {close}?)"),
-        None => "not valid here".to_owned(),
-    };
-    let problem = Problem {
-        line: Some(line),
-        ..Problem::new(shortened(name), fault)
-    };
-    reader.out.problem(
-        problem.accepted("the settings of stunnel(8), global ones before the first [service]"),
-    );
-    None
+        .filter(|setting| is_global || !table::GLOBAL.contains(&setting.theirs));
+    let accepted = "the settings of stunnel(8), global ones before the first [service]";
+    let place = (name, line);
+    reader.out.find(known, place, "not valid here", accepted)
 }
 
 const INCLUDE: &str = "include";

@@ -159,9 +159,8 @@ impl StunnelTranslator {
     fn plain(&mut self, name: &str, service: &Service) {
         let mut section = self.out.section("listener", name);
         self.bind(&mut section, service);
-        self.out
-            .set(&mut section, "tls", false, service.on("client"));
-        self.out.set(&mut section, "backend", name, None);
+        section.set("tls", false, service.on("client"));
+        section.set("backend", name, None);
         self.sockets(&mut section, service);
         self.out.add(section);
     }
@@ -169,7 +168,7 @@ impl StunnelTranslator {
     fn listener(&mut self, name: &str, service: &Service, children: &[(&Service, &str, &str)]) {
         let mut section = self.out.section("listener", name);
         self.bind(&mut section, service);
-        self.out.set(&mut section, "backend", name, None);
+        section.set("backend", name, None);
         self.starttls(&mut section, service, children);
         let mut shown = BTreeSet::new();
         let services = children.iter().map(|(child, ..)| *child).chain([service]);
@@ -189,7 +188,7 @@ impl StunnelTranslator {
                             .all(|(child, ..)| child.text("cert").is_none()) =>
                 {
                     let entry = self.certificate(service, cert);
-                    self.out.push(&mut section, "certificates", entry, origin);
+                    section.push("certificates", entry, origin);
                 }
                 Some(_) => {}
             }
@@ -217,7 +216,7 @@ impl StunnelTranslator {
         }
         route.insert("policy".to_owned(), name.into());
         route.insert("backend".to_owned(), name.into());
-        self.out.push(section, "route", route, origin);
+        section.push("route", route, origin);
     }
 
     /// `cert`, with `key` where that is another file.
@@ -252,7 +251,7 @@ impl StunnelTranslator {
                     continue;
                 }
             };
-            self.out.push(section, "bind", at, *origin);
+            section.push("bind", at, *origin);
         }
     }
 
@@ -280,9 +279,9 @@ impl StunnelTranslator {
                 "one service: the server is connected before a name is known",
             );
         }
-        self.out.set(section, "starttls", ours, origin);
-        self.out.set(section, "unknown-names", "default", None);
-        self.out.set(section, "alpn-mismatch", "continue", None);
+        section.set("starttls", ours, origin);
+        section.set("unknown-names", "default", None);
+        section.set("alpn-mismatch", "continue", None);
     }
 
     fn backend(&mut self, name: &str, service: &Service) {
@@ -318,7 +317,7 @@ impl StunnelTranslator {
             };
             let mut server = Table::new();
             server.insert("address".to_owned(), at.into());
-            self.out.push(section, "server", server, *origin);
+            section.push("server", server, *origin);
         }
     }
 
@@ -327,16 +326,16 @@ impl StunnelTranslator {
         if let Some((strategy, origin)) = service.text("failover") {
             match strategy.to_ascii_lowercase().as_str() {
                 "rr" => {}
-                "prio" => self.out.set(section, "balance", "first", origin),
+                "prio" => section.set("balance", "first", origin),
                 _ => self
                     .out
                     .refuse(origin, "not one of the choices", "rr or prio"),
             }
         } else if service.all("connect").len() > 1 {
-            self.out.set(section, "balance", "first", None);
+            section.set("balance", "first", None);
         }
         if let Some((local, origin)) = service.text("local") {
-            self.out.set(section, "source", vec![local], origin);
+            section.set("source", vec![local], origin);
         }
         if let Some((kind, origin)) = service.text("transparent")
             && !["none", "no"].contains(&kind)
@@ -353,7 +352,7 @@ impl StunnelTranslator {
                 let fault = "stunnel knows it in server mode only";
                 self.out.refuse(origin, fault, TALKS);
             } else if is_proxy {
-                self.out.set(section, "proxy-header", "v1", origin);
+                section.set("proxy-header", "v1", origin);
             }
         }
     }
@@ -385,8 +384,7 @@ impl StunnelTranslator {
             }
         }
         if let Some((seconds, origin)) = alive {
-            self.out
-                .set(section, "keepalive", format!("{seconds}s"), origin);
+            section.set("keepalive", format!("{seconds}s"), origin);
         }
     }
 

@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use fastrand::Rng;
-
 use super::super::migration::migrate;
 use super::super::{Dialect, DialectCommand, Invocation, SettingSupport, Translation};
 use super::SETTINGS;
@@ -383,36 +381,4 @@ fn a_command_line_is_a_file_and_no_more() {
             .contains("Invalid configuration file name")
     );
     assert!(command("a b").is_err());
-}
-
-#[test]
-fn random_configurations_mean_the_same_when_written_down() {
-    let mut random = Rng::with_seed(0x9e37_79b9_7f4a_7c15);
-    for _ in 0..200 {
-        let mut text = "cert = /etc/site.pem\n".to_owned();
-        let mut some = |random: &mut Rng, lines: &str, kept: &[&str]| {
-            for line in lines.lines() {
-                if kept.iter().any(|kept| line.starts_with(kept)) || random.bool() {
-                    text += random.choice(["", "  ", "\t", "; no = thing\n"]).unwrap();
-                    text += line;
-                    text += random.choice(["\n", " \r\n", "\n\n"]).unwrap();
-                }
-            }
-        };
-        some(&mut random, GLOBAL, &["setuid"]);
-        some(&mut random, "[https]", &["["]);
-        some(
-            &mut random,
-            SERVER,
-            &["accept", "connect", "CAfile", "verifyChain", "protocol"],
-        );
-        some(
-            &mut random,
-            OTHERS,
-            &[
-                "[", "accept", "connect", "CAfile", "sni", "client", "verify", "CApath", "protocol",
-            ],
-        );
-        migrated(&text);
-    }
 }

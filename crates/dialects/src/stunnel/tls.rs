@@ -22,8 +22,7 @@ impl StunnelTranslator {
         let mut section = self.out.section("policy", name);
         let versions = self.versions(service);
         if let Some((versions, origin)) = &versions {
-            self.out
-                .set(&mut section, "versions", versions.clone(), *origin);
+            section.set("versions", versions.clone(), *origin);
         }
         let versions = versions.map_or(vec!["1.2", "1.3"], |(versions, _)| versions);
         let (older, newer) = (service.text("ciphers"), service.text("ciphersuites"));
@@ -42,17 +41,16 @@ impl StunnelTranslator {
             Verified::Always(origin) => ("required", origin),
             Verified::Pinned(origin) => {
                 let trust = "certificates";
-                self.out.set(&mut section, "client-trust", trust, origin);
+                section.set("client-trust", trust, origin);
                 ("required", origin)
             }
         };
-        self.out
-            .set(&mut section, "client-certificates", word, origin);
+        section.set("client-certificates", word, origin);
         if let Some((path, origin)) = self.trusted(service, origin) {
-            self.out.set(&mut section, "client-ca", path, origin);
+            section.set("client-ca", path, origin);
         }
         for (path, origin) in self.lists(service) {
-            self.out.push(&mut section, "crl", path, origin);
+            section.push("crl", path, origin);
         }
         for (setting, kind) in [
             ("checkHost", "dns"),
@@ -60,12 +58,7 @@ impl StunnelTranslator {
             ("checkEmail", "email"),
         ] {
             for (value, origin) in service.all(setting) {
-                self.out.push(
-                    &mut section,
-                    "client-names",
-                    format!("{kind}:{value}"),
-                    *origin,
-                );
+                section.push("client-names", format!("{kind}:{value}"), *origin);
             }
         }
         self.out.add(section);
