@@ -36,13 +36,6 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         readme: Option<PathBuf>,
     },
-    /// Says where two stored runs differ.
-    Compare {
-        /// The earlier run's directory.
-        before: PathBuf,
-        /// The later run's directory.
-        after: PathBuf,
-    },
     /// The bench's own children.
     #[command(subcommand, hide = true)]
     Part(Part),

@@ -25,7 +25,6 @@
 pub mod answer;
 pub mod catalog;
 pub mod cli;
-pub mod compare;
 pub mod conditions;
 pub mod control;
 pub mod farm;

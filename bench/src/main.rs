@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use becket_bench::cli::{self, Cli, Command};
-use becket_bench::{Error, catalog, compare, plan, readme, report, runner, store};
+use becket_bench::{Error, catalog, plan, readme, report, runner, store};
 use clap::Parser;
 
 #[global_allocator]
@@ -56,13 +56,6 @@ fn program() -> Result<(), Error> {
             directory,
             readme: Some(file),
         } => readme::write(&file, &directory),
-        Command::Compare { before, after } => {
-            say(&compare::runs(
-                &store::read(&before)?,
-                &store::read(&after)?,
-            ));
-            Ok(())
-        }
         Command::Part(part) => part.run(),
     }
 }

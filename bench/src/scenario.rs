@@ -372,14 +372,6 @@ pub fn is_setting(name: &str) -> bool {
     DEFAULTS.iter().any(|(known, _)| *known == name)
 }
 
-/// Returns whether two cases have the same settings. A stored run may be older than a setting: then it had the default.
-pub fn alike(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -> bool {
-    DEFAULTS.iter().all(|(name, default)| {
-        let [one, other] = [one, other].map(|of| of.get(*name).map_or(*default, String::as_str));
-        one == other
-    })
-}
-
 /// Changes a setting that there is.
 fn set(text: &mut BTreeMap<String, String>, name: &str, value: &toml::Value) -> Result<(), Error> {
     if text.insert(name.to_owned(), plain(value)).is_some() {
@@ -485,17 +477,6 @@ mod tests {
                 .to_string();
             assert!(error.contains("accepted"), "{wrong}: {error}");
         }
-    }
-
-    #[test]
-    fn a_case_of_before_a_setting_is_alike_with_the_default() {
-        let scenario = Scenario::parse("x", HEAD).unwrap();
-        let now = scenario.cases(false).unwrap().remove(0).1.text;
-        let mut before = now.clone();
-        before.remove("pipes");
-        assert!(alike(&before, &now));
-        before.insert("body".to_owned(), "2k".to_owned());
-        assert!(!alike(&before, &now));
     }
 
     #[test]

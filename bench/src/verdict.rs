@@ -1,7 +1,6 @@
 //! Who is better, and how sure that is.
 //!
-//! Within a run figures are paired by round; between two runs they are not, and then the control says by how
-//! much the machine itself is another one. See [`becket_stats::ratio`] for the statistics and
+//! Figures are paired by round. Those of two runs are not compared: a machine is another one an hour later. See [`becket_stats::ratio`] for the statistics and
 //! [`crate::control`] for the control.
 
 use becket_stats::ratio::{Interval, Verdict, level};
@@ -11,7 +10,6 @@ use crate::figure::Figure;
 use crate::figures;
 use crate::result::{Case, Column, Run, Sample};
 use crate::scenario::BECKETS;
-use crate::spread;
 
 /// What a run knows about its own certainty.
 #[derive(Clone, Copy, Debug)]
@@ -190,48 +188,6 @@ pub fn show(interval: &Interval) -> String {
     )
 }
 
-/// Returns how a column changed from one run to another, and what may be said of it.
-pub fn between_runs(
-    (before, was): (&Run, &Column),
-    (after, is): (&Run, &Column),
-    figure: &Figure,
-) -> (Option<Interval>, &'static str) {
-    let (a, b) = (was.values(&figure.name), is.values(&figure.name));
-    if figure.name == figures::PSS_PER_CONNECTION {
-        // Measured once, over thousands: it repeats within some per cent, and no CPU moves it.
-        let medians = spread::median(&a).zip(spread::median(&b));
-        let word = match medians {
-            Some((a, b)) if b > a * 1.1 => "worse",
-            Some((a, b)) if a > b * 1.1 => "better",
-            _ => SAME,
-        };
-        return (None, word);
-    }
-    let Some(interval) = Interval::apart(&b, &a, 0.95) else {
-        return (None, SAME);
-    };
-    let within = |run: &Run, values: &[f64]| control::movement(&run.control, values.len());
-    let moved = machine_moved(before, after) + within(before, &a) + within(after, &b);
-    let interval = interval.widened(moved);
-    let word = match is_better(&interval, 1.0, figure) {
-        None => SAME,
-        Some(true) => "better",
-        Some(false) => "worse",
-    };
-    (Some(interval), word)
-}
-
-/// Returns by how much the machine of one run differs from that of the other: the change of the control, where both have one.
-pub fn machine_moved(before: &Run, after: &Run) -> f64 {
-    let cpu = |run: &Run| spread::median(&control::values(&run.control, figures::CPU));
-    let both = cpu(before)
-        .zip(cpu(after))
-        .filter(|(a, b)| *a > 0.0 && *b > 0.0);
-    both.map_or(0.0, |(a, b)| (b / a).max(a / b) - 1.0)
-}
-
-/// What is said of two runs that do not differ.
-pub const SAME: &str = "no difference that can be told";
 /// A build may be worse than the one before by so much.
 const TOLERATED: f64 = 0.02;
 
@@ -325,22 +281,5 @@ mod tests {
         ]);
         assert!(is_decided(&case, &[cpu()], SURE));
         assert!(!is_decided(&case, &[cpu()], unsteady));
-    }
-
-    #[test]
-    fn runs_of_one_build_on_a_machine_that_moved_do_not_differ() {
-        let run = |control: &[f64]| Run {
-            control: column("relay", control).samples,
-            ..Run::default()
-        };
-        let (before, after) = (run(&[50.0, 50.2, 49.8]), run(&[58.0, 58.2, 57.8]));
-        let (was, is) = (
-            column("becket", &[100.0, 101.0, 99.0]),
-            column("becket", &[112.0, 113.0, 111.0]),
-        );
-        let (_, word) = between_runs((&before, &was), (&after, &is), &cpu());
-        assert_eq!(word, SAME);
-        let (_, word) = between_runs((&before, &was), (&before, &is), &cpu());
-        assert_eq!(word, "worse");
     }
 }

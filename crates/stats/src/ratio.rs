@@ -6,8 +6,7 @@
 //! would be too sure of itself: it cannot show a spread that the few rounds did not have.
 //!
 //! [`Interval::paired`] is for rounds in which both were measured one after the other: what the machine did
-//! to both cancels out. [`Interval::apart`] is for rounds of different runs (Welch's test: the two may spread
-//! differently).
+//! to both cancels out.
 //!
 //! Whoever looks again and again until a difference shows will find one where there is none: five looks at
 //! 95 % are wrong in 14 of 100 cases. So each look must be surer ([`level`]): the chances to err add up at most
@@ -46,24 +45,6 @@ impl Interval {
         let of = Moments::of(logs)?;
         let error = (of.variance / of.count).sqrt();
         Some(Self::around(of.mean, error, of.count - 1.0, confidence))
-    }
-
-    /// Returns the interval of first / second over values that belong to no pairs.
-    ///
-    /// Values that are not positive do not count; fewer than two on a side have no interval.
-    pub fn apart(first: &[f64], second: &[f64], confidence: f64) -> Option<Self> {
-        let logs =
-            |values: &[f64]| Moments::of(values.iter().filter(|v| **v > 0.0).map(|v| v.ln()));
-        let (a, b) = (logs(first)?, logs(second)?);
-        let (of_a, of_b) = (a.variance / a.count, b.variance / b.count);
-        let error = of_a + of_b;
-        // Welch and Satterthwaite; where nothing varies, any number will do.
-        let freedom = error.powi(2)
-            / (of_a.powi(2) / (a.count - 1.0) + of_b.powi(2) / (b.count - 1.0))
-                .max(f64::MIN_POSITIVE);
-        let freedom = freedom.clamp(1.0, a.count + b.count - 2.0);
-        let mean = a.mean - b.mean;
-        Some(Self::around(mean, error.sqrt(), freedom, confidence))
     }
 
     fn around(mean: f64, error: f64, freedom: f64, confidence: f64) -> Self {
@@ -196,36 +177,9 @@ mod tests {
     }
 
     #[test]
-    fn what_both_suffer_cancels_out_in_pairs_and_does_not_apart() {
-        let slow = [1.0, 1.5, 0.8, 1.2];
-        let first = slow.map(|by| 100.0 * by);
-        let second = slow.map(|by| 105.0 * by);
-        let pairs: Vec<(f64, f64)> = first.into_iter().zip(second).collect();
-        let paired = Interval::paired(&pairs, 0.95).unwrap();
-        assert_eq!(paired.verdict(), Verdict::Less);
-        let apart = Interval::apart(&first, &second, 0.95).unwrap();
-        assert_eq!(apart.verdict(), Verdict::Unclear);
-        assert!((apart.ratio - paired.ratio).abs() < 1e-9);
-    }
-
-    #[test]
-    fn welchs_interval_is_that_of_a_worked_example() {
-        // By hand: means 2 and 4 of the logarithms, variances 1 and 4, three each; 1.6 / 0.5667 = 2.94 degrees.
-        let logs = |values: [f64; 3]| values.map(f64::exp);
-        let (a, b) = (logs([1.0, 2.0, 3.0]), logs([2.0, 4.0, 6.0]));
-        let interval = Interval::apart(&a, &b, 0.95).unwrap();
-        let error = (5.0_f64 / 3.0).sqrt();
-        let freedom = (25.0 / 9.0) / ((1.0 / 9.0 + 16.0 / 9.0) / 2.0);
-        let reach = student(freedom, 0.95) * error;
-        assert!((interval.ratio.ln() + 2.0).abs() < 1e-9);
-        assert!((interval.high.ln() - (reach - 2.0)).abs() < 1e-6);
-    }
-
-    #[test]
     fn one_round_and_figures_without_a_logarithm_prove_nothing() {
         assert_eq!(Interval::paired(&[(1.0, 2.0)], 0.95), None);
         assert_eq!(Interval::paired(&[(0.0, 2.0), (-1.0, 1.0)], 0.95), None);
-        assert_eq!(Interval::apart(&[1.0], &[2.0, 3.0], 0.95), None);
         assert!((spread(&[5.0]) - 0.0).abs() < f64::EPSILON);
     }
 
