@@ -104,20 +104,18 @@ fn read(path: &str) -> String {
 }
 
 fn commit() -> String {
-    let git = |args: &[&str]| {
-        let output = Command::new("git")
-            .args(args)
-            .output()
-            .ok()
-            .filter(|o| o.status.success());
-        output.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
-    };
-    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else {
-        return String::new();
-    };
-    let changed =
-        git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|s| !s.is_empty());
-    commit + if changed { "+" } else { "" }
+    let describe = [
+        "describe",
+        "--always",
+        "--abbrev=12",
+        "--dirty=+",
+        "--exclude=*",
+    ];
+    let output = Command::new("git").args(describe).output();
+    let output = output.ok().filter(|output| output.status.success());
+    output.map_or_else(String::new, |o| {
+        String::from_utf8_lossy(&o.stdout).trim().to_owned()
+    })
 }
 
 const FEATURES: &[&str] = &[

@@ -3,8 +3,7 @@
 use becket_stats::units::{show_bytes, show_rate, show_us};
 
 use crate::figures::{
-    self, ANSWER, FLOODS, LATENCY_LOADS, LIBRARY, RELAY, RETURNING, ROUND_TRIP, SAME, STORM_LOADS,
-    is_floor,
+    self, FLOODS, LATENCY_LOADS, LIBRARY, RELAY, RETURNING, ROUND_TRIP, SAME, STORM_LOADS, is_floor,
 };
 use crate::result::{Case, Column, Outcome};
 use crate::scenario::Measure;
@@ -324,37 +323,19 @@ fn kept(name: &str, heading: &str) -> Figure {
     }
 }
 
-/// Returns the least server CPU of a case, round by round: a relay ([`RELAY`] or [`ROUND_TRIP`]) plus the
-/// library in memory. Where the relay that does more needed less in a round, that is the plain one's limit, too.
-fn limits(case: &Case, relay: &str) -> Vec<(u32, f64)> {
-    // Where files are served, nobody relays.
-    let floor = || case.column(ANSWER).filter(|_| relay == RELAY);
-    let relay = case.column(relay).or_else(floor);
-    let (Some(relay), Some(library)) = (relay, case.column(LIBRARY)) else {
-        return Vec::new();
-    };
-    let of_round = |column: &Column, round: u32| {
-        let sample = column.samples.iter().find(|s| s.round == round)?;
-        sample.figures.get(figures::CPU).copied()
-    };
+/// Returns the least server CPU of a case in a round: a relay ([`RELAY`] or [`ROUND_TRIP`]) plus the
+/// library in memory. Where the relay that does more needed less, that is the plain one's limit, too.
+fn limit(case: &Case, relay: &str, round: u32) -> Option<f64> {
+    let cpu = |column: &Column| column.at(round, figures::CPU);
     let relays = [RELAY, ROUND_TRIP].map(|name| case.column(name));
-    let rounds = relay.samples.iter().filter_map(|sample| {
-        // Only rounds in which all relays have a figure: the limits are those of the same rounds.
-        let all = relays.iter().flatten().map(|c| of_round(c, sample.round));
-        let least = all.collect::<Option<Vec<f64>>>()?;
-        let least = least.into_iter().reduce(f64::min)?;
-        let own = of_round(relay, sample.round)?;
-        let relay = if relay.peer == ROUND_TRIP { own } else { least };
-        let library = of_round(library, sample.round)?;
-        Some((sample.round, relay + library))
-    });
-    rounds.collect()
-}
-
-/// Returns the median of the limit of a case.
-pub fn limit(case: &Case, relay: &str) -> Option<f64> {
-    let limits = limits(case, relay).into_iter().map(|(_, us)| us);
-    spread::median(&limits.collect::<Vec<_>>())
+    // Only a round in which all relays have a figure: the limits are those of the same rounds.
+    let all = relays.iter().flatten().map(|column| cpu(column));
+    let least = all.collect::<Option<Vec<f64>>>()?;
+    let relay = match relay {
+        ROUND_TRIP => cpu(case.column(relay)?)?,
+        _ => least.into_iter().reduce(f64::min)?,
+    };
+    Some(relay + cpu(case.column(LIBRARY)?)?)
 }
 
 /// Returns limit / measured, paired by rounds. Above 1 there is none: what somebody has beaten is no limit,
@@ -367,13 +348,10 @@ fn share_of_limit(case: &Case, column: &Column, relay: &str) -> Option<f64> {
     if is_floor(&column.peer) {
         return None;
     }
-    let rounds = limits(case, relay)
-        .into_iter()
-        .filter_map(|(round, limit)| {
-            let sample = column.samples.iter().find(|s| s.round == round)?;
-            let measured = sample.figures.get(figures::CPU).filter(|us| **us > 0.0)?;
-            Some(limit / measured)
-        });
+    let rounds = column.samples.iter().filter_map(|sample| {
+        let measured = sample.get(figures::CPU).filter(|us| *us > 0.0)?;
+        Some(limit(case, relay, sample.round)? / measured)
+    });
     spread::median(&rounds.collect::<Vec<_>>())
 }
 

@@ -11,12 +11,8 @@ use crate::scenario::Settings;
 /// A reading of the kernel's counters, or what they grew by.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kernel {
-    /// Time of all CPUs in softirq.
-    softirq: Duration,
-    /// Time of all CPUs in anything, idling included.
-    all: Duration,
-    /// Time of each CPU by its number: at work for whomever, and in anything.
-    cpus: BTreeMap<usize, (Duration, Duration)>,
+    /// Ticks of each CPU by its number: user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
+    cpus: BTreeMap<usize, [u64; 8]>,
     /// SYNs and connections dropped at listening sockets (`ListenDrops`).
     pub drops: u64,
 }
@@ -28,29 +24,17 @@ impl Kernel {
         Self::parse(&text("/proc/stat"), &text("/proc/net/netstat"))
     }
 
-    /// See proc(5) for the lines of `stat`: user, nice, system, idle, iowait, irq, softirq, steal, in ticks. The first
-    /// line is the sum of all CPUs.
     fn parse(stat: &str, netstat: &str) -> Self {
-        let times = |line: &str| {
-            let numbers = line.split_ascii_whitespace().take(8);
-            let ticks = numbers.filter_map(|number| number.parse().ok());
-            let times = ticks.map(|ticks: u64| Duration::from_millis(ticks * 10));
-            times.collect::<Vec<Duration>>()
-        };
-        let of = |times: &[Duration], places: &[usize]| -> Duration {
-            places.iter().filter_map(|place| times.get(*place)).sum()
-        };
-        let line = stat.lines().find_map(|line| line.strip_prefix("cpu "));
-        let sum = times(line.unwrap_or_default());
         let cpus = stat.lines().filter_map(|line| {
+            // The line without a number is the sum of all.
             let (number, rest) = line.strip_prefix("cpu")?.split_once(' ')?;
-            let times = times(rest);
-            let all: Duration = times.iter().sum();
-            Some((number.parse().ok()?, (all - of(&times, &[3, 4]), all)))
+            let mut ticks = [0; 8];
+            for (tick, text) in ticks.iter_mut().zip(rest.split_ascii_whitespace()) {
+                *tick = text.parse().ok()?;
+            }
+            Some((number.parse().ok()?, ticks))
         });
         Self {
-            softirq: of(&sum, &[6]),
-            all: sum.iter().sum(),
             cpus: cpus.collect(),
             drops: counter(netstat, "ListenDrops").unwrap_or(0),
         }
@@ -58,30 +42,40 @@ impl Kernel {
 
     /// Returns what was added since an earlier reading.
     #[must_use]
-    pub fn since(self, earlier: &Self) -> Self {
-        let cpus = self.cpus.into_iter().map(|(number, (busy, all))| {
-            let before = earlier.cpus.get(&number).copied().unwrap_or_default();
-            let grown = (busy.saturating_sub(before.0), all.saturating_sub(before.1));
-            (number, grown)
-        });
-        Self {
-            cpus: cpus.collect(),
-            softirq: self.softirq.saturating_sub(earlier.softirq),
-            all: self.all.saturating_sub(earlier.all),
-            drops: self.drops.saturating_sub(earlier.drops),
+    pub fn since(mut self, earlier: &Self) -> Self {
+        for (number, ticks) in &mut self.cpus {
+            let before = earlier.cpus.get(number).copied().unwrap_or_default();
+            for (tick, before) in ticks.iter_mut().zip(before) {
+                *tick = tick.saturating_sub(before);
+            }
         }
+        self.drops = self.drops.saturating_sub(earlier.drops);
+        self
     }
 
     /// Returns the share of all CPUs' time that went into softirq.
     pub fn softirq_share(&self) -> f64 {
-        self.softirq.as_secs_f64() / self.all.as_secs_f64()
+        let sum = |ticks: fn(&[u64; 8]) -> u64| self.cpus.values().map(ticks).sum::<u64>() as f64;
+        sum(|ticks| ticks[6]) / sum(|ticks| ticks.iter().sum())
     }
 
     /// Returns the share of the time in which the busiest of these CPUs was at work.
     pub fn busiest(&self, cpus: &[usize]) -> f64 {
-        let times = cpus.iter().filter_map(|number| self.cpus.get(number));
-        let shares = times.map(|(busy, all)| busy.as_secs_f64() / all.as_secs_f64());
+        let shares = self.of(cpus).map(|ticks| {
+            let all = ticks.iter().sum::<u64>() as f64;
+            (all - (ticks[3] + ticks[4]) as f64) / all
+        });
         shares.fold(f64::NAN, f64::max)
+    }
+
+    /// Returns the time in which these CPUs worked for processes, here or in other machines of the host.
+    pub fn worked(&self, cpus: &[usize]) -> Duration {
+        let ticks = self.of(cpus).map(|t| t[0] + t[1] + t[2] + t[7]);
+        Duration::from_millis(ticks.sum::<u64>() * 10)
+    }
+
+    fn of(&self, cpus: &[usize]) -> impl Iterator<Item = &[u64; 8]> {
+        cpus.iter().filter_map(|number| self.cpus.get(number))
     }
 }
 
@@ -117,16 +111,16 @@ mod tests {
 
     #[test]
     fn counters_are_found_by_name_and_ticks_by_place() {
-        let stat =
-            "cpu  10 0 10 70 0 0 10 0 5 5\ncpu0 1 1 1 1 1 1 1 1 1 1\ncpu1 50 0 0 40 5 0 5 0 0 0\n";
+        let stat = "cpu  9 9 9 9 9 9 9 9 5 5\ncpu0 10 20 30 30 0 0 10 0 1 1\ncpu1 50 0 0 40 5 0 5 0 0 0\nintr 5\n";
         let netstat =
             "TcpExt: A ListenOverflows ListenDrops B\nTcpExt: 1 2 30 4\nIpExt: X\nIpExt: 9\n";
         let kernel = Kernel::parse(stat, netstat);
         assert_eq!(kernel.drops, 30);
-        assert!((kernel.softirq_share() - 0.1).abs() < 1e-9);
+        assert!((kernel.softirq_share() - 0.075).abs() < 1e-9);
         assert!((kernel.busiest(&[1]) - 0.55).abs() < 1e-9);
-        assert!((kernel.busiest(&[0, 1]) - 0.75).abs() < 1e-9);
+        assert!((kernel.busiest(&[0, 1]) - 0.7).abs() < 1e-9);
         assert!(kernel.busiest(&[7]).is_nan());
+        assert_eq!(kernel.worked(&[0]), Duration::from_millis(600));
         let later = "cpu1 60 0 0 130 5 0 5 0 0 0\n";
         let since = Kernel::parse(later, "").since(&kernel);
         assert!((since.busiest(&[1]) - 0.1).abs() < 1e-9);

@@ -1,6 +1,5 @@
 //! Keys and self-signed certificates of the servers, made once per run.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,51 +8,15 @@ use rcgen::{CertificateParams, KeyPair, RsaKeySize};
 
 use crate::Error;
 
-/// A kind of server key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Key {
-    /// RSA with 2048 bits.
-    Rsa2048,
-    /// RSA with 3072 bits.
-    Rsa3072,
-    /// RSA with 4096 bits.
-    Rsa4096,
-    /// ECDSA on P-256.
-    P256,
-    /// ECDSA on P-384.
-    P384,
-    Ed25519,
-}
-
-impl Key {
-    const ALL: [(&str, Self); 6] = [
-        ("rsa2048", Self::Rsa2048),
-        ("rsa3072", Self::Rsa3072),
-        ("rsa4096", Self::Rsa4096),
-        ("p256", Self::P256),
-        ("p384", Self::P384),
-        ("ed25519", Self::Ed25519),
-    ];
-
-    /// Reads a name as scenarios have it.
-    pub fn parse(name: &str) -> Result<Self, Error> {
-        let known = Self::ALL.iter().find(|(known, _)| *known == name);
-        known.map(|(_, key)| *key).ok_or_else(|| {
-            let names = Self::ALL.map(|(name, _)| name).join(", ");
-            Error::Asked(format!("key = `{name}` (accepted: {names})"))
-        })
-    }
-
-    fn generate(self) -> Result<KeyPair, rcgen::Error> {
-        let rsa = |size| KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, size);
-        match self {
-            Self::Rsa2048 => rsa(RsaKeySize::_2048),
-            Self::Rsa3072 => rsa(RsaKeySize::_3072),
-            Self::Rsa4096 => rsa(RsaKeySize::_4096),
-            Self::P256 => KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256),
-            Self::P384 => KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384),
-            Self::Ed25519 => KeyPair::generate_for(&rcgen::PKCS_ED25519),
-        }
+fn generate(key: &str) -> Result<KeyPair, rcgen::Error> {
+    let rsa = |size| KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, size);
+    match key {
+        "rsa2048" => rsa(RsaKeySize::_2048),
+        "rsa3072" => rsa(RsaKeySize::_3072),
+        "rsa4096" => rsa(RsaKeySize::_4096),
+        "p384" => KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384),
+        "ed25519" => KeyPair::generate_for(&rcgen::PKCS_ED25519),
+        _ => KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256),
     }
 }
 
@@ -61,7 +24,6 @@ impl Key {
 #[derive(Debug)]
 pub struct Keyring {
     directory: PathBuf,
-    made: BTreeMap<Key, PathBuf>,
 }
 
 impl Keyring {
@@ -69,38 +31,36 @@ impl Keyring {
     pub fn new(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),
-            made: BTreeMap::new(),
         }
     }
 
     /// Returns the file for a key; makes it the first time (RSA-4096 takes seconds).
-    pub fn file(&mut self, key: Key) -> Result<PathBuf, Error> {
-        if let Some(path) = self.made.get(&key) {
-            return Ok(path.clone());
+    pub fn file(&self, key: &str) -> Result<PathBuf, Error> {
+        let path = self.directory.join(format!("{key}.pem"));
+        if path.exists() {
+            return Ok(path);
         }
-        let failed = |e: rcgen::Error| Error::Asked(format!("making a {key:?} certificate: {e}"));
-        let pair = key.generate().map_err(failed)?;
+        let failed = |e: rcgen::Error| Error::Asked(format!("making a {key} certificate: {e}"));
+        let pair = generate(key).map_err(failed)?;
         let names = vec!["localhost".to_owned(), NAME.to_owned()];
         let params = CertificateParams::new(names).map_err(failed)?;
         let certificate = params.self_signed(&pair).map_err(failed)?;
-        let path = self.directory.join(format!("{key:?}.pem").to_lowercase());
         let text = certificate.pem() + &private_key(key, &pair);
         fs::write(&path, text)
             // Some peers read it after they have become nobody.
             .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o644)))
             .map_err(|e| Error::os(format!("writing {}", path.display()), e))?;
-        self.made.insert(key, path.clone());
         Ok(path)
     }
 }
 
 /// Returns the key's PEM. For Ed25519 rcgen writes PKCS#8 version 2 (RFC 5958), which OpenSSL 3.0 does not
 /// read: the same seed goes into version 1 (RFC 8410, 7).
-fn private_key(key: Key, pair: &KeyPair) -> String {
+fn private_key(key: &str, pair: &KeyPair) -> String {
     let seed = pair
         .serialized_der()
         .get(ED25519_SEED)
-        .filter(|_| key == Key::Ed25519);
+        .filter(|_| key == "ed25519");
     match seed {
         None => pair.serialize_pem(),
         Some(seed) => {

@@ -320,7 +320,7 @@ mod tests {
             .unwrap()
             .remove(0);
         let directory = tempfile::tempdir().unwrap();
-        let certificate = Keyring::new(directory.path()).file(settings.key).unwrap();
+        let certificate = Keyring::new(directory.path()).file(&settings.key).unwrap();
         Library::new(
             &settings,
             &certificate,

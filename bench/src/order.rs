@@ -86,11 +86,6 @@ impl Effort {
         if self.patience.is_zero() { 1 } else { LOOKS }
     }
 
-    /// Returns how many rounds a case has that stays undecided.
-    pub fn most_rounds(&self) -> u32 {
-        (1..self.looks()).fold(self.rounds, |rounds, _| rounds + rounds.div_ceil(2))
-    }
-
     /// Returns a closed loop. Of large bodies there are so few that one which is cut in the middle would count for a fifth: a number of
     /// them is measured from beginning to end.
     pub fn closed(&self, body: u64, time: Duration) -> Load {

@@ -8,12 +8,13 @@
 //! A server's child may outlive the server that started it, as a worker of hitch's does for a moment. It becomes the bench's
 //! ([`adopt`]): else its time would go over to whoever takes it, all of it at once.
 
-use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
 use becket_load::{clock, cpu};
 use rustix::process::{getpid, set_child_subreaper};
+
+use crate::kernel::Kernel;
 
 /// Makes this process the parent of all descendants whose own has ended (prctl(2), PR_SET_CHILD_SUBREAPER). They stay as zombies,
 /// some dozens in a run, so that their times do.
@@ -25,8 +26,8 @@ pub fn adopt() -> io::Result<()> {
 }
 
 /// A reading of all clocks at one moment.
-#[derive(Clone, Copy, Debug)]
-pub struct Reading {
+#[derive(Clone, Debug)]
+struct Reading {
     at: Instant,
     /// CPU time of everybody.
     all: Duration,
@@ -76,11 +77,10 @@ impl Others {
 }
 
 fn read(cpus: &[usize]) -> Reading {
-    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let (own, rest) = cpu::of_own_family_and_others();
     Reading {
         at: clock::now(),
-        all: busy(&text, cpus),
+        all: Kernel::read().worked(cpus),
         own: own.total(),
         rest: rest.total(),
     }
@@ -88,33 +88,12 @@ fn read(cpus: &[usize]) -> Reading {
 
 fn between(before: &Reading, after: &Reading, cpus: usize) -> f64 {
     let wall = (after.at - before.at).as_secs_f64() * cpus.max(1) as f64;
-    let all = after.all.saturating_sub(before.all);
-    let own = after.own.saturating_sub(before.own);
-    let rest = after.rest.saturating_sub(before.rest);
-    let others = all.saturating_sub(own).max(rest).as_secs_f64();
-    if wall > 0.0 {
-        (others / wall).min(1.0)
-    } else {
-        0.0
-    }
-}
-
-/// Sums user, nice, system and steal of these CPUs: fields 1, 2, 3 and 8 of their lines, in ticks (proc(5)).
-fn busy(text: &str, cpus: &[usize]) -> Duration {
-    let lines = text.lines().filter_map(|line| {
-        let mut fields = line.strip_prefix("cpu")?.split_ascii_whitespace();
-        let cpu: usize = fields.next()?.parse().ok()?;
-        // The line that begins with `cpu ` is the sum; its first field is a number of ticks.
-        let is_sum = line.starts_with("cpu ");
-        (!is_sum && cpus.contains(&cpu)).then_some(fields)
-    });
-    let ticks = lines.flat_map(|fields| {
-        let numbers = fields
-            .enumerate()
-            .filter(|(place, _)| [0, 1, 2, 7].contains(place));
-        numbers.filter_map(|(_, number)| number.parse::<u64>().ok())
-    });
-    Duration::from_millis(ticks.sum::<u64>() * 10)
+    let hidden = after
+        .all
+        .saturating_sub(before.all)
+        .saturating_sub(after.own.saturating_sub(before.own));
+    let seen = after.rest.saturating_sub(before.rest);
+    (hidden.max(seen).as_secs_f64() / wall.max(f64::MIN_POSITIVE)).min(1.0)
 }
 
 /// Two CPUs count some fifty ticks in this time.
@@ -124,6 +103,7 @@ pub const LIMIT: f64 = 0.05;
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::process::Command;
 
     use rustix::process::{Pid, Signal, kill_process};
@@ -142,13 +122,6 @@ mod tests {
         let parent = format!("PPid:\t{}\n", std::process::id());
         kill_process(Pid::from_raw(orphan as i32).unwrap(), Signal::KILL).unwrap();
         assert!(status.contains(&parent), "{status}");
-    }
-
-    #[test]
-    fn only_the_cpus_of_the_run_are_counted_and_only_work() {
-        let text = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 100 20 30 999 999 7 7 50 0 0\ncpu1 1 1 1 1 1 1 1 1 0 0\nintr 5\n";
-        assert_eq!(busy(text, &[0]), Duration::from_secs(2));
-        assert_eq!(busy(text, &[0, 1]), Duration::from_millis(2040));
     }
 
     #[test]

@@ -216,20 +216,23 @@ impl Column {
 
     /// Returns a figure's value in every round that has it.
     pub fn values(&self, figure: &str) -> Vec<f64> {
-        let values = self.samples.iter().map(|s| s.figures.get(figure).copied());
-        values.flatten().collect()
+        let values = self.samples.iter().filter_map(|s| s.get(figure));
+        values.collect()
+    }
+
+    /// Returns a figure of a round.
+    pub fn at(&self, round: u32, figure: &str) -> Option<f64> {
+        let mut samples = self.samples.iter();
+        samples.find(|sample| sample.round == round)?.get(figure)
     }
 
     /// Returns a figure of both columns, round by round, where both have it.
     pub fn pairs(&self, other: &Self, figure: &str) -> Vec<(f64, f64)> {
-        let of = |column: &Self, round: u32| {
-            let sample = column.samples.iter().find(|s| s.round == round)?;
-            sample.figures.get(figure).copied()
-        };
-        let rounds = self.samples.iter().map(|sample| sample.round);
-        rounds
-            .filter_map(|round| Some((of(self, round)?, of(other, round)?)))
-            .collect()
+        let pairs = self.samples.iter().filter_map(|sample| {
+            let theirs = other.at(sample.round, figure)?;
+            Some((sample.get(figure)?, theirs))
+        });
+        pairs.collect()
     }
 
     /// Returns the median of a figure over the rounds.

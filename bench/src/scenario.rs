@@ -11,7 +11,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::keys::Key;
 
 /// A question with its method.
 #[derive(Clone, Debug, Deserialize)]
@@ -127,7 +126,7 @@ pub struct Settings {
     /// `1.2` or `1.3`.
     pub tls: String,
     /// The server's key.
-    pub key: Key,
+    pub key: String,
     /// `aes128`, `aes256` or `chacha20`.
     pub suite: String,
     /// `x25519`, `p256` or `x25519mlkem768`.
@@ -236,9 +235,9 @@ impl Scenario {
         }
         let mut cases: Vec<(String, Settings)> = Vec::new();
         for product in products {
-            let mut text: BTreeMap<String, String> = DEFAULTS
+            let mut text: BTreeMap<String, String> = SETTINGS
                 .iter()
-                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .map(|(name, words)| ((*name).to_owned(), words[0].to_owned()))
                 .collect();
             let base = self.base.iter().map(|(name, value)| (name.as_str(), value));
             for (name, value) in base.chain(product.iter().copied()) {
@@ -287,50 +286,53 @@ impl Settings {
             "psk" => text.insert("tls".to_owned(), "1.3".to_owned()),
             _ => None,
         };
-        let of = |name: &str| text.get(name).cloned().unwrap_or_default();
-        let one_of = |name: &str, accepted: &[&str]| {
-            let value = of(name);
-            if accepted.contains(&value.as_str()) {
-                return Ok(value);
+        for (name, accepted) in SETTINGS.iter().filter(|(_, words)| words.len() > 1) {
+            let value = text.get(*name).map_or("", String::as_str);
+            if !accepted.contains(&value) {
+                let accepted = accepted.join(", ");
+                return Err(Error::Asked(format!(
+                    "{name} = `{value}` (accepted: {accepted})"
+                )));
             }
-            Err(Error::Asked(format!(
-                "{name} = `{value}` (accepted: {})",
-                accepted.join(", ")
-            )))
-        };
+        }
+        let of = |name: &str| text.get(name).cloned().unwrap_or_default();
         let number =
             |name: &str| parse_size(&of(name)).map_err(|e| Error::Asked(format!("{name} = {e}")));
         let auto_or_number = |name: &str| match of(name).as_str() {
             "auto" => Ok(None),
             _ => number(name).map(Some),
         };
+        let at_least_one = |name: &str| {
+            let number = number(name)?.max(1);
+            Ok::<_, Error>(usize::try_from(number).unwrap_or(1))
+        };
         let settings = Self {
-            tls: one_of("tls", &["1.2", "1.3"])?,
-            key: Key::parse(&of("key"))?,
-            suite: one_of("suite", &["aes128", "aes256", "chacha20"])?,
-            group: one_of("group", &["x25519", "p256", "x25519mlkem768"])?,
+            tls: of("tls"),
+            key: of("key"),
+            suite: of("suite"),
+            group: of("group"),
             resume: of("resume"),
-            resume_kind: one_of("resume-kind", &["any", "id", "ticket", "psk"])?,
+            resume_kind: of("resume-kind"),
             body: number("body")?,
-            files: match one_of("files", &["on", "off"])?.as_str() {
+            files: match of("files").as_str() {
                 "on" => Files::Peer,
                 _ => Files::None,
             },
             requests: number("requests")?.max(1),
-            workers: usize::try_from(number("workers")?.max(1)).unwrap_or(1),
+            workers: at_least_one("workers")?,
             crypto_threads: auto_or_number("crypto-threads")?,
-            rsa_batch: one_of("rsa-batch", &["off", "auto"])?,
-            spread: one_of("spread", &["true", "false"])? == "true",
-            connections: usize::try_from(number("connections")?.max(1)).unwrap_or(1),
-            mask: one_of("mask", &["none", "avx512"])?,
-            nagle: one_of("nagle", &["true", "false"])? == "true",
+            rsa_batch: of("rsa-batch"),
+            spread: of("spread") == "true",
+            connections: at_least_one("connections")?,
+            mask: of("mask"),
+            nagle: of("nagle") == "true",
             maxconn: number("maxconn")?,
             full_handshakes: number("full-handshakes")?,
-            nodes: usize::try_from(number("nodes")?.max(1)).unwrap_or(1),
-            servers: usize::try_from(number("servers")?.clamp(1, 1000)).unwrap_or(1),
-            cluster: one_of("cluster", &["on", "off"])? == "on",
-            ktls: one_of("ktls", &["off", "bulk"])? == "bulk",
-            front: match one_of("passthrough", &["off", "on", "plain"])?.as_str() {
+            nodes: at_least_one("nodes")?,
+            servers: at_least_one("servers")?.min(1000),
+            cluster: of("cluster") == "on",
+            ktls: of("ktls") == "bulk",
+            front: match of("passthrough").as_str() {
                 "on" => Front::Passthrough,
                 "plain" => Front::Plain,
                 _ => Front::Terminate,
@@ -369,7 +371,7 @@ pub const OLD: &str = "becket@old";
 
 /// Returns whether there is a setting of this name.
 pub fn is_setting(name: &str) -> bool {
-    DEFAULTS.iter().any(|(known, _)| *known == name)
+    SETTINGS.iter().any(|(known, _)| *known == name)
 }
 
 /// Changes a setting that there is.
@@ -377,7 +379,7 @@ fn set(text: &mut BTreeMap<String, String>, name: &str, value: &toml::Value) -> 
     if text.insert(name.to_owned(), plain(value)).is_some() {
         return Ok(());
     }
-    let known: Vec<&str> = DEFAULTS.iter().map(|(name, _)| *name).collect();
+    let known: Vec<&str> = SETTINGS.iter().map(|(name, _)| *name).collect();
     Err(Error::Asked(format!(
         "unknown setting `{name}` (accepted: {})",
         known.join(", ")
@@ -391,32 +393,35 @@ fn plain(value: &toml::Value) -> String {
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Every setting with its default.
-const DEFAULTS: &[(&str, &str)] = &[
-    ("tls", "1.3"),
-    ("key", "p256"),
-    ("suite", "aes128"),
-    ("group", "x25519"),
-    ("resume", "never"),
-    ("resume-kind", "any"),
-    ("body", "1k"),
-    ("files", "off"),
-    ("requests", "1"),
-    ("workers", "1"),
-    ("spread", "false"),
-    ("connections", "50"),
-    ("mask", "none"),
-    ("nagle", "false"),
-    ("maxconn", "0"),
-    ("full-handshakes", "0"),
-    ("crypto-threads", "auto"),
-    ("rsa-batch", "off"),
-    ("nodes", "1"),
-    ("servers", "1"),
-    ("cluster", "off"),
-    ("passthrough", "off"),
-    ("pipes", "auto"),
-    ("ktls", "off"),
+/// Every setting with its default; behind it the other words that are accepted, where not any number will do.
+const SETTINGS: &[(&str, &[&str])] = &[
+    ("tls", &["1.3", "1.2"]),
+    (
+        "key",
+        &["p256", "p384", "ed25519", "rsa2048", "rsa3072", "rsa4096"],
+    ),
+    ("suite", &["aes128", "aes256", "chacha20"]),
+    ("group", &["x25519", "p256", "x25519mlkem768"]),
+    ("resume", &["never"]),
+    ("resume-kind", &["any", "id", "ticket", "psk"]),
+    ("body", &["1k"]),
+    ("files", &["off", "on"]),
+    ("requests", &["1"]),
+    ("workers", &["1"]),
+    ("spread", &["false", "true"]),
+    ("connections", &["50"]),
+    ("mask", &["none", "avx512"]),
+    ("nagle", &["false", "true"]),
+    ("maxconn", &["0"]),
+    ("full-handshakes", &["0"]),
+    ("crypto-threads", &["auto"]),
+    ("rsa-batch", &["off", "auto"]),
+    ("nodes", &["1"]),
+    ("servers", &["1"]),
+    ("cluster", &["off", "on"]),
+    ("passthrough", &["off", "on", "plain"]),
+    ("pipes", &["auto"]),
+    ("ktls", &["off", "bulk"]),
 ];
 
 #[cfg(test)]

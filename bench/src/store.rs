@@ -1,7 +1,6 @@
 //! Stored runs: a directory with `run.json`, and the report made from it.
 //!
-//! While a run goes on, what is finished is in `run.partial.json`, which says that it is not complete;
-//! only a whole run gets the name `run.json`, in one step.
+//! The file is written after each scenario; until the last it says that it is not complete.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,50 +12,32 @@ use crate::result::{Run, SCHEMA_VERSION};
 pub fn prepare(directory: &Path) -> Result<(), Error> {
     let failed = |e| Error::os(format!("making {}", directory.display()), e);
     fs::create_dir_all(directory).map_err(failed)?;
-    if directory.join(WHOLE).exists() {
+    if directory.join(FILE).exists() {
         return Err(Error::Asked(format!(
             "{} holds a run already: choose another --out",
             directory.display()
         )));
     }
-    write(&directory.join(PARTIAL), "{}\n")?;
-    fs::remove_file(directory.join(PARTIAL)).map_err(failed)
+    let proof = directory.join("proof");
+    fs::write(&proof, "").map_err(failed)?;
+    fs::remove_file(proof).map_err(failed)
 }
 
-/// Stores what is finished so far.
-pub fn partial(directory: &Path, run: &Run) -> Result<PathBuf, Error> {
-    let path = directory.join(PARTIAL);
+/// Stores what there is of a run.
+pub fn run(directory: &Path, run: &Run) -> Result<PathBuf, Error> {
+    let path = directory.join(FILE);
     write(&path, &json(&path, run)?)?;
     Ok(path)
 }
 
-/// Stores a whole run.
-pub fn whole(directory: &Path, run: &Run) -> Result<(), Error> {
-    let path = directory.join(WHOLE);
-    write(&path, &json(&path, run)?)?;
-    match fs::remove_file(directory.join(PARTIAL)) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::os(format!("removing {PARTIAL}"), e))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Reads a whole run.
 pub fn read(directory: &Path) -> Result<Run, Error> {
-    let path = directory.join(WHOLE);
+    let path = directory.join(FILE);
     let wrong = |why: String| Error::Stored {
         path: path.clone(),
         why,
     };
-    let text = fs::read_to_string(&path).map_err(|e| {
-        let part = directory.join(PARTIAL).exists();
-        wrong(if part {
-            "there is only a part of a run, which ended early: run it again".to_owned()
-        } else {
-            e.to_string()
-        })
-    })?;
+    let text = fs::read_to_string(&path).map_err(|e| wrong(e.to_string()))?;
     let run: Run = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
     if run.schema != SCHEMA_VERSION {
         return Err(wrong(format!(
@@ -65,7 +46,9 @@ pub fn read(directory: &Path) -> Result<Run, Error> {
         )));
     }
     if !run.complete {
-        return Err(wrong("the run is not complete".to_owned()));
+        return Err(wrong(
+            "there is only a part of a run, which ended early: run it again".to_owned(),
+        ));
     }
     Ok(run)
 }
@@ -93,8 +76,7 @@ fn json(path: &Path, run: &Run) -> Result<String, Error> {
         + "\n")
 }
 
-const WHOLE: &str = "run.json";
-const PARTIAL: &str = "run.partial.json";
+const FILE: &str = "run.json";
 
 #[cfg(test)]
 mod tests {
@@ -120,7 +102,7 @@ mod tests {
     fn a_whole_run_is_read_back_and_not_written_over() {
         let directory = tempfile::tempdir().unwrap();
         prepare(directory.path()).unwrap();
-        whole(directory.path(), &run(true)).unwrap();
+        super::run(directory.path(), &run(true)).unwrap();
         assert_eq!(read(directory.path()).unwrap(), run(true));
         assert!(
             prepare(directory.path())
@@ -142,15 +124,8 @@ mod tests {
     #[test]
     fn a_part_of_a_run_is_not_taken_for_one() {
         let directory = tempfile::tempdir().unwrap();
-        partial(directory.path(), &run(false)).unwrap();
+        super::run(directory.path(), &run(false)).unwrap();
         let error = read(directory.path()).unwrap_err().to_string();
         assert!(error.contains("part of a run"), "{error}");
-        whole(directory.path(), &run(false)).unwrap();
-        assert!(
-            read(directory.path())
-                .unwrap_err()
-                .to_string()
-                .contains("not complete")
-        );
     }
 }

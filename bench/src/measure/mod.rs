@@ -50,7 +50,6 @@ pub fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         check_alike(stage.settings, column)?;
         check_resumed(stage.settings, column)?;
     }
-    note_differences(&mut columns);
     Ok(columns)
 }
 
@@ -114,34 +113,6 @@ fn check_resumed(settings: &Settings, column: &mut Column) -> Result<(), Error> 
         ));
     }
     Ok(())
-}
-
-/// Writes beside the figures what cannot be configured away.
-fn note_differences(columns: &mut [Column]) {
-    let seen: Vec<Negotiated> = columns
-        .iter()
-        .filter_map(|c| c.negotiated.clone())
-        .collect();
-    let Some(first) = seen.first().cloned() else {
-        return;
-    };
-    let rounded = |tickets: Option<f64>| tickets.map(|t| t.round());
-    let signatures_differ = seen.iter().any(|n| n.signature != first.signature);
-    let mut tickets = seen.iter().filter_map(|n| rounded(n.tickets_per_full));
-    let tickets_differ = tickets
-        .next()
-        .is_some_and(|one| tickets.any(|other| other != one));
-    for column in columns.iter_mut() {
-        let Some(negotiated) = column.negotiated.clone() else {
-            continue;
-        };
-        if signatures_differ && let Some(signature) = &negotiated.signature {
-            column.note(format!("signs with {signature}"));
-        }
-        if tickets_differ && let Some(tickets) = rounded(negotiated.tickets_per_full) {
-            column.note(format!("{tickets} tickets per full handshake"));
-        }
-    }
 }
 
 /// The first handshakes of each connection are full; short runs show it.

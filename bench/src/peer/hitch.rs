@@ -33,9 +33,9 @@ quiet = on
     )
 }
 
-pub(super) fn version(said: &str, linked: &str) -> (String, String) {
+pub(super) fn version(said: &str, openssl: String) -> (String, String) {
     let version = said
         .split_ascii_whitespace()
         .find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
-    (version.unwrap_or("unknown").to_owned(), linked.to_owned())
+    (version.unwrap_or("unknown").to_owned(), openssl)
 }

@@ -169,7 +169,7 @@ impl Peer {
     pub fn describe(&self) -> result::PeerFacts {
         let (version, library) = match self.kind {
             Kind::Becket => becket::version(&self.said(&["--version"])),
-            Kind::Hitch => hitch::version(&self.said(&["--version"]), &linked(&self.program)),
+            Kind::Hitch => hitch::version(&self.said(&["--version"]), openssl()),
             Kind::Haproxy => haproxy::version(&self.said(&["-vv"])),
             Kind::Nginx => nginx::version(&self.said(&["-V"])),
             Kind::Stunnel => stunnel::version(&self.said(&["-version"])),
@@ -255,35 +255,15 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-/// Returns the version of the OpenSSL library that a program is linked to, for one that does not say.
-fn linked(program: &Path) -> String {
-    let list = Command::new("ldd").arg(program).output();
-    let list = list.map_or_else(
-        |_| String::new(),
-        |o| String::from_utf8_lossy(&o.stdout).into_owned(),
-    );
-    let file = list.lines().find_map(|line| {
-        line.trim()
-            .strip_prefix("libcrypto.so")?
-            .split_ascii_whitespace()
-            .nth(2)
-    });
-    let bytes = file
-        .and_then(|file| std::fs::read(file).ok())
-        .unwrap_or_default();
-    let mark = b"OpenSSL ";
-    let mut texts = bytes
-        .windows(mark.len())
-        .enumerate()
-        .filter(|(_, window)| window == mark);
-    let version = texts.find_map(|(at, _)| {
-        let text = bytes.get(at..at + 40)?;
-        let text = std::str::from_utf8(text.split(|b| !(0x20..0x7f).contains(b)).next()?).ok()?;
-        let number = text.split(' ').nth(1)?;
-        (number.split('.').count() == 3 && number.starts_with(|c: char| c.is_ascii_digit()))
-            .then(|| format!("OpenSSL {number}"))
-    });
-    version.unwrap_or_else(|| "unknown".to_owned())
+/// Returns the machine's OpenSSL, for a program that does not say which it has.
+fn openssl() -> String {
+    let said = Command::new("openssl").arg("version").output();
+    let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    or_unknown(
+        said.ok()
+            .map(|said| first_words(&said, 2))
+            .filter(|said| !said.is_empty()),
+    )
 }
 
 /// Returns the first words behind a text that a line begins with.

@@ -29,11 +29,11 @@ pub fn run(order: Order, stop: &Arc<AtomicBool>) -> Result<Run, Error> {
     let result = runner.work();
     match result {
         Ok(()) => {
-            store::whole(&runner.parts.order.out, &runner.run)?;
+            store::run(&runner.parts.order.out, &runner.run)?;
             Ok(runner.run)
         }
         Err(Error::Stopped) if !runner.run.scenarios.is_empty() => Err(Error::Interrupted(
-            store::partial(&runner.parts.order.out, &runner.run)?,
+            store::run(&runner.parts.order.out, &runner.run)?,
         )),
         Err(error) => Err(error),
     }
@@ -131,7 +131,7 @@ impl<'a> Runner<'a> {
             self.run.peers.clone_from(&self.parts.peers);
             self.run.scenarios.push(outcome);
             self.run.took_s = (clock::now() - begin).as_secs_f64();
-            store::partial(&self.parts.order.out, &self.run)?;
+            store::run(&self.parts.order.out, &self.run)?;
         }
         self.run.conditions.load_after = conditions::load();
         self.run.complete = true;
@@ -144,7 +144,7 @@ impl<'a> Runner<'a> {
         label: &str,
         settings: &Settings,
     ) -> Result<Case, Error> {
-        let certificate = self.keys.file(settings.key)?;
+        let certificate = self.keys.file(&settings.key)?;
         let client = self.parts.place.client(settings.workers).to_vec();
         let backend = self.parts.backend((scenario.measure, settings), &client)?;
         let terminator = settings.front == Front::Passthrough;
