@@ -102,8 +102,8 @@ impl Ask {
         let cli = Cli::try_parse_from(args).map_err(|e| Error::Asked(e.to_string()))?;
         let mut plan = cli.plan(self.args.clone())?;
         if let Some((preface, resume)) = &self.preface {
-            plan.network.preface = Some(preface.clone());
-            plan.resume = resume
+            plan.preface = Some(preface.clone());
+            plan.options.tls.resume = resume
                 .parse()
                 .map_err(|e: UnitError| Error::Asked(e.to_string()))?;
         }
@@ -142,10 +142,7 @@ pub fn only_step(report: LoadReport) -> Result<LoadStep, Error> {
 /// Returns the load tool's client of a case.
 pub fn tls(settings: &Settings) -> Result<Tls, Error> {
     let plan = Ask::of(settings, "https://127.0.0.1:1/".to_owned()).plan(Load::ClosedCount(1))?;
-    let plan = plan
-        .tls
-        .ok_or_else(|| Error::Asked("no TLS in the plan".to_owned()))?;
-    Ok(Tls::new(&plan)?)
+    Ok(Tls::new(&plan.options.tls)?)
 }
 
 /// Returns a round's figures from a step.

@@ -1,7 +1,6 @@
 //! The bench's own children: the backend, the floor, the guard. Not for people.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::{Parser, Subcommand};
@@ -51,9 +50,7 @@ impl Part {
                 let args = std::iter::once("becket-load".to_owned()).chain(args);
                 let cli = becket_load::cli::Cli::try_parse_from(args)
                     .map_err(|e| Error::Asked(e.to_string()))?;
-                let address = cli.responder.serve.as_deref().unwrap_or("127.0.0.1:0");
-                let stop = Arc::new(AtomicBool::new(false));
-                Ok(becket_load::serve::run(&cli.responder(address)?, &stop)?)
+                Ok(becket_load::serve::run(&cli, &AtomicBool::new(false))?)
             }
         }
     }

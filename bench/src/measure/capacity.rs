@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use becket_load::plan::Load;
-use becket_load::schedule::{Arrivals, Stretch};
+use becket_load::schedule::Stretch;
 use becket_stats::report::{LoadReport, LoadStep};
 
 use super::capacities::Capacity;
@@ -123,11 +123,7 @@ pub(super) fn open(
         rate: rate.max(1.0),
         length,
     });
-    let load = Load::Open {
-        stretches: stretches.collect(),
-        arrivals: Arrivals::Constant,
-        seed: 1,
-    };
+    let load = Load::Open(stretches.collect());
     ask.with("--warm-up", "100ms").run(load, stage.stop)
 }
 

@@ -139,7 +139,7 @@ impl Visitor {
 
     /// Makes one transaction; returns whether it resumed.
     fn visit(&self, stage: &Stage<'_>, node: SocketAddr) -> io::Result<bool> {
-        self.sessions.offer();
+        self.sessions.offer(true);
         let mut client = Client::open(stage, node, &self.config)?;
         client.ask(stage)?;
         Ok(client.tls.handshake_kind() == Some(HandshakeKind::Resumed))

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use becket_load::plan::Load;
-use becket_load::schedule::{Arrivals, Stretch};
+use becket_load::schedule::Stretch;
 use becket_stats::report::LoadStep;
 
 use super::stage::Stage;
@@ -121,14 +121,10 @@ fn returning(
         resume: "always".to_owned(),
         ..stage.settings.clone()
     };
-    let load = Load::Open {
-        stretches: vec![Stretch {
-            rate: RETURNS_PER_S,
-            length: time,
-        }],
-        arrivals: Arrivals::Constant,
-        seed: 1,
-    };
+    let load = Load::Open(vec![Stretch {
+        rate: RETURNS_PER_S,
+        length: time,
+    }]);
     stage
         .ask_as(&settings, address)
         .with("-c", 1)

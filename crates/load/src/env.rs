@@ -4,7 +4,7 @@
 //! that this thread writes and the main thread reads once a second).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use becket_stats::report::Negotiated;
@@ -31,8 +31,8 @@ pub struct Env {
     pub live: Arc<Live>,
     /// What is read from a socket lands here first.
     pub input: Vec<u8>,
-    /// An empty buffer with capacity, lent to the slot at work.
-    pub spare: Vec<u8>,
+    /// The request that keeps a connection open, and the last one of a connection.
+    pub requests: [Vec<u8>; 2],
     /// Connections begun, for walking through the sources.
     pub opened: usize,
     /// What the last full handshake agreed on.
@@ -99,31 +99,9 @@ impl Timeline {
 /// Counters that a thread publishes while it runs.
 #[derive(Debug, Default)]
 pub struct Live {
-    completed: AtomicU64,
-    failed: AtomicU64,
-    busy: AtomicU64,
-}
-
-impl Live {
-    /// Counts a success.
-    pub fn complete(&self) {
-        self.completed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts a failure.
-    pub fn fail(&self) {
-        self.failed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Says how many connections are busy.
-    pub fn set_busy(&self, busy: usize) {
-        self.busy.store(busy as u64, Ordering::Relaxed);
-    }
-
-    /// Returns successes, failures and busy connections so far.
-    pub fn read(&self) -> [u64; 3] {
-        [&self.completed, &self.failed, &self.busy].map(|counter| counter.load(Ordering::Relaxed))
-    }
+    pub completed: AtomicU64,
+    pub failed: AtomicU64,
+    pub busy: AtomicU64,
 }
 
 #[cfg(test)]

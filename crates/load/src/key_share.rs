@@ -17,27 +17,20 @@ use rustls::ffdhe_groups::FfdheGroup;
 use rustls::{Error, NamedGroup, PeerMisbehaved, ProtocolVersion};
 
 /// A group whose key share each thread makes once.
-#[derive(Debug)]
-pub struct Cached(CachedGroup);
-
-pub static X25519: Cached = Cached(CachedGroup::X25519);
-pub static SECP256R1: Cached = Cached(CachedGroup::P256);
-pub static SECP384R1: Cached = Cached(CachedGroup::P384);
-pub static X25519MLKEM768: Cached = Cached(CachedGroup::X25519MlKem768);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CachedGroup {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Group {
     X25519,
     P256,
     P384,
+    #[value(name = "x25519mlkem768")]
     X25519MlKem768,
 }
 
-impl SupportedKxGroup for Cached {
+impl SupportedKxGroup for Group {
     fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
-        let share = SHARES.with_borrow_mut(|shares| match &mut shares[self.0 as usize] {
+        let share = SHARES.with_borrow_mut(|shares| match &mut shares[*self as usize] {
             Some(share) => Ok(Arc::clone(share)),
-            none => Ok(Arc::clone(none.insert(Arc::new(Share::new(self.0)?)))),
+            none => Ok(Arc::clone(none.insert(Arc::new(Share::new(*self)?)))),
         });
         share.map(|share| Box::new(Exchange(share)) as Box<dyn ActiveKeyExchange>)
     }
@@ -47,21 +40,27 @@ impl SupportedKxGroup for Cached {
     }
 
     fn name(&self) -> NamedGroup {
-        self.0.name()
-    }
-
-    fn usable_for_version(&self, version: ProtocolVersion) -> bool {
-        self.0 != CachedGroup::X25519MlKem768 || version == ProtocolVersion::TLSv1_3
-    }
-}
-
-impl CachedGroup {
-    fn name(self) -> NamedGroup {
         match self {
             Self::X25519 => NamedGroup::X25519,
             Self::P256 => NamedGroup::secp256r1,
             Self::P384 => NamedGroup::secp384r1,
             Self::X25519MlKem768 => NamedGroup::X25519MLKEM768,
+        }
+    }
+
+    fn usable_for_version(&self, version: ProtocolVersion) -> bool {
+        *self != Self::X25519MlKem768 || version == ProtocolVersion::TLSv1_3
+    }
+}
+
+impl Group {
+    /// Returns the group as the library takes it.
+    pub fn of_library(self) -> &'static dyn SupportedKxGroup {
+        match self {
+            Self::X25519 => &Self::X25519,
+            Self::P256 => &Self::P256,
+            Self::P384 => &Self::P384,
+            Self::X25519MlKem768 => &Self::X25519MlKem768,
         }
     }
 
@@ -76,7 +75,7 @@ impl CachedGroup {
 
 /// The private halves and what goes into the ClientHello.
 struct Share {
-    kind: CachedGroup,
+    kind: Group,
     classical: PrivateKey,
     post_quantum: Option<DecapsulationKey<kem::AlgorithmId>>,
     public: Vec<u8>,
@@ -85,11 +84,11 @@ struct Share {
 }
 
 impl Share {
-    fn new(kind: CachedGroup) -> Result<Self, Error> {
+    fn new(kind: Group) -> Result<Self, Error> {
         let classical = PrivateKey::generate(kind.algorithm()).map_err(|_| no_key())?;
         let classical_public = classical.compute_public_key().map_err(|_| no_key())?;
         let post_quantum = match kind {
-            CachedGroup::X25519MlKem768 => {
+            Group::X25519MlKem768 => {
                 Some(DecapsulationKey::generate(&kem::ML_KEM_768).map_err(|_| no_key())?)
             }
             _ => None,
@@ -186,11 +185,11 @@ mod tests {
 
     #[test]
     fn every_group_agrees_with_the_librarys_own() {
-        let pairs: [(&Cached, &dyn SupportedKxGroup); 4] = [
-            (&X25519, kx_group::X25519),
-            (&SECP256R1, kx_group::SECP256R1),
-            (&SECP384R1, kx_group::SECP384R1),
-            (&X25519MLKEM768, kx_group::X25519MLKEM768),
+        let pairs: [(Group, &dyn SupportedKxGroup); 4] = [
+            (Group::X25519, kx_group::X25519),
+            (Group::P256, kx_group::SECP256R1),
+            (Group::P384, kx_group::SECP384R1),
+            (Group::X25519MlKem768, kx_group::X25519MLKEM768),
         ];
         for (ours, theirs) in pairs {
             assert_eq!(ours.name(), theirs.name());
@@ -207,15 +206,15 @@ mod tests {
 
     #[test]
     fn the_share_is_made_once_per_thread() {
-        let first = X25519.start().unwrap().pub_key().to_vec();
-        assert_eq!(X25519.start().unwrap().pub_key(), first);
-        let elsewhere = std::thread::spawn(|| X25519.start().unwrap().pub_key().to_vec());
+        let first = Group::X25519.start().unwrap().pub_key().to_vec();
+        assert_eq!(Group::X25519.start().unwrap().pub_key(), first);
+        let elsewhere = std::thread::spawn(|| Group::X25519.start().unwrap().pub_key().to_vec());
         assert_ne!(elsewhere.join().unwrap(), first);
     }
 
     #[test]
     fn a_malformed_share_is_an_error_not_a_panic() {
-        for group in [&X25519, &SECP256R1, &X25519MLKEM768] {
+        for group in [Group::X25519, Group::P256, Group::X25519MlKem768] {
             for length in [0, 1, 31, 1087, 1088, 1119, 2000] {
                 assert!(group.start().unwrap().complete(&vec![1; length]).is_err());
             }

@@ -2,7 +2,7 @@
 //! what was slow.
 //!
 //! [`cli::Cli`] reads the command line into a [`plan::Plan`]; [`run`] starts one [`worker`] per thread, each with its poll and its
-//! [`slot`]s; a slot carries one [`link`] after the other (a connection as a state machine over [`wire`], TLS and [`exchange`]); what
+//! [`slot`]s; a slot carries one [`link`] after the other (a connection as a state machine over [`wire`], TLS and [`response`]); what
 //! happened is written into [`sample`]s, which [`summary`] turns into a report of `becket-stats`. [`serve`] is the other end: the
 //! cheapest HTTP responder, for standing behind a terminator.
 //!
@@ -26,20 +26,15 @@ pub mod cli;
 pub mod clock;
 pub mod cpu;
 pub mod env;
-pub mod exchange;
 pub mod failure;
 pub mod findings;
 pub mod hello;
-pub mod inquiry;
 pub mod key_share;
 pub mod link;
 pub mod negotiated;
-pub mod options;
 pub mod plan;
 pub mod preface;
-pub mod progress;
 pub mod random;
-pub mod request;
 pub mod response;
 pub mod resume;
 pub mod run;

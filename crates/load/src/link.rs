@@ -8,40 +8,46 @@
 //!
 //! A link is turned by every readiness event: it sends what is due, reads what has come, feeds TLS
 //! and HTTP, and writes down latencies. It never blocks. Whatever ends a transaction other than well
-//! is an `Err(Failure)`, which its slot counts.
+//! is an `Err(Failure)`, which its slot counts. What is to be sent gathers in the outbox and goes out in one write per flight.
 //!
 //! The server closes first where it can: after the last response the link waits for its FIN, so that
 //! TIME_WAIT stays with the server and the client keeps its ports.
 
-mod records;
-
+use std::io::{BufRead, ErrorKind, Read, Write};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use becket_proto::proxy_header::{Endpoints, ProxyHeader, Tlvs};
 use becket_sys::socket::{acknowledged_ago, note_acknowledgements};
-use rustls::client::{ClientConfig, UnbufferedClientConnection};
+use rustls::client::{ClientConfig, ClientConnection};
+use rustls::{HandshakeKind, ProtocolVersion};
 
 use crate::clock;
 use crate::env::Env;
-use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::hello::Offered;
+use crate::negotiated;
 use crate::preface::PrefaceState;
-use crate::resume::Ask;
-use crate::wire::{Received, Wire};
+use crate::response::Response;
+use crate::tls::Tls;
+use crate::wire::Wire;
 
 /// A connection at work.
 pub struct LoadConnection {
     wire: Wire,
-    tls: Option<UnbufferedClientConnection>,
+    tls: Option<ClientConnection>,
     phase: Phase,
     /// What is said before a plain request, until it is over.
     preface: Option<PrefaceState>,
-    exchange: Exchange,
+    response: Response,
+    /// When the request was given to the socket.
+    asked: Instant,
+    /// When the first byte of the response came.
+    answered: Option<Instant>,
     times: Times,
     requests_left: u64,
-    ask: Ask,
+    /// The plan asks for a resumed handshake.
+    resumes: bool,
     offered: Offered,
     resumed: bool,
     peer_closed: bool,
@@ -92,61 +98,57 @@ pub enum Turn {
     Free,
 }
 
-/// What a new link is made for.
-pub struct Opening {
-    /// Its socket, connecting.
-    pub wire: Wire,
-    /// The TLS configuration of the slot.
-    pub tls: Option<Arc<ClientConfig>>,
-    /// What the plan asks of the handshake.
-    pub ask: Ask,
-    /// Its first transaction.
-    pub times: Times,
-}
-
 impl LoadConnection {
-    /// Makes a link whose first flight is ready to go.
+    /// Makes a link whose first flight is ready to go. `wire` is connecting, `resumes` says what the plan asks of the
+    /// handshake.
     ///
     /// # Errors
     /// [`Failure::Tls`] when the library cannot make a ClientHello.
-    pub fn open(opening: Opening, env: &mut Env) -> Result<Self, Failure> {
-        let Opening {
-            wire,
-            tls,
-            ask,
-            times,
-        } = opening;
-        let plan = Arc::clone(&env.plan);
-        let tls = match (tls, &plan.tls) {
-            (Some(config), Some(plan)) => Some(
-                UnbufferedClientConnection::new(config, plan.server_name.clone())
-                    .map_err(|e| Failure::from_tls(&e))?,
-            ),
-            _ => None,
+    pub fn open(
+        wire: Wire,
+        config: Option<Arc<ClientConfig>>,
+        resumes: bool,
+        times: Times,
+        env: &Env,
+    ) -> Result<Self, Failure> {
+        let plan = &env.plan;
+        let tls = match config.zip(plan.server_name.clone()) {
+            None => None,
+            Some((config, name)) => {
+                Some(ClientConnection::new(config, name).map_err(|e| Failure::from_tls(&e))?)
+            }
         };
-        let last = plan.options.keepalive <= 1;
         let mut link = Self {
             wire,
             tls,
             phase: Phase::Connecting,
-            preface: plan.network.preface.as_ref().map(|preface| {
-                PrefaceState::new(match ask {
-                    Ask::Full => &preface.full,
-                    Ask::Resumed => &preface.resumed,
+            preface: plan.preface.as_ref().map(|preface| {
+                PrefaceState::new(if resumes {
+                    &preface.resumed
+                } else {
+                    &preface.full
                 })
             }),
-            exchange: Exchange::new(last, times.started),
+            response: Response::default(),
+            asked: times.started,
+            answered: None,
             times,
-            requests_left: plan.options.keepalive,
-            ask,
+            requests_left: plan.options.connection.keepalive,
+            resumes,
             offered: Offered::Nothing,
             resumed: false,
             peer_closed: false,
             ready: false,
-            deadline: times.started + plan.time_out,
+            deadline: times.started + plan.options.load.time_out,
         };
-        std::mem::swap(&mut link.wire.outbox, &mut env.spare);
-        link.first_flight(env)?;
+        if link.preface.is_some() {
+            link.talk(env, 0, times.started)?;
+        } else if link.tls.is_some() {
+            link.collect()?;
+            link.offered = Offered::of(&link.wire.outbox);
+        } else {
+            link.ask(env, times.started)?;
+        }
         Ok(link)
     }
 
@@ -155,12 +157,10 @@ impl LoadConnection {
         self.offered
     }
 
-    /// Returns the transaction's times.
     pub fn times(&self) -> Times {
         self.times
     }
 
-    /// Returns where the connection is in its life.
     pub fn phase(&self) -> Phase {
         self.phase
     }
@@ -175,13 +175,12 @@ impl LoadConnection {
     /// # Errors
     /// What ends the transaction.
     pub fn ask_again(&mut self, times: Times, env: &mut Env) -> Result<Turn, Failure> {
-        let plan = Arc::clone(&env.plan);
-        self.exchange
-            .restart(self.requests_left <= 1, times.started);
+        self.response = Response::default();
+        self.answered = None;
         self.times = times;
-        self.deadline = times.started + plan.time_out;
+        self.deadline = times.started + env.plan.options.load.time_out;
         self.phase = Phase::Exchanging;
-        self.produce(env, times.started)?;
+        self.ask(env, times.started)?;
         self.turn(env, false)
     }
 
@@ -190,51 +189,35 @@ impl LoadConnection {
     /// # Errors
     /// What ends the transaction.
     pub fn turn(&mut self, env: &mut Env, hung_up: bool) -> Result<Turn, Failure> {
-        if self.wire.outbox.capacity() == 0 {
-            std::mem::swap(&mut self.wire.outbox, &mut env.spare);
-        }
-        let turn = self.work(env, hung_up);
-        if self.wire.outbox.is_empty() && self.wire.outbox.capacity() > env.spare.capacity() {
-            std::mem::swap(&mut self.wire.outbox, &mut env.spare);
-        }
-        turn
-    }
-
-    fn work(&mut self, env: &mut Env, hung_up: bool) -> Result<Turn, Failure> {
-        let flushed = self.push_out(env)?;
-        if self.phase == Phase::Connecting && !flushed {
+        self.flush(env)?;
+        if self.phase == Phase::Connecting {
             return Ok(Turn::Waiting);
         }
-        let mut more = true;
         for _ in 0..READS_PER_TURN {
-            let received = match self.wire.receive(&mut env.input) {
-                Err(_) if matches!(self.phase, Phase::Parked | Phase::Closing) => Received::End,
-                received => received.map_err(|e| Failure::from_io(&e))?,
+            let count = match self.wire.socket.read(&mut env.input) {
+                Ok(0) => return self.on_end(env),
+                Ok(count) => count,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(self.rest()),
+                Err(_) if self.is_idle() => return self.on_end(env),
+                Err(e) => return Err(Failure::from_io(&e)),
             };
-            more = match received {
-                Received::Nothing => false,
-                Received::End => return self.on_end(env),
-                Received::Bytes {
-                    filled,
-                    fresh,
-                    drained,
-                } => {
-                    env.samples(self.times.step).traffic.bytes_in += fresh as u64;
-                    self.take_in(env, filled)?;
-                    self.push_out(env)?;
-                    if drained && hung_up {
-                        return self.on_end(env);
-                    }
-                    !drained
-                }
-            };
-            if !more {
-                break;
+            env.samples(self.times.step).traffic.bytes_in += count as u64;
+            self.take_in(env, count)?;
+            self.flush(env)?;
+            if count < env.input.len() {
+                return if hung_up {
+                    self.on_end(env)
+                } else {
+                    Ok(self.rest())
+                };
             }
         }
-        Ok(if more {
-            Turn::Again
-        } else if self.phase == Phase::Closing && self.peer_closed {
+        Ok(Turn::Again)
+    }
+
+    /// Returns what to do when there is no more to read.
+    fn rest(&mut self) -> Turn {
+        if self.phase == Phase::Closing && self.peer_closed {
             // RFC 5246, section 7.2.1: a close_notify is answered by closing. Some servers wait
             // for that before they send FIN.
             Turn::Free
@@ -242,7 +225,7 @@ impl LoadConnection {
             Turn::Answered
         } else {
             Turn::Waiting
-        })
+        }
     }
 
     /// Gives up on the connection: its time is over.
@@ -253,9 +236,7 @@ impl LoadConnection {
         match self.phase {
             Phase::Connecting => Err(Failure::TimeOut("connect")),
             Phase::Handshaking => Err(Failure::TimeOut("handshake")),
-            Phase::Exchanging if self.exchange.answered.is_none() => {
-                Err(Failure::TimeOut("first byte"))
-            }
+            Phase::Exchanging if self.answered.is_none() => Err(Failure::TimeOut("first byte")),
             Phase::Exchanging => Err(Failure::TimeOut("body")),
             Phase::Parked => Ok(()),
             Phase::Closing => {
@@ -268,131 +249,192 @@ impl LoadConnection {
     /// Writes down the tickets that came, when the connection is over.
     pub fn count_tickets(&self, env: &mut Env) {
         if let Some(tls) = &self.tls {
-            let tickets = u64::from(tls.tls13_tickets_received());
             let samples = env.samples(self.times.step);
             let counter = if self.resumed {
                 &mut samples.tickets_resumed
             } else {
                 &mut samples.tickets_full
             };
-            *counter += tickets;
+            *counter += u64::from(tls.tls13_tickets_received());
         }
     }
 
-    /// Puts the PROXY header and the ClientHello, or the plain request, in the outbox.
-    fn first_flight(&mut self, env: &mut Env) -> Result<(), Failure> {
-        if let Some(version) = env.plan.network.proxy_header {
-            let local = self
-                .wire
-                .socket
-                .local_addr()
-                .map_err(|e| Failure::from_io(&e))?;
-            let header = ProxyHeader {
-                endpoints: Endpoints::tcp(local, env.plan.address()),
-                tlvs: Tlvs::default(),
-            };
-            header
-                .encode(version.format(), &mut self.wire.outbox)
-                .map_err(|_| Failure::Tls("proxy header"))?;
+    /// No transaction is on its way: what happens to the connection is no failure.
+    fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::Parked | Phase::Closing)
+    }
+
+    /// Sends what is due. The connection stands when something went.
+    fn flush(&mut self, env: &mut Env) -> Result<(), Failure> {
+        let sent = match self.wire.flush() {
+            Err(_) if self.is_idle() => return Ok(()),
+            flushed => flushed.map_err(|e| Failure::from_io(&e))?,
+        };
+        env.samples(self.times.step).traffic.bytes_out += sent as u64;
+        if self.phase == Phase::Connecting && sent > 0 {
+            self.on_connected(env);
         }
-        if self.preface.is_some() {
-            return self.talk(env, 0, self.times.started);
-        }
-        if self.tls.is_none() {
-            return self.produce(env, self.times.started);
-        }
-        let hello = self.wire.outbox.len();
-        self.drive(env, 0, self.times.started)?;
-        self.offered = Offered::of(self.wire.outbox.get(hello..).unwrap_or(&[]));
         Ok(())
-    }
-
-    /// Sends until all has gone or the socket is full; makes more of the request as room allows.
-    fn push_out(&mut self, env: &mut Env) -> Result<bool, Failure> {
-        loop {
-            let (sent, all) = match self.wire.flush() {
-                Err(_) if matches!(self.phase, Phase::Parked | Phase::Closing) => return Ok(true),
-                flushed => flushed.map_err(|e| Failure::from_io(&e))?,
-            };
-            env.samples(self.times.step).traffic.bytes_out += sent as u64;
-            if self.phase == Phase::Connecting {
-                if !self.stands(sent, all) {
-                    return Ok(false);
-                }
-                self.on_connected(env);
-            }
-            if !all {
-                return Ok(false);
-            }
-            if self.phase != Phase::Exchanging {
-                return Ok(true);
-            }
-            if !self.exchange.wants_write() {
-                return Ok(true);
-            }
-            self.produce(env, clock::now())?;
-            if self.wire.outbox.is_empty() {
-                return Ok(true);
-            }
-        }
-    }
-
-    /// Whether the connection stands: something was sent, or there was nothing to send and it has a peer.
-    fn stands(&self, sent: usize, all: bool) -> bool {
-        sent > 0 || (all && self.wire.socket.peer_addr().is_ok())
     }
 
     fn on_connected(&mut self, env: &mut Env) {
         let now = clock::now();
-        env.samples(self.times.step)
-            .latency
-            .connect
-            .record(now - self.times.mark);
+        let took = now - self.times.mark;
+        env.samples(self.times.step).latency.connect.record(took);
         self.times.mark = now;
-        if env.plan.options.since_queued {
+        if env.plan.options.connection.since_queued {
             // What follows the first bytes is not asked for. Where this is refused, more is noted than is read.
             let _refused = note_acknowledgements(&self.wire.socket, false);
         }
-        self.phase = if self.tls.is_some() || self.preface.is_some() {
-            Phase::Handshaking
+        if self.tls.is_some() || self.preface.is_some() {
+            self.phase = Phase::Handshaking;
         } else {
-            Phase::Exchanging
-        };
-        if self.phase == Phase::Exchanging {
-            self.exchange.asked = now;
+            self.phase = Phase::Exchanging;
+            self.asked = now;
         }
     }
 
-    fn produce(&mut self, env: &mut Env, now: Instant) -> Result<(), Failure> {
-        if self.tls.is_some() {
-            let kept = self.wire.restore(&mut env.input);
-            return self.drive(env, kept, now);
+    /// Puts the request in the outbox.
+    fn ask(&mut self, env: &Env, now: Instant) -> Result<(), Failure> {
+        let [keep, last] = &env.requests;
+        let request = if self.requests_left <= 1 { last } else { keep };
+        self.asked = now;
+        match &mut self.tls {
+            None => self.wire.outbox.extend_from_slice(request),
+            Some(tls) => {
+                let written = tls.writer().write_all(request);
+                written.map_err(|e| Failure::from_io(&e))?;
+                self.collect()?;
+            }
         }
-        let plan = Arc::clone(&env.plan);
-        self.exchange
-            .produce_plain(&plan.request, &mut self.wire.outbox, now);
         Ok(())
     }
 
-    fn take_in(&mut self, env: &mut Env, filled: usize) -> Result<(), Failure> {
+    /// Collects what TLS wants to send.
+    fn collect(&mut self) -> Result<(), Failure> {
+        let Some(tls) = &mut self.tls else {
+            return Ok(());
+        };
+        while tls.wants_write() {
+            let written = tls.write_tls(&mut self.wire.outbox);
+            written.map_err(|e| Failure::from_io(&e))?;
+        }
+        Ok(())
+    }
+
+    /// Takes what was read.
+    fn take_in(&mut self, env: &mut Env, count: usize) -> Result<(), Failure> {
         let now = clock::now();
         if self.tls.is_some() {
-            self.drive(env, filled, now)?;
+            self.take_records(env, count, now)?;
         } else if self.preface.is_some() {
-            self.talk(env, filled, now)?;
+            self.talk(env, count, now)?;
         } else {
-            let bytes = env.input.get(..filled).unwrap_or(&[]);
-            self.exchange.feed(bytes, now)?;
+            self.answered.get_or_insert(now);
+            let bytes = env.input.get(..count).unwrap_or(&[]);
+            self.response.feed(bytes)?;
         }
-        if self.phase == Phase::Exchanging && self.exchange.response.is_whole() {
+        if self.phase == Phase::Exchanging && self.response.is_whole() {
             self.on_whole(env, now)?;
         }
         Ok(())
     }
 
-    /// Goes on with the preface; the request follows it at once. Answers come only to flights, so that all
+    fn take_records(&mut self, env: &mut Env, count: usize, now: Instant) -> Result<(), Failure> {
+        let mut taken = 0;
+        while taken < count {
+            let Some(tls) = &mut self.tls else {
+                return Ok(());
+            };
+            let mut records = env.input.get(taken..count).unwrap_or(&[]);
+            let read = tls.read_tls(&mut records);
+            taken += read.map_err(|e| Failure::from_io(&e))?;
+            let state = tls
+                .process_new_packets()
+                .map_err(|e| Failure::from_tls(&e))?;
+            self.peer_closed |= state.peer_has_closed();
+            if self.phase == Phase::Handshaking && !tls.is_handshaking() {
+                self.on_handshake(env, now)?;
+            }
+            self.collect()?;
+            self.take_plaintext(now)?;
+        }
+        Ok(())
+    }
+
+    fn take_plaintext(&mut self, now: Instant) -> Result<(), Failure> {
+        let Some(tls) = &mut self.tls else {
+            return Ok(());
+        };
+        let mut reader = tls.reader();
+        // It would block where there is no more for now.
+        while let Ok(bytes) = reader.fill_buf()
+            && !bytes.is_empty()
+        {
+            self.answered.get_or_insert(now);
+            self.response.feed(bytes)?;
+            let count = bytes.len();
+            reader.consume(count);
+        }
+        Ok(())
+    }
+
+    fn on_handshake(&mut self, env: &mut Env, now: Instant) -> Result<(), Failure> {
+        let Some(tls) = &self.tls else { return Ok(()) };
+        let kind = tls.handshake_kind();
+        self.resumed = kind == Some(HandshakeKind::Resumed);
+        let known = env.negotiated.as_ref();
+        if known.is_none_or(|known| !self.resumed && known.signature.is_none()) {
+            let signature = env.tls.as_ref().filter(|_| !self.resumed);
+            let signature = signature.and_then(Tls::signature);
+            env.negotiated = Some(negotiated::of(tls, signature));
+        }
+        let alpn = tls.alpn_protocol();
+        let refuses_http = alpn.is_some_and(|alpn| !alpn.starts_with(b"http/1."));
+        let tls12 = tls.protocol_version() == Some(ProtocolVersion::TLSv1_2);
+        self.count_handshake(env, kind, tls12);
+        let took = now - self.times.mark;
+        let samples = env.samples(self.times.step);
+        if self.resumed {
+            samples.latency.handshake_resumed.record(took);
+        } else {
+            samples.latency.handshake_full.record(took);
+        }
+        self.times.mark = now;
+        self.phase = Phase::Exchanging;
+        if refuses_http {
+            return Err(Failure::Alpn);
+        }
+        if env.plan.options.connection.nagle {
+            self.collect()?;
+            self.flush(env)?;
+        }
+        self.ask(env, now)
+    }
+
+    /// Counts what was asked for and what happened.
+    fn count_handshake(&self, env: &mut Env, kind: Option<HandshakeKind>, tls12: bool) {
+        let counts = &mut env.samples(self.times.step).handshakes;
+        if self.resumes {
+            counts.asked_resumed += 1;
+        } else {
+            counts.asked_full += 1;
+        }
+        match (self.resumed, tls12, self.offered) {
+            (false, ..) => counts.full += 1,
+            (true, false, _) => counts.resumed_by_psk += 1,
+            (true, true, Offered::Ticket) => counts.resumed_by_ticket += 1,
+            (true, true, _) => counts.resumed_by_id += 1,
+        }
+        let offered = self.offered != Offered::Nothing;
+        counts.full_with_retry += u64::from(kind == Some(HandshakeKind::FullWithHelloRetryRequest));
+        counts.declined += u64::from(!self.resumed && offered);
+        counts.nothing_to_offer += u64::from(self.resumes && !offered && !self.resumed);
+    }
+
+    /// Continues the preface; the request follows it at once. Answers come only to flights, so that all
     /// bytes received are its own.
-    fn talk(&mut self, env: &mut Env, received: usize, now: Instant) -> Result<(), Failure> {
+    fn talk(&mut self, env: &Env, received: usize, now: Instant) -> Result<(), Failure> {
         let Some(preface) = &mut self.preface else {
             return Ok(());
         };
@@ -406,32 +448,27 @@ impl LoadConnection {
             if self.phase == Phase::Handshaking {
                 self.phase = Phase::Exchanging;
             }
-            self.produce(env, now)?;
+            self.ask(env, now)?;
         }
         Ok(())
     }
 
     fn on_whole(&mut self, env: &mut Env, now: Instant) -> Result<(), Failure> {
-        let response = &self.exchange.response;
-        let (status, body) = (response.status(), response.body());
+        let status = self.response.status();
         if !(200..300).contains(&status) {
             return Err(Failure::Status(status));
         }
-        if env
-            .plan
-            .options
-            .expect_body
-            .is_some_and(|expected| expected != body)
-        {
+        let expected = env.plan.options.connection.expect_body;
+        if expected.is_some_and(|expected| expected != self.response.body()) {
             return Err(Failure::WrongBody);
         }
-        if let Some(first) = self.exchange.answered {
-            let took = first.saturating_duration_since(self.exchange.asked);
+        if let Some(first) = self.answered {
+            let took = first.saturating_duration_since(self.asked);
             env.samples(self.times.step).latency.first_byte.record(took);
         }
         self.succeed(env, now);
         self.requests_left = self.requests_left.saturating_sub(1);
-        if self.requests_left > 0 && self.exchange.response.keep_alive() {
+        if self.requests_left > 0 && self.response.keep_alive() {
             self.phase = Phase::Parked;
             self.ready = true;
             self.deadline = now + FOREVER;
@@ -443,26 +480,19 @@ impl LoadConnection {
     }
 
     fn succeed(&self, env: &mut Env, now: Instant) {
-        env.live.complete();
+        env.live.completed.fetch_add(1, Ordering::Relaxed);
         let ended_in = env.timeline.step_of(now);
         env.samples(ended_in).completed += 1;
-        let Times {
-            step,
-            intended,
-            started,
-            ..
-        } = self.times;
-        let whole = now.saturating_duration_since(started);
-        let corrected = now.saturating_duration_since(intended);
-        env.samples(step).succeed(whole, corrected);
-        if env.plan.options.since_queued
-            && let Ok(Some(since)) = acknowledged_ago(&self.wire.socket)
-        {
+        let whole = now.saturating_duration_since(self.times.started);
+        let corrected = now.saturating_duration_since(self.times.intended);
+        let since_queued = env.plan.options.connection.since_queued;
+        let samples = env.samples(self.times.step);
+        samples.succeeded += 1;
+        samples.latency.whole.record(whole);
+        samples.latency.corrected.record(corrected);
+        if since_queued && let Ok(Some(since)) = acknowledged_ago(&self.wire.socket) {
             // It is read after the whole was.
-            env.samples(step)
-                .latency
-                .since_queued
-                .record(since.min(whole));
+            samples.latency.since_queued.record(since.min(whole));
         }
     }
 
@@ -472,12 +502,11 @@ impl LoadConnection {
             Phase::Connecting | Phase::Handshaking => return Err(Failure::ClosedEarly),
             Phase::Exchanging => {
                 // Without close_notify the end may be an attacker's (RFC 8446, 6.1).
-                let cut =
-                    self.tls.is_some() && !self.peer_closed && self.exchange.answered.is_some();
-                if cut && !self.exchange.response.is_whole() {
+                let cut = self.tls.is_some() && !self.peer_closed && self.answered.is_some();
+                if cut && !self.response.is_whole() {
                     return Err(Failure::ShortBody);
                 }
-                self.exchange.response.end()?;
+                self.response.end()?;
                 self.on_whole(env, clock::now())?;
             }
             Phase::Parked => env.samples(self.times.step).traffic.closed_while_idle += 1,

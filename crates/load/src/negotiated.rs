@@ -2,11 +2,11 @@
 //! which is how becket logs them.
 
 use becket_stats::report::Negotiated;
-use rustls::client::UnbufferedClientConnection;
+use rustls::client::ClientConnection;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 
 /// Describes a finished handshake; a resumed TLS 1.2 one has no group and none has a signature.
-pub fn of(connection: &UnbufferedClientConnection, signature: Option<String>) -> Negotiated {
+pub fn of(connection: &ClientConnection, signature: Option<String>) -> Negotiated {
     let group = connection
         .negotiated_key_exchange_group()
         .map(|kx| group(kx.name()));

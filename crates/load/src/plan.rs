@@ -1,49 +1,40 @@
-//! What a run is to do: validated, immutable, shared by all threads.
+//! What a run is to do: from the command line, checked, and shared by all threads.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use becket_stats::report;
+use rustls_pki_types::ServerName;
 
-use crate::options::{MeasuringOptions, NetworkOptions, RequestOptions};
-use crate::request::RequestBytes;
+use crate::Error;
+use crate::cli::Cli;
+use crate::preface::Preface;
 use crate::resume::Resume;
-use crate::schedule::{Arrivals, Stretch};
+use crate::schedule::Stretch;
 use crate::target::Target;
-use crate::tls::TlsPlan;
 
 /// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What is put under load.
+    /// The options it was made from; what is below goes before them.
+    pub options: Cli,
     pub target: Target,
-    /// Its addresses; the first one that answers is used.
+    /// The target's addresses; the first one that answers is used.
     pub addresses: Vec<SocketAddr>,
+    /// The name in SNI; absent for plain targets.
+    pub server_name: Option<ServerName<'static>>,
     /// Connections in parallel: exactly in a closed loop, at most in an open one.
     pub connections: usize,
-    /// Client threads.
     pub threads: usize,
-    /// CPUs to pin threads to, in order; not pinned when empty.
+    /// CPUs to pin threads to, in order.
     pub cpus: Vec<usize>,
-    /// When transactions start.
     pub load: Load,
     /// Time before the first step whose results are thrown away.
     pub warm_up: Duration,
-    /// Time after which a transaction is given up.
-    pub time_out: Duration,
-    /// The TLS client; absent for plain targets.
-    pub tls: Option<TlsPlan>,
-    /// Which handshakes are to be resumed.
-    pub resume: Resume,
-    /// The bytes of a request.
-    pub request: RequestBytes,
-    /// What is asked, and what is right.
-    pub options: RequestOptions,
-    /// How connections are made.
-    pub network: NetworkOptions,
-    /// What is measured and shown besides.
-    pub measuring: MeasuringOptions,
-    /// The command line.
+    /// What is said before a plain request, in the shape of a full and of a resumed handshake: for a relay that answers.
+    pub preface: Option<Preface>,
+    /// The command line, for the report.
     pub command: Vec<String>,
 }
 
@@ -54,15 +45,100 @@ pub enum Load {
     ClosedFor(Duration),
     /// The same, for a number of transactions.
     ClosedCount(u64),
-    /// By a schedule.
-    Open {
-        /// The measured stretches.
-        stretches: Vec<Stretch>,
-        /// How starts are spaced.
-        arrivals: Arrivals,
-        /// Seed of Poisson arrivals.
-        seed: u64,
-    },
+    /// At given rates, one stretch after the other.
+    Open(Vec<Stretch>),
+}
+
+impl Cli {
+    /// Makes the plan.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] with what is wrong and what would be accepted.
+    pub fn plan(&self, command: Vec<String>) -> Result<Plan, Error> {
+        let wrong = |text: String| Err(Error::Plan(text));
+        let url = self.url.as_deref().unwrap_or_default();
+        let target = Target::parse(url)?;
+        let mut addresses = target.resolve(self.connection.i_own_this_target)?;
+        if let Some(source) = self.connection.source {
+            addresses.retain(|address| address.is_ipv4() == source.pick(0).is_ipv4());
+        }
+        if addresses.is_empty() {
+            return wrong(format!(
+                "{target} has no address, or none of the family of --source"
+            ));
+        }
+        let server_name = if target.is_tls {
+            self.tls.versions()?;
+            let name = self.tls.sni.as_deref().unwrap_or(&target.host);
+            let Ok(name) = ServerName::try_from(name.to_owned()) else {
+                return wrong(format!("`{name}` is not a server name that SNI can carry"));
+            };
+            Some(name)
+        } else if self.tls.resume != Resume::Never || self.tls.tls.is_some() {
+            return wrong("--resume and --tls need an https:// target".to_owned());
+        } else {
+            None
+        };
+        let length = self.load.duration;
+        if self.load.time_out.is_zero() || length.is_zero() {
+            return wrong("-d and --time-out must not be zero".to_owned());
+        }
+        let load = match (self.load.transactions, self.load.rate) {
+            (Some(count), _) => Load::ClosedCount(count),
+            (None, Some(rate)) => Load::Open(vec![Stretch { rate, length }]),
+            (None, None) => Load::ClosedFor(length),
+        };
+        let warm_up = match load {
+            Load::ClosedCount(_) => Duration::ZERO,
+            _ => (length / 10).min(Duration::from_secs(1)),
+        };
+        let allowed = becket_sys::affinity::allowed_cpus().unwrap_or_default();
+        if let Some(cpu) = self
+            .measuring
+            .cpus
+            .iter()
+            .find(|cpu| !allowed.contains(cpu))
+        {
+            return wrong(format!(
+                "--cpus: CPU {cpu} may not be used (accepted: some of {allowed:?})"
+            ));
+        }
+        let threads = self.load.threads;
+        let threads = threads.map_or((allowed.len() / 2).max(1), NonZeroUsize::get);
+        let connections = match self.load.connections {
+            Some(connections) => connections.get(),
+            None if matches!(load, Load::Open(_)) => most_connections(),
+            None => 50,
+        };
+        Ok(Plan {
+            options: self.clone(),
+            target,
+            addresses,
+            server_name,
+            connections,
+            threads: threads.min(connections),
+            // The last ones by default, since servers are commonly pinned from the first.
+            cpus: if self.measuring.cpus.is_empty() {
+                allowed.iter().rev().copied().collect()
+            } else {
+                self.measuring.cpus.clone()
+            },
+            load,
+            warm_up: self.load.warm_up.unwrap_or(warm_up),
+            preface: None,
+            command,
+        })
+    }
+}
+
+/// An open loop takes what the system gives: ten thousand connections, or 900 where descriptors
+/// are scarce.
+fn most_connections() -> usize {
+    if becket_sys::rlimit::raise_open_files(10_100).is_ok() {
+        10_000
+    } else {
+        900
+    }
 }
 
 impl Plan {
@@ -71,46 +147,81 @@ impl Plan {
         match &self.load {
             Load::ClosedFor(length) => vec![*length],
             Load::ClosedCount(_) => vec![],
-            Load::Open { stretches, .. } => stretches.iter().map(|s| s.length).collect(),
+            Load::Open(stretches) => stretches.iter().map(|s| s.length).collect(),
         }
-    }
-
-    /// Returns whether sessions are of any use.
-    pub fn resumes(&self) -> bool {
-        self.resume != Resume::Never
     }
 
     /// Returns the address that is used.
     pub fn address(&self) -> SocketAddr {
         // Checked before a run: there is at least one.
-        self.addresses
-            .first()
-            .copied()
-            .unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], self.target.port)))
+        let first = self.addresses.first().copied();
+        first.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], self.target.port)))
+    }
+
+    /// Returns the CPU of a thread.
+    pub fn cpu(&self, thread: usize) -> Option<usize> {
+        self.cpus.get(thread % self.cpus.len().max(1)).copied()
+    }
+
+    /// Returns the request: the last one of a connection asks the server to close.
+    pub fn request(&self, last: bool) -> String {
+        let (path, host) = (&self.target.path, self.target.authority());
+        let close = if last { "Connection: close\r\n" } else { "" };
+        format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{close}\r\n")
     }
 
     /// Describes the plan for the report.
     pub fn describe(&self) -> report::Plan {
-        let (arrivals, seed) = match &self.load {
-            Load::Open { arrivals, seed, .. } => (Some(*arrivals), *seed),
-            _ => (None, 0),
-        };
-        let kind = self
-            .tls
-            .as_ref()
-            .map_or("any".to_owned(), |tls| format!("{:?}", tls.resume_kind));
+        let options = &self.options;
+        let is_open = matches!(self.load, Load::Open(_));
         report::Plan {
-            load_loop: if arrivals.is_some() { "open" } else { "closed" }.to_owned(),
+            load_loop: if is_open { "open" } else { "closed" }.to_owned(),
             connections: self.connections,
             threads: self.threads,
             warm_up_s: self.warm_up.as_secs_f64(),
-            arrivals: arrivals.map(|a| format!("{a:?}").to_lowercase()),
-            seed,
-            resume: self.resume.to_string(),
-            resume_kind: kind.to_lowercase(),
-            keepalive: self.options.keepalive,
-            time_out_s: self.time_out.as_secs_f64(),
+            resume: options.tls.resume.to_string(),
+            resume_kind: format!("{:?}", options.tls.resume_kind).to_lowercase(),
+            keepalive: options.connection.keepalive,
+            time_out_s: options.load.time_out.as_secs_f64(),
             command: self.command.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn plan(args: &str) -> Result<Plan, Error> {
+        let args = format!("becket-load {args}");
+        Cli::try_parse_from(args.split(' '))
+            .map_err(|e| Error::Plan(e.to_string()))?
+            .plan(vec![])
+    }
+
+    #[test]
+    fn it_is_useful_without_flags() {
+        let plan = plan("https://127.0.0.1:1/").unwrap();
+        assert_eq!(plan.connections, 50);
+        assert!(matches!(plan.load, Load::ClosedFor(d) if d == Duration::from_secs(10)));
+        assert_eq!(plan.warm_up, Duration::from_secs(1));
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused_with_a_sentence() {
+        for args in [
+            "https://127.0.0.1:1/ --tls 1.3 --resume-kind id",
+            "https://127.0.0.1:1/ --tls 1.2 --resume-kind psk",
+            "http://127.0.0.1:1/ --resume always",
+            "https://192.0.2.1/",
+            "https://127.0.0.1:1/ --suite RC4",
+            "https://127.0.0.1:1/ --cpus 99999",
+            "https://127.0.0.1:1/ --source ::1",
+        ] {
+            let error = plan(args).unwrap_err().to_string();
+            assert!(error.len() > 20, "{args:?}: {error}");
         }
     }
 }

@@ -115,19 +115,15 @@ impl Response {
     }
 
     fn feed_head<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], Failure> {
-        if self.partial.is_empty() {
-            // A head that comes in one piece is not copied.
-            return match self.read_head(bytes)? {
-                Some(end) => Ok(bytes.get(end..).unwrap_or(&[])),
-                None => self.keep(bytes, HEAD_LIMIT),
-            };
-        }
         let before = self.partial.len();
-        let mut all = std::mem::take(&mut self.partial);
-        all.extend_from_slice(bytes);
-        match self.read_head(&all)? {
-            Some(end) => Ok(bytes.get(end.saturating_sub(before)..).unwrap_or(&[])),
-            None => self.keep(&all, HEAD_LIMIT),
+        let piece = bytes.len().min(HEAD_LIMIT.saturating_sub(before));
+        let head = [&self.partial, bytes.get(..piece).unwrap_or(&[])].concat();
+        match self.read_head(&head)? {
+            Some(end) => {
+                self.partial.clear();
+                Ok(bytes.get(end.saturating_sub(before)..).unwrap_or(&[]))
+            }
+            None => self.keep(bytes, HEAD_LIMIT),
         }
     }
 

@@ -1,7 +1,6 @@
 //! What a thread writes down while it works: one [`Samples`] per step, merged at the end.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use becket_stats::Histogram;
 use becket_stats::report::{Handshakes, Traffic};
@@ -58,13 +57,6 @@ impl Samples {
     /// Returns the number of failures.
     pub fn failed(&self) -> u64 {
         self.failures.values().sum()
-    }
-
-    /// Counts a success with its latencies.
-    pub fn succeed(&mut self, whole: Duration, corrected: Duration) {
-        self.succeeded += 1;
-        self.latency.whole.record(whole);
-        self.latency.corrected.record(corrected);
     }
 
     /// Adds another thread's samples of the same step.

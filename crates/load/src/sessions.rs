@@ -36,19 +36,14 @@ impl Sessions {
         }))
     }
 
-    /// Forgets everything; the next handshake is a full one.
-    pub fn forget(&self) {
+    /// Lets the next handshake offer what is there; without `resumes` everything is forgotten, and the handshake is a full one.
+    pub fn offer(&self, resumes: bool) {
         let mut kept = self.kept();
-        kept.offer = false;
-        kept.tls12 = None;
-        kept.tls13.clear();
-    }
-
-    /// Lets the next handshake offer what is there, and returns whether anything is.
-    pub fn offer(&self) -> bool {
-        let mut kept = self.kept();
-        kept.offer = kept.tls12.is_some() || !kept.tls13.is_empty();
-        kept.offer
+        kept.offer = resumes;
+        if !resumes {
+            kept.tls12 = None;
+            kept.tls13.clear();
+        }
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {

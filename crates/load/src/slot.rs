@@ -1,6 +1,7 @@
 //! A place for one connection after the other: keeps the sessions and the resumption plan between them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use becket_sys::socket::note_acknowledgements;
@@ -11,8 +12,8 @@ use crate::clock;
 use crate::env::Env;
 use crate::failure::Failure;
 use crate::hello::Offered;
-use crate::link::{LoadConnection, Opening, Phase, Times, Turn};
-use crate::resume::{Ask, Sequence};
+use crate::link::{LoadConnection, Phase, Times, Turn};
+use crate::resume::Resume;
 use crate::sessions::Sessions;
 use crate::tls::ResumeKind;
 use crate::wire::Wire;
@@ -22,7 +23,10 @@ pub struct ClientSlot {
     token: Token,
     sessions: Arc<Sessions>,
     config: Option<Arc<ClientConfig>>,
-    sequence: Sequence,
+    /// Its number among the slots of all threads.
+    position: u64,
+    /// Connections that it has made.
+    count: u64,
     link: Option<LoadConnection>,
 }
 
@@ -42,12 +46,14 @@ pub enum SlotState {
 impl ClientSlot {
     /// Makes slot number `index` of this thread; `position` is its number among all threads' slots.
     pub fn new(index: usize, position: usize, env: &Env) -> Self {
-        let sessions = Arc::new(Sessions::new(env.plan.resumes()));
+        let resumes = env.plan.options.tls.resume != Resume::Never;
+        let sessions = Arc::new(Sessions::new(resumes));
         Self {
             token: Token(index),
             config: env.tls.as_ref().map(|tls| tls.slot(&sessions)),
             sessions,
-            sequence: Sequence::new(env.plan.resume, position),
+            position: position as u64,
+            count: 0,
             link: None,
         }
     }
@@ -108,18 +114,15 @@ impl ClientSlot {
     }
 
     fn open(&mut self, times: Times, env: &mut Env) -> Result<Turn, Failure> {
-        let ask = self.sequence.next_ask();
-        match ask {
-            Ask::Full => self.sessions.forget(),
-            Ask::Resumed => {
-                self.sessions.offer();
-            }
-        }
-        let mut link = self.connect(ask, times, env)?;
-        if link.offered() == Offered::Id && only_tickets(env) {
+        let resumes = env.plan.options.tls.resume;
+        let resumes = resumes.resumes(self.position, self.count);
+        self.count += 1;
+        self.sessions.offer(resumes);
+        let mut link = self.connect(resumes, times, env)?;
+        if link.offered() == Offered::Id && env.plan.options.tls.resume_kind == ResumeKind::Ticket {
             // The session has no ticket, and identifiers are not wanted: make a full handshake of it.
-            self.sessions.forget();
-            link = self.connect(ask, times, env)?;
+            self.sessions.offer(false);
+            link = self.connect(resumes, times, env)?;
         }
         let interest = Interest::READABLE | Interest::WRITABLE;
         let registered = env.registry.register(link.socket(), self.token, interest);
@@ -129,38 +132,23 @@ impl ClientSlot {
 
     fn connect(
         &self,
-        ask: Ask,
+        resumes: bool,
         mut times: Times,
         env: &mut Env,
     ) -> Result<LoadConnection, Failure> {
-        let source = env
-            .plan
-            .network
-            .source
-            .map(|sources| sources.pick(env.opened));
+        let options = &env.plan.options.connection;
+        let source = options.source.map(|sources| sources.pick(env.opened));
+        let since_queued = options.since_queued;
         env.opened += 1;
         env.samples(times.step).traffic.connections += 1;
         times.mark = clock::now();
         let wire = Wire::connect(env.plan.address(), source);
         let wire = wire.map_err(|e| Failure::from_io(&e))?;
-        if env.plan.options.since_queued {
+        if since_queued {
             let noted = note_acknowledgements(&wire.socket, true);
             noted.map_err(|e| Failure::from_io(&e))?;
         }
-        LoadConnection::open(
-            Opening {
-                wire,
-                tls: self.config.clone(),
-                ask,
-                times,
-            },
-            env,
-        )
-    }
-
-    /// Drops the connection, if there is one; its transaction counts as unfinished.
-    pub fn close(&mut self, env: &mut Env) {
-        self.drop_link(env);
+        LoadConnection::open(wire, self.config.clone(), resumes, times, env)
     }
 
     fn settle(
@@ -174,28 +162,22 @@ impl ClientSlot {
             Ok(Turn::Again) => SlotState::Again,
             Ok(Turn::Answered) => SlotState::Ready,
             Ok(Turn::Free) => {
-                self.drop_link(env);
+                self.close(env);
                 SlotState::Ready
             }
             Err(failure) => {
                 env.samples(step).fail(failure);
-                env.live.fail();
-                self.drop_link(env);
+                env.live.failed.fetch_add(1, Ordering::Relaxed);
+                self.close(env);
                 SlotState::Failed
             }
         }
     }
 
-    fn drop_link(&mut self, env: &mut Env) {
+    /// Drops the connection, if there is one; a transaction on it counts as unfinished.
+    pub fn close(&mut self, env: &mut Env) {
         if let Some(link) = self.link.take() {
             link.count_tickets(env);
         }
     }
-}
-
-fn only_tickets(env: &Env) -> bool {
-    env.plan
-        .tls
-        .as_ref()
-        .is_some_and(|tls| tls.resume_kind == ResumeKind::Ticket)
 }

@@ -11,20 +11,11 @@ use http::uri::PathAndQuery;
 
 use crate::Error;
 
-/// The protocol spoken to the target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scheme {
-    /// TLS, then HTTP/1.
-    Https,
-    /// HTTP/1 in clear.
-    Http,
-}
-
 /// A parsed target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The protocol.
-    pub scheme: Scheme,
+    /// TLS, then HTTP/1; otherwise HTTP/1 in clear.
+    pub is_tls: bool,
     /// Host name or address, without brackets.
     pub host: String,
     /// TCP port.
@@ -45,9 +36,9 @@ impl Target {
             ))
         };
         let uri: Uri = url.parse().map_err(|_| wrong("it is malformed"))?;
-        let (scheme, default) = match uri.scheme_str() {
-            Some("https") => (Scheme::Https, 443),
-            Some("http") => (Scheme::Http, 80),
+        let (is_tls, default) = match uri.scheme_str() {
+            Some("https") => (true, 443),
+            Some("http") => (false, 80),
             Some(_) => return Err(wrong("its scheme is unknown")),
             None => return Err(wrong("it has no scheme")),
         };
@@ -63,7 +54,7 @@ impl Target {
             Some(default)
         };
         Ok(Self {
-            scheme,
+            is_tls,
             host: host.trim_matches(['[', ']']).to_owned(),
             port: port.ok_or_else(|| wrong("its port is not a number"))?,
             path: uri
@@ -99,8 +90,8 @@ impl Target {
         } else {
             self.host.clone()
         };
-        match (self.scheme, self.port) {
-            (Scheme::Https, 443) | (Scheme::Http, 80) => host,
+        match (self.is_tls, self.port) {
+            (true, 443) | (false, 80) => host,
             (_, port) => format!("{host}:{port}"),
         }
     }
@@ -108,10 +99,8 @@ impl Target {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.scheme {
-            Scheme::Https => write!(f, "https://{}{}", self.authority(), self.path),
-            Scheme::Http => write!(f, "http://{}{}", self.authority(), self.path),
-        }
+        let scheme = if self.is_tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority(), self.path)
     }
 }
 

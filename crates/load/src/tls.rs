@@ -6,23 +6,56 @@
 //!
 //! Each thread makes one [`Tls`], each slot one configuration from it, with its own session store.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, Tls12Resumption};
-use rustls::crypto::{SupportedKxGroup, aws_lc_rs};
+use rustls::crypto::aws_lc_rs;
 use rustls::{
-    ClientConfig, DigitallySignedStruct, Error as TlsError, SignatureScheme, SupportedCipherSuite,
-    SupportedProtocolVersion, version,
+    ClientConfig, DigitallySignedStruct, Error as TlsError, ProtocolVersion, SignatureScheme,
+    SupportedCipherSuite, SupportedProtocolVersion,
 };
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::Error;
+use crate::key_share::Group;
+use crate::resume::Resume;
 use crate::sessions::Sessions;
-use crate::{key_share, negotiated, random};
+use crate::{negotiated, random};
+
+/// Options of the TLS client.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "TLS")]
+pub struct TlsOptions {
+    /// never, always or every=N (one full handshake, N-1 resumed)
+    #[arg(long, value_name = "PLAN", default_value = "never")]
+    pub resume: Resume,
+    /// How sessions may be resumed: id and ticket mean TLS 1.2, psk means TLS 1.3
+    #[arg(long, value_name = "KIND", value_enum, default_value = "any")]
+    pub resume_kind: ResumeKind,
+    /// Offer only this version
+    #[arg(long, value_name = "VERSION", value_enum)]
+    pub tls: Option<TlsVersion>,
+    /// Suites to offer: aes128, aes256, chacha20, or names of IANA, comma separated
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = suites)]
+    pub suite: Vec<Vec<SupportedCipherSuite>>,
+    /// Groups to offer, the first with its key share, comma separated
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        value_enum,
+        default_value = "x25519,p256,p384"
+    )]
+    pub group: Vec<Group>,
+    /// Server name to send instead of the URL's host
+    #[arg(long, value_name = "NAME")]
+    pub sni: Option<String>,
+    /// ALPN protocols to offer, comma separated
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub alpn: Vec<String>,
+}
 
 /// How sessions may be resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -48,25 +81,32 @@ pub enum TlsVersion {
     Tls13,
 }
 
-/// What the client offers.
-#[derive(Clone, Debug)]
-pub struct TlsPlan {
-    /// One version only; both when absent.
-    pub version: Option<TlsVersion>,
-    /// Suites in order of preference; the library's default when empty.
-    pub suites: Vec<SupportedCipherSuite>,
-    /// Groups in order of preference; the first one's share is sent.
-    pub groups: Vec<&'static dyn SupportedKxGroup>,
-    /// The name in SNI; absent when the target is an address and none was given.
-    pub server_name: ServerName<'static>,
-    /// ALPN protocols in order of preference.
-    pub alpn: Vec<Vec<u8>>,
-    /// Whether requests go out as early data when a session allows it.
-    pub early_data: bool,
-    /// PEM files of a client certificate chain and its key.
-    pub client_cert: Option<(PathBuf, PathBuf)>,
-    /// What may be resumed.
-    pub resume_kind: ResumeKind,
+impl TlsOptions {
+    /// Returns the versions to offer.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] where the kind of resumption is of another version.
+    pub fn versions(&self) -> Result<Vec<&'static SupportedProtocolVersion>, Error> {
+        let of_kind = match self.resume_kind {
+            ResumeKind::Any => self.tls,
+            ResumeKind::Id | ResumeKind::Ticket => Some(TlsVersion::Tls12),
+            ResumeKind::Psk => Some(TlsVersion::Tls13),
+        };
+        let wanted = |only: Option<TlsVersion>, version: &SupportedProtocolVersion| match only {
+            None => true,
+            Some(TlsVersion::Tls12) => version.version == ProtocolVersion::TLSv1_2,
+            Some(TlsVersion::Tls13) => version.version == ProtocolVersion::TLSv1_3,
+        };
+        let all = rustls::ALL_VERSIONS.iter().copied();
+        let offered: Vec<_> = all
+            .filter(|version| wanted(of_kind, version) && wanted(self.tls, version))
+            .collect();
+        if offered.is_empty() {
+            let fault = "--resume-kind id and ticket are of TLS 1.2, psk is of TLS 1.3: leave --tls out, or choose another kind";
+            return Err(Error::Plan(fault.to_owned()));
+        }
+        Ok(offered)
+    }
 }
 
 /// The TLS client of one thread.
@@ -78,17 +118,17 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Makes the client, reading the client certificate if there is one.
+    /// Makes the client.
     ///
     /// # Errors
-    /// [`Error::Plan`] for suites, groups and versions that do not go together, and for unreadable
-    /// certificates.
-    pub fn new(plan: &TlsPlan) -> Result<Self, Error> {
+    /// [`Error::Plan`] for suites, groups and versions that do not go together.
+    pub fn new(options: &TlsOptions) -> Result<Self, Error> {
         let mut provider = aws_lc_rs::default_provider();
-        if !plan.suites.is_empty() {
-            provider.cipher_suites.clone_from(&plan.suites);
+        if !options.suite.is_empty() {
+            provider.cipher_suites = options.suite.concat();
         }
-        provider.kx_groups.clone_from(&plan.groups);
+        let groups = options.group.iter();
+        provider.kx_groups = groups.map(|group| group.of_library()).collect();
         provider.secure_random = &random::Careless;
         let schemes = by_cost(
             provider
@@ -99,27 +139,19 @@ impl Tls {
             schemes,
             last: AtomicU16::new(0),
         });
-        let builder = ClientConfig::builder_with_provider(Arc::new(provider))
-            .with_protocol_versions(versions(plan))
+        let mut base = ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_protocol_versions(&options.versions()?)
             .map_err(|e| {
                 Error::Plan(format!(
                     "this version, these suites and groups do not go together: {e}"
                 ))
             })?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::clone(&trust) as Arc<dyn ServerCertVerifier>);
-        let mut base = match &plan.client_cert {
-            None => builder.with_no_client_auth(),
-            Some((chain, key)) => {
-                let (chain, key) = read_identity(chain, key)?;
-                builder.with_client_auth_cert(chain, key).map_err(|e| {
-                    Error::Plan(format!("the client certificate cannot be used: {e}"))
-                })?
-            }
-        };
-        base.alpn_protocols.clone_from(&plan.alpn);
-        base.enable_early_data = plan.early_data;
-        let tls12_resumption = match plan.resume_kind {
+            .with_custom_certificate_verifier(Arc::clone(&trust) as Arc<dyn ServerCertVerifier>)
+            .with_no_client_auth();
+        let alpn = options.alpn.iter();
+        base.alpn_protocols = alpn.map(|name| name.clone().into_bytes()).collect();
+        let tls12_resumption = match options.resume_kind {
             ResumeKind::Id => Tls12Resumption::SessionIdOnly,
             _ => Tls12Resumption::SessionIdOrTickets,
         };
@@ -147,61 +179,36 @@ impl Tls {
     }
 }
 
-/// Returns the suites that `names` (comma separated) stand for, in their order.
-///
-/// Accepted are IANA's names, OpenSSL's, and the short `aes128`, `aes256` and `chacha20`, which mean
+/// Returns the suites that a name stands for: IANA's name of one, or `aes128`, `aes256` and `chacha20`, which mean
 /// every suite with that cipher.
 ///
 /// # Errors
 /// [`Error::Plan`] with the names that would be accepted.
-pub fn suites(names: &str) -> Result<Vec<SupportedCipherSuite>, Error> {
+pub fn suites(name: &str) -> Result<Vec<SupportedCipherSuite>, Error> {
+    let cipher = match name {
+        "aes128" => "_AES_128_",
+        "aes256" => "_AES_256_",
+        "chacha20" => "_CHACHA20_",
+        name => name,
+    };
     let all = aws_lc_rs::ALL_CIPHER_SUITES;
-    let mut chosen = Vec::new();
-    for name in names.split(',') {
-        let wanted = plain_name(name);
-        let matches = |suite: &&SupportedCipherSuite| {
-            let known = plain_name(&negotiated::suite(suite.suite()));
-            let short = matches!(wanted.as_str(), "AES128" | "AES256" | "CHACHA20");
-            known == wanted
-                || format!("{wanted}SHA256") == known
-                || (short && known.contains(&wanted))
-        };
-        let before = chosen.len();
-        chosen.extend(all.iter().filter(matches).copied());
-        if chosen.len() == before {
-            let known = all.iter().map(|known| negotiated::suite(known.suite()));
-            return Err(Error::Plan(format!(
-                "unknown suite `{name}` (accepted: aes128, aes256, chacha20, {})",
-                known.collect::<Vec<_>>().join(", ")
-            )));
-        }
+    let named = |suite: &SupportedCipherSuite| negotiated::suite(suite.suite());
+    let chosen: Vec<_> = all
+        .iter()
+        .filter(|suite| {
+            let known = named(suite);
+            known == name || (cipher != name && known.contains(cipher))
+        })
+        .copied()
+        .collect();
+    if chosen.is_empty() {
+        let known: Vec<String> = all.iter().map(named).collect();
+        return Err(Error::Plan(format!(
+            "unknown suite `{name}` (accepted: aes128, aes256, chacha20, {})",
+            known.join(", ")
+        )));
     }
     Ok(chosen)
-}
-
-/// Returns the groups that `names` (comma separated) stand for, in their order.
-///
-/// # Errors
-/// [`Error::Plan`] with the names that would be accepted.
-pub fn groups(names: &str) -> Result<Vec<&'static dyn SupportedKxGroup>, Error> {
-    let known = |name: &str| -> Option<&'static dyn SupportedKxGroup> {
-        match name.trim().to_ascii_lowercase().as_str() {
-            "x25519" => Some(&key_share::X25519),
-            "p256" | "p-256" | "secp256r1" | "prime256v1" => Some(&key_share::SECP256R1),
-            "p384" | "p-384" | "secp384r1" => Some(&key_share::SECP384R1),
-            "x25519mlkem768" => Some(&key_share::X25519MLKEM768),
-            _ => None,
-        }
-    };
-    let wrong = |name| {
-        Error::Plan(format!(
-            "unknown group `{name}` (accepted: x25519, p256, p384, x25519mlkem768)"
-        ))
-    };
-    names
-        .split(',')
-        .map(|name| known(name).ok_or_else(|| wrong(name)))
-        .collect()
 }
 
 /// Puts the schemes that real clients ask for first in front: a server may sign with any digest.
@@ -218,48 +225,6 @@ fn by_cost(mut schemes: Vec<SignatureScheme>) -> Vec<SignatureScheme> {
             .unwrap_or(preferred.len())
     });
     schemes
-}
-
-fn versions(plan: &TlsPlan) -> &'static [&'static SupportedProtocolVersion] {
-    let wanted = match plan.resume_kind {
-        ResumeKind::Any => plan.version,
-        ResumeKind::Id | ResumeKind::Ticket => Some(TlsVersion::Tls12),
-        ResumeKind::Psk => Some(TlsVersion::Tls13),
-    };
-    static TLS12: &[&SupportedProtocolVersion] = &[&version::TLS12];
-    static TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13];
-    match wanted {
-        None => rustls::ALL_VERSIONS,
-        Some(TlsVersion::Tls12) => TLS12,
-        Some(TlsVersion::Tls13) => TLS13,
-    }
-}
-
-/// Strips what differs between IANA's, rustls' and OpenSSL's ways to write a suite.
-fn plain_name(name: &str) -> String {
-    let kept: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
-    let kept = kept.to_ascii_uppercase().replace("WITH", "");
-    let kept = kept
-        .strip_prefix("TLS13")
-        .or_else(|| kept.strip_prefix("TLS"))
-        .unwrap_or(&kept);
-    kept.to_owned()
-}
-
-type ClientIdentity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
-
-fn read_identity(chain: &PathBuf, key: &PathBuf) -> Result<ClientIdentity, Error> {
-    let wrong = |path: &PathBuf, e: &dyn std::fmt::Display| {
-        Error::Plan(format!("client certificate {}: {e}", path.display()))
-    };
-    let certificates = CertificateDer::pem_file_iter(chain)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|e| wrong(chain, &e))?;
-    if certificates.is_empty() {
-        return Err(wrong(chain, &"no certificate in it"));
-    }
-    let key = PrivateKeyDer::from_pem_file(key).map_err(|e| wrong(key, &e))?;
-    Ok((certificates, key))
 }
 
 /// Believes every server, and remembers how the last one signed.
@@ -315,24 +280,15 @@ impl ServerCertVerifier for Trusting {
 mod tests {
     use super::*;
 
-    fn named(names: &str) -> Vec<String> {
-        suites(names)
-            .unwrap()
-            .iter()
-            .map(|suite| negotiated::suite(suite.suite()))
-            .collect()
-    }
-
     #[test]
-    fn suites_go_by_three_kinds_of_names() {
-        assert_eq!(named("TLS_AES_128_GCM_SHA256"), ["TLS_AES_128_GCM_SHA256"]);
-        let gcm = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
-        assert_eq!(named("ECDHE-ECDSA-AES128-GCM-SHA256"), [gcm]);
-        assert_eq!(named(gcm), [gcm]);
-        assert_eq!(
-            named("ECDHE-RSA-CHACHA20-POLY1305"),
-            ["TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256"]
-        );
-        assert_eq!(named("aes256").len(), 3);
+    fn suites_go_by_name_and_by_cipher() {
+        for (name, count) in [
+            ("TLS_AES_128_GCM_SHA256", 1),
+            ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", 1),
+            ("aes256", 3),
+        ] {
+            assert_eq!(suites(name).unwrap().len(), count, "{name}");
+        }
+        assert!(suites("DES").is_err() && suites("").is_err());
     }
 }

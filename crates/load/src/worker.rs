@@ -89,13 +89,16 @@ impl Worker {
             .map_err(|e| Error::os("epoll", e))?;
         let steps = task.timeline.ends().len().max(1);
         let env = Env {
-            tls: plan.tls.as_ref().map(Tls::new).transpose()?,
+            tls: match plan.server_name {
+                Some(_) => Some(Tls::new(&plan.options.tls)?),
+                None => None,
+            },
             registry,
             timeline: task.timeline.clone(),
             samples: vec![Samples::default(); steps + 1],
             live: Arc::clone(&task.live),
             input: vec![0; INPUT_BYTES],
-            spare: Vec::with_capacity(SPARE_BYTES),
+            requests: [false, true].map(|last| plan.request(last).into_bytes()),
             opened: task.thread,
             negotiated: None,
             plan,
@@ -165,7 +168,8 @@ impl Worker {
             Some(_) => self.start_scheduled(now),
             None => self.start_free(now),
         }
-        self.task.live.set_busy(self.slots.len() - self.free.len());
+        let busy = self.slots.len() - self.free.len();
+        self.env.live.busy.store(busy as u64, Ordering::Relaxed);
     }
 
     /// Closed loop: whoever is free starts, a bounded number at a time.
@@ -313,7 +317,7 @@ impl Worker {
             Load::ClosedCount(_) => Duration::MAX,
             _ => DRAIN_LIMIT,
         };
-        let give_up = end + self.env.plan.time_out.min(limit) + SWEEP * 2;
+        let give_up = end + self.env.plan.options.load.time_out.min(limit) + SWEEP * 2;
         let stopped = self.task.stop.load(Ordering::Relaxed);
         if !stopped {
             // Only what the last turns just missed is started: a backlog must not go out as one burst.
@@ -368,36 +372,19 @@ fn share(total: usize, thread: usize, threads: usize) -> usize {
 
 /// The thread's schedule in an open loop; the warm-up goes at the rate of the first step.
 fn schedule(task: &ThreadTask) -> Option<Schedule> {
-    let Load::Open {
-        stretches,
-        arrivals,
-        seed,
-    } = &task.plan.load
-    else {
+    let Load::Open(stretches) = &task.plan.load else {
         return None;
     };
-    let first = stretches.first()?;
-    let mut all = Vec::with_capacity(stretches.len() + 1);
-    if !task.plan.warm_up.is_zero() {
-        all.push(Stretch {
-            rate: first.rate,
-            length: task.plan.warm_up,
-        });
-    }
-    all.extend_from_slice(stretches);
-    Some(Schedule::new(
-        all,
-        *arrivals,
-        task.thread,
-        task.plan.threads,
-        *seed,
-    ))
+    let warm_up = Stretch {
+        rate: stretches.first()?.rate,
+        length: task.plan.warm_up,
+    };
+    let all = [&[warm_up], &stretches[..]].concat();
+    Some(Schedule::new(all, task.thread, task.plan.threads))
 }
 
 /// Two records and what a socket's buffer holds at once.
 const INPUT_BYTES: usize = 128 * 1024;
-/// A flight with a large ticket and an upload's worth of records.
-const SPARE_BYTES: usize = 96 * 1024;
 const EVENTS: usize = 1024;
 /// So that a thousand connections do not overrun the server's listen queue at once.
 const STARTS_PER_TURN: usize = 64;

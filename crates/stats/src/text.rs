@@ -12,13 +12,8 @@ use crate::units::{show_bytes, show_count, show_rate, show_us};
 pub fn page(report: &LoadReport) -> String {
     let mut out = String::new();
     heading(&mut out, report);
-    if report.steps.len() > 1 {
-        ramp_table(&mut out, &report.steps);
-    } else {
-        report
-            .steps
-            .iter()
-            .for_each(|step| step_page(&mut out, step));
+    for step in &report.steps {
+        step_page(&mut out, step);
     }
     line(&mut out, &format!("\n{}", report.verdict));
     out
@@ -146,8 +141,6 @@ fn handshakes(rows: &mut Vec<(&str, String)>, h: &Handshakes) {
         ("had nothing to resume with", h.nothing_to_offer),
         ("declined by the server", h.declined),
         ("took a HelloRetryRequest", h.full_with_retry),
-        ("sent early data that was accepted", h.early_data_accepted),
-        ("sent early data that was refused", h.early_data_rejected),
     ];
     let oddities = oddities.iter().filter(|(_, n)| *n > 0);
     rows.extend(oddities.map(|(what, n)| ("", format!("{} {what}", show_count(*n)))));
@@ -185,57 +178,6 @@ fn summary_cells(name: &str, s: &Summary) -> [String; 7] {
         p999,
         max,
     ]
-}
-
-fn ramp_table(out: &mut String, steps: &[LoadStep]) {
-    let header = [
-        "asked",
-        "attempted",
-        "succeeded",
-        "failed",
-        "p50",
-        "p99",
-        "client",
-    ]
-    .map(str::to_owned);
-    columns(out, &header);
-    for step in steps {
-        let whole = step.latency.from_intended();
-        columns(
-            out,
-            &[
-                step.rate_asked_per_s.map_or("-".to_owned(), show_rate),
-                show_rate(step.rate_attempted_per_s()),
-                show_rate(step.rate_succeeded_per_s),
-                show_count(step.failed),
-                if_any(whole, whole.p50_us),
-                if_any(whole, whole.p99_us),
-                format!(
-                    "{:.0} %{}",
-                    step.generator.busiest_thread * 100.0,
-                    if step.generator.bound { " (bound)" } else { "" }
-                ),
-            ],
-        );
-    }
-    for step in steps.iter().filter(|step| step.failed > 0) {
-        line(
-            out,
-            &format!(
-                "failed at {}: {}",
-                step.rate_asked_per_s.map_or("-".to_owned(), show_rate),
-                failures(step)
-            ),
-        );
-    }
-}
-
-fn if_any(summary: &Summary, us: f64) -> String {
-    if summary.count == 0 {
-        "-".to_owned()
-    } else {
-        show_us(us)
-    }
 }
 
 fn columns(out: &mut String, cells: &[String; 7]) {

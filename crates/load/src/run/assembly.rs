@@ -76,7 +76,7 @@ fn around(plan: &Plan, pair: &[Mark]) -> Around {
         seconds,
         client: scale(spans.iter().map(|(ran, _)| *ran).sum()),
         busiest: busy.fold(0.0, f64::max).min(1.0),
-        server: (!plan.measuring.pid.is_empty()).then(|| Spent {
+        server: (!plan.options.measuring.pid.is_empty()).then(|| Spent {
             user: scale(server.user),
             system: scale(server.system),
         }),
@@ -90,12 +90,12 @@ pub(super) fn conditions(plan: &Plan) -> Conditions {
     let model = model
         .lines()
         .find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    let pinned =
-        (0..plan.threads).filter_map(|thread| plan.cpus.get(thread % plan.cpus.len().max(1)));
     Conditions {
         cpu: model.map_or("unknown", |(_, name)| name.trim()).to_owned(),
         cpus: becket_sys::affinity::allowed_cpus().map_or(0, |cpus| cpus.len()),
-        pinned_to: pinned.copied().collect(),
+        pinned_to: (0..plan.threads)
+            .filter_map(|thread| plan.cpu(thread))
+            .collect(),
         kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
         started_unix_s: clock::unix_seconds(),
     }

@@ -35,7 +35,7 @@ pub fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<LoadReport, Error> {
 
 /// Checks what would make the whole run void, and settles on an address that answers.
 fn prepare(mut plan: Plan) -> Result<Plan, Error> {
-    cpu::of_processes(&plan.measuring.pid)?;
+    cpu::of_processes(&plan.options.measuring.pid)?;
     let wanted = plan.connections as u64 + DESCRIPTORS_BESIDE;
     becket_sys::rlimit::raise_open_files(wanted).map_err(|e| {
         let count = plan.connections;
@@ -43,7 +43,7 @@ fn prepare(mut plan: Plan) -> Result<Plan, Error> {
     })?;
     let mut refusal = None;
     for address in std::mem::take(&mut plan.addresses) {
-        match TcpStream::connect_timeout(&address, plan.time_out) {
+        match TcpStream::connect_timeout(&address, plan.options.load.time_out) {
             Ok(_) => {
                 plan.addresses = vec![address];
                 return Ok(plan);

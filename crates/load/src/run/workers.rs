@@ -6,12 +6,13 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use becket_stats::units::{show_count, show_rate};
+
 use crate::Error;
 use crate::clock;
 use crate::cpu::{self, Spent};
 use crate::env::{Live, Timeline};
 use crate::plan::{Load, Plan};
-use crate::progress::ProgressLine;
 use crate::worker::{Harvest, ThreadTask, Worker};
 
 /// The threads at work.
@@ -68,7 +69,7 @@ impl Workers {
                 live,
             };
             let (sender, tids) = (sender.clone(), tid_sender.clone());
-            let cpu = plan.cpus.get(thread % plan.cpus.len().max(1)).copied();
+            let cpu = plan.cpu(thread);
             let spawned = std::thread::Builder::new()
                 .name(format!("load-{thread}"))
                 .spawn(move || {
@@ -97,7 +98,7 @@ impl Workers {
         let mut boundaries = vec![self.timeline.begin()];
         boundaries.extend_from_slice(self.timeline.ends());
         let mut boundaries = boundaries.into_iter().peekable();
-        let mut progress = ProgressLine::new(self.lives.clone(), self.begin);
+        let mut before = [0; 3];
         let mut tick = self.begin + SECOND;
         let (mut marks, mut harvests) = (Vec::new(), Vec::new());
         while harvests.len() < plan.threads {
@@ -123,8 +124,9 @@ impl Workers {
             }
             if now >= tick {
                 tick += SECOND;
-                if !plan.measuring.quiet {
-                    eprintln!("{}", progress.line(now));
+                if !plan.options.measuring.quiet {
+                    let elapsed = now.saturating_duration_since(self.begin);
+                    before = show_progress(&self.lives, elapsed, before);
                 }
             }
         }
@@ -170,10 +172,33 @@ impl Workers {
         Mark {
             at,
             read: clock::now(),
-            server: cpu::of_processes(&plan.measuring.pid).unwrap_or_default(),
+            server: cpu::of_processes(&plan.options.measuring.pid).unwrap_or_default(),
             threads: self.tids.iter().map(thread).collect(),
         }
     }
+}
+
+/// Prints what changed in the last second, and returns the new sums.
+fn show_progress(lives: &[Arc<Live>], elapsed: Duration, before: [u64; 3]) -> [u64; 3] {
+    let sum = |counter: fn(&Live) -> &AtomicU64| -> u64 {
+        let counters = lives.iter().map(|live| counter(live));
+        counters
+            .map(|counter| counter.load(Ordering::Relaxed))
+            .sum()
+    };
+    let sums = [
+        sum(|it| &it.completed),
+        sum(|it| &it.failed),
+        sum(|it| &it.busy),
+    ];
+    let [completed, failed, busy] = sums;
+    eprintln!(
+        "{:>5.0} s  {:>12}  failed {:>8}  busy {busy:>6}",
+        elapsed.as_secs_f64(),
+        show_rate(completed.saturating_sub(before[0]) as f64),
+        show_count(failed.saturating_sub(before[1])),
+    );
+    sums
 }
 
 fn pin(cpu: Option<usize>) -> Result<(), Error> {

@@ -1,0 +1,143 @@
+//! The command line.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use becket_stats::units::{parse_duration, parse_rate, parse_size};
+use clap::{Args, Parser};
+
+use crate::source::Sources;
+use crate::tls::TlsOptions;
+
+/// Puts load on a TLS front end and reports what it did with it.
+///
+/// A transaction is: connect, TLS handshake (full or resumed), one HTTP request, the whole response,
+/// close. Without flags: 50 connections in a closed loop for 10 seconds, every handshake full.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "becket-load", version, max_term_width = 100, after_long_help = TEACHING)]
+pub struct Cli {
+    /// https://HOST:PORT/PATH, or http:// for the floor
+    #[arg(value_name = "URL", required_unless_present = "serve")]
+    pub url: Option<String>,
+    #[command(flatten)]
+    pub load: LoadOptions,
+    #[command(flatten)]
+    pub tls: TlsOptions,
+    #[command(flatten)]
+    pub connection: ConnectionOptions,
+    #[command(flatten)]
+    pub measuring: MeasuringOptions,
+    #[command(flatten)]
+    pub responder: ResponderOptions,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Load")]
+pub struct LoadOptions {
+    /// Connections in parallel; with -R the most that may be in parallel [default: 50; with -R 10000, as far as descriptors go]
+    #[arg(short = 'c', long, value_name = "N")]
+    pub connections: Option<NonZeroUsize>,
+    /// Client threads [default: half of the CPUs]
+    #[arg(short = 't', long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+    /// How long to measure
+    #[arg(short = 'd', long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
+    pub duration: Duration,
+    /// Measure this many transactions instead of a time
+    #[arg(short = 'n', long, value_name = "N", conflicts_with_all = ["duration", "rate"], value_parser = clap::value_parser!(u64).range(1..))]
+    pub transactions: Option<u64>,
+    /// Open loop: start this many transactions per second, whatever the server does
+    #[arg(short = 'R', long, value_name = "RATE", value_parser = parse_rate)]
+    pub rate: Option<f64>,
+    /// Time before measuring whose results are thrown away [default: a tenth of -d, at most 1s; none with -n]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub warm_up: Option<Duration>,
+    /// Give a transaction up after this time
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "5s")]
+    pub time_out: Duration,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Connections")]
+pub struct ConnectionOptions {
+    /// Requests per connection
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub keepalive: u64,
+    /// A body of another length is a failure
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub expect_body: Option<u64>,
+    /// Measure also from when the server's kernel took the first bytes of a connection (SO_TIMESTAMPING): where its accept
+    /// queue is full, that is later than the client is connected. Three system calls more for each connection
+    #[arg(long, conflicts_with = "keepalive")]
+    pub since_queued: bool,
+    /// Send the request apart from the last handshake message
+    #[arg(long)]
+    pub nagle: bool,
+    /// Connect from these addresses in turn, for example 127.0.0.2-127.0.0.50
+    #[arg(long, value_name = "RANGE")]
+    pub source: Option<Sources>,
+    /// Say that a target elsewhere than on this machine is yours
+    #[arg(long)]
+    pub i_own_this_target: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Measuring")]
+pub struct MeasuringOptions {
+    /// Sample the CPU time of this server process, its threads and children; may be repeated
+    #[arg(long, value_name = "PID")]
+    pub pid: Vec<u32>,
+    /// CPUs to pin the threads to, comma separated [default: the last ones that are allowed]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub cpus: Vec<usize>,
+    /// Print the report as JSON, and its text on standard error
+    #[arg(long)]
+    pub json: bool,
+    /// No line a second
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Responder")]
+pub struct ResponderOptions {
+    /// Answer HTTP on this address instead of putting load on one
+    #[arg(long, value_name = "ADDR", conflicts_with = "url")]
+    pub serve: Option<String>,
+    /// Bytes of each response's body; a path /bytes/N asks for another size
+    #[arg(long, value_name = "BYTES", value_parser = parse_size, default_value = "1k")]
+    pub body: u64,
+    /// Time that each response takes
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0s")]
+    pub service_time: Duration,
+    /// From this many requests at once on, the service time grows: TIME * (n / KNEE)^2
+    #[arg(long, value_name = "KNEE")]
+    pub service_knee: Option<NonZeroUsize>,
+}
+
+const TEACHING: &str = "\
+How to read it:
+  A closed loop (-c) shows what the server can do, but its latencies flatter: while the server stalls,
+  nothing new is started. An open loop (-R) starts on time whatever happens; `corrected` counts from
+  when a transaction was meant to start, `uncorrected` from when it did.
+  When the client was what was slow, the result says `generator-bound, at least X`: that X is no
+  capacity of the server. Give the client more threads or other CPUs.
+  Certificates are not verified and key shares are re-used: this is no client for real traffic.
+
+Examples:
+  becket-load https://localhost:8443/                        full handshakes, 50 at a time
+  becket-load https://localhost:8443/ --resume every=4       one full, three resumed
+  becket-load https://localhost:8443/ -R 2000 -d 30s         2000 per second, latencies corrected
+  becket-load https://localhost:8443/ --pid $(pgrep -o hitch)  with the server's CPU per transaction
+  becket-load --serve 127.0.0.1:8080 --body 16k              a backend to stand behind it
+
+Exit codes:
+  0 a report was made; 1 one was made, but no transaction succeeded; 2 wrong command line;
+  3 target unreachable; 4 the operating system refused (limits, disk); 130 interrupted, report made.";
+
+#[cfg(test)]
+#[test]
+fn the_command_line_is_consistent() {
+    use clap::CommandFactory;
+    Cli::command().debug_assert();
+}

@@ -1,0 +1,80 @@
+//! The program as it is run: what it offers, what it counts, what it says of failures and of itself.
+
+mod failures;
+mod honesty;
+mod offers;
+mod server;
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Output, Stdio};
+
+use becket_stats::report::LoadReport;
+
+/// Runs `becket-load` with these arguments, which spaces separate.
+fn load(args: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_becket-load"))
+        .args(args.split_ascii_whitespace())
+        .stdin(Stdio::null())
+        .output()
+        .expect("becket-load starts")
+}
+
+/// Runs it against `url` and returns its report; panics with all output if there is none.
+fn report(url: &str, args: &str) -> LoadReport {
+    let output = load(&format!("-q --json {url} {args}"));
+    let text = String::from_utf8_lossy(&output.stdout);
+    LoadReport::from_json(&text).unwrap_or_else(|e| panic!("{args}: {e}\n{}", shown(&output)))
+}
+
+/// Both streams of a program, for a failed assertion.
+fn shown(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    format!(
+        "{}\n{}{}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    )
+}
+
+/// `becket-load --serve`, which is stopped when it goes out of scope.
+struct Responder {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Responder {
+    fn start(args: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_becket-load"))
+            .args(["--serve", "127.0.0.1:0"])
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("becket-load starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("piped");
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        let address = line.trim().strip_prefix("listening on ");
+        let address = address.and_then(|it| it.parse().ok());
+        let address = address.expect("where it listens");
+        Self { child, address }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/", self.address)
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        drop((self.child.kill(), self.child.wait()));
+    }
+}
+
+/// Sends a signal to a process.
+fn signal(name: &str, pid: u32) {
+    let status = Command::new("kill").args([name, &pid.to_string()]).status();
+    assert!(status.is_ok_and(|status| status.success()), "kill {name}");
+}
