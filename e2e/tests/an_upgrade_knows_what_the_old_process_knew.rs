@@ -68,27 +68,29 @@ fn a_server_whose_connects_failed_is_not_tried_again_before_its_pause_is_over() 
     assert_eq!(after["failures"], 0, "{after}");
 }
 
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn clients_stick_where_they_did_also_to_a_server_that_is_not_in_the_file() {
-    let place = Place::new();
-    let backends = ["one", "two"].map(Backend::http);
-    let shape = Shape::new(backends[0].address)
+/// Two servers, and clients that stick.
+fn sticky(backends: &[Backend; 2]) -> Shape {
+    Shape::new(backends[0].address)
+        .server(backends[1].address)
         .backend("stick = \"source\"")
         .admin_keys("socket = \"admin.sock\"")
-        .process(TWO_WORKERS);
+        .process(TWO_WORKERS)
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn clients_stick_where_they_did() {
+    let place = Place::new();
+    let backends = ["one", "two"].map(Backend::http);
+    let shape = sticky(&backends);
     let becket = start(&place, &shape);
-    let [first, second] = backends
-        .each_ref()
-        .map(|backend| format!("app/{}", backend.address));
-    ctl_done(&place, &["servers", "add", &second, "--keep"]);
+    let first = format!("app/{}", backends[0].address);
     ctl_done(&place, &["servers", "drain", &first]);
     let trust = Trust::new(&place);
     let goes_to = |server: &[u8]| trust.visit(becket.web).unwrap().ends_with(server);
     assert!(goes_to(b"two"));
-    // Whoever comes without a memory is given the first; a server that drains keeps those whom it has.
-    ctl_done(&place, &["servers", "ready", &first]);
-    ctl_done(&place, &["servers", "drain", &second, "--keep"]);
+    // A client without a memory is given the first; a server of weight 0 keeps the clients that it has.
+    place.write("becket.toml", &shape.server_keys("weight = 0").text());
     for _ in 0..2 {
         upgrade(&becket);
         assert_eq!(becket.status()["backends"][0]["stick_entries"], 1);
@@ -101,21 +103,13 @@ fn clients_stick_where_they_did_also_to_a_server_that_is_not_in_the_file() {
 fn a_client_that_came_while_the_new_process_loaded_sticks_as_well() {
     let place = Place::new();
     let backends = ["one", "two"].map(Backend::http);
-    let shape = Shape::new(backends[0].address)
-        .server(backends[1].address)
-        .backend("stick = \"source\"")
-        .admin_keys("socket = \"admin.sock\"")
-        .process(TWO_WORKERS);
+    let shape = sticky(&backends);
     let becket = start(&place, &shape);
     let first = format!("app/{}", backends[0].address);
     let trust = Trust::new(&place);
     let goes_to = |server: &[u8]| trust.visit(becket.web).unwrap().ends_with(server);
-    // Read by the new process: whoever comes without a memory is given the first.
-    let drained = format!(
-        "[[server]]\nbackend = \"app\"\naddress = \"{}\"\nmode = \"drain\"\n",
-        backends[1].address
-    );
-    place.write("becket.edits.toml", &drained);
+    // Read by the new process, which gives a client without a memory the first.
+    place.write("becket.toml", &shape.server_keys("weight = 0").text());
     // Whom it has by now is told already.
     close_gate(&place);
     becket.signal(Signal::USR2);

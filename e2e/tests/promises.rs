@@ -41,7 +41,6 @@ mod files_are_served_as_nginx_does;
 mod floods_keep_nobody_out;
 mod garbage_is_refused_and_nothing_leaks;
 mod hitch_is_replaced;
-mod kept_edits_are_a_file;
 mod kernel_tls_keeps_its_promises;
 mod keys_live_on_tokens;
 mod limits_hold;

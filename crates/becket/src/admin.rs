@@ -35,16 +35,6 @@ pub enum NoStatus {
         /// What the system said.
         error: io::Error,
     },
-    /// The request is for a unix socket.
-    #[error(
-        "{address}: {what} is sent over a unix socket only, since this address has no encryption; set admin.socket, or use --socket PATH"
-    )]
-    NeedsSocket {
-        /// Where it would have been sent.
-        address: String,
-        /// What is not sent there.
-        what: &'static str,
-    },
     /// Something else answers there.
     #[error("{0}: the answer is not a becket's")]
     Foreign(String),
@@ -64,10 +54,6 @@ pub struct AdminAddress {
     /// Configuration file in which socket or address are
     #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
-
-    /// File with the token by which changes are made over an address
-    #[arg(long, value_name = "FILE", global = true)]
-    pub token_file: Option<PathBuf>,
 }
 
 /// Where a becket listens.
@@ -146,34 +132,13 @@ impl AdminAddress {
         body: Option<&Value>,
     ) -> Result<AdminAnswer, NoStatus> {
         let at = self.at()?;
-        let token = self.token_file.as_ref().map(|path| {
-            let read = std::fs::read_to_string(path);
-            read.map_err(|error| NoStatus::File {
-                path: path.clone(),
-                reason: error.to_string(),
-            })
-        });
-        let token = token.transpose()?;
-        let token = token.as_deref().map(str::trim);
         let text = body.map(Value::to_string).unwrap_or_default();
-        let answered = exchange(&at, method, path, token, &text);
+        let answered = exchange(&at, method, path, &text);
         let bytes = answered.map_err(|error| NoStatus::Unreachable {
             address: at.to_string(),
             error,
         })?;
         answer(&bytes).ok_or_else(|| NoStatus::Foreign(at.to_string()))
-    }
-
-    /// Fails if a becket would be asked over TCP: for a request with `what` may not be sent there, before that is read or anything sent.
-    ///
-    /// # Errors
-    ///
-    /// The place is an address, or the configuration file does not say where.
-    pub(crate) fn refuse_tcp(&self, what: &'static str) -> Result<(), NoStatus> {
-        match self.at()? {
-            Endpoint::Socket(_) => Ok(()),
-            Endpoint::Address(address) => Err(NoStatus::NeedsSocket { address, what }),
-        }
     }
 
     fn at(&self) -> Result<Endpoint, NoStatus> {
@@ -198,28 +163,6 @@ impl AdminAddress {
             reason: "neither admin.socket nor admin.address is set".to_owned(),
         })
     }
-
-    /// Returns `true` for a unix socket.
-    pub(crate) fn is_socket(&self) -> Result<bool, NoStatus> {
-        Ok(matches!(self.at()?, Endpoint::Socket(_)))
-    }
-
-    /// The configuration file, and what is in it. That of the packages goes with their socket.
-    pub(crate) fn configuration(&self) -> Result<(PathBuf, File), NoStatus> {
-        let path = match (&self.config, &self.socket) {
-            (Some(path), _) => path.clone(),
-            (None, None) => USUAL_CONFIG.into(),
-            (None, Some(socket)) => {
-                return Err(NoStatus::File {
-                    path: socket.clone(),
-                    reason: "--keep needs the configuration file as well: --config FILE".to_owned(),
-                });
-            }
-        };
-        let whole = std::path::absolute(&path).unwrap_or(path);
-        let file = configuration(&whole)?;
-        Ok((whole, file))
-    }
 }
 
 fn configuration(path: &Path) -> Result<File, NoStatus> {
@@ -235,17 +178,8 @@ fn configuration(path: &Path) -> Result<File, NoStatus> {
 }
 
 /// One request, and all that comes back.
-fn exchange(
-    at: &Endpoint,
-    method: &str,
-    path: &str,
-    token: Option<&str>,
-    body: &str,
-) -> io::Result<Vec<u8>> {
+fn exchange(at: &Endpoint, method: &str, path: &str, body: &str) -> io::Result<Vec<u8>> {
     let mut request = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
-    if let Some(token) = token {
-        request += &format!("Authorization: Bearer {token}\r\n");
-    }
     if !body.is_empty() {
         let length = body.len();
         request += &format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
@@ -333,8 +267,6 @@ fn connect(address: &str) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Where the packages put the configuration.
-const USUAL_CONFIG: &str = "/etc/becket/becket.toml";
 /// Where the packages put the socket.
 pub const USUAL_SOCKET: &str = "/run/becket/admin.sock";
 /// For each of: connect, write, a read. The page takes milliseconds.

@@ -239,12 +239,12 @@ const CTL: &str = "\
 Examples:
   becket ctl servers
   becket ctl servers drain app/10.0.0.1:8080
-  becket ctl servers weight app/10.0.0.1:8080 20 --keep
-      Kept in the file of admin.edits; without --keep until the next reload, upgrade or restart.
+  becket ctl servers weight app/10.0.0.1:8080 20
   becket ctl connections --backend app --age 3600
   becket ctl connections kill --client 192.0.2.0/24
   becket ctl log becket=debug
 
+A change lasts until the next reload, upgrade or restart.
 Exit codes: 0 done, 1 no answer, 2 wrong arguments, 3 refused.";
 
 const UPGRADE: &str = "\
@@ -364,7 +364,7 @@ mod tests {
             "ctl servers drain app/a:1 --socket s --json",
             "ctl connections --server a:1 --age 60",
             "ctl connections kill --name a.test",
-            "ctl log debug --keep",
+            "ctl log debug",
         ] {
             assert!(parse(&format!("becket {line}")).is_ok(), "{line}");
         }

@@ -117,7 +117,7 @@ fn ctl(flags: CtlFlags) -> anyhow::Result<ExitCode> {
             say(text)?;
             Ok(ExitCode::SUCCESS)
         }
-        Err(error @ (NotDone::Refused(_) | NotDone::NotKept { .. })) => {
+        Err(error @ NotDone::Refused(_)) => {
             eprintln!("becket: {error}");
             Ok(ExitCode::from(REFUSED))
         }

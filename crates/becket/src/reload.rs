@@ -88,7 +88,7 @@ pub fn ask_for(what: OperatorRequest, place: &AdminAddress) -> Result<String, No
         let is_same_process = status.process.started == before.process.started;
         let changes = &status.changes;
         if now.done != then.done && (is_upgrade || is_same_process) {
-            Some(Ok(ended(&before.changes.edits.temporary)))
+            Some(Ok(ended(&before.changes.temporary)))
         } else if !is_same_process {
             Some(Err(NotReloaded::Restarted))
         } else if now.refused != then.refused {

@@ -37,8 +37,7 @@ pub fn page(status: &Status, before: Option<&Status>) -> String {
         let count = counted(changes.watch.renewals, "time");
         page.line("renewed", format_args!("{time}, {count}"));
     }
-    page.lines("kept", &changes.edits.kept);
-    page.lines("temporary", &changes.edits.temporary);
+    page.lines("temporary", &changes.temporary);
     traffic(&mut page, status, before);
     certificates(&mut page, status);
     sessions(&mut page, status);
@@ -137,16 +136,9 @@ fn certificates(page: &mut Page, status: &Status) {
         let days = it.days_left(status.process.now);
         let (name, key, listener) = (escaped(&it.name), &it.key, escaped(&it.listener));
         let day: String = it.not_after.to_string().chars().take(10).collect();
-        let set = if it.set_until.is_some() {
-            ", not of the file"
-        } else {
-            ""
-        };
         page.line(
             "certificate",
-            format_args!(
-                "{days} days left, until {day}: {name} ({key}) at listener {listener}{set}"
-            ),
+            format_args!("{days} days left, until {day}: {name} ({key}) at listener {listener}"),
         );
     }
     let more = all.len().saturating_sub(MOST_CERTIFICATES);
@@ -222,7 +214,7 @@ fn server_line(server: &ServerStatus) -> String {
         Some(limit) => format!("{}, {open} of {limit} connections", escaped(&server.name)),
         None => format!("{}, {open} open", escaped(&server.name)),
     };
-    if server.edits.added {
+    if server.added {
         line += ", not of the file";
     }
     if health.state == "disabled" {

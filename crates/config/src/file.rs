@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::backend::Backend;
 use crate::choices::KernelTls;
 use crate::cluster::Cluster;
-use crate::edits::Edits;
 use crate::listener::{Certificate, ListenerSection};
 use crate::policy::Policy;
 use crate::process::{Admin, Admission, LimitsSection, Log, Process, Sessions, Timeouts};
@@ -37,9 +36,6 @@ pub struct File {
     pub admin: Admin,
     /// `[process]`
     pub process: Process,
-    /// Kept edits, which come from a file of their own.
-    #[serde(skip)]
-    pub edits: Edits,
 }
 }
 
@@ -90,8 +86,6 @@ impl File {
         let policies = self.policy.iter();
         let of_clients = policies.flat_map(|policy| policy.client_ca.iter().chain(&policy.crl));
         let shown = shown.chain(own).flat_map(Certificate::files);
-        let kept = self.edits.certificate.iter();
-        let shown = shown.chain(kept.flat_map(|edit| [&*edit.chain, &*edit.key]));
         shown
             .chain(of_servers.chain(of_clients).map(String::as_str))
             .collect()

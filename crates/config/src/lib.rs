@@ -16,20 +16,17 @@
 //!
 //! * [`mod@read`]: parses a text and finds every fault of its shape and its values;
 //! * [`check`]: finds contradictions between keys;
-//! * [`apply_edits`]: applies the changes that `becket ctl --keep` wrote.
 //!
 //! A key has three places: its field here, with its notation and its default, its row in `docs/config.md`, and its use.
 #![forbid(unsafe_code)]
 
 pub mod access_format;
 pub mod address;
-pub mod apply_edits;
 pub mod backend;
 pub mod check;
 pub mod choices;
 pub mod client_name;
 pub mod cluster;
-pub mod edits;
 pub mod error;
 pub mod file;
 pub mod glob;

@@ -297,10 +297,6 @@ pub struct Admin {
     pub socket_owner: Option<String>,
     /// The group that owns its file; absent is that of the one who makes it.
     pub socket_group: Option<String>,
-    /// A file with the token by which changes are made over the address; without it there are none.
-    pub token_file: Option<String>,
-    /// The file of edits that are kept; absent is the path of the configuration with `.edits.toml` in place of its extension.
-    pub edits: Option<String>,
     /// Names that a request may give as its host, beside addresses and `localhost`.
     #[serde(with = "list")]
     pub hosts: Vec<HostName>,

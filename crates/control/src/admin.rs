@@ -1,15 +1,13 @@
 //! The admin pages, and what may be changed there: `/`, `/metrics`, `/status`, `/healthz`, and the rest of [`ROUTES`](super::answers::ROUTES).
 //!
 //! Pages are for everybody who reaches the address: it is meant for loopback or a management network. Lists that name clients,
-//! and changes, are for whoever may open the unix socket, or has the token ([`Responder`]); each change is logged with who
-//! made it.
+//! and changes, are for the users who may open the unix socket ([`Responder`]); each change is logged with its user.
 //!
-//! They have threads of their own: one accepts clients and speaks with them ([`admin_http`]), answers `/healthz` and gathers lists; for each
-//! socket one more makes the other pages, one at a time, from a [`Snapshot`](super::snapshot::Snapshot) of the server. So a flood takes time from other pages of
-//! its socket, but health checks and the other socket do not wait for it, and signals, reloads and rotation, which are control's, wait
-//! for no page at all.
+//! They have threads of their own: one accepts clients and speaks with them ([`admin_http`]), answers `/healthz` and gathers lists; two
+//! more make the other pages, from a [`Snapshot`](super::snapshot::Snapshot) of the server. So a flood takes time from other pages, but
+//! health checks, signals, reloads and rotation wait for no page.
 //!
-//! [`visitors`](super::visitors) bounds the room that clients take. [`host`](super::host) checks the host names of requests.
+//! [`host`](super::host) checks the host names of requests.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -24,14 +22,12 @@ use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::watch;
-use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::admin_http;
-use super::answers::Responder;
-use super::api::ChangeRequest;
+use super::answers::{MAKERS, Responder};
+use super::api::{ChangeRequest, PageClient};
 use super::state::AdminState;
-use super::visitors::{PLACES, PageClient, SHARE_OF_AN_ADDRESS, Visitors};
 use becket_proxy::worker::mailbox::Mailbox;
 
 /// Where clients of the pages arrive.
@@ -120,12 +116,11 @@ fn serve(sockets: &AdminSockets, answers: Responder) -> io::Result<Pages> {
     runtime
         .enable_all()
         .thread_name("page")
-        .max_blocking_threads(SOCKETS);
+        .max_blocking_threads(MAKERS);
     let runtime = runtime.build()?;
     let (door, at_door) = watch::channel(Door::Open);
     let (present, clients) = channel(1);
-    let of_tcp = Visitors::new(SHARE_OF_AN_ADDRESS, present.clone());
-    let of_socket = Visitors::new(PLACES, present);
+    let at_socket = present.clone();
     let thread = thread::Builder::new().name("admin-http".to_owned());
     let answers = Arc::new(answers);
     thread.spawn(move || {
@@ -135,7 +130,10 @@ fn serve(sockets: &AdminSockets, answers: Responder) -> io::Result<Pages> {
             };
             let listener = TcpListener::from_std(listener)?;
             let asker = |_: &_, from: std::net::SocketAddr| PageClient::Network(from.ip());
-            Ok(admin_http::receive(listener, Arc::clone(&answers), asker, of_tcp).await)
+            Ok(
+                admin_http::receive(listener, Arc::clone(&answers), asker, OF_A_PAGE, present)
+                    .await,
+            )
         };
         let over_socket = async {
             let Some(listener) = unix else {
@@ -143,7 +141,14 @@ fn serve(sockets: &AdminSockets, answers: Responder) -> io::Result<Pages> {
             };
             let listener = tokio::net::UnixListener::from_std(listener)?;
             let asker = |it: &tokio::net::UnixStream, _| PageClient::Local(it.peer_cred().ok());
-            Ok(admin_http::receive(listener, Arc::clone(&answers), asker, of_socket).await)
+            Ok(admin_http::receive(
+                listener,
+                Arc::clone(&answers),
+                asker,
+                OF_AN_UPGRADE,
+                at_socket,
+            )
+            .await)
         };
         runtime.block_on(async {
             let receive = async { tokio::try_join!(over_tcp, over_socket) };
@@ -169,14 +174,10 @@ async fn while_open<T, E>(
     let is_not = |it: Door| move |door: &Door| *door != it;
     while let Ok(door_now) = door.wait_for(is_not(Door::Shut)).await.map(|it| *it) {
         if door_now == Door::Closing {
-            for _ in 0..LAST_TURNS {
-                tokio::select! {
-                    biased;
-                    failed = &mut receive => return failed.map(drop),
-                    () = yield_now() => {}
-                }
-            }
-            break;
+            return match timeout(LAST_CALL, receive).await {
+                Ok(failed) => failed.map(drop),
+                Err(_) => Ok(()),
+            };
         }
         tokio::select! {
             biased;
@@ -189,11 +190,12 @@ async fn while_open<T, E>(
     Ok(())
 }
 
-/// TCP and unix.
-const SOCKETS: usize = 2;
-/// In each of them one client is let in at each socket: as many as the kernel has in a queue of `std`, and as many again for the loop to hear
-/// of them.
-const LAST_TURNS: usize = 256;
+/// For a connection over TCP, where only pages are, each of which takes milliseconds.
+const OF_A_PAGE: Duration = Duration::from_secs(10);
+/// For a connection over the unix socket, which may wait for the outcome of an upgrade.
+const OF_AN_UPGRADE: Duration = Duration::from_secs(75);
+/// For clients that are in the queues of the kernel when the pages are closed.
+const LAST_CALL: Duration = Duration::from_millis(50);
 /// For the last answers. Whoever is silent goes before that.
 pub const LAST_MOMENT: Duration = Duration::from_secs(2);
 #[cfg(test)]

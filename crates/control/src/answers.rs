@@ -12,13 +12,13 @@ use hyper::Request;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Sender;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::api::{
-    self, AdminRoute, ChangeOutcome, ChangeRequest, NoFields, OperatorChange, Refused, RouteAction,
-    as_json, parse,
+    self, AdminRoute, ChangeOutcome, ChangeRequest, NoFields, OperatorChange, PageClient, Refused,
+    RouteAction, as_json, parse,
 };
 use super::connections::{self, ListRequest};
 use super::exposition::{self, exposition};
@@ -26,15 +26,13 @@ use super::host;
 use super::page_refusals::PageRefusal;
 use super::snapshot::Snapshot;
 use super::state::AdminState;
-use super::visitors::PageClient;
-use super::visitors::Visitor;
 use super::web::web;
 use becket_log::Escaped;
 use becket_process::protocol::OperatorRequest;
 use becket_proxy::worker::mailbox::Mailbox;
 
 /// Everything that may be asked. Where two methods have one path, they stand together.
-pub(super) const ROUTES: [AdminRoute; 19] = [
+pub(super) const ROUTES: [AdminRoute; 17] = [
     route("/", "GET", RouteAction::Page(home)),
     route("/metrics", "GET", RouteAction::Page(metrics)),
     route("/status", "GET", RouteAction::Page(status)),
@@ -59,16 +57,6 @@ pub(super) const ROUTES: [AdminRoute; 19] = [
         RouteAction::Change(|body| parse(body).map(OperatorChange::RemoveServer)),
     ),
     route(
-        "/certificates",
-        "PUT",
-        RouteAction::TakeKey(|body| parse(body).map(OperatorChange::SetCertificate)),
-    ),
-    route(
-        "/certificates",
-        "DELETE",
-        RouteAction::Change(|body| parse(body).map(OperatorChange::RemoveCertificate)),
-    ),
-    route(
         "/log",
         "PUT",
         RouteAction::Change(|body| parse(body).map(OperatorChange::Log)),
@@ -86,17 +74,17 @@ pub(super) const ROUTES: [AdminRoute; 19] = [
     route(
         "/reload",
         "POST",
-        RouteAction::Tell(|body| ask(body, OperatorRequest::Reload)),
+        RouteAction::Change(|body| ask(body, OperatorRequest::Reload)),
     ),
     route(
         "/drain",
         "POST",
-        RouteAction::Tell(|body| ask(body, OperatorRequest::Drain)),
+        RouteAction::Change(|body| ask(body, OperatorRequest::Drain)),
     ),
     route(
         "/upgrade",
         "POST",
-        RouteAction::Tell(|body| ask(body, OperatorRequest::Upgrade)),
+        RouteAction::Change(|body| ask(body, OperatorRequest::Upgrade)),
     ),
 ];
 
@@ -112,12 +100,14 @@ fn ask(body: &[u8], request: OperatorRequest) -> Result<OperatorChange, Refused>
     parse::<NoFields>(body).map(|_| OperatorChange::Asked(request))
 }
 
-/// Responder requests.
+/// Answers requests.
 pub(super) struct Responder {
     state: Arc<AdminState>,
     read: fn(&AdminState) -> Snapshot,
     control: Sender<ChangeRequest>,
     workers: Vec<Arc<Mailbox>>,
+    /// One for each page that is being made.
+    turns: Arc<Semaphore>,
 }
 
 impl Responder {
@@ -132,6 +122,7 @@ impl Responder {
             read,
             control,
             workers,
+            turns: Arc::new(Semaphore::new(MAKERS)),
         }
     }
 
@@ -140,13 +131,8 @@ impl Responder {
         self.state.refusals().of(refusal).add(1);
     }
 
-    /// Responder a request.
-    pub(super) async fn answer(
-        &self,
-        request: Request<Incoming>,
-        visitor: &Arc<Visitor>,
-    ) -> Response {
-        let asker = visitor.asker;
+    /// Answers a request.
+    pub(super) async fn answer(&self, request: Request<Incoming>, asker: PageClient) -> Response {
         let path = request.uri().path();
         // Health tells nothing that is worth a foreign site's while, and balancers send names of their own.
         if path != "/healthz"
@@ -160,35 +146,20 @@ impl Responder {
             Err(refused) => return refused.into_response(),
         };
         let is_page = matches!(action, RouteAction::Health | RouteAction::Page(_));
-        if !is_page && let Err(refused) = self.trusts(&request, asker) {
+        if !is_page && let PageClient::Network(_) = asker {
             self.count(PageRefusal::Forbidden);
-            return refused.into_response();
-        }
-        if matches!(
-            (action, asker),
-            (RouteAction::TakeKey(_), PageClient::Network(_))
-        ) {
-            let text = "a private key is not taken over the network";
-            let refused = Refused::new(StatusCode::FORBIDDEN, text, "admin.socket");
-            return refused.into_response();
+            let text = "this address only shows pages";
+            return Refused::new(StatusCode::FORBIDDEN, text, "admin.socket").into_response();
         }
         if let RouteAction::Health = action {
             return self.health();
         }
-        if !visitor.take_place(matches!(action, RouteAction::Tell(_))) {
-            self.count(PageRefusal::Busy);
-            let text = "too many requests are being answered";
-            let refused = Refused::new(StatusCode::SERVICE_UNAVAILABLE, text, "fewer at a time");
-            return refused.into_response();
-        }
         if let RouteAction::Page(make) = action {
-            let turn = Arc::clone(&visitor.among.page).acquire_owned().await;
+            let turn = Arc::clone(&self.turns).acquire_owned().await;
             let (state, read) = (Arc::clone(&self.state), self.read);
-            // A client that leaves keeps its place until the page that it asked for is made.
-            let place = (turn, Arc::clone(visitor));
             let made = spawn_blocking(move || {
                 let page = make(read(&state));
-                drop(place);
+                drop(turn);
                 page
             });
             return made
@@ -228,10 +199,7 @@ impl Responder {
                 let wanted = ListRequest::of(words, 100, connections::MOST_ROWS)?;
                 as_json(&connections::sources(&self.state, wanted))
             }
-            RouteAction::Kill
-            | RouteAction::Change(_)
-            | RouteAction::TakeKey(_)
-            | RouteAction::Tell(_) => {
+            RouteAction::Kill | RouteAction::Change(_) => {
                 let path = request.uri().path().to_owned();
                 let body = to_bytes(Body::new(request.into_body()), LONGEST_CHANGE).await;
                 let body = body.map_err(|_| {
@@ -243,19 +211,11 @@ impl Responder {
                     )
                 })?;
                 let done = self.change(action, &body).await;
-                let takes_key = matches!(action, RouteAction::TakeKey(_));
                 let outcome = match &done {
                     Ok(_) => "done",
-                    // What is wrong with a request may quote it.
-                    Err(_) if takes_key => "refused",
                     Err(refused) => &refused.error,
                 };
-                let said: &[u8] = if takes_key {
-                    b"a certificate and its key"
-                } else {
-                    &body
-                };
-                let said = Escaped::new(said);
+                let said = Escaped::new(&*body);
                 let outcome = Escaped::new(outcome);
                 tracing::info!(by = %asker, path, %said, %outcome, "asked to change something");
                 done
@@ -264,9 +224,7 @@ impl Responder {
     }
 
     async fn change(&self, action: RouteAction, body: &[u8]) -> Result<Value, Refused> {
-        let (RouteAction::Change(parse) | RouteAction::TakeKey(parse) | RouteAction::Tell(parse)) =
-            action
-        else {
+        let RouteAction::Change(parse) = action else {
             return as_json(&connections::kill(&self.workers, api::filter_of(body)?).await);
         };
         let gone = || {
@@ -284,26 +242,6 @@ impl Responder {
         };
         self.control.send(asked).await.map_err(|_| gone())?;
         outcome.await.map_err(|_| gone())?
-    }
-
-    /// Whether the client may see who our clients are, and change something: who can open the socket, or has the token.
-    fn trusts(&self, request: &Request<Incoming>, asker: PageClient) -> Result<(), Refused> {
-        if let PageClient::Local(_) = asker {
-            return Ok(());
-        }
-        let config = self.state.config();
-        let Some(token) = &config.admin.token else {
-            let text = "this address only shows pages";
-            let accepted = "admin.socket, or admin.token-file";
-            return Err(Refused::new(StatusCode::FORBIDDEN, text, accepted));
-        };
-        let said = request.headers().get(header::AUTHORIZATION);
-        let said = said.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-        if said.is_some_and(|said| token.is(said)) {
-            return Ok(());
-        }
-        let (text, accepted) = ("no token, or a wrong one", "Authorization: Bearer TOKEN");
-        Err(Refused::new(StatusCode::UNAUTHORIZED, text, accepted))
     }
 
     /// 200 while serving, 503 while draining, so that a balancer stops sending clients.
@@ -363,9 +301,6 @@ impl IntoResponse for Refused {
         let mut answer = (self.code, Json(object)).into_response();
         let headers = answer.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if self.code == StatusCode::UNAUTHORIZED {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
         if self.code == StatusCode::METHOD_NOT_ALLOWED
             && let Ok(allowed) = HeaderValue::from_str(&self.accepted)
         {
@@ -418,6 +353,8 @@ fn page(content_type: &'static str, body: Result<String, fmt::Error>) -> Respons
     }
 }
 
+/// Threads that make pages.
+pub(super) const MAKERS: usize = 2;
 /// For a reload or an upgrade, which have time-outs of their own; longer than `becket reload` waits.
 const MOST_PATIENCE: Duration = Duration::from_secs(65);
 /// Bytes of a change.

@@ -6,7 +6,7 @@
 //! ([`super::connections`]).
 
 use std::fmt;
-use std::path::PathBuf;
+use std::net::IpAddr;
 
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -16,8 +16,8 @@ use becket_config::choices::ServerMode;
 use becket_config::notation::Text;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
+use tokio::net::unix::UCred;
 use tokio::sync::oneshot;
-use zeroize::Zeroizing;
 
 use super::snapshot::Snapshot;
 use becket_process::protocol::OperatorRequest;
@@ -48,10 +48,6 @@ pub(super) enum RouteAction {
     Sources,
     /// Has control change something.
     Change(fn(&[u8]) -> Result<OperatorChange, Refused>),
-    /// Has control take a private key: over the socket only, and what was said is not logged.
-    TakeKey(fn(&[u8]) -> Result<OperatorChange, Refused>),
-    /// Has becket do what a signal would have it do. That takes its time.
-    Tell(fn(&[u8]) -> Result<OperatorChange, Refused>),
 }
 
 /// What control is to change.
@@ -63,10 +59,6 @@ pub enum OperatorChange {
     AddServer(ServerAddition),
     /// A server less.
     RemoveServer(ServerRemoval),
-    /// A certificate that the file does not have.
-    SetCertificate(CertificateSetting),
-    /// One of those less.
-    RemoveCertificate(CertificateRemoval),
     /// The level of the log.
     Log(LogChange),
     /// Ticket keys, before their time.
@@ -82,6 +74,29 @@ impl OperatorChange {
         let change: ServerChange = parse(body)?;
         change.check()?;
         Ok(Self::Server(change))
+    }
+}
+
+/// The client of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PageClient {
+    /// Over TCP, from this address.
+    Network(IpAddr),
+    /// Over the unix socket; `None` if the kernel does not name the process.
+    Local(Option<UCred>),
+}
+
+/// Text for logs.
+impl fmt::Display for PageClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(address) => address.fmt(f),
+            Self::Local(None) => f.write_str("somebody"),
+            Self::Local(Some(user)) => {
+                write!(f, "uid {}", user.uid())?;
+                user.pid().map_or(Ok(()), |pid| write!(f, " pid {pid}"))
+            }
+        }
     }
 }
 
@@ -134,9 +149,6 @@ pub struct ServerChange {
     /// Addresses of IP with a port, or paths of unix sockets.
     #[serde(default)]
     pub addresses: FieldChange<Vec<String>>,
-    /// The client writes the change to the file of kept edits, so a reload keeps it.
-    #[serde(default)]
-    pub keep: bool,
 }
 
 impl ServerChange {
@@ -181,9 +193,6 @@ pub struct ServerAddition {
     pub backend: String,
     /// With the keys that it would have in the file.
     pub server: Box<backend::ServerSection>,
-    /// The client writes the change to the file of kept edits, so a reload keeps it.
-    #[serde(default)]
-    pub keep: bool,
 }
 
 /// A server that is to be there no more, of the file or added.
@@ -192,51 +201,6 @@ pub struct ServerAddition {
 pub struct ServerRemoval {
     pub backend: String,
     pub server: String,
-    /// The client writes the change to the file of kept edits, so a reload keeps it.
-    #[serde(default)]
-    pub keep: bool,
-}
-
-/// A certificate that is to be beside those of the file, and before them.
-#[derive(Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CertificateSetting {
-    pub listener: String,
-    /// PEM, the server's own first.
-    pub chain: String,
-    /// PEM.
-    pub key: SecretText,
-    /// Paths of both where the change is kept: becket reads them at every start.
-    #[serde(default)]
-    pub files: Vec<PathBuf>,
-    /// The client writes the change to the file of kept edits, so a reload keeps it.
-    #[serde(default)]
-    pub keep: bool,
-}
-
-/// A certificate that was set and is to be there no more.
-#[derive(Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CertificateRemoval {
-    pub listener: String,
-    /// One of its names.
-    pub name: String,
-}
-
-/// A text that is not shown, and erased when it is dropped.
-#[derive(PartialEq)]
-pub struct SecretText(pub Zeroizing<String>);
-
-impl<'de> Deserialize<'de> for SecretText {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        String::deserialize(d).map(|text| Self(Zeroizing::new(text)))
-    }
-}
-
-impl fmt::Debug for SecretText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SecretText")
-    }
 }
 
 /// Another level of the log.
@@ -245,9 +209,6 @@ impl fmt::Debug for SecretText {
 pub struct LogChange {
     /// A filter; `null` is that of the file.
     pub level: Option<String>,
-    /// The client writes the change to the file of kept edits, so a reload keeps it.
-    #[serde(default)]
-    pub keep: bool,
 }
 
 /// The object of a request; nothing is an empty one.
@@ -419,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_added_with_the_keys_of_the_file_and_a_key_is_not_shown() {
+    fn a_server_is_added_with_the_keys_of_the_file() {
         let add = |server: &str| {
             let text = format!("{{\"backend\":\"app\",\"server\":{server}}}");
             parse::<ServerAddition>(text.as_bytes())
@@ -430,13 +391,10 @@ mod tests {
             (addition.server.weight, addition.server.maxconn),
             (7, Some(9))
         );
-        assert!(addition.server.fast_open && !addition.keep);
+        assert!(addition.server.fast_open);
         for refused in [r#"{"address":"a"}"#, r#"{"weight":257}"#, r#"{"port":1}"#] {
             assert_eq!(add(refused).unwrap_err().code.as_u16(), 422, "{refused}");
         }
-        let text = br#"{"listener":"web","chain":"c","key":"hidden"}"#;
-        let shown = format!("{:?}", parse::<CertificateSetting>(text).unwrap());
-        assert!(!shown.contains("hidden"), "{shown}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use becket_keys::facts;
 use becket_keys::ocsp::OcspStatus;
 use becket_log::Timestamp;
-use becket_tls::config::{Config, Lasts, Listener};
+use becket_tls::config::{Config, Listener};
 
 /// One name of one listener and the certificate for one kind of key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,9 +31,6 @@ pub struct CertificateStatus {
     /// Expiry of the OCSP response that is sent with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ocsp_until: Option<Timestamp>,
-    /// Lifetime of a certificate that an operator set.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub set_until: Option<Lasts>,
 }
 
 impl CertificateStatus {
@@ -77,10 +74,7 @@ fn entry(listener: &Listener, name: &str, key: &CertifiedKey) -> Option<Certific
         .ocsp
         .as_deref()
         .map(|response| OcspStatus::read(response, leaf));
-    let mut set = listener.set.iter();
-    let set = set.find(|(set, _)| std::ptr::eq(&**set, key));
     Some(CertificateStatus {
-        set_until: set.map(|(_, lasts)| *lasts),
         listener: listener.keys.name.to_string(),
         name: name.to_owned(),
         key: kind(key.key.algorithm()).into(),

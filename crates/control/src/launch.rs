@@ -33,7 +33,6 @@ use crate::memory::MemoryWatch;
 use crate::reload::Reloading;
 use crate::rotation::{NotRotated, NotSaved, Rotation};
 use crate::sandbox::Sandbox;
-use crate::server::edits::RunningEdits;
 use crate::server::outcomes::PendingOutcomes;
 use crate::server::shared_limits::SharedLimits;
 use crate::server::upgrade_state::Handover;
@@ -176,7 +175,6 @@ fn launch_parts(
             source,
             reloading: Reloading::default(),
             watching: Watching::default(),
-            edits: RunningEdits::of(config),
             waiting: PendingOutcomes::default(),
         },
         peers: PeerTasks { cluster, stud },

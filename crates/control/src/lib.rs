@@ -53,7 +53,6 @@ pub mod state;
 pub mod status;
 pub mod temporary;
 pub mod totals;
-mod visitors;
 pub mod web;
 
 #[cfg(test)]

@@ -6,15 +6,13 @@ use becket_proxy::metrics::Counter;
 labelled! {
 /// Why a connection to the admin pages ended without an answer.
 pub enum PageRefusal {
-    /// The client had not sent its request, or not read its answer, and made room for a newer one.
+    /// It was the oldest connection, and made room for a newer one.
     Evicted = "evicted",
     /// The request or the answer took too long.
     Timeout = "timeout",
-    /// Too many answers were being made, in all or for its source.
-    Busy = "busy",
     /// The request named a foreign host.
     ForeignHost = "foreign-host",
-    /// The request needs the unix socket or the token.
+    /// The request needs the unix socket.
     Forbidden = "forbidden",
 }
 }

@@ -63,28 +63,27 @@ pub fn problems(status: &Status) -> Vec<String> {
 /// Certificates that expire soon. Names of one listener that expire together are one problem.
 fn expiring(status: &Status) -> Vec<String> {
     let now = status.process.now;
-    let mut soon: BTreeMap<(Timestamp, &str, bool), Vec<&str>> = BTreeMap::new();
+    let mut soon: BTreeMap<(Timestamp, &str), Vec<&str>> = BTreeMap::new();
     let all = status.certificates.iter();
     for it in all.filter(|it| it.days_left(now) < EXPIRES_SOON_DAYS) {
-        let key = (it.not_after, &*it.listener, it.set_until.is_some());
+        let key = (it.not_after, &*it.listener);
         soon.entry(key).or_default().push(&it.name);
     }
     let each = soon.into_iter();
-    each.map(|((until, listener, is_set), mut names)| {
+    each.map(|((until, listener), mut names)| {
         names.dedup();
         let more = match names.len().saturating_sub(MOST_NAMES) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
         names.truncate(MOST_NAMES);
-        let origin = if is_set { ", not of the file" } else { "" };
         let when = match until.days_after(now) {
             days if days < 0 => "has expired".to_owned(),
             0 => "ends within a day".to_owned(),
             days => format!("ends in {days} days"),
         };
         let names = names.join(", ");
-        format!("certificate of {names}{more} at listener {listener}{origin} {when}")
+        format!("certificate of {names}{more} at listener {listener} {when}")
     })
     .collect()
 }

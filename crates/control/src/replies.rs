@@ -61,21 +61,6 @@ pub struct RemovedServer {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub struct SetCertificate {
-    pub listener: String,
-    pub names: Vec<String>,
-    pub kept: bool,
-    pub warnings: Vec<String>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub struct RemovedCertificate {
-    pub listener: String,
-    /// Name of the certificate.
-    pub removed: String,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
 pub struct RotatedTickets {
     pub epoch: u64,
 }

@@ -134,7 +134,6 @@ fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
         bind: vec![([127, 0, 0, 1], 8443).into()],
         certificates: Arc::new(certificates),
         credentials: Vec::new(),
-        set: Vec::new(),
         allow: None,
         deny: Default::default(),
         trusted: Default::default(),

@@ -12,7 +12,7 @@
 
 mod changes;
 mod commands;
-pub mod edits;
+mod edits;
 pub mod outcomes;
 mod renewal;
 pub mod shared_limits;
@@ -34,7 +34,6 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use self::edits::{Edited, RunningEdits};
 use self::outcomes::PendingOutcomes;
 use self::upgrade_state::Handover;
 use self::watching::Watching;
@@ -132,7 +131,6 @@ pub struct ConfigTasks {
     pub source: ConfigSource,
     pub reloading: Reloading,
     pub watching: Watching,
-    pub edits: RunningEdits,
     pub waiting: PendingOutcomes,
 }
 
@@ -314,7 +312,7 @@ impl Control {
         self.config.reloading.begin(ReloadRequest {
             source: self.config.source.with(files, tokens),
             sockets: given.sockets,
-            running: Arc::clone(self.config.edits.of_file()),
+            running: self.state.config(),
             secrets: Arc::clone(self.rotation.secrets()),
             unix: self.state.shared().clock.now().unix,
             asked: given.asked,
@@ -376,7 +374,6 @@ impl Control {
         for key in reload::waiting_for_restart(&old, &config) {
             tracing::warn!(key, "changed; takes effect at the next start");
         }
-        self.config.edits = RunningEdits::of(Arc::clone(&config));
         match (membership, &self.peers.cluster, cluster::settings(&config)) {
             (Some(membership), ..) => self.join(membership),
             (None, Some(same), Some(settings)) => same.reload(settings),
@@ -464,15 +461,15 @@ impl Control {
         self.workers.reload(adopted, added, &outboxes);
     }
 
-    /// Has everything use a configuration that needs no new sockets, and these edits of it.
+    /// Has everything use a configuration that needs no new sockets.
     fn exchange_edited(
         &mut self,
-        (edits, config): Edited,
+        config: Config,
         adopt: fn(&Backends, &Arc<Config>) -> Adopted,
     ) -> io::Result<()> {
+        let config = Arc::new(config);
         descriptors::raise(&config, self.workers.len())?;
         self.workers.prepare_for(&config)?;
-        self.config.edits = edits;
         let adopted = adopt(&self.state.shared().backends, &config);
         self.exchange(config, &adopted, Vec::new());
         Ok(())

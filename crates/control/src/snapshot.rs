@@ -9,8 +9,7 @@ use becket_log::Timestamp;
 use becket_proxy::backend::server_state::{ServerSettings, ServerState};
 use becket_proxy::metrics::Counters;
 use becket_sys::kernel_tls::Support;
-use becket_tls::config::overrides::Overrides;
-use becket_tls::config::{Config, Lasts, Listener, Route, Server};
+use becket_tls::config::{Config, Listener, Route, Server};
 use becket_tls::names;
 use serde_json::{Value, json};
 
@@ -18,8 +17,8 @@ use super::history::Moment;
 use super::page_refusals::PageRefusal;
 use super::process::ProcessUsage;
 use super::status::{
-    BackendStatus, ClusterReport, ListenerStatus, PolicyStatus, RouteStatus, ServerEdits,
-    ServerHealth, ServerStatus, Status,
+    BackendStatus, ClusterReport, ListenerStatus, PolicyStatus, RouteStatus, ServerHealth,
+    ServerStatus, Status,
 };
 use super::temporary::RunningBackend;
 
@@ -58,7 +57,7 @@ pub(super) fn backend(running: &RunningBackend) -> BackendStatus {
         hand_overs: state.hand_overs(),
         stick_entries: state.sticks(),
         servers: servers.collect(),
-        removed: config.removed.iter().map(|it| it.0.to_string()).collect(),
+        removed: config.removed.iter().map(ToString::to_string).collect(),
     }
 }
 
@@ -98,18 +97,9 @@ pub fn server(config: &Server, state: &ServerState) -> ServerStatus {
             outages: watched.outages,
             dns_stale: state.dns_stale(),
         },
-        edits: ServerEdits {
-            in_file: in_file(config, &settings),
-            added: config.added.is_some(),
-            kept: is_kept(config, &settings),
-        },
+        in_file: in_file(config, &settings),
+        added: config.added,
     }
-}
-
-/// Returns whether there are changes and all of them are kept edits.
-fn is_kept(config: &Server, settings: &ServerSettings) -> bool {
-    let is_changed = config.added.is_some() || settings.overrides != Overrides::default();
-    is_changed && config.added != Some(Lasts::Reload) && settings.temporary().is_empty()
 }
 
 /// Returns the values of the file for the keys that were changed.

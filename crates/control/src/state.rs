@@ -15,11 +15,11 @@ use super::process::ProcessUsage;
 use super::rotation::{Rotation, RotationState};
 use super::snapshot::{self, Snapshot};
 use super::status::{
-    AdmissionCounts, ChangeStatus, DroppedLines, EditStatus, HandshakeCounts, LogStatus, Occupancy,
+    AdmissionCounts, ChangeStatus, DroppedLines, HandshakeCounts, LogStatus, Occupancy,
     ProcessStatus, ReloadOutcome, ServingState, SessionStatus, SigningStatus, Status, StudReport,
     TicketKeys, TrafficStatus, WatchStatus,
 };
-use super::temporary::{LogLevel, RunningBackend, temporary};
+use super::temporary::{RunningBackend, temporary};
 use super::totals::Totals;
 use crate::sandbox::{Sandbox, SandboxStatus};
 use becket_keys::signing::batches::Batches;
@@ -71,7 +71,7 @@ struct Current {
     changes: ChangeStatus,
     rotation: RotationState,
     /// What an operator set; absent where the log has the level of the file.
-    log_level: Option<LogLevel>,
+    log_level: Option<String>,
 }
 
 impl Current {
@@ -83,9 +83,8 @@ impl Current {
                 ..LogStatus::default()
             },
             Some(set) => LogStatus {
-                level: set.level.clone(),
+                level: set.clone(),
                 in_file: Some(in_file),
-                kept: Some(set.keep),
             },
         }
     }
@@ -101,21 +100,16 @@ impl Current {
     }
 
     fn change_status(&self, backends: &[RunningBackend], totals: &Totals) -> ChangeStatus {
-        let edits = &self.config.file.edits;
         ChangeStatus {
             log: self.log_status(),
-            edits: EditStatus {
-                file: edits.path.clone(),
-                kept: edits.lines(),
-                temporary: self.temporary(backends),
-            },
+            temporary: self.temporary(backends),
             since_reload: HandshakeCounts::of(totals).since(self.changes.since_reload),
             ..self.changes.clone()
         }
     }
 
     fn temporary(&self, backends: &[RunningBackend]) -> Vec<String> {
-        temporary(backends, &self.certificates, self.log_level.as_ref())
+        temporary(backends, self.log_level.as_deref())
     }
 }
 
@@ -142,7 +136,7 @@ impl AdminState {
             history: Mutex::default(),
             current: Mutex::new(Current {
                 certificates: certificates(&config),
-                log_level: LogLevel::kept(&config),
+                log_level: None,
                 config,
                 node: replication.node,
                 changes,
@@ -242,13 +236,13 @@ impl AdminState {
     }
 
     /// The log has another level than the file says, or has that again.
-    pub fn set_log_level(&self, level: Option<LogLevel>) {
+    pub fn set_log_level(&self, level: Option<String>) {
         self.change(|current| current.log_level = level);
     }
 
     /// The log has the level of the configuration again.
     pub fn reset_log_level(&self) {
-        self.change(|current| current.log_level = LogLevel::kept(&current.config));
+        self.set_log_level(None);
     }
 
     /// What the next reload, upgrade or restart ends, as text.

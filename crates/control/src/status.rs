@@ -93,7 +93,8 @@ impl ServingState {
 #[serde(default)]
 pub struct ChangeStatus {
     pub log: LogStatus,
-    pub edits: EditStatus,
+    /// Changes that the next reload ends.
+    pub temporary: Vec<String>,
     /// The last reload.
     pub reload: Option<ReloadOutcome>,
     pub reloads: ReloadCounts,
@@ -113,18 +114,6 @@ pub struct LogStatus {
     /// Level of the file, if another one is in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_file: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kept: Option<bool>,
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct EditStatus {
-    /// The file of kept edits.
-    pub file: Option<PathBuf>,
-    pub kept: Vec<String>,
-    /// Changes that the next reload ends.
-    pub temporary: Vec<String>,
 }
 
 /// The outcome of a reload or an upgrade.
@@ -366,8 +355,9 @@ pub struct ServerStatus {
     pub node: Option<u16>,
     #[serde(flatten)]
     pub health: ServerHealth,
-    #[serde(flatten)]
-    pub edits: ServerEdits,
+    /// Values of the file for the keys that were changed.
+    pub in_file: Option<BTreeMap<String, Value>>,
+    pub added: bool,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -401,14 +391,4 @@ impl ServerHealth {
             condition => condition,
         }
     }
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ServerEdits {
-    /// Values of the file for the keys that were changed.
-    pub in_file: Option<BTreeMap<String, Value>>,
-    pub added: bool,
-    /// There are changes, and all of them are kept edits.
-    pub kept: bool,
 }

@@ -133,7 +133,7 @@ fn server_row(page: &mut String, server: &ServerStatus) -> fmt::Result {
         ServerMode::Ready => health.label(),
         mode => mode.word(),
     };
-    let changed = if server.edits.in_file.is_some() {
+    let changed = if server.in_file.is_some() {
         " (changed)"
     } else {
         ""

@@ -61,19 +61,6 @@ impl CertificateMap {
         }
     }
 
-    /// The same with one chain more. It answers clients without a known name where it takes the place of one that does.
-    pub fn with(&self, names: &[NamePattern], key: &Arc<CertifiedKey>, offload: Offload) -> Self {
-        let mut map = self.clone();
-        for name in names {
-            let hidden = map.insert(name.clone(), Arc::clone(key), offload);
-            let is_default = |old: &Arc<_>| map.default.iter().any(|one| Arc::ptr_eq(one, old));
-            if hidden.as_ref().is_some_and(is_default) {
-                map.default.insert(Arc::clone(key), offload);
-            }
-        }
-        map
-    }
-
     /// The keys for a lower-case server name: exact, else wildcard, else nothing. A final dot,
     /// which some clients send, does not count.
     pub fn named(&self, name: &str) -> Option<&KeySet> {

@@ -49,8 +49,6 @@ pub struct Loaded {
     pub file: Arc<Path>,
     /// The key, where it is on a token.
     pub token: Option<TokenKey>,
-    /// It is of a kept edit: it hides those of the file with its names.
-    pub is_kept: bool,
     /// Of the files of chain and key, and of their paths.
     pub digest: [u8; 32],
     /// Of the file of the OCSP response that is sent.
@@ -119,22 +117,6 @@ impl Loader {
         };
         self.warn_if_readable((path, key, digest), &pem, report);
         self.check(path, (chain, digest), pem, report)
-    }
-
-    /// Loads chain and key from texts of PEM.
-    pub fn texts(&self, chain: &[u8], key: &[u8], report: &mut Report) -> Option<Loaded> {
-        let mut parse = |path: &str, text: &[u8]| {
-            let pem = Pem::parse(text);
-            pem.map_err(|fault| report.error(Problem::new(path, fault.to_string()).accepted("PEM")))
-                .ok()
-        };
-        let (of_chain, of_key) = (parse("chain", chain), parse("key", key));
-        let pem = Pem {
-            certificates: of_chain?.certificates,
-            ..of_key?
-        };
-        let at = (Path::new("PEM"), digest(&[chain, key]));
-        self.check("certificate", at, pem, report)
     }
 
     /// Says so of one that is new.
@@ -270,7 +252,6 @@ impl Loader {
             names: leaf.names.into(),
             file: file.into(),
             token,
-            is_kept: false,
             digest,
             ocsp: None,
             policy: None,

@@ -294,7 +294,6 @@ mod tests {
         let key = any_supported_type(&key).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let mut loaded = Loaded {
-            is_kept: false,
             key: Arc::new(CertifiedKey::new(chain, key)),
             batch_key: None,
             offload: Offload::Never,

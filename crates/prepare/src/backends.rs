@@ -10,14 +10,12 @@ use std::sync::Arc;
 
 use becket_config::address::Address;
 use becket_config::backend;
-use becket_config::edits::ServerAction;
 use becket_config::key;
 
 use super::ConfigBuilder;
 use becket_http::docroot::Docroot;
 use becket_keys::files::reason;
-use becket_tls::config::overrides::Overrides;
-use becket_tls::config::{Backend, Lasts, MOST_ADDRESSES, Server, ServerAddress};
+use becket_tls::config::{Backend, MOST_ADDRESSES, Server, ServerAddress};
 
 impl ConfigBuilder<'_> {
     /// All backends, in the order of the file.
@@ -35,14 +33,11 @@ impl ConfigBuilder<'_> {
             let path = format!("{path}.server[{index}]");
             if let Some(address) = &server.address {
                 let path = key!(path, server.address);
-                let edit = self.file.edits.server(&backend.name, &address.text);
-                let is_added = edit.is_some_and(|edit| edit.action == ServerAction::Add);
                 servers.push(Server {
                     keys: server.clone(),
                     name: Arc::clone(&address.text),
                     addresses: self.server_addresses(&path, &address.address),
-                    added: is_added.then_some(Lasts::Removal),
-                    kept: edit.map(Overrides::of).unwrap_or_default(),
+                    added: false,
                 });
             }
         }
@@ -52,12 +47,7 @@ impl ConfigBuilder<'_> {
             keys: backend.clone(),
             docroot: self.docroot(&key!(path, backend.files), backend.files.as_ref()),
             servers,
-            removed: self
-                .file
-                .edits
-                .removed(&backend.name)
-                .map(|address| (Arc::clone(&address.text), Lasts::Removal))
-                .collect(),
+            removed: Vec::new(),
             tls: tls.map(|made| self.running_tls(&made).unwrap_or(made)),
             queue_timeout: backend.queue_timeout.unwrap_or(self.file.timeouts.connect),
         }

@@ -30,7 +30,6 @@ pub mod source;
 mod backends;
 mod cluster;
 mod crl;
-pub mod edits;
 pub mod listeners;
 mod names;
 mod onward;
@@ -43,7 +42,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use becket_config::address::Address;
-use becket_config::apply_edits::EDITS;
 use becket_config::choices::RsaBatch;
 use becket_config::error::{Problem, Rejected, Report};
 use becket_config::file::File;
@@ -65,7 +63,7 @@ use becket_keys::files::{Files, reason};
 use becket_keys::keys::Loader;
 use becket_keys::signing::token::Tokens;
 use becket_log::check_level;
-use becket_tls::config::{Admin, AdminSocket, Config, Token, worker_count};
+use becket_tls::config::{Admin, AdminSocket, Config, worker_count};
 use becket_tls::secret::ratchet::Ratchet;
 use becket_tls::trial::Trials;
 
@@ -183,11 +181,7 @@ pub fn prepare_reading(
 /// # Errors
 /// All that is wrong, each with its key path.
 pub fn prepare(file: &File, environment: &Environment<'_>) -> Result<Prepared, Rejected> {
-    let mut file = file.clone();
-    let unused = file.apply_edits();
-    let file = &file;
     let mut builder = ConfigBuilder::new(file, environment);
-    builder.report.warnings = unused;
     builder.loader.tokens = environment.tokens.open(file);
     file.check(&mut builder.report);
     if environment.server_names == ServerNames::Now {
@@ -300,20 +294,13 @@ impl ConfigBuilder<'_> {
     fn log(&mut self) -> Log {
         let file = self.file;
         let log = &file.log;
-        let kept = file.edits.log_level.as_ref();
-        let levels = [
-            (key!("log", log.level), Some(&log.level)),
-            (format!("{EDITS}.log-level"), kept),
-        ];
-        for (path, level) in levels {
-            if level.is_some_and(|level| !is_filter(level)) {
-                let accepted =
-                    "error, warn, info, debug, trace, or a list such as \"info,becket_tls=debug\"";
-                self.report.refuse(path, "not a filter", accepted);
-            }
+        if !is_filter(&log.level) {
+            let accepted =
+                "error, warn, info, debug, trace, or a list such as \"info,becket_tls=debug\"";
+            self.report
+                .refuse(key!("log", log.level), "not a filter", accepted);
         }
         Log {
-            level: kept.unwrap_or(&log.level).clone(),
             file: self.log_target(&key!("log", log.file), &log.file),
             access: self.log_target(&key!("log", log.access), &log.access),
             ..log.clone()
@@ -405,7 +392,6 @@ impl ConfigBuilder<'_> {
         Admin {
             address: self.admin_address(),
             socket: self.admin_socket(),
-            token: self.admin_token(),
         }
     }
 
@@ -439,23 +425,6 @@ impl ConfigBuilder<'_> {
             self.report.refuse(path, fault, SocketPath::ACCEPTED);
         }
         Some(socket)
-    }
-
-    /// Reads the token for changes over TCP.
-    fn admin_token(&mut self) -> Option<Token> {
-        let admin = &self.file.admin;
-        let file = self.environment.base.join(admin.token_file.as_ref()?);
-        let path = key!("admin", admin.token_file);
-        let fault = match self.environment.files.bytes(&file) {
-            Ok(bytes) => match Token::of(&bytes) {
-                Some(token) => return Some(token),
-                None => "too short".to_owned(),
-            },
-            Err(error) => reason(&error),
-        };
-        let accepted = format!("a file with a token of at least {} bytes", Token::LEAST);
-        self.report.refuse(path, fault, accepted);
-        None
     }
 
     /// Returns the socket addresses of an address to bind. A name is an error.

@@ -10,10 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use becket_config::address::NamePattern;
-use becket_config::apply_edits::EDITS;
 use becket_config::check::{HTTP, Way};
 use becket_config::choices::DefaultCertificate;
-use becket_config::error::{Problem, Report};
+
 use becket_config::file::File;
 use becket_config::glob;
 use becket_config::key;
@@ -22,14 +21,11 @@ use becket_config::listener::{self, Certificate, Pair};
 use becket_config::policy;
 use becket_proto::networks::Networks;
 use rustls::sign::CertifiedKey;
-use rustls_pki_types::UnixTime;
 
 use super::ConfigBuilder;
 use becket_keys::certificates::{CertificateMap, KeySet};
-use becket_keys::files::Files;
-use becket_keys::keys::{Loaded, Loader, shown};
-use becket_keys::signing::token::Tokens;
-use becket_tls::config::{Lasts, Listener, Policy, Route};
+use becket_keys::keys::{Loaded, shown};
+use becket_tls::config::{Listener, Policy, Route};
 use becket_tls::deferred::deferred;
 use becket_tls::metered::metered;
 
@@ -86,7 +82,6 @@ impl ConfigBuilder<'_> {
                 .map(|way| self.route(path, listener, way, &certificates, policies))
                 .collect(),
             certificates,
-            set: set(&credentials),
             credentials,
             allow: (!listener.allow.is_empty()).then(|| networks(&listener.allow)),
             deny: networks(&listener.deny),
@@ -110,27 +105,14 @@ impl ConfigBuilder<'_> {
         bind
     }
 
-    /// Every chain of a listener with its key: those of the list in its order, then those of kept edits.
+    /// Every chain of a listener with its key, in the order of the list.
     pub(super) fn credentials_of(
         &mut self,
         path: &str,
         listener: &listener::ListenerSection,
     ) -> Vec<Loaded> {
         let path = key!(path, listener.certificates);
-        let mut loaded = self.credentials(&path, &listener.certificates);
-        let edits = self.file.edits.certificate.iter().enumerate();
-        for (index, edit) in edits.filter(|(_, edit)| edit.listener == listener.name) {
-            let pair = Pair {
-                chain: Some(edit.chain.clone()),
-                key: Some(KeySource::File(edit.key.clone())),
-                ..Pair::default()
-            };
-            let path = format!("{EDITS}.certificate[{index}]");
-            let chain = self.environment.base.join(&edit.chain);
-            let kept = self.or_before(&chain, |builder| builder.pair(&path, &pair));
-            let kept = kept.into_iter();
-            loaded.extend(kept.map(|one| self.signing(&path, one, true)));
-        }
+        let loaded = self.credentials(&path, &listener.certificates);
         let known = loaded.iter().map(|it| (it.digest, it.clone()));
         self.loader.known.extend(known);
         loaded
@@ -167,16 +149,15 @@ impl ConfigBuilder<'_> {
             }
         }
         let each = loaded.into_iter();
-        each.map(|one| self.signing(path, one, false)).collect()
+        each.map(|one| self.signing(path, one)).collect()
     }
 
-    fn signing(&mut self, path: &str, mut loaded: Loaded, is_kept: bool) -> Loaded {
+    fn signing(&mut self, path: &str, mut loaded: Loaded) -> Loaded {
         if !self.loader.known.contains_key(&loaded.digest) {
             loaded.key = signing_key(&loaded, self.file);
         } else if self.kept_out.is_none() {
             self.loader.check_known(path, &loaded, &mut self.report);
         }
-        loaded.is_kept = is_kept;
         loaded
     }
 
@@ -268,19 +249,6 @@ impl ConfigBuilder<'_> {
 
     /// Who answers to which name.
     pub(super) fn map(
-        &mut self,
-        path: &str,
-        credentials: &[Loaded],
-        default: DefaultCertificate,
-    ) -> CertificateMap {
-        let kept = credentials.iter().position(|one| one.is_kept);
-        let (loaded, kept) = credentials.split_at(kept.unwrap_or(credentials.len()));
-        let map = self.map_of_file(path, loaded, default);
-        kept.iter()
-            .fold(map, |map, one| map.with(&one.names, &one.key, one.offload))
-    }
-
-    fn map_of_file(
         &mut self,
         path: &str,
         loaded: &[Loaded],
@@ -382,19 +350,10 @@ impl ConfigBuilder<'_> {
     }
 }
 
-/// The chains of kept edits, as they are listed.
-pub(super) fn set(credentials: &[Loaded]) -> Vec<(Arc<CertifiedKey>, Lasts)> {
-    let kept = credentials.iter().filter(|one| one.is_kept);
-    kept.map(|one| (Arc::clone(&one.key), Lasts::Removal))
-        .collect()
-}
-
 /// Whether two lists share every chain and key, for the same clients.
 fn are_one(one: &[Loaded], other: &[Loaded]) -> bool {
     let mut pairs = one.iter().zip(other);
-    let is_one = |(a, b): (&Loaded, &Loaded)| {
-        Arc::ptr_eq(&a.key, &b.key) && (&a.policy, a.is_kept) == (&b.policy, b.is_kept)
-    };
+    let is_one = |(a, b): (&Loaded, &Loaded)| Arc::ptr_eq(&a.key, &b.key) && a.policy == b.policy;
     one.len() == other.len() && pairs.all(is_one)
 }
 
@@ -409,7 +368,7 @@ fn sign_alike(one: &File, other: &File) -> bool {
 }
 
 /// A chain whose key signs where the configuration wants it, for what it says that this costs.
-pub fn signing_key(loaded: &Loaded, file: &File) -> Arc<CertifiedKey> {
+fn signing_key(loaded: &Loaded, file: &File) -> Arc<CertifiedKey> {
     let key = if file.process.has_crypto_threads() || loaded.token.is_some() {
         deferred(loaded)
     } else {
@@ -419,32 +378,6 @@ pub fn signing_key(loaded: &Loaded, file: &File) -> Arc<CertifiedKey> {
         metered(&key)
     } else {
         key
-    }
-}
-
-/// A chain and its key, of texts, judged as those of files are.
-///
-/// # Errors
-/// All that is wrong with them.
-pub fn certificate_of(
-    chain: &str,
-    key: &str,
-    now: UnixTime,
-    batches: bool,
-) -> Result<(Loaded, Vec<Problem>), Vec<Problem>> {
-    let loader = Loader {
-        provider: rustls::crypto::aws_lc_rs::default_provider(),
-        now,
-        files: Files::default(),
-        batches,
-        tokens: Tokens::default(),
-        known: HashMap::new(),
-    };
-    let mut report = Report::default();
-    let loaded = loader.texts(chain.as_bytes(), key.as_bytes(), &mut report);
-    match loaded {
-        Some(loaded) if report.errors.is_empty() => Ok((loaded, report.warnings)),
-        _ => Err(report.errors),
     }
 }
 

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use becket_config::error::Problem;
 use becket_config::key;
 
-use super::listeners::set;
 use super::{ConfigBuilder, Environment};
 use becket_keys::keys::Loaded;
 use becket_tls::config::{Backend, Config, Listener, Policy};
@@ -164,7 +163,6 @@ impl ConfigBuilder<'_> {
             let path = key!(path, keys.certificates);
             let map = self.map(&path, &credentials, keys.default_certificate);
             after.certificates = Arc::new(map);
-            after.set = set(&credentials);
             after.credentials = credentials;
             taken.push(path);
             is_new = true;

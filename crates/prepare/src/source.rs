@@ -7,7 +7,6 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use becket_config::edits::Edits;
 use becket_config::error::{Problem, Rejected, Report};
 use becket_config::file::File;
 use becket_config::parts::IncludedFiles;
@@ -15,7 +14,6 @@ use becket_config::read::read;
 use becket_dialects::{Dialect, Invocation, Translation};
 use rustls_pki_types::UnixTime;
 
-use super::edits::edits;
 use super::flags::Flags;
 use super::renewal::{Renewal, renew};
 use super::{Environment, Prepared, ServerNames, prepare_reading};
@@ -122,18 +120,7 @@ impl ConfigSource {
                 ("", translation.table)
             }
         };
-        let mut file = read(text, &over).file.unwrap_or_default();
-        if let (SourceKind::Flags(_), Some(config)) = (&self.kind, self.file()) {
-            let path = file.edits_path(&config);
-            let text = parts.text(&path, LARGEST).ok().flatten();
-            let read = Edits::read(&String::from_utf8_lossy(&text.unwrap_or_default()));
-            file.edits = Edits {
-                path: Some(path),
-                ..read.file.unwrap_or_default()
-            };
-            file.apply_edits();
-        }
-        file
+        read(text, &over).file.unwrap_or_default()
     }
 
     /// Returns its name in messages.
@@ -248,36 +235,15 @@ impl ConfigSource {
             let problem = Problem::new("", "not UTF-8");
             Rejected::of(vec![problem.accepted("a TOML file, which is in UTF-8")])
         })?;
-        let mut reading = read(&text, &flags.to_table(&self.base));
-        let (mut problems, mut places, mut name) = Default::default();
-        if let (Some(file), Some(config)) = (&mut reading.file, self.file()) {
-            let path = file.edits_path(&config);
-            let edits = edits(&self.files, &config, &path);
-            (problems, places) = (edits.problems, edits.places);
-            name = path.to_string_lossy().into_owned();
-            file.edits = Edits {
-                path: Some(path),
-                ..edits.file.unwrap_or_default()
-            };
-        }
-        let mut prepared = placed(prepare_reading(reading, environment), |problem| {
-            if let Some(path) = problem.path.strip_prefix("edits.") {
-                problem.path = path.to_owned();
-                problem.file = Some(name.as_str().into());
-                places.place(problem);
-            } else if problem.line.is_none()
+        let reading = read(&text, &flags.to_table(&self.base));
+        placed(prepare_reading(reading, environment), |problem| {
+            // A value without a line in the file comes from a flag.
+            if problem.line.is_none()
                 && let Some(flag) = flags.named(&problem.path)
             {
-                // A value without a line in the file comes from a flag.
                 problem.path = flag.to_owned();
             }
-        });
-        if !problems.is_empty() {
-            let mut all = prepared.err().unwrap_or_else(|| Rejected::of(Vec::new()));
-            all.errors.append(&mut problems);
-            prepared = Err(all);
-        }
-        prepared
+        })
     }
 
     /// Returns the text of the configuration file; empty without one.

@@ -55,10 +55,7 @@ impl Needs {
         let watched = watched.filter(|_| file.process.watch);
         Self {
             watched: watched.map(|text| folder.join(text)).collect(),
-            files: files
-                .map(|text| folder.join(text))
-                .chain(file.edits.path.clone())
-                .collect(),
+            files: files.map(|text| folder.join(text)).collect(),
             logs: logs
                 .filter_map(|log| Some(folder.join(log.file()?)))
                 .collect(),
@@ -92,7 +89,6 @@ impl Needs {
 /// Every key that names a file to be read.
 fn files(file: &File) -> Vec<&str> {
     let mut files = file.files_of_certificates();
-    files.extend(file.admin.token_file.as_deref());
     if let Some(cluster) = &file.cluster {
         let secrets = cluster.secret.iter().chain(&cluster.secret_state);
         let keys = cluster
@@ -110,16 +106,15 @@ mod tests {
 
     #[test]
     fn every_file_that_is_to_be_read_is_a_need() {
-        let text = "[[listener]]\nname = 'web'\ncertificates = ['1/*.crt', { chain = '2', key = '3', ocsp = '15' },\
+        let text = "[[listener]]\nname = 'web'\ncertificates = ['1/*.crt', { chain = '2', key = '3', ocsp = '14' },\
             { chain = '2', key = 'pkcs11:id=a?module-path=/x&pin-source=/etc/becket/pin' }]\n\
             [[backend]]\nname = 'app'\ntls = { client-certificate = '4', ca = '5', crl = ['6'] }\n\
             [[policy]]\nname = 'own'\nclient-ca = '7'\ncrl = ['8', '9']\n\
-            [cluster]\nsecret = '10'\nsecret-state = '11'\naccept-secrets = ['12']\nstud-certificate = '13'\n\
-            [admin]\ntoken-file = '14'";
+            [cluster]\nsecret = '10'\nsecret-state = '11'\naccept-secrets = ['12']\nstud-certificate = '13'";
         let needs = Needs::by(&File::parse(text).unwrap(), Path::new("/etc/becket"));
         assert_eq!(needs.tokens.len(), 1);
         let files: BTreeSet<PathBuf> = needs.files.into_iter().collect();
-        let all = (1..=15).map(|file: u32| PathBuf::from(format!("/etc/becket/{file}")));
+        let all = (1..=14).map(|file: u32| PathBuf::from(format!("/etc/becket/{file}")));
         assert_eq!(files, all.collect());
     }
 }

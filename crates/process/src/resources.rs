@@ -12,7 +12,6 @@ use std::ffi::OsString;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use becket_config::file::File;
@@ -144,33 +143,7 @@ pub(super) struct Holdings {
     /// Files that the process may be given again when they change.
     pub(super) watched: Vec<PathBuf>,
     pub(super) keys: Process,
-    /// The file of kept edits as it was before the process read it.
-    pub(super) edits: Option<EditsFile>,
     pub(super) agents: Agents,
-}
-
-/// The file of kept edits at a moment.
-#[derive(Debug)]
-pub(super) struct EditsFile {
-    path: PathBuf,
-    /// Inode and time of change; `None` if there is no file. `becket ctl --keep` replaces the file.
-    version: Option<(u64, i64, i64)>,
-}
-
-impl EditsFile {
-    pub(super) fn at(path: &Path) -> Self {
-        let version = std::fs::symlink_metadata(path);
-        Self {
-            path: path.to_owned(),
-            version: version
-                .ok()
-                .map(|it| (it.ino(), it.ctime(), it.ctime_nsec())),
-        }
-    }
-
-    pub(super) fn has_changed(&self) -> bool {
-        Self::at(&self.path).version != self.version
-    }
 }
 
 /// Resources of the configuration in use, and of configurations that are being loaded.

@@ -22,8 +22,8 @@ use tokio::time::{Instant, sleep_until};
 use super::child::{Child, ChildEvent, ListedFiles};
 use super::needs::Needs;
 use super::resources::{
-    Configurations, EditsFile, FoundConfig, Holdings, ResourceOffer, check_program, chroot,
-    is_roots, open_listed, run_as, times,
+    Configurations, FoundConfig, Holdings, ResourceOffer, check_program, chroot, is_roots,
+    open_listed, run_as, times,
 };
 use super::supervisor::{Action, Input, ServiceNotice, Supervisor};
 use crate::pid_file::ServicePidFile;
@@ -237,13 +237,7 @@ impl Runner {
                 return Some(Input::Started(process, started));
             }
             Action::Reload(process) => return Some(Input::Offered(process, self.reload(process))),
-            Action::Commit(process) => {
-                self.commit(process);
-                // An edit was kept after the process had read the file.
-                let edits = self.held.current.edits.as_ref();
-                let is_stale = edits.is_some_and(EditsFile::has_changed);
-                return is_stale.then_some(Input::Requested(OperatorRequest::Reload));
-            }
+            Action::Commit(process) => self.commit(process),
             Action::Send(process, command) => self.send(process, &command),
             Action::Yield(process, next) => {
                 let offered = self.held.offered(next);
@@ -444,7 +438,6 @@ impl Runner {
             logs,
             watched: watched.cloned().collect(),
             keys: seen.file.process.clone(),
-            edits: seen.file.edits.path.as_deref().map(EditsFile::at),
             agents: Agents::default(),
         };
         (offer, holdings)

@@ -191,9 +191,6 @@ pub(crate) struct CheckedConfiguration {
     /// The same keys as in the file.
     #[serde(flatten)]
     file: Arc<File>,
-    /// Kept edits.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    edits: Vec<String>,
     /// Connections in all: those of the limits, or what descriptors allow.
     connections: usize,
     /// Signatures with RSA are made in batches: the file wants it, and this processor can do it.
@@ -238,7 +235,6 @@ impl CheckedConfiguration {
         let peers = peers.map(|one| (one.name.to_string(), texts(&one.addresses)));
         Self {
             file: Arc::clone(&config.file),
-            edits: config.file.edits.lines(),
             connections: config.connections,
             rsa_batches: config.batches.is_some(),
             certificates: certificates(config),
@@ -314,9 +310,6 @@ impl Display for CheckedConfiguration {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let file = toml::to_string(&*self.file).map_err(|_| fmt::Error)?;
         writeln!(f, "{file}")?;
-        for edit in &self.edits {
-            writeln!(f, "kept: {edit}")?;
-        }
         self.fmt_certificates(f)?;
         for (name, digest) in &self.digests {
             writeln!(f, "policy {name}: digest {digest}")?;

@@ -1,8 +1,5 @@
 //! Requests of `becket ctl` to the admin pages.
 
-use std::io;
-use std::path::PathBuf;
-
 use becket_log::Escaped;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -17,25 +14,9 @@ pub enum NotDone {
     /// It cannot be asked.
     #[error(transparent)]
     NoStatus(#[from] NoStatus),
-    /// A file that was to be sent.
-    #[error("{}: {error}", path.display())]
-    NotRead {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        error: io::Error,
-    },
     /// It was asked, and refused.
     #[error("{0}")]
     Refused(String),
-    /// It is changed, but the next reload ends that.
-    #[error("changed until the next reload, but not kept: cannot write {}: {error}", path.display())]
-    NotKept {
-        /// The file of kept edits.
-        path: PathBuf,
-        /// Why it cannot be written.
-        error: io::Error,
-    },
 }
 
 /// What is printed: the answer of a becket, and the same for people.

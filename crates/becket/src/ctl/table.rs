@@ -5,11 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use becket_control::certificates::CertificateStatus;
-use becket_control::replies::{
-    ConnectionList, RemovedServer, SetCertificate, SourceList, TopConnections,
-};
+use becket_control::replies::{ConnectionList, RemovedServer, SourceList, TopConnections};
 use becket_control::status::{BackendStatus, LogStatus, ServerStatus};
-use becket_tls::config::Lasts;
 use serde_json::{Map, Value};
 
 use crate::status::escaped;
@@ -102,44 +99,22 @@ pub(super) fn servers(backends: &Vec<BackendStatus>) -> String {
 
 /// Returns the differences to the file.
 fn changes(server: &ServerStatus) -> String {
-    let edits = &server.edits;
     let mut changes = Vec::new();
-    if edits.added {
+    if server.added {
         changes.push("added".to_owned());
     }
-    for (key, was) in edits.in_file.iter().flatten() {
+    for (key, was) in server.in_file.iter().flatten() {
         changes.push(match was {
             Value::Null => format!("{key} (none)"),
             was => format!("{key} ({})", cell(was)),
         });
     }
-    if edits.kept && !changes.is_empty() {
-        changes.join(" ") + ", kept"
-    } else {
-        changes.join(" ")
-    }
+    changes.join(" ")
 }
 
 pub(super) fn removed_server(server: &RemovedServer) -> String {
     let (name, open) = (escaped(&server.removed), server.open);
     format!("{name}: removed, {open} connections go on\n")
-}
-
-fn until(is_kept: bool) -> &'static str {
-    if is_kept {
-        "until removed"
-    } else {
-        "until the next reload"
-    }
-}
-
-pub(super) fn set_certificate(set: &SetCertificate) -> String {
-    let (names, listener) = (escaped(&set.names.join(" ")), escaped(&set.listener));
-    let mut text = format!("{names}: set at {listener} {}\n", until(set.kept));
-    for warning in &set.warnings {
-        text += &format!("warning: {}\n", escaped(warning));
-    }
-    text
 }
 
 /// One server after a change.
@@ -162,19 +137,17 @@ pub(super) fn certificates(certificates: &[CertificateStatus]) -> String {
     let mut rows: Vec<Vec<String>> = certificates
         .iter()
         .map(|it| {
-            let set = it.set_until.map(|lasts| until(lasts == Lasts::Removal));
             vec![
                 it.not_after.to_string(),
                 escaped(&it.listener),
                 escaped(&it.name),
                 escaped(&it.key),
-                set.unwrap_or_default().to_owned(),
             ]
         })
         .collect();
     // Times of one form sort as text.
     rows.sort();
-    table(&["EXPIRES", "LISTENER", "NAME", "KEY", "SET"], &rows)
+    table(&["EXPIRES", "LISTENER", "NAME", "KEY"], &rows)
 }
 
 /// Connections, and whether there are more.
@@ -275,8 +248,8 @@ pub(super) fn log(log: &LogStatus) -> String {
     match &log.in_file {
         None => format!("{level}, as in the file\n"),
         Some(in_file) => {
-            let until = until(log.kept == Some(true));
-            format!("{level} {until}; {} in the file\n", escaped(in_file))
+            let in_file = escaped(in_file);
+            format!("{level} until the next reload; {in_file} in the file\n")
         }
     }
 }
@@ -306,16 +279,13 @@ mod tests {
     fn a_server_is_shown_with_the_values_of_the_file() {
         let backends: Vec<BackendStatus> = of(json!([{"name": "app", "servers": [
             {"name": "a:1", "mode": "drain", "state": "passing", "condition": "in-service", "weight": 5,
-                "in_use": 2, "maxconn": 9, "connections": 7, "kept": true,
+                "in_use": 2, "maxconn": 9, "connections": 7,
                 "in_file": {"mode": "ready", "maxconn": null}},
             {"name": "b\u{1b}[2J:1", "mode": "ready", "in_file": null}
         ]}]));
         let text = servers(&backends);
         let lines: Vec<&str> = text.lines().collect();
-        assert!(
-            lines[1].ends_with("maxconn (none) mode (ready), kept"),
-            "{text}"
-        );
+        assert!(lines[1].ends_with("maxconn (none) mode (ready)"), "{text}");
         assert!(lines[2].starts_with("app/b\\u{1b}[2J:1"), "{text}");
         let one = changed_server(&backends[0].servers[1]);
         assert!(one.ends_with("as in the file\n"), "{one}");

@@ -1,7 +1,5 @@
 //! The command line of `becket ctl`.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
@@ -14,12 +12,8 @@ pub enum CtlTask {
         #[command(subcommand)]
         change: Option<ServerTask>,
     },
-    /// List certificates and when they expire, the first to expire on top, or set one
-    Certificates {
-        /// What to change; lists them all without.
-        #[command(subcommand)]
-        change: Option<CertificateTask>,
-    },
+    /// List certificates and when they expire, the first to expire on top
+    Certificates,
     /// List open connections, or end some
     #[command(args_conflicts_with_subcommands = true)]
     Connections {
@@ -55,9 +49,6 @@ pub enum CtlTask {
         /// Go back to the level of the file
         #[arg(long, group = "change")]
         reset: bool,
-        /// Keep it after reloads and restarts
-        #[arg(long, requires = "change")]
-        keep: bool,
     },
     /// Work with ticket keys
     Tickets {
@@ -125,9 +116,6 @@ pub enum ServerTask {
         /// Backend and server, as becket ctl servers shows them
         #[arg(value_name = "BACKEND/SERVER", value_parser = server_name)]
         server: ServerPath,
-        /// Keep it removed after reloads and restarts
-        #[arg(long)]
-        keep: bool,
     },
 }
 
@@ -149,41 +137,6 @@ pub struct AddFlags {
     /// Start without connections, until becket ctl servers ready
     #[arg(long)]
     pub(super) disabled: bool,
-    /// Keep it after reloads and restarts
-    #[arg(long)]
-    pub(super) keep: bool,
-}
-
-/// What to do with certificates.
-#[derive(Clone, Debug, Subcommand)]
-pub enum CertificateTask {
-    /// Answer with a certificate that the file does not have, for the names in it
-    Set {
-        /// Listener, as becket ctl certificates shows it
-        #[arg(value_name = "LISTENER")]
-        listener: String,
-        /// PEM file with the chain, the server's own certificate first
-        #[arg(long, value_name = "FILE")]
-        chain: PathBuf,
-        /// PEM file with the key; may be the same file
-        #[arg(long, value_name = "FILE")]
-        key: PathBuf,
-        /// Keep it after reloads and restarts
-        #[arg(long)]
-        keep: bool,
-    },
-    /// Answer with those of the file again
-    Remove {
-        /// Listener
-        #[arg(value_name = "LISTENER")]
-        listener: String,
-        /// A name of the certificate that was set
-        #[arg(value_name = "NAME")]
-        name: String,
-        /// Remove a kept certificate
-        #[arg(long)]
-        keep: bool,
-    },
 }
 
 /// Which server.
@@ -192,9 +145,6 @@ pub struct ServerFlags {
     /// Backend and server, as becket ctl servers shows them
     #[arg(value_name = "BACKEND/SERVER", value_parser = server_name)]
     pub(super) server: ServerPath,
-    /// Keep the change after reloads and restarts
-    #[arg(long)]
-    pub(super) keep: bool,
 }
 
 fn server_name(text: &str) -> Result<ServerPath, &'static str> {
@@ -301,39 +251,19 @@ pub enum ConnectionTask {
     },
 }
 
-impl CtlTask {
-    /// Returns whether the change is to be kept.
-    pub(super) fn is_kept(&self) -> bool {
-        match self {
-            Self::Servers { change } => change.as_ref().is_some_and(ServerTask::is_kept),
-            Self::Certificates {
-                change:
-                    Some(CertificateTask::Set { keep, .. } | CertificateTask::Remove { keep, .. }),
-            } => *keep,
-            Self::Log { keep, .. } => *keep,
-            _ => false,
-        }
-    }
-}
-
 impl ServerTask {
-    /// Returns the server, and whether the change is to be kept.
-    pub(super) fn target(&self) -> (&ServerPath, bool) {
+    fn target(&self) -> &ServerPath {
         match self {
-            Self::Add(flags) => (&flags.server, flags.keep),
-            Self::Remove { server, keep } => (server, *keep),
+            Self::Add(flags) => &flags.server,
+            Self::Remove { server } => server,
             Self::Ready(flags)
             | Self::Drain(flags)
             | Self::Maintenance(flags)
             | Self::Reset(flags)
             | Self::Weight { server: flags, .. }
             | Self::Maxconn { server: flags, .. }
-            | Self::Address { server: flags, .. } => (&flags.server, flags.keep),
+            | Self::Address { server: flags, .. } => &flags.server,
         }
-    }
-
-    fn is_kept(&self) -> bool {
-        self.target().1
     }
 
     /// Returns the method of the request, and its body.
@@ -362,9 +292,8 @@ impl ServerTask {
                 json!({"mode": null, "weight": null, "maxconn": null, "addresses": null}),
             ),
         };
-        let (ServerPath { backend, server }, keep) = self.target();
+        let ServerPath { backend, server } = self.target();
         body["backend"] = backend.as_str().into();
-        body["keep"] = keep.into();
         if body["server"].is_null() {
             body["server"] = server.as_str().into();
         }
@@ -381,13 +310,8 @@ mod tests {
     fn a_server_may_have_slashes_in_its_name() {
         let name = server_name("app//run/app.sock").unwrap();
         assert_eq!((&*name.backend, &*name.server), ("app", "/run/app.sock"));
-        let flags = ServerFlags {
-            server: name,
-            keep: true,
-        };
-        let expected = json!({
-            "backend": "app", "server": "/run/app.sock", "keep": true, "weight": 3,
-        });
+        let flags = ServerFlags { server: name };
+        let expected = json!({"backend": "app", "server": "/run/app.sock", "weight": 3});
         let task = ServerTask::Weight {
             server: flags,
             weight: 3,

@@ -96,7 +96,7 @@ fn of_two_that_have_the_socket_the_one_that_lets_in_answers() {
 }
 
 #[test]
-fn only_the_socket_and_the_token_list_clients_and_change_something() {
+fn only_the_socket_lists_clients_and_changes_something() {
     let (address, state) = serving(AdminState::snapshot);
     for route in &ROUTES {
         let is_page = matches!(route.action, RouteAction::Page(_) | RouteAction::Health);
@@ -107,23 +107,6 @@ fn only_the_socket_and_the_token_list_clients_and_change_something() {
             "{answer}"
         );
     }
-    let mut config = sample::config();
-    config.admin.token = becket_tls::config::Token::of(b"0123456789abcdef");
-    state.set_config(Arc::new(config));
-    let with = |token: &str| {
-        let line = format!("GET /connections HTTP/1.1\r\nAuthorization: {token}\r\nX:");
-        request(address, &line)
-    };
-    for wrong in ["Bearer 0123456789abcdeg", "Basic 0123456789abcdef", ""] {
-        let answer = with(wrong);
-        assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
-        assert!(answer.contains("www-authenticate: Bearer\r\n"), "{answer}");
-    }
-    let answer = with("Bearer 0123456789abcdef");
-    assert!(
-        answer.ends_with("{\"connections\":[],\"next\":null}"),
-        "{answer}"
-    );
     assert!(state.refusals().of(PageRefusal::Forbidden).value() > 3);
 }
 
@@ -154,9 +137,7 @@ fn the_file_for_programs_has_every_route_and_every_field() {
     assert_eq!(keys(&status["backends"][0]["servers"][0]), schema("Server"));
     // What is not a field is answered with those that there are.
     let fields = |route: &AdminRoute| {
-        let (RouteAction::Change(parse) | RouteAction::TakeKey(parse) | RouteAction::Tell(parse)) =
-            route.action
-        else {
+        let RouteAction::Change(parse) = route.action else {
             return None;
         };
         let refused = parse(b"{\"?\":1}").unwrap_err();
@@ -270,7 +251,7 @@ fn a_refused_request_closes_its_connection_too() {
 }
 
 #[test]
-fn health_is_told_while_a_page_is_made_and_pages_beyond_the_places_are_refused() {
+fn health_is_told_while_pages_are_made_and_the_oldest_connection_makes_room() {
     // Every page waits for the end of the test.
     static GATE: Mutex<()> = Mutex::new(());
     let gate = GATE.lock().unwrap();
@@ -278,22 +259,18 @@ fn health_is_told_while_a_page_is_made_and_pages_beyond_the_places_are_refused()
         drop(GATE.lock().unwrap_or_else(PoisonError::into_inner));
         state.snapshot()
     });
-    let pages: Vec<_> = (0..=SHARE_OF_AN_ADDRESS)
+    let mut pages: Vec<_> = (0..admin_http::MOST)
         .map(|_| ask(address, "GET /metrics"))
         .collect();
-    let busy = || state.refusals().of(PageRefusal::Busy).value();
-    while busy() == 0 {
-        let answer = request(address, "GET /healthz");
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    }
+    let answer = request(address, "GET /healthz");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert_eq!(state.refusals().of(PageRefusal::Evicted).value(), 1);
+    // Its request was not read, or its answer is not written: either way it ends.
+    assert!(matches!(pages[0].read(&mut [0; 1]), Ok(0) | Err(_)));
     drop(gate);
-    let answers = pages.into_iter().map(|mut stream| {
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    });
-    let refused = answers.filter(|answer| answer.starts_with("HTTP/1.1 503 "));
-    assert_eq!(refused.count(), 1);
+    let mut answer = String::new();
+    pages[1].read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }
 
 #[test]
@@ -331,7 +308,7 @@ fn clients_that_read_no_answer_hold_up_neither_the_socket_nor_other_pages() {
         assert_eq!(status, *b"HTTP/1.1 200");
         stream
     };
-    let _slow: Vec<_> = (0..PLACES)
+    let _slow: Vec<_> = (0..admin_http::MOST)
         .map(|_| began(ask(address, "GET /status")))
         .collect();
     let mut operator = UnixStream::connect(&path).unwrap();

@@ -77,9 +77,7 @@ impl Control {
                 _ => Err(too_late()),
             });
         }
-        let Some(is_first) = self.config.waiting.add(request, outcome) else {
-            return;
-        };
+        let is_first = self.config.waiting.add(request, outcome);
         match &self.supervision.link {
             // A second command to drain would cut connections off.
             Some(_) if request == OperatorRequest::Drain && !is_first => {}

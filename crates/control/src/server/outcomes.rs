@@ -18,19 +18,13 @@ pub struct PendingOutcomes {
 }
 
 impl PendingOutcomes {
-    /// Adds a client. Returns whether no other one waits for the same; absent if too many wait, which the client is answered.
-    pub(super) fn add(&mut self, request: OperatorRequest, outcome: ChangeOutcome) -> Option<bool> {
+    /// Adds a client, which has a connection to the pages. Returns whether no other one waits for the same.
+    pub(super) fn add(&mut self, request: OperatorRequest, outcome: ChangeOutcome) -> bool {
         self.all.retain(|(.., outcome)| !outcome.is_unwanted());
-        if self.all.len() >= MOST {
-            let text = "too many wait for an outcome";
-            let refused = Refused::new(StatusCode::SERVICE_UNAVAILABLE, text, "fewer at a time");
-            outcome.tell(Err(refused));
-            return None;
-        }
         let is_first = !self.all.iter().any(|(other, ..)| *other == request);
         self.reloads += u64::from(request == OperatorRequest::Reload);
         self.all.push((request, self.reloads, outcome));
-        Some(is_first)
+        is_first
     }
 
     /// Responder the first `asked` reloads. Without errors, `ended` are the temporary changes that the reload ended.
@@ -102,8 +96,6 @@ const UPGRADE: (&str, &str) = (
     "upgrade",
     "a program that serves with the configuration as it is now",
 );
-/// Maximum number of clients that wait; each takes a place of the pages.
-const MOST: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -164,24 +156,5 @@ mod tests {
         let outcomes = asked.each_mut().map(|it| it.try_recv().unwrap().is_ok());
         assert_eq!(outcomes, [false, true, false]);
         assert!(waiting.all.is_empty());
-    }
-
-    #[test]
-    fn those_who_wait_are_few_and_who_left_makes_room() {
-        let mut waiting = PendingOutcomes::default();
-        let mut all: Vec<_> = (0..MOST)
-            .map(|_| ask(&mut waiting, OperatorRequest::Upgrade))
-            .collect();
-        let refused = ask(&mut waiting, OperatorRequest::Upgrade)
-            .try_recv()
-            .unwrap()
-            .unwrap_err();
-        assert_eq!(refused.code, StatusCode::SERVICE_UNAVAILABLE);
-        all.pop();
-        assert!(
-            ask(&mut waiting, OperatorRequest::Upgrade)
-                .try_recv()
-                .is_err()
-        );
     }
 }

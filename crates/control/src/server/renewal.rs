@@ -23,7 +23,6 @@ use becket_log::Timestamp;
 use becket_prepare::renewal::Renewal;
 use becket_process::protocol::Event;
 use becket_proxy::backend::registry::Backends;
-use becket_tls::config::Config;
 
 impl Control {
     /// Starts the first look with this configuration, unless the supervisor commands it.
@@ -45,7 +44,6 @@ impl Control {
             self.config.watching.again = Some(files);
             return;
         }
-        let config = Arc::clone(self.config.edits.of_file());
         let unix = self.state.shared().clock.now().unix;
         let secrets = Arc::clone(self.rotation.secrets());
         let source = self.config.source.with(files.clone(), Tokens::default());
@@ -98,8 +96,8 @@ impl Control {
                 .replace(places, &config.file.process);
             tracing::debug!(folders, "files are watched");
         }
-        if !Arc::ptr_eq(&look.config, self.config.edits.of_file()) {
-            // A reload was faster.
+        if !Arc::ptr_eq(&look.config, &config) {
+            // A reload or an operator was faster.
             self.config.watching.again.get_or_insert(look.files);
             return;
         }
@@ -114,7 +112,8 @@ impl Control {
             (Some(_), Some(fault)) => Err(io::Error::other(fault.to_string())),
             (Some(new), None) => {
                 log_warnings(&warnings);
-                self.commit_renewed(new)
+                // Servers, and changes of an operator, stay as they are.
+                self.exchange_edited(new, Backends::keep)
             }
         };
         let mut status = self.state.watch();
@@ -133,12 +132,5 @@ impl Control {
         status.failures += u64::from(!kept_out.is_empty());
         status.rejected = kept_out;
         self.state.set_watch(status);
-    }
-
-    /// Has workers use a configuration with changed files. Servers, and edits of an operator, stay as they are.
-    fn commit_renewed(&mut self, of_file: Config) -> io::Result<()> {
-        let edited = self.config.edits.renewed(Arc::new(of_file));
-        let edited = edited.map_err(|refused| io::Error::other(refused.error))?;
-        self.exchange_edited(edited, Backends::keep)
     }
 }

@@ -17,6 +17,7 @@ use becket_proto::ticket::OriginId;
 use super::backend_state::BackendState;
 use super::inbox::Inbox;
 use super::server_state::ServerState;
+use becket_tls::config::overrides::Overrides;
 use becket_tls::config::{Backend, Config, Server};
 
 /// The state of a backend that no configuration knows, for checks, tests and benches; `inboxes` are of its
@@ -134,11 +135,11 @@ impl Backends {
         states
     }
 
-    /// Forgets what operators changed of servers, except for kept edits.
+    /// Forgets what operators changed of servers.
     pub fn restore(&self, adopted: &Adopted) {
-        for (backend, state) in adopted.backends() {
-            for (config, server) in backend.servers.iter().zip(&*state.servers()) {
-                server.restore(config);
+        for (_, state) in adopted.backends() {
+            for server in &*state.servers() {
+                server.set_overrides(Overrides::default());
             }
         }
     }

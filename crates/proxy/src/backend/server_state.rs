@@ -104,8 +104,6 @@ pub struct ServerSettings {
     pub file: backend::ServerSection,
     /// What was changed since.
     pub overrides: Overrides,
-    /// The overrides that are kept edits.
-    pub kept: Overrides,
 }
 
 impl ServerSettings {
@@ -126,11 +124,6 @@ impl ServerSettings {
     /// Its weight while it is ready.
     pub fn weight(&self) -> u32 {
         self.overrides.weight.unwrap_or(self.file.weight)
-    }
-
-    /// Each change that is not kept, as text.
-    pub fn temporary(&self) -> Vec<String> {
-        self.overrides.temporary(&self.kept)
     }
 
     fn maxconn(&self) -> Option<u32> {
@@ -166,7 +159,6 @@ impl ServerState {
             watched: Mutex::default(),
         };
         state.configure(config);
-        state.restore(config);
         state
     }
 
@@ -178,16 +170,10 @@ impl ServerState {
         self.apply(&settings);
     }
 
-    /// Forgets what an operator changed, except for kept edits.
-    pub(super) fn restore(&self, config: &Server) {
-        self.set_overrides(config.kept.clone(), config.kept.clone());
-    }
-
-    /// Takes over what an operator changed, and which of that is kept. Those who wait are given slots that
-    /// there are more of now.
-    pub fn set_overrides(&self, overrides: Overrides, kept: Overrides) {
+    /// Takes over what an operator changed. Connections that wait are given slots that there are more of now.
+    pub fn set_overrides(&self, overrides: Overrides) {
         let mut settings = self.lock_settings();
-        (settings.overrides, settings.kept) = (overrides, kept);
+        settings.overrides = overrides;
         self.apply(&settings);
         drop(settings);
         self.backend.settle();
@@ -509,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_operator_changed_counts_until_a_reload_and_kept_edits_count_again() {
+    fn what_an_operator_changed_counts_until_a_reload() {
         let state = running(server(|keys| (keys.weight, keys.maxconn) = (3, Some(9))));
         let changed = Overrides {
             weight: Some(5),
@@ -517,7 +503,7 @@ mod tests {
             addresses: Some(vec![ServerAddress::Unix("/b".into())]),
             ..Overrides::default()
         };
-        state.set_overrides(changed.clone(), Overrides::default());
+        state.set_overrides(changed);
         let shown = |state: &ServerState| {
             let address = state.addresses()[0].to_string();
             (state.weight(), state.maxconn(), address)
@@ -526,18 +512,15 @@ mod tests {
         // A lookup meanwhile is remembered and not used.
         state.set_addresses(&[ServerAddress::Unix("/c".into())]);
         assert_eq!(shown(&state).2, "/b");
-        let mut config = server(|keys| keys.weight = 4);
+        let config = server(|keys| keys.weight = 4);
         state.configure(&config);
         assert_eq!(
             shown(&state).0,
             500,
             "a change of a running server is no reload"
         );
-        state.restore(&config);
+        state.set_overrides(Overrides::default());
         assert_eq!(shown(&state), (400, None, "/a".to_owned()));
-        config.kept = changed;
-        state.restore(&config);
-        assert_eq!(shown(&state), (500, None, "/b".to_owned()));
     }
 
     #[test]
@@ -548,7 +531,7 @@ mod tests {
                 mode,
                 ..Overrides::default()
             };
-            state.set_overrides(overrides, Overrides::default());
+            state.set_overrides(overrides);
             (state.is_in_service(), state.is_usable())
         };
         assert_eq!(in_mode(None), (false, false));
@@ -566,7 +549,7 @@ mod tests {
                 addresses: Some(vec![ServerAddress::Unix(path.into())]),
                 ..Overrides::default()
             };
-            state.set_overrides(overrides, Overrides::default());
+            state.set_overrides(overrides);
             state.generation() - before
         };
         assert_eq!((set("/a"), set("/b"), set("/b")), (0, 1, 1));

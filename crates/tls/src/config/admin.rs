@@ -1,11 +1,9 @@
-//! Where the admin pages are, and who may change something there.
+//! Where the admin pages are.
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use aws_lc_rs::constant_time::verify_slices_are_equal;
-use aws_lc_rs::digest::{SHA256, digest};
 use becket_config::process;
 use becket_sys::identity::UnixIdentity;
 use becket_sys::socket_file::SocketAccess;
@@ -17,8 +15,6 @@ pub struct Admin {
     pub address: Option<SocketAddr>,
     /// At a path; nothing listens when absent.
     pub socket: Option<AdminSocket>,
-    /// By which changes are made over TCP; without it there are none.
-    pub token: Option<Token>,
 }
 
 /// A unix socket for the admin pages.
@@ -52,50 +48,9 @@ impl AdminSocket {
     }
 }
 
-/// A token, of which nothing but the digest is kept.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Token([u8; 32]);
-
-impl Token {
-    /// The token of a file: its text without the white space around it. None where it is too short not to be guessed.
-    pub fn of(file: &[u8]) -> Option<Self> {
-        let token = file.trim_ascii();
-        (token.len() >= Self::LEAST).then(|| Self(digest_of(token)))
-    }
-
-    /// Whether this is the token. Takes the same time whatever is said.
-    pub fn is(&self, said: &[u8]) -> bool {
-        verify_slices_are_equal(&self.0, &digest_of(said)).is_ok()
-    }
-
-    /// Bytes that it has at least.
-    pub const LEAST: usize = 16;
-}
-
-fn digest_of(text: &[u8]) -> [u8; 32] {
-    let mut bytes = [0; 32];
-    bytes.copy_from_slice(digest(&SHA256, text).as_ref());
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_token_is_itself_without_the_line_end_and_nothing_else() {
-        let token = Token::of(b"0123456789abcdef\n").unwrap();
-        assert!(token.is(b"0123456789abcdef"));
-        for other in [
-            "",
-            "0123456789abcde",
-            "0123456789abcdef0",
-            "0123456789ABCDEF",
-        ] {
-            assert!(!token.is(other.as_bytes()), "{other}");
-        }
-        assert!(Token::of(b"  0123456789abcde  ").is_none());
-    }
 
     #[test]
     fn who_owns_the_socket_is_looked_up_and_else_left_to_the_process() {

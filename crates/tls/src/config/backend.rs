@@ -8,9 +8,7 @@ use becket_config::backend;
 use becket_config::choices::StickBy;
 use becket_config::notation::Text;
 
-use super::lifetime::Lasts;
 use super::onward::Onward;
-use super::overrides::Overrides;
 use super::server_address::ServerAddress;
 use becket_http::docroot::Docroot;
 
@@ -24,7 +22,7 @@ pub struct Backend {
     /// Servers, at least one unless files are served.
     pub servers: Vec<Server>,
     /// Names of servers of the file that an operator removed.
-    pub removed: Vec<(Arc<str>, Lasts)>,
+    pub removed: Vec<Arc<str>>,
     /// TLS towards the servers; `None` is plain TCP.
     pub tls: Option<Onward>,
     /// How long a connection may wait for a slot: the key, or else `timeouts.connect`.
@@ -42,9 +40,7 @@ pub struct Server {
     /// looked up with the configuration: those of a server that runs are in its state.
     pub addresses: Vec<ServerAddress>,
     /// It is not in the file: an operator has added it.
-    pub added: Option<Lasts>,
-    /// What kept edits change of it.
-    pub kept: Overrides,
+    pub added: bool,
 }
 
 impl Backend {
@@ -80,8 +76,7 @@ impl Server {
             keys: backend::ServerSection::default(),
             name: name.into(),
             addresses,
-            added: None,
-            kept: Overrides::default(),
+            added: false,
         }
     }
 

@@ -8,7 +8,6 @@
 mod admin;
 mod backend;
 mod cluster;
-mod lifetime;
 mod onward;
 pub mod overrides;
 mod server_address;
@@ -25,12 +24,10 @@ use becket_proto::networks::Networks;
 use becket_sys::kernel_tls::{self, Support};
 use rustls::SupportedCipherSuite;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::sign::CertifiedKey;
 
-pub use self::admin::{Admin, AdminSocket, Token};
+pub use self::admin::{Admin, AdminSocket};
 pub use self::backend::{Backend, Server};
 pub use self::cluster::{Cluster, Stud};
-pub use self::lifetime::Lasts;
 pub use self::onward::Onward;
 pub use self::server_address::{MOST_ADDRESSES, ServerAddress};
 use crate::trial::TrialPolicy;
@@ -82,8 +79,6 @@ pub struct Listener {
     pub certificates: Arc<CertificateMap>,
     /// The same, as they were loaded.
     pub credentials: Vec<Loaded>,
-    /// Certificates that an operator set, with those of kept edits.
-    pub set: Vec<(Arc<CertifiedKey>, Lasts)>,
     /// Who may come in; `None` is everybody who is not denied.
     pub allow: Option<Networks>,
     /// Who may not, even if allowed.
