@@ -7,60 +7,27 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use becket_load::cpu;
-use becket_load::cpu::Spent;
-
 use crate::Error;
 use crate::peer::{Peer, Server, Site};
 use crate::process::free_address;
 
-/// Nodes that are running.
-#[derive(Debug)]
-pub struct Farm {
-    nodes: Vec<Server>,
-}
-
-impl Farm {
-    /// Starts as many nodes as the case says. `site` is what all have in common.
-    pub fn start(peer: &Peer, site: &Site<'_>, clustered: bool) -> Result<Self, Error> {
-        let count = site.settings.nodes;
-        let sections: Vec<String> = if clustered {
-            sections(peer, site.directory, count)?
-        } else {
-            vec![String::new(); count]
-        };
-        let mut nodes = Vec::with_capacity(count);
-        for (index, section) in sections.iter().enumerate() {
-            let node = Peer {
-                name: format!("{}-node-{}", peer.name, index + 1),
-                ..peer.clone()
-            };
-            nodes.push(node.start(&Site {
-                address: free_address()?,
-                extra: section,
-                ..site.clone()
-            })?);
-        }
-        Ok(Self { nodes })
-    }
-
-    /// Where the nodes listen; the first is the one that will be lost.
-    pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.nodes.iter().map(|node| node.address).collect()
-    }
-
-    /// Kills the first node, as a power cut would.
-    pub fn lose_first(&mut self) {
-        if !self.nodes.is_empty() {
-            self.nodes.remove(0).process.kill();
-        }
-    }
-
-    /// CPU time of all nodes that are there.
-    pub fn spent(&self) -> Result<Spent, Error> {
-        let pids: Vec<u32> = self.nodes.iter().map(|node| node.process.pid()).collect();
-        Ok(cpu::of_processes(&pids)?)
-    }
+/// Starts as many nodes as the case says. `site` is what all have in common.
+pub fn start(peer: &Peer, site: &Site<'_>, clustered: bool) -> Result<Vec<Server>, Error> {
+    let count = site.settings.nodes;
+    let sections = if clustered {
+        sections(peer, site.directory, count)?
+    } else {
+        vec![String::new(); count]
+    };
+    let nodes = sections.iter().enumerate().map(|(index, section)| {
+        let node = peer.renamed(format!("{}-node-{}", peer.name, index + 1));
+        node.start(&Site {
+            address: free_address()?,
+            extra: section,
+            ..site.clone()
+        })
+    });
+    nodes.collect()
 }
 
 /// Makes a secret with the peer's own command, once per run.

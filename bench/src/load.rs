@@ -176,6 +176,18 @@ pub fn sample(round: u32, step: &LoadStep, body: u64) -> Sample {
     sample
 }
 
+/// Writes down the latencies of a step, and what of it failed, under names that are made of the usual ones.
+pub fn latencies(sample: &mut Sample, step: &LoadStep, name: impl Fn(&str) -> String) {
+    let whole = step.latency.from_intended();
+    // Where nobody was served, nobody was served soon.
+    if whole.count > 0 {
+        sample.put(&name(figures::P50), whole.p50_us);
+        sample.put(&name(figures::P99), whole.p99_us);
+    }
+    let failed = share(step.failed, step.attempted);
+    sample.put(&name(figures::FAILED), failed);
+}
+
 /// Returns a part as a share; none of nothing.
 pub fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 {

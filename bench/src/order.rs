@@ -130,10 +130,7 @@ impl Order {
         let beside = becket.into_iter().flat_map(|becket| {
             let columns = scenario.beside.keys();
             let columns = columns.filter(|name| self.peers.iter().all(|peer| peer.name != **name));
-            columns.map(|name| Peer {
-                name: name.clone(),
-                ..becket.clone()
-            })
+            columns.map(|name| becket.renamed(name.clone()))
         });
         named.cloned().chain(beside).collect()
     }

@@ -13,15 +13,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket_load::clock;
 use becket_load::sessions::Sessions;
 use becket_load::tls::Tls;
+use becket_load::{clock, cpu};
 use rustls::{ClientConfig, HandshakeKind};
 
 use super::client::Client;
 use super::rounds;
 use super::stage::Stage;
-use crate::farm::Farm;
+use crate::peer::Server;
 use crate::result::{Column, Sample};
 use crate::{Error, figures, place};
 
@@ -33,19 +33,19 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = ["becket, cluster", "becket, no cluster"].map(Column::new);
     rounds::each(stage, &mut columns, |stage, index, _, sample| {
         let clustered = index == 0;
-        one(stage, &mut start(clustered)?, clustered, sample)
+        one(stage, start(clustered)?, clustered, sample)
     })?;
     Ok(columns.into())
 }
 
 fn one(
     stage: &Stage<'_>,
-    farm: &mut Farm,
+    mut nodes: Vec<Server>,
     clustered: bool,
     sample: &mut Sample,
 ) -> Result<(), Error> {
     let tls = stage.tls()?;
-    let addresses = farm.addresses();
+    let addresses: Vec<SocketAddr> = nodes.iter().map(|node| node.address).collect();
     let (first, rest) = addresses
         .split_first()
         .filter(|(_, rest)| !rest.is_empty())
@@ -57,10 +57,15 @@ fn one(
     let count = stage.settings.connections.min(stage.effort.idle);
     let clients: Vec<Visitor> = (0..count).map(|_| Visitor::new(&tls)).collect();
     everybody(stage, &clients, &[*first])?;
-    let mut put = |phase: &str, farm: &Farm, addresses: &[SocketAddr]| -> Result<(), Error> {
-        let before = farm.spent()?;
+    let mut put = |phase: &str, nodes: &[Server], addresses: &[SocketAddr]| -> Result<(), Error> {
+        let pids: Vec<u32> = nodes.iter().map(|node| node.process.pid()).collect();
+        let before = cpu::of_processes(&pids)?;
         let seen = everybody(stage, &clients, addresses)?;
-        let cpu = farm.spent()?.since(before).total().as_secs_f64() * 1e6;
+        let cpu = cpu::of_processes(&pids)?
+            .since(before)
+            .total()
+            .as_secs_f64()
+            * 1e6;
         let mut put =
             |name: &str, sum: f64| sample.put(&figures::at(name, phase), sum / count as f64);
         put(figures::RESUMED, seen.resumed as f64);
@@ -68,11 +73,12 @@ fn one(
         put(figures::CPU, cpu);
         Ok(())
     };
-    put(figures::BEFORE, farm, &[*first])?;
+    put(figures::BEFORE, &nodes, &[*first])?;
     std::thread::sleep(PAUSE);
-    farm.lose_first();
-    put(figures::DURING, farm, rest)?;
-    put(figures::AFTERWARDS, farm, rest)
+    // As a power cut would.
+    nodes.remove(0).process.kill();
+    put(figures::DURING, &nodes, rest)?;
+    put(figures::AFTERWARDS, &nodes, rest)
 }
 
 /// What became of one visit by everybody.

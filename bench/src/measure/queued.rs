@@ -82,11 +82,7 @@ fn visit(
     let ask = stage.ask(aside(server.address), None);
     let time = stage.effort.time * LONG / 2;
     let step = capacity::at_rate(ask, stage, RATE, time)?;
-    let whole = step.latency.from_intended();
-    let mut put = |name: &str, value: f64| sample.put(&figures::at(name, phase), value);
-    put(figures::P50, whole.p50_us);
-    put(figures::P99, whole.p99_us);
-    put(figures::FAILED, load::share(step.failed, step.attempted));
+    load::latencies(sample, &step, |name| figures::at(name, phase));
     Ok(())
 }
 

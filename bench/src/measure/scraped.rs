@@ -14,7 +14,6 @@ use std::thread;
 use std::time::Duration;
 
 use becket_load::{clock, cpu};
-use becket_stats::report::LoadStep;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -74,14 +73,14 @@ impl Loaded<'_> {
         let probe = stage.ask(self.server.address, None);
         let probe = probe.with("--keepalive", 1_000_000);
         let (end, ended) = mpsc::channel();
-        let (load, probed, scrapes, used) = thread::scope(|scope| {
+        let (step, probed, scrapes, used) = thread::scope(|scope| {
             let scraper = self
                 .scraped
                 .then(|| scope.spawn(move || self.scrape(stage, &ended)));
             let probe = scope.spawn(move || capacity::at_rate(probe, stage, PROBES, time));
             let before = self.used();
             let begun = clock::now();
-            let load = capacity::at_rate(new, stage, self.rate, time);
+            let step = capacity::at_rate(new, stage, self.rate, time);
             let seconds = (clock::now() - begun).as_secs_f64();
             let after = self.used();
             drop(end);
@@ -93,15 +92,15 @@ impl Loaded<'_> {
                 let used = [after.0 - before.0, after.1 - before.1];
                 Ok(used.map(|used| used / seconds))
             });
-            (load, probed, scrapes.transpose(), used)
+            (step, probed, scrapes.transpose(), used)
         });
-        let (load, probed, scrapes, used) = (load?, probed?, scrapes?, used?);
+        let (step, probed, scrapes, used) = (step?, probed?, scrapes?, used?);
         sample.put(figures::HELD, self.held as f64);
         sample.put(figures::OTHER_THREADS, used[1]);
-        transactions::remark(column, &load);
-        sample.put(figures::CPU, used[0] / load.rate_succeeded_per_s);
-        latencies(sample, "", &load);
-        latencies(sample, figures::PROBE, &probed);
+        transactions::remark(column, &step);
+        sample.put(figures::CPU, used[0] / step.rate_succeeded_per_s);
+        load::latencies(sample, &step, str::to_owned);
+        load::latencies(sample, &probed, |name| format!("{}{name}", figures::PROBE));
         if let Some(scrapes) = scrapes {
             let median = spread::median(&scrapes.took_us);
             sample.put(figures::SCRAPE, median.unwrap_or(f64::NAN));
@@ -167,17 +166,6 @@ impl Loaded<'_> {
         let change = format!(r#"{{"backend":"bench","server":"{backend}","weight":{weight}}}"#);
         Ok(bytes + ask(socket, "PATCH /servers", &change)?.len())
     }
-}
-
-fn latencies(sample: &mut Sample, of: &str, step: &LoadStep) {
-    let whole = step.latency.from_intended();
-    // Where nobody was served, nobody was served soon.
-    if whole.count > 0 {
-        sample.put(&format!("{of}{}", figures::P50), whole.p50_us);
-        sample.put(&format!("{of}{}", figures::P99), whole.p99_us);
-    }
-    let failed = load::share(step.failed, step.attempted);
-    sample.put(&format!("{of}{}", figures::FAILED), failed);
 }
 
 /// Asks for a page and returns its body.

@@ -11,7 +11,6 @@ use becket_load::tls::Tls;
 use super::capacities::Capacities;
 use crate::Error;
 use crate::control::Control;
-use crate::farm::Farm;
 use crate::floors::Floors;
 use crate::load::{self, Ask};
 use crate::order::Effort;
@@ -21,7 +20,7 @@ use crate::result::Column;
 use crate::scenario::{Front, Measure, Settings};
 
 /// Starts a farm, with a cluster or without.
-pub type StartFarm<'a> = &'a (dyn Fn(bool) -> Result<Farm, Error> + Sync);
+pub type StartFarm<'a> = &'a (dyn Fn(bool) -> Result<Vec<Server>, Error> + Sync);
 
 /// What a measure works with: the servers of a case are up, and the backend.
 pub struct Stage<'a> {

@@ -36,33 +36,20 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         column.negotiated.clone_from(&found.negotiated);
         for load in figures::STORM_LOADS {
             stage.check_signal()?;
-            let flood = Flood {
-                load,
-                rate: capacity::rate(load, found.rate, same),
-                probe: found.rate / 100.0,
-            };
-            flooded(stage, index, &flood, sample, column)?;
+            let rate = capacity::rate(load, found.rate, same);
+            let rates = (rate, found.rate / 100.0);
+            flooded(stage, index, (load, rates), sample, column)?;
         }
         Ok(())
     })?;
     Ok(columns)
 }
 
-/// What comes in, and how often the probe asks meanwhile.
-struct Flood {
-    load: &'static str,
-    rate: f64,
-    probe: f64,
-}
-
+/// Floods a server at one rate while the probe asks at another.
 fn flooded(
     stage: &Stage<'_>,
     index: usize,
-    Flood {
-        load,
-        rate,
-        probe: probes,
-    }: &Flood,
+    (load, (rate, probes)): (&str, (f64, f64)),
     sample: &mut Sample,
     column: &mut Column,
 ) -> Result<(), Error> {
@@ -77,8 +64,8 @@ fn flooded(
         // Until then, who returns was here once.
         thread::sleep(BEFORE);
         let kernel = Kernel::read();
-        let flood = scope.spawn(move || capacity::at_rate(new, stage, *rate, time));
-        let probed = capacity::at_rate(probe, stage, *probes, time);
+        let flood = scope.spawn(move || capacity::at_rate(new, stage, rate, time));
+        let probed = capacity::at_rate(probe, stage, probes, time);
         let kernel = Kernel::read().since(&kernel);
         let lost = || Error::Asked("the flood's thread ended".to_owned());
         let flooded = flood.join().unwrap_or_else(|_| Err(lost()));
@@ -86,13 +73,15 @@ fn flooded(
         (flooded, probed, returned, kernel)
     });
     let (flooded, probed, returned) = (flooded?, probed?, returned?);
-    latencies(sample, ("", figures::PROBE), load, &probed);
-    latencies(
-        sample,
-        (figures::RETURNING, figures::RETURNING),
-        load,
-        &returned,
-    );
+    load::latencies(sample, &probed, |name| match name {
+        figures::FAILED => figures::PROBE.to_owned() + &figures::at(name, load),
+        name => figures::at(name, load),
+    });
+    let returns = |name: &str| figures::RETURNING.to_owned() + &figures::at(name, load);
+    load::latencies(sample, &returned, returns);
+    let late = |step: &LoadStep| step.generator.late_start_p99_us.unwrap_or(f64::NAN);
+    sample.put(&figures::at(figures::LATE, load), late(&probed));
+    sample.put(&returns(figures::LATE), late(&returned));
     if probed.failed * 1000 > probed.attempted {
         column.note(format!(
             "under the load `{load}` the probe failed, too: its latency is that of who was served"
@@ -131,29 +120,6 @@ fn returning(
         .with("--time-out", "2s")
         .with("--warm-up", format!("{}ms", (BEFORE * 2).as_millis()))
         .one(load, stage.stop)
-}
-
-/// Writes down the latencies of a client, and what of it failed, under names that begin so.
-fn latencies(sample: &mut Sample, (client, whose): (&str, &str), at: &str, step: &LoadStep) {
-    let mut put = |begin: &str, name: &str, value: f64| {
-        sample.put(&format!("{begin}{}", figures::at(name, at)), value);
-    };
-    put(
-        client,
-        figures::LATE,
-        step.generator.late_start_p99_us.unwrap_or(f64::NAN),
-    );
-    let whole = step.latency.from_intended();
-    // Where nobody was served, nobody was served soon.
-    if whole.count > 0 {
-        put(client, figures::P50, whole.p50_us);
-        put(client, figures::P99, whole.p99_us);
-    }
-    put(
-        whose,
-        figures::FAILED,
-        load::share(step.failed, step.attempted),
-    );
 }
 
 /// How long who returns is alone.

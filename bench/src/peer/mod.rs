@@ -165,6 +165,15 @@ impl Peer {
         })
     }
 
+    /// Returns the same program under another name, beside the one that is measured.
+    #[must_use]
+    pub fn renamed(&self, name: String) -> Self {
+        Self {
+            name,
+            ..self.clone()
+        }
+    }
+
     /// Asks the program for its version and TLS library.
     pub fn describe(&self) -> result::PeerFacts {
         let (version, library) = match self.kind {

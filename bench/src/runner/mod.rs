@@ -10,7 +10,7 @@ use becket_load::clock;
 
 use self::parts::{OPEN_LOOP, Parts};
 use crate::control::Control;
-use crate::farm::Farm;
+use crate::farm;
 use crate::keys::Keyring;
 use crate::measure::{self, Capacities, Stage, StartFarm};
 use crate::order::Order;
@@ -180,7 +180,7 @@ impl<'a> Runner<'a> {
                     cpus: parts.place.server(settings.workers),
                     extra: "",
                 };
-                Farm::start(&becket, &site, clustered)
+                farm::start(&becket, &site, clustered)
             }
         });
         let mut columns = if servers.is_empty() && farm.is_none() {

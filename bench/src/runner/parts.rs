@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::Error;
 use crate::control::Control;
@@ -101,10 +101,7 @@ impl Parts {
         let [first, second] = sections.as_slice() else {
             return peer.start(site);
         };
-        let other = Peer {
-            name: format!("{}-other", peer.name),
-            ..peer.clone()
-        };
+        let other = peer.renamed(format!("{}-other", peer.name));
         let companion = other.start(&Site {
             address: free_address()?,
             extra: second,
@@ -123,10 +120,7 @@ impl Parts {
 
     /// Starts a server that cannot serve files, and behind it, on the same CPUs, one that can.
     fn before_files(&self, peer: &Peer, site: &Site<'_>) -> Result<Server, Error> {
-        let nginx = Peer {
-            name: format!("{}-files", peer.name),
-            ..Peer::find(Kind::Nginx.name(), self.program_of(Kind::Nginx))?
-        };
+        let nginx = self.program(Kind::Nginx, format!("{}-files", peer.name))?;
         let behind = Settings {
             files: Files::Behind,
             ..site.settings.clone()
@@ -158,10 +152,7 @@ impl Parts {
             servers: 1,
             ..settings.clone()
         };
-        let peer = Peer {
-            name: "terminator".to_owned(),
-            ..Peer::find(Kind::Becket.name(), self.program_of(Kind::Becket))?
-        };
+        let peer = self.program(Kind::Becket, "terminator".to_owned())?;
         peer.start(&Site {
             address: free_address()?,
             backend,
@@ -182,9 +173,11 @@ impl Parts {
             .find(|peer| peer.kind == Kind::Becket)
     }
 
-    fn program_of(&self, kind: Kind) -> Option<PathBuf> {
+    /// Returns a program under another name: one of the peers, or what is on the machine.
+    fn program(&self, kind: Kind, name: String) -> Result<Peer, Error> {
         let peer = self.order.peers.iter().find(|peer| peer.kind == kind);
-        peer.map(|peer| peer.program.clone())
+        let program = peer.map(|peer| peer.program.clone());
+        Ok(Peer::find(kind.name(), program)?.renamed(name))
     }
 
     fn reason(&self, scenario: &Scenario, peer: &Peer, settings: &Settings) -> Option<String> {
