@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 
 use crate::order::{Effort, Order};
 use crate::part::Part;
-use crate::peer::{Kind, Peer};
+use crate::peer::Peer;
 use crate::scenario::{OLD, Scenario, is_setting};
 use crate::{Error, catalog, conditions};
 
@@ -146,37 +146,31 @@ impl RunArgs {
     }
 
     fn peers(&self) -> Result<Vec<Peer>, Error> {
-        let mut builds: Vec<(String, PathBuf)> = Vec::new();
-        for build in &self.peer {
-            let (name, path) = build.split_once('=').ok_or_else(|| {
-                Error::Asked(format!("--peer {build}: NAME=PATH is wanted, for example haproxy=/opt/haproxy/sbin/haproxy"))
-            })?;
-            builds.push((name.to_owned(), PathBuf::from(path)));
+        let mut asked: Vec<(String, Option<PathBuf>)> =
+            self.peers.iter().map(|name| (name.clone(), None)).collect();
+        let old = self.old.iter().map(|path| Ok((OLD, path.clone())));
+        for build in self.peer.iter().map(|build| one_build(build)).chain(old) {
+            let (name, path) = build?;
+            asked.retain(|(known, _)| known != name);
+            asked.push((name.to_owned(), Some(path)));
         }
-        builds.extend(self.old.iter().map(|path| (OLD.to_owned(), path.clone())));
-        let mut names: Vec<String> = self.peers.clone();
-        for (name, _) in &builds {
-            if !names.contains(name) {
-                names.push(name.clone());
-            }
-        }
-        let order = |name: &String| {
-            let base = name.split('@').next().unwrap_or(name);
-            Kind::ALL.iter().position(|kind| kind.name() == base)
-        };
-        names.sort_by_key(order);
-        names.dedup();
-        let build = |name: &str| {
-            builds
-                .iter()
-                .find(|(n, _)| n == name)
-                .map(|(_, path)| path.clone())
-        };
-        names
-            .iter()
-            .map(|name| Peer::find(name, build(name)))
-            .collect()
+        let peers = asked.into_iter();
+        let peers = peers.map(|(name, program)| Peer::find(&name, program));
+        let mut peers = peers.collect::<Result<Vec<Peer>, Error>>()?;
+        peers.sort_by_key(|peer| (peer.kind as usize, peer.name.clone()));
+        peers.dedup();
+        Ok(peers)
     }
+}
+
+/// Reads one `--peer`.
+fn one_build(text: &str) -> Result<(&str, PathBuf), Error> {
+    let (name, path) = text.split_once('=').ok_or_else(|| {
+        Error::Asked(format!(
+            "--peer {text}: NAME=PATH is wanted, for example haproxy=/opt/haproxy/sbin/haproxy"
+        ))
+    })?;
+    Ok((name, PathBuf::from(path)))
 }
 
 /// Reads one `--only`.

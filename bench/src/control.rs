@@ -16,7 +16,6 @@ use crate::Error;
 use crate::figures;
 use crate::load::{self, Ask};
 use crate::peer::Server;
-use crate::process::Process;
 use crate::result::{Run, Sample};
 use crate::turns;
 
@@ -24,7 +23,7 @@ use crate::turns;
 #[derive(Debug)]
 pub struct Control {
     relay: Server,
-    _backend: Process,
+    _backend: Server,
     client: Vec<usize>,
     /// What was measured so far.
     pub samples: Vec<Sample>,
@@ -34,7 +33,7 @@ pub struct Control {
 
 impl Control {
     /// Takes a relay and its backend as the control.
-    pub fn new(relay: Server, backend: Process, client: &[usize]) -> Self {
+    pub fn new(relay: Server, backend: Server, client: &[usize]) -> Self {
         Self {
             relay,
             _backend: backend,

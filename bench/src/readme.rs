@@ -1,4 +1,4 @@
-//! The figures of the README: made from a stored run, between two markers, and held to it by a test.
+//! The table of the README: made from a stored run, between two markers, and held to it by a test.
 
 use std::fs;
 use std::path::Path;
@@ -8,9 +8,9 @@ use becket_stats::units::{show_bytes, show_us};
 use crate::figures;
 use crate::result::{Case, Column, Run};
 use crate::table::Rows;
-use crate::{Error, conditions, store, table};
+use crate::{Error, store, table};
 
-/// Writes the figures of a stored run into a README.
+/// Writes the table of a stored run into a README.
 pub fn write(file: &Path, directory: &Path) -> Result<(), Error> {
     let run = store::read(directory)?;
     let text = fs::read_to_string(file)
@@ -19,13 +19,9 @@ pub fn write(file: &Path, directory: &Path) -> Result<(), Error> {
         path: file.to_owned(),
         why: format!("it has no lines `{BEGIN}` and `{END}`"),
     })?;
-    let name = directory
-        .file_name()
-        .map(|name| name.to_string_lossy().into_owned());
-    let section = section(&run, &name.unwrap_or_default());
     store::write(
         file,
-        &format!("{}{BEGIN}\n{section}{END}{}", parts.0, parts.2),
+        &format!("{}{BEGIN}\n{}{END}{}", parts.0, section(&run), parts.2),
     )
 }
 
@@ -36,24 +32,8 @@ pub fn split(text: &str) -> Option<(&str, &str, &str)> {
     Some((before, between, after))
 }
 
-/// Returns the section: what is served per transaction, memory, conditions.
-pub fn section(run: &Run, name: &str) -> String {
-    let text = format!(
-        "Server CPU per transaction (connect, handshake, 1 KiB response, close), medians of {} rounds; less is better.\nMade by `becket-bench` on {}, {} ({} CPUs: the server on one, client and backend on {}), kernel {}.\n\n",
-        run.rounds,
-        conditions::stamp(run.conditions.started_unix_s)
-            .split('T')
-            .next()
-            .unwrap_or_default(),
-        run.conditions.cpu,
-        run.conditions.cpus.len(),
-        if run.conditions.client_cpus.len() == 1 {
-            "the other".to_owned()
-        } else {
-            format!("{} others", run.conditions.client_cpus.len())
-        },
-        run.conditions.kernel,
-    );
+/// Returns the table: what a transaction costs, and an idle connection.
+pub fn section(run: &Run) -> String {
     let peers: Vec<&str> = run.peers.iter().map(|peer| peer.name.as_str()).collect();
     let heads = run.peers.iter().map(|peer| {
         let version = peer.version.split('-').next().unwrap_or_default();
@@ -66,19 +46,15 @@ pub fn section(run: &Run, name: &str) -> String {
             let mut each = settings.iter();
             each.all(|(name, value)| case.settings.get(*name).map(String::as_str) == Some(value))
         };
-        let case = run
-            .outcome(id)
-            .and_then(|outcome| outcome.cases.iter().find(has));
-        if let Some(case) = case {
+        let cases = run.outcome(id).map(|outcome| outcome.cases.iter());
+        if let Some(case) = cases.and_then(|mut cases| cases.find(has)) {
             let becket = case.column("becket");
             let etas = becket.and_then(|column| table::etas(case, column));
             let eta = etas.unwrap_or_else(|| "-".to_owned());
             rows.add(own(heading).chain(cells(case, &peers)).chain(own(&eta)));
         }
     }
-    let idle = run
-        .outcome("idle")
-        .and_then(|outcome| outcome.cases.first());
+    let idle = run.outcome("idle").and_then(|idle| idle.cases.first());
     if let Some(case) = idle {
         let values = peers.iter().map(|peer| {
             let value = case.column(peer)?.median(figures::PSS_PER_CONNECTION);
@@ -88,30 +64,7 @@ pub fn section(run: &Run, name: &str) -> String {
         let heading = "memory (PSS) per idle connection";
         rows.add(own(heading).chain(values).chain(own("")));
     }
-    text + &rows.text() + &foot(run, name)
-}
-
-/// Returns what must be said below the table.
-fn foot(run: &Run, name: &str) -> String {
-    let mut columns = run
-        .scenarios
-        .iter()
-        .flat_map(|outcome| &outcome.cases)
-        .flat_map(|case| &case.columns);
-    let true_eta = if columns.any(|column| column.peer == figures::ROUND_TRIP) {
-        "; the true one in brackets counts the round trip that TLS needs"
-    } else {
-        ""
-    };
-    let libraries: Vec<String> = run
-        .peers
-        .iter()
-        .map(|p| format!("{}: {}", p.name, p.library))
-        .collect();
-    format!(
-        "\nAES-128-GCM, X25519, HTTP/1.1, 50 connections at a time; TLS libraries: {}. `eta` is the share of what is possible: (plain TCP relay +\nlibrary in memory) / measured{true_eta}. Debian's peers carry OpenSSL 3.0; nginx or HAProxy built on AWS-LC come much closer, and\n`becket-bench run all --peer haproxy@awslc=PATH` measures such a build beside the others. All figures of the run:\n[bench/results/{name}](bench/results/{name}/report.md); method and traps: [docs/benchmarking.md](docs/benchmarking.md).\n",
-        libraries.join(", ")
-    )
+    rows.text()
 }
 
 fn cells(case: &Case, peers: &[&str]) -> Vec<String> {
@@ -189,16 +142,13 @@ mod tests {
     fn the_readme_says_what_the_stored_run_says() {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
         let text = fs::read_to_string(root.join("README.md")).unwrap();
-        let (_, between, _) = split(&text).unwrap();
-        let Some((_, rest)) = between.split_once("](bench/results/") else {
-            assert!(!between.contains(" us |"), "figures without a stored run");
-            return;
-        };
-        let name = rest.split('/').next().unwrap();
+        let (_, between, after) = split(&text).unwrap();
+        let (_, link) = after.split_once("](bench/results/").unwrap();
+        let name = link.split('/').next().unwrap();
         let run = store::read(&root.join("bench/results").join(name)).unwrap();
         assert_eq!(
             between.trim_start(),
-            section(&run, name),
+            section(&run),
             "run `becket-bench report bench/results/{name} --readme README.md`"
         );
         assert_eq!(run.effort, "full");

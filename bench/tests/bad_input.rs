@@ -14,38 +14,72 @@ use becket_load::clock;
 use rustix::process::{Pid, Signal, kill_process};
 use support::{BENCH, becket, bench, said};
 
+/// Runs the bench, which must end with this code and these words.
+fn fails(args: &[&str], code: i32, words: &str) {
+    let output = bench(args);
+    assert_eq!(output.status.code(), Some(code), "{}", said(&output));
+    assert!(said(&output).contains(words), "{}", said(&output));
+}
+
+/// Runs a scenario with this haproxy.
+fn fails_with_haproxy(script: &str, code: i32, words: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("haproxy");
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let out = directory.path().join("run");
+    let build = format!("--peer=haproxy={}", program.display());
+    let place = format!("--out={}", out.display());
+    let args = ["run", "pq", "--smoke", "--peers=haproxy", &build, &place];
+    fails(&args, code, words);
+    assert!(!out.join("run.json").exists());
+}
+
+fn built() -> String {
+    format!("--peer=becket={}", becket().display())
+}
+
 #[test]
-fn an_unknown_scenario_is_answered_with_the_known_ones() {
-    let output = bench(&["run", "speed"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("object-size"), "{}", said(&output));
+fn what_is_asked_wrongly_is_answered_with_what_is_right() {
+    fails(&["run", "speed"], 2, "object-size");
+    let nowhere = ["run", "key", "--peers=nginx", "--peer=nginx=/nowhere/nginx"];
+    fails(&nowhere, 3, "apt-get install nginx");
+    let directory = tempfile::tempdir().unwrap();
+    fails(
+        &["report", &directory.path().display().to_string()],
+        2,
+        "run.json",
+    );
+    let out = "--out=/proc/nowhere";
+    fails(
+        &["run", "pq", "--smoke", "--peers=becket", &built(), out],
+        4,
+        "/proc/nowhere",
+    );
 }
 
 #[test]
 fn a_plan_says_what_would_run_and_stores_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("run");
-    let build = format!("becket={BENCH}");
-    let args = [
+    let (build, place) = (
+        format!("--peer=becket={BENCH}"),
+        format!("--out={}", out.display()),
+    );
+    let output = bench(&[
         "run",
         "all",
         "--plan",
-        "--only",
-        "key=rsa2048",
-        "--peers",
-        "becket",
-    ];
-    let output = bench(
-        &[
-            &args[..],
-            &["--peer", &build, "--out", &out.display().to_string()],
-        ]
-        .concat(),
-    );
+        "--only=key=rsa2048",
+        "--peers=becket",
+        &build,
+        &place,
+    ]);
     assert!(output.status.success(), "{}", said(&output));
     let plan = String::from_utf8_lossy(&output.stdout);
+    let mut lines = plan.lines();
     assert!(
-        plan.lines().any(
+        lines.any(
             |line| line.starts_with("implementations") && line.contains("key rsa2048, tls 1.2")
         ),
         "{plan}"
@@ -55,90 +89,20 @@ fn a_plan_says_what_would_run_and_stores_nothing() {
 }
 
 #[test]
-fn a_missing_peer_is_named_with_its_remedy() {
-    let output = bench(&[
-        "run",
-        "key",
-        "--peers",
-        "nginx",
-        "--peer",
-        "nginx=/nowhere/nginx",
-    ]);
-    assert_eq!(output.status.code(), Some(3));
-    assert!(
-        said(&output).contains("apt-get install nginx"),
-        "{}",
-        said(&output)
-    );
-}
-
-#[test]
-fn a_peer_that_does_not_start_shows_its_log_and_no_result_is_stored() {
-    let directory = tempfile::tempdir().unwrap();
-    let program = directory.path().join("haproxy");
-    fs::write(&program, "#!/bin/sh\necho no such directive >&2\nexit 1\n").unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let out = directory.path().join("run");
-    let build = format!("haproxy={}", program.display());
-    let args = [
-        "run", "pq", "--smoke", "--peers", "haproxy", "--peer", &build, "--out",
-    ];
-    let output = bench(&[&args[..], &[&out.display().to_string()]].concat());
-    assert_eq!(output.status.code(), Some(3));
-    assert!(
-        said(&output).contains("no such directive"),
-        "{}",
-        said(&output)
-    );
-    assert!(!out.join("run.json").exists());
-}
-
-#[test]
-fn a_peer_that_ends_during_the_run_shows_its_log() {
-    let directory = tempfile::tempdir().unwrap();
-    let program = directory.path().join("haproxy");
+fn a_peer_that_does_not_start_or_ends_shows_its_log_and_no_result_is_stored() {
+    let script = "#!/bin/sh\necho no such directive >&2\nexit 1\n";
+    fails_with_haproxy(script, 3, "no such directive");
     // It lasts until somebody has seen that it listens.
     let script = "#!/usr/bin/perl\nuse IO::Socket::INET;\nexit if $ARGV[0] eq '-vv';\nopen my $file, '<', $ARGV[2];\nmy ($address) = join('', <$file>) =~ /bind (\\S+)/;\nmy $listener = IO::Socket::INET->new(LocalAddr => $address, Listen => 5);\n$listener->accept;\ndie 'no more of this';\n";
-    fs::write(&program, script).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let out = directory.path().join("run").display().to_string();
-    let build = format!("haproxy={}", program.display());
-    let args = [
-        "run", "pq", "--smoke", "--peers", "haproxy", "--peer", &build, "--out", &out,
-    ];
-    let output = bench(&args);
-    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
-    assert!(
-        said(&output).contains("no more of this"),
-        "{}",
-        said(&output)
-    );
-}
-
-#[test]
-fn a_directory_that_cannot_be_written_is_an_error_of_the_system() {
-    let build = format!("becket={}", becket().display());
-    let output = bench(&[
-        "run",
-        "pq",
-        "--smoke",
-        "--peers",
-        "becket",
-        "--peer",
-        &build,
-        "--out",
-        "/proc/nowhere",
-    ]);
-    assert_eq!(output.status.code(), Some(4));
-    assert!(said(&output).contains("/proc/nowhere"), "{}", said(&output));
+    fails_with_haproxy(script, 3, "no more of this");
 }
 
 #[test]
 fn too_few_descriptors_are_answered_with_what_to_raise() {
     let directory = tempfile::tempdir().unwrap();
     let script = format!(
-        "ulimit -n 1000; exec {BENCH} run pq --smoke --peers becket --peer becket={} --out {}/run",
-        becket().display(),
+        "ulimit -n 1000; exec {BENCH} run pq --smoke --peers becket {} --out {}/run",
+        built(),
         directory.path().display()
     );
     let output = Command::new("sh").args(["-c", &script]).output().unwrap();
@@ -149,29 +113,15 @@ fn too_few_descriptors_are_answered_with_what_to_raise() {
 #[test]
 fn a_machine_where_others_are_at_work_is_refused_unless_that_will_do() {
     let directory = tempfile::tempdir().unwrap();
-    let out = directory.path().join("run").display().to_string();
-    // Whoever spins here is no child of the bench.
-    let mut spinning = Command::new("sh")
-        .args(["-c", "while :; do :; done"])
-        .spawn()
-        .unwrap();
-    let build = format!("becket={}", becket().display());
-    let args = [
-        "run", "pq", "--quick", "--peers", "becket", "--peer", &build, "--out", &out,
-    ];
-    let output = bench(&args);
-    spinning.kill().unwrap();
+    let out = directory.path().join("run");
+    // Whoever spins here is no child of the bench, and ends by itself.
+    let spin = "timeout 10 sh -c 'while :; do :; done'";
+    let mut spinning = Command::new("sh").args(["-c", spin]).spawn().unwrap();
+    let place = format!("--out={}", out.display());
+    let args = ["run", "pq", "--quick", "--peers=becket", &built(), &place];
+    fails(&args, 6, "--busy-ok");
     spinning.wait().unwrap();
-    assert_eq!(output.status.code(), Some(6), "{}", said(&output));
-    assert!(said(&output).contains("--busy-ok"), "{}", said(&output));
-    assert!(!Path::new(&out).join("run.json").exists());
-}
-
-#[test]
-fn a_report_of_nothing_is_refused() {
-    let directory = tempfile::tempdir().unwrap();
-    let output = bench(&["report", &directory.path().display().to_string()]);
-    assert_eq!(output.status.code(), Some(2));
+    assert!(!out.join("run.json").exists());
 }
 
 #[test]

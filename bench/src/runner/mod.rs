@@ -148,12 +148,14 @@ impl<'a> Runner<'a> {
         let client = self.parts.place.client(settings.workers).to_vec();
         let backend = self.parts.backend((scenario.measure, settings), &client)?;
         let terminator = settings.front == Front::Passthrough;
-        let terminator =
-            terminator.then(|| self.parts.terminator(settings, &certificate, backend.1));
+        let terminator = terminator.then(|| {
+            self.parts
+                .terminator(settings, &certificate, backend.address)
+        });
         let terminator = terminator.transpose()?;
         let behind = terminator
             .as_ref()
-            .map_or(backend.1, |server| server.address);
+            .map_or(backend.address, |server| server.address);
         let becket = self.parts.becket().cloned();
         // A measure of failover starts farms itself, anew in each round.
         let is_farm = scenario.measure == Measure::Failover;
@@ -171,8 +173,8 @@ impl<'a> Runner<'a> {
             let (certificate, directory) = (&certificate, parts.directory.path());
             move |clustered| {
                 let site = Site {
-                    address: backend.1,
-                    backend: backend.1,
+                    address: backend.address,
+                    backend: backend.address,
                     certificate,
                     settings,
                     directory,
@@ -194,7 +196,7 @@ impl<'a> Runner<'a> {
                 floors,
                 control: &mut self.control,
                 others: &mut self.others,
-                backend: backend.1,
+                backend: backend.address,
                 directory: self.parts.directory.path(),
                 client: &client,
                 effort: &self.parts.order.effort,

@@ -208,14 +208,20 @@ impl Parts {
         &self,
         (measure, settings): (Measure, &Settings),
         cpus: &[usize],
-    ) -> Result<(Process, SocketAddr), Error> {
+    ) -> Result<Server, Error> {
         let service = match measure {
             Measure::Burst => SERVICE,
             // So that two clients' own costs do not matter, and their counting is compared.
             Measure::Generators if settings.connections == 1 => &["--service-time", "20ms"],
             _ => &[],
         };
-        Launcher(self.directory.path()).backend(settings.servers > 1, service, cpus)
+        let directory = self.directory.path();
+        let host = match settings.servers {
+            1 => "127.0.0.1",
+            // It answers at every address of the loopback network.
+            _ => "0.0.0.0",
+        };
+        backend(directory, ("backend", host), service, cpus)
     }
 
     /// Starts the floors of a case.
@@ -233,11 +239,11 @@ impl Parts {
         let library = alike.then(|| Library::new(settings, certificate, cpu));
         let library = library.transpose()?;
         let preface = library.as_ref().map(Library::preface).transpose()?;
-        let launcher = Launcher(self.directory.path());
+        let directory = self.directory.path();
         let names = Floors::names(settings.files, preface.is_some()).iter();
         let relays = names.map(|name| match *name {
-            ANSWER => launcher.answer(name, cpus),
-            name => launcher.relay(name, backend, cpus),
+            ANSWER => self::backend(directory, (name, "127.0.0.1"), &[], cpus),
+            name => relay(directory, name, backend, cpus),
         });
         Ok(Floors {
             relays: relays.collect::<Result<_, _>>()?,
@@ -249,85 +255,64 @@ impl Parts {
 
 /// Starts the control with its backend: they have the CPUs of a server with one worker, and of its clients.
 pub(super) fn control(place: &Place, directory: &Path) -> Result<Control, Error> {
-    let launcher = Launcher(directory);
     let client = place.client(1);
-    let (process, backend) = launcher.backend(false, &[], client)?;
-    let relay = launcher.relay("control", backend, place.server(1))?;
-    Ok(Control::new(relay, process, client))
+    let backend = backend(directory, ("backend", "127.0.0.1"), &[], client)?;
+    let relay = relay(directory, "control", backend.address, place.server(1))?;
+    Ok(Control::new(relay, backend, client))
 }
 
-/// Starts the bench's own programs, with their logs in a directory.
-struct Launcher<'a>(&'a Path);
-
-impl Launcher<'_> {
-    fn backend(
-        &self,
-        many: bool,
-        service: &[&str],
-        cpus: &[usize],
-    ) -> Result<(Process, SocketAddr), Error> {
-        let address = free_address()?;
-        let threads = (cpus.len() / 2).max(1).to_string();
-        let serve = if many {
-            // It answers at every address of the loopback network.
-            format!("0.0.0.0:{}", address.port())
-        } else {
-            address.to_string()
-        };
-        let args = ["--serve", &serve, "-t", &threads].into_iter();
-        let args = args.chain(service.iter().copied()).map(str::to_owned);
-        let process = self.own("backend", &["backend", "--"], args, (address, cpus))?;
-        Ok((process, address))
-    }
-
-    /// A plain socket that answers.
-    fn answer(&self, name: &str, cpus: &[usize]) -> Result<Server, Error> {
-        let (process, address) = self.backend(false, &[], cpus)?;
-        Ok(server(name, address, process))
-    }
-
-    fn relay(&self, name: &str, backend: SocketAddr, cpus: &[usize]) -> Result<Server, Error> {
-        let address = free_address()?;
-        let answers = (name == ROUND_TRIP).then(|| "--answers".to_owned());
-        let args = [address.to_string(), backend.to_string()];
-        let args = args.into_iter().chain(answers);
-        let process = self.own(name, &["relay"], args, (address, cpus))?;
-        Ok(server(name, address, process))
-    }
-
-    fn own(
-        &self,
-        name: &str,
-        part: &[&str],
-        args: impl Iterator<Item = String>,
-        (address, cpus): (SocketAddr, &[usize]),
-    ) -> Result<Process, Error> {
-        let program =
-            std::env::current_exe().map_err(|e| Error::os("finding the own program", e))?;
-        let first = std::iter::once("part")
-            .chain(part.iter().copied())
-            .map(str::to_owned);
-        let mut process = Process::start(Launch {
-            name: format!("the bench's {name}"),
-            program,
-            args: first.chain(args).collect(),
-            env: Vec::new(),
-            cpus: cpus.to_vec(),
-            log: self.0.join(format!("{name}.log")),
-        })?;
-        process.wait_for(address)?;
-        Ok(process)
-    }
+/// Starts a plain socket that answers.
+fn backend(
+    directory: &Path,
+    (name, host): (&str, &str),
+    service: &[&str],
+    cpus: &[usize],
+) -> Result<Server, Error> {
+    let address = free_address()?;
+    let serve = format!("{host}:{}", address.port());
+    let threads = (cpus.len() / 2).max(1).to_string();
+    let args = ["backend", "--", "--serve", &serve, "-t", &threads];
+    own(directory, name, &[&args, service].concat(), (address, cpus))
 }
 
-fn server(name: &str, address: SocketAddr, process: Process) -> Server {
-    Server {
+fn relay(
+    directory: &Path,
+    name: &str,
+    backend: SocketAddr,
+    cpus: &[usize],
+) -> Result<Server, Error> {
+    let address = free_address()?;
+    let (listen, connect) = (address.to_string(), backend.to_string());
+    let args = ["relay", &listen, &connect, "--answers"];
+    let count = if name == ROUND_TRIP { 4 } else { 3 };
+    own(directory, name, &args[..count], (address, cpus))
+}
+
+/// Starts one of the bench's own parts.
+fn own(
+    directory: &Path,
+    name: &str,
+    args: &[&str],
+    (address, cpus): (SocketAddr, &[usize]),
+) -> Result<Server, Error> {
+    let program = std::env::current_exe().map_err(|e| Error::os("finding the own program", e))?;
+    let args = ["part"].iter().chain(args).map(|arg| (*arg).to_owned());
+    let mut process = Process::start(Launch {
+        name: format!("the bench's {name}"),
+        program,
+        args: args.collect(),
+        env: Vec::new(),
+        cpus: cpus.to_vec(),
+        log: directory.join(format!("{name}.log")),
+    })?;
+    process.wait_for(address)?;
+    Ok(Server {
         name: name.to_owned(),
         address,
         process,
         configuration: String::new(),
         companion: None,
-    }
+    })
 }
 
 /// Makes the file that is asked for. It is all zeros and takes no room on the disk; what is measured is served from memory, where
