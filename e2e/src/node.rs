@@ -68,7 +68,7 @@ impl<'n> Node<'n> {
         let mut all: Vec<Self> = (1..=nodes).map(|n| Self::new(network, n)).collect();
         let addresses: Vec<SocketAddr> = all.iter().map(Self::address).collect();
         let (first, rest) = all.split_first_mut().expect("a first node");
-        first.secret("secret", &[]);
+        first.secret("secret");
         rest.iter().for_each(|node| first.give("secret", node));
         for node in &mut all {
             node.replicate(&Self::peers(&addresses));
@@ -102,9 +102,8 @@ impl<'n> Node<'n> {
 
     /// Makes a secret in `file`; `flags` of `becket secret` may say which kind.
     #[track_caller]
-    pub fn secret(&self, file: &str, flags: &[&str]) {
-        let arguments = [&["secret"], flags, &[file]].concat();
-        let run = finish(Becket::command(&self.place, &arguments), "");
+    pub fn secret(&self, file: &str) {
+        let run = finish(Becket::command(&self.place, &["secret", file]), "");
         assert_eq!(run.code, 0, "{}", run.all());
     }
 

@@ -39,7 +39,7 @@ fn pair(network: &Network) -> [Node<'_>; 2] {
     let mut nodes = [1, 2].map(|number| Node::serving(network, number, presenting));
     let nobody = nodes[0].place.authority.revocation_list(&[7]);
     revoke(&nodes[0], &nobody.pem().expect("a list"));
-    nodes[0].secret("secret", &[]);
+    nodes[0].secret("secret");
     for file in ["site.pem", "ca.pem", "crl.pem", "secret"] {
         nodes[0].give(file, &nodes[1]);
     }

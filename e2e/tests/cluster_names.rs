@@ -21,7 +21,7 @@ const FAILURES: [(Answer, &str); 4] = [
 fn nodes(network: &Network, count: usize) -> Option<(Dns, Vec<Node<'_>>)> {
     let dns = Dns::on(&network.hub);
     let mut all: Vec<Node<'_>> = (1..=count).map(|n| Node::new(network, n)).collect();
-    all[0].secret("secret", &[]);
+    all[0].secret("secret");
     all[1..].iter().for_each(|node| all[0].give("secret", node));
     all[0].launcher = dns.launcher(&all[0].place)?;
     Some((dns, all))

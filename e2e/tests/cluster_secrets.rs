@@ -2,7 +2,7 @@
 //! loses its session by it, whether it resumes by ticket or by ID.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 
 use becket_e2e::{Becket, Network, Node, OpenSsl, eventually, finish, until};
 use serde_json::Value;
@@ -79,7 +79,7 @@ fn secrets(node: &Node<'_>) -> Vec<String> {
 fn three(network: &Network) -> Vec<Node<'_>> {
     let mut nodes: Vec<Node<'_>> = (1..=3).map(|n| Node::new(network, n)).collect();
     for file in ["old", "new"] {
-        nodes[0].secret(file, &[]);
+        nodes[0].secret(file);
         nodes[1..].iter().for_each(|node| nodes[0].give(file, node));
     }
     for index in 0..nodes.len() {
@@ -164,15 +164,6 @@ fn a_secret_is_changed_by_reloads_and_no_session_is_lost() {
     last.resume_on(&nodes);
 }
 
-/// Two nodes with the same file of a secret, by what they say of it in `[cluster]`.
-fn pair<'n>(network: &'n Network, file: &str, flags: &[&str], keys: &str) -> [Node<'n>; 2] {
-    let mut nodes = [1, 2].map(|number| Node::new(network, number));
-    nodes[0].secret(file, flags);
-    nodes[0].give(file, &nodes[1]);
-    nodes.iter_mut().for_each(|node| node.start(keys));
-    nodes
-}
-
 /// Makes a ticket on one node and offers it to another; whether it opens.
 fn crosses(openssl: &OpenSsl, from: &Node<'_>, to: &Node<'_>) -> bool {
     let file = from.place.text("session.pem");
@@ -188,7 +179,11 @@ fn hosts_rotate_together_and_a_ticket_outlives_one_rotation() {
         return;
     };
     let keys = "secret = \"secret\"\nrotation = \"3s\"";
-    let [one, two] = pair(&network, "secret", &[], keys);
+    let mut nodes = [1, 2].map(|number| Node::new(&network, number));
+    nodes[0].secret("secret");
+    nodes[0].give("secret", &nodes[1]);
+    nodes.iter_mut().for_each(|node| node.start(keys));
+    let [one, two] = nodes;
     let epoch = |node: &Node<'_>| node.status()["tickets"]["epoch"].as_u64();
     let until_next = |node: &Node<'_>| {
         let start = epoch(node);
@@ -210,47 +205,12 @@ fn hosts_rotate_together_and_a_ticket_outlives_one_rotation() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_state_goes_on_in_its_file_and_two_hosts_walk_alike() {
-    let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
-        return;
-    };
-    let keys = "secret-state = \"state\"\nrotation = \"3s\"";
-    let flags = ["--state", "--rotation", "3s"];
-    let [mut one, two] = pair(&network, "state", &flags, keys);
-    let first = chain(&one.place.read("state"));
-    eventually("the file goes on", || {
-        chain(&one.place.read("state")) != first
-    });
-    let mode = fs::metadata(one.place.path("state")).expect("a file");
-    assert_eq!(mode.mode() & 0o777, 0o600);
-    eventually("a ticket opens on the other host", || {
-        crosses(&openssl, &one, &two)
-    });
-    one.stop();
-    one.start(keys);
-    eventually("a ticket opens after a restart", || {
-        crosses(&openssl, &two, &one)
-    });
-    // What it was in the beginning is no longer to be found on either host.
-    for node in [&one, &two] {
-        assert!(!node.place.read("state").contains(&first));
-        assert!(!node.place.path("state.new").exists());
-    }
-}
-
-fn chain(state: &str) -> String {
-    let line = state.lines().find_map(|line| line.strip_prefix("chain "));
-    line.expect("a chain").to_owned()
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
 fn a_secret_that_others_may_read_starts_nothing_and_changes_nothing() {
     let (Some(network), Some(openssl)) = (Network::of(1), OpenSsl::find()) else {
         return;
     };
     let mut node = Node::new(&network, 1);
-    node.secret("secret", &[]);
+    node.secret("secret");
     let keys = "secret = \"secret\"";
     node.start(keys);
     let mode = |mode| {

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::upgrades_lose_nothing::{TWO_WORKERS, asking};
 
-/// Port of groups, and of nodes that listen on every address.
+/// Port of nodes that listen on IPv6 or on every address.
 const PORT: u16 = 7443;
 
 /// Visits with what resumes by ID, and says how becket saw the handshake.
@@ -104,32 +104,7 @@ fn master_secret(log: &str) -> Vec<u8> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn nodes_find_each_other_by_multicast() {
-    let (Some(network), Some(openssl)) = (Network::of(3), OpenSsl::find()) else {
-        return;
-    };
-    let mut nodes: Vec<Node<'_>> = [1, 2, 3].map(|n| Node::new(&network, n)).into();
-    nodes[0].secret("secret", &[]);
-    nodes[0].give("secret", &nodes[1]);
-    nodes[0].give("secret", &nodes[2]);
-    // One listens on every address, so it hears the group by the same socket.
-    let group = format!("multicast = \"239.192.73.1:{PORT}\"\nmulticast-interface = \"net\"");
-    nodes[0].replicate(&group);
-    nodes[1].replicate(&group);
-    nodes[2].start(&format!(
-        "secret = \"secret\"\nlisten = \"0.0.0.0:{PORT}\"\n{group}"
-    ));
-    for node in &nodes {
-        node.has_peers(2);
-    }
-    let session = make_session(&nodes[1], &openssl, "session.pem");
-    resumes(&nodes[0], &openssl, &session, 1);
-    resumes(&nodes[2], &openssl, &session, 1);
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn nodes_speak_ipv6_by_address_and_by_multicast() {
+fn nodes_speak_ipv6() {
     let (Some(network), Some(openssl)) = (Network::of(3), OpenSsl::find()) else {
         return;
     };
@@ -137,16 +112,16 @@ fn nodes_speak_ipv6_by_address_and_by_multicast() {
         return skip("needs IPv6");
     }
     let mut nodes: Vec<Node<'_>> = [1, 2, 3].map(|n| Node::new(&network, n)).into();
-    nodes[0].secret("secret", &[]);
+    nodes[0].secret("secret");
     nodes[0].give("secret", &nodes[1]);
     nodes[0].give("secret", &nodes[2]);
     let at = |node: usize| SocketAddr::from((network.hosts[node].address_v6, PORT)).to_string();
-    let group = format!("multicast = \"[ff15::7373]:{PORT}\"\nmulticast-interface = \"net\"");
+    let peers = format!("peers = [{:?}]", at(0));
     let starts = [
-        (at(0), group.clone()),
-        (at(1), group),
+        (at(0), String::new()),
+        (at(1), peers.clone()),
         // On every address of both families, and reaches the others by what it is told.
-        (format!(":{PORT}"), format!("peers = [{:?}]", at(0))),
+        (format!(":{PORT}"), peers),
     ];
     for (node, (listen, keys)) in nodes.iter_mut().zip(starts) {
         node.start(&format!(
@@ -229,7 +204,7 @@ fn a_taken_port_refuses_the_start_and_says_so() {
 /// Two hosts with parents, that know each other.
 fn two_that_can_be_upgraded(network: &Network) -> Vec<Node<'_>> {
     let mut nodes: Vec<Node<'_>> = [1, 2].map(|n| Node::new(network, n)).into();
-    nodes[0].secret("secret", &[]);
+    nodes[0].secret("secret");
     nodes[0].give("secret", &nodes[1]);
     let peers = Node::peers(&[nodes[0].address(), nodes[1].address()]);
     for node in &mut nodes {

@@ -12,7 +12,7 @@ const BOTH: &str = "secret = \"secret\"\ntls12-tickets = true";
 /// So many nodes that have one secret and nothing else in common.
 fn nodes(network: &Network, count: usize) -> Vec<Node<'_>> {
     let all: Vec<Node<'_>> = (1..=count).map(|n| Node::new(network, n)).collect();
-    all[0].secret("secret", &[]);
+    all[0].secret("secret");
     all[1..].iter().for_each(|node| all[0].give("secret", node));
     all
 }
@@ -94,7 +94,7 @@ fn another_secret_opens_nothing_and_is_counted_as_that() {
     };
     let mut nodes = [1, 2].map(|number| Node::new(&network, number));
     for node in &mut nodes {
-        node.secret("secret", &[]);
+        node.secret("secret");
         node.start(BOTH);
     }
     let [a, b] = &nodes;
@@ -172,7 +172,7 @@ fn early_data_is_taken_only_where_its_session_was_made() {
         })
     };
     let mut nodes = [1, 2].map(|number| Node::serving(&network, number, serve));
-    nodes[0].secret("secret", &[]);
+    nodes[0].secret("secret");
     nodes[0].give("secret", &nodes[1]);
     let peers = Node::peers(&[nodes[0].address(), nodes[1].address()]);
     for node in &mut nodes {

@@ -2,12 +2,11 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::chown;
 use std::path::Path;
 
 use becket_e2e::{
     AS_NOBODY, Backend, Becket, Client, Key, Place, REQUEST, Shape, Signal, Trust, eventually,
-    finish, fresh_host, give, nobody, until,
+    fresh_host, give, nobody, until,
 };
 
 /// A line of `/proc/PID/status`, of every thread.
@@ -72,45 +71,6 @@ fn low_ports_are_bound_and_nobody_serves_them() {
     until("a new access log", || {
         place.path("access.log").exists().then_some(())
     });
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn the_state_of_a_secret_is_kept_by_the_user_that_becket_becomes() {
-    let Some(user) = nobody() else { return };
-    let place = Place::new();
-    let state = ["secret", "--state", "--rotation", "2s", "state"];
-    assert_eq!(finish(Becket::command(&place, &state), "").code, 0);
-    let cluster = "[cluster]\nsecret-state = \"state\"\nnode = 1\nrotation = \"2s\"";
-    let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address)
-        .process(AS_NOBODY)
-        .section(cluster);
-    // The state and what else a reload reads are its own, the folder is not.
-    give(&place, user);
-    chown(place.path("state"), Some(user), None).unwrap();
-    chown(place.folder(), Some(0), None).unwrap();
-    place.write("becket.toml", &shape.text());
-    chown(place.path("becket.toml"), Some(user), None).unwrap();
-    let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
-    let mut refused = Becket::spawn(command, place.folder(), shape.web, shape.admin);
-    assert_eq!(refused.ended(), Some(2), "{}", refused.logs());
-    let said = refused.log();
-    assert!(said.contains("folder must be writable"), "{said}");
-
-    let folder = place.path("states");
-    fs::create_dir(&folder).unwrap();
-    fs::rename(place.path("state"), folder.join("state")).unwrap();
-    chown(&folder, Some(user), None).unwrap();
-    let text = shape.text().replace("\"state\"", "\"states/state\"");
-    place.write("becket.toml", &text);
-    let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
-    let becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
-    becket.ready();
-    let first = place.read("states/state");
-    eventually("the state goes on", || place.read("states/state") != first);
-    let owner = fs::metadata(folder.join("state")).unwrap();
-    assert_eq!(std::os::unix::fs::MetadataExt::uid(&owner), user);
 }
 
 #[test]

@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use becket_cluster::replica::{
-    Boot, DumpSource, JOIN_NONCE_LEN, MAX_DATAGRAM, PeerName, PeerRecord, Replica, ReplicaLimits,
-    Role, SHARE_LEN, SessionRecord, Sink, SinkOutcome, StickCursor, StickRecord, TAG_LEN,
+    Boot, DumpSource, JOIN_NONCE_LEN, MAX_DATAGRAM, PeerName, PeerRecord, PeerStick, Replica,
+    ReplicaLimits, Role, SHARE_LEN, SessionRecord, Sink, SinkOutcome, StickCursor, TAG_LEN,
     Transcript, Vault,
 };
 use becket_proto::bounded_table::Cursor;
@@ -141,10 +141,6 @@ impl Sink for TestSink {
         self.records += 1;
         if let PeerRecord::New(session) | PeerRecord::Sync(session) = record {
             assert!((1..=32).contains(&session.id.len()));
-            assert!(session.ttl <= ReplicaLimits::default().max_ttl);
-        }
-        if let PeerRecord::Stick(stick) | PeerRecord::Stuck(stick) = record {
-            assert!(stick.ttl <= ReplicaLimits::default().max_stick_ttl);
         }
         SinkOutcome::Taken
     }
@@ -166,7 +162,7 @@ impl DumpSource for TestSink {
         _: StickCursor,
         _: Duration,
         _: usize,
-        _: &mut dyn FnMut(StickRecord<'_>),
+        _: &mut dyn FnMut(PeerStick),
     ) -> Option<StickCursor> {
         None
     }

@@ -33,7 +33,6 @@ use becket_prepare::source::ConfigSource;
 use becket_process::link::resources::ProcessResources;
 use becket_process::protocol::OperatorRequest;
 use becket_process::{ProcessRole, StartTask, enter};
-use becket_proto::ticket::UnixSeconds;
 use clap::Parser;
 use rustls_pki_types::UnixTime;
 
@@ -169,7 +168,7 @@ fn say(text: impl Display) -> anyhow::Result<bool> {
 }
 
 fn make_secret(flags: &SecretFlags) -> ExitCode {
-    match secret_command::make(flags, UnixSeconds(UnixTime::now().as_secs())) {
+    match secret_command::make(flags) {
         Ok(said) => {
             println!("{said}");
             ExitCode::SUCCESS

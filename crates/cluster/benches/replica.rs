@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use becket_cluster::replica::{
-    Boot, DumpSource, PeerName, PeerRecord, Replica, ReplicaLimits, SessionRecord, Sink,
-    SinkOutcome, StickCursor, StickRecord,
+    Boot, DumpSource, PeerName, PeerRecord, PeerStick, Replica, ReplicaLimits, SessionRecord, Sink,
+    SinkOutcome, StickCursor,
 };
 use becket_proto::bounded_table::Cursor;
 use becket_proto::session::PolicyTag;
@@ -179,7 +179,7 @@ impl DumpSource for TestSink {
         _: StickCursor,
         _: Duration,
         _: usize,
-        _: &mut dyn FnMut(StickRecord<'_>),
+        _: &mut dyn FnMut(PeerStick),
     ) -> Option<StickCursor> {
         None
     }

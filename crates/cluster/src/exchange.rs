@@ -1,11 +1,12 @@
 //! The task that speaks with the peers: receives, tells, sends, sleeps.
 //!
-//! Runs on the control thread beside signals. In one turn it receives at most `cluster.limits.datagrams-per-turn`, then lets
+//! Runs on the control thread beside signals. In one turn it receives at most [`DATAGRAMS_PER_TURN`], then lets
 //! others have the thread, so that a flood of datagrams delays a reload by milliseconds at most.
 //!
 //! Events of workers are taken as [`crate::outbox`] describes: at once after a quiet time, every [`BATCH`] in a busy one.
 
 use std::io;
+use std::net::UdpSocket as StdSocket;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,15 +18,15 @@ use tokio::time::sleep;
 use crate::addresses::{Lookups, NameLookup};
 use crate::node::{Node, NodeState};
 use crate::outbox::{BATCH, OutboxReader};
-use crate::replica::MAX_DATAGRAM;
+use crate::replica::{DATAGRAMS_PER_TURN, MAX_DATAGRAM};
 use crate::settings::Settings;
-use crate::socket::{Bound, SocketRead, Sockets};
+use crate::socket::{PeerSocket, SocketRead};
 
 /// What the task needs.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) node: Arc<Node>,
-    pub(crate) bound: Bound,
+    pub(crate) socket: StdSocket,
     pub(crate) events: OutboxReader,
     pub(crate) reloads: UnboundedReceiver<Settings>,
     pub(crate) clock: Clock,
@@ -49,7 +50,7 @@ impl Exchange {
         let mut turns = Turns {
             node: self.node,
             events: self.events,
-            sockets: Sockets::register(self.bound)?,
+            socket: PeerSocket::register(self.socket)?,
             lookups: Lookups::new(),
             buffer: vec![0; LARGEST].into_boxed_slice(),
             tell_at: Some(Duration::ZERO),
@@ -58,7 +59,7 @@ impl Exchange {
             let deadline = turns.deadline();
             let left = deadline.map(|at| at.saturating_sub(self.clock.mono()));
             let woken = tokio::select! {
-                () = turns.sockets.readable() => Woken::Datagrams,
+                () = turns.socket.readable() => Woken::Datagrams,
                 () = turns.events.wakeup(), if turns.tell_at.is_none() => Woken::Events,
                 () = pass(left) => Woken::Time,
                 Some(Ok((name, found))) = turns.lookups.join_next() => Woken::Found(name, found),
@@ -82,7 +83,7 @@ impl Exchange {
 struct Turns {
     node: Arc<Node>,
     events: OutboxReader,
-    sockets: Sockets,
+    socket: PeerSocket,
     lookups: Lookups,
     buffer: Box<[u8]>,
     /// When events are looked for without a wakeup; nothing while control sleeps.
@@ -101,7 +102,7 @@ impl Turns {
         let mut node = self.node.lock();
         let mut left = false;
         match woken {
-            Woken::Datagrams => left = receive(&mut node, &self.sockets, &mut self.buffer, now),
+            Woken::Datagrams => left = receive(&mut node, &self.socket, &mut self.buffer, now),
             Woken::Events => self.tell_at = Some(now.mono),
             Woken::Time => {}
             Woken::Reloaded(settings) => node.reload(*settings),
@@ -112,14 +113,14 @@ impl Turns {
             let any = node.tell(&self.events, now);
             self.tell_at = any.then_some(now.mono + BATCH);
         }
-        node.send(now, |to, datagram| self.sockets.send(to, datagram));
+        node.send(now, |to, datagram| self.socket.send(to, datagram));
         left || node.next_deadline().is_some_and(|at| at <= now.mono)
     }
 
     /// The last thing that peers hear: what waits to be told, and a goodbye.
     fn leave(&self, now: Now) {
         let mut node = self.node.lock();
-        let mut send = |to, datagram: &[u8]| self.sockets.send(to, datagram);
+        let mut send = |to, datagram: &[u8]| self.socket.send(to, datagram);
         node.tell(&self.events, now);
         node.send(now, &mut send);
         node.replica.leave(now.mono, &mut send);
@@ -127,9 +128,9 @@ impl Turns {
 }
 
 /// Takes what waits, up to the limit of a turn. Returns whether the limit was met.
-fn receive(node: &mut NodeState, sockets: &Sockets, buffer: &mut [u8], now: Now) -> bool {
-    for number in 0..node.settings.limits.datagrams_per_turn {
-        match sockets.receive(buffer, number) {
+fn receive(node: &mut NodeState, socket: &PeerSocket, buffer: &mut [u8], now: Now) -> bool {
+    for _ in 0..DATAGRAMS_PER_TURN {
+        match socket.receive(buffer) {
             SocketRead::Datagram(len, from) => {
                 node.receive(from, buffer.get_mut(..len).unwrap_or_default(), now);
             }

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! * [`replica`] decides what is said to whom, and what is believed: a pure state machine;
-//! * [`vault`] gives it cryptography, [`socket`] UDP, also to a group, [`exchange`] a task that receives, tells, sends, sleeps;
+//! * [`vault`] gives it cryptography, [`socket`] UDP, [`exchange`] a task that receives, tells, sends, sleeps;
 //! * [`sink`] is the session table as peers fill and read it, [`addresses`] where the peers are;
 //! * [`node`] holds these together; [`status`] is what pages show of them, [`peer_log`] what the log is told;
 //! * [`outbox`] leads from the workers to the task;
@@ -37,8 +37,10 @@ pub use self::addresses::{ConfiguredPeer, NameLookup, Resolve};
 pub use self::membership::Membership;
 pub use self::node::{Host, NoBoot, Node};
 pub use self::outbox::{Outbox, SessionEvent};
-pub use self::settings::{Multicast, Peer, Secret, Settings};
+pub use self::replica::PeerStick;
+pub use self::settings::{Peer, Secret, Settings};
 pub use self::sink::SinkCounts;
-pub use self::socket::{Bound, NotBound, bind};
+pub use self::socket::{NotBound, bind};
 pub use self::status::ClusterStatus;
-pub use self::sticks::{PeerStick, StickMemory};
+
+pub use self::sticks::StickMemory;

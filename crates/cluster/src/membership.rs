@@ -1,5 +1,6 @@
 //! Taking part in a cluster: what is built at the start, started with the control thread and reached by reloads.
 
+use std::net::UdpSocket;
 use std::sync::Arc;
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -9,7 +10,6 @@ use crate::exchange::Exchange;
 use crate::node::{Host, NoBoot, Node};
 use crate::outbox::{Outbox, OutboxReader};
 use crate::settings::Settings;
-use crate::socket::Bound;
 
 /// This host's part in its cluster.
 #[derive(Debug)]
@@ -29,14 +29,14 @@ impl Membership {
     ///
     /// # Errors
     /// When the system gives no random bytes.
-    pub fn new(bound: Bound, settings: Settings, host: Host) -> Result<Self, NoBoot> {
+    pub fn new(socket: UdpSocket, settings: Settings, host: Host) -> Result<Self, NoBoot> {
         let clock = host.clock;
-        let (events, outboxes) = OutboxReader::of_workers(host.workers, settings.limits.queue);
+        let (events, outboxes) = OutboxReader::of_workers(host.workers, QUEUED_EVENTS);
         let node = Arc::new(Node::new(settings, host)?);
         let (reloads, received) = unbounded_channel();
         let exchange = Exchange {
             node: Arc::clone(&node),
-            bound,
+            socket,
             events,
             reloads: received,
             clock,
@@ -88,3 +88,7 @@ impl Membership {
         let _ended = self.reloads.send(settings);
     }
 }
+
+/// Events of one worker that wait to be told. An event takes some 60 bytes; control looks every few milliseconds, so a queue
+/// fills only at millions of handshakes in a second, or while control is stuck.
+const QUEUED_EVENTS: usize = 16_384;

@@ -15,7 +15,7 @@ use becket_sys::clock::{Clock, Now};
 use crate::addresses::{Lookups, NameLookup, PeerAddresses, Resolve};
 use crate::outbox::OutboxReader;
 use crate::peer_log::PeerLog;
-use crate::replica::{Boot, Replica};
+use crate::replica::{Boot, Replica, ReplicaLimits};
 use crate::settings::Settings;
 use crate::sink::SessionSink;
 use crate::status::{ClusterStatus, UnknownPolicy};
@@ -67,7 +67,7 @@ impl Node {
         let vault = ClusterVault::new(&settings.secrets).ok_or(NoBoot)?;
         let now = host.clock.now();
         let mut inner = NodeState {
-            replica: Replica::new(settings.node, boot, settings.replica_limits(), vault),
+            replica: Replica::new(settings.node, boot, ReplicaLimits::default(), vault),
             sink: SessionSink::new(host.table, host.sticks, Arc::clone(&settings), now),
             addresses: PeerAddresses::new(host.resolver),
             log: PeerLog::default(),
@@ -108,7 +108,6 @@ impl NodeState {
         let mut status = ClusterStatus {
             replica,
             listen: settings.listen,
-            multicast: settings.multicast.as_ref().map(|multicast| multicast.group),
             secrets,
             faults: Vec::new(),
             names: self.addresses.peers().cloned().collect(),
@@ -126,10 +125,8 @@ impl NodeState {
         let settings = Arc::new(Settings {
             node: before.node,
             listen: before.listen,
-            multicast: before.multicast.clone(),
             ..settings
         });
-        self.replica.set_limits(settings.replica_limits());
         let ids = |settings: &Settings| -> Vec<_> {
             let secrets = settings.secrets.iter();
             secrets.map(|secret| secret.id).collect()
@@ -200,12 +197,9 @@ impl NodeState {
         self.readdress();
     }
 
-    /// Tells the state machine where peers are, and which group to call.
+    /// Tells the state machine where peers are.
     fn readdress(&mut self) {
-        let mut addresses = self.addresses.all();
-        let multicast = self.settings.multicast.iter();
-        addresses.extend(multicast.map(|multicast| multicast.group));
-        self.replica.set_peers(&addresses);
+        self.replica.set_peers(&self.addresses.all());
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use becket_proto::session::SessionName;
 use tokio::sync::Notify;
 
-use crate::sticks::PeerStick;
+use crate::replica::PeerStick;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 /// What the peers should know.

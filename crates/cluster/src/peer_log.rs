@@ -126,8 +126,6 @@ mod tests {
             peer_for: Duration::ZERO,
             heard_ago: Duration::ZERO,
             sessions_held: 0,
-            entries: 0,
-            sticks: 0,
             queued_bytes: 0,
             dumping: false,
             traffic: PeerTraffic::default(),

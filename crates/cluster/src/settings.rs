@@ -5,14 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket_config::cluster::ClusterLimits;
 use becket_proto::session::PolicyTag;
 use becket_proto::ticket::{NodeId, SecretId};
 use zeroize::Zeroizing;
 
-use crate::replica;
-
-/// Everything at once. A reload changes all but `node`, `listen` and `multicast`.
+/// Everything at once. A reload changes all but `node` and `listen`.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The number of this host among the others.
@@ -25,10 +22,6 @@ pub struct Settings {
     pub peers: Vec<Peer>,
     /// How often names of peers are looked up again; without, only until they are known.
     pub resolve_interval: Option<Duration>,
-    /// Discovery of further peers.
-    pub multicast: Option<Multicast>,
-    /// Bounds on what peers can cost.
-    pub limits: ClusterLimits,
     /// The policies of all routes: sessions of others are refused.
     pub policies: HashSet<PolicyTag>,
     /// How long a session may live here.
@@ -59,41 +52,8 @@ pub struct Peer {
     pub addresses: Vec<SocketAddr>,
 }
 
-/// Where nodes look for each other.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Multicast {
-    /// A multicast address, of the family of `listen`.
-    pub group: SocketAddr,
-    /// Name of the network interface; without, the routes choose.
-    pub interface: Option<String>,
-    /// Hops that a datagram may go: 1 stays on the link.
-    pub ttl: u8,
-}
-
-impl Settings {
-    /// The bounds of the state machine.
-    pub(crate) fn replica_limits(&self) -> replica::ReplicaLimits {
-        let limits = &self.limits;
-        let bytes_per_second = limits.bytes_per_second as u64;
-        replica::ReplicaLimits {
-            datagrams_per_turn: limits.datagrams_per_turn,
-            bytes_per_second,
-            sync_bytes_per_second: bytes_per_second / SYNC_SHARE,
-            entries_per_peer: limits.entries_per_peer,
-            sticks_per_peer: limits.entries_per_peer,
-            hellos_per_second: u32::try_from(limits.hellos_per_second).unwrap_or(u32::MAX),
-            max_ttl: self.id_lifetime,
-            max_stick_ttl: self.stick_lifetime,
-            ..replica::ReplicaLimits::default()
-        }
-    }
-}
-
 impl std::fmt::Debug for Secret {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "Secret({:08x})", self.id.0)
     }
 }
-
-/// A dump may have one in so many of the bytes that may be sent: what is new goes before what is old.
-const SYNC_SHARE: u64 = 4;

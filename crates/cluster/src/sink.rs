@@ -18,11 +18,10 @@ use serde::Serialize;
 
 use crate::outbox::SessionEvent;
 use crate::replica::{
-    DumpSource, PeerName, PeerRecord, SessionRecord, Sink, SinkOutcome, StickCursor, StickKey,
-    StickRecord,
+    DumpSource, PeerName, PeerRecord, PeerStick, SessionRecord, Sink, SinkOutcome, StickCursor,
 };
 use crate::settings::Settings;
-use crate::sticks::{PeerStick, StickMemory};
+use crate::sticks::StickMemory;
 
 /// The table, and what may stand in it.
 #[derive(Debug)]
@@ -54,16 +53,6 @@ pub struct SinkCounts {
     pub sticks_told: u64,
     /// Clients of peers whose server is remembered here.
     pub sticks: u64,
-}
-
-impl StickRecord<'static> {
-    fn of(stick: &PeerStick) -> Self {
-        Self {
-            by: StickKey::Origin(stick.origin),
-            server: stick.server,
-            ttl: stick.life,
-        }
-    }
 }
 
 impl SessionSink {
@@ -107,7 +96,7 @@ impl SessionSink {
             }
             SessionEvent::Stuck(stick) => {
                 self.numbers.sticks_told += 1;
-                offer(&PeerRecord::Stick(StickRecord::of(stick)));
+                offer(&PeerRecord::Stick(*stick));
             }
             SessionEvent::Ended(name) => {
                 self.numbers.ends_told += 1;
@@ -192,16 +181,12 @@ impl SessionSink {
     }
 
     /// Keeps where a peer has sent a client that is known by its session.
-    fn remember(&mut self, stick: &StickRecord<'_>, late: bool) -> SinkOutcome {
-        let StickKey::Origin(origin) = stick.by else {
-            return SinkOutcome::Unwanted;
-        };
+    fn remember(&mut self, stick: PeerStick, late: bool) -> SinkOutcome {
         let stick = PeerStick {
-            origin,
-            server: stick.server,
-            life: stick.ttl,
+            life: stick.life.min(self.settings.stick_lifetime),
+            ..stick
         };
-        if !self.sticks.learn_from_peer(&stick, late, self.now.mono) {
+        if stick.life.is_zero() || !self.sticks.learn_from_peer(&stick, late, self.now.mono) {
             return SinkOutcome::Unwanted;
         }
         self.numbers.sticks += 1;
@@ -221,8 +206,8 @@ impl Sink for SessionSink {
                 self.numbers.ended += 1;
                 SinkOutcome::Taken
             }
-            PeerRecord::Stick(stick) => self.remember(&stick, false),
-            PeerRecord::Stuck(stick) => self.remember(&stick, true),
+            PeerRecord::Stick(stick) => self.remember(stick, false),
+            PeerRecord::Stuck(stick) => self.remember(stick, true),
         }
     }
 }
@@ -256,13 +241,13 @@ impl DumpSource for SessionSink {
         from: StickCursor,
         youngest: Duration,
         at_most: usize,
-        show: &mut dyn FnMut(StickRecord<'_>),
+        show: &mut dyn FnMut(PeerStick),
     ) -> Option<StickCursor> {
         let now = self.now.mono;
         self.sticks
             .visit_sticks(from, now, at_most, &mut |stick, age| {
                 if age <= youngest {
-                    show(StickRecord::of(stick));
+                    show(*stick);
                 }
             })
     }

@@ -23,8 +23,6 @@ pub struct ClusterStatus {
     pub replica: ReplicaStatus,
     /// Where datagrams of peers arrive.
     pub listen: SocketAddr,
-    /// The group that is called for further peers.
-    pub multicast: Option<SocketAddr>,
     /// Ids of the secrets that let peers in; the first one is joined with.
     #[serde(serialize_with = "secrets")]
     pub secrets: Vec<SecretId>,
@@ -143,7 +141,6 @@ mod tests {
                 total: PeerTraffic::default(),
             },
             listen: SocketAddr::from(([192, 0, 2, 2], 7443)),
-            multicast: None,
             secrets: vec![OURS],
             faults: Vec::new(),
             names: Vec::new(),

@@ -3,9 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use becket_proto::ticket::OriginId;
-
-use crate::replica::{ServerTag, StickCursor};
+use crate::replica::{PeerStick, StickCursor};
 
 /// Which server each client had, as the terminator remembers it.
 pub trait StickMemory: fmt::Debug + Send + Sync {
@@ -22,15 +20,4 @@ pub trait StickMemory: fmt::Debug + Send + Sync {
         at_most: usize,
         show: &mut dyn FnMut(&PeerStick, Duration),
     ) -> Option<StickCursor>;
-}
-
-/// Where a client was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerStick {
-    /// The origin of the sessions by which the client is known.
-    pub origin: OriginId,
-    /// The server.
-    pub server: ServerTag,
-    /// How long that is to be remembered.
-    pub life: Duration,
 }

@@ -14,7 +14,7 @@ mod stud;
 
 use std::time::Duration;
 
-use becket_cluster::replica::{PeerRecord, ServerTag, SessionRecord, StickKey, StickRecord};
+use becket_cluster::replica::{PeerRecord, PeerStick, ServerTag, SessionRecord};
 use becket_proto::session::PolicyTag;
 use becket_proto::ticket::OriginId;
 use mutations::run_on_mutations;
@@ -30,10 +30,10 @@ fn datagrams_of_other_nodes_survive_mutation() {
         origin: OriginId(2),
         state: &[9; 80],
     };
-    let stick = StickRecord {
-        by: StickKey::Origin(OriginId(2)),
+    let stick = PeerStick {
+        origin: OriginId(2),
         server: ServerTag(3),
-        ttl: Duration::from_secs(60),
+        life: Duration::from_secs(60),
     };
     let records = [
         PeerRecord::New(session),

@@ -13,10 +13,9 @@ use std::time::Duration;
 
 use becket_cluster::replica::{Boot, DropCause, PeerState, ServerTag, StickCursor, WarmUp};
 use becket_cluster::{
-    Bound, ClusterStatus, Host as Parts, Membership, NameLookup, Outbox, Peer, PeerStick, Resolve,
-    Secret, SessionEvent, Settings, StickMemory, bind,
+    ClusterStatus, Host as Parts, Membership, NameLookup, Outbox, Peer, PeerStick, Resolve, Secret,
+    SessionEvent, Settings, StickMemory, bind,
 };
-use becket_config::cluster::ClusterLimits;
 use becket_proto::session::{PolicyTag, Session, SessionName};
 use becket_proto::session_table::{Limits, Lives, Lookup, SessionTable};
 use becket_proto::ticket::{NodeId, Origin, OriginId, SecretId, UnixSeconds};
@@ -29,7 +28,7 @@ const UNKNOWN: PolicyTag = PolicyTag(1);
 
 /// A node before it knows its peers.
 struct Site {
-    bound: Bound,
+    bound: UdpSocket,
     settings: Settings,
 }
 
@@ -109,21 +108,13 @@ impl Site {
             listen: ([127, 0, 0, 1], 0).into(),
             peers: Vec::new(),
             resolve_interval: None,
-            multicast: None,
-            limits: ClusterLimits {
-                datagrams_per_turn: 16,
-                entries_per_peer: 1000,
-                bytes_per_second: 1 << 20,
-                queue: 1000,
-                hellos_per_second: 100,
-            },
             policies: HashSet::from([KNOWN]),
             id_lifetime: Duration::from_secs(300),
             max_age: Duration::from_secs(3600),
             stick_lifetime: Duration::from_secs(300),
         };
         let bound = bind(&settings, None).unwrap();
-        settings.listen = bound.address().unwrap();
+        settings.listen = bound.local_addr().unwrap();
         Self { bound, settings }
     }
 

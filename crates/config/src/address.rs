@@ -116,14 +116,6 @@ addresses! {
     };
     /// Where a peer is.
     PeerAddress, "HOST:PORT or [V6]:PORT", remote;
-    /// Where peers look for each other.
-    GroupAddress, "a multicast address with a port, such as 239.192.0.1:7443 or [ff05::b]:7443", |text| {
-        match remote(text)? {
-            Address::Ip(ip, port) if ip.is_multicast() => Ok(Address::Ip(ip, port)),
-            Address::Ip(..) => Err("not a group"),
-            _ => Err("not an address"),
-        }
-    };
     /// Where a syslog daemon is. No name: a log must not wait for a resolver.
     SyslogAddress, "the path of a socket such as /dev/log, IP:PORT or [V6]:PORT", fixed;
     /// An address of a server that is not looked up.
@@ -280,13 +272,6 @@ checked_text! {
     SectionName(Arc<str>), "1 to 64 letters, digits, '-', '_' or '.'", "not a usable name", |text| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         (1..=64).contains(&text.len()) && text.chars().all(is_plain)
-    };
-    /// The name of a network interface.
-    InterfaceName(String), "a name such as \"eth0\"", "not the name of one", |text| {
-        // IFNAMSIZ is 16 with the final NUL: netdevice(7).
-        (1..=15).contains(&text.len())
-            && text.parse::<IpAddr>().is_err()
-            && !text.contains(|c: char| c == '/' || c.is_whitespace())
     };
 }
 

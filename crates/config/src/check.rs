@@ -315,14 +315,6 @@ impl File {
             let fault = "root leaves any folder at will";
             report.refuse(path, fault, "process.user with it");
         }
-        if let Some(cluster) = &self.cluster
-            && cluster.secret_state.is_some()
-        {
-            let fault =
-                "given, but the process that serves cannot write it outside of process.chroot";
-            let accepted = "cluster.secret, which is only read";
-            report.refuse(key!("cluster", cluster.secret_state), fault, accepted);
-        }
     }
 
     /// A header that is passed on must have come.

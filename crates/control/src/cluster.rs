@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_cluster::stud::{self, Reception, Terms};
-use becket_cluster::{
-    Bound, Host, Membership, NameLookup, NoBoot, NotBound, Resolve, Secret, Settings,
-};
+use becket_cluster::{Host, Membership, NameLookup, NoBoot, NotBound, Resolve, Secret, Settings};
 use becket_config::error::Problem;
 use becket_proto::session::PolicyTag;
 use zeroize::Zeroizing;
@@ -44,8 +42,6 @@ pub fn settings(config: &Config) -> Option<Settings> {
             .collect(),
         peers: cluster.peers.clone(),
         resolve_interval: cluster.keys.resolve_interval,
-        multicast: cluster.multicast.clone(),
-        limits: cluster.keys.limits.clone(),
         policies: routes
             .filter_map(|route| route.policy.as_ref())
             .map(|policy| PolicyTag::from_digest(&policy.digest))
@@ -58,7 +54,7 @@ pub fn settings(config: &Config) -> Option<Settings> {
 
 /// Terms on which sessions of stud and hitch are taken, if they are.
 pub fn terms(config: &Config) -> Option<Terms> {
-    let (cluster, stud) = (config.file.cluster.as_ref()?, config.stud()?);
+    let stud = config.stud()?;
     Some(Terms {
         listen: stud.listen,
         key: stud.key.clone(),
@@ -68,7 +64,6 @@ pub fn terms(config: &Config) -> Option<Terms> {
         require_ems: stud.require_ems,
         id_lifetime: config.file.sessions.id_lifetime,
         max_age: config.file.session_max_age(),
-        datagrams_per_turn: cluster.limits.datagrams_per_turn,
     })
 }
 
@@ -79,7 +74,7 @@ pub fn terms(config: &Config) -> Option<Terms> {
 pub fn bind(
     config: &Config,
     given: Option<io::Result<UdpSocket>>,
-) -> Result<Option<Bound>, Problem> {
+) -> Result<Option<UdpSocket>, Problem> {
     let settings = settings(config);
     let bound = settings.map(|settings| becket_cluster::bind(&settings, given));
     bound.transpose().map_err(problem)
@@ -119,11 +114,11 @@ fn problem(of: NotBound) -> Problem {
 /// # Errors
 /// When the system gives no random bytes.
 pub fn membership(
-    bound: Option<Bound>,
+    socket: Option<UdpSocket>,
     config: &Config,
     shared: &SharedState,
 ) -> Result<Option<Membership>, NoBoot> {
-    let (Some(bound), Some(settings)) = (bound, settings(config)) else {
+    let (Some(socket), Some(settings)) = (socket, settings(config)) else {
         return Ok(None);
     };
     let host = Host {
@@ -133,7 +128,7 @@ pub fn membership(
         clock: shared.clock,
         workers: shared.workers,
     };
-    Membership::new(bound, settings, host).map(Some)
+    Membership::new(socket, settings, host).map(Some)
 }
 
 /// Resolves the names of peers, as often as those of servers.

@@ -31,7 +31,7 @@ use crate::handover::receiver;
 use crate::health::prober::Prober;
 use crate::memory::MemoryWatch;
 use crate::reload::Reloading;
-use crate::rotation::{NotRotated, NotSaved, Rotation};
+use crate::rotation::{NotRotated, Rotation};
 use crate::sandbox::Sandbox;
 use crate::server::outcomes::PendingOutcomes;
 use crate::server::shared_limits::SharedLimits;
@@ -43,7 +43,6 @@ use crate::server::{
 };
 use crate::sockets;
 use crate::state::{AdminState, MainProcess, Replication};
-use becket_cluster::Bound;
 use becket_cluster::Membership;
 use becket_cluster::NoBoot;
 use becket_cluster::stud::Reception;
@@ -80,11 +79,6 @@ pub enum StartError {
     /// There are no ticket secrets.
     #[error(transparent)]
     Rotation(#[from] NotRotated),
-    /// The state of a secret cannot be kept: its folder must be writable for the run user.
-    #[error(
-        "cluster.secret-state: {0}; the folder must be writable for the user that becket runs as"
-    )]
-    State(#[from] NotSaved),
     /// Replication cannot start.
     #[error(transparent)]
     Cluster(#[from] NoBoot),
@@ -148,9 +142,7 @@ fn launch_parts(
     let access = AccessWriter::open(&config.log, &files).map_err(system("log.access"))?;
     logging.start()?;
     let shared = shared(&config, clock, count, (&logging, access.as_ref()));
-    let mut rotation = Rotation::of(&config, prepared.ratchets, now)?;
-    // As the run user, which has to be able to write it later.
-    rotation.save(now)?;
+    let rotation = Rotation::of(&config, now)?;
     let cluster = cluster::membership(sockets.peers, &config, &shared)?;
     let stud = cluster::reception(sockets.stud, &config, &shared);
     let (sender, ended) = unbounded_channel();
@@ -278,7 +270,7 @@ fn rejected(source: &ConfigSource, errors: Vec<Problem>) -> StartError {
 /// Every socket of a configuration.
 struct AllSockets {
     listeners: Vec<Vec<BoundListener>>,
-    peers: Option<Bound>,
+    peers: Option<UdpSocket>,
     stud: Option<UdpSocket>,
     admin: AdminSockets,
 }

@@ -158,14 +158,7 @@ fn replication(old: &Config, new: &Config) -> Vec<String> {
     if was.listen.is_none() || was.listen != is.listen {
         return Vec::new();
     }
-    let differs = [
-        ("cluster.node", was.node != is.node),
-        ("cluster.multicast", was.multicast != is.multicast),
-        (
-            "cluster.limits.queue",
-            was.keys.limits.queue != is.keys.limits.queue,
-        ),
-    ];
+    let differs = [("cluster.node", was.node != is.node)];
     let differing = differs.into_iter().filter(|(_, differs)| *differs);
     differing.map(|(key, _)| key.to_owned()).collect()
 }
@@ -250,7 +243,6 @@ mod tests {
             rotation: EpochLength::of(Duration::from_secs(60)).unwrap(),
             listen: Some(([127, 0, 0, 1], 1).into()),
             peers: Vec::new(),
-            multicast: None,
             keys: Default::default(),
         };
         change(&mut cluster);
@@ -283,8 +275,6 @@ mod tests {
         let waits = |new: &Config| waiting_for_restart(&old, new);
         assert_eq!(waits(&clustered(|_| {})), [""; 0]);
         assert_eq!(waits(&clustered(|c| c.node = NodeId(2))), ["cluster.node"]);
-        let queue = clustered(|c| c.keys.limits.queue = 2);
-        assert_eq!(waits(&queue), ["cluster.limits.queue"]);
         assert_eq!(waits(&sample::config()), [""; 0], "it ends at once");
         let silent = |config: &mut Cluster| config.listen = None;
         assert_eq!(waits(&clustered(silent)), [""; 0]);
@@ -301,7 +291,5 @@ mod tests {
             waiting_for_restart(&clustered(silent), &renumbered),
             [""; 0]
         );
-        let limits = clustered(|c| c.keys.limits.bytes_per_second = 2);
-        assert_eq!(waits(&limits), [""; 0], "limits change at once");
     }
 }

@@ -66,8 +66,6 @@ pub(super) fn cluster() -> ClusterStatus {
                 peer_for: Duration::from_secs(60),
                 heard_ago: Duration::from_millis(500),
                 sessions_held: 7,
-                entries: 3,
-                sticks: 2,
                 queued_bytes: 0,
                 dumping: false,
                 traffic: replica::PeerTraffic::default(),
@@ -79,7 +77,6 @@ pub(super) fn cluster() -> ClusterStatus {
             total: replica::PeerTraffic::default(),
         },
         listen: SocketAddr::from(([192, 0, 2, 2], 7443)),
-        multicast: None,
         secrets: vec![SecretId(0x0a0b_0c0d)],
         faults: Vec::new(),
         names: vec![ConfiguredPeer {

@@ -145,12 +145,10 @@ fn reach(config: &Config, files: &Files, folder: &Path) -> Reach {
         .socket
         .as_ref()
         .map(|socket| socket.path.clone());
-    let cluster = config.file.cluster.as_ref();
-    let state = cluster.and_then(|cluster| Some(folder.join(cluster.secret_state.as_ref()?)));
     let key_log = std::env::var_os("SSLKEYLOGFILE").map(PathBuf::from);
     let logs = [&config.log.file, &config.log.access].map(|log| log.file().map(Path::to_owned));
     let null = Some("/dev/null".into());
-    for path in [pid_file, socket, state, key_log, null]
+    for path in [pid_file, socket, key_log, null]
         .into_iter()
         .chain(logs)
         .flatten()

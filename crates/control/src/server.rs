@@ -67,7 +67,6 @@ use becket_proxy::metrics::Counters;
 use becket_proxy::worker::bound::BoundListener;
 use becket_proxy::worker::workers::{WorkerEnded, Workers};
 use becket_tls::config::Config;
-use becket_tls::secret::ratchet::Ratchet;
 
 /// How a server ended; the number is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -290,9 +289,6 @@ impl Control {
             }
             Err(error) => tracing::error!(%error, "cannot rotate the ticket keys"),
         }
-        if let Err(error) = self.rotation.save(now) {
-            tracing::error!(%error, "cannot write secret state; expired keys remain on disk");
-        }
     }
 
     /// Gives the ticket secrets of [`Self::rotation`] to the workers and the pages.
@@ -356,7 +352,8 @@ impl Control {
     ) -> Result<(), Vec<String>> {
         let config = Arc::new(prepared.config);
         let now = self.state.shared().clock.now();
-        let rotation = self.next_rotation(&config, prepared.ratchets, now)?;
+        let rotation = self.rotation.reloaded(&config, now);
+        let rotation = rotation.map_err(|error| vec![format!("cluster.secret: {error}")])?;
         let old = self.state.config();
         descriptors::raise(&config, self.workers.len()).map_err(|error| vec![error.to_string()])?;
         let held = self.workers.addresses();
@@ -414,22 +411,6 @@ impl Control {
         self.state
             .set_node(membership.as_ref().map(Membership::node));
         self.peers.cluster = membership;
-    }
-
-    /// Returns the rotation of a configuration, with its files written; absent where the running one continues.
-    fn next_rotation(
-        &self,
-        config: &Config,
-        ratchets: Vec<Ratchet>,
-        now: Now,
-    ) -> Result<Option<Rotation>, Vec<String>> {
-        let next = self.rotation.reloaded(config, ratchets, now);
-        let mut next = next.map_err(|error| vec![format!("cluster.secret: {error}")])?;
-        if let Some(next) = &mut next {
-            let saved = next.save(now);
-            saved.map_err(|error| vec![format!("cluster.secret-state: {error}")])?;
-        }
-        Ok(next)
     }
 
     /// Replaces the configuration. No failure in here leaves half of it behind.

@@ -64,7 +64,6 @@ use becket_keys::keys::Loader;
 use becket_keys::signing::token::Tokens;
 use becket_log::check_level;
 use becket_tls::config::{Admin, AdminSocket, Config, worker_count};
-use becket_tls::secret::ratchet::Ratchet;
 use becket_tls::trial::Trials;
 
 /// The inputs of a preparation besides the file.
@@ -114,9 +113,6 @@ impl<'a> Environment<'a> {
 pub struct Prepared {
     pub config: Config,
     pub warnings: Vec<Problem>,
-    /// The chains of the cluster's secrets. They are not in the configuration, which would keep the keys that they have
-    /// erased.
-    pub ratchets: Vec<Ratchet>,
 }
 
 /// Reads a text, of which `over` replaces some values, and makes a configuration of it. Blocks.
@@ -216,11 +212,7 @@ pub fn prepare(file: &File, environment: &Environment<'_>) -> Result<Prepared, R
             ..Rejected::of(errors)
         });
     }
-    Ok(Prepared {
-        config,
-        warnings,
-        ratchets: builder.ratchets,
-    })
+    Ok(Prepared { config, warnings })
 }
 
 /// A configuration that is being built.
@@ -231,7 +223,6 @@ struct ConfigBuilder<'a> {
     report: Report,
     /// Addresses of names that were looked up.
     names: HashMap<String, HostAddresses>,
-    ratchets: Vec<Ratchet>,
     /// Addresses taken so far, with the key that takes them.
     binds: Vec<(SocketAddr, String)>,
     /// Faults in changed files, when the files of a running configuration are read again.
@@ -253,7 +244,6 @@ impl<'a> ConfigBuilder<'a> {
             },
             report: Report::default(),
             names: HashMap::new(),
-            ratchets: Vec::new(),
             binds: Vec::new(),
             kept_out: None,
         };

@@ -90,12 +90,9 @@ impl Needs {
 fn files(file: &File) -> Vec<&str> {
     let mut files = file.files_of_certificates();
     if let Some(cluster) = &file.cluster {
-        let secrets = cluster.secret.iter().chain(&cluster.secret_state);
-        let keys = cluster
-            .accept_secrets
-            .iter()
-            .chain(&cluster.stud_certificate);
-        files.extend(secrets.chain(keys).map(String::as_str));
+        let secrets = cluster.secret.iter().chain(&cluster.accept_secrets);
+        let all = secrets.chain(&cluster.stud_certificate);
+        files.extend(all.map(String::as_str));
     }
     files
 }
@@ -110,7 +107,7 @@ mod tests {
             { chain = '2', key = 'pkcs11:id=a?module-path=/x&pin-source=/etc/becket/pin' }]\n\
             [[backend]]\nname = 'app'\ntls = { client-certificate = '4', ca = '5', crl = ['6'] }\n\
             [[policy]]\nname = 'own'\nclient-ca = '7'\ncrl = ['8', '9']\n\
-            [cluster]\nsecret = '10'\nsecret-state = '11'\naccept-secrets = ['12']\nstud-certificate = '13'";
+            [cluster]\nsecret = '10'\naccept-secrets = ['11', '12']\nstud-certificate = '13'";
         let needs = Needs::by(&File::parse(text).unwrap(), Path::new("/etc/becket"));
         assert_eq!(needs.tokens.len(), 1);
         let files: BTreeSet<PathBuf> = needs.files.into_iter().collect();

@@ -65,15 +65,14 @@ impl EpochLength {
         UnixSeconds(starts + u64::from(self.0.get()))
     }
 
-    /// The epochs around `now`, none of them before `floor`: a clock that goes back does not bring back epochs whose
-    /// secrets are erased.
-    pub fn epochs_at(self, now: UnixSeconds, floor: EpochNumber) -> Epochs {
-        let current = self.number_at(now).max(floor);
+    /// The epochs around `now`.
+    pub fn epochs_at(self, now: UnixSeconds) -> Epochs {
+        let current = self.number_at(now);
         let last = u32::MAX / self.0.get();
         let before = current.0.checked_sub(1).map(EpochNumber);
         let after = current.0.checked_add(1).map(EpochNumber);
         Epochs {
-            previous: before.filter(|previous| *previous >= floor),
+            previous: before,
             current,
             next: after.filter(|next| next.0 <= last),
         }
@@ -93,8 +92,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    const FIRST: EpochNumber = EpochNumber(0);
 
     fn hours(hours: u64) -> EpochLength {
         EpochLength::of(Duration::from_secs(hours * 3600)).expect("whole seconds")
@@ -119,22 +116,13 @@ mod tests {
     #[test]
     fn the_first_epoch_has_none_before_and_the_last_none_after() {
         let length = hours(8);
-        let first = length.epochs_at(UnixSeconds(0), FIRST);
-        assert_eq!((first.previous, first.current), (None, FIRST));
+        let first = length.epochs_at(UnixSeconds(0));
+        assert_eq!((first.previous, first.current), (None, EpochNumber(0)));
         for late in [u64::from(u32::MAX), u64::MAX] {
-            let last = length.epochs_at(UnixSeconds(late), FIRST);
+            let last = length.epochs_at(UnixSeconds(late));
             assert_eq!(last.next, None);
             assert_eq!(last.current, length.number_at(UnixSeconds(late)));
         }
-    }
-
-    #[test]
-    fn a_clock_behind_the_floor_seals_in_the_floors_epoch() {
-        let length = hours(8);
-        let floor = EpochNumber(70_000);
-        let epochs = length.epochs_at(UnixSeconds(0), floor);
-        assert_eq!((epochs.previous, epochs.current), (None, floor));
-        assert_eq!(epochs.next, Some(EpochNumber(70_001)));
     }
 
     proptest! {
@@ -145,8 +133,8 @@ mod tests {
             skew in 0u64..400_000,
         ) {
             let epochs = EpochLength::of(Duration::from_secs(length)).expect("whole seconds");
-            let here = epochs.epochs_at(UnixSeconds(now), FIRST);
-            let there = epochs.epochs_at(UnixSeconds(now + skew % length), FIRST);
+            let here = epochs.epochs_at(UnixSeconds(now));
+            let there = epochs.epochs_at(UnixSeconds(now + skew % length));
             prop_assert!(here.iter().any(|epoch| epoch == there.current));
             prop_assert!(there.iter().any(|epoch| epoch == here.current));
         }

@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, UdpSocket};
+use std::thread;
+use std::time::Duration;
 
 use becket_cluster::replica::SIGNATURE;
 use rustls::crypto::aws_lc_rs::kx_group::{X25519, X25519MLKEM768};
@@ -211,7 +213,7 @@ impl Cases {
     /// What comes to the sockets of a cluster.
     pub(crate) fn datagrams(&mut self, greeting: &[u8]) {
         let [replication, stud] = self.places.nodes;
-        let turn = "`cluster.limits.datagrams-per-turn`; control's time only";
+        let turn = "256 in a turn; control's time only";
         let forged = [&SIGNATURE[..], &[1], &[0x55; 120]].concat();
         let one = UdpSocket::bind("127.0.73.9:0").expect("a free port");
         for (what, bound, to, datagram) in [
@@ -237,7 +239,7 @@ impl Cases {
                 BURST * datagram.len()
             });
         }
-        let hellos = "`cluster.limits.hellos-per-second`, ten from one address";
+        let hellos = "32 a second, ten from one address";
         let mut sources = 0_u16;
         for (what, greeting) in [
             (
@@ -251,6 +253,7 @@ impl Cases {
                 let [high, low] = (sources + 256).to_be_bytes();
                 let source = UdpSocket::bind(SocketAddr::from(([127, 73, high, low], 0)))
                     .expect("a free port");
+                thread::sleep(Duration::from_secs(1) / (32 / FROM_ONE) as u32);
                 for _ in 0..FROM_ONE {
                     let sent = source.send_to(greeting, replication);
                     sent.expect("loopback takes it");

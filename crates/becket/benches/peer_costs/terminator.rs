@@ -68,8 +68,7 @@ impl Places {
              [[policy]]\nname = 'web'\n[[policy]]\nname = 'clients'\nclient-certificates = 'optional'\nclient-ca = 'ca.pem'\n\
              [[policy]]\nname = 'early'\nversions = ['1.3']\nearly-data = '17KiB'\n\
              [cluster]\nsecret = 'secret'\nnode = {node}\nlisten = '{replication}'\npeers = ['{}']\n\
-             receive-stud = true\nstud-listen = '{stud}'\nstud-certificate = 'rsa.pem'\nstud-policy = 'web'\n\
-             [cluster.limits]\nhellos-per-second = 100000\n",
+             receive-stud = true\nstud-listen = '{stud}'\nstud-certificate = 'rsa.pem'\nstud-policy = 'web'\n",
             self.of("admin"),
             self.peer.local_addr().expect("bound"),
         );

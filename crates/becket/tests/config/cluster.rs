@@ -14,10 +14,6 @@ use rustls_pki_types::UnixTime;
 
 use crate::common::{Folder, NOW, SECRET, lines, site};
 
-/// Of epochs of eight hours, the one before that of [`NOW`].
-const STATE: &str = "becket secret state 1\nrotation 28800\nepoch 59624\n\
-                     chain AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n\
-                     replication //////////////////////////////////////////8=\n";
 const OTHER: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n";
 
 fn hands_out_tickets(config: &Config) -> bool {
@@ -30,7 +26,6 @@ fn folder() -> Folder {
     folder.bundle("a.pem", &["a.test"]);
     folder.write("one", SECRET);
     folder.write("two", OTHER);
-    folder.write("state", STATE);
     folder
 }
 
@@ -59,8 +54,6 @@ fn without_the_section_there_is_no_cluster_and_tls12_tickets_are_given() {
 #[test]
 fn every_fault_is_said_at_once_with_its_key() {
     let keys = "node = 70000\nrotation = '90h'\nsession-max-age = '1h'\npeers = [':1', 'a:7', 'a:7']\n\
-        multicast = '192.0.2.1:7443'\nmulticast-interface = 'an interface'\nmulticast-ttl = 256\n\
-        [cluster.limits]\nqueue = 0\nbytes-per-second = '1KB'\n\
         [sessions]\nticket-rotation = '1h'\nmax-age = '2h'\n";
     let found = errors(&folder(), keys);
     let expected = [
@@ -69,11 +62,6 @@ fn every_fault_is_said_at_once_with_its_key() {
         "cluster.rotation = \"90h\": not in range",
         "cluster.peers[0] = \":1\": no host",
         "cluster.peers[2] = \"a:7\": an earlier peer has this address",
-        "cluster.multicast = \"192.0.2.1:7443\": not a group",
-        "cluster.multicast-interface = \"an interface\": not the name of one",
-        "cluster.multicast-ttl = 256: not in range",
-        "cluster.limits.queue = 0: not in range",
-        "cluster.limits.bytes-per-second = \"1KB\": an unknown unit",
         "sessions.ticket-rotation = \"1h\": in a cluster cluster.rotation says this",
         "sessions.max-age = \"2h\": in a cluster cluster.session-max-age says this",
     ];
@@ -85,13 +73,11 @@ fn every_fault_is_said_at_once_with_its_key() {
 }
 
 #[test]
-fn a_rotation_is_in_whole_seconds_and_a_group_of_the_listeners_family() {
-    let keys = "secret = 'one'\nnode = 1\nrotation = '1s500ms'\nlisten = '127.0.0.1:7443'\n\
-                multicast = '[ff05::b]:7443'\n";
+fn a_rotation_is_in_whole_seconds() {
+    let keys = "secret = 'one'\nnode = 1\nrotation = '1s500ms'\nlisten = '127.0.0.1:7443'\n";
     let found = errors(&folder(), keys);
-    assert_eq!(found.len(), 2, "{found:?}");
+    assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].contains("not in whole seconds"));
-    assert!(found[1].contains("of another family than cluster.listen"));
 }
 
 #[test]
@@ -185,39 +171,6 @@ fn the_same_secret_twice_is_refused_wherever_it_is_from() {
         );
         assert!(found[0].contains("the same secret as in"), "{found:?}");
     }
-}
-
-#[test]
-fn the_two_kinds_of_secret_have_their_keys() {
-    let folder = folder();
-    let both = errors(
-        &folder,
-        "secret = 'one'\nsecret-state = 'state'\nnode = 1\n",
-    );
-    assert!(both[0].contains("a second secret that seals"), "{both:?}");
-    let root = errors(&folder, "secret-state = 'one'\nnode = 1\n");
-    assert!(root[0].ends_with("no state of a ratchet; accepted: cluster.secret instead"));
-    let state = errors(&folder, "secret = 'state'\nnode = 1\n");
-    assert!(state[0].ends_with("the state of a ratchet; accepted: cluster.secret-state instead"));
-}
-
-#[test]
-fn a_state_must_fit_the_rotation_and_the_clock() {
-    let folder = folder();
-    let keys = "secret-state = 'state'\nnode = 1\n";
-    let fits = good(&folder, keys);
-    assert_eq!((fits.ratchets.len(), fits.warnings.len()), (1, 0));
-    let found = errors(&folder, &format!("{keys}rotation = '1h'\n"));
-    assert!(found[0].contains("its epochs last 28800s, and cluster.rotation is 3600s"));
-    folder.write("state", &STATE.replace("59624", "59626"));
-    let early = lines(&good(&folder, keys).warnings);
-    assert!(early[0].contains("of an epoch to come"), "{early:?}");
-    folder.write("state", &STATE.replace("59624", "9624"));
-    let late = errors(&folder, keys);
-    assert!(
-        late[0].contains("50001 epochs behind the clock"),
-        "{late:?}"
-    );
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub(super) enum Header {
 pub(super) struct Join {
     pub(super) kind: JoinKind,
     pub(super) from: PeerName,
-    /// How to call the pair towards the sender. Not used by CALL.
+    /// How to call the pair towards the sender.
     pub(super) id: PairId,
     pub(super) nonce: [u8; NONCE_LEN],
     /// The nonce of the HELLO that a WELCOME answers.
@@ -46,8 +46,6 @@ pub(super) enum JoinKind {
     Hello,
     /// Answers a HELLO.
     Welcome,
-    /// Asks whoever hears it, on a multicast address, for a HELLO.
-    Call,
 }
 
 impl Header {
@@ -106,7 +104,6 @@ impl Join {
         out[0] = match self.kind {
             JoinKind::Hello => 1,
             JoinKind::Welcome => 2,
-            JoinKind::Call => 3,
         };
         out[1..3].copy_from_slice(&self.from.node.0.to_be_bytes());
         out[3..11].copy_from_slice(&self.from.boot.0.to_be_bytes());
@@ -123,7 +120,6 @@ impl Join {
         let kind = match reader.u8()? {
             1 => JoinKind::Hello,
             2 => JoinKind::Welcome,
-            3 => JoinKind::Call,
             _ => return None,
         };
         let node = NodeId(reader.u16()?);
@@ -131,11 +127,7 @@ impl Join {
         Some(Self {
             kind,
             from: PeerName { node, boot },
-            id: PairId(
-                reader
-                    .u32()
-                    .filter(|id| *id != 0 || kind == JoinKind::Call)?,
-            ),
+            id: PairId(reader.u32().filter(|id| *id != 0)?),
             nonce: reader.array()?,
             echo: reader.array()?,
             share: reader.array()?,
@@ -208,7 +200,7 @@ mod tests {
 
     #[test]
     fn joins_survive_the_round_trip_and_more_behind_them() {
-        for kind in [JoinKind::Hello, JoinKind::Welcome, JoinKind::Call] {
+        for kind in [JoinKind::Hello, JoinKind::Welcome] {
             let mut text = join(kind).encode().to_vec();
             for len in 0..text.len() {
                 assert_eq!(Join::decode(&text[..len]), None);
@@ -221,7 +213,7 @@ mod tests {
     #[test]
     fn a_join_of_unknown_kind_or_without_a_key_id_is_none() {
         let mut text = join(JoinKind::Hello).encode();
-        text[0] = 4;
+        text[0] = 3;
         assert_eq!(Join::decode(&text), None);
         let nameless = Join {
             id: PairId(0),

@@ -29,11 +29,6 @@ impl HelloLimits {
         }
     }
 
-    pub(super) fn set_limits(&mut self, limits: &ReplicaLimits) {
-        self.all.set_rate(limits.hellos_per_second.into());
-        self.sources.clear();
-    }
-
     /// Whether a HELLO from this address may be opened, and counts it if so.
     pub(super) fn admits(
         &mut self,

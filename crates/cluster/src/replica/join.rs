@@ -40,7 +40,7 @@ impl<V: Vault> Replica<V> {
         self.joins.look = None;
         let mut targets: Vec<(SocketAddr, Reason)> = Vec::new();
         let mut rests: Option<Duration> = None;
-        for known in self.joins.listed.iter().filter(|known| !known.is_group()) {
+        for known in &self.joins.listed {
             if known.rest > now {
                 rests = Some(rests.map_or(known.rest, |rest| rest.min(known.rest)));
             } else if !is_answered(&self.peers, known.address) {
@@ -81,11 +81,7 @@ impl<V: Vault> Replica<V> {
             ours,
             next: now,
             wait: HELLO_AGAIN,
-            ends: now
-                + match reason {
-                    Reason::Called(_) => CALLED_LIFE,
-                    Reason::Listed | Reason::Stale => BEGUN_LIFE,
-                },
+            ends: now + BEGUN_LIFE,
             reason,
         };
         let id = self.free_id();
@@ -148,31 +144,14 @@ impl<V: Vault> Replica<V> {
 
     fn take_opened(&mut self, opened: &OpenedJoin, now: Duration) -> Result<(), DropCause> {
         if opened.join.from == self.name {
-            self.meet_ourselves(opened, now);
+            // What we sent to an address of the list: it is our own, or somebody sends our datagrams back to us.
+            self.joins.came_back(opened.join.id, now + REST);
             return Err(DropCause::Own);
         }
         match (opened.join.kind, opened.to) {
             (JoinKind::Hello, None) => self.take_hello(opened, now),
             (JoinKind::Welcome, Some(to)) => self.take_welcome(opened, to, now),
-            (JoinKind::Call, None) => {
-                self.take_call(opened, now);
-                Ok(())
-            }
             _ => Err(DropCause::Malformed),
-        }
-    }
-
-    /// What we sent to an address of the list came back: it is our own, or somebody sends our datagrams back to us.
-    fn meet_ourselves(&mut self, opened: &OpenedJoin, now: Duration) {
-        self.joins.came_back(opened.join.id, now + REST);
-    }
-
-    /// Someone asks for our HELLO. A pair that is live is not joined again.
-    fn take_call(&mut self, opened: &OpenedJoin, now: Duration) {
-        let name = opened.join.from;
-        let live = self.peers.get(&name).is_some_and(ReplicaPeer::is_live);
-        if !live && self.joins.has_place_for_call(name, opened.from) {
-            self.begin(opened.from, Reason::Called(name), now);
         }
     }
 
@@ -404,14 +383,8 @@ fn party(name: PeerName, nonce: [u8; NONCE_LEN], share: [u8; SHARE_LEN]) -> Part
     }
 }
 
-/// Between two calls to a group.
-pub(super) const CALL_AGAIN: Duration = Duration::from_secs(5);
-
 /// Nonce and share of a HELLO that nobody answers are drawn anew after this time.
 const BEGUN_LIFE: Duration = Duration::from_secs(60);
-
-/// Who called and does not answer was perhaps never there.
-const CALLED_LIFE: Duration = Duration::from_secs(5);
 
 /// An address that is our own, or where a join cannot succeed, is tried again after this time.
 const REST: Duration = Duration::from_secs(30);

@@ -4,7 +4,7 @@
 //! is bounded: the list by its limit, joins by the list and the peers, refusals by a constant.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::datagram::PairId;
@@ -30,7 +30,7 @@ pub(super) struct Joins<S> {
 /// An address of the list.
 pub(super) struct ListedAddress {
     pub(super) address: SocketAddr,
-    /// Nothing is sent there until then: it is our own, or had no place for us. For a group, the time of the next call.
+    /// Nothing is sent there until then: it is our own, or had no place for us.
     pub(super) rest: Duration,
     own: bool,
     hellos: u32,
@@ -56,8 +56,6 @@ pub(super) struct BegunJoin<S> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
     Listed,
-    /// A process that says it has this name called us; it is given up soon.
-    Called(PeerName),
     /// The pair was made under a secret that is not the first any more, or its keys are old.
     Stale,
 }
@@ -120,7 +118,7 @@ impl<S> Joins<S> {
     ) -> Vec<UnansweredAddress> {
         self.listed
             .iter()
-            .filter(|known| !known.is_group() && !is_answered(peers, known.address))
+            .filter(|known| !is_answered(peers, known.address))
             .map(|known| UnansweredAddress {
                 address: known.address,
                 name: None,
@@ -145,23 +143,10 @@ impl<S> Joins<S> {
         self.left_out
     }
 
-    /// Whether a call may begin one more join. A recorded call can be sent again from any number of addresses: then those
-    /// who call by other names still find a place.
-    pub(super) fn has_place_for_call(&self, name: PeerName, from: SocketAddr) -> bool {
-        let called = self.begun.values().filter_map(|begun| match begun.reason {
-            Reason::Called(by) => Some((by, begun.target.ip())),
-            Reason::Listed | Reason::Stale => None,
-        });
-        let same = |(by, ip): &(PeerName, IpAddr)| *by == name || *ip == from.ip();
-        called.clone().count() < MAX_CALLED && called.filter(same).count() < MAX_CALLED_BY_ONE
-    }
-
     /// When there is something to begin, to say again or to give up.
     pub(super) fn when(&self) -> Option<Duration> {
-        let groups = self.listed.iter().filter(|known| known.is_group());
         let begun = self.begun.values().map(|begun| begun.next);
-        let calls = groups.map(|known| known.rest);
-        self.look.into_iter().chain(calls).chain(begun).min()
+        self.look.into_iter().chain(begun).min()
     }
 
     /// Counts a HELLO that is being said, and says when the next is due.
@@ -198,7 +183,7 @@ impl<S> Joins<S> {
             "refused joins without end"
         );
         debug_assert!(
-            self.begun.len() <= limits.addresses + MAX_CALLED + limits.peers,
+            self.begun.len() <= limits.addresses + limits.peers,
             "joins without end"
         );
     }
@@ -279,10 +264,6 @@ impl ListedAddress {
             refused: None,
         }
     }
-
-    pub(super) fn is_group(&self) -> bool {
-        self.address.ip().is_multicast()
-    }
 }
 
 /// Whether a live peer is reached by an address.
@@ -294,12 +275,6 @@ pub(super) fn is_answered(peers: &BTreeMap<PeerName, ReplicaPeer>, address: Sock
 /// The wait before the first repetition of a HELLO; it doubles.
 pub(super) const HELLO_AGAIN: Duration = Duration::from_millis(500);
 pub(super) const HELLO_AGAIN_AT_MOST: Duration = Duration::from_secs(5);
-
-/// Joins begun because somebody called.
-const MAX_CALLED: usize = 32;
-
-/// Of these, for one name or one address: a node may call from several.
-const MAX_CALLED_BY_ONE: usize = 4;
 
 /// Addresses that are not in the list and whose refused joins are remembered.
 const MAX_STRANGERS: usize = 16;

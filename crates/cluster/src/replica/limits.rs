@@ -19,14 +19,6 @@ pub struct ReplicaLimits {
     pub sync_bytes_per_second: u64,
     /// Bytes of records that wait for one peer. What does not fit is dropped and counted.
     pub queue_bytes: usize,
-    /// Sessions that one peer may have in our table at a time, counted by their time to live.
-    pub entries_per_peer: usize,
-    /// The longest time to live that is accepted; a longer one is shortened. Set it to the table's own.
-    pub max_ttl: Duration,
-    /// Clients that one peer may have us remember a server for, at a time, likewise.
-    pub sticks_per_peer: usize,
-    /// The longest time for which a client's server is remembered; a longer one is shortened.
-    pub max_stick_ttl: Duration,
     /// HELLOs opened per second from addresses that are not in the list of peers, all together.
     pub hellos_per_second: u32,
     /// HELLOs opened per second from one address (IPv6: one /64), in the list or not.
@@ -46,15 +38,12 @@ impl Default for ReplicaLimits {
         Self {
             addresses: 256,
             peers: 64,
-            datagrams_per_turn: 256,
-            bytes_per_second: 64 * 1024 * 1024,
-            sync_bytes_per_second: 4 * 1024 * 1024,
+            datagrams_per_turn: DATAGRAMS_PER_TURN,
+            bytes_per_second: 32 * 1024 * 1024,
+            // A quarter: what is new goes before what is old.
+            sync_bytes_per_second: 8 * 1024 * 1024,
             queue_bytes: 256 * 1024,
-            entries_per_peer: 200_000,
-            max_ttl: Duration::from_secs(300),
-            sticks_per_peer: 200_000,
-            max_stick_ttl: Duration::from_secs(1800),
-            hellos_per_second: 100,
+            hellos_per_second: 32,
             hellos_per_source: 10,
             keep_alive: Duration::from_secs(5),
             dead_after: Duration::from_secs(16),
@@ -62,3 +51,7 @@ impl Default for ReplicaLimits {
         }
     }
 }
+
+/// Datagrams that are received or sent before other work gets its turn: at a few microseconds each, a flood delays that work
+/// by a millisecond.
+pub const DATAGRAMS_PER_TURN: usize = 256;

@@ -6,7 +6,7 @@
 //!
 //! **Join.** Each listed address is sent a HELLO, repeated until answered. WELCOME echoes its nonce; the first datagram
 //! under the new keys echoes the WELCOME's (ECHO). Only an echo makes, or replaces, a peer: recorded datagrams can do
-//! neither. To a multicast address goes a CALL instead, which is answered by a HELLO to its sender.
+//! neither.
 //!
 //! **Datagrams**, at most [`MAX_DATAGRAM`] bytes, integers big-endian. The first 16 bytes are associated data of the seal:
 //!
@@ -37,7 +37,6 @@ mod receive;
 mod record;
 mod sink;
 mod status;
-mod tally;
 mod vault;
 mod warm_up;
 mod window;
@@ -52,13 +51,13 @@ use self::datagram::PairId;
 pub use self::datagram::{MAX_DATAGRAM, SIGNATURE};
 use self::hello_limits::HelloLimits;
 use self::joins::Joins;
-pub use self::limits::ReplicaLimits;
+pub use self::limits::{DATAGRAMS_PER_TURN, ReplicaLimits};
 use self::names::canonical;
 pub use self::names::{Boot, PeerName};
 use self::pace::{BURST, Pace};
 use self::peer::{KeyedPair, MAX_BOOTS_OF_NODE, ReplicaPeer};
 use self::record::MAX_RECORD;
-pub use self::record::{PeerRecord, ServerTag, SessionRecord, StickKey, StickRecord};
+pub use self::record::{PeerRecord, PeerStick, ServerTag, SessionRecord};
 pub use self::sink::{DumpSource, Sink, SinkOutcome, StickCursor};
 pub use self::status::{
     DropCause, Drops, PeerState, PeerStatus, PeerTraffic, RefusedJoin, ReplicaStatus,
@@ -109,15 +108,7 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Changes the bounds. Sizes of queues and the longest time to live count for peers that join from now on.
-    pub fn set_limits(&mut self, limits: ReplicaLimits) {
-        self.limits = limits;
-        self.hello_limits.set_limits(&limits);
-        self.pace.set_rate(limits.bytes_per_second);
-        self.sync_pace.set_rate(limits.sync_bytes_per_second);
-    }
-
-    /// Changes the list of addresses to join; multicast addresses are called. May be given again at any time, e.g. when
+    /// Changes the list of addresses to join. May be given again at any time, e.g. when
     /// names resolve anew. Peers that are live stay so. Our own address may be among them: it is found out.
     ///
     /// An IPv4 address mapped into IPv6 is taken as IPv4, here and in [`receive`](Self::receive), so `send` of
@@ -195,9 +186,9 @@ impl<V: Vault> Replica<V> {
     }
 
     /// Everything at one moment. Walks all peers and allocates.
-    pub fn status(&mut self, now: Duration) -> ReplicaStatus {
+    pub fn status(&self, now: Duration) -> ReplicaStatus {
         let pairs = &self.pairs;
-        let peers = self.peers.values_mut().filter_map(|peer| {
+        let peers = self.peers.values().filter_map(|peer| {
             let newest = peer.pairs.last().and_then(|id| pairs.get(id))?;
             Some(peer.status(newest.secret, now))
         });

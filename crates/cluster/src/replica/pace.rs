@@ -24,10 +24,6 @@ impl Pace {
         }
     }
 
-    pub(super) fn set_rate(&mut self, per_second: u64) {
-        self.per_second = per_second;
-    }
-
     /// Whether something may pass now. At a rate of 0, never.
     pub(super) fn ready(&self, now: Duration) -> bool {
         self.when().is_some_and(|when| when <= now)
@@ -75,8 +71,6 @@ mod tests {
         let mut pace = Pace::new(0, Duration::from_secs(1));
         assert!(!pace.ready(Duration::MAX));
         pace.charge(Duration::ZERO, u64::MAX);
-        pace.set_rate(1);
-        assert!(!pace.ready(Duration::from_secs(3600)));
     }
 
     #[test]

@@ -14,7 +14,6 @@ use super::names::PeerName;
 use super::outbox::SendQueue;
 use super::sink::StickCursor;
 use super::status::{PeerState, PeerStatus, PeerTraffic};
-use super::tally::Tally;
 use super::vault::{NONCE_LEN, SHARE_LEN, Transcript};
 use super::window::Window;
 use becket_proto::bounded_table::Cursor;
@@ -76,8 +75,6 @@ pub(super) struct ReplicaPeer {
     /// Why nothing is sent to it any more.
     pub(super) retired: Option<Retired>,
     pub(super) outbox: SendQueue,
-    pub(super) sessions: Tally,
-    pub(super) sticks: Tally,
     /// How many sessions it says it holds.
     pub(super) held: Option<u32>,
     pub(super) dump: Option<Dump>,
@@ -173,8 +170,6 @@ impl ReplicaPeer {
             heard: now,
             retired: None,
             outbox: SendQueue::new(limits.queue_bytes),
-            sessions: Tally::new(limits.max_ttl),
-            sticks: Tally::new(limits.max_stick_ttl),
             held: None,
             dump: None,
             traffic: PeerTraffic::default(),
@@ -244,7 +239,7 @@ impl ReplicaPeer {
             .copied()
     }
 
-    pub(super) fn status(&mut self, secret: SecretId, now: Duration) -> PeerStatus {
+    pub(super) fn status(&self, secret: SecretId, now: Duration) -> PeerStatus {
         PeerStatus {
             name: None,
             node: self.name.node,
@@ -259,8 +254,6 @@ impl ReplicaPeer {
             peer_for: now.saturating_sub(self.since),
             heard_ago: now.saturating_sub(self.heard),
             sessions_held: self.held.unwrap_or(0),
-            entries: self.sessions.sum(now),
-            sticks: self.sticks.sum(now),
             queued_bytes: self.outbox.len(),
             dumping: self.dump.is_some(),
             traffic: self.traffic,

@@ -13,15 +13,15 @@ use zeroize::Zeroize;
 
 use super::Replica;
 use super::datagram::{HEADER_LEN, Header, Join, JoinKind, MAX_DATAGRAM, PairId};
-use super::join::{CALL_AGAIN, CANDIDATE_LIFE};
+use super::join::CANDIDATE_LIFE;
 use super::limits::ReplicaLimits;
 use super::names::PeerName;
 use super::pace::Pace;
 use super::peer::{Dump, DumpWalk, KeyedPair, PairStage, ReplicaPeer};
-use super::record::{Frame, MAX_RECORD, PeerRecord, SessionRecord, StickRecord};
+use super::record::{Frame, MAX_RECORD, PeerRecord, PeerStick, SessionRecord};
 use super::sink::DumpSource;
 use super::status::{DropCause, PeerTraffic};
-use super::vault::{JOIN_NONCE_LEN, NONCE_LEN, SHARE_LEN, TAG_LEN, Vault, random};
+use super::vault::{JOIN_NONCE_LEN, NONCE_LEN, TAG_LEN, Vault, random};
 use becket_proto::bounded_table::Cursor;
 use becket_proto::ticket::SecretId;
 
@@ -137,19 +137,7 @@ impl<V: Vault> Replica<V> {
 
     fn send_joins(&mut self, now: Duration, send: &mut impl FnMut(SocketAddr, &[u8]) -> bool) {
         let name = self.name;
-        let secret = self.vault.secrets().first().copied();
         let mut exit = Exit::new(&mut self.vault, &mut self.pace, &mut self.total, send, now);
-        let groups = self
-            .joins
-            .listed
-            .iter_mut()
-            .filter(|known| known.is_group());
-        for group in groups.filter(|group| group.rest <= now) {
-            group.rest = now + CALL_AGAIN;
-            if let Some(secret) = secret {
-                exit.join(secret, None, &call(name), group.address);
-            }
-        }
         let begun = self.joins.begun.iter();
         let due: Vec<PairId> = begun
             .filter(|(_, begun)| begun.next <= now)
@@ -160,10 +148,11 @@ impl<V: Vault> Replica<V> {
             if let Some(begun) = self.joins.begun.get(&id) {
                 let hello = Join {
                     kind: JoinKind::Hello,
+                    from: name,
                     id,
                     nonce: begun.nonce,
+                    echo: [0; NONCE_LEN],
                     share: begun.share,
-                    ..call(name)
                 };
                 exit.join(begun.secret, None, &hello, begun.target);
             }
@@ -177,11 +166,11 @@ impl<V: Vault> Replica<V> {
                 *due = false;
                 let welcome = Join {
                     kind: JoinKind::Welcome,
+                    from: name,
                     id: *id,
                     nonce: pair.welcome,
                     echo: pair.hello,
                     share: *share,
-                    ..call(name)
                 };
                 exit.join(pair.secret, Some(pair.theirs), &welcome, pair.address);
             }
@@ -274,7 +263,7 @@ fn dump_chunk(
     let next = match dump.at {
         _ if room == 0 => None,
         DumpWalk::Sticks(from) => {
-            let mut show = |stick: StickRecord<'_>| show(PeerRecord::Stuck(stick));
+            let mut show = |stick: PeerStick| show(PeerRecord::Stuck(stick));
             let next = source.visit_sticks(from, dump.youngest, room, &mut show);
             Some(next.map_or(DumpWalk::Sessions(Cursor::default()), DumpWalk::Sticks))
         }
@@ -304,17 +293,6 @@ fn room_for_dump(peer: &ReplicaPeer, limits: &ReplicaLimits) -> Option<usize> {
     // The last is kept for the end of the dump.
     let records = (room / MAX_RECORD).saturating_sub(1).min(CHUNK);
     (records > 0).then_some(records)
-}
-
-fn call(from: PeerName) -> Join {
-    Join {
-        kind: JoinKind::Call,
-        from,
-        id: PairId(0),
-        nonce: [0; NONCE_LEN],
-        echo: [0; NONCE_LEN],
-        share: [0; SHARE_LEN],
-    }
 }
 
 impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {

@@ -10,10 +10,9 @@ use zeroize::Zeroize;
 
 use super::Replica;
 use super::datagram::{HEADER_LEN, Header, PairId};
-use super::limits::ReplicaLimits;
 use super::names::PeerName;
 use super::peer::{Dump, DumpWalk, PairStage, ReplicaPeer, Retired};
-use super::record::{Frame, Parsed, PeerRecord, SessionRecord, StickRecord};
+use super::record::{Frame, Parsed, PeerRecord};
 use super::sink::{Sink, SinkOutcome, StickCursor};
 use super::status::{DropCause, PeerTraffic};
 use super::vault::{TAG_LEN, Vault};
@@ -122,7 +121,11 @@ impl<V: Vault> Replica<V> {
                     if matches!(record, PeerRecord::Sync(_) | PeerRecord::Stuck(_)) {
                         self.warming.received(peer.name, now);
                     }
-                    take_record(peer, &record, &self.limits, now, sink)
+                    match sink.take(peer.name, record) {
+                        SinkOutcome::Taken => Ok(()),
+                        SinkOutcome::UnknownPolicy => Err(DropCause::UnknownPolicy),
+                        SinkOutcome::Unwanted => Err(DropCause::Unwanted),
+                    }
                 }
                 Parsed::Frame(frame) => {
                     match frame {
@@ -180,64 +183,6 @@ impl<V: Vault> Replica<V> {
 fn text(datagram: &[u8]) -> &[u8] {
     let end = datagram.len().saturating_sub(TAG_LEN);
     datagram.get(HEADER_LEN..end).unwrap_or_default()
-}
-
-fn take_record(
-    peer: &mut ReplicaPeer,
-    record: &PeerRecord<'_>,
-    limits: &ReplicaLimits,
-    now: Duration,
-    sink: &mut impl Sink,
-) -> Result<(), DropCause> {
-    let record = shortened(record, limits);
-    let kept = match record {
-        PeerRecord::New(session) | PeerRecord::Sync(session) => {
-            Some((session.ttl, &mut peer.sessions, limits.entries_per_peer))
-        }
-        PeerRecord::Stick(stick) | PeerRecord::Stuck(stick) => {
-            Some((stick.ttl, &mut peer.sticks, limits.sticks_per_peer))
-        }
-        PeerRecord::Del { .. } => None,
-    };
-    let mut tally = None;
-    if let Some((ttl, counted, most)) = kept {
-        if ttl.is_zero() {
-            return Err(DropCause::Unwanted);
-        }
-        if counted.sum(now) >= most {
-            return Err(DropCause::TooManyEntries);
-        }
-        tally = Some((ttl, counted));
-    }
-    match sink.take(peer.name, record) {
-        SinkOutcome::Taken => {
-            if let Some((ttl, counted)) = tally {
-                counted.add(now, ttl);
-            }
-            Ok(())
-        }
-        SinkOutcome::UnknownPolicy => Err(DropCause::UnknownPolicy),
-        SinkOutcome::Unwanted => Err(DropCause::Unwanted),
-    }
-}
-
-/// The record with a time to live that is accepted here.
-fn shortened<'a>(record: &PeerRecord<'a>, limits: &ReplicaLimits) -> PeerRecord<'a> {
-    let session = |session: &SessionRecord<'a>| SessionRecord {
-        ttl: session.ttl.min(limits.max_ttl),
-        ..*session
-    };
-    let stick = |stick: &StickRecord<'a>| StickRecord {
-        ttl: stick.ttl.min(limits.max_stick_ttl),
-        ..*stick
-    };
-    match record {
-        PeerRecord::New(new) => PeerRecord::New(session(new)),
-        PeerRecord::Sync(old) => PeerRecord::Sync(session(old)),
-        PeerRecord::Stick(new) => PeerRecord::Stick(stick(new)),
-        PeerRecord::Stuck(old) => PeerRecord::Stuck(stick(old)),
-        PeerRecord::Del { .. } => *record,
-    }
 }
 
 fn take_frame(peer: &mut ReplicaPeer, frame: Frame<'_>) {

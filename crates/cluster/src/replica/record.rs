@@ -39,11 +39,11 @@ pub enum PeerRecord<'a> {
         id: &'a [u8],
     },
     /// A client was sent to a server, and should return to it.
-    Stick(StickRecord<'a>),
+    Stick(PeerStick),
     /// A session of a dump for a node that joins. It may be older than what is held, so it must not replace anything.
     Sync(SessionRecord<'a>),
     /// Where a client was sent, of such a dump.
-    Stuck(StickRecord<'a>),
+    Stuck(PeerStick),
 }
 
 /// A session as it travels.
@@ -65,27 +65,13 @@ pub struct SessionRecord<'a> {
 
 /// Where a client was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StickRecord<'a> {
-    /// By what the client is known.
-    pub by: StickKey<'a>,
-    /// The server it was sent to.
+pub struct PeerStick {
+    /// The origin of the sessions by which the client is known.
+    pub origin: OriginId,
+    /// The server.
     pub server: ServerTag,
     /// How long that is to be remembered.
-    pub ttl: Duration,
-}
-
-/// By what a returning client is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StickKey<'a> {
-    /// The origin of its session.
-    Origin(OriginId),
-    /// The id of its TLS 1.2 session.
-    Session {
-        /// The policy of the session.
-        policy: PolicyTag,
-        /// Its id, 1 to 32 bytes.
-        id: &'a [u8],
-    },
+    pub life: Duration,
 }
 
 /// The short name of a server, the same on all nodes: a hash of the names of backend and server.
@@ -210,18 +196,12 @@ fn session<'a>(body: &mut Reader<'a>) -> Option<SessionRecord<'a>> {
     })
 }
 
-fn stick<'a>(body: &mut Reader<'a>) -> Option<StickRecord<'a>> {
-    let server = ServerTag(number(body)?);
-    let ttl = seconds(body)?;
-    let by = match body.u8()? {
-        BY_ORIGIN => StickKey::Origin(OriginId(number(body)?)),
-        BY_SESSION => {
-            let (policy, id) = name(body)?;
-            StickKey::Session { policy, id }
-        }
-        _ => return None,
-    };
-    Some(StickRecord { by, server, ttl })
+fn stick(body: &mut Reader<'_>) -> Option<PeerStick> {
+    Some(PeerStick {
+        server: ServerTag(number(body)?),
+        life: seconds(body)?,
+        origin: OriginId(number(body)?),
+    })
 }
 
 fn name<'a>(body: &mut Reader<'a>) -> Option<(PolicyTag, &'a [u8])> {
@@ -274,20 +254,10 @@ impl RecordWriter<'_> {
         self.put(kind, session.state)
     }
 
-    fn stick(&mut self, kind: u8, stick: &StickRecord<'_>) -> Option<u8> {
+    fn stick(&mut self, kind: u8, stick: &PeerStick) -> Option<u8> {
         self.bytes(&stick.server.0.to_be_bytes())?;
-        self.bytes(&floor(stick.ttl).to_be_bytes())?;
-        match stick.by {
-            StickKey::Origin(origin) => {
-                self.bytes(&[BY_ORIGIN])?;
-                self.bytes(&origin.0.to_be_bytes())?;
-            }
-            StickKey::Session { policy, id } => {
-                self.bytes(&[BY_SESSION])?;
-                self.name(policy, id)?;
-            }
-        }
-        Some(kind)
+        self.bytes(&floor(stick.life).to_be_bytes())?;
+        self.put(kind, &stick.origin.0.to_be_bytes())
     }
 
     fn name(&mut self, policy: PolicyTag, id: &[u8]) -> Option<()> {
@@ -348,9 +318,6 @@ const ASK: u8 = 7;
 const END: u8 = 8;
 const STUCK: u8 = 9;
 const BYE: u8 = 10;
-
-const BY_ORIGIN: u8 = 0;
-const BY_SESSION: u8 = 1;
 
 #[cfg(test)]
 mod tests {
@@ -456,20 +423,19 @@ mod tests {
 
         #[test]
         fn records_survive_the_round_trip(
-            which in 0..6, policy: u64, id in proptest::collection::vec(any::<u8>(), 1..=32), ttl: u32, age: u32,
+            which in 0..5, policy: u64, id in proptest::collection::vec(any::<u8>(), 1..=32), ttl: u32, age: u32,
             origin: u64, state in proptest::collection::vec(any::<u8>(), 0..200), more: Vec<u8>,
         ) {
             let (policy, origin) = (PolicyTag(policy), OriginId(origin));
             let (ttl, age) = (Duration::from_secs(ttl.into()), Duration::from_secs(age.into()));
             let session = SessionRecord { policy, id: &id, ttl, age, origin, state: &state };
-            let server = ServerTag(policy.0 ^ 1);
+            let stick = PeerStick { origin, server: ServerTag(policy.0 ^ 1), life: ttl };
             let record = match which {
                 0 => PeerRecord::New(session),
                 1 => PeerRecord::Sync(session),
                 2 => PeerRecord::Del { policy, id: &id },
-                3 => PeerRecord::Stick(StickRecord { by: StickKey::Origin(origin), server, ttl }),
-                4 => PeerRecord::Stuck(StickRecord { by: StickKey::Origin(origin), server, ttl }),
-                _ => PeerRecord::Stick(StickRecord { by: StickKey::Session { policy, id: &id }, server, ttl }),
+                3 => PeerRecord::Stick(stick),
+                _ => PeerRecord::Stuck(stick),
             };
             let mut text = vec![0; 400];
             let len = record.encode(&mut text).unwrap();

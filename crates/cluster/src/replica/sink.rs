@@ -6,7 +6,7 @@ use std::time::Duration;
 use becket_proto::bounded_table::Cursor;
 
 use super::names::PeerName;
-use super::record::{PeerRecord, SessionRecord, StickRecord};
+use super::record::{PeerRecord, PeerStick, SessionRecord};
 
 /// A place in a walk through who sticks: there is a memory for each backend. The default is the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub trait DumpSource {
         from: StickCursor,
         youngest: Duration,
         at_most: usize,
-        show: &mut dyn FnMut(StickRecord<'_>),
+        show: &mut dyn FnMut(PeerStick),
     ) -> Option<StickCursor>;
 
     /// How many sessions are held, for the others to choose whom to ask. Called for keep-alives, once a poll at most.

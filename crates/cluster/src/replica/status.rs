@@ -50,8 +50,6 @@ pub enum DropCause {
     UnknownKind = "unknown-kind",
     /// A session of a policy that is not known here.
     UnknownPolicy = "unknown-policy",
-    /// A session, or a client that sticks, beyond what one peer may have us keep.
-    TooManyEntries = "too-many-entries",
     /// A record that the receiver of records had no use for.
     Unwanted = "unwanted",
     /// An offered record that does not fit into a datagram.
@@ -149,10 +147,6 @@ pub struct PeerStatus {
     pub heard_ago: Duration,
     /// How many sessions it said it holds.
     pub sessions_held: u32,
-    /// Sessions counted against [`ReplicaLimits::entries_per_peer`](super::ReplicaLimits::entries_per_peer).
-    pub entries: usize,
-    /// Clients counted against [`ReplicaLimits::sticks_per_peer`](super::ReplicaLimits::sticks_per_peer).
-    pub sticks: usize,
     /// Bytes of records that wait to be sent.
     pub queued_bytes: usize,
     /// Whether a dump of our sessions to it is under way.

@@ -43,8 +43,6 @@ pub struct Terms {
     pub id_lifetime: Duration,
     /// The age after the full handshake at which no session resumes.
     pub max_age: Duration,
-    /// Datagrams read before other work gets its turn.
-    pub datagrams_per_turn: usize,
 }
 
 /// Takes sessions of stud and hitch.
@@ -196,7 +194,6 @@ mod tests {
             require_ems: true,
             id_lifetime: Duration::from_secs(300),
             max_age: Duration::from_secs(300),
-            datagrams_per_turn: 1,
         };
         Intake::new(Arc::new(table), Arc::default(), terms)
     }

@@ -1,6 +1,6 @@
 //! The socket on which datagrams of stud and hitch arrive, and the task that takes them.
 //!
-//! Runs on the control thread. In one turn it receives at most `cluster.limits.datagrams-per-turn`, then lets others have
+//! Runs on the control thread. In one turn it receives at most [`DATAGRAMS_PER_TURN`], then lets others have
 //! the thread. Nothing is ever sent, so nobody learns what became of a datagram; nothing is logged of one either, only
 //! counted ([`StudCounts`]).
 //!
@@ -21,6 +21,7 @@ use tokio::task::yield_now;
 use super::counts::{StudCounts, StudOutcome};
 use super::datagram::MAX_DATAGRAM;
 use super::intake::{Intake, Terms};
+use crate::replica::DATAGRAMS_PER_TURN;
 use crate::socket::{NotBound, bind_datagrams};
 
 /// Binds the socket, unless it is given.
@@ -161,7 +162,7 @@ fn receive(socket: &UdpSocket, intake: &Intake, clock: Clock) -> bool {
     let now = clock.now();
     // One byte more than there can be: what fills it was longer.
     let mut buffer = [0; MAX_DATAGRAM + 1];
-    for _ in 0..intake.terms.datagrams_per_turn {
+    for _ in 0..DATAGRAMS_PER_TURN {
         match socket.try_recv(&mut buffer) {
             Ok(len) => intake.take(buffer.get(..len).unwrap_or_default(), now),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return false,

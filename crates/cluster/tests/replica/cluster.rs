@@ -12,8 +12,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use becket_cluster::replica::{
-    Boot, DumpSource, PeerName, PeerRecord, PeerState, Replica, ReplicaLimits, ReplicaStatus,
-    ServerTag, SessionRecord, Sink, SinkOutcome, StickCursor, StickKey, StickRecord,
+    Boot, DumpSource, PeerName, PeerRecord, PeerState, PeerStick, Replica, ReplicaLimits,
+    ReplicaStatus, ServerTag, SessionRecord, Sink, SinkOutcome, StickCursor,
 };
 use becket_proto::bounded_table::Cursor;
 use becket_proto::session::{PolicyTag, Session};
@@ -28,9 +28,6 @@ pub(crate) const SECRET: (u32, u64) = (7, 0x1234_5678);
 pub(crate) const OTHER: (u32, u64) = (8, 0x8765_4321);
 pub(crate) const POLICY: PolicyTag = PolicyTag(0xabcd);
 pub(crate) const TTL: Duration = Duration::from_secs(3000);
-
-/// Where calls go to.
-pub(crate) const GROUP: &str = "239.1.2.3:7000";
 
 type Table = SessionTable<BuildHasherDefault<DefaultHasher>>;
 
@@ -151,7 +148,6 @@ impl Cluster {
         };
         let vault = ToyVault::new(self.random.next(), secrets, &self.audit);
         let limits = ReplicaLimits {
-            max_ttl: TTL,
             queue_bytes: 64 * 1024,
             ..ReplicaLimits::default()
         };
@@ -197,11 +193,10 @@ impl Cluster {
         self.settle(node);
     }
 
+    /// Starts a node again with other limits.
     pub(crate) fn set_limits(&mut self, node: usize, change: impl FnOnce(&mut ReplicaLimits)) {
-        let at = &mut self.nodes[node];
-        change(&mut at.limits);
-        at.replica.set_limits(at.limits);
-        self.settle(node);
+        change(&mut self.nodes[node].limits);
+        self.restart(node);
     }
 
     /// Ends a node's process without a word.
@@ -295,8 +290,7 @@ impl Cluster {
 
     fn arrive(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
         for node in 0..self.nodes.len() {
-            let addressed = self.nodes[node].address == to
-                || to.ip().is_multicast() && self.nodes[node].list.contains(&to);
+            let addressed = self.nodes[node].address == to;
             let sender = self.nodes.iter().position(|node| node.address == from);
             let apart = sender.is_some_and(|sender| {
                 self.network.island.contains(&sender) != self.network.island.contains(&node)
@@ -517,9 +511,7 @@ impl Sink for TestSink {
             }
             PeerRecord::Stick(stick) | PeerRecord::Stuck(stick) => {
                 self.last = Some(format!("{record:?}"));
-                if let StickKey::Origin(origin) = stick.by {
-                    self.sticks.entry(origin.0).or_insert(stick.server);
-                }
+                self.sticks.entry(stick.origin.0).or_insert(stick.server);
                 return self.answer;
             }
         };
@@ -560,14 +552,14 @@ impl DumpSource for TestSink {
         from: StickCursor,
         _: Duration,
         at_most: usize,
-        show: &mut dyn FnMut(StickRecord<'_>),
+        show: &mut dyn FnMut(PeerStick),
     ) -> Option<StickCursor> {
         let shown = self.sticks.iter().skip(from.backend).take(at_most);
         for (origin, server) in shown {
-            show(StickRecord {
-                by: StickKey::Origin(OriginId(*origin)),
+            show(PeerStick {
+                origin: OriginId(*origin),
                 server: *server,
-                ttl: TTL,
+                life: TTL,
             });
         }
         let backend = from.backend + at_most;

@@ -13,17 +13,9 @@ use crate::key;
 impl Cluster {
     pub(super) fn check(&self, report: &mut Report) {
         let at = "cluster";
-        match (&self.secret, &self.secret_state) {
-            (Some(_), Some(_)) => {
-                let fault = "a second secret that seals, beside cluster.secret";
-                let accepted = "one of the two; the other in cluster.accept-secrets";
-                report.refuse(key!(at, self.secret_state), fault, accepted);
-            }
-            (None, None) if self.shares() => {
-                let accepted = "a file that \"becket secret FILE\" made, or cluster.secret-state";
-                report.refuse(key!(at, self.secret), "missing", accepted);
-            }
-            _ => {}
+        if self.secret.is_none() && self.shares() {
+            let accepted = "a file that \"becket secret FILE\" made";
+            report.refuse(key!(at, self.secret), "missing", accepted);
         }
         if self.node.is_none() && self.shares() {
             report.refuse(
@@ -48,25 +40,12 @@ impl Cluster {
                 report.refuse(path, "an earlier peer has this address", "each peer once");
             }
         }
-        let (listen, group) = (self.listen.is_some(), self.multicast.is_some());
-        // Whoever names peers wants to hear from them.
-        let silent = "no address to hear them on";
-        let named = !self.peers.is_empty();
-        report.refuse_if(named && !listen, key!(at, self.peers), silent, LISTEN);
-        report.refuse_if(group && !listen, key!(at, self.multicast), silent, LISTEN);
-        // What says how a group is reached is of no use without one.
-        let alone = "without a group";
-        let (interface, ttl) = (
-            self.multicast_interface.is_some(),
-            self.multicast_ttl.is_some(),
-        );
         report.refuse_if(
-            interface && !group,
-            key!(at, self.multicast_interface),
-            alone,
-            GROUP,
+            !self.peers.is_empty() && self.listen.is_none(),
+            key!(at, self.peers),
+            "no address to hear them on",
+            "cluster.listen with it",
         );
-        report.refuse_if(ttl && !group, key!(at, self.multicast_ttl), alone, GROUP);
         self.check_stud(report);
     }
 
@@ -99,7 +78,5 @@ impl Cluster {
     }
 }
 
-const LISTEN: &str = "cluster.listen with it";
-const GROUP: &str = "cluster.multicast with it";
 const STUD: &str = "cluster.receive-stud = true with it";
 const UDP: &str = "a UDP address such as \"192.0.2.1:8890\"";

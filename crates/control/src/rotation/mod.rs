@@ -24,7 +24,6 @@ use self::alone::Alone;
 use self::shared::ClusterRotation;
 use becket_log::Timestamp;
 use becket_tls::config::Config;
-use becket_tls::secret::ratchet::{NotWalked, Ratchet};
 use becket_tls::secret::shared::SecretBytes;
 pub use becket_tls::secret::shared::{NoRandomness, NotDerived};
 use becket_tls::sessions::tickets::{EpochSecret, TicketSecrets};
@@ -36,8 +35,6 @@ pub struct Rotation {
     current: Arc<TicketSecrets>,
     /// By the monotonic clock: not before then is anything tried again.
     rest_until: Duration,
-    /// The same for files.
-    save_after: Duration,
 }
 
 #[derive(Debug)]
@@ -90,9 +87,6 @@ pub enum NotRotated {
     /// The library refused.
     #[error(transparent)]
     NotDerived(#[from] NotDerived),
-    /// A ratchet did not go on.
-    #[error("secret {0:08x}: {1}")]
-    NotWalked(u32, NotWalked),
     /// There is no secret.
     #[error("a cluster without a secret")]
     NoSecret,
@@ -110,26 +104,23 @@ impl Rotation {
             kind: RotationKind::Alone(alone),
             current: Arc::new(secrets),
             rest_until: Duration::ZERO,
-            save_after: Duration::ZERO,
         })
     }
 
-    /// Makes the secrets that a configuration asks for. Does not keep the ratchets: see
-    /// [`Self::save`].
+    /// Makes the secrets that a configuration asks for.
     ///
     /// # Errors
     ///
     /// When they cannot be made.
-    pub fn of(config: &Config, ratchets: Vec<Ratchet>, now: Now) -> Result<Self, NotRotated> {
+    pub fn of(config: &Config, now: Now) -> Result<Self, NotRotated> {
         let Some(cluster) = &config.cluster else {
             return Ok(Self::start(config.file.ticket_rotation(), now)?);
         };
-        let (shared, secrets) = ClusterRotation::start(cluster, ratchets, now)?;
+        let (shared, secrets) = ClusterRotation::start(cluster, now)?;
         Ok(Self {
             kind: RotationKind::Shared(shared),
             current: Arc::new(secrets),
             rest_until: Duration::ZERO,
-            save_after: Duration::ZERO,
         })
     }
 
@@ -177,16 +168,11 @@ impl Rotation {
     /// # Errors
     ///
     /// When the secrets cannot be made; this one is unchanged in any case.
-    pub fn reloaded(
-        &self,
-        config: &Config,
-        ratchets: Vec<Ratchet>,
-        now: Now,
-    ) -> Result<Option<Self>, NotRotated> {
+    pub fn reloaded(&self, config: &Config, now: Now) -> Result<Option<Self>, NotRotated> {
         if config.cluster.is_none() && matches!(self.kind, RotationKind::Alone(_)) {
             return Ok(None);
         }
-        let mut next = Self::of(config, ratchets, now)?;
+        let mut next = Self::of(config, now)?;
         // The same ids are the same secrets: the keys that workers have will do.
         if next.current.same_as(&self.current) {
             next.current = Arc::clone(&self.current);
@@ -238,26 +224,6 @@ impl Rotation {
         self.tick(period, now)
     }
 
-    /// Keeps the ratchets that have moved in their files, if there are any. Blocks on the medium,
-    /// some milliseconds a few times a day; nothing on the data path waits for it.
-    ///
-    /// # Errors
-    ///
-    /// Which file, and what the system said; after a while a further call tries that again.
-    pub fn save(&mut self, now: Now) -> Result<(), NotSaved> {
-        let RotationKind::Shared(shared) = &mut self.kind else {
-            return Ok(());
-        };
-        if now.mono < self.save_after {
-            return Ok(());
-        }
-        let saved = shared.save();
-        if saved.is_err() {
-            self.save_after = now.mono + RETRY;
-        }
-        saved
-    }
-
     /// The secrets to seal and open with now.
     pub fn secrets(&self) -> &Arc<TicketSecrets> {
         &self.current
@@ -267,7 +233,7 @@ impl Rotation {
     pub fn standing(&self) -> RotationState {
         let (epoch, due) = match &self.kind {
             RotationKind::Alone(alone) => (alone.rotations(), Due::Mono(alone.due())),
-            RotationKind::Shared(shared) => (shared.sealing().0.into(), Due::Unix(shared.due())),
+            RotationKind::Shared(shared) => (shared.epoch().0.into(), Due::Unix(shared.due())),
         };
         let sealing = self.current.epochs.last();
         let opening = self.current.epochs.iter();
@@ -287,16 +253,6 @@ impl Rotation {
             secrets,
         }
     }
-}
-
-/// A state that could not be written: what is stolen now reaches further back than it should.
-#[derive(Debug, thiserror::Error)]
-#[error("{path}: {error}", path = path.display())]
-pub struct NotSaved {
-    /// The file.
-    pub path: std::path::PathBuf,
-    /// What the system said.
-    pub error: std::io::Error,
 }
 
 /// Between two rotations that a wall clock asks for. A node whose keys are this late is served by

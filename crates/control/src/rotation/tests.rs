@@ -1,10 +1,9 @@
-//! The rotation of a cluster: two nodes against each other, and against a model, with clocks that
-//! jump.
+//! The rotation of a cluster: two nodes against each other, with clocks that jump.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use becket_proto::epoch::{EpochLength, EpochNumber};
+use becket_proto::epoch::EpochLength;
 use becket_proto::ticket::{NodeId, UnixSeconds};
 use becket_sys::clock::Clock;
 use proptest::prelude::*;
@@ -15,7 +14,6 @@ use super::*;
 use crate::sample;
 use becket_tls::config::{Cluster, Config};
 use becket_tls::resumption::Resumption;
-use becket_tls::secret::file::RunUser;
 use becket_tls::secret::shared::{SecretBytes, SharedSecret};
 use becket_tls::sessions::context::{self, HandshakeContext};
 use becket_tls::sessions::tickets::Ticketer;
@@ -33,11 +31,6 @@ fn hour() -> EpochLength {
     EpochLength::of(Duration::from_secs(HOUR)).expect("whole seconds")
 }
 
-fn ratchet() -> Ratchet {
-    let now = hour().number_at(UnixSeconds(START));
-    Ratchet::draw(Path::new("state"), hour(), now).expect("random")
-}
-
 fn config(node: u16, secrets: Vec<SharedSecret>) -> Config {
     Config {
         cluster: Some(Cluster {
@@ -46,7 +39,6 @@ fn config(node: u16, secrets: Vec<SharedSecret>) -> Config {
             rotation: hour(),
             listen: None,
             peers: Vec::new(),
-            multicast: None,
             keys: Default::default(),
         }),
         ..sample::config()
@@ -61,7 +53,7 @@ fn at(unix: u64) -> Now {
 }
 
 fn node(number: u16, secrets: Vec<SharedSecret>, unix: u64) -> Rotation {
-    Rotation::of(&config(number, secrets), Vec::new(), at(unix)).expect("secrets")
+    Rotation::of(&config(number, secrets), at(unix)).expect("secrets")
 }
 
 fn ticketer(of: &Rotation, policy: u8) -> Ticketer {
@@ -162,11 +154,11 @@ fn a_secret_is_changed_step_by_step_without_losing_a_ticket() {
 #[test]
 fn a_reload_that_changes_nothing_leaves_the_keys_and_another_secret_does_not() {
     let old = node(1, vec![root(1)], START);
-    let same = old.reloaded(&config(1, vec![root(1)]), Vec::new(), at(START + 1));
+    let same = old.reloaded(&config(1, vec![root(1)]), at(START + 1));
     let same = same.expect("secrets").expect("a cluster");
     assert!(Arc::ptr_eq(old.secrets(), same.secrets()));
     let both = config(1, vec![root(2), root(1)]);
-    let changed = old.reloaded(&both, Vec::new(), at(START + 1));
+    let changed = old.reloaded(&both, at(START + 1));
     let changed = changed.expect("secrets").expect("a cluster");
     let ids = [2, 1].map(|number| format!("{:08x}", root(number).id.0));
     assert_eq!(changed.standing().secrets, ids);
@@ -179,158 +171,39 @@ fn a_reload_that_changes_nothing_leaves_the_keys_and_another_secret_does_not() {
 fn a_host_that_is_alone_goes_on_through_a_reload_and_may_join_and_leave() {
     let alone = Rotation::start(DAY, at(START)).expect("random");
     let lonely = sample::config();
-    let next = alone
-        .reloaded(&lonely, Vec::new(), at(START))
-        .expect("secrets");
+    let next = alone.reloaded(&lonely, at(START)).expect("secrets");
     assert!(next.is_none());
-    let joined = alone.reloaded(&config(1, vec![root(1)]), Vec::new(), at(START));
+    let joined = alone.reloaded(&config(1, vec![root(1)]), at(START));
     let joined = joined.expect("secrets").expect("a cluster");
     assert_eq!(joined.standing().node, Some(1));
-    let left = joined
-        .reloaded(&lonely, Vec::new(), at(START))
-        .expect("secrets");
+    let left = joined.reloaded(&lonely, at(START)).expect("secrets");
     assert_eq!(left.expect("alone").standing().node, None);
-}
-
-#[test]
-fn a_ratchet_and_its_copy_agree_and_neither_goes_back() {
-    let ratchet = ratchet();
-    let shared = || config(1, vec![ratchet.shared()]);
-    let make = |unix| Rotation::of(&shared(), vec![ratchet.clone()], at(unix)).expect("secrets");
-    let ticket = seal(&ticketer(&make(START), 1), START);
-    let later = START + HOUR;
-    let opened = outcome(&ticketer(&make(later), 1), &ticket, later);
-    assert_eq!(opened, Some(Resumption::Opened));
-    // Two epochs on it is forgotten, also once the clock is set back.
-    let mut gone = make(START + 2 * HOUR);
-    let expired = Some(Resumption::Expired);
-    assert_eq!(outcome(&ticketer(&gone, 1), &ticket, START), expired);
-    assert!(gone.tick(DAY, at(START)).expect("secrets"));
-    assert_eq!(outcome(&ticketer(&gone, 1), &ticket, START), expired);
-    assert_eq!(gone.standing().epoch, (START + HOUR) / HOUR);
-}
-
-#[test]
-fn a_clock_that_is_wrong_by_ages_leaves_a_ratchet_where_it_is() {
-    let ratchet = ratchet();
-    let mut one = Rotation::of(&config(1, vec![ratchet.shared()]), vec![ratchet], at(START))
-        .expect("secrets");
-    let before = Arc::clone(one.secrets());
-    let ages = u64::from(u32::MAX);
-    let refused = one.tick(DAY, at(ages)).expect_err("too far");
-    assert!(
-        refused.to_string().contains("epochs behind the clock"),
-        "{refused}"
-    );
-    assert!(Arc::ptr_eq(one.secrets(), &before));
-    assert!(!one.tick(DAY, at(ages)).expect("not tried again at once"));
-}
-
-#[test]
-fn a_state_is_kept_in_its_file_and_goes_on_from_there() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path: PathBuf = folder.path().join("state");
-    let first = Ratchet::draw(&path, hour(), hour().number_at(UnixSeconds(START)));
-    let first = first.expect("random");
-    let shared = config(1, vec![first.shared()]);
-    let mut running = Rotation::of(&shared, vec![first], at(START)).expect("secrets");
-    running.save(at(START)).expect("saved");
-    let later = START + 9 * HOUR;
-    assert!(running.tick(DAY, at(later)).expect("secrets"));
-    running.save(at(later)).expect("saved");
-    let ticket = seal(&ticketer(&running, 1), later);
-    let opened = becket_tls::secret::open(
-        &becket_keys::files::Files::default(),
-        &path,
-        &RunUser::effective(),
-    );
-    let opened = opened.expect("a state").ratchet;
-    let read = opened.expect("a ratchet");
-    assert_eq!(read.floor(), EpochNumber(((later - HOUR) / HOUR) as u32));
-    let again = Rotation::of(&shared, vec![read], at(later + 1)).expect("secrets");
-    let opened = outcome(&ticketer(&again, 1), &ticket, later + 1);
-    assert_eq!(opened, Some(Resumption::Opened));
-}
-
-#[test]
-fn a_state_that_cannot_be_written_is_said_and_tried_again() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("gone/state");
-    let first = Ratchet::draw(&path, hour(), hour().number_at(UnixSeconds(START)));
-    let first = first.expect("random");
-    let shared = config(1, vec![first.shared()]);
-    let mut running = Rotation::of(&shared, vec![first], at(START)).expect("secrets");
-    let error = running.save(at(START)).expect_err("no folder");
-    assert!(error.to_string().contains("gone/state"), "{error}");
-    running.save(at(START)).expect("not tried at once");
-    std::fs::create_dir(folder.path().join("gone")).expect("a folder");
-    let mut later = at(START);
-    later.mono += Duration::from_secs(61);
-    running.save(later).expect("saved");
-    assert!(path.exists());
-}
-
-/// What a secret may open, worked out the long way round.
-struct Model {
-    forgets: bool,
-    /// Every epoch that the clock was ever in.
-    seen: Vec<u64>,
-}
-
-impl Model {
-    fn floor(&self) -> u64 {
-        let before = |epoch: &u64| epoch.saturating_sub(1);
-        if self.forgets {
-            self.seen.iter().map(before).max().unwrap_or(0)
-        } else {
-            0
-        }
-    }
-
-    fn sealing(&self) -> u64 {
-        let now = self.seen.last().copied().unwrap_or(0);
-        now.max(self.floor())
-    }
-
-    fn opens(&self) -> BTreeSet<u64> {
-        let sealing = self.sealing();
-        let all = sealing.saturating_sub(1)..=sealing + 1;
-        all.filter(|epoch| *epoch >= self.floor()).collect()
-    }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn epochs_follow_the_wall_clock_wherever_it_jumps(
-        forgets: bool,
         jumps in prop::collection::vec((0i64..10, -40i64..40, 0i64..3600), 1..12),
     ) {
-        let made = ratchet();
-        let (secret, ratchets) = if forgets {
-            (made.shared(), vec![made])
-        } else {
-            (root(1), Vec::new())
-        };
         let mut now = at(START);
-        let mut real = Rotation::of(&config(1, vec![secret]), ratchets, now).expect("secrets");
-        let mut model = Model { forgets, seen: vec![START / HOUR] };
+        let mut real = node(1, vec![root(1)], START);
+        let mut before = START / HOUR;
         for (kind, hours, seconds) in jumps {
             now.mono += Duration::from_secs(2);
             let hours = if kind < 3 { hours } else { 0 };
             let unix = now.unix.as_secs() as i64 + hours * 3600 + seconds;
             now.unix = Duration::from_secs(u64::try_from(unix).expect("after 1970"));
-            let before = model.seen.last().copied();
             let epoch = now.unix.as_secs() / HOUR;
-            model.seen.push(epoch);
             let changed = real.tick(DAY, now).expect("secrets");
-            prop_assert_eq!(changed, before != Some(epoch));
+            prop_assert_eq!(changed, before != epoch);
+            before = epoch;
             let standing = real.standing();
-            prop_assert_eq!(standing.epoch, model.sealing());
-            prop_assert_eq!(standing.epoch_started.unix_seconds(), model.sealing() * HOUR);
+            prop_assert_eq!(standing.epoch, epoch);
+            prop_assert_eq!(standing.epoch_started.unix_seconds(), epoch * HOUR);
             prop_assert_eq!(standing.due, Due::Unix(Duration::from_secs((epoch + 1) * HOUR)));
             let starts = real.secrets().epochs.iter().map(|e| u64::from(e.id.epoch.0) / HOUR);
-            prop_assert_eq!(starts.collect::<BTreeSet<_>>(), model.opens());
+            prop_assert_eq!(starts.collect::<BTreeSet<_>>(), BTreeSet::from_iter(epoch - 1..=epoch + 1));
         }
     }
 }

@@ -1,18 +1,15 @@
-//! UDP sockets for messages between hosts: bound with large buffers, and members of a multicast group.
+//! UDP sockets for messages between hosts: bound with large buffers.
 //!
 //! Everything is non-blocking and close-on-exec. A socket for one host is bound without `SO_REUSEADDR`: with it, a second process
-//! could bind the same port and take the datagrams. A socket for a group is bound with it: every process of a host that joined gets
-//! its own copy.
+//! could bind the same port and take the datagrams.
 //!
-//! Source: udp(7), ip(7), ipv6(7), socket(7) and the kernel's networking/filter.rst; RFC 3678 is not needed, as any source may send to the group.
+//! Source: udp(7), ip(7), ipv6(7), socket(7) and the kernel's networking/filter.rst.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6, UdpSocket};
-use std::num::NonZeroU32;
+use std::net::{SocketAddr, UdpSocket};
 
-use rustix::net::netdevice::name_to_index;
 use rustix::net::sockopt;
-use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockFilter, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
 /// Opens a UDP socket that receives what is sent to `address`.
 ///
@@ -49,73 +46,6 @@ pub fn hear_only(socket: &UdpSocket, signature: [u8; 3]) -> io::Result<()> {
     SockRef::from(socket).attach_filter(&filter)
 }
 
-/// Makes a socket of [`datagrams`] receive what is sent to the group, too. Only one that is bound to every address hears it.
-///
-/// # Errors
-/// As [`member`].
-pub fn join(socket: &UdpSocket, group: &Group) -> io::Result<()> {
-    enter(&SockRef::from(socket), group)
-}
-
-/// A multicast group, and where it is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Group {
-    /// Address and port.
-    pub address: SocketAddr,
-    /// Which interface; without it the kernel chooses by its routes.
-    pub interface: Option<NonZeroU32>,
-    /// How many routers a datagram may pass, and one: 1 keeps it in the local network.
-    pub hops: u32,
-}
-
-/// Opens a UDP socket that receives what is sent to the group, and nothing else.
-///
-/// # Errors
-/// `NoDevice` when no interface is given and no route leads to the group; otherwise as [`datagrams`].
-pub fn member(group: &Group) -> io::Result<UdpSocket> {
-    let socket = open(group.address)?;
-    socket.set_reuse_address(true)?;
-    socket.bind(&scoped(group).into())?;
-    enter(&socket, group)?;
-    Ok(socket.into())
-}
-
-/// Lets a socket send to the group: interface and hops. Its own process hears what it sends, as do others on this host.
-///
-/// # Errors
-/// What setsockopt(2) returns: no such interface, or a socket of the other family.
-pub fn send_to_group(socket: &UdpSocket, group: &Group) -> io::Result<()> {
-    let sender = SockRef::from(socket);
-    match group.address.ip() {
-        IpAddr::V4(_) => {
-            if let Some(index) = group.interface {
-                let (any, index) = (Ipv4Addr::UNSPECIFIED, index.get());
-                sockopt::set_ip_multicast_if_with_ifindex(socket, &any, &any, index)?;
-            }
-            sender.set_multicast_ttl_v4(group.hops)
-        }
-        IpAddr::V6(_) => {
-            if let Some(index) = group.interface {
-                sender.set_multicast_if_v6(index.get())?;
-            }
-            sender.set_multicast_hops_v6(group.hops)
-        }
-    }
-}
-
-/// Finds an interface by its name.
-///
-/// # Errors
-/// `NotFound`, or what the kernel says otherwise.
-pub fn interface(name: &str) -> io::Result<NonZeroU32> {
-    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
-    let index = name_to_index(&socket, name).map_err(|error| match error {
-        rustix::io::Errno::NODEV => io::Error::new(io::ErrorKind::NotFound, "no such interface"),
-        error => error.into(),
-    })?;
-    NonZeroU32::new(index).ok_or_else(|| io::ErrorKind::NotFound.into())
-}
-
 fn open(address: SocketAddr) -> io::Result<Socket> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
@@ -135,36 +65,6 @@ fn enlarge(socket: &Socket, buffer: usize) {
     }
 }
 
-fn enter(socket: &Socket, group: &Group) -> io::Result<()> {
-    let index = group.interface.map_or(0, NonZeroU32::get);
-    let joined = match group.address.ip() {
-        IpAddr::V4(address) => {
-            // Else the socket also hears groups that others on this host have joined.
-            socket.set_multicast_all_v4(false)?;
-            socket.join_multicast_v4_n(&address, &InterfaceIndexOrAddress::Index(index))
-        }
-        IpAddr::V6(address) => {
-            socket.set_multicast_all_v6(false)?;
-            socket.join_multicast_v6(&address, index)
-        }
-    };
-    match joined {
-        // It is a member already: the process before this one had the same socket.
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(()),
-        joined => joined,
-    }
-}
-
-/// The address to bind: a group of link-local scope exists once per interface.
-fn scoped(group: &Group) -> SocketAddr {
-    match (group.address, group.interface) {
-        (SocketAddr::V6(v6), Some(index)) => {
-            SocketAddrV6::new(*v6.ip(), v6.port(), v6.flowinfo(), index.get()).into()
-        }
-        (address, _) => address,
-    }
-}
-
 const UDP_HEADER_BYTES: u32 = 8;
 
 // Instructions of the classic packet filter.
@@ -175,7 +75,7 @@ const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv6Addr;
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
     use std::time::Duration;
 
     use super::*;
@@ -225,38 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_a_group_on_one_interface_hear_what_is_sent_to_it() {
-        let group = |ip: IpAddr| Group {
-            address: SocketAddr::new(ip, 47_901),
-            interface: Some(interface("lo").unwrap()),
-            hops: 1,
-        };
-        let v4 = IpAddr::from([239, 255, 73, 1]);
-        let v6 = IpAddr::from([0xff11, 0, 0, 0, 0, 0, 0x4901, std::process::id() as u16]);
-        for ip in [v4, v6] {
-            let from = match ip {
-                IpAddr::V4(_) => LOOPBACK,
-                IpAddr::V6(_) => (Ipv6Addr::LOCALHOST, 0).into(),
-            };
-            let Ok(sender) = datagrams(from, 4096) else {
-                becket_tidy::skip("needs IPv6");
-                continue;
-            };
-            let group = group(ip);
-            let members = [member(&group).unwrap(), member(&group).unwrap()];
-            send_to_group(&sender, &group).unwrap();
-            if let Err(error) = sender.send_to(b"who is there", group.address) {
-                println!("skipped: {ip}: {error}");
-                continue;
-            }
-            for member in &members {
-                assert_eq!(next(member), b"who is there");
-            }
-        }
-    }
-
-    #[test]
-    fn a_socket_on_every_address_hears_a_group_that_it_joined_and_both_families() {
+    fn a_socket_on_every_address_hears_both_families() {
         let Ok(socket) = datagrams((Ipv6Addr::UNSPECIFIED, 0).into(), 4096) else {
             becket_tidy::skip("needs IPv6");
             return;
@@ -265,15 +134,5 @@ mod tests {
         let v4 = datagrams(LOOPBACK, 4096).unwrap();
         v4.send_to(b"over v4", (Ipv4Addr::LOCALHOST, port)).unwrap();
         assert_eq!(next(&socket), b"over v4");
-        let socket = datagrams((Ipv4Addr::UNSPECIFIED, 0).into(), 4096).unwrap();
-        let group = Group {
-            address: ([239, 255, 73, 2], socket.local_addr().unwrap().port()).into(),
-            interface: Some(interface("lo").unwrap()),
-            hops: 1,
-        };
-        join(&socket, &group).unwrap();
-        send_to_group(&v4, &group).unwrap();
-        v4.send_to(b"over the group", group.address).unwrap();
-        assert_eq!(next(&socket), b"over the group");
     }
 }

@@ -12,7 +12,7 @@ mod option;
 mod stream;
 
 pub use acknowledgement::{acknowledged_ago, note_acknowledgements};
-pub use datagram::{Group, datagrams, hear_only, interface, join, member, send_to_group};
+pub use datagram::{datagrams, hear_only};
 pub use listener::{
     Keepalive, ListenOptions, admit, bind, bound_queue, give_way, listen, listen_on, probe,
     refuse_new, set_options, succeed,

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
+use becket_cluster::Peer;
 use becket_cluster::stud::StudKey;
-use becket_cluster::{Multicast, Peer};
 use becket_config::cluster;
 use becket_proto::epoch::EpochLength;
 use becket_proto::session::PolicyTag;
@@ -26,8 +26,6 @@ pub struct Cluster {
     pub listen: Option<SocketAddr>,
     /// Peers by address. Each name once.
     pub peers: Vec<Peer>,
-    /// Discovery of further peers.
-    pub multicast: Option<Multicast>,
 }
 
 /// Terms on which sessions of stud and hitch are taken.

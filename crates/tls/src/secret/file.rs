@@ -1,13 +1,9 @@
-//! Files with secrets: read only when nobody else can, made once, replaced as a whole.
-//!
-//! A file is made with mode 0600 and never overwritten; a state is replaced by writing a new file beside it, syncing it,
-//! renaming it and syncing the folder, so that after a crash there is the old one or the new one. What the medium
-//! keeps of a file that is gone is not in our hands; docs/security.md says so.
+//! Files with secrets: read only if nobody else can, and made once, with mode 0600, never overwritten.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use becket_sys::privileges;
 use zeroize::Zeroizing;
@@ -103,37 +99,6 @@ pub fn read(files: &Files, path: &Path, user: &RunUser) -> Result<Zeroizing<Stri
 /// # Errors
 /// What the system says; `AlreadyExists` when there is something by that name. Nothing is left behind.
 pub fn create(path: &Path, text: &str) -> io::Result<()> {
-    write_new(path, text)?;
-    sync_folder(path)
-}
-
-/// Puts a text in the place of a file, as a whole. A link stays what it is: the file that it leads to is replaced, or the
-/// old text would live on there.
-///
-/// # Errors
-/// What the system says; the old file is then still there.
-pub fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let target = match fs::canonicalize(path) {
-        // A file that was lost is made anew.
-        Err(error) if error.kind() == ErrorKind::NotFound => path.to_owned(),
-        found => found?,
-    };
-    let path = target.as_path();
-    let fresh = beside(path);
-    // What a crash has left: a state that never came into use.
-    match fs::remove_file(&fresh) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    write_new(&fresh, text)?;
-    if let Err(error) = fs::rename(&fresh, path) {
-        discard(&fresh);
-        return Err(error);
-    }
-    sync_folder(path)
-}
-
-fn write_new(path: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -143,28 +108,15 @@ fn write_new(path: &Path, text: &str) -> io::Result<()> {
         .write_all(text.as_bytes())
         .and_then(|()| file.sync_all());
     if written.is_err() {
-        discard(path);
+        // If that fails, too, the first error is what matters.
+        let _left_behind = fs::remove_file(path);
     }
-    written
-}
-
-/// Removes what we made; when that fails too, the first error is what matters.
-fn discard(path: &Path) {
-    let _left_behind = fs::remove_file(path);
-}
-
-fn sync_folder(path: &Path) -> io::Result<()> {
+    written?;
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
     };
     File::open(folder)?.sync_all()
-}
-
-fn beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    PathBuf::from(name)
 }
 
 /// A path as a shell takes it.
@@ -178,7 +130,7 @@ fn quoted(path: &Path) -> String {
     }
 }
 
-/// More than a state has.
+/// More than a secret has.
 const LARGEST: usize = 1024;
 
 #[cfg(test)]
@@ -250,34 +202,5 @@ mod tests {
         assert!(read(&path).unwrap_err().fault.contains("no such file"));
         create(&path, &"a".repeat(LARGEST + 1)).unwrap();
         assert_eq!(read(&path).unwrap_err().fault, "too long");
-    }
-
-    #[test]
-    fn a_file_is_replaced_as_a_whole_and_what_a_crash_left_is_no_obstacle() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("state");
-        create(&path, "one\n").unwrap();
-        fs::write(folder.path().join("state.new"), "half").unwrap();
-        replace(&path, "two\n").unwrap();
-        assert_eq!(*read(&path).unwrap(), "two\n");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn what_a_link_leads_to_is_replaced_and_the_link_is_not() {
-        let folder = tempfile::tempdir().unwrap();
-        let (path, link) = (folder.path().join("state"), folder.path().join("link"));
-        create(&path, "one\n").unwrap();
-        std::os::unix::fs::symlink("state", &link).unwrap();
-        replace(&link, "two\n").unwrap();
-        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-        assert_eq!(
-            *read(&path).unwrap(),
-            "two\n",
-            "nothing of the old text is left"
-        );
-        fs::remove_file(&path).unwrap();
-        replace(&path, "three\n").unwrap();
-        assert_eq!(*read(&path).unwrap(), "three\n");
     }
 }

@@ -73,8 +73,7 @@ pub struct NoRandomness;
 #[error("the key cannot be derived")]
 pub struct NotDerived;
 
-/// One secret of a cluster, as the configuration keeps it. The chain of a ratchet is not in here, since it must not
-/// outlive its epoch: it travels beside the configuration.
+/// One secret of a cluster, as the configuration keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedSecret {
     /// Names it on all nodes.
@@ -83,11 +82,11 @@ pub struct SharedSecret {
     pub path: PathBuf,
     /// By this nodes know each other and derive the keys of each pair. The same in every epoch.
     pub replication: SecretBytes,
-    /// What ticket keys come from; absent where a ratchet has that.
-    pub root: Option<TicketRoot>,
+    /// What ticket keys come from.
+    pub root: TicketRoot,
 }
 
-/// What the secrets of all epochs come from, where they do not come from a ratchet.
+/// What the secrets of all epochs come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TicketRoot(SecretBytes);
 
@@ -112,13 +111,13 @@ impl SharedSecret {
             id: id_of(&replication),
             path: path.to_owned(),
             replication,
-            root: Some(TicketRoot(root)),
+            root: TicketRoot(root),
         })
     }
 }
 
 /// The first bytes of a labelled SHA-256.
-pub fn id_of(replication: &SecretBytes) -> SecretId {
+fn id_of(replication: &SecretBytes) -> SecretId {
     let mut context = Context::new(&SHA256);
     context.update(ID);
     context.update(replication.expose());
@@ -163,7 +162,7 @@ mod tests {
 
     #[test]
     fn every_epoch_has_a_secret_of_its_own() {
-        let root = root(1).root.expect("a root");
+        let root = root(1).root;
         let of = |start| root.epoch_secret(Epoch(start)).expect("derived");
         assert_eq!(of(28_800), of(28_800));
         assert_ne!(of(28_800), of(57_600));
