@@ -61,19 +61,6 @@ fn rejected(becket: &Becket) -> Vec<String> {
     listed.map(|it| it.as_str().unwrap().to_owned()).collect()
 }
 
-/// Waits until becket looks: a change before that would be part of the first look.
-fn ready(becket: &Becket) {
-    until("files are watched", || {
-        is_watching(becket.child()).then_some(())
-    });
-}
-
-fn is_watching(pid: u32) -> bool {
-    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
-    let mut links = open.filter_map(|it| fs::read_link(it.path()).ok());
-    links.any(|link| link.to_string_lossy() == "anon_inode:inotify")
-}
-
 /// Puts a link in place of another, as `ln -sfn` would with a rename.
 fn relink(place: &Place, target: &str, link: &str) {
     symlink(target, place.path("new-link")).unwrap();
@@ -106,7 +93,6 @@ fn links_like_certbots_are_followed_and_half_of_a_renewal_is_kept_out() {
     link("privkey", 1);
     let shape = Shape::new(backend.address).certificates("[\"live\"]");
     let becket = Becket::start(&place, &shape);
-    ready(&becket);
     let visitor = Visitor::of(&place, &becket);
     assert_eq!(visitor.shown(NAME), der(&first));
     let second = renew(2);
@@ -137,7 +123,6 @@ fn files_are_replaced_written_in_halves_and_their_folder_comes_back() {
     place.issue("certs/a.pem", &[NAME], Key::Ecdsa);
     let shape = Shape::new(backend.address).certificates("[\"certs\"]");
     let becket = Becket::start(&place, &shape);
-    ready(&becket);
     let visitor = Visitor::of(&place, &becket);
 
     let renamed = place.issue("next.pem", &[NAME], Key::Ecdsa);
@@ -180,7 +165,6 @@ fn hundreds_of_changes_are_few_renewals_and_what_is_open_stays() {
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address).certificates("[\"site.pem\"]");
     let becket = Becket::start(&place, &shape);
-    ready(&becket);
     let resuming = Trust::new(&place);
     resuming.visit(becket.web).unwrap();
     becket.next_access();
@@ -225,7 +209,6 @@ fn revocation_lists_are_taken_and_the_configuration_is_not() {
          client-ca = \"ca.pem\"\ncrl = [\"crl.pem\"]";
     let shape = Shape::new(backend.address).section(policy);
     let becket = Becket::start(&place, &shape);
-    ready(&becket);
     let second = SocketAddr::from((fresh_host(), 8443));
     let listener = format!(
         "[[listener]]\nname = \"second\"\nbind = [\"{second}\"]\ncertificates = [\"site.pem\"]\nbackend = \"app\""
@@ -266,14 +249,12 @@ fn a_parent_hands_over_what_only_root_can_read_and_the_child_watches_what_it_can
     let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
     let becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
     becket.ready();
-    ready(&becket);
     let visitor = Visitor::of(&place, &becket);
     let next = place.issue("next.pem", &[NAME], Key::Ecdsa);
     roots("next.pem");
     fs::rename(place.path("next.pem"), place.path("site.pem")).unwrap();
     visitor.awaits(&next);
     // What the child can read it watches itself.
-    eventually("the child watches", || is_watching(becket.child()));
     let own = place.issue("own/internal.pem", &["internal.example.org"], Key::Ecdsa);
     eventually("what it cannot read is kept out", || {
         rejected(&becket).len() == 1

@@ -11,8 +11,8 @@ use crate::address::{AdminAddress, HostName, SectionName, SyslogAddress};
 use crate::choices::{Facility, LogFormat, RsaBatch, SandboxMode};
 use crate::memory_limit::MemoryLimit;
 use crate::notation::{
-    Auto, Bytes, DAY, HOUR, MILLISECOND, Off, SECOND, Text, Time, TimeOr, ValueError, Whole,
-    WholeOr, YEAR, as_text, checked_text, list,
+    Auto, Bytes, DAY, HOUR, MILLISECOND, SECOND, Text, Time, ValueError, Whole, WholeOr, YEAR,
+    as_text, checked_text, list,
 };
 use crate::section::section;
 
@@ -368,9 +368,6 @@ pub struct Process {
     pub key_log: bool,
     /// Take files of certificates that change.
     pub watch: bool = true,
-    /// How often they are looked at although the system tells of no change.
-    #[serde(with = "TimeOr::<Off, SECOND, DAY>")]
-    pub watch_interval: Option<Duration>,
 }
 }
 

@@ -197,12 +197,7 @@ pub fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
         .collect();
     keys.extend(changed("log", &old.log, &new.log, &["level"]));
     let (was, is) = (&old.file.process, &new.file.process);
-    keys.extend(changed(
-        "process",
-        was,
-        is,
-        &["key-log", "watch", "watch-interval"],
-    ));
+    keys.extend(changed("process", was, is, &["key-log", "watch"]));
     keys.extend(replication(old, new));
     keys.extend(stud(old, new));
     for listener in &new.listeners {

@@ -381,8 +381,7 @@ impl Runner {
         let watched = self.held.current.watched.iter();
         let watched: Vec<PathBuf> = watched.filter(|path| is_roots(path)).cloned().collect();
         if !watched.is_empty() {
-            self.watch
-                .replace(WatchedPlaces::of(&watched), &self.held.current.keys);
+            self.watch.replace(WatchedPlaces::of(watched));
         }
         let mut offer = ResourceOffer::default();
         offer.list_all(&self.held.current.watched);

@@ -5,7 +5,7 @@
 //! address, the key of the configuration or the connection it concerns. Calls that `rustix` or `socket2` offer safely are made
 //! through them, and `libc` is used for the rest.
 //!
-//! Main types: [`clock::Now`] is one reading of the clocks, [`tree::Tree`] opens files below a folder, [`folder_watch::FolderWatch`] reports changes.
+//! Main types: [`clock::Now`] is one reading of the clocks, [`tree::Tree`] opens files below a folder.
 //!
 //! ```
 //! let clock = becket_sys::clock::Clock::start();
@@ -23,7 +23,6 @@ pub mod cpu;
 pub mod fd_messages;
 pub mod fd_passing;
 pub mod file_reach;
-pub mod folder_watch;
 pub mod identity;
 #[cfg(target_arch = "x86_64")]
 pub mod ifma;

@@ -197,9 +197,8 @@ fn walk_to(path: &Path, last: Last) -> io::Result<Option<(OwnedFd, Option<OsStri
     Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
-/// The components of a path, the last one first: for who walks it and puts those of links on top.
-#[must_use]
-pub fn names_to_walk(path: &Path) -> Vec<OsString> {
+/// The components of a path, the last one first.
+fn names_to_walk(path: &Path) -> Vec<OsString> {
     let named = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some("..".into()),

@@ -49,7 +49,7 @@ impl Control {
         let source = self.config.source.with(files.clone(), Tokens::default());
         self.config.watching.running = Some(spawn_blocking(move || {
             let own = source.watched(&config.file);
-            let places = (!own.is_empty()).then(|| WatchedPlaces::of(&own));
+            let places = (!own.is_empty()).then(|| WatchedPlaces::of(own));
             let renewal = source.renew(&config, UnixTime::since_unix_epoch(unix));
             let built = renewal.config.as_ref().map(|new| {
                 let is_new =
@@ -89,12 +89,7 @@ impl Control {
             return;
         }
         if let Some(places) = look.places {
-            let folders = self
-                .config
-                .watching
-                .watch
-                .replace(places, &config.file.process);
-            tracing::debug!(folders, "files are watched");
+            self.config.watching.watch.replace(places);
         }
         if !Arc::ptr_eq(&look.config, &config) {
             // A reload or an operator was faster.

@@ -79,7 +79,6 @@ const ALWAYS: &[Call] = calls! {
     SYS_getsockname SYS_getpeername SYS_getsockopt SYS_setsockopt SYS_pipe2 SYS_dup SYS_dup3
     SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_eventfd2 SYS_ppoll SYS_pselect6
     SYS_timerfd_create SYS_timerfd_settime SYS_timerfd_gettime
-    SYS_inotify_init1 SYS_inotify_add_watch SYS_inotify_rm_watch
     // Files by their paths: which, is for Landlock to say.
     SYS_openat SYS_openat2 SYS_newfstatat SYS_statx SYS_statfs SYS_fstat SYS_fstatfs SYS_faccessat SYS_faccessat2
     SYS_readlinkat SYS_getdents64 SYS_lseek SYS_getcwd SYS_fsync SYS_fdatasync SYS_ftruncate SYS_fadvise64 SYS_readahead
@@ -102,7 +101,7 @@ const ALWAYS: &[Call] = calls! {
 #[cfg(target_arch = "x86_64")]
 const ALWAYS_X86_64: &[Call] = calls! {
     SYS_open SYS_stat SYS_lstat SYS_access SYS_readlink SYS_rename SYS_unlink SYS_chown SYS_getdents
-    SYS_poll SYS_select SYS_epoll_create SYS_epoll_wait SYS_eventfd SYS_inotify_init SYS_pipe SYS_dup2 SYS_time
+    SYS_poll SYS_select SYS_epoll_create SYS_epoll_wait SYS_eventfd SYS_pipe SYS_dup2 SYS_time
 };
 
 /// With arguments, counted from zero, that all fit. A call may have several lines.

@@ -1,0 +1,232 @@
+//! Watches files for changes.
+//!
+//! A [`Watch`] asks the system every second what it says of the files, on a thread that may wait for a disk, and reads none of them. A change
+//! settles when two looks find the same. The owner then acts: control renews what it has of the files, a supervisor lists them again.
+//!
+//! This sees every way in which a file changes, on every file system: a rename over it, a write in place, a link on the way to it that
+//! leads elsewhere, a folder that comes or goes.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket_sys::process::without_signals;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{Instant, sleep_until};
+
+/// Watched files and folders, and what the system said of them.
+#[derive(Clone, Debug, Default)]
+pub struct WatchedPlaces {
+    paths: Arc<[PathBuf]>,
+    seen: u64,
+    /// Duration of the look.
+    took: Duration,
+}
+
+impl WatchedPlaces {
+    /// Looks at these files and folders. Blocks.
+    pub fn of(paths: Vec<PathBuf>) -> Self {
+        let places = Self {
+            paths: paths.into(),
+            ..Self::default()
+        };
+        places.again()
+    }
+
+    fn again(&self) -> Self {
+        let began = Instant::now();
+        let mut hasher = DefaultHasher::new();
+        for path in &*self.paths {
+            note(path, &mut hasher);
+            let entries = fs::read_dir(path).into_iter().flatten().flatten();
+            let entries: BTreeSet<PathBuf> = entries.map(|entry| entry.path()).collect();
+            entries.iter().for_each(|entry| note(entry, &mut hasher));
+        }
+        Self {
+            paths: Arc::clone(&self.paths),
+            seen: hasher.finish(),
+            took: began.elapsed(),
+        }
+    }
+}
+
+/// Adds what tells one content of a path from another. No program sets the time of the last change of an inode.
+fn note(path: &Path, hasher: &mut DefaultHasher) {
+    path.hash(hasher);
+    match fs::metadata(path) {
+        Ok(file) => {
+            let times = [
+                file.mtime(),
+                file.mtime_nsec(),
+                file.ctime(),
+                file.ctime_nsec(),
+            ];
+            (file.dev(), file.ino(), file.len(), times).hash(hasher);
+        }
+        Err(error) => error.raw_os_error().hash(hasher),
+    }
+}
+
+/// The default waits forever.
+#[derive(Debug, Default)]
+pub struct Watch {
+    places: WatchedPlaces,
+    /// Time of the first change since the owner looked.
+    changed: Option<Instant>,
+    /// Time of the next look.
+    looks_at: Option<Instant>,
+    look: Option<JoinHandle<WatchedPlaces>>,
+}
+
+impl Watch {
+    /// Replaces the watched places. A change that was noted stays.
+    pub fn replace(&mut self, places: WatchedPlaces) {
+        *self = Self {
+            looks_at: Some(Instant::now() + pause(&places)),
+            places,
+            changed: self.changed,
+            look: None,
+        };
+    }
+
+    /// Watches nothing any more.
+    pub fn stop(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Notes a change.
+    pub fn note(&mut self) {
+        let now = Instant::now();
+        self.changed.get_or_insert(now);
+        self.looks_at = Some(now + BETWEEN_LOOKS);
+    }
+
+    /// Waits until a change has settled. Cancel safe.
+    pub async fn settled(&mut self) {
+        loop {
+            if let Some(look) = &mut self.look {
+                let found = look.await;
+                self.look = None;
+                if self.has_settled(found.ok()) {
+                    return;
+                }
+            } else if let Some(at) = self.looks_at {
+                sleep_until(at).await;
+                let places = self.places.clone();
+                // A signal that the thread took would be lost when a supervisor becomes another program.
+                let look = without_signals(|| spawn_blocking(move || places.again()));
+                self.look = look.ok();
+                self.looks_at = Some(Instant::now() + BETWEEN_LOOKS);
+            } else {
+                std::future::pending().await
+            }
+        }
+    }
+
+    fn has_settled(&mut self, found: Option<WatchedPlaces>) -> bool {
+        let found = found.unwrap_or_default();
+        let now = Instant::now();
+        self.looks_at = Some(now + pause(&found));
+        let is_same = found.seen == self.places.seen;
+        self.places = found;
+        if !is_same {
+            self.changed.get_or_insert(now);
+        }
+        let settles = |first: &mut Instant| is_same || now >= *first + LONGEST;
+        self.changed.take_if(settles).is_some()
+    }
+}
+
+/// Time until the next look: so long that looks take at most a hundredth of a core.
+fn pause(places: &WatchedPlaces) -> Duration {
+    BETWEEN_LOOKS.max(places.took * 100)
+}
+
+/// Programs that renew a certificate write its files within milliseconds.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+/// Time from the first change: if something is written all the time, whole states are in between.
+const LONGEST: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Changes of many kinds, each done in turn, and files beside that do not matter.
+    #[test]
+    fn each_way_to_change_a_file_is_seen_and_its_neighbours_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |path: &str| folder.path().join(path);
+        let write = |path: &str, text: &str| {
+            fs::create_dir_all(at(path).parent().unwrap()).unwrap();
+            fs::write(at(path), text).unwrap();
+        };
+        write("archive/key1.pem", "1");
+        write("archive/key2.pem", "2");
+        write("certs/a.pem", "1");
+        write("..one/tls.crt", "1");
+        symlink("..one", at("..data")).unwrap();
+        symlink("..data/tls.crt", at("tls.crt")).unwrap();
+        symlink("b", at("circle")).unwrap();
+        symlink("circle", at("b")).unwrap();
+        fs::create_dir(at("live")).unwrap();
+        symlink("../archive/key1.pem", at("live/key.pem")).unwrap();
+        let watched = [
+            "certs/a.pem",
+            "live",
+            "tls.crt",
+            "some/where/a.pem",
+            "circle",
+        ];
+        let places = WatchedPlaces::of(watched.map(at).into());
+        let seen = std::cell::Cell::new(places.seen);
+        let matters = || seen.replace(places.again().seen) != seen.get();
+        assert!(!matters());
+        write("certs/b.pem", "1");
+        write("archive/key2.pem", "3");
+        write("..two/tls.crt", "2");
+        assert!(!matters());
+        let relink = |target: &str, link: &str| {
+            symlink(target, at("new")).unwrap();
+            fs::rename(at("new"), at(link)).unwrap();
+        };
+        let changes: [&dyn Fn(); 9] = [
+            &|| write("certs/a.pem", "longer"),
+            &|| fs::rename(at("certs/b.pem"), at("certs/a.pem")).unwrap(),
+            &|| fs::remove_file(at("certs/a.pem")).unwrap(),
+            &|| write("certs/a.pem", "3"),
+            &|| write("archive/key1.pem", "longer"),
+            &|| relink("../archive/key2.pem", "live/key.pem"),
+            &|| relink("..two", "..data"),
+            &|| write("some/where/a.pem", "1"),
+            &|| fs::remove_dir_all(at("some")).unwrap(),
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            change();
+            assert!(matters(), "{number}");
+        }
+    }
+
+    #[test]
+    fn a_change_settles_when_two_looks_find_the_same_or_after_ten_seconds() {
+        let found = |seen| {
+            let places = WatchedPlaces::default();
+            Some(WatchedPlaces { seen, ..places })
+        };
+        let mut watch = Watch::default();
+        assert!(!watch.has_settled(found(0)));
+        assert!(!watch.has_settled(found(1)));
+        assert!(watch.has_settled(found(1)));
+        assert!(!watch.has_settled(found(1)));
+        watch.note();
+        assert!(watch.has_settled(found(1)), "noted by another process");
+        assert!(!watch.has_settled(found(2)));
+        watch.changed = watch.changed.map(|first| first - LONGEST);
+        assert!(watch.has_settled(found(3)));
+    }
+}
