@@ -9,9 +9,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::version::{TLS12, TLS13};
-use rustls::{
-    CipherSuite, ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion,
-};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion};
 use socket2::{Domain, Socket, Type};
 
 use crate::pki::Bundle;
@@ -42,17 +40,6 @@ impl Trust {
             .kx_groups
             .insert(0, aws_lc_rs::kx_group::X25519MLKEM768);
         Self::built(place, &[&TLS13], None, provider)
-    }
-
-    /// TLS 1.3 with AES-128-GCM only, and keys that may be taken out.
-    pub fn extractable(place: &Place) -> Self {
-        let mut provider = aws_lc_rs::default_provider();
-        let wanted = CipherSuite::TLS13_AES_128_GCM_SHA256;
-        provider
-            .cipher_suites
-            .retain(|suite| suite.suite() == wanted);
-        Self::built(place, &[&TLS13], None, provider)
-            .changed(|config| config.enable_secret_extraction = true)
     }
 
     /// Versions, and a certificate to present.

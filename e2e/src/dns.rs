@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -40,7 +40,6 @@ pub enum Answer {
 #[derive(Debug, Default)]
 struct Zone {
     answers: Mutex<HashMap<String, Answer>>,
-    asked: AtomicUsize,
 }
 
 impl Dns {
@@ -81,25 +80,15 @@ impl Dns {
         self.set(name, Answer::Addresses(to.to_vec()));
     }
 
-    pub fn asked(&self) -> usize {
-        self.zone.asked.load(Relaxed)
-    }
-
     /// A launcher for [`Becket::start_by`](crate::Becket::start_by): what it starts asks this server
     /// and nobody else. The process gets a mount namespace of its own, which goes with it, with its
     /// own `/etc/resolv.conf` and `/etc/nsswitch.conf`. Where that cannot be, prints the skip.
     #[track_caller]
     pub fn launcher(&self, place: &Place) -> Option<Vec<String>> {
-        // One question each, and no patience: tests wait for what becket makes of it.
-        self.launcher_with(place, "timeout:1 attempts:1")
-    }
-
-    /// The same with these options of resolv.conf(5).
-    #[track_caller]
-    pub fn launcher_with(&self, place: &Place, options: &str) -> Option<Vec<String>> {
         let unshare = Tool::find("unshare")?;
         let address = self.address;
-        let resolver = format!("nameserver {address}\nsearch .\noptions {options}\n");
+        // One question each, and no patience: tests wait for what becket makes of it.
+        let resolver = format!("nameserver {address}\nsearch .\noptions timeout:1 attempts:1\n");
         place.write("resolv.conf", &resolver);
         place.write("nsswitch.conf", "hosts: dns\n");
         let launcher = ["--mount", "sh", "-c", BIND, "becket"];
@@ -136,7 +125,6 @@ impl Zone {
         let (name, len) = read_name(question)?;
         let question = question.get(..len + 4)?;
         let kind = u16::from_be_bytes([question[len], question[len + 1]]);
-        self.asked.fetch_add(1, Relaxed);
         let answer = self.lock().get(&name).cloned();
         let (code, addresses) = match answer.unwrap_or(Answer::NoSuchName) {
             Answer::Addresses(addresses) => (0, addresses),

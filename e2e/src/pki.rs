@@ -8,9 +8,9 @@ use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::Ed25519KeyPair;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationList,
-    CertificateRevocationListParams, CustomExtension, DnType, IsCa, Issuer, KeyIdMethod, KeyPair,
-    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256,
-    RevokedCertParams, RsaKeySize, SerialNumber, date_time_ymd,
+    CertificateRevocationListParams, DnType, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256, RevokedCertParams, RsaKeySize,
+    SerialNumber, date_time_ymd,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,14 +93,6 @@ impl Authority {
     pub fn issue_numbered(&self, names: &[&str], serial: u64) -> Bundle {
         self.issue_with(names, Key::Ecdsa, |params| {
             params.serial_number = Some(SerialNumber::from(serial));
-        })
-    }
-
-    /// Issues a certificate with so many bytes in it that mean nothing.
-    pub fn issue_large(&self, names: &[&str], bytes: usize) -> Bundle {
-        self.issue_with(names, Key::Ecdsa, |params| {
-            let filler = CustomExtension::from_oid_content(&[1, 3, 9999, 1], vec![0; bytes]);
-            params.custom_extensions.push(filler);
         })
     }
 

@@ -40,11 +40,10 @@ impl Server {
     #[track_caller]
     pub fn start(make: &Make, place: &Place, address: SocketAddr, name: &str, most: u32) -> Self {
         let command = match make {
-            Make::Nginx(tool) => nginx(tool, place, address, name, most),
-            Make::HaProxy(tool) => haproxy(tool, place, address, name, most),
+            Make::Nginx(tool) => nginx_of(tool, place, address, name, most),
+            Make::HaProxy(tool) => haproxy_of(tool, place, address, name, most),
         };
-        let process = start(command, place, name);
-        eventually("a server listens", || TcpStream::connect(address).is_ok());
+        let process = serve(command, place, name, address);
         Self { process, address }
     }
 
@@ -55,10 +54,54 @@ impl Server {
     }
 }
 
-fn start(mut command: Command, place: &Place, name: &str) -> Kept {
+/// Runs a program in the foreground until it listens at `at`. What it prints goes to `NAME.log` in the place.
+#[track_caller]
+pub fn serve(mut command: Command, place: &Place, name: &str, at: SocketAddr) -> Kept {
     let log = File::create(place.path(&format!("{name}.log"))).expect("a file");
     let also = log.try_clone().expect("the same file");
-    Kept(command.stdout(also).stderr(log).spawn().expect("a server"))
+    let kept = Kept(command.stdout(also).stderr(log).spawn().expect("a server"));
+    eventually("a server listens", || TcpStream::connect(at).is_ok());
+    kept
+}
+
+/// Runs nginx as one process, so that killing it ends all of it, with these words in its `http` section.
+#[track_caller]
+pub fn nginx(tool: &Tool, place: &Place, http: &str, at: SocketAddr) -> Kept {
+    let command = nginx_command(tool, place, "nginx", http);
+    serve(command, place, "nginx", at)
+}
+
+/// Runs HAProxy with this configuration.
+#[track_caller]
+pub fn haproxy(tool: &Tool, place: &Place, text: &str, at: SocketAddr) -> Kept {
+    serve(
+        haproxy_command(tool, place, "haproxy", text),
+        place,
+        "haproxy",
+        at,
+    )
+}
+
+fn nginx_command(tool: &Tool, place: &Place, name: &str, http: &str) -> Command {
+    let folder = place.path(name);
+    fs::create_dir_all(&folder).expect("a folder");
+    let folder = folder.display();
+    let text = format!(
+        "daemon off; master_process off; pid {folder}/nginx.pid; error_log stderr;
+         events {{ worker_connections 4096; }}
+         http {{
+           access_log off; client_body_temp_path {folder}/a; proxy_temp_path {folder}/b;
+           fastcgi_temp_path {folder}/c; uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;
+           {http}
+         }}\n"
+    );
+    let path = place.write(&format!("{name}.conf"), &text);
+    tool.command(["-e", "stderr", "-c", &path.to_string_lossy()])
+}
+
+fn haproxy_command(tool: &Tool, place: &Place, name: &str, text: &str) -> Command {
+    let path = place.write(&format!("{name}.cfg"), text);
+    tool.command(["-db", "-f", &path.to_string_lossy()])
 }
 
 /// The text of an answer of so many bytes.
@@ -66,41 +109,29 @@ fn answer(name: &str, length: usize) -> String {
     format!("{name}\n{}", "x".repeat(length - name.len() - 1))
 }
 
-fn nginx(tool: &Tool, place: &Place, at: SocketAddr, name: &str, most: u32) -> Command {
+fn nginx_of(tool: &Tool, place: &Place, at: SocketAddr, name: &str, most: u32) -> Command {
     let folder = place.path(name);
     fs::create_dir_all(&folder).expect("a folder");
     fs::write(folder.join("short"), answer(name, SHORT)).expect("a file");
     fs::write(folder.join("long"), answer(name, LONG)).expect("a file");
     let (folder, site) = (folder.display(), place.text("site.pem"));
     let secure = SocketAddr::new(at.ip(), at.port() + 1);
-    let text = format!(
-        "daemon off; master_process off; pid {folder}/nginx.pid; error_log stderr;
-         events {{ worker_connections 4096; }}
-         http {{
-           access_log off; default_type text/plain; limit_conn_zone $server_name zone=all:1m;
-           client_body_temp_path {folder}/a; proxy_temp_path {folder}/b;
-           fastcgi_temp_path {folder}/c; uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;
-           sendfile on; root {folder};
-           server {{
-             listen {at}; listen {secure} ssl; server_name {name};
-             ssl_certificate {site}; ssl_certificate_key {site};
-             location / {{ limit_conn all {most}; limit_conn_status 429; rewrite ^ /short break;
-               sendfile_max_chunk 4k; limit_rate 80k; }}
-             location = /long {{ sendfile_max_chunk 4k; limit_rate 40k; }}
-             location = /health {{ return 204; }}
-           }}
-         }}\n"
+    let http = format!(
+        "default_type text/plain; limit_conn_zone $server_name zone=all:1m;
+         sendfile on; root {folder};
+         server {{
+           listen {at}; listen {secure} ssl; server_name {name};
+           ssl_certificate {site}; ssl_certificate_key {site};
+           location / {{ limit_conn all {most}; limit_conn_status 429; rewrite ^ /short break;
+             sendfile_max_chunk 4k; limit_rate 80k; }}
+           location = /long {{ sendfile_max_chunk 4k; limit_rate 40k; }}
+           location = /health {{ return 204; }}
+         }}"
     );
-    let path = place.write(&format!("{name}.conf"), &text);
-    tool.command([
-        "-e".as_ref(),
-        "stderr".as_ref(),
-        "-c".as_ref(),
-        path.as_os_str(),
-    ])
+    nginx_command(tool, place, name, &http)
 }
 
-fn haproxy(tool: &Tool, place: &Place, at: SocketAddr, name: &str, most: u32) -> Command {
+fn haproxy_of(tool: &Tool, place: &Place, at: SocketAddr, name: &str, most: u32) -> Command {
     let body = place.write(&format!("{name}.txt"), &answer(name, SHORT));
     let body = body.display();
     // A health check is answered before it is counted.
@@ -111,8 +142,7 @@ fn haproxy(tool: &Tool, place: &Place, at: SocketAddr, name: &str, most: u32) ->
          backend slow\n  http-request return status 429 if {{ be_conn gt {most} }}\n  \
          http-request tarpit status 200 content-type text/plain file {body}\n"
     );
-    let path = place.write(&format!("{name}.cfg"), &text);
-    tool.command(["-db".as_ref(), "-f".as_ref(), path.as_os_str()])
+    haproxy_command(tool, place, name, &text)
 }
 
 /// Bytes of a short answer.

@@ -3,49 +3,16 @@
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 
 use becket_e2e::{
-    Backend, Becket, Client, PATIENCE, Place, Shape, Trust, eventually, read_head, read_to_end,
+    Backend, Becket, Client, Place, Shape, Trust, eventually, read_head, read_to_end,
 };
 use rustls::version::{TLS12, TLS13};
 
-/// Reads to the end, then says how much it was.
-fn count_then_answer() -> Backend {
-    Backend::new(|mut stream| {
-        let mut bytes = Vec::new();
-        stream.read_to_end(&mut bytes)?;
-        write!(stream, "{} bytes", bytes.len())
-    })
-}
-
 fn both(place: &Place) -> [Trust; 2] {
     [Trust::only(place, &TLS12), Trust::only(place, &TLS13)]
-}
-
-#[test]
-fn a_client_that_sent_close_notify_gets_its_answer() {
-    let place = Place::new();
-    let backend = count_then_answer();
-    let becket = Becket::start(&place, &Shape::new(backend.address));
-    for trust in both(&place) {
-        let mut client = Client::connect(becket.web, &trust).unwrap();
-        client.write_all(&[b'x'; 100_000]).unwrap();
-        client.close_notify().unwrap();
-        let (answer, end) = read_to_end(&mut client);
-        end.unwrap();
-        assert_eq!(answer, b"100000 bytes");
-        drop(client);
-        assert_eq!(becket.next_reason(), "finished");
-    }
-    assert_eq!(
-        becket
-            .metrics()
-            .sum("becket_connections_truncated_total", &[]) as u64,
-        0
-    );
 }
 
 /// Bytes that show where they belong.
@@ -93,54 +60,6 @@ fn a_slow_reader_gets_fifty_megabytes_and_they_are_kept_elsewhere() {
     assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
     drop(client);
     assert_eq!(becket.next_reason(), "finished");
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn fifty_megabytes_go_up_to_a_slow_server() {
-    const LENGTH: usize = 50_000_000;
-    let place = Place::new();
-    let bytes = Arc::new(pattern(LENGTH));
-    let expected = Arc::clone(&bytes);
-    let (open, gate) = channel::<()>();
-    let gate = Mutex::new(gate);
-    let backend = Backend::new(move |mut stream| {
-        gate.lock().unwrap().recv_timeout(PATIENCE).ok();
-        let mut got = Vec::new();
-        stream.read_to_end(&mut got)?;
-        write!(stream, "{}", got == *expected)
-    });
-    let becket = Becket::start(&place, &Shape::new(backend.address));
-    let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
-    let resident = || becket.metrics().sum("process_resident_memory_bytes", &[]);
-    let before = resident();
-    let writer = thread::spawn(move || {
-        client.write_all(&bytes).unwrap();
-        client.close_notify().unwrap();
-        read_to_end(&mut client)
-    });
-    let received = || {
-        becket
-            .metrics()
-            .sum("becket_client_received_bytes_total", &[]) as u64
-    };
-    let mut last = 0;
-    eventually("the way is full", || {
-        let now = received();
-        let is_full = now > 100_000 && now == last;
-        last = now;
-        thread::sleep(std::time::Duration::from_millis(20));
-        is_full
-    });
-    let grown = resident() - before;
-    assert!(
-        grown < 10e6,
-        "becket holds what nobody reads: {grown} bytes"
-    );
-    open.send(()).unwrap();
-    let (answer, end) = writer.join().unwrap();
-    end.unwrap();
-    assert_eq!(answer, b"true");
 }
 
 #[test]

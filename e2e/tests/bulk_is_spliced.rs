@@ -76,16 +76,5 @@ fn bulk_without_tls_is_spliced_and_whole() {
     assert!(becket.status()["totals"]["spliced_bytes"].as_u64() > Some(1 << 20));
 }
 
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn without_pipes_it_is_copied() {
-    let place = Place::new();
-    let (becket, _backend) = becket(&place, "pipes = 0");
-    exchange(&becket);
-    let metrics = becket.metrics();
-    assert_eq!(metrics.sum("becket_spliced_bytes_total", &[]) as u64, 0);
-    assert_eq!(metrics.sum("becket_pipe_refusals_total", &[]) as u64, 0);
-}
-
 /// Of one direction.
 const LEN: usize = 24 << 20;

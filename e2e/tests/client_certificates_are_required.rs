@@ -1,10 +1,7 @@
 //! Client certificates: off, optional, required; good ones, none, strange and expired ones; at the
 //! handshake and at every resumption.
 
-use becket_e2e::{
-    Authority, Backend, Becket, Bundle, Key, OpenSsl, Place, Shape, Trust, eventually, unix_now,
-    until,
-};
+use becket_e2e::{Authority, Backend, Becket, Bundle, Key, OpenSsl, Place, Shape, Trust};
 use rustls::SupportedProtocolVersion;
 use rustls::version::{TLS12, TLS13};
 
@@ -68,24 +65,6 @@ fn required_means_that_nobody_else_reaches_the_backend() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn optional_lets_in_who_shows_none_but_nobody_who_shows_a_bad_one() {
-    let place = Place::new();
-    let backend = Backend::http("inside");
-    let shape = Shape::new(backend.address).section(&policy("optional"));
-    let becket = Becket::start(&place, &shape);
-    let mut all = presented(&place);
-    all.push((None, true, "none"));
-    for (own, is_good, what) in &all {
-        for version in VERSIONS {
-            let answer = Trust::with(&place, &[version], own.as_ref()).visit(becket.web);
-            assert_eq!(answer.is_ok(), *is_good, "{what}, {version:?}: {answer:?}");
-            becket.next_access();
-        }
-    }
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
 fn openssl_is_told_whose_certificates_are_wanted_and_by_alert_what_was_wrong() {
     let Some(openssl) = OpenSsl::find() else {
         return;
@@ -122,37 +101,4 @@ fn openssl_is_told_whose_certificates_are_wanted_and_by_alert_what_was_wrong() {
         run.all()
     );
     becket.says("client-certificate");
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn whoever_resumes_is_verified_again() {
-    let place = Place::new();
-    let backend = Backend::http("inside");
-    let shape = Shape::new(backend.address).section(&policy("required"));
-    let becket = Becket::start(&place, &shape);
-    // On a slow machine it lives for longer, until each has been there twice.
-    let mut lives = 4;
-    let (trusts, ends) = until("each has been there twice", || {
-        let ends = unix_now() + lives;
-        lives *= 2;
-        let own = place.authority.issue_until(&["alice"], ends);
-        let trusts = Trust::ways(&place, Some(&own)).map(|(_, trust)| trust);
-        let all = trusts.iter().all(|trust| {
-            ["full", "resumed"].iter().all(|how| {
-                let is_served = trust.visit(becket.web).is_ok();
-                let is_full = becket.next_access()["handshake"] == "full";
-                is_served && is_full == (*how == "full")
-            })
-        });
-        assert!(all || unix_now() >= ends, "{}", becket.log());
-        all.then_some((trusts, ends))
-    });
-    let served = backend.served();
-    eventually("the certificate expires", || unix_now() > ends + 1);
-    for trust in &trusts {
-        assert!(trust.visit(becket.web).is_err());
-        assert_eq!(becket.next_reason(), "client-certificate");
-    }
-    assert_eq!(backend.served(), served);
 }

@@ -1,13 +1,12 @@
 //! Early data (0-RTT) reaches the server a round trip earlier, with a mark; what an attacker sends
 //! again reaches nobody.
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::Write;
+use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 
-use becket_e2e::{Backend, Becket, Client, Finished, OpenSsl, PATIENCE, Place, Shape, Trust};
-use rustls::version::TLS13;
+use becket_e2e::{Backend, Becket, Finished, OpenSsl, PATIENCE, Place, Shape};
 
 const REQUEST: &str = "GET /early HTTP/1.0\r\n\r\n";
 const POLICY: &str = "[[policy]]\nname = \"web\"\nversions = [\"1.3\"]\nearly-data = \"17KiB\"\n";
@@ -109,64 +108,4 @@ fn openssl_is_answered_early_and_spends_its_session() {
         (1, 1)
     );
     assert_eq!(backend.served(), 3);
-}
-
-/// The bytes that a client would send first, with `request` as early data; nothing is sent.
-fn first_flight(becket: &Becket, trust: &Trust, request: &[u8]) -> io::Result<Vec<u8>> {
-    let mut client = Client::begin(becket.web, trust, "www.example.org")?;
-    let mut writer = client.tls.early_data().expect("a session that admits it");
-    writer.write_all(request)?;
-    let mut flight = Vec::new();
-    while client.tls.wants_write() {
-        client.tls.write_tls(&mut flight)?;
-    }
-    Ok(flight)
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn a_flight_that_was_recorded_reaches_a_server_once_whoever_sends_it_and_to_which_worker() {
-    let place = Place::new();
-    let (backend, asked) = collecting();
-    let becket = Becket::start(&place, &shape(backend.address));
-    let trust = Trust::only(&place, &TLS13).changed(|config| config.enable_early_data = true);
-    let mut client = Client::connect(becket.web, &trust).unwrap();
-    client.ask(b"GET / HTTP/1.0\r\n\r\n").unwrap();
-    drop(client);
-    assert_eq!(asked.recv_timeout(PATIENCE).unwrap().mark, None);
-    becket.idle();
-
-    let flight = first_flight(&becket, &trust, REQUEST.as_bytes()).unwrap();
-    becket.idle();
-    // Both workers, many times, all at once.
-    let copies: Vec<TcpStream> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..40)
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut socket = TcpStream::connect(becket.web).unwrap();
-                    socket.write_all(&flight).unwrap();
-                    socket
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
-    });
-    let told = asked.recv_timeout(PATIENCE).unwrap();
-    assert_eq!(told.head, REQUEST);
-    assert!(told.mark.is_some());
-    // Each got an answer of TLS: becket has looked at every one of them.
-    for mut socket in copies {
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        socket.read_exact(&mut [0; 5]).unwrap();
-    }
-    becket.idle();
-    assert_eq!(backend.served(), 2, "the first visit, and one copy");
-    assert_eq!(early(&becket, "accepted"), 1);
-    let opened = becket
-        .metrics()
-        .sum("becket_resumptions_offered_total", &["outcome=\"opened\""]);
-    assert_eq!(opened as u64, 1);
 }

@@ -8,7 +8,7 @@ use std::thread;
 
 use becket_e2e::{
     Backend, Becket, Client, Key, Over, Place, REQUEST, Shape, Signal, Trust, eventually,
-    fresh_address, read_head, reset,
+    fresh_address, reset,
 };
 
 /// A client as far as becket sees one: it says this and no more.
@@ -121,43 +121,6 @@ fn wakes_to_ten_thousand_hellos(key: Key) {
     eventually("descriptors are back", || {
         becket.descriptors() <= descriptors
     });
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn downloads_at_full_speed_keep_no_newcomer_out() {
-    let place = Place::new();
-    let backend = Backend::new(|mut stream| {
-        let head = read_head(&mut stream)?;
-        if !head.starts_with(b"GET /endless") {
-            return stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nwell met");
-        }
-        stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n")?;
-        endless(stream)
-    });
-    let shape = Shape::new(backend.address).process("workers = 1");
-    let becket = Becket::start(&place, &shape);
-    let trust = Trust::new(&place);
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let _over = Over(&over);
-        for _ in 0..4 {
-            let mut client = Client::connect(becket.web, &trust).unwrap();
-            client.write_all(b"GET /endless HTTP/1.0\r\n\r\n").unwrap();
-            let over = &over;
-            scope.spawn(move || {
-                let mut buffer = vec![0; 65536];
-                while !over.load(SeqCst) {
-                    client.read_exact(&mut buffer).unwrap();
-                }
-            });
-        }
-        for _ in 0..50 {
-            let answer = Client::connect(becket.web, &trust).unwrap().ask(REQUEST);
-            assert!(answer.unwrap().ends_with(b"well met"));
-        }
-    });
-    becket.idle();
 }
 
 #[test]

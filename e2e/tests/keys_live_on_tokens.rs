@@ -15,7 +15,6 @@ use rustls::version::{TLS12, TLS13};
 use crate::upgrades_lose_nothing::{TWO_WORKERS, upgrade};
 
 mod hostile;
-mod soak;
 
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
 
@@ -70,17 +69,6 @@ impl Site {
 
     fn trust(&self, version: &'static SupportedProtocolVersion) -> Trust {
         Trust::only(&self.place, version)
-    }
-
-    /// Clients of every version, whose hellos are on their way when this returns.
-    fn crowd(&self, becket: &Becket, name: &str, many: usize) -> Vec<Client> {
-        let trusts = VERSIONS.map(|version| self.trust(version).without_tickets());
-        let begin = |at: usize| {
-            let mut client = Client::begin(becket.web, &trusts[at % 2], name).unwrap();
-            client.tls.write_tls(&mut client.socket).unwrap();
-            client
-        };
-        (0..many).map(begin).collect()
     }
 }
 
@@ -329,56 +317,10 @@ fn a_reload_takes_another_key_and_is_not_held_up_by_a_token_that_is_away() {
     assert_eq!(becket.ended(), Some(0));
 }
 
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn a_reload_and_a_drain_end_while_a_token_hangs() {
-    let Some(site) = Site::with(&[("rsa", Key::Rsa)]) else {
-        return;
-    };
-    let backend = Backend::http("well met");
-    let shape = site.shape(&backend, &["rsa"]).timeouts("pkcs11 = \"4s\"");
-    let mut becket = site.start(&shape);
-    let refused = |clients: Vec<Client>| {
-        for mut client in clients {
-            let error = client.ask(REQUEST).unwrap_err().to_string();
-            assert!(error.contains("InternalError"), "{error}");
-        }
-    };
-    let asked = || eventually("the token is asked", || number(&becket, "in_flight") == 4.0);
-    signal(agent(&becket).expect("an agent"), "-STOP");
-    let clients = site.crowd(&becket, "rsa.example.org", 4);
-    asked();
-    assert!(becket.reload(), "{}", becket.log());
-    refused(clients);
-    eventually("the token is back", || {
-        gets_in(&becket, &site.trust(&TLS12), "rsa.example.org")
-    });
-    signal(agent(&becket).expect("an agent"), "-STOP");
-    let clients = site.crowd(&becket, "rsa.example.org", 4);
-    asked();
-    becket.signal(Signal::TERM);
-    refused(clients);
-    assert_eq!(becket.ended(), Some(0));
-    let ended = becket.access();
-    let by_token = ended.iter().filter(|line| line["reason"] == "token");
-    assert!(by_token.count() >= 8, "{ended:?}");
-}
-
+/// A becket that is started as root and serves as another user, in a chroot.
 #[test]
 #[ignore = "slow: .ci/run test"]
 fn the_token_is_opened_by_the_user_that_serves_and_root_reads_the_pin() {
-    token_of_nobodys(AS_NOBODY);
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn a_token_is_outside_of_a_chroot() {
-    token_of_nobodys(&format!("{AS_NOBODY}\nchroot = \"jail\""));
-}
-
-/// The token of a becket that is started as root and serves as another user, whatever happens to the agent.
-#[track_caller]
-fn token_of_nobodys(process: &str) {
     let Some(user) = nobody() else { return };
     let Some(site) = Site::with(&[("ec", Key::Ecdsa)]) else {
         return;
@@ -396,7 +338,9 @@ fn token_of_nobodys(process: &str) {
         files.extend(below.map(|entry| entry.path()));
     }
     let backend = Backend::http("well met");
-    let shape = site.shape(&backend, &["ec"]).process(process);
+    let shape = site
+        .shape(&backend, &["ec"])
+        .process(&format!("{AS_NOBODY}\nchroot = \"jail\""));
     let text = shape.text();
     let text = text.replace("\"becket.log\"", "\"jail/becket.log\"");
     place.write(

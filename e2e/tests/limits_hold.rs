@@ -22,32 +22,6 @@ fn talk(becket: &Becket, trust: &Trust) -> Client {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_connection_too_many_waits_until_another_ends() {
-    let place = Place::new();
-    let backend = Backend::echo();
-    let becket = Becket::start(
-        &place,
-        &Shape::new(backend.address).limits("connections = 4"),
-    );
-    let trust = Trust::new(&place);
-    let mut open: Vec<Client> = (0..4).map(|_| talk(&becket, &trust)).collect();
-    // The kernel takes the fifth; becket does not.
-    let (address, theirs) = (becket.web, trust);
-    let fifth = std::thread::spawn(move || Client::connect(address, &theirs));
-    holds_for(Duration::from_millis(300), "four are open", || {
-        let metrics = becket.metrics();
-        let accepted = metrics.sum("becket_connections_accepted_total", &[]) as u64;
-        metrics.open() == 4 && accepted == 4 && !fifth.is_finished()
-    });
-    drop(open.pop());
-    let fifth = fifth.join().unwrap().unwrap();
-    eventually("four are open again", || becket.metrics().open() == 4);
-    drop((open, fifth));
-    becket.idle();
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
 fn a_handshake_too_many_is_turned_away() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -191,23 +165,6 @@ fn cpu_ticks(becket: &Becket) -> u64 {
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn limits_that_the_system_does_not_grant_are_refused_with_the_reason() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).limits("connections = 900000000");
-    place.write("becket.toml", &shape.text());
-    let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
-    let mut becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
-    assert_eq!(becket.ended(), Some(2));
-    assert!(
-        becket.log().contains("limits.connections"),
-        "{}",
-        becket.log()
-    );
-}
-
 /// A server that says one byte to everybody and keeps them.
 fn keeper() -> SocketAddr {
     let listener = TcpListener::bind((fresh_host(), 0)).unwrap();
@@ -293,34 +250,4 @@ fn a_limit_that_is_of_no_use_is_refused_with_what_helps() {
     ] {
         assert!(becket.log().contains(part), "{part}: {}", becket.log());
     }
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn one_bulk_transfer_does_not_starve_its_neighbours() {
-    let place = Place::new();
-    let bulk = Backend::new(|mut stream| {
-        let block = vec![b'x'; 1 << 20];
-        while stream.write_all(&block).is_ok() {}
-        Ok(())
-    });
-    let small = Backend::http("small");
-    let shape = Shape::new(small.address)
-        .listener("[[listener.route]]\nnames = [\"internal.example.org\"]\nbackend = \"bulk\"")
-        .pool("bulk", bulk.address)
-        .process("workers = 1");
-    let becket = Becket::start(&place, &shape);
-    let trust = Trust::new(&place);
-    let mut download = Client::connect_as(becket.web, &trust, "internal.example.org").unwrap();
-    let reader = std::thread::spawn(move || {
-        download.socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        std::io::copy(&mut download.socket, &mut std::io::sink()).ok();
-    });
-    for _ in 0..20 {
-        let answer = Client::connect(becket.web, &trust).unwrap().ask(REQUEST);
-        assert!(answer.unwrap().ends_with(b"small"));
-    }
-    assert!(!reader.is_finished());
-    becket.signal(becket_e2e::Signal::INT);
-    reader.join().unwrap();
 }

@@ -24,41 +24,6 @@ const CERTIFICATES: &str =
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn exact_names_wildcards_and_the_default_are_found() {
-    let Some(openssl) = OpenSsl::find() else {
-        return;
-    };
-    let place = place();
-    let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).certificates(CERTIFICATES);
-    let becket = Becket::start(&place, &shape);
-    let found: [(&[&str], &str); 8] = [
-        (&["-servername", "exact.example.org"], "exact.example.org"),
-        (&["-servername", "EXACT.Example.ORG"], "exact.example.org"),
-        (&["-servername", "any.example.org"], "*.example.org"),
-        (&["-servername", "a.b.example.org"], "default.example.net"),
-        (&["-servername", "example.org"], "default.example.net"),
-        (&["-servername", "pair.example.com"], "pair.example.com"),
-        (
-            &["-servername", "nobody.example.com"],
-            "default.example.net",
-        ),
-        (&["-noservername"], "default.example.net"),
-    ];
-    for (flags, name) in found {
-        for version in ["-tls1_2", "-tls1_3"] {
-            let run = openssl.ask_unnamed(&place, becket.web, &[flags, &[version]].concat());
-            assert_eq!(run.code, 0, "{}", run.all());
-            let subject = format!("subject=CN = {name}\n");
-            assert!(run.stdout.contains(&subject), "{flags:?}: {}", run.all());
-            let line = becket.next_access();
-            assert_eq!(line["sni"].is_null(), flags.len() == 1, "{line}");
-        }
-    }
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
 fn a_certificate_of_version_1_is_served_with_a_warning() {
     let Some(openssl) = OpenSsl::find() else {
         return;

@@ -68,17 +68,6 @@ fn every_port_in_use_is_said_at_once() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn port_0_is_no_port_that_clients_could_know() {
-    let place = Place::new();
-    let mut shape = Shape::new(fresh_address());
-    shape.web.set_port(0);
-    let said = refused(&place, &shape);
-    assert!(said.contains("listener[web].bind[0]"), "{said}");
-    assert!(said.contains("1 to 65535"), "{said}");
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
 fn an_admin_address_in_use_is_refused_too() {
     let place = Place::new();
     let shape = Shape::new(fresh_address());

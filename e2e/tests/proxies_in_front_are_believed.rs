@@ -2,10 +2,11 @@
 //! from nobody else.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 
 use becket_e2e::{
-    Backend, Becket, Client, Kept, Place, REQUEST, Shape, Tool, Trust, eventually, fresh_address,
+    Backend, Becket, Client, Place, REQUEST, Shape, Tool, Trust, eventually, fresh_address,
+    haproxy, serve,
 };
 
 fn shape(backend: &Backend, version: &str) -> Shape {
@@ -30,20 +31,9 @@ fn telling() -> Backend {
     })
 }
 
-/// Runs a proxy in the foreground until it listens at `at`.
-fn run(place: &Place, tool: &Tool, arguments: &[&str], at: SocketAddr) -> Kept {
-    let log = std::fs::File::create(place.path("proxy.log")).unwrap();
-    let mut command = tool.command(arguments);
-    let kept = Kept(
-        command
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap(),
-    );
-    eventually("the proxy listens", || TcpStream::connect(at).is_ok());
-    kept
-}
+/// What every configuration of HAProxy here begins with.
+const DEFAULTS: &str = "defaults\n mode tcp\n timeout client 10s\n timeout server 10s\n \
+                        timeout connect 5s\n timeout check 5s\n";
 
 /// Asks through a proxy at `at` that passes everything on to becket.
 #[track_caller]
@@ -73,7 +63,7 @@ fn ask_through(at: SocketAddr, becket: &Becket, place: &Place) {
 
 #[test]
 fn haproxy_in_front_is_believed() {
-    let Some(haproxy) = Tool::find("haproxy") else {
+    let Some(tool) = Tool::find("haproxy") else {
         return;
     };
     let (place, backend) = (Place::new(), telling());
@@ -88,17 +78,12 @@ fn haproxy_in_front_is_believed() {
     ] {
         let becket = Becket::start(&place, &shape(&backend, version));
         let at = fresh_address();
-        place.write(
-            "haproxy.cfg",
-            &format!(
-                "defaults\n mode tcp\n timeout client 10s\n timeout server 10s\n \
-                 timeout connect 5s\nfrontend front\n bind {at}\n unique-id-format %{{+X}}o-%ci:%cp\n \
-                 default_backend becket\nbackend becket\n server one {} {send}\n",
-                becket.web
-            ),
+        let text = format!(
+            "{DEFAULTS}frontend front\n bind {at}\n unique-id-format %{{+X}}o-%ci:%cp\n \
+             default_backend becket\nbackend becket\n server one {} {send}\n",
+            becket.web
         );
-        let configuration = place.text("haproxy.cfg");
-        let _haproxy = run(&place, &haproxy, &["-f", &configuration, "-db"], at);
+        let _haproxy = haproxy(&tool, &place, &text, at);
         ask_through(at, &becket, &place);
     }
 }
@@ -106,24 +91,19 @@ fn haproxy_in_front_is_believed() {
 #[test]
 #[ignore = "slow: .ci/run test"]
 fn health_checks_of_haproxy_are_let_in_and_name_nobody() {
-    let Some(haproxy) = Tool::find("haproxy") else {
+    let Some(tool) = Tool::find("haproxy") else {
         return;
     };
     let (place, backend) = (Place::new(), telling());
     let becket = Becket::start(&place, &shape(&backend, "v2"));
     let at = fresh_address();
-    place.write(
-        "haproxy.cfg",
-        &format!(
-            "defaults\n mode tcp\n timeout client 10s\n timeout server 10s\n timeout connect 5s\n \
-             timeout check 5s\nfrontend front\n bind {at}\n default_backend becket\n\
-             backend becket\n option httpchk GET /\n \
-             server one {} send-proxy-v2 check check-send-proxy check-ssl verify none inter 100ms\n",
-            becket.web
-        ),
+    let text = format!(
+        "{DEFAULTS}frontend front\n bind {at}\n default_backend becket\n\
+         backend becket\n option httpchk GET /\n \
+         server one {} send-proxy-v2 check check-send-proxy check-ssl verify none inter 100ms\n",
+        becket.web
     );
-    let configuration = place.text("haproxy.cfg");
-    let _haproxy = run(&place, &haproxy, &["-f", &configuration, "-db"], at);
+    let _haproxy = haproxy(&tool, &place, &text, at);
     // The header says LOCAL: its sender is the client.
     eventually("a check got its answer", || {
         becket.access().iter().any(|line| {
@@ -137,7 +117,7 @@ fn health_checks_of_haproxy_are_let_in_and_name_nobody() {
 #[test]
 #[ignore = "slow: .ci/run test"]
 fn checks_of_haproxy_are_no_failures() {
-    let Some(haproxy) = Tool::find("haproxy") else {
+    let Some(tool) = Tool::find("haproxy") else {
         return;
     };
     let (place, backend) = (Place::new(), telling());
@@ -148,17 +128,12 @@ fn checks_of_haproxy_are_no_failures() {
         let shape = shape(&backend, version);
         let becket = Becket::start(&place, &shape);
         let at = fresh_address();
-        place.write(
-            "haproxy.cfg",
-            &format!(
-                "defaults\n mode tcp\n timeout client 10s\n timeout server 10s\n timeout connect 5s\n \
-                 timeout check 5s\nfrontend front\n bind {at}\n default_backend becket\n\
-                 backend becket\n server one {} check inter 100ms {how}\n",
-                becket.web
-            ),
+        let text = format!(
+            "{DEFAULTS}frontend front\n bind {at}\n default_backend becket\n\
+             backend becket\n server one {} check inter 100ms {how}\n",
+            becket.web
         );
-        let configuration = place.text("haproxy.cfg");
-        let _haproxy = run(&place, &haproxy, &["-f", &configuration, "-db"], at);
+        let _haproxy = haproxy(&tool, &place, &text, at);
         eventually("checks come and go", || {
             becket.metrics().closed("health-check") >= 3
         });
@@ -178,7 +153,7 @@ fn checks_of_haproxy_are_no_failures() {
 #[test]
 #[ignore = "slow: .ci/run test"]
 fn nginx_in_front_is_believed() {
-    let Some(nginx) = Tool::find("nginx") else {
+    let Some(tool) = Tool::find("nginx") else {
         return;
     };
     let (place, backend) = (Place::new(), telling());
@@ -203,6 +178,7 @@ fn nginx_in_front_is_believed() {
             becket.web
         ),
     );
-    let _nginx = run(&place, &nginx, &["-c", &place.text("nginx.conf")], at);
+    let command = tool.command(["-c", &place.text("nginx.conf")]);
+    let _nginx = serve(command, &place, "nginx", at);
     ask_through(at, &becket, &place);
 }

@@ -1,20 +1,16 @@
-//! Servers that are configured by name are followed when they move and kept when the resolver fails;
-//! one whose name never resolved is left out until it does. None of it needs a restart.
+//! Servers that are configured by name are followed when they move and kept when the resolver fails.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use becket_e2e::{
     Answer, Backend, Becket, Client, Dns, Host, Network, Place, REQUEST, Shape, Trust, answer_all,
-    becket_program, eventually, finish,
+    eventually,
 };
 use serde_json::Value;
 
 /// Port of servers, on every host.
 const HTTP: u16 = 8080;
-/// Checks that are over soon.
-const FAST: &str =
-    "health.check = \"connect\"\nhealth.interval = \"100ms\"\nhealth.fast-interval = \"100ms\"";
 /// What fails in a resolver.
 const FAILURES: [Answer; 4] = [
     Answer::NoSuchName,
@@ -27,7 +23,6 @@ const FAILURES: [Answer; 4] = [
 struct Stage<'n> {
     network: &'n Network,
     place: Place,
-    shape: Shape,
     becket: Becket,
 }
 
@@ -37,21 +32,15 @@ impl<'n> Stage<'n> {
     fn start(network: &'n Network, dns: &Dns, shape: Shape) -> Option<Self> {
         let place = Place::new();
         let launcher = dns.launcher(&place)?;
-        Some(Self::start_by(network, place, &launcher, shape))
-    }
-
-    #[track_caller]
-    fn start_by(network: &'n Network, place: Place, launcher: &[String], shape: Shape) -> Self {
         let mut shape = shape.backend("resolve-interval = \"1s\"");
         shape.web = (network.hosts[0].address, 443).into();
-        let start = || Becket::start_by(&place, &shape, launcher);
+        let start = || Becket::start_by(&place, &shape, &launcher);
         let becket = network.hosts[0].within(start);
-        Self {
+        Some(Self {
             network,
             place,
-            shape,
             becket,
-        }
+        })
     }
 
     /// Who answers.
@@ -130,94 +119,3 @@ fn a_server_that_moves_is_followed_and_one_whose_name_is_lost_is_kept() {
     let log = stage.becket.log();
     assert!((1..=4).contains(&log.matches(lost).count()), "{log}");
 }
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn a_server_whose_name_never_resolved_is_left_out_until_it_does() {
-    let Some(network) = Network::of(3) else {
-        return;
-    };
-    let dns = Dns::on(&network.hub);
-    let [_, two, three] = &network.hosts[..] else {
-        panic!("three hosts");
-    };
-    let (_two, _three) = (server(two, "two"), server(three, "three"));
-    let other = SocketAddr::from((three.address, HTTP));
-    let shape = Shape::new("app.test:8080").server(other);
-    let shape = shape.backend(FAST);
-    let Some(stage) = Stage::start(&network, &dns, shape) else {
-        return;
-    };
-    eventually("it is said", || {
-        stage.becket.log().contains("name does not resolve yet")
-    });
-    assert_eq!(stage.server()["state"], "unresolved");
-    assert_eq!(stage.metric("becket_server_in_service"), 0);
-    assert_eq!(stage.metric("becket_server_dns_stale"), 1);
-    let admin = stage.becket.admin.to_string();
-    let mut command = std::process::Command::new(becket_program());
-    command.args(["status", "--admin", &admin]);
-    let page = network.hosts[0].within(|| finish(command, "")).stdout;
-    let line = "not used: its name does not resolve yet";
-    assert!(page.contains(line), "{page}");
-    for _ in 0..4 {
-        assert_eq!(stage.ask().unwrap(), "three", "the other one serves alone");
-    }
-    dns.points("app.test", &[two.address.into()]);
-    eventually("it serves, too", || stage.ask().unwrap() == "two");
-    eventually("its checks pass", || {
-        stage.server()["condition"] == "in-service"
-    });
-    assert_eq!(stage.server()["state"], "passing");
-    assert_eq!(stage.metric("becket_server_check_failures_total"), 0);
-}
-
-/// A resolver that waits for longer than any test.
-const HANGS: &str = "timeout:30 attempts:5";
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn a_resolver_that_hangs_delays_neither_a_start_nor_a_reload_nor_costs_threads_for_each() {
-    let Some(network) = Network::of(3) else {
-        return;
-    };
-    let dns = Dns::on(&network.hub);
-    let [_, two, three] = &network.hosts[..] else {
-        panic!("three hosts");
-    };
-    let (_two, _three) = (server(two, "two"), server(three, "three"));
-    dns.set("app.test", Answer::Silence);
-    let place = Place::new();
-    let Some(launcher) = dns.launcher_with(&place, HANGS) else {
-        return;
-    };
-    let shape = Shape::new("app.test:8080").server(SocketAddr::from((two.address, HTTP)));
-    let stage = Stage::start_by(&network, place, &launcher, shape);
-    assert_eq!(stage.ask().unwrap(), "two");
-    let threads = || {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", stage.becket.child()));
-        tasks.unwrap().count()
-    };
-    let before = threads();
-    let fixed = SocketAddr::from((two.address, HTTP)).to_string();
-    let other = SocketAddr::from((three.address, HTTP)).to_string();
-    for round in 0..RELOADS {
-        let name = format!("app-{round}.test");
-        dns.set(&name, Answer::Silence);
-        let text = stage.shape.text().replace("app.test", &name);
-        stage.place.write("becket.toml", &text);
-        assert!(stage.reload(), "{}", stage.becket.log());
-    }
-    let more = threads().saturating_sub(before);
-    assert!(more <= MOST_THREADS, "{more} threads more");
-    assert_eq!(stage.ask().unwrap(), "two");
-    let text = stage.shape.text().replace(&fixed, &other);
-    stage.place.write("becket.toml", &text);
-    assert!(stage.reload());
-    assert_eq!(stage.ask().unwrap(), "three", "it counts at once");
-}
-
-/// More than there may be threads.
-const RELOADS: usize = 50;
-/// Those of the resolver, and one that prepares a reload.
-const MOST_THREADS: usize = 17;

@@ -243,39 +243,6 @@ fn a_host_that_is_unplugged_is_left_and_serves_again_when_it_is_plugged_in() {
     });
 }
 
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn a_server_that_is_stopped_keeps_those_who_reached_it_and_nobody_else() {
-    for (on_down, kept) in [("close", false), ("drain", true)] {
-        stage(|stage| {
-            let becket = stage.becket(&[0, 1, 2], &format!("connections-on-failure = {on_down:?}"));
-            stage.signal(0, Signal::STOP);
-            let answers = thread::scope(|scope| {
-                // Its kernel takes connects and requests.
-                let crowd = scope.spawn(|| stage.crowd(&becket, 9));
-                becomes(&becket, 0, "out-of-service");
-                stage.answer(&becket, &[1, 2]);
-                if kept {
-                    eventually("the others have gone", || {
-                        let held = of_server(&becket, 0, "in_use").as_f64();
-                        held == Some(becket.metrics().sum("becket_connections", &[]))
-                    });
-                    stage.signal(0, Signal::CONT);
-                }
-                crowd.join().unwrap()
-            });
-            let failed = answers.iter().filter(|answer| answer.is_err()).count();
-            let cut_off = ended_at(&becket, "server-down");
-            assert_eq!(cut_off, vec![name(0); failed], "{answers:?}");
-            assert_eq!(failed == 0, kept, "{answers:?}");
-            stage.signal(0, Signal::CONT);
-            becomes(&becket, 0, "in-service");
-            stage.answer(&becket, &[0, 1, 2]);
-            at_rest(&becket);
-        });
-    }
-}
-
 /// What clients got while something happened.
 #[derive(Debug, Default)]
 struct Tally {

@@ -67,42 +67,6 @@ fn a_session_of_an_open_listener_does_not_open_one_that_requires_certificates() 
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_session_of_one_route_does_not_open_another_by_name_or_protocol() {
-    let place = Place::new();
-    let (public, internal) = (Backend::http("public"), Backend::http("internal"));
-    let shape = Shape::new(public.address)
-        .listener(
-            r#"
-            alpn = ["open"]
-            [[listener.route]]
-            names = ["internal.example.org"]
-            policy = "staff"
-            backend = "internal"
-            [[listener.route]]
-            alpn = ["locked"]
-            policy = "staff"
-            backend = "internal""#,
-        )
-        .section(STAFF)
-        .pool("internal", internal.address);
-    let becket = Becket::start(&place, &shape);
-    for (_, trust) in Trust::ways(&place, None) {
-        let open = trust.alpn(&["open"]);
-        ask(Client::connect(becket.web, &open)).unwrap();
-        assert_eq!(becket.next_access()["handshake"], "full");
-        // rustls resumes whatever the protocol is, so only the policy stands in between.
-        let locked = trust.alpn(&["locked"]);
-        assert!(ask(Client::connect(becket.web, &locked)).is_err());
-        assert_eq!(becket.next_reason(), "client-certificate");
-        let named = Client::connect_as(becket.web, &trust, "internal.example.org");
-        assert!(ask(named).is_err());
-        assert_eq!(becket.next_reason(), "client-certificate");
-    }
-    assert_eq!(internal.served(), 0);
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
 fn a_session_of_one_name_does_not_open_another_name_even_when_it_is_handed_over() {
     let Some(openssl) = becket_e2e::OpenSsl::find() else {
         return;

@@ -2,10 +2,9 @@
 //! longer than they may.
 
 use std::io::Write;
-use std::sync::Arc;
 
 use becket_e2e::{
-    Backend, Becket, Client, OpenSsl, Place, REQUEST, Shape, Signal, Tool, Trust, eventually,
+    Backend, Becket, Client, OpenSsl, Place, REQUEST, Shape, Tool, Trust, eventually,
 };
 use rustls::version::TLS12;
 
@@ -103,33 +102,6 @@ fn gnutls_resumes() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn every_worker_opens_what_another_made() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let becket = Becket::start(&place, &Shape::new(backend.address).process("workers = 4"));
-    for (kind, trust) in Trust::ways(&place, None) {
-        assert_eq!(visit(&becket, &trust), "full");
-        for _ in 0..16 {
-            assert_eq!(visit(&becket, &trust), kind);
-        }
-    }
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn a_reload_forgets_no_session() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let becket = Becket::start(&place, &Shape::new(backend.address));
-    for (kind, trust) in Trust::ways(&place, None) {
-        assert_eq!(visit(&becket, &trust), "full");
-        assert!(becket.reload(), "{}", becket.log());
-        assert_eq!(visit(&becket, &trust), kind);
-    }
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
 fn a_session_whose_connection_failed_is_forgotten() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -152,21 +124,4 @@ fn a_session_whose_connection_failed_is_forgotten() {
     let metrics = becket.metrics();
     let unknown = metrics.sum("becket_resumptions_offered_total", &["outcome=\"unknown\""]);
     assert_eq!(unknown as u64, 1);
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn a_full_table_or_none_costs_only_the_resumption() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).sessions("table-entries = 0");
-    let becket = Becket::start(&place, &shape);
-    let trust = Trust::only(&place, &TLS12).without_tickets();
-    for _ in 0..2 {
-        assert_eq!(visit(&becket, &trust), "full");
-    }
-    becket.signal(Signal::TERM);
-    // Tickets need no table.
-    drop(becket);
-    assert_eq!(Arc::strong_count(&trust.0), 1);
 }

@@ -2,17 +2,7 @@
 //! leave cost nothing, a reload and a drain wait.
 
 use becket_e2e::{Backend, Becket, Client, Key, Place, REQUEST, Shape, Trust};
-use rustls::SupportedProtocolVersion;
-use rustls::version::{TLS12, TLS13};
-
-const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
-
-/// A place whose site has a long key.
-fn place() -> Place {
-    let place = Place::new();
-    place.issue("site.pem", &["www.example.org"], Key::LongRsa);
-    place
-}
+use rustls::version::TLS13;
 
 fn shape(backend: &Backend, threads: &str) -> Shape {
     Shape::new(backend.address).process(&format!("workers = 2\ncrypto-threads = {threads}"))
@@ -29,38 +19,6 @@ fn visit(becket: &Becket, trust: &Trust) -> String {
     drop(client);
     let line = becket.next_access();
     line["handshake"].as_str().expect("a kind").to_owned()
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn clients_of_every_kind_are_served() {
-    let place = place();
-    let backend = Backend::http("well met");
-    let policy =
-        "[[policy]]\nname = \"web\"\nclient-certificates = \"optional\"\nclient-ca = \"ca.pem\"";
-    let becket = Becket::start(&place, &shape(&backend, "2").section(policy));
-    let mut full = 0;
-    let alice = place.authority.issue(&["alice"], Key::Ecdsa);
-    for own in [None, Some(&alice)] {
-        for version in VERSIONS {
-            for trust in [
-                Trust::with(&place, &[version], own),
-                Trust::with(&place, &[version], own).without_tickets(),
-            ] {
-                assert_eq!(visit(&becket, &trust), "full");
-                full += 1;
-                let again = visit(&becket, &trust);
-                full += u64::from(again == "full");
-            }
-        }
-    }
-    // The exchange of keys that needs most of a stack.
-    assert_eq!(visit(&becket, &Trust::post_quantum(&place)), "full");
-    assert_eq!(signed(&becket), full + 1);
-    let metrics = becket.metrics();
-    assert_eq!(metrics.sum("becket_crypto_threads", &[]), 2.0);
-    assert_eq!(metrics.sum("becket_signatures_failed_total", &[]), 0.0);
-    becket.says("\"crypto_threads\":2");
 }
 
 #[test]

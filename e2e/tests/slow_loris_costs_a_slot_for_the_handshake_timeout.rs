@@ -3,11 +3,8 @@
 
 use std::io::Write;
 use std::net::TcpStream;
-use std::time::Duration;
 
-use becket_e2e::{
-    Backend, Becket, Client, PATIENCE, Place, REQUEST, Shape, Trust, now, read_to_end, until,
-};
+use becket_e2e::{Backend, Becket, Client, PATIENCE, Place, REQUEST, Shape, Trust, until};
 
 /// Where a record with a hello of twelve kilobytes begins.
 const START: [u8; 9] = [22, 3, 1, 0x30, 0, 1, 0, 0x2f, 0xfc];
@@ -23,33 +20,6 @@ fn connect(becket: &Becket) -> TcpStream {
     let socket = TcpStream::connect(becket.web).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn the_slot_is_free_after_the_timeout_however_busy_the_client_is() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let becket = becket(&place, &backend, "1s");
-    let start = now();
-    let mut silent = connect(&becket);
-    let mut busy = connect(&becket);
-    // A hello of twelve kilobytes, one byte every now and then.
-    busy.write_all(&START).unwrap();
-    until("the busy one is cut off", || {
-        std::thread::sleep(Duration::from_millis(20));
-        busy.write_all(&[3]).err()
-    });
-    read_to_end(&mut silent).1.ok();
-    let took = start.elapsed();
-    assert!(took >= Duration::from_millis(900), "{took:?}");
-    for _ in 0..2 {
-        let line = becket.next_access();
-        assert_eq!(line["reason"], "hello-timeout");
-        let total = line["total_us"].as_u64().unwrap();
-        assert!(total >= 950_000, "{line}");
-    }
-    becket.idle();
 }
 
 #[test]

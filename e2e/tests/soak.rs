@@ -4,6 +4,7 @@
 //! the choices of a run; their interleaving is the machine's.
 
 use std::env;
+use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
@@ -219,6 +220,9 @@ fn flood(becket: &Becket, trust: &Trust) {
 fn signatures_are_back(becket: &Becket, key: Key) {
     let sum = |name| becket.metrics().sum(name, &[]);
     let has_batches = becket.status()["rsa_batches"].is_object();
+    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let can = cpus.contains(" avx512f ") && cpus.contains(" avx512ifma ");
+    assert_eq!(has_batches, can && key == Key::Rsa);
     assert_eq!(
         sum("becket_signature_seconds_count") > 0.0,
         key == Key::LongEcdsa || has_batches

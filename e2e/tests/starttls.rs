@@ -1,7 +1,7 @@
 //! Clients that ask for TLS in clear reach servers that know nothing of it, and nobody can put words
 //! into their mouths.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -77,67 +77,6 @@ fn openssl_asks_for_tls_and_reaches_the_mail_server() {
         assert_eq!(becket.next_reason(), "finished", "{protocol}");
         assert_eq!(backend.served(), 1);
     }
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn curl_sends_mail_through_starttls() {
-    let Some(curl) = Tool::find("curl") else {
-        return;
-    };
-    let place = Place::new();
-    let backend = Backend::new(|mut stream: TcpStream| {
-        stream.write_all(b"220 mx.example.org ESMTP\r\n")?;
-        let mut lines = BufReader::new(stream.try_clone()?);
-        let mut in_data = false;
-        loop {
-            let mut line = String::new();
-            if lines.read_line(&mut line)? == 0 {
-                return Ok(());
-            }
-            let answer: &[u8] = match line.trim_end() {
-                "." => {
-                    in_data = false;
-                    b"250 taken\r\n"
-                }
-                _ if in_data => continue,
-                "DATA" => {
-                    in_data = true;
-                    b"354 go on\r\n"
-                }
-                "QUIT" => return stream.write_all(b"221 bye\r\n"),
-                "STARTTLS" => return Err(io::Error::other("heard of TLS")),
-                _ => b"250 fine\r\n",
-            };
-            stream.write_all(answer)?;
-        }
-    });
-    let becket = start(&place, "smtp", backend.address);
-    let mail = place.write("mail.txt", "Subject: hello\r\n\r\nwell met\r\n");
-    let port = becket.web.port();
-    let url = format!("smtp://www.example.org:{port}/client.example.org");
-    let resolve = format!("www.example.org:{port}:{}", becket.web.ip());
-    let (ca, mail) = (place.text("ca.pem"), mail.to_string_lossy().into_owned());
-    let arguments = [
-        "-sS",
-        "--max-time",
-        "20",
-        "--ssl-reqd",
-        "--cacert",
-        &ca,
-        "--resolve",
-        &resolve,
-        "--mail-from",
-        "a@example.org",
-        "--mail-rcpt",
-        "b@example.org",
-        "--upload-file",
-        &mail,
-        &url,
-    ];
-    let found = finish(curl.command(arguments), "");
-    assert_eq!(found.code, 0, "{}", found.all());
-    assert_eq!(becket.next_reason(), "finished");
 }
 
 /// A PostgreSQL of its own, without TLS.

@@ -70,33 +70,3 @@ fn a_client_that_resumes_returns_by_id_by_ticket_and_by_psk() {
         }
     }
 }
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn a_client_of_an_address_returns_also_after_a_reload() {
-    let place = Place::new();
-    let servers = servers();
-    let shape = shape(&servers, "source");
-    let becket = Becket::start(&place, &shape);
-    let first = which(&becket, &Trust::new(&place));
-    assert!((0..6).all(|_| which(&becket, &Trust::new(&place)) == first));
-    place.write("becket.toml", &shape.text());
-    assert!(becket.reload());
-    assert!((0..6).all(|_| which(&becket, &Trust::new(&place)) == first));
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn who_finds_its_server_full_goes_elsewhere_and_stays_there() {
-    let place = Place::new();
-    let servers = servers();
-    let becket = Becket::start(&place, &shape(&servers, "source"));
-    let trust = Trust::new(&place);
-    let (_one, first) = come(&becket, &trust);
-    let (_two, second) = come(&becket, &trust);
-    assert_eq!(first, second);
-    let (_three, third) = come(&becket, &trust);
-    assert_ne!(first, third);
-    let (_four, fourth) = come(&becket, &trust);
-    assert_eq!(third, fourth, "remembered anew");
-}

@@ -1,11 +1,11 @@
 //! TLS towards servers: who is trusted, who is not, what is shown, and what is resumed.
 
 use std::io::Read;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 
 use becket_e2e::{
-    Becket, Client, Kept, Key, OpenSsl, Place, REQUEST, Shape, Tool, Trust, eventually,
-    fresh_address,
+    Becket, Client, Kept, Key, OpenSsl, Place, REQUEST, Shape, Tool, Trust, fresh_address, nginx,
+    serve,
 };
 
 /// Keys of a backend with TLS.
@@ -23,12 +23,8 @@ pub(crate) fn openssl_server(
     let fixed = [
         "s_server", "-accept", &listen, "-cert", &bundle, "-key", &bundle, "-www",
     ];
-    let mut command = openssl.0.command([&fixed[..], flags].concat());
-    let log = std::fs::File::create(place.path("s_server.log")).unwrap();
-    command.stdout(log.try_clone().unwrap()).stderr(log);
-    let kept = Kept(command.spawn().unwrap());
-    eventually("the server listens", || TcpStream::connect(at).is_ok());
-    (kept, at)
+    let command = openssl.0.command([&fixed[..], flags].concat());
+    (serve(command, place, "s_server", at), at)
 }
 
 /// One that speaks `version` and wants a certificate of ours; `becket.pem` is one.
@@ -56,23 +52,19 @@ fn ask(becket: &Becket, place: &Place) -> Result<String, String> {
 
 #[test]
 fn nginx_is_reached_through_tls_and_its_sessions_are_resumed() {
-    let Some(nginx) = Tool::find("nginx") else {
+    let Some(tool) = Tool::find("nginx") else {
         return;
     };
     let place = Place::new();
     let at = fresh_address();
     place.issue("app.pem", &["app.example.org"], Key::Ecdsa);
-    let folder = place.folder().display();
-    place.write(
-        "nginx.conf",
-        &format!(
-            "daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/nginx.log;\n             events {{}}\nhttp {{ access_log off;\n             client_body_temp_path {folder}/a; proxy_temp_path {folder}/b; fastcgi_temp_path {folder}/c;\n             uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;\n             server {{ listen {at} ssl; server_name app.example.org;\n             ssl_certificate {folder}/app.pem; ssl_certificate_key {folder}/app.pem;\n             ssl_protocols TLSv1.2 TLSv1.3; ssl_session_cache shared:s:1m;\n             location / {{ return 200 \"$ssl_protocol $ssl_session_reused $ssl_server_name\"; }} }} }}\n"
-        ),
+    let app = place.text("app.pem");
+    let http = format!(
+        "server {{ listen {at} ssl; server_name app.example.org; ssl_certificate {app};
+         ssl_certificate_key {app}; ssl_protocols TLSv1.2 TLSv1.3; ssl_session_cache shared:s:1m;
+         location / {{ return 200 \"$ssl_protocol $ssl_session_reused $ssl_server_name\"; }} }}"
     );
-    let configuration = place.text("nginx.conf");
-    let mut command = nginx.command(["-c", &configuration, "-e", "stderr"]);
-    let _nginx = Kept(command.spawn().unwrap());
-    eventually("nginx listens", || TcpStream::connect(at).is_ok());
+    let _nginx = nginx(&tool, &place, &http, at);
     for version in ["1.2", "1.3"] {
         let keys = format!("{TRUSTED}\ntls.versions = [\"{version}\"]");
         let becket = Becket::start(

@@ -1,6 +1,6 @@
 //! Versions, suites and groups: what the policy names is spoken, and nothing else.
 
-use becket_e2e::{Backend, Becket, Client, Key, OpenSsl, Place, Shape, Tool, Trust};
+use becket_e2e::{Backend, Becket, Key, OpenSsl, Place, Shape, Tool};
 
 const POLICY: &str = "[[policy]]\nname = \"web\"\n";
 
@@ -132,19 +132,6 @@ fn a_version_a_suite_or_a_group_that_is_not_configured_is_refused() {
     let line = becket.next_access();
     assert_eq!(line["group"], "secp384r1", "{line}");
     assert_eq!(backend.served(), 1);
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn a_post_quantum_group_is_agreed_on_with_who_prefers_it() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let becket = Becket::start(&place, &Shape::new(backend.address));
-    let trust = Trust::post_quantum(&place);
-    let mut client = Client::connect(becket.web, &trust).unwrap();
-    client.ask(b"GET / HTTP/1.0\r\n\r\n").unwrap();
-    drop(client);
-    assert_eq!(becket.next_access()["group"], "X25519MLKEM768");
 }
 
 #[test]

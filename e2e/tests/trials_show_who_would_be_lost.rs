@@ -1,7 +1,6 @@
 //! The trial of a policy evaluates every client and refuses none; its counters and the access log say which would be lost.
 
-use becket_e2e::{Backend, Becket, OpenSsl, Place, Shape, Trust, ctl, ctl_done};
-use rustls::version::{TLS12, TLS13};
+use becket_e2e::{Backend, Becket, OpenSsl, Place, Shape, ctl, ctl_done};
 use serde_json::{Value, json};
 
 fn report(place: &Place, words: &[&str]) -> Value {
@@ -57,24 +56,4 @@ fn clients_of_an_old_version_are_served_and_counted() {
     place.write("becket.toml", &other);
     assert!(becket.reload());
     assert_eq!(report(&place, &[])["web"]["passed"], 0);
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn clients_without_a_certificate_are_known_after_the_handshake() {
-    let (place, backend) = (Place::new(), Backend::http("well met"));
-    let becket = Becket::start(
-        &place,
-        &shape(&backend, "client-certificates = \"required\""),
-    );
-    let alice = place.authority.issue_numbered(&["alice"], 0xabc);
-    for own in [None, Some(&alice)] {
-        for version in [&TLS12, &TLS13] {
-            let trust = Trust::with(&place, &[version], own);
-            assert!(trust.visit(becket.web).unwrap().ends_with(b"well met"));
-        }
-    }
-    let counts = &report(&place, &[])["web"];
-    assert_eq!(counts["passed"], 2, "{counts}");
-    assert_eq!(counts["client-certificate"], 2, "{counts}");
 }
