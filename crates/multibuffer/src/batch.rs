@@ -12,10 +12,10 @@ use std::sync::PoisonError;
 
 use aws_lc_rs::error::Unspecified;
 use aws_lc_rs::rand;
+use becket_sys::lanes::Lanes;
 use zeroize::Zeroizing;
 
 use crate::field::ModularField;
-use crate::kernel::Lanes;
 use crate::key::{Blinding, Prime, PrivateKey};
 use crate::natural::Natural;
 use crate::vectors::{EightNaturals, LANES};

@@ -3,7 +3,9 @@
 //! A number `x` is in the form as `x R`, R being 2^52 to the count of limbs, and everything in the form is below twice its
 //! modulus. A [`ModularField`] owns the columns that its products are made in, and erases them when it is dropped.
 
-use crate::kernel::{ENTRIES, KernelStep, Lanes, Moduli, WINDOW};
+use becket_sys::lanes::Lanes;
+
+use crate::kernel::{ENTRIES, KernelStep, Moduli, WINDOW};
 use crate::natural::Modulus;
 use crate::vectors::{Eight, EightNaturals, LANES};
 

@@ -12,6 +12,8 @@
 //! Exponentiation, Using Advanced Vector Instructions Architectures" (2012); Montgomery, "Modular Multiplication Without
 //! Trial Division" (1985).
 
+use becket_sys::lanes::{Lanes, Work};
+
 use crate::natural::{BLOCK, LIMB_BITS, MASK};
 use crate::vectors::{Eight, EightNaturals, LANES};
 
@@ -30,36 +32,6 @@ pub(crate) struct Moduli {
 macro_rules! each_limb {
     ($limb:ident $body:block) => { each_limb!($limb $body 0 1 2 3 4 5 6 7 8 9) };
     ($limb:ident $body:block $($value:literal)*) => { $({ const $limb: usize = $value; $body })* };
-}
-
-/// What is done to eight words at a time. No operation branches, or chooses an address, by what the words are.
-pub(crate) trait Lanes: Copy {
-    /// A word of each lane, in a register where there is one.
-    type Vector: Copy;
-
-    /// Takes a step, in a function that is compiled for these lanes.
-    fn run(self, step: KernelStep<'_>);
-
-    fn load(self, from: &Eight) -> Self::Vector;
-    fn store(self, words: Self::Vector, to: &mut Eight);
-    fn splat(self, word: u64) -> Self::Vector;
-
-    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    fn and(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    fn shift_right(self, a: Self::Vector, bits: u32) -> Self::Vector;
-
-    /// `sum + (a b mod 2^52)`, of the lower 52 bits of `a` and `b`.
-    fn add_low(self, sum: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// `sum + a b / 2^52`, of the lower 52 bits of `a` and `b`.
-    fn add_high(self, sum: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// `then` where the pair is equal, `otherwise` elsewhere.
-    fn where_equal(
-        self,
-        pair: [Self::Vector; 2],
-        then: Self::Vector,
-        otherwise: Self::Vector,
-    ) -> Self::Vector;
 }
 
 /// A step of the arithmetic: what the lanes compute in one call.
@@ -108,9 +80,9 @@ pub(crate) enum KernelStep<'a> {
     },
 }
 
-impl KernelStep<'_> {
+impl Work for KernelStep<'_> {
     #[inline(always)]
-    pub(crate) fn take<L: Lanes>(self, lanes: L) {
+    fn run<L: Lanes>(self, lanes: L) {
         match self {
             KernelStep::Product { x, y, columns } => product(lanes, x, y, columns),
             KernelStep::Square { x, columns } => square(lanes, x, columns),
@@ -128,7 +100,7 @@ impl KernelStep<'_> {
                 place,
                 into,
             } => {
-                let limb = lanes.load(&exponents[(WINDOW * place / LIMB_BITS) as usize]);
+                let limb = lanes.load(&exponents[(WINDOW * place / LIMB_BITS) as usize].0);
                 let digits = lanes.shift_right(limb, WINDOW * place % LIMB_BITS);
                 let digits = lanes.and(digits, lanes.splat(ENTRIES as u64 - 1));
                 select(lanes, table, digits, into);
@@ -178,7 +150,7 @@ fn square<L: Lanes>(lanes: L, x: &[Eight], columns: &mut [Eight]) {
 
 #[inline(always)]
 fn reduce<L: Lanes>(lanes: L, columns: &mut [Eight], moduli: &Moduli, into: &mut [Eight]) {
-    let minus_inverses = lanes.load(&moduli.minus_inverses);
+    let minus_inverses = lanes.load(&moduli.minus_inverses.0);
     let (blocks, _) = moduli.numbers.0.as_chunks();
     for i in 0..blocks.len() {
         // The factors take the place of the columns that they clear.
@@ -205,7 +177,10 @@ fn reduce<L: Lanes>(lanes: L, columns: &mut [Eight], moduli: &Moduli, into: &mut
 #[inline(always)]
 fn sum<L: Lanes>(lanes: L, columns: &mut [Eight], z: &[Eight], into: &mut [Eight]) {
     for (column, limb) in columns.iter_mut().zip(z) {
-        lanes.store(lanes.add(lanes.load(column), lanes.load(limb)), column);
+        lanes.store(
+            lanes.add(lanes.load(&column.0), lanes.load(&limb.0)),
+            &mut column.0,
+        );
     }
     carry(lanes, columns, into);
 }
@@ -216,8 +191,8 @@ fn carry<L: Lanes>(lanes: L, columns: &[Eight], into: &mut [Eight]) {
     let mask = lanes.splat(MASK);
     let mut carried = lanes.splat(0);
     for (column, limb) in columns.iter().zip(into) {
-        let sum = lanes.add(lanes.load(column), carried);
-        lanes.store(lanes.and(sum, mask), limb);
+        let sum = lanes.add(lanes.load(&column.0), carried);
+        lanes.store(lanes.and(sum, mask), &mut limb.0);
         carried = lanes.shift_right(sum, LIMB_BITS);
     }
 }
@@ -228,8 +203,8 @@ fn subtract<L: Lanes>(lanes: L, x: &mut [Eight], y: &[Eight]) -> L::Vector {
     let mask = lanes.splat(MASK);
     let mut borrow = lanes.splat(0);
     for (limb, less) in x.iter_mut().zip(y) {
-        let difference = lanes.sub(lanes.sub(lanes.load(limb), lanes.load(less)), borrow);
-        lanes.store(lanes.and(difference, mask), limb);
+        let difference = lanes.sub(lanes.sub(lanes.load(&limb.0), lanes.load(&less.0)), borrow);
+        lanes.store(lanes.and(difference, mask), &mut limb.0);
         borrow = lanes.shift_right(difference, 63);
     }
     borrow
@@ -241,9 +216,9 @@ fn difference<L: Lanes>(lanes: L, x: &mut [Eight], y: &[Eight], moduli: &Moduli)
     let (zero, mask) = (lanes.splat(0), lanes.splat(MASK));
     let mut carried = zero;
     for (limb, modulus) in x.iter_mut().zip(&moduli.numbers.0) {
-        let more = lanes.where_equal([borrow, zero], zero, lanes.load(modulus));
-        let sum = lanes.add(lanes.add(lanes.load(limb), more), carried);
-        lanes.store(lanes.and(sum, mask), limb);
+        let more = lanes.where_equal([borrow, zero], zero, lanes.load(&modulus.0));
+        let sum = lanes.add(lanes.add(lanes.load(&limb.0), more), carried);
+        lanes.store(lanes.and(sum, mask), &mut limb.0);
         carried = lanes.shift_right(sum, LIMB_BITS);
     }
 }
@@ -253,10 +228,10 @@ fn normalize<L: Lanes>(lanes: L, x: &mut [Eight], moduli: &Moduli, less: &mut [E
     less.copy_from_slice(x);
     let borrow = subtract(lanes, less, &moduli.numbers.0);
     for (limb, reduced) in x.iter_mut().zip(less) {
-        let [kept, reduced] = [&*limb, reduced].map(|limb| lanes.load(limb));
+        let [kept, reduced] = [&*limb, reduced].map(|limb| lanes.load(&limb.0));
         lanes.store(
             lanes.where_equal([borrow, lanes.splat(0)], reduced, kept),
-            limb,
+            &mut limb.0,
         );
     }
 }
@@ -270,10 +245,10 @@ fn select<L: Lanes>(lanes: L, table: &[Eight], digits: L::Vector, into: &mut [Ei
             let entry = &entry.as_chunks::<BLOCK>().0[i];
             let at = [digits, lanes.splat(number)];
             each_limb!(J {
-                chosen[J] = lanes.where_equal(at, lanes.load(&entry[J]), chosen[J]);
+                chosen[J] = lanes.where_equal(at, lanes.load(&entry[J].0), chosen[J]);
             });
         }
-        each_limb!(J { lanes.store(chosen[J], &mut into[J]); });
+        each_limb!(J { lanes.store(chosen[J], &mut into[J].0); });
     }
 }
 
@@ -289,12 +264,12 @@ fn add_products<L: Lanes, const WHOLE: bool>(
 ) {
     let limbs = load(lanes, limbs);
     each_limb!(ROW {
-        let factor = lanes.load(&factors[ROW]);
+        let factor = lanes.load(&factors[ROW].0);
         each_limb!(J { sums[J] = lanes.add_low(sums[J], limbs[J], factor); });
         if WHOLE {
             sums[0] = double::<L, ROW>(lanes, sums[0], &factors[(BLOCK + ROW) / 2]);
         }
-        lanes.store(sums[0], &mut outgoing[ROW]);
+        lanes.store(sums[0], &mut outgoing[ROW].0);
         shift(lanes, sums, &incoming[ROW]);
         each_limb!(J { sums[J] = lanes.add_high(sums[J], limbs[J], factor); });
     });
@@ -316,7 +291,7 @@ fn add_triangle<L: Lanes>(
             }
         });
         let whole = double::<L, ROW>(lanes, sums[0], &block[ROW / 2]);
-        lanes.store(whole, &mut outgoing[ROW]);
+        lanes.store(whole, &mut outgoing[ROW].0);
         shift(lanes, sums, &incoming[ROW]);
         each_limb!(J {
             if (ROW + 1..BLOCK).contains(&J) {
@@ -329,7 +304,7 @@ fn add_triangle<L: Lanes>(
 /// A column of a square: the products of two different limbs twice, and half of the square of one limb.
 #[inline(always)]
 fn double<L: Lanes, const COLUMN: usize>(lanes: L, sum: L::Vector, limb: &Eight) -> L::Vector {
-    let (twice, limb) = (lanes.add(sum, sum), lanes.load(limb));
+    let (twice, limb) = (lanes.add(sum, sum), lanes.load(&limb.0));
     if COLUMN.is_multiple_of(2) {
         lanes.add_low(twice, limb, limb)
     } else {
@@ -350,7 +325,7 @@ fn clear_columns<L: Lanes>(
     let limbs = load(lanes, limbs);
     each_limb!(ROW {
         let factor = lanes.add_low(lanes.splat(0), sums[0], minus_inverses);
-        lanes.store(factor, &mut factors[ROW]);
+        lanes.store(factor, &mut factors[ROW].0);
         // What the lower half of the lowest product would add makes the column divisible by 2^52: it rounds up.
         let carried = lanes.shift_right(lanes.add(sums[0], lanes.splat(MASK)), LIMB_BITS);
         each_limb!(J {
@@ -368,14 +343,14 @@ fn clear_columns<L: Lanes>(
 #[inline(always)]
 fn shift<L: Lanes>(lanes: L, sums: &mut [L::Vector; BLOCK], next: &Eight) {
     each_limb!(J {
-        sums[J] = if J == BLOCK - 1 { lanes.load(next) } else { sums[(J + 1) % BLOCK] };
+        sums[J] = if J == BLOCK - 1 { lanes.load(&next.0) } else { sums[(J + 1) % BLOCK] };
     });
 }
 
 #[inline(always)]
 fn load<L: Lanes>(lanes: L, block: &[Eight; BLOCK]) -> [L::Vector; BLOCK] {
     let mut limbs = [lanes.splat(0); BLOCK];
-    each_limb!(J { limbs[J] = lanes.load(&block[J]); });
+    each_limb!(J { limbs[J] = lanes.load(&block[J].0); });
     limbs
 }
 
@@ -406,7 +381,7 @@ fn places(
 #[inline(always)]
 fn finish<L: Lanes>(lanes: L, columns: &mut [Eight], at: usize, sums: [L::Vector; BLOCK]) {
     let block = &mut columns.as_chunks_mut::<BLOCK>().0[at];
-    each_limb!(J { lanes.store(sums[J], &mut block[J]); });
+    each_limb!(J { lanes.store(sums[J], &mut block[J].0); });
 }
 
 static ZEROS: [Eight; BLOCK] = [Eight([0; LANES]); BLOCK];

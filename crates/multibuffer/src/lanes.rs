@@ -1,81 +1,12 @@
-//! The kernel's operations by AVX-512 IFMA, and by ordinary integers.
+//! The kernel's operations by ordinary integers.
 //!
-//! [`Ifma`] does each operation by an instruction or two. [`Portable`] computes the same anywhere, so that every test runs
-//! everywhere. It never serves: it is slower than one signature at a time, and a compiler may make branches of its masks.
+//! [`Portable`] computes what `becket_sys::ifma` does by an instruction or two, so that every test runs everywhere. It never serves: it is
+//! slower than one signature at a time, and a compiler may make branches of its masks.
 
-#[cfg(target_arch = "x86_64")]
-use becket_sys::ifma::{Ifma, Words, Work};
+use becket_sys::lanes::{Lanes, Work};
 
-use crate::kernel::{KernelStep, Lanes};
 use crate::natural::{LIMB_BITS, MASK};
 use crate::vectors::{Eight, LANES};
-
-#[cfg(target_arch = "x86_64")]
-impl Work for KernelStep<'_> {
-    #[inline(always)]
-    fn run(self, ifma: Ifma) {
-        self.take(ifma);
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-impl Lanes for Ifma {
-    type Vector = Words;
-
-    fn run(self, step: KernelStep<'_>) {
-        Self::run(self, step);
-    }
-
-    #[inline(always)]
-    fn load(self, from: &Eight) -> Words {
-        Self::load(self, &from.0)
-    }
-
-    #[inline(always)]
-    fn store(self, words: Words, to: &mut Eight) {
-        Self::store(self, words, &mut to.0);
-    }
-
-    #[inline(always)]
-    fn splat(self, word: u64) -> Words {
-        Self::splat(self, word)
-    }
-
-    #[inline(always)]
-    fn add(self, a: Words, b: Words) -> Words {
-        Self::add(self, a, b)
-    }
-
-    #[inline(always)]
-    fn sub(self, a: Words, b: Words) -> Words {
-        Self::sub(self, a, b)
-    }
-
-    #[inline(always)]
-    fn and(self, a: Words, b: Words) -> Words {
-        Self::and(self, a, b)
-    }
-
-    #[inline(always)]
-    fn shift_right(self, a: Words, bits: u32) -> Words {
-        Self::shift_right(self, a, bits)
-    }
-
-    #[inline(always)]
-    fn add_low(self, sum: Words, a: Words, b: Words) -> Words {
-        Self::add_low(self, sum, a, b)
-    }
-
-    #[inline(always)]
-    fn add_high(self, sum: Words, a: Words, b: Words) -> Words {
-        Self::add_high(self, sum, a, b)
-    }
-
-    #[inline(always)]
-    fn where_equal(self, [a, b]: [Words; 2], then: Words, otherwise: Words) -> Words {
-        Self::where_equal(self, a, b, then, otherwise)
-    }
-}
 
 /// Lanes of ordinary integers. Operations are calls, which keeps the kernel, eight times as long here, from being compiled for
 /// minutes.
@@ -85,18 +16,18 @@ pub(crate) struct Portable;
 impl Lanes for Portable {
     type Vector = Eight;
 
-    fn run(self, step: KernelStep<'_>) {
-        step.take(self);
+    fn run(self, work: impl Work) {
+        work.run(self);
     }
 
     #[inline(always)]
-    fn load(self, from: &Eight) -> Eight {
-        *from
+    fn load(self, from: &[u64; LANES]) -> Eight {
+        Eight(*from)
     }
 
     #[inline(always)]
-    fn store(self, words: Eight, to: &mut Eight) {
-        *to = words;
+    fn store(self, words: Eight, to: &mut [u64; LANES]) {
+        *to = words.0;
     }
 
     #[inline(always)]

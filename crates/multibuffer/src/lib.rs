@@ -12,8 +12,8 @@
 //!
 //! * [`natural`]: one number, as limbs of 52 bits; what is computed once per key;
 //! * [`key`]: the numbers of a key; [`encoding`]: what is signed, from what is to be signed;
-//! * [`vectors`]: eight numbers in memory; [`kernel`]: products, squares and reductions of them; [`lanes`]: its operations by
-//!   instructions or without;
+//! * [`vectors`]: eight numbers in memory; [`kernel`]: products, squares and reductions of them; [`lanes`]: its operations
+//!   without instructions of AVX-512;
 //! * [`field`]: arithmetic under eight moduli; [`batch`]: eight signatures from start to end; [`sign`]: which requests make a
 //!   batch.
 //!

@@ -2,10 +2,10 @@
 
 #[cfg(target_arch = "x86_64")]
 use becket_sys::ifma::Ifma;
+use becket_sys::lanes::Lanes;
 
 use crate::batch::Batch;
 use crate::error::Error;
-use crate::kernel::Lanes;
 use crate::key::PrivateKey;
 use crate::lanes::Portable;
 use crate::natural::Natural;

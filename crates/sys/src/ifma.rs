@@ -3,7 +3,7 @@
 //! An [`Ifma`] is the proof that this processor has them: nothing else makes one than [`Ifma::detect`]. Each operation takes it
 //! and is an instruction or two, without branches or addresses that depend on the numbers.
 //!
-//! They are instructions only within [`Ifma::run`], whose function is compiled for such processors; outside of it each is a
+//! They are instructions only within [`Lanes::run`], whose function is compiled for such processors; outside of it each is a
 //! call. So whatever they are called from must be inlined into that function.
 //!
 //! Source: Intel's Intrinsics Guide, VPMADD52LUQ and VPMADD52HUQ.
@@ -14,6 +14,8 @@ use std::arch::x86_64::{
     _mm512_set1_epi64, _mm512_srl_epi64, _mm512_storeu_si512, _mm512_sub_epi64,
 };
 
+use crate::lanes::{Lanes, Work};
+
 /// The processor has AVX-512 F and IFMA.
 #[derive(Clone, Copy, Debug)]
 pub struct Ifma(());
@@ -22,12 +24,6 @@ pub struct Ifma(());
 #[derive(Clone, Copy, Debug)]
 pub struct Words(__m512i);
 
-/// What [`Ifma::run`] runs.
-pub trait Work {
-    /// Does it. Must be `#[inline(always)]`, and so must be what it calls.
-    fn run(self, ifma: Ifma);
-}
-
 impl Ifma {
     /// Looks whether the processor has the instructions and the system keeps their registers.
     #[must_use]
@@ -35,9 +31,12 @@ impl Ifma {
         let found = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512ifma");
         found.then_some(Self(()))
     }
+}
 
-    /// Does work in a function that is compiled for such processors.
-    pub fn run<W: Work>(self, work: W) {
+impl Lanes for Ifma {
+    type Vector = Words;
+
+    fn run(self, work: impl Work) {
         #[target_feature(enable = "avx512f,avx512ifma")]
         fn compiled<W: Work>(ifma: Ifma, work: W) {
             work.run(ifma);
@@ -46,81 +45,62 @@ impl Ifma {
         unsafe { compiled(self, work) }
     }
 
-    /// Eight words from memory.
     #[inline(always)]
-    #[must_use]
-    pub fn load(self, from: &[u64; 8]) -> Words {
+    fn load(self, from: &[u64; 8]) -> Words {
         // SAFETY: `self` proves that the processor has it; the words are 64 bytes, at any alignment.
         Words(unsafe { _mm512_loadu_si512(from.as_ptr().cast()) })
     }
 
-    /// Eight words to memory.
     #[inline(always)]
-    pub fn store(self, words: Words, to: &mut [u64; 8]) {
+    fn store(self, words: Words, to: &mut [u64; 8]) {
         // SAFETY: as for `load`; the words are borrowed for writing.
         unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), words.0) }
     }
 
-    /// The word, eight times.
     #[inline(always)]
-    #[must_use]
-    pub fn splat(self, word: u64) -> Words {
+    fn splat(self, word: u64) -> Words {
         // SAFETY: `self` proves that the processor has it.
         Words(unsafe { _mm512_set1_epi64(word.cast_signed()) })
     }
 
-    /// `a + b`, modulo 2^64.
     #[inline(always)]
-    #[must_use]
-    pub fn add(self, a: Words, b: Words) -> Words {
+    fn add(self, a: Words, b: Words) -> Words {
         // SAFETY: `self` proves that the processor has it.
         Words(unsafe { _mm512_add_epi64(a.0, b.0) })
     }
 
-    /// `a - b`, modulo 2^64.
     #[inline(always)]
-    #[must_use]
-    pub fn sub(self, a: Words, b: Words) -> Words {
+    fn sub(self, a: Words, b: Words) -> Words {
         // SAFETY: `self` proves that the processor has it.
         Words(unsafe { _mm512_sub_epi64(a.0, b.0) })
     }
 
-    /// The bits that both have.
     #[inline(always)]
-    #[must_use]
-    pub fn and(self, a: Words, b: Words) -> Words {
+    fn and(self, a: Words, b: Words) -> Words {
         // SAFETY: `self` proves that the processor has it.
         Words(unsafe { _mm512_and_si512(a.0, b.0) })
     }
 
-    /// `a / 2^bits`; zero for 64 bits and more.
     #[inline(always)]
-    #[must_use]
-    pub fn shift_right(self, a: Words, bits: u32) -> Words {
+    fn shift_right(self, a: Words, bits: u32) -> Words {
         // SAFETY: `self` proves that the processor has it.
         Words(unsafe { _mm512_srl_epi64(a.0, _mm_cvtsi64_si128(i64::from(bits))) })
     }
 
-    /// `sum + (a b mod 2^52)`, of the lower 52 bits of `a` and `b`.
     #[inline(always)]
-    #[must_use]
-    pub fn add_low(self, sum: Words, a: Words, b: Words) -> Words {
+    fn add_low(self, sum: Words, a: Words, b: Words) -> Words {
         // SAFETY: `self` proves that the processor has it.
         Words(unsafe { _mm512_madd52lo_epu64(sum.0, a.0, b.0) })
     }
 
-    /// `sum + a b / 2^52`, of the lower 52 bits of `a` and `b`.
     #[inline(always)]
-    #[must_use]
-    pub fn add_high(self, sum: Words, a: Words, b: Words) -> Words {
+    fn add_high(self, sum: Words, a: Words, b: Words) -> Words {
         // SAFETY: `self` proves that the processor has it.
         Words(unsafe { _mm512_madd52hi_epu64(sum.0, a.0, b.0) })
     }
 
-    /// `then` where `a` and `b` are equal, `otherwise` elsewhere; by masks.
     #[inline(always)]
-    #[must_use]
-    pub fn where_equal(self, a: Words, b: Words, then: Words, otherwise: Words) -> Words {
+    fn where_equal(self, [a, b]: [Words; 2], then: Words, otherwise: Words) -> Words {
         // SAFETY: `self` proves that the processor has it.
         Words(unsafe {
             let equal = _mm512_cmpeq_epi64_mask(a.0, b.0);
@@ -159,12 +139,12 @@ mod tests {
         assert_eq!(words(ifma.shift_right(x, 64)), [0; 8]);
         assert_eq!(words(ifma.add_low(ifma.shift_right(x, 1), x, y)), low);
         assert_eq!(words(ifma.add_high(ifma.splat(0), x, y)), high);
-        let chosen = ifma.where_equal(x, y, ifma.splat(1), ifma.splat(0));
+        let chosen = ifma.where_equal([x, y], ifma.splat(1), ifma.splat(0));
         assert_eq!(words(chosen), [1, 0, 0, 0, 0, 0, 0, 0]);
         struct Double<'a>(&'a mut [u64; 8]);
         impl Work for Double<'_> {
             #[inline(always)]
-            fn run(self, ifma: Ifma) {
+            fn run<L: Lanes>(self, ifma: L) {
                 let words = ifma.load(self.0);
                 ifma.store(ifma.add(words, words), self.0);
             }

@@ -27,6 +27,7 @@ pub mod identity;
 #[cfg(target_arch = "x86_64")]
 pub mod ifma;
 pub mod kernel_tls;
+pub mod lanes;
 pub mod log_file;
 pub mod memory;
 pub mod notify;

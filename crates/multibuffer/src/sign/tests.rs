@@ -3,8 +3,9 @@
 use std::cell::Cell;
 use std::sync::OnceLock;
 
+use becket_sys::lanes::Work;
+
 use super::*;
-use crate::kernel::{KernelStep, Lanes};
 use crate::vectors::Eight;
 use crate::{Hash, Padding, Scheme};
 
@@ -58,16 +59,16 @@ impl Faulty<'_> {
 impl Lanes for Faulty<'_> {
     type Vector = Eight;
 
-    fn run(self, step: KernelStep<'_>) {
-        step.take(self);
+    fn run(self, work: impl Work) {
+        work.run(self);
     }
 
-    fn load(self, from: &Eight) -> Eight {
-        *from
+    fn load(self, from: &[u64; LANES]) -> Eight {
+        Eight(*from)
     }
 
-    fn store(self, words: Eight, to: &mut Eight) {
-        *to = words;
+    fn store(self, words: Eight, to: &mut [u64; LANES]) {
+        *to = words.0;
     }
 
     fn splat(self, word: u64) -> Eight {
