@@ -4,42 +4,38 @@
 //! nobody asked for in [`KEPT`] are closed by and by, as others are asked for, so that a file that was deleted does not keep its place on the
 //! disk; and there are never more than `open-files`, of which the one goes that was asked for least lately.
 
-use std::collections::{BTreeMap, HashMap};
+use std::hash::RandomState;
 use std::sync::Arc;
 use std::time::Duration;
+
+use lru::LruCache;
 
 use super::{FileKey, OpenFile};
 
 /// Open files by what was wanted.
-#[derive(Debug, Default)]
-pub struct Cache {
-    entries: HashMap<FileKey, CachedFile>,
-    /// By when they were used last: a number that grows.
-    used: BTreeMap<u64, FileKey>,
-    last: u64,
-}
+#[derive(Debug)]
+pub struct Cache(LruCache<FileKey, CachedFile, RandomState>);
 
 #[derive(Debug)]
 struct CachedFile {
     file: Arc<OpenFile>,
     looked: Duration,
     asked: Duration,
-    used: u64,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self(LruCache::unbounded_with_hasher(RandomState::new()))
+    }
 }
 
 impl Cache {
     /// The file that was found for this, unless that is too long ago to be sure.
     pub fn get(&mut self, wanted: &FileKey, now: Duration) -> Option<Arc<OpenFile>> {
-        let entry = self.entries.get_mut(wanted)?;
-        if now.saturating_sub(entry.looked) >= FRESH {
-            return None;
-        }
+        let is_fresh = |entry: &CachedFile| now.saturating_sub(entry.looked) < FRESH;
+        self.0.peek(wanted).filter(|entry| is_fresh(entry))?;
+        let entry = self.0.get_mut(wanted)?;
         entry.asked = now;
-        self.last += 1;
-        let before = std::mem::replace(&mut entry.used, self.last);
-        if let Some(key) = self.used.remove(&before) {
-            self.used.insert(self.last, key);
-        }
         Some(Arc::clone(&entry.file))
     }
 
@@ -51,36 +47,23 @@ impl Cache {
         file: Arc<OpenFile>,
         (now, most): (Duration, usize),
     ) -> Arc<OpenFile> {
-        let mut file = file;
-        if let Some(old) = self.entries.remove(wanted) {
-            self.used.remove(&old.used);
-            if old.file.is(&file) {
-                file = old.file;
-            }
-        }
+        let old = self.0.pop(wanted).map(|old| old.file);
+        let file = old.filter(|old| old.is(&file)).unwrap_or(file);
         for _ in 0..MOST_CLOSED {
-            let Some((used, oldest)) = self.used.first_key_value() else {
-                break;
-            };
-            let is_old = |entry: &CachedFile| now.saturating_sub(entry.asked) >= KEPT;
-            if self.entries.len() < most && !self.entries.get(oldest).is_some_and(is_old) {
+            let oldest = self.0.peek_lru().map(|(_, entry)| entry.asked);
+            let is_old = oldest.is_some_and(|asked| now.saturating_sub(asked) >= KEPT);
+            if !is_old && self.0.len() < most {
                 break;
             }
-            let used = *used;
-            if let Some(oldest) = self.used.remove(&used) {
-                self.entries.remove(&oldest);
-            }
+            self.0.pop_lru();
         }
         if most > 0 {
-            self.last += 1;
-            self.used.insert(self.last, wanted.clone());
             let entry = CachedFile {
                 file: Arc::clone(&file),
                 looked: now,
                 asked: now,
-                used: self.last,
             };
-            self.entries.insert(wanted.clone(), entry);
+            self.0.put(wanted.clone(), entry);
         }
         file
     }
@@ -171,12 +154,12 @@ mod tests {
         keep(&mut cache, "b", Duration::ZERO);
         assert!(cache.get(&wanted("a"), Duration::ZERO).is_some());
         keep(&mut cache, "c", Duration::ZERO);
-        let has = |cache: &Cache, name: &str| cache.entries.contains_key(&wanted(name));
+        let has = |cache: &Cache, name: &str| cache.0.contains(&wanted(name));
         assert!(has(&cache, "a") && !has(&cache, "b") && has(&cache, "c"));
         keep(&mut cache, "d", 2 * KEPT);
-        assert_eq!((cache.entries.len(), cache.used.len()), (1, 1));
+        assert_eq!(cache.0.len(), 1);
         let mut none = Cache::default();
         none.keep(&wanted("a"), open(&docroot, "a"), (Duration::ZERO, 0));
-        assert!(none.entries.is_empty());
+        assert!(none.0.is_empty());
     }
 }
