@@ -571,11 +571,4 @@ pub(crate) mod tests {
         assert_eq!(json.lines().count(), 1);
         assert_eq!(value["sni"], r#"a\x20reason=finished\x0ab\"\\"#);
     }
-
-    #[test]
-    fn a_completed_handshake_that_was_not_resumed_is_full() {
-        let mut full = record();
-        full.tls.as_mut().unwrap().resumed = None;
-        assert!(line(&full, LogFormat::Text).contains(" handshake=full "));
-    }
 }

@@ -27,10 +27,13 @@ use becket_keys::files::Files;
 pub enum Output {
     Stdout,
     Stderr,
-    /// A file open for appending, and the path by which it is reopened.
-    File(PathBuf, File),
-    /// A file outside of the chroot.
-    Outside(PathBuf, File),
+    /// A file open for appending.
+    File {
+        path: PathBuf,
+        file: File,
+        /// The path leads nowhere, as the file is outside of the chroot.
+        is_outside: bool,
+    },
     Syslog(SyslogDaemon),
 }
 
@@ -112,17 +115,14 @@ impl Output {
         if let Some(stream) = Self::stream(path) {
             return Ok(stream);
         }
-        let outside = files.log(path).map_err(|error| refusal(path, &error))?;
-        if let Some(file) = outside {
-            let path = path.to_owned();
-            return Ok(if files.is_confined() {
-                Self::Outside(path, file)
-            } else {
-                Self::File(path, file)
-            });
-        }
-        let file = append(path).map_err(|error| refusal(path, &error))?;
-        Ok(Self::File(path.to_owned(), file))
+        let given = files.log(path).map_err(|error| refusal(path, &error))?;
+        let is_outside = given.is_some() && files.is_confined();
+        let file = given.map_or_else(|| append(path), Ok);
+        Ok(Self::File {
+            path: path.to_owned(),
+            file: file.map_err(|error| refusal(path, &error))?,
+            is_outside,
+        })
     }
 
     /// Checks if [`Self::open`] would succeed, without creating anything.
@@ -150,11 +150,13 @@ impl Output {
     /// Fails if the file cannot be opened; the old file stays in use then.
     fn reopen(&mut self) -> io::Result<()> {
         match self {
-            Self::File(path, file) => *file = append(path)?,
-            Self::Outside(..) => {
+            Self::File {
+                is_outside: true, ..
+            } => {
                 let text = "it is outside of process.chroot: rotate it by a copy (copytruncate), or restart";
                 return Err(io::Error::new(io::ErrorKind::Unsupported, text));
             }
+            Self::File { path, file, .. } => *file = append(path)?,
             Self::Stdout | Self::Stderr | Self::Syslog(_) => {}
         }
         Ok(())
@@ -165,7 +167,7 @@ impl Output {
         match self {
             Self::Stdout => write_if_ready(io::stdout(), line),
             Self::Stderr => write_if_ready(io::stderr(), line),
-            Self::File(_, file) | Self::Outside(_, file) => write_if_ready(file, line),
+            Self::File { file, .. } => write_if_ready(file, line),
             Self::Syslog(_) => self.write_all(line),
         }
     }
@@ -179,7 +181,7 @@ impl Output {
                 stdout.flush()
             }
             Self::Stderr => io::stderr().lock().write_all(lines),
-            Self::File(_, file) | Self::Outside(_, file) => file.write_all(lines),
+            Self::File { file, .. } => file.write_all(lines),
             Self::Syslog(daemon) => daemon.send_all(lines),
         }
     }
@@ -191,7 +193,7 @@ impl Display for Output {
         match self {
             Self::Stdout => f.write_str("stdout"),
             Self::Stderr => f.write_str("stderr"),
-            Self::File(path, _) | Self::Outside(path, _) => path.display().fmt(f),
+            Self::File { path, .. } => path.display().fmt(f),
             Self::Syslog(daemon) => write!(f, "syslog at {}", daemon.address.text),
         }
     }

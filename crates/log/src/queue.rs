@@ -223,7 +223,11 @@ mod tests {
     fn a_pipe_that_nobody_reads_costs_lines_and_no_time() {
         let (mut reader, writer) = io::pipe().unwrap();
         let pipe = File::from(std::os::fd::OwnedFd::from(writer));
-        let queue = LineQueue::new(Output::File(Path::new("pipe").into(), pipe));
+        let queue = LineQueue::new(Output::File {
+            path: "pipe".into(),
+            file: pipe,
+            is_outside: false,
+        });
         queue.start().unwrap();
         let line = [&[b'x'; 1023][..], b"\n"].concat();
         // Two buffers and the pipe hold less than this.
