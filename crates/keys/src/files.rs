@@ -18,12 +18,13 @@ use becket_sys::privileges::effective_user;
 use becket_sys::regular;
 
 /// Source of files. The default is the file system alone.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Files {
     listed: Arc<BTreeMap<PathBuf, FileAt>>,
-    reporter: Option<Reporter>,
+    /// Called for each file that this process opens itself.
+    reporter: Option<Arc<dyn Fn() + Send + Sync>>,
     /// Opens listed files.
-    opener: Option<ListedOpener>,
+    opener: Option<Arc<OpenListed>>,
     is_all: bool,
     /// Logs that were opened before their paths led nowhere.
     logs: Arc<BTreeMap<PathBuf, io::Result<File>>>,
@@ -54,21 +55,9 @@ impl Reach {
 /// Opens a file by its number in the listing. Absent where this process is to open it by its path.
 pub type OpenListed = dyn Fn(u32) -> io::Result<Option<File>> + Send + Sync;
 
-#[derive(Clone)]
-struct Reporter(Arc<dyn Fn() + Send + Sync>);
-
-impl fmt::Debug for Reporter {
+impl fmt::Debug for Files {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Reporter").finish_non_exhaustive()
-    }
-}
-
-#[derive(Clone)]
-struct ListedOpener(Arc<OpenListed>);
-
-impl fmt::Debug for ListedOpener {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("ListedOpener").finish_non_exhaustive()
+        out.debug_struct("Files").finish_non_exhaustive()
     }
 }
 
@@ -95,13 +84,13 @@ impl Files {
 
     /// Calls `report` for each file that this process opens itself.
     pub fn reported_by(self, report: Arc<dyn Fn() + Send + Sync>) -> Self {
-        let reporter = Some(Reporter(report));
+        let reporter = Some(report);
         Self { reporter, ..self }
     }
 
     /// Opens listed files by `open`.
     pub fn opened_by(self, open: Arc<OpenListed>) -> Self {
-        let opener = Some(ListedOpener(open));
+        let opener = Some(open);
         Self { opener, ..self }
     }
 
@@ -156,7 +145,7 @@ impl Files {
     fn here<T>(&self, path: &Path, open: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
         self.opened().insert(path.to_owned());
         if let Some(reporter) = &self.reporter {
-            (reporter.0)();
+            reporter();
         }
         open(path).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => {
@@ -205,7 +194,7 @@ impl Files {
             None => self.here(path, regular::open),
             Some(FileAt::Listed(number)) => {
                 let opener = self.opener.as_ref().ok_or(io::ErrorKind::NotFound)?;
-                match (opener.0)(*number)? {
+                match opener(*number)? {
                     Some(file) => {
                         let metadata = file.metadata()?;
                         Ok((file, metadata))

@@ -19,8 +19,6 @@ use rustls::server::ParsedCertificate;
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{CertificateError, Error, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use x509_parser::error::X509Error;
-use x509_parser::nom;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Version};
 
 use becket_config::notation::Text;
@@ -151,7 +149,7 @@ impl Loader {
             report.error(problem.accepted("certificates, the server's own first, PEM"));
             return None;
         }
-        let facts = facts_of(path, chain, &pem.certificates, report)?;
+        parse(path, chain, &pem.certificates, report)?;
         let key = match self.find(&pem, uri) {
             Ok(key) => key,
             Err(fault) => {
@@ -167,8 +165,8 @@ impl Loader {
             offload: Offload::Token,
             token: Some(key),
         };
-        let chained = (pem.certificates, facts);
-        self.finish((path, chain, digest), chained, Some(private), report)
+        let at = (path, chain, digest);
+        self.finish(at, pem.certificates, Some(private), report)
     }
 
     fn find(&self, pem: &Pem, uri: &KeyUri) -> Result<TokenKey, TokenFault> {
@@ -207,7 +205,7 @@ impl Loader {
             );
             return None;
         }
-        let facts = facts_of(path, file, &pem.certificates, report)?;
+        parse(path, file, &pem.certificates, report)?;
         let batch_key = pem.keys.first().and_then(|key| self.batch_key(key));
         let key = self.match_key(path, file, &mut pem, report);
         let private = key.map(|key| Private {
@@ -217,25 +215,27 @@ impl Loader {
             token: None,
         });
         let at = (path, file, digest);
-        self.finish(at, (pem.certificates, facts), private, report)
+        self.finish(at, pem.certificates, private, report)
     }
 
     /// Judges a chain, whose key is known.
     fn finish(
         &self,
         (path, file, digest): (&str, &Path, [u8; 32]),
-        (chain, facts): (Vec<CertificateDer<'static>>, Vec<CertificateFacts>),
+        chain: Vec<CertificateDer<'static>>,
         private: Option<Private>,
         report: &mut Report,
     ) -> Option<Loaded> {
-        let ordered = self.check_chain(path, file, &chain, &facts, report);
-        self.check_dates(path, file, &facts, report);
-        let leaf = facts.into_iter().next()?;
-        for name in &leaf.unusable {
+        let parsed = parse(path, file, &chain, report)?;
+        let ordered = self.check_chain(path, file, (&chain, &parsed), report);
+        self.check_dates(path, file, &parsed, report);
+        let leaf = parsed.first()?;
+        let (names, unusable) = names_of(leaf);
+        for name in unusable {
             let fault = format!("the certificate has a name that no client can ask for: {name:?}");
             report.warn(shown(path, file, fault));
         }
-        if leaf.version != X509Version::V3 {
+        if leaf.version() != X509Version::V3 {
             let fault = "the certificate is older than X.509 version 3, and many clients refuse it";
             report.warn(shown(path, file, fault));
         }
@@ -249,7 +249,7 @@ impl Loader {
             offload,
             batch_key,
             key: Arc::new(CertifiedKey::new(chain, key)),
-            names: leaf.names.into(),
+            names: names.into(),
             file: file.into(),
             token,
             digest,
@@ -314,20 +314,18 @@ impl Loader {
         &self,
         path: &str,
         file: &Path,
-        chain: &[CertificateDer<'_>],
-        facts: &[CertificateFacts],
+        (chain, parsed): (&[CertificateDer<'_>], &[X509Certificate<'_>]),
         report: &mut Report,
     ) -> bool {
-        for (at, pair) in facts.windows(2).enumerate() {
-            let [of, by] = pair else { continue };
-            if of.issuer_der != by.subject_der {
+        for (at, (of, by)) in parsed.iter().zip(parsed.iter().skip(1)).enumerate() {
+            if of.issuer().as_raw() != by.subject().as_raw() {
                 let fault = format!(
                     "the chain is out of order: certificate {} ({}) is issued by {}, but certificate {} is {}",
                     at + 1,
-                    of.subject,
-                    of.issuer,
+                    of.subject(),
+                    of.issuer(),
                     at + 2,
-                    by.subject,
+                    by.subject(),
                 );
                 report.error(
                     shown(path, file, fault).accepted("each certificate followed by its issuer's"),
@@ -335,7 +333,7 @@ impl Loader {
                 return false;
             }
         }
-        match self.verify(chain, facts) {
+        match self.verify(chain, parsed) {
             Some(Error::InvalidCertificate(CertificateError::BadSignature)) => {
                 let fault = "a certificate of the chain is not signed by the next one";
                 report.error(
@@ -354,7 +352,11 @@ impl Loader {
 
     /// Verifies the signatures, with the last certificate taken for the root. Dates and purposes
     /// that concern the client alone are left out.
-    fn verify(&self, chain: &[CertificateDer<'_>], facts: &[CertificateFacts]) -> Option<Error> {
+    fn verify(
+        &self,
+        chain: &[CertificateDer<'_>],
+        parsed: &[X509Certificate<'_>],
+    ) -> Option<Error> {
         let [leaf, between @ .., last] = chain else {
             return None;
         };
@@ -366,7 +368,7 @@ impl Loader {
             Ok(leaf) => leaf,
             Err(error) => return Some(error),
         };
-        let not_before = facts.first().map_or(0, |facts| facts.not_before);
+        let not_before = parsed.first()?.validity().not_before.timestamp();
         let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(
             u64::try_from(not_before).unwrap_or_default(),
         ));
@@ -386,8 +388,8 @@ impl Loader {
 
     /// Checks the dates of a chain that was not loaded again.
     pub fn check_known(&self, path: &str, known: &Loaded, report: &mut Report) {
-        if let Some(facts) = facts_of(path, &known.file, &known.key.cert, report) {
-            self.check_dates(path, &known.file, &facts, report);
+        if let Some(parsed) = parse(path, &known.file, &known.key.cert, report) {
+            self.check_dates(path, &known.file, &parsed, report);
         }
     }
 
@@ -395,95 +397,61 @@ impl Loader {
         &self,
         path: &str,
         file: &Path,
-        facts: &[CertificateFacts],
+        parsed: &[X509Certificate<'_>],
         report: &mut Report,
     ) {
         let now = i64::try_from(self.now.as_secs()).unwrap_or(i64::MAX);
-        for (at, facts) in facts.iter().enumerate() {
-            let left = facts.not_after.saturating_sub(now);
+        for (at, certificate) in parsed.iter().enumerate() {
+            let validity = certificate.validity();
+            let left = validity.not_after.timestamp().saturating_sub(now);
             let fault = match left {
-                _ if facts.not_before > now => "is not valid yet".to_owned(),
+                _ if validity.not_before.timestamp() > now => "is not valid yet".to_owned(),
                 ..0 => "has expired".to_owned(),
                 0..WARN_SECONDS => format!("expires in {} days", left / 86_400),
                 _ => continue,
             };
-            let fault = format!("certificate {} ({}) {fault}", at + 1, facts.subject);
+            let fault = format!("certificate {} ({}) {fault}", at + 1, certificate.subject());
             report.warn(shown(path, file, fault));
         }
     }
 }
 
-/// What a certificate says, as far as it matters here.
-#[derive(Clone, Debug)]
-pub struct CertificateFacts {
-    /// Whom it names, for people.
-    pub subject: String,
-    /// Who signed it, for people.
-    pub issuer: String,
-    /// DNS names, else the common name.
-    pub names: Vec<NamePattern>,
-    /// DNS names that no ClientHello can contain.
-    pub unusable: Vec<String>,
-    /// Seconds since 1970.
-    pub not_before: i64,
-    /// Seconds since 1970.
-    pub not_after: i64,
-    version: X509Version,
-    subject_der: Vec<u8>,
-    issuer_der: Vec<u8>,
-}
-
-impl CertificateFacts {
-    /// Parses a certificate.
-    ///
-    /// # Errors
-    /// The certificate does not parse.
-    pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, nom::Err<X509Error>> {
-        let (_, parsed) = X509Certificate::from_der(certificate)?;
-        let mut facts = Self {
-            subject: parsed.subject().to_string(),
-            issuer: parsed.issuer().to_string(),
-            names: Vec::new(),
-            unusable: Vec::new(),
-            not_before: parsed.validity().not_before.timestamp(),
-            not_after: parsed.validity().not_after.timestamp(),
-            version: parsed.version(),
-            subject_der: parsed.subject().as_raw().to_vec(),
-            issuer_der: parsed.issuer().as_raw().to_vec(),
-        };
-        let alternative = parsed.subject_alternative_name().ok().flatten();
-        let general = alternative.map(|names| names.value.general_names.as_slice());
-        for name in general.unwrap_or_default() {
-            if let GeneralName::DNSName(name) = name {
-                facts.add_name(name);
-            }
-        }
-        // RFC 6125, section 6.4.4: the common name counts only where there is no other.
-        if general.is_none() {
-            let common = parsed.subject().iter_common_name().next();
-            if let Some(name) = common.and_then(|name| name.as_str().ok()) {
-                facts.add_name(name);
-            }
-        }
-        Ok(facts)
-    }
-
-    fn add_name(&mut self, name: &str) {
-        match NamePattern::parse(name) {
-            Ok(name) if !self.names.contains(&name) => self.names.push(name),
-            Ok(_) => {}
-            Err(_) => self.unusable.push(name.to_owned()),
+/// DNS names of a certificate, or else its common name; and those that no ClientHello can contain.
+pub fn names_of(certificate: &X509Certificate<'_>) -> (Vec<NamePattern>, Vec<String>) {
+    let (mut names, mut unusable) = (Vec::new(), Vec::new());
+    let mut add = |name: &str| match NamePattern::parse(name) {
+        Ok(name) if !names.contains(&name) => names.push(name),
+        Ok(_) => {}
+        Err(_) => unusable.push(name.to_owned()),
+    };
+    let alternative = certificate.subject_alternative_name().ok().flatten();
+    let general = alternative.map(|names| names.value.general_names.as_slice());
+    for name in general.unwrap_or_default() {
+        if let GeneralName::DNSName(name) = name {
+            add(name);
         }
     }
+    // RFC 6125, section 6.4.4: the common name counts only where there is no other.
+    if general.is_none() {
+        let common = certificate.subject().iter_common_name().next();
+        common
+            .and_then(|name| name.as_str().ok())
+            .into_iter()
+            .for_each(add);
+    }
+    (names, unusable)
 }
 
-fn facts_of(
+fn parse<'c>(
     path: &str,
     file: &Path,
-    chain: &[CertificateDer<'_>],
+    chain: &'c [CertificateDer<'_>],
     report: &mut Report,
-) -> Option<Vec<CertificateFacts>> {
-    let parsed: Result<Vec<_>, _> = chain.iter().map(CertificateFacts::of).collect();
+) -> Option<Vec<X509Certificate<'c>>> {
+    let parsed = chain
+        .iter()
+        .map(|certificate| X509Certificate::from_der(certificate));
+    let parsed: Result<Vec<_>, _> = parsed.map(|one| one.map(|(_, parsed)| parsed)).collect();
     parsed
         .map_err(|error| report.error(shown(path, file, format!("not a certificate: {error}"))))
         .ok()

@@ -10,15 +10,14 @@
 //! With a key on a token ([`token`]) the request goes to the process that speaks with it, and the answer comes by the same way.
 //!
 //! Keys that sign as fast as a signature is handed over stay with the worker: see [`Offload`].
-//! docs/decisions/0029 says why it is done so. Of signatures that wait ([`waiting`]) those with RSA of one length may be made
-//! eight at a time ([`batches`]; docs/decisions/0031).
+//! docs/decisions/0029 says why it is done so. Signatures with RSA of one length may be made eight at a
+//! time ([`batches`]; docs/decisions/0031).
 
 pub mod batches;
 pub mod queue;
 mod request;
 pub mod threads;
 pub mod token;
-mod waiting;
 pub mod worker;
 
 pub use self::request::{Offload, SignatureRequest};

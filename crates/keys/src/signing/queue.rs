@@ -1,21 +1,22 @@
 //! Signatures that wait for a crypto thread: one queue for all workers.
 //!
-//! First come, first served, alone or in a batch ([`super::waiting`]). Its length is bounded by those who fill it: each worker has
+//! The oldest job always goes next: with others of its length of key, where enough of them wait for a batch to pay, and alone otherwise.
+//! No job waits for company. The queue's length is bounded by those who fill it: each worker has
 //! a bounded number of signatures under way ([`super::worker::WorkerSigning`]). The lock is held to push or to pop; a thread is
 //! woken only if one sleeps.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use becket_multibuffer::Multibuffer;
+use becket_multibuffer::{LANES, Multibuffer};
 use becket_sys::clock::Stopwatch;
 use rustls::Error;
 
 use super::batches::Batches;
 use super::request::SignatureRequest;
-use super::waiting::WaitingJobs;
 
 /// A signature that a worker waits for.
 #[derive(Debug)]
@@ -108,7 +109,7 @@ pub struct SigningQueue {
 
 #[derive(Debug, Default)]
 struct QueueState {
-    jobs: WaitingJobs<SigningJob>,
+    jobs: VecDeque<SigningJob>,
     /// Threads that sleep and that nobody has woken.
     asleep: usize,
     /// Threads that were woken and have not looked yet.
@@ -166,25 +167,37 @@ impl SigningQueue {
         key.map(|key| key.modulus_len())
     }
 
+    fn take(&self, jobs: &mut VecDeque<SigningJob>) -> Vec<SigningJob> {
+        let first = jobs.front().and_then(|job| self.class_of(&job.request));
+        let is_alike = |job: &SigningJob| first.is_some() && self.class_of(&job.request) == first;
+        let alike = jobs.iter().enumerate().filter(|(_, job)| is_alike(job));
+        let places: Vec<usize> = alike.map(|(place, _)| place).take(LANES).collect();
+        if places.len() < PAYS {
+            return jobs.pop_front().into_iter().collect();
+        }
+        let taken = places.into_iter().enumerate();
+        taken
+            .filter_map(|(before, place)| jobs.remove(place - before))
+            .collect()
+    }
+
     /// Leaves jobs for the next thread that is free.
     pub fn push(&self, jobs: impl IntoIterator<Item = SigningJob>) {
         let mut state = self.lock();
-        for job in jobs {
-            state.jobs.push(self.class_of(&job.request), job);
-        }
+        state.jobs.extend(jobs);
         self.wake_one(state);
     }
 
     /// Takes the oldest job, or the batch that it begins; nothing when there is none.
     pub fn try_pop(&self) -> Vec<SigningJob> {
-        self.lock().jobs.pop()
+        self.take(&mut self.lock().jobs)
     }
 
     /// As [`Self::try_pop`], but waits for a job; `None` when the queue is closed.
     pub fn pop(&self) -> Option<Vec<SigningJob>> {
         let mut state = self.lock();
         while !state.closed {
-            let jobs = state.jobs.pop();
+            let jobs = self.take(&mut state.jobs);
             if !jobs.is_empty() {
                 self.wake_one(state);
                 return Some(jobs);
@@ -222,3 +235,6 @@ impl SigningQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// A batch takes as long for one as for eight, and five signatures take as long one by one (docs/decisions/0023).
+pub(super) const PAYS: usize = 6;

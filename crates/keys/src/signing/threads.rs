@@ -9,9 +9,8 @@ use std::thread;
 use becket_sys::priority;
 use rustls::Error;
 
-use super::queue::{SigningQueue, answer};
+use super::queue::{PAYS, SigningQueue, answer};
 use super::request::SignatureRequest;
-use super::waiting::PAYS;
 
 /// Threads that sign. Dropping this sends them home; none is waited for.
 #[derive(Debug)]
@@ -71,15 +70,13 @@ const STEPS: i32 = 10;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::mpsc::{Sender, channel};
 
     use becket_multibuffer::{Multibuffer, PrivateKey};
     use rcgen::{KeyPair, RsaKeySize};
+    use rustls::SignatureScheme;
     use rustls::crypto::aws_lc_rs::sign::any_supported_type;
     use rustls::pki_types::PrivateKeyDer;
-    use rustls::sign::{Signer, SigningKey};
-    use rustls::{SignatureAlgorithm, SignatureScheme};
 
     use super::*;
     use crate::signing::queue::{Answers, Signed};
@@ -142,80 +139,4 @@ mod tests {
     }
 
     const JOBS: usize = 60;
-
-    /// A key that begins to sign and does not come back before it is told to.
-    #[derive(Clone, Debug)]
-    struct StuckKey(Arc<Mutex<Receiver<()>>>);
-
-    impl SigningKey for StuckKey {
-        fn choose_scheme(&self, _offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
-            Some(Box::new(self.clone()))
-        }
-
-        fn algorithm(&self) -> SignatureAlgorithm {
-            SignatureAlgorithm::RSA
-        }
-    }
-
-    impl Signer for StuckKey {
-        fn sign(&self, _message: &[u8]) -> Result<Vec<u8>, Error> {
-            // Nobody tells it any more: the test is over.
-            self.0.lock().unwrap().recv().ok();
-            Ok(b"late".to_vec())
-        }
-
-        fn scheme(&self) -> SignatureScheme {
-            SignatureScheme::RSA_PKCS1_SHA256
-        }
-    }
-
-    #[test]
-    fn a_thread_that_is_stuck_has_the_others_sign_and_nobody_waits_for_it_at_the_end() {
-        let (release, released) = channel();
-        let stuck: Arc<dyn SigningKey> = Arc::new(StuckKey(Arc::new(Mutex::new(released))));
-        let (free, freed) = channel();
-        let prompt: Arc<dyn SigningKey> = Arc::new(StuckKey(Arc::new(Mutex::new(freed))));
-        drop(free);
-        let queue = Arc::new(SigningQueue::new(2, None));
-        let threads = CryptoThreads::start(&queue).unwrap();
-        let (sender, answered) = channel();
-        let worker = WorkerSigning::new(Arc::clone(&queue), 1, Arc::new(Answered(sender)));
-        let ask = |place, key: &Arc<dyn SigningKey>| {
-            let request = SignatureRequest {
-                key: Arc::clone(key),
-                batch_key: None,
-                token: None,
-                scheme: SignatureScheme::RSA_PKCS1_SHA256,
-                message: Vec::new(),
-            };
-            worker.ask(place, request)
-        };
-        let next = || {
-            let mut signed = answered.recv().unwrap();
-            assert_eq!(signed.len(), 1);
-            signed.remove(0)
-        };
-        let first = ask(0, &stuck);
-        for place in 1..=JOBS {
-            let asked = ask(place, &prompt);
-            assert!(
-                asked.is(next().asker),
-                "the one that is stuck holds nobody up"
-            );
-        }
-        // All are stuck: what is asked now waits, and whoever has left costs no signature.
-        let second = ask(0, &stuck);
-        drop(ask(0, &prompt));
-        release.send(()).unwrap();
-        release.send(()).unwrap();
-        let mut late = Vec::new();
-        for _ in 0..3 {
-            late.push(next());
-        }
-        late.sort_by_key(|signed| signed.asker.number);
-        assert!(first.is(late[0].asker) && second.is(late[1].asker));
-        assert!(late[2].signature.is_none());
-        let _stuck_for_good = ask(0, &stuck);
-        drop(threads);
-    }
 }
