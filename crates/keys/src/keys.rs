@@ -1,10 +1,8 @@
 //! Certificates with their keys, as files hold them: loaded, matched and proved.
 //!
-//! A [`Loaded`] is one chain whose first certificate belongs to the private key, whose every
-//! certificate is signed by the next, and whose names are known. Whatever is wrong with the
-//! files is put in the report; what has expired is a warning, because to refuse it would turn
-//! a late renewal into an outage. [`pem`](crate::pem) decodes the files,
-//! [`certificates`](crate::certificates) has the map of names.
+//! The first certificate of a [`Loaded`] chain belongs to the private key, and each certificate is signed by the next. Faults of the
+//! files go into the report. An expired certificate is a warning, because a refusal would turn a late renewal into an outage.
+//! [`pem`](crate::pem) decodes the files, [`certificates`](crate::certificates) has the map of names.
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
@@ -35,34 +33,30 @@ use becket_config::key_source::KeyUri;
 /// One chain with its key.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// What rustls signs with.
     pub key: Arc<CertifiedKey>,
-    /// The numbers of the key, where it may sign in batches.
+    /// The numbers of the key, if it may sign in batches.
     pub batch_key: Option<Arc<PrivateKey>>,
-    /// Which of its signatures the token makes, or crypto threads, where there are any.
     pub offload: Offload,
-    /// From the certificate, in lower case; may be empty.
+    /// In lower case; may be empty.
     pub names: Arc<[NamePattern]>,
-    /// The file of the chain.
     pub file: Arc<Path>,
-    /// The key, where it is on a token.
+    /// The key, if it is on a token.
     pub token: Option<TokenKey>,
-    /// Of the files of chain and key, and of their paths.
+    /// Digest of the files of chain and key, and of their paths.
     pub digest: [u8; 32],
-    /// Of the file of the OCSP response that is sent.
+    /// Digest of the OCSP response that is sent.
     pub ocsp: Option<[u8; 32]>,
     /// Name of the policy for its clients, if it has one.
     pub policy: Option<Arc<str>>,
 }
 
 impl Loaded {
-    /// Whether two come of the same files with the same contents.
+    /// Returns `true` if both are of the same files with the same contents.
     pub fn is_same(&self, other: &Self) -> bool {
         (self.digest, self.ocsp) == (other.digest, other.ocsp)
     }
 }
 
-/// A private key, wherever it is.
 struct Private {
     key: Arc<dyn SigningKey>,
     batch_key: Option<Arc<PrivateKey>>,
@@ -70,20 +64,18 @@ struct Private {
     token: Option<TokenKey>,
 }
 
-/// Loads chains and keys, and notes what is wrong with them.
+/// Loads chains and keys, and reports their faults.
 #[derive(Debug)]
 pub struct Loader {
-    /// What loads private keys and verifies signatures.
+    /// Loads private keys and verifies signatures.
     pub provider: CryptoProvider,
     /// The time at which certificates must be valid.
     pub now: UnixTime,
-    /// What reads them.
     pub files: Files,
-    /// Whether keys may sign in batches, which takes their numbers.
+    /// Keys may sign in batches, which takes their numbers.
     pub batches: bool,
-    /// What finds keys on tokens.
     pub tokens: Tokens,
-    /// Loaded chains by their digest, those of the running configuration included: they are not loaded again.
+    /// Loaded chains by their digest, also those of the running configuration. They are not loaded again.
     pub known: HashMap<[u8; 32], Loaded>,
 }
 
@@ -117,7 +109,6 @@ impl Loader {
         self.check(path, (chain, digest), pem, report)
     }
 
-    /// Says so of one that is new.
     fn warn_if_readable(
         &self,
         (path, file, digest): (&str, &Path, [u8; 32]),
@@ -129,7 +120,7 @@ impl Loader {
         }
     }
 
-    /// Loads a chain whose key is on a token, which proves that it is. `path` is the key path for problems.
+    /// Loads a chain whose key is on a token. The token proves that it has the key. `path` is the key path for problems.
     pub fn on_token(
         &self,
         path: &str,
@@ -218,7 +209,7 @@ impl Loader {
         self.finish(at, pem.certificates, private, report)
     }
 
-    /// Judges a chain, whose key is known.
+    /// Checks a chain whose key is known.
     fn finish(
         &self,
         (path, file, digest): (&str, &Path, [u8; 32]),
@@ -258,7 +249,7 @@ impl Loader {
         })
     }
 
-    /// The numbers of a key that may sign in batches. One of another kind, length or exponent signs by itself.
+    /// Returns the numbers of a key that may sign in batches. A key of another kind, length or exponent signs alone.
     fn batch_key(&self, der: &PrivateKeyDer<'_>) -> Option<Arc<PrivateKey>> {
         let key = match der {
             _ if !self.batches => return None,

@@ -1,8 +1,7 @@
 //! Signatures with RSA, eight at a time.
 //!
-//! The arithmetic is `becket_multibuffer`'s, which verifies each signature before it gives it out. What it has none for, AWS-LC signs
-//! as it would have without batches: the client notices nothing, and the operator sees it counted. docs/decisions/0031 says when a
-//! batch is made.
+//! The arithmetic is `becket_multibuffer`'s, which verifies each signature before it returns it. If it returns none, AWS-LC signs, as
+//! it would have without batches: the client notices nothing, and a counter shows it. docs/decisions/0031 says when a batch is made.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -11,7 +10,6 @@ use rustls::{Error, SignatureScheme};
 
 use super::request::SignatureRequest;
 
-/// What makes batches, and how many it has made.
 #[derive(Debug)]
 pub struct Batches {
     multibuffer: Multibuffer,
@@ -20,14 +18,12 @@ pub struct Batches {
     repeated: AtomicU64,
 }
 
-/// What batches have come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct BatchCounts {
-    /// Batches.
     pub made: u64,
     /// Signatures of batches that were used.
     pub signatures: u64,
-    /// Signatures that a batch was to make and that were made singly: one that was computed did not verify.
+    /// Signatures that were made singly because the one of a batch did not verify.
     pub repeated: u64,
 }
 
@@ -41,7 +37,6 @@ impl Batches {
         }
     }
 
-    /// How many there were.
     pub fn counts(&self) -> BatchCounts {
         BatchCounts {
             made: self.made.load(Relaxed),
@@ -50,7 +45,7 @@ impl Batches {
         }
     }
 
-    /// Answers each request, at best from one batch.
+    /// Signs each request, in one batch if possible.
     pub(super) fn sign(&self, requests: &[&SignatureRequest]) -> Vec<Result<Vec<u8>, Error>> {
         let padded: Vec<_> = requests.iter().map(|request| pad(request)).collect();
         let batch: Vec<_> = padded
@@ -77,7 +72,7 @@ impl Batches {
     }
 }
 
-/// The key and what it is to raise to a power; nothing where the request is not for a batch, or random numbers are missing.
+/// Returns the key and the padded message; `None` if the request is not for a batch, or random numbers are missing.
 fn pad(request: &SignatureRequest) -> Option<(&PrivateKey, Vec<u8>)> {
     let key = request.batch_key.as_deref()?;
     let message = scheme_of(request.scheme)?.encode(key, &request.message);

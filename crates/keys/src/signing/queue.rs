@@ -1,9 +1,8 @@
 //! Signatures that wait for a crypto thread: one queue for all workers.
 //!
-//! The oldest job always goes next: with others of its length of key, where enough of them wait for a batch to pay, and alone otherwise.
-//! No job waits for company. The queue's length is bounded by those who fill it: each worker has
-//! a bounded number of signatures under way ([`super::worker::WorkerSigning`]). The lock is held to push or to pop; a thread is
-//! woken only if one sleeps.
+//! The oldest job always goes next: with others of its length of key if enough of them wait for a batch to pay, alone otherwise.
+//! No job waits for company. Each worker has a bounded number of signatures under way ([`super::worker::WorkerSigning`]), which
+//! bounds the queue. The lock is held to push or to pop; a thread is woken only if one sleeps.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,14 +17,12 @@ use rustls::Error;
 use super::batches::Batches;
 use super::request::SignatureRequest;
 
-/// A signature that a worker waits for.
 #[derive(Debug)]
 pub struct SigningJob {
     pub request: SignatureRequest,
     pub asker: Asker,
-    /// No handshake waits for it any more.
+    /// No handshake waits for the signature.
     pub abandoned: Arc<AtomicBool>,
-    /// Since the request.
     pub asked: Stopwatch,
     pub answers: Arc<dyn Answers>,
 }
@@ -67,37 +64,36 @@ pub fn answer(
     }
 }
 
-/// A connection, and which of its worker's signatures is its.
+/// A connection, and the number of its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asker {
-    /// Where the connection lives in its worker; by now it may be another one.
+    /// Place of the connection in its worker. Another connection may have it by now.
     pub place: usize,
-    /// No two signatures of a worker have the same.
+    /// Unique within a worker.
     pub number: u64,
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Debug)]
 pub struct Signed {
-    /// Who asked.
     pub asker: Asker,
-    /// A token was asked.
+    /// A token signed.
     pub by_token: bool,
-    /// Nothing when the asker had left.
+    /// `None` if the request was abandoned.
     pub signature: Option<Result<Vec<u8>, Error>>,
-    /// From the request to a thread that took it.
+    /// Time until a thread took the request.
     pub waited: Duration,
-    /// How long it signed.
+    /// Time of signing.
     pub took: Duration,
 }
 
 /// Takes answers for one worker, from any thread.
 pub trait Answers: fmt::Debug + Send + Sync {
-    /// Leaves answers and sees to it that the worker looks soon, once for all of them.
+    /// Passes answers on, and wakes the worker once for all of them.
     fn answer(&self, signed: Vec<Signed>);
 }
 
-/// What waits for crypto threads.
+/// Jobs that wait for crypto threads.
 #[derive(Debug)]
 pub struct SigningQueue {
     threads: usize,
@@ -110,16 +106,15 @@ pub struct SigningQueue {
 #[derive(Debug, Default)]
 struct QueueState {
     jobs: VecDeque<SigningJob>,
-    /// Threads that sleep and that nobody has woken.
+    /// Sleeping threads that were not woken.
     asleep: usize,
-    /// Threads that were woken and have not looked yet.
+    /// Woken threads that have not looked yet.
     woken: usize,
     closed: bool,
 }
 
 impl SigningQueue {
-    /// An empty queue for so many threads, which may be none: then workers sign. Signatures with RSA are made in batches where
-    /// there is something that makes them.
+    /// Makes an empty queue. Without threads, workers sign.
     pub fn new(threads: usize, multibuffer: Option<Multibuffer>) -> Self {
         Self {
             threads,
@@ -130,12 +125,12 @@ impl SigningQueue {
         }
     }
 
-    /// How many threads serve it once somebody asks.
+    /// Number of threads that serve the queue once there is a job.
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// How many threads serve it now.
+    /// Number of threads that serve the queue now.
     pub fn serving(&self) -> usize {
         if self.served.load(Relaxed) {
             self.threads
@@ -148,17 +143,16 @@ impl SigningQueue {
         self.served.store(true, Relaxed);
     }
 
-    /// What makes batches, if there are any.
     pub fn batches(&self) -> Option<&Batches> {
         self.batches.as_ref()
     }
 
-    /// Whether this may be signed in a batch.
+    /// Returns `true` if this may be signed in a batch.
     pub fn batches_take(&self, request: &SignatureRequest) -> bool {
         self.class_of(request).is_some()
     }
 
-    /// What can be signed together.
+    /// Jobs of one class can be signed together.
     fn class_of(&self, request: &SignatureRequest) -> Option<usize> {
         let key = request
             .batch_key
@@ -188,12 +182,12 @@ impl SigningQueue {
         self.wake_one(state);
     }
 
-    /// Takes the oldest job, or the batch that it begins; nothing when there is none.
+    /// Takes the oldest job, or the batch that it begins. Empty if there is none.
     pub fn try_pop(&self) -> Vec<SigningJob> {
         self.take(&mut self.lock().jobs)
     }
 
-    /// As [`Self::try_pop`], but waits for a job; `None` when the queue is closed.
+    /// Waits for a job, or the batch that it begins. Returns `None` after the queue was closed.
     pub fn pop(&self) -> Option<Vec<SigningJob>> {
         let mut state = self.lock();
         while !state.closed {
@@ -212,8 +206,8 @@ impl SigningQueue {
         None
     }
 
-    /// Wakes a thread if there is a job for it. One that is woken wakes the next, so a call of the system is made for each thread
-    /// that has to wake up, and for no job.
+    /// Wakes a thread if there is a job for it. A woken thread wakes the next, so there is a system call for each thread that has to
+    /// wake up, and none for a job.
     fn wake_one(&self, mut state: MutexGuard<'_, QueueState>) {
         if state.asleep == 0 || state.jobs.is_empty() {
             return;
@@ -224,7 +218,7 @@ impl SigningQueue {
         self.filled.notify_one();
     }
 
-    /// Sends the threads home: what waits is signed by nobody.
+    /// Ends the threads. Waiting jobs are dropped.
     pub fn close(&self) {
         self.lock().closed = true;
         self.filled.notify_all();

@@ -1,4 +1,4 @@
-//! The crypto threads: they sign what workers ask for, and stand behind them on every core.
+//! The crypto threads: they sign for workers, with a lower priority on every core.
 //!
 //! They are not pinned: the scheduler moves them to cores that workers leave idle.
 
@@ -12,7 +12,7 @@ use rustls::Error;
 use super::queue::{PAYS, SigningQueue, answer};
 use super::request::SignatureRequest;
 
-/// Threads that sign. Dropping this sends them home; none is waited for.
+/// Threads that sign. Dropping this ends them without waiting.
 #[derive(Debug)]
 pub struct CryptoThreads(Arc<SigningQueue>);
 
@@ -20,9 +20,9 @@ impl CryptoThreads {
     /// Starts the threads that serve the queue.
     ///
     /// # Errors
-    /// When the system gives no more threads.
+    /// The system limits the number of threads.
     pub fn start(queue: &Arc<SigningQueue>) -> io::Result<Self> {
-        // Made first: where one thread of many cannot be started, the others go home.
+        // Made first: if one of many threads cannot be started, the others end.
         let threads = Self(Arc::clone(queue));
         for number in 0..queue.threads() {
             let queue = Arc::clone(queue);
@@ -50,14 +50,14 @@ impl Drop for CryptoThreads {
 
 fn run(queue: &SigningQueue) {
     if let Err(error) = priority::only_computes().and_then(|()| priority::give_way(STEPS)) {
-        tracing::warn!(%error, "crypto thread as important as a worker");
+        tracing::warn!(%error, "cannot lower the priority of a crypto thread");
     }
     while let Some(jobs) = queue.pop() {
         answer(jobs, |requests| sign(requests, queue));
     }
 }
 
-/// Signs what was taken from a queue at once, in a batch where that still pays.
+/// Signs jobs that were taken together, in a batch if that still pays.
 pub fn sign(requests: &[&SignatureRequest], queue: &SigningQueue) -> Vec<Result<Vec<u8>, Error>> {
     match queue.batches() {
         Some(batches) if requests.len() >= PAYS => batches.sign(requests),
@@ -65,7 +65,7 @@ pub fn sign(requests: &[&SignatureRequest], queue: &SigningQueue) -> Vec<Result<
     }
 }
 
-/// Nice steps behind the workers: beside one that is busy, a crypto thread gets a tenth of the core.
+/// Nice steps below the workers: next to a busy worker, a crypto thread gets a tenth of the core.
 const STEPS: i32 = 10;
 
 #[cfg(test)]

@@ -1,13 +1,12 @@
 //! One worker's signatures: how many are under way, and the stacks on which handshakes wait for them.
 //!
-//! As many are under way as keep the crypto threads busy until the worker looks again, and no more: what waits longer waits
-//! before its handshake begins, where it costs a hello and no more, and where the rules for overload apply. A handshake whose hello
-//! shows that it may need no signature, because it may resume, begins as long as there are not
-//! twice as many: it does not wait for those that need one, and if it deceives us, that is bounded, too.
+//! The limit keeps the crypto threads busy until the worker looks again. Other handshakes wait before they begin, where they cost
+//! a hello and where the rules for overload apply. A handshake that may resume, by its hello, and so may need no signature begins
+//! up to twice the limit: it does not wait for the others, and a hello that deceives is bounded, too.
 //!
-//! What may be signed in a batch is held back until a batch is full, or until nobody waits whose handshake could be begun now: so
-//! no thread takes up the first of eight alone, and one wake-up does for all. Where a lone signature is the worker's own work
-//! ([`Offload::Batches`]), it hands over only what fills a batch.
+//! Signatures for a batch are held back until the batch is full, or until no waiting handshake could begin now. So no thread signs
+//! the first of eight alone, and one wake-up does for all. If a lone signature is the worker's own work ([`Offload::Batches`]), the
+//! worker hands over only what fills a batch.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -30,32 +29,29 @@ pub struct WorkerSigning {
     stacks: Stacks,
     threads: SigningLane,
     tokens: SigningLane,
-    /// Signatures of crypto threads that are held back.
+    /// Jobs of crypto threads that are held back.
     held: RefCell<Vec<SigningJob>>,
-    /// Clients whose handshakes wait to be begun, beside the one that is being served.
+    /// Clients whose handshakes wait to begin, without the one that is being served.
     waiting: Cell<usize>,
     last: Cell<u64>,
 }
 
-/// What crypto threads, or tokens, are asked for by a worker.
+/// A worker's requests to crypto threads, or to tokens.
 #[derive(Debug)]
 struct SigningLane {
-    /// Signatures under way at which no handshake begins that needs one.
+    /// Maximum number under way for a handshake that needs one to begin.
     most: usize,
-    /// Asked for, and not answered.
     under_way: Cell<usize>,
 }
 
-/// Who can be asked for one more signature.
+/// Whether crypto threads and tokens take one more request.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// Crypto threads.
     pub threads: bool,
-    /// Tokens.
     pub tokens: bool,
 }
 
-/// A signature that somebody waits for. Whoever drops it does not any more.
+/// A request for a signature. Dropping it abandons the request.
 #[derive(Debug)]
 pub struct PendingSignature {
     number: u64,
@@ -63,7 +59,7 @@ pub struct PendingSignature {
 }
 
 impl WorkerSigning {
-    /// The part of one of `workers` workers in a queue; answers arrive at `answers`.
+    /// Makes the part of one of `workers` workers in a queue. Answers arrive at `answers`.
     pub fn new(queue: Arc<SigningQueue>, workers: usize, answers: Arc<dyn Answers>) -> Self {
         let share = (PER_THREAD * queue.threads()).div_ceil(workers);
         Self {
@@ -78,14 +74,14 @@ impl WorkerSigning {
         }
     }
 
-    /// The same, where each token has so many sessions.
+    /// Sets the number of sessions of each token.
     pub fn with_sessions(self, sessions: u16, workers: usize) -> Self {
         let most = (PER_SESSION * usize::from(sessions)).div_ceil(workers);
         let tokens = SigningLane::of(most);
         Self { tokens, ..self }
     }
 
-    /// Whether handshakes may begin, or go on, that need a signature.
+    /// Returns whether handshakes that need a signature may begin or continue.
     pub fn room(&self) -> Room {
         let has_room = |lane: &SigningLane| lane.under_way.get() < lane.most;
         Room {
@@ -94,7 +90,7 @@ impl WorkerSigning {
         }
     }
 
-    /// Whether none may begin that might need one with such a key.
+    /// Returns `true` if no handshake may begin that might need a signature with such a key.
     pub fn is_crowded(&self, offload: Offload) -> bool {
         let lane = self.lane(offload == Offload::Token);
         lane.under_way.get() >= 2 * lane.most
@@ -108,7 +104,7 @@ impl WorkerSigning {
         }
     }
 
-    /// What is handed over where there may be no crypto threads.
+    /// Returns what is handed over if there may be no crypto threads.
     pub fn limit(&self, offload: Offload) -> Offload {
         match offload {
             Offload::Batches | Offload::Always if self.queue.threads() == 0 => Offload::Never,
@@ -116,12 +112,12 @@ impl WorkerSigning {
         }
     }
 
-    /// So many clients wait for a signature, beside the one that is served next.
+    /// Sets the number of clients that wait for a signature, without the one that is served next.
     pub fn note_waiting(&self, clients: usize) {
         self.waiting.set(clients);
     }
 
-    /// Whether the next signature with such a key is handed over: where a batch has begun that pays, or a whole one can be filled.
+    /// Returns `true` if the next signature with such a key is handed over: if a batch has begun that pays, or a whole one can be filled.
     pub fn takes(&self, offload: Offload) -> bool {
         let fills_batch = || {
             let held = self.held.borrow().len();
@@ -138,7 +134,7 @@ impl WorkerSigning {
     /// Runs a step that may need a signature.
     ///
     /// # Errors
-    /// When there is no memory for a stack.
+    /// There is no memory for a stack.
     pub fn run<T: 'static>(
         &self,
         step: impl FnOnce() -> T + 'static,
@@ -146,7 +142,7 @@ impl WorkerSigning {
         self.stacks.run(step)
     }
 
-    /// Asks for a signature, for the connection that lives at `place`.
+    /// Requests a signature for the connection at `place`.
     pub fn ask(&self, place: usize, request: SignatureRequest) -> PendingSignature {
         let number = self.last.get() + 1;
         self.last.set(number);
@@ -176,7 +172,7 @@ impl WorkerSigning {
         PendingSignature { number, abandoned }
     }
 
-    /// Hands over what was held back: nobody waits who could be served with it.
+    /// Hands over what was held back.
     pub fn flush(&self) {
         let mut held = self.held.borrow_mut();
         if !held.is_empty() {
@@ -196,7 +192,7 @@ impl WorkerSigning {
         (self.last.get(), self.tokens.under_way.get())
     }
 
-    /// An answer has come, whoever it is for.
+    /// Counts an answer.
     pub fn note_answer(&self, signed: &Signed) {
         let under_way = &self.lane(signed.by_token).under_way;
         under_way.set(under_way.get().saturating_sub(1));
@@ -211,7 +207,7 @@ impl SigningLane {
 }
 
 impl PendingSignature {
-    /// Whether this is the answer.
+    /// Returns `true` if the answer is for this request.
     pub fn is(&self, asker: Asker) -> bool {
         self.number == asker.number
     }
@@ -226,10 +222,9 @@ impl Drop for PendingSignature {
 /// Signatures under way for each crypto thread: two batches of eight, one that is computed and one that waits. With RSA-2048
 /// they last for four milliseconds, with RSA-4096 for thirty, and a worker looks for answers between any two connections.
 const PER_THREAD: usize = 16;
-/// Signatures under way for each session with a token: one that is made and one that waits, so that the time of one that is asked for
-/// is hardly spent by others.
+/// Signatures under way for each session with a token: one that is made and one that waits.
 const PER_SESSION: usize = 2;
-/// A worker among many has so many at least.
+/// Minimum for a worker.
 const LEAST: usize = 4;
 /// Bytes of a stack. Debug builds, whose frames are the largest, pass all tests with it.
 const STACK: usize = 256 * 1024;
