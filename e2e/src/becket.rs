@@ -1,13 +1,10 @@
 //! A running becket: started, asked, signalled, and ended when dropped.
 
-use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io;
 use std::net::SocketAddr;
-use std::panic;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
@@ -93,7 +90,6 @@ impl Becket {
 
     /// Runs a command of [`Self::command`] without waiting for anything.
     pub fn spawn(mut command: Command, folder: &Path, web: SocketAddr, admin: SocketAddr) -> Self {
-        keep_panics();
         Self {
             child: command.spawn().expect("becket starts"),
             folder: folder.to_owned(),
@@ -312,9 +308,7 @@ impl Becket {
 impl Drop for Becket {
     fn drop(&mut self) {
         if thread::panicking() {
-            // What failed comes last: of a long output the end is read, or kept.
-            let failed = PANIC.with(|panic| panic.borrow().clone());
-            eprintln!("{}--- what failed\n{failed}", self.logs());
+            eprintln!("{}", self.logs());
         }
         // A child that has lost its parent would still let its clients finish. The number of one that was waited for may be another's.
         let runs = matches!(self.child.try_wait(), Ok(None));
@@ -332,23 +326,6 @@ impl Drop for Becket {
             assert!(!self.log().contains(REFUSED), "{}", self.logs());
         }
     }
-}
-
-thread_local! {
-    /// What this thread panicked with, and where.
-    static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
-}
-
-/// Has each thread keep what it panics with.
-fn keep_panics() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let before = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            PANIC.set(info.to_string());
-            before(info);
-        }));
-    });
 }
 
 /// What no test is to find: a system call that becket makes and its sandbox lacks.

@@ -49,11 +49,7 @@ fn room_in_a_queue() -> usize {
 #[ignore = "slow: .ci/run test"]
 fn a_worker_that_was_stopped_wakes_to_ten_thousand_hellos_and_signs_for_nobody_who_has_gone() {
     wakes_to_ten_thousand_hellos(Key::Ecdsa);
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn nor_are_crypto_threads_asked_for_them() {
+    // Nor are crypto threads asked for them.
     wakes_to_ten_thousand_hellos(Key::LongEcdsa);
 }
 

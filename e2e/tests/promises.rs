@@ -68,7 +68,6 @@ mod sessions_never_cross_policies;
 mod sessions_resume_by_id_ticket_and_psk;
 mod signatures_are_made_off_the_loop;
 mod slots_are_shared_in_an_upgrade;
-mod slow_loris_costs_a_slot_for_the_handshake_timeout;
 mod soak;
 mod socket_activation_and_notify;
 mod starttls;

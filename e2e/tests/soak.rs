@@ -87,21 +87,12 @@ pub(crate) fn misbehave(becket: &Becket, trusts: &[Trust], dice: &mut Rng) -> io
     Ok(())
 }
 
+/// With signatures on the loop, off it, and in batches.
 #[test]
 #[ignore = "slow: .ci/run test"]
 fn after_a_soak_everything_is_as_before() {
     soak(Key::Ecdsa, "workers = 2");
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn after_a_soak_with_signatures_off_the_loop_everything_is_as_before() {
     soak(Key::LongEcdsa, "workers = 2");
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn after_a_soak_with_batches_everything_is_as_before() {
     soak(Key::Rsa, "workers = 2\nrsa-batch = \"auto\"");
 }
 

@@ -58,25 +58,6 @@ fn a_v6_server_is_reached_from_a_v6_listener() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn every_address_of_a_name_is_tried() {
-    let place = Place::new();
-    // localhost is ::1 and 127.0.0.1 on most machines; the server has only the latter.
-    let any = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let backend = Backend::at(any, |stream| becket_e2e::answer_all(stream, "named"));
-    let becket = Becket::start(&place, &Shape::new(format!("localhost:{}", any.port())));
-    let trust = Trust::new(&place);
-    for _ in 0..4 {
-        let mut client = Client::connect(becket.web, &trust).unwrap();
-        assert!(client.ask(REQUEST).unwrap().ends_with(b"named"));
-    }
-    assert_eq!(backend.served(), 4);
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
 fn a_unix_socket_whose_backlog_is_full_is_waited_for() {
     let place = Place::new();
     let path = place.path("full.sock");
