@@ -1,6 +1,6 @@
 //! A scenario's answer: one sentence, computed from its figures.
 
-use becket_stats::ratio::Interval;
+use std::collections::BTreeMap;
 
 use crate::figure::{self, Figure};
 use crate::figures;
@@ -54,29 +54,13 @@ fn standings(run: &Run, outcome: &Outcome) -> Option<String> {
         let told: Vec<String> = told.collect();
         return (!told.is_empty()).then(|| format!("becket's {}.", told.join("; ")));
     }
-    let mut words: Vec<&str> = all.iter().map(|(.., standing)| standing.word).collect();
-    words.sort_unstable();
-    words.dedup();
-    let counts = words.iter().map(|word| {
-        let count = all
-            .iter()
-            .filter(|(.., standing)| standing.word == *word)
-            .count();
-        format!("{count} {word}")
-    });
-    let ratios: Vec<f64> = all
-        .iter()
-        .map(
-            |(
-                ..,
-                Standing {
-                    interval: Interval { ratio, .. },
-                    ..
-                },
-            )| *ratio,
-        )
-        .collect();
-    let (least, most) = spread::range(&ratios)?;
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for (.., standing) in &all {
+        *counts.entry(standing.word).or_default() += 1;
+    }
+    let counts = counts.iter().map(|(word, count)| format!("{count} {word}"));
+    let ratios = all.iter().map(|(.., standing)| standing.interval.ratio);
+    let (least, most) = spread::range(&ratios.collect::<Vec<f64>>())?;
     let heading = match figures.as_slice() {
         [only] => only.heading.as_str(),
         _ => "figures",

@@ -44,7 +44,6 @@ pub mod peer;
 pub mod place;
 pub mod plan;
 pub mod process;
-pub mod progress;
 pub mod readme;
 pub mod relay;
 pub mod report;

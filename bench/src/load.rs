@@ -30,10 +30,7 @@ impl Ask {
     /// Begins with a case: its version, suite, group, resumption and connections.
     pub fn of(settings: &Settings, url: String) -> Self {
         let tls = url.starts_with("https:");
-        let mut ask = Self {
-            args: vec!["becket-load".to_owned(), url],
-            preface: None,
-        };
+        let mut ask = Self::plain(url);
         if tls {
             let groups = match settings.group.as_str() {
                 // A certificate's curve must be among the groups of a TLS 1.2 client.

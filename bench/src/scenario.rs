@@ -217,19 +217,18 @@ impl Scenario {
 
     /// Returns the cases with their labels.
     pub fn cases(&self, quick: bool) -> Result<Vec<(String, Settings)>, Error> {
-        let mut products = vec![Vec::new()];
+        let mut products: Vec<Vec<(&str, &toml::Value)>> = vec![Vec::new()];
         for axis in &self.axis {
             let values = if quick && !axis.quick.is_empty() {
                 &axis.quick
             } else {
                 &axis.values
             };
-            let longer = products.iter().flat_map(|product: &Vec<_>| {
-                values.iter().map(move |value| {
-                    let mut product = product.clone();
-                    product.push((axis.setting.as_str(), value));
-                    product
-                })
+            let longer = products.iter().flat_map(|product| {
+                let setting = axis.setting.as_str();
+                values
+                    .iter()
+                    .map(move |value| [product.as_slice(), &[(setting, value)]].concat())
             });
             products = longer.collect();
         }

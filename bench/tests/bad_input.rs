@@ -43,7 +43,7 @@ fn built() -> String {
 fn what_is_asked_wrongly_is_answered_with_what_is_right() {
     fails(&["run", "speed"], 2, "object-size");
     let nowhere = ["run", "key", "--peers=nginx", "--peer=nginx=/nowhere/nginx"];
-    fails(&nowhere, 3, "apt-get install nginx");
+    fails(&nowhere, 3, "libnginx-mod-stream");
     let directory = tempfile::tempdir().unwrap();
     fails(
         &["report", &directory.path().display().to_string()],

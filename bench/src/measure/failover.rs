@@ -23,17 +23,18 @@ use super::rounds;
 use super::stage::Stage;
 use crate::peer::Server;
 use crate::result::{Column, Sample};
-use crate::{Error, figures, place};
+use crate::{Error, farm, figures, place};
 
 /// Measures both kinds of farm, round by round.
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
-    let Some(start) = stage.farm else {
+    let Some((peer, site)) = stage.farm else {
         return Ok(Vec::new());
     };
     let mut columns = ["becket, cluster", "becket, no cluster"].map(Column::new);
     rounds::each(stage, &mut columns, |stage, index, _, sample| {
         let clustered = index == 0;
-        one(stage, start(clustered)?, clustered, sample)
+        let nodes = farm::start(peer, site, clustered)?;
+        one(stage, nodes, clustered, sample)
     })?;
     Ok(columns.into())
 }

@@ -19,7 +19,7 @@ mod transactions;
 use becket_stats::report::Negotiated;
 
 pub use self::capacities::Capacities;
-pub use self::stage::{Stage, StartFarm};
+pub use self::stage::Stage;
 use crate::order::LARGE;
 use crate::result::Column;
 use crate::scenario::{Measure, Settings};

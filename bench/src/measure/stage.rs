@@ -15,12 +15,9 @@ use crate::floors::Floors;
 use crate::load::{self, Ask};
 use crate::order::Effort;
 use crate::others::Others;
-use crate::peer::Server;
+use crate::peer::{Peer, Server, Site};
 use crate::result::Column;
 use crate::scenario::{Front, Measure, Settings};
-
-/// Starts a farm, with a cluster or without.
-pub type StartFarm<'a> = &'a (dyn Fn(bool) -> Result<Vec<Server>, Error> + Sync);
 
 /// What a measure works with: the servers of a case are up, and the backend.
 pub struct Stage<'a> {
@@ -28,8 +25,8 @@ pub struct Stage<'a> {
     pub settings: &'a Settings,
     /// The servers, in the order of the report.
     pub servers: &'a mut [Server],
-    /// What starts the servers of a measure that loses them.
-    pub farm: Option<StartFarm<'a>>,
+    /// The servers of a measure that loses them: which program, and what all have in common.
+    pub farm: Option<(&'a Peer, &'a Site<'a>)>,
     /// The floors, for measures that have any.
     pub floors: Option<Floors>,
     pub control: &'a mut Control,

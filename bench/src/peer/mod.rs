@@ -102,29 +102,19 @@ impl Kind {
     ];
 
     pub fn name(self) -> &'static str {
-        self.facts().0
+        match self {
+            Self::Becket => "becket",
+            Self::Hitch => "hitch",
+            Self::Haproxy => "haproxy",
+            Self::Nginx => "nginx",
+            Self::Stunnel => "stunnel",
+        }
     }
 
-    /// Returns its name, the files that its program may be, and how to get it.
-    fn facts(self) -> (&'static str, &'static [&'static str], &'static str) {
+    fn remedy(self) -> &'static str {
         match self {
-            Self::Becket => (
-                "becket",
-                &["becket"],
-                "build it with `cargo build --release -p becket`",
-            ),
-            Self::Hitch => ("hitch", &["hitch"], "apt-get install hitch"),
-            Self::Haproxy => ("haproxy", &["haproxy"], "apt-get install haproxy"),
-            Self::Nginx => (
-                "nginx",
-                &["nginx"],
-                "apt-get install nginx libnginx-mod-stream",
-            ),
-            Self::Stunnel => (
-                "stunnel",
-                &["stunnel4", "stunnel"],
-                "apt-get install stunnel4",
-            ),
+            Self::Becket => "build it with `cargo build --release -p becket`",
+            _ => "apt-get install hitch haproxy nginx libnginx-mod-stream stunnel4",
         }
     }
 
@@ -145,17 +135,18 @@ impl Peer {
                 "unknown peer `{name}` (accepted: {known}, or one of them with @WORD)"
             ))
         })?;
-        let (base, programs, remedy) = kind.facts();
+        let base = kind.name();
         let found = match program {
             Some(program) => Some(program).filter(|p| p.is_file()),
-            None => places().into_iter().find_map(|place| {
-                let files = programs.iter().map(|file| place.join(file));
-                files.into_iter().find(|file| file.is_file())
-            }),
+            None => {
+                let mut files = places().into_iter().map(|place| place.join(base));
+                files.find(|file| file.is_file())
+            }
         };
         let program = found.ok_or_else(|| {
             Error::Peer(format!(
-                "{name} is not on this machine: {remedy}, or say --peer {base}=PATH"
+                "{name} is not on this machine: {}, or say --peer {base}=PATH",
+                kind.remedy()
             ))
         })?;
         Ok(Self {

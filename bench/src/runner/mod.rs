@@ -2,6 +2,7 @@
 
 mod parts;
 
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -10,17 +11,15 @@ use becket_load::clock;
 
 use self::parts::{OPEN_LOOP, Parts};
 use crate::control::Control;
-use crate::farm;
 use crate::keys::Keyring;
-use crate::measure::{self, Capacities, Stage, StartFarm};
+use crate::measure::{self, Capacities, Stage};
 use crate::order::Order;
 use crate::others::{self, Others};
 use crate::peer::{Peer, Site};
 use crate::place::Place;
-use crate::progress::Progress;
 use crate::result::{Case, Conditions, Outcome, Run, SCHEMA_VERSION, rounded};
 use crate::scenario::{Front, Measure, Scenario, Settings};
-use crate::{Error, conditions, guard, store};
+use crate::{Error, conditions, guard, plan, store};
 
 /// Runs everything and stores it.
 pub fn run(order: Order, stop: &Arc<AtomicBool>) -> Result<Run, Error> {
@@ -45,7 +44,8 @@ struct Runner<'a> {
     keys: Keyring,
     run: Run,
     capacities: Capacities,
-    progress: Progress,
+    /// Cases in all.
+    planned: usize,
     control: Control,
     others: Others,
 }
@@ -85,7 +85,7 @@ impl<'a> Runner<'a> {
             busy: before > others::LIMIT,
             ..Run::default()
         };
-        let progress = Progress::new(&order)?;
+        let planned = plan::of(&order)?.len();
         Ok(Self {
             keys: Keyring::new(directory.path()),
             parts: Parts {
@@ -97,7 +97,7 @@ impl<'a> Runner<'a> {
             stop,
             run,
             capacities: Capacities::default(),
-            progress,
+            planned,
             control,
             others,
         })
@@ -105,6 +105,7 @@ impl<'a> Runner<'a> {
 
     fn work(&mut self) -> Result<(), Error> {
         let begin = clock::now();
+        let mut numbers = 1..;
         for scenario in self.parts.order.scenarios.clone() {
             let started = clock::now();
             let mut outcome = Outcome {
@@ -117,8 +118,13 @@ impl<'a> Runner<'a> {
                 Some(_) => Vec::new(),
                 None => self.parts.order.effort.cases(&scenario)?,
             };
-            for (label, settings) in &cases {
-                self.progress.begin();
+            for ((label, settings), number) in cases.iter().zip(numbers.by_ref()) {
+                // Whoever reads this may have gone; the run goes on.
+                let (id, planned) = (&scenario.id, self.planned);
+                drop(writeln!(
+                    io::stderr(),
+                    "[{number:>3}/{planned}] {id} {label}"
+                ));
                 self.others.worst();
                 let mut case = self.case(&scenario, label, settings)?;
                 let others = rounded(self.others.worst());
@@ -168,23 +174,17 @@ impl<'a> Runner<'a> {
         let has_floor = scenario.measure == Measure::Transactions && !servers.is_empty();
         let floors = has_floor.then(|| self.parts.floors(settings, &certificate, behind));
         let floors = floors.transpose()?;
-        let parts = &self.parts;
-        let farm = becket.filter(|_| is_farm).map(|becket| {
-            let (certificate, directory) = (&certificate, parts.directory.path());
-            move |clustered| {
-                let site = Site {
-                    address: backend.address,
-                    backend: backend.address,
-                    certificate,
-                    settings,
-                    directory,
-                    connections: OPEN_LOOP as u64,
-                    cpus: parts.place.server(settings.workers),
-                    extra: "",
-                };
-                farm::start(&becket, &site, clustered)
-            }
-        });
+        let farm = becket.filter(|_| is_farm);
+        let site = Site {
+            address: backend.address,
+            backend: backend.address,
+            certificate: &certificate,
+            settings,
+            directory: self.parts.directory.path(),
+            connections: OPEN_LOOP as u64,
+            cpus: self.parts.place.server(settings.workers),
+            extra: "",
+        };
         let mut columns = if servers.is_empty() && farm.is_none() {
             Vec::new()
         } else {
@@ -192,7 +192,7 @@ impl<'a> Runner<'a> {
                 measure: scenario.measure,
                 settings,
                 servers: &mut servers,
-                farm: farm.as_ref().map(|farm| farm as StartFarm<'_>),
+                farm: farm.as_ref().map(|peer| (peer, &site)),
                 floors,
                 control: &mut self.control,
                 others: &mut self.others,
