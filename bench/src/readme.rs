@@ -51,34 +51,26 @@ pub fn section(run: &Run) -> String {
             let becket = case.column("becket");
             let etas = becket.and_then(|column| table::etas(case, column));
             let eta = etas.unwrap_or_else(|| "-".to_owned());
-            rows.add(own(heading).chain(cells(case, &peers)).chain(own(&eta)));
+            let cells = match *id {
+                "idle" => cells(case, &peers, figures::PSS_PER_CONNECTION, show_bytes),
+                _ => cells(case, &peers, figures::CPU, show_us),
+            };
+            rows.add(own(heading).chain(cells).chain(own(&eta)));
         }
-    }
-    let idle = run.outcome("idle").and_then(|idle| idle.cases.first());
-    if let Some(case) = idle {
-        let values = peers.iter().map(|peer| {
-            let value = case.column(peer)?.median(figures::PSS_PER_CONNECTION);
-            value.map(show_bytes)
-        });
-        let values = values.map(|value| value.unwrap_or_else(|| "-".to_owned()));
-        let heading = "memory (PSS) per idle connection";
-        rows.add(own(heading).chain(values).chain(own("")));
     }
     rows.text()
 }
 
-fn cells(case: &Case, peers: &[&str]) -> Vec<String> {
-    let cpu = |column: &Column| column.median(figures::CPU);
+fn cells(case: &Case, peers: &[&str], figure: &str, show: fn(f64) -> String) -> Vec<String> {
+    let median = |column: &Column| column.median(figure);
     let servers = case.columns.iter().filter(|c| !figures::is_floor(&c.peer));
-    let best = servers.filter_map(cpu).reduce(f64::min);
-    let cells = peers
-        .iter()
-        .map(|peer| match case.column(peer).and_then(cpu) {
-            None => "not available".to_owned(),
-            Some(us) if Some(us) == best => format!("**{}**", show_us(us)),
-            Some(us) => show_us(us),
-        });
-    cells.collect()
+    let best = servers.filter_map(median).reduce(f64::min);
+    let cell = |peer: &&str| match case.column(peer).and_then(median) {
+        None => "not available".to_owned(),
+        Some(value) if Some(value) == best => format!("**{}**", show(value)),
+        Some(value) => show(value),
+    };
+    peers.iter().map(cell).collect()
 }
 
 /// What stands in the table: heading, scenario, settings.
@@ -121,6 +113,7 @@ const ROWS: &[Row] = &[
         "implementations",
         &[("key", "rsa2048"), ("tls", "1.2")],
     ),
+    ("memory (PSS) per idle connection", "idle", &[]),
 ];
 const BEGIN: &str = "<!-- figures: begin -->";
 const END: &str = "<!-- figures: end -->";
