@@ -2,10 +2,9 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use becket_e2e::{Backend, Becket, Place, Shape, Signal, Trust, ctl_done, eventually};
+use becket_e2e::{Backend, Becket, Place, Shape, Trust, ctl_done, eventually};
 use serde_json::Value;
 
-use crate::processes_of_an_upgrade_are_killed::{close_gate, open_gate};
 use crate::upgrades_lose_nothing::{TWO_WORKERS, start, upgrade};
 
 fn server(becket: &Becket, index: usize) -> Value {
@@ -96,31 +95,4 @@ fn clients_stick_where_they_did() {
         assert_eq!(becket.status()["backends"][0]["stick_entries"], 1);
         assert!(goes_to(b"two"));
     }
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn a_client_that_came_while_the_new_process_loaded_sticks_as_well() {
-    let place = Place::new();
-    let backends = ["one", "two"].map(Backend::http);
-    let shape = sticky(&backends);
-    let becket = start(&place, &shape);
-    let first = format!("app/{}", backends[0].address);
-    let trust = Trust::new(&place);
-    let goes_to = |server: &[u8]| trust.visit(becket.web).unwrap().ends_with(server);
-    // Read by the new process, which gives a client without a memory the first.
-    place.write("becket.toml", &shape.server_keys("weight = 0").text());
-    // Whom it has by now is told already.
-    close_gate(&place);
-    becket.signal(Signal::USR2);
-    eventually("a successor is told", || {
-        becket.log().contains("the new process is loading")
-    });
-    ctl_done(&place, &["servers", "drain", &first]);
-    assert!(goes_to(b"two"));
-    open_gate(&place);
-    eventually("it is upgraded", || {
-        becket.status()["upgrades"]["done"] == 1
-    });
-    assert!(goes_to(b"two"));
 }

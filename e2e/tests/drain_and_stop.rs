@@ -171,18 +171,6 @@ fn another_becket_starts_beside_one_that_drains() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_drain_without_connections_is_over_at_once() {
-    let place = Place::new();
-    let backend = Backend::echo();
-    // The drain may take longer than anybody waits here for its end.
-    let shape = Shape::new(backend.address).timeouts("drain = \"10m\"");
-    let mut becket = Becket::start(&place, &shape);
-    becket.signal(Signal::TERM);
-    assert_eq!(becket.ended(), Some(0));
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
 fn at_the_deadline_the_rest_is_cut_off_and_the_exit_code_is_3() {
     let place = Place::new();
     let backend = Backend::echo();

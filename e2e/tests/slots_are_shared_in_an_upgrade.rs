@@ -1,8 +1,9 @@
-//! A server has its `maxconn` from all processes of an upgrade together, whichever of them dies when.
+//! A server has its `maxconn` from all processes of an upgrade together, whichever of them dies when. `upgrades_under_mixed_load` proves
+//! it under load, `processes_of_an_upgrade_are_killed` at each step.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
@@ -10,12 +11,10 @@ use std::time::Duration;
 use rustix::net::RecvFlags;
 
 use becket_e2e::{
-    Backend, Becket, Client, Over, Place, Shape, Signal, Trust, eventually, holds_for, until,
+    Backend, Becket, Client, Place, Shape, Signal, Trust, eventually, holds_for, until,
 };
 
-use crate::upgrades_lose_nothing::{
-    TWO_WORKERS, asking, children, install, install_script, signal, start, upgrade,
-};
+use crate::upgrades_lose_nothing::{TWO_WORKERS, children, signal, start, upgrade};
 
 /// A server that greets, and counts whom it has until they leave.
 pub(crate) struct Counting {
@@ -148,89 +147,6 @@ fn what_one_process_has_the_other_has_not_until_it_is_given_back() {
     drop(new);
     server.has(0);
     assert_eq!(server.most.load(SeqCst), 3);
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn a_successor_that_does_not_come_to_serve_takes_no_slot() {
-    let place = Place::new();
-    let server = Counting::new();
-    let becket = start(&place, &server.shape(2));
-    let trust = Trust::new(&place);
-    install_script(&place, "exec sleep 1000");
-    let asked = asking(&becket);
-    let processes = until("there are two", || {
-        let children = children(&becket);
-        (children.len() == 2).then_some(children)
-    });
-    let mut clients: Vec<Client> = (0..2).map(|_| come(&becket, &trust)).collect();
-    clients.iter_mut().for_each(|one| greeted(one).unwrap());
-    signal(processes[1], Signal::KILL);
-    assert_eq!(asked.join().unwrap().code, 1);
-    drop(clients);
-    // Twice, each with what the one before leaves.
-    install(&place);
-    let mut kept = Vec::new();
-    for round in 1..=2 {
-        let mut client = come(&becket, &trust);
-        greeted(&mut client).unwrap();
-        kept.push(client);
-        upgrade(&becket);
-        assert_eq!(children(&becket).len(), round + 1);
-    }
-    let mut last = come(&becket, &trust);
-    wait(&becket, 1);
-    kept.clear();
-    greeted(&mut last).unwrap();
-    drop(last);
-    assert_eq!(server.most.load(SeqCst), 2);
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn under_load_it_never_has_more_and_nobody_is_refused() {
-    let place = Place::new();
-    let server = Counting::new();
-    let becket = start(&place, &server.shape(3));
-    let trust = Trust::new(&place);
-    let (over, [served, refused]) = (AtomicBool::new(false), [0; 2].map(AtomicUsize::new));
-    thread::scope(|scope| {
-        let _over = Over(&over);
-        for _ in 0..8 {
-            scope.spawn(|| {
-                let _over = Over(&over);
-                while !over.load(SeqCst) {
-                    let Ok(mut client) = Client::connect(becket.web, &trust) else {
-                        refused.fetch_add(1, SeqCst);
-                        continue;
-                    };
-                    client.write_all(b"abc").unwrap();
-                    greeted(&mut client).unwrap();
-                    served.fetch_add(1, SeqCst);
-                }
-            });
-        }
-        let more = || {
-            let before = served.load(SeqCst);
-            eventually("clients are served", || served.load(SeqCst) > before + 20);
-        };
-        for _ in 0..4 {
-            more();
-            upgrade(&becket);
-        }
-        more();
-    });
-    server.has(0);
-    assert_eq!(server.most.load(SeqCst), 3, "{}", becket.log());
-    eventually("those that were replaced have ended", || {
-        children(&becket).len() == 1
-    });
-    // A machine that is slow enough has let some wait for too long, and told them.
-    eventually("each that was refused has a line of its own", || {
-        let access = becket.access();
-        let overload = access.iter().filter(|line| line["reason"] == "overload");
-        refused.load(SeqCst) == overload.count()
-    });
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use becket_e2e::{
     AS_NOBODY, Backend, Becket, Client, Finished, Notices, PATIENCE, Place, REQUEST, Shape, Signal,
     Trust, becket_program, ctl, eventually, finish, give, nobody, open_to_all, read_head,
-    read_proxy_header, read_to_end, until,
+    read_proxy_header, read_to_end,
 };
 use rustix::process::{Pid, kill_process};
 use rustls::HandshakeKind;
@@ -38,20 +38,11 @@ pub(crate) fn install(place: &Place) {
 
 /// A script in its place.
 pub(crate) fn install_script(place: &Place, lines: &str) {
+    let write = "printf '%s\\n' '#!/bin/sh' \"$1\" > next";
     let mut script = Command::new("sh");
-    script.args([
-        "-c",
-        "printf '%s\\n' '#!/bin/sh' \"$1\" > next",
-        "sh",
-        lines,
-    ]);
-    assert!(
-        script
-            .current_dir(place.folder())
-            .status()
-            .unwrap()
-            .success()
-    );
+    script.args(["-c", write, "sh", lines]);
+    let written = script.current_dir(place.folder()).status();
+    assert!(written.unwrap().success());
     fs::set_permissions(place.path("next"), Permissions::from_mode(0o755)).unwrap();
     fs::rename(place.path("next"), place.path("becket")).unwrap();
 }
@@ -240,40 +231,6 @@ fn visitors_notice_nothing_and_resume_all_the_time() {
     assert!(reload(), "{}", becket.log());
 }
 
-/// Clients with this trust have sessions that becket keeps, and come back after an upgrade.
-fn sessions_go_over(shape: &Shape, trust: impl Fn(&Place) -> Trust) {
-    let place = Place::new();
-    let becket = start(&place, &shape.clone().process(TWO_WORKERS));
-    let trust = trust(&place);
-    let kind = || {
-        let mut client = Client::connect(becket.web, &trust).unwrap();
-        assert!(client.ask(REQUEST).unwrap().ends_with(b"well met"));
-        client.tls.handshake_kind().unwrap()
-    };
-    let entries = || {
-        let status = becket.status();
-        let counts = [&status["sessions"]["entries"], &status["early_sessions"]];
-        counts.map(|count| count.as_u64().unwrap())
-    };
-    assert_eq!(kind(), HandshakeKind::Full);
-    assert_eq!(kind(), HandshakeKind::Resumed);
-    let before = entries();
-    assert!(before[0] + before[1] > 0, "{before:?}");
-    upgrade(&becket);
-    assert_eq!(entries(), before);
-    for _ in 0..2 {
-        assert_eq!(kind(), HandshakeKind::Resumed);
-    }
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn sessions_that_becket_keeps_by_id_go_over() {
-    let backend = Backend::http("well met");
-    let trust = |place: &Place| Trust::only(place, &TLS12).without_tickets();
-    sessions_go_over(&Shape::new(backend.address), trust);
-}
-
 #[test]
 #[ignore = "slow: .ci/run test"]
 fn sessions_that_admit_early_data_stay_where_they_open_once() {
@@ -382,104 +339,21 @@ fn a_program_that_does_not_come_to_serve_changes_nothing() {
         &shape.clone().certificates("[\"gone.pem\"]").text(),
     );
     refused("gone.pem");
-    place.write("becket.toml", &shape.text());
-    let status = becket.status();
-    assert_eq!(status["upgrades"]["refused"], 5);
-    upgrade(&becket);
-    assert_eq!(visitors.end(), [""; 0], "{}", becket.log());
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn a_successor_that_hangs_is_given_up_before_and_after_the_old_process_made_way() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).process(TWO_WORKERS);
-    let hasty = shape.clone().timeouts("upgrade = \"1s\"");
-    let becket = start(&place, &hasty);
-    let visitors = Visitors::start(&becket, vec![Trust::new(&place)]);
+    // One that hangs is given up, before and after the old process made way.
+    place.write(
+        "becket.toml",
+        &shape.clone().timeouts("upgrade = \"1s\"").text(),
+    );
     for script in ["exec sleep 1000", READY_AND_SILENT] {
         install_script(&place, script);
-        let asked = ask(&becket);
-        assert_eq!(asked.code, 1, "{}", asked.all());
-        let all = asked.all();
-        assert!(all.contains("timeouts.upgrade"), "{all}");
+        refused("timeouts.upgrade");
         assert_eq!(children(&becket).len(), 1);
-        visitors.more();
     }
     install(&place);
     place.write("becket.toml", &shape.text());
+    assert_eq!(becket.status()["upgrades"]["refused"], 7);
     upgrade(&becket);
     assert_eq!(visitors.end(), [""; 0], "{}", becket.log());
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn either_process_may_hang_or_die_on_the_way() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).process(TWO_WORKERS);
-    let becket = start(&place, &shape);
-    let trust = Trust::new(&place);
-    let serves = || until("it serves", || trust.visit(becket.web).ok());
-    let asking = || asking(&becket);
-    let two = || {
-        until("there are two", || {
-            let children = children(&becket);
-            (children.len() == 2).then_some(children)
-        })
-    };
-    // The new one hangs before it is anything, and dies.
-    install_script(&place, "exec sleep 1000");
-    let asked = asking();
-    let both = two();
-    serves();
-    signal(both[1], Signal::KILL);
-    let asked = asked.join().unwrap();
-    assert!(asked.all().contains("signal: 9"), "{}", asked.all());
-    serves();
-    // The old one dies meanwhile; the new one does not come to serve either, so another is started.
-    let asked = asking();
-    let both = two();
-    signal(both[0], Signal::KILL);
-    eventually("the old one is gone", || children(&becket) == both[1..]);
-    install(&place);
-    signal(both[1], Signal::KILL);
-    serves();
-    assert_eq!(asked.join().unwrap().code, 1);
-    // The old one hangs, so that it cannot be asked: the new one waits, and serves when the old one is gone.
-    let old = becket.child();
-    becket.signal(Signal::USR2);
-    let both = two();
-    signal(old, Signal::STOP);
-    signal(old, Signal::KILL);
-    serves();
-    eventually("the new one is alone", || children(&becket) == both[1..]);
-    assert_eq!(becket.status()["upgrades"]["done"], 1);
-    // What follows one that dies later is of the same program.
-    signal(both[1], Signal::KILL);
-    serves();
-    upgrade(&becket);
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn the_admin_socket_is_the_successor_s() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address)
-        .admin_keys("socket = \"admin.sock\"")
-        .process(TWO_WORKERS);
-    let becket = start(&place, &shape);
-    for round in 1..=2 {
-        upgrade(&becket);
-        let mut command = Command::new(becket_program());
-        command.args(["status", "--json", "--socket", "admin.sock"]);
-        command.current_dir(place.folder());
-        let asked = finish(command, "");
-        let status: serde_json::Value = serde_json::from_str(&asked.stdout).unwrap();
-        assert_eq!(status["upgrades"]["done"], round, "{}", asked.all());
-    }
 }
 
 #[test]

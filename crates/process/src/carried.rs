@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use becket_sys::fd_messages;
+use becket_sys::identity::UnixIdentity;
 use becket_sys::process::become_program;
 use becket_sys::socket_file::SocketFile;
 use serde::{Deserialize, Serialize};
@@ -21,17 +22,16 @@ use crate::signals::Signals;
 use becket_log::PATIENCE;
 
 use super::child::Child;
-use super::resources::run_as;
 use super::run::Runner;
 use super::supervisor::{Action, Input, ProcessEnd, Supervisor, SupervisorState};
-use crate::protocol::{IS_CONTINUED, OperatorRequest, RunAs, SocketKind, VERSION};
+use crate::protocol::{IS_CONTINUED, OperatorRequest, SocketKind, VERSION};
 
 /// The state as JSON, which is a file in memory. Descriptors follow in this order: one for each process, sockets, passed sockets, the admin socket.
 #[derive(Debug, Serialize, Deserialize)]
 struct CarriedState {
     supervisor: SupervisorState,
     /// The user that serving processes become: the configuration may be half written when the next program reads it.
-    user: Option<RunAs>,
+    user: Option<UnixIdentity>,
     processes: Vec<CarriedProcess>,
     workers: usize,
     asked: u64,
@@ -88,7 +88,7 @@ impl Carried {
         }
         let state = CarriedState {
             supervisor,
-            user: setup.identity.as_ref().map(|user| run_as(user, None, &[])),
+            user: setup.identity.clone(),
             processes,
             workers: runner.held.current.workers,
             asked: runner.asked,
@@ -121,7 +121,7 @@ impl Carried {
         })
     }
 
-    pub(super) fn user(&self) -> Option<&RunAs> {
+    pub(super) fn user(&self) -> Option<&UnixIdentity> {
         self.state.user.as_ref()
     }
 

@@ -18,7 +18,7 @@ use becket_sys::{privileges, rlimit, root_only};
 use super::carried::Carried;
 use super::child::{self, ListedFiles};
 use super::needs::Needs;
-use super::resources::{FoundConfig, ResourceOffer, chroot, open_listed, run_as};
+use super::resources::{FoundConfig, ResourceOffer, chroot, open_listed};
 use super::run::{Runner, RunnerSettings};
 use crate::link::resources::ProcessResources;
 use crate::link::{self, SupervisorLink};
@@ -137,7 +137,11 @@ fn check(
     let (process, stream) = child::spawn(Path::new("/proc/self/exe"))?;
     let start = ProcessStart {
         supervisor: std::process::id(),
-        user: Some(run_as(identity, chroot, &[])),
+        user: Some(RunAs {
+            identity: identity.clone(),
+            chroot,
+            logs: Vec::new(),
+        }),
         restarts: Restarts::default(),
         replaces: false,
         listing: offer.listing,
@@ -180,8 +184,8 @@ fn supervise(
         tracing::error!(%error, "cannot read what the previous program left; starting a new serving process");
     });
     let carried = carried.ok().flatten();
-    let user = carried.as_ref().and_then(Carried::user);
-    let identity = user.map(RunAs::identity).or_else(|| identity(seen));
+    let user = carried.as_ref().and_then(|carried| carried.user());
+    let identity = user.cloned().or_else(|| identity(seen));
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_all().build()?;

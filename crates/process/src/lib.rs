@@ -23,7 +23,7 @@
 //! * [`carried`]: the state that passes execve(2), by which the supervisor becomes the new program;
 //! * [`link`]: the serving process's end. `becket_control::handover` passes its state to the next process;
 //! * [`mod@enter`]: the role of a process;
-//! * `pid_file`, [`signals`]: the file with the number of the main process; signals as requests.
+//! * [`signals`]: signals as requests.
 //!
 //! A command and an event are JSON:
 //!
@@ -47,7 +47,6 @@ mod child;
 mod enter;
 pub mod link;
 mod needs;
-mod pid_file;
 pub mod protocol;
 mod resources;
 mod run;

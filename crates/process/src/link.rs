@@ -89,20 +89,20 @@ fn become_user(start: &ProcessStart) -> io::Result<Logs> {
     }
     privileges::forbid_new_privileges()?;
     if let Some(user) = &start.user {
-        privileges::drop_to(&user.identity())?;
+        privileges::drop_to(&user.identity)?;
     }
     Ok(logs.unwrap_or_default())
 }
 
 /// Opens the logs that a user cannot reach later: in folders of root's that the user may not enter, and outside of its chroot.
 fn open_logs(user: &RunAs) -> io::Result<Logs> {
-    let identity = user.identity();
+    let identity = &user.identity;
     let mut logs = Logs::new();
     for log in &user.logs {
         let is_outside = user.chroot.as_ref().is_some_and(|at| !log.starts_with(at));
-        let file = match root_only::open_log(log, &identity) {
+        let file = match root_only::open_log(log, identity) {
             Ok(Some(file)) => Ok(file),
-            _ if is_outside => privileges::with_rights_of(&identity, || append(log))?,
+            _ if is_outside => privileges::with_rights_of(identity, || append(log))?,
             _ => continue,
         };
         logs.insert(log.clone(), file);

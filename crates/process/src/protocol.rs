@@ -136,26 +136,14 @@ pub struct ProcessStart {
     pub listing: Resources,
 }
 
-/// A user by numbers.
+/// The user that a process becomes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunAs {
-    pub uid: u32,
-    pub gid: u32,
-    pub groups: Vec<u32>,
+    pub identity: UnixIdentity,
     /// The folder that is to be its file system.
     pub chroot: Option<PathBuf>,
     /// Logs. A log that the user cannot reach is opened before the change of user.
     pub logs: Vec<PathBuf>,
-}
-
-impl RunAs {
-    pub fn identity(&self) -> UnixIdentity {
-        UnixIdentity {
-            uid: self.uid,
-            gid: self.gid,
-            groups: self.groups.clone(),
-        }
-    }
 }
 
 /// Restarts and upgrades under one supervisor.

@@ -24,7 +24,7 @@ use becket_sys::socket::{ListenOptions, bind, datagrams, probe, succeed};
 use becket_sys::socket_file::SocketFile;
 
 use super::needs::Needs;
-use crate::protocol::{ListedPath, OpenResult, ProcessTimes, Resources, RunAs, SocketKind};
+use crate::protocol::{ListedPath, OpenResult, ProcessTimes, Resources, SocketKind};
 use becket_keys::files::{Files, LARGEST, part};
 use becket_keys::signing::token::agents::Agents;
 use becket_prepare::source::ConfigSource;
@@ -464,17 +464,6 @@ pub(super) fn check_program(program: &Path) -> io::Result<()> {
 pub(super) fn chroot(seen: &FoundConfig, source: &ConfigSource) -> Option<PathBuf> {
     let folder = seen.file.process.chroot.as_ref()?;
     Some(source.folder().join(folder))
-}
-
-/// The user that a process becomes, with its logs.
-pub(super) fn run_as(identity: &UnixIdentity, chroot: Option<PathBuf>, logs: &[PathBuf]) -> RunAs {
-    RunAs {
-        logs: logs.to_vec(),
-        chroot,
-        uid: identity.uid,
-        gid: identity.gid,
-        groups: identity.groups.clone(),
-    }
 }
 
 /// Returns `true` if root alone can change where a path leads, as far as it exists.

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use becket_sys::identity::UnixIdentity;
 use becket_sys::notify::{self, Notifier};
+use becket_sys::pid_file::PidFile;
 use becket_sys::socket_file::SocketFile;
 use becket_sys::{privileges, root_only};
 use tokio::time::{Instant, sleep_until};
@@ -23,12 +24,11 @@ use super::child::{Child, ChildEvent, ListedFiles};
 use super::needs::Needs;
 use super::resources::{
     Configurations, FoundConfig, Holdings, ResourceOffer, check_program, chroot, is_roots,
-    open_listed, run_as, times,
+    open_listed, times,
 };
 use super::supervisor::{Action, Input, ServiceNotice, Supervisor};
-use crate::pid_file::ServicePidFile;
 use crate::protocol::{
-    Command, Event, MOST_OPENED, OperatorRequest, ProcessStart, ProcessTimes, SocketKind,
+    Command, Event, MOST_OPENED, OperatorRequest, ProcessStart, ProcessTimes, RunAs, SocketKind,
 };
 use crate::signals::Signals;
 use becket_keys::signing::token::agents::Agents;
@@ -45,7 +45,7 @@ pub(super) struct Runner {
     pub(super) held: Configurations,
     /// For the admin pages, from the first start to the end.
     pub(super) admin_socket: Option<SocketFile>,
-    pub(super) pid_file: Option<ServicePidFile>,
+    pub(super) pid_file: Option<PidFile>,
     pub(super) watch: Watch,
     /// Reloads that the serving process has asked for.
     pub(super) asked: u64,
@@ -318,7 +318,11 @@ impl Runner {
         let user = self.setup.identity.as_ref();
         let start = ProcessStart {
             supervisor: std::process::id(),
-            user: user.map(|user| run_as(user, holdings.chroot.clone(), &needs.logs)),
+            user: user.map(|identity| RunAs {
+                identity: identity.clone(),
+                chroot: holdings.chroot.clone(),
+                logs: needs.logs.clone(),
+            }),
             restarts,
             replaces: replaces.is_some(),
             listing: offer.listing,
@@ -464,14 +468,15 @@ impl Runner {
     /// Writes the number of this process, which takes signals, to a file. As root only where root alone can change its path.
     fn write_pid(&mut self) {
         let (seen, _) = self.look();
+        let Some(path) = &seen.file.process.pid_file else {
+            return;
+        };
         if self.setup.identity.is_some() && !seen.is_roots {
-            if seen.file.process.pid_file.is_some() {
-                tracing::warn!("pid file not written: others than root can change its path");
-            }
+            tracing::warn!("pid file not written: others than root can change its path");
             return;
         }
-        match ServicePidFile::of(&seen.file.process, &self.setup.source.folder()) {
-            Ok(file) => self.pid_file = file,
+        match PidFile::write(&self.setup.source.folder().join(path)) {
+            Ok(file) => self.pid_file = Some(file),
             Err(error) => tracing::error!(%error, "cannot write the pid file"),
         }
     }
@@ -498,24 +503,27 @@ impl Runner {
     }
 
     fn notify(&self, notice: ServiceNotice) {
-        use notify::Notice as Line;
-        let notices: &[Line<'_>] = match notice {
-            ServiceNotice::Ready => &[Line::Ready, Line::Status("serving")],
-            ServiceNotice::ReloadRefused => &[Line::Ready, Line::Status(Line::REFUSED)],
-            ServiceNotice::ReloadLate => &[
-                Line::Ready,
-                Line::Status("serving; a reload is not answered, the log says more"),
-            ],
-            ServiceNotice::UpgradeRefused => &[
-                Line::Ready,
-                Line::Status("serving; the last upgrade failed, the log says why"),
-            ],
-            ServiceNotice::Reloading => &[Line::Reloading],
-            ServiceNotice::Stopping => &[Line::Stopping],
-            ServiceNotice::Alive => &[Line::Watchdog],
+        let reloading;
+        let lines = match notice {
+            ServiceNotice::Ready => "READY=1\nSTATUS=serving\n",
+            ServiceNotice::ReloadRefused => {
+                "READY=1\nSTATUS=serving; the last reload was refused, the log says why\n"
+            }
+            ServiceNotice::ReloadLate => {
+                "READY=1\nSTATUS=serving; a reload is not answered, the log says more\n"
+            }
+            ServiceNotice::UpgradeRefused => {
+                "READY=1\nSTATUS=serving; the last upgrade failed, the log says why\n"
+            }
+            ServiceNotice::Reloading => {
+                reloading = notify::reloading();
+                &reloading
+            }
+            ServiceNotice::Stopping => "STOPPING=1\n",
+            ServiceNotice::Alive => "WATCHDOG=1\n",
         };
         if let Some(notifier) = &self.setup.notifier
-            && let Err(error) = notifier.send(notices)
+            && let Err(error) = notifier.send(lines)
         {
             tracing::debug!(%error, "cannot notify the service manager");
         }

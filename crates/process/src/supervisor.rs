@@ -28,7 +28,7 @@ use std::time::Duration;
 use becket_proto::limits::Ledger;
 
 pub(crate) use self::actions::{Action, Input, ProcessEnd, ServiceNotice, SupervisorState};
-use self::stages::{Draining, LATE, ProcessStage, Reload, Serving, StartStep};
+use self::stages::{Draining, LATE, ProcessStage, Reload, Serving, StartStep, Starting};
 use crate::protocol::{Command, OperatorRequest, ProcessTimes, Restarts};
 
 /// Requests that wait.
@@ -53,9 +53,9 @@ pub(crate) struct Supervisor {
     /// The process that serves, or that starts while no other process serves.
     serving: Option<ProcessStage>,
     /// The process that replaces `serving` in an upgrade.
-    next: Option<ProcessStage>,
+    next: Option<Starting>,
     /// Replaced processes that finish their connections.
-    leaving: Vec<ProcessStage>,
+    leaving: Vec<Draining>,
     ledger: Ledger,
     pending: PendingRequests,
     ending: Option<Ending>,
@@ -85,9 +85,9 @@ impl Supervisor {
 
     /// Continues where the previous program was.
     pub(crate) fn resume(state: SupervisorState, now: Duration) -> (Self, Vec<Action>) {
-        let draining = |(id, left): (u32, Duration)| {
-            let ends_by = now + left;
-            ProcessStage::Draining(Draining { id, ends_by })
+        let draining = |(id, left): (u32, Duration)| Draining {
+            id,
+            ends_by: now + left,
         };
         let mut ledger = Ledger::default();
         for (process, held) in state.held {
@@ -119,10 +119,7 @@ impl Supervisor {
         if serving.is_renewing || self.ending.is_some() || self.pending.upgrade {
             return None;
         }
-        let left = |process: &ProcessStage| {
-            let ends_by = process.deadline().unwrap_or(now);
-            (process.id(), ends_by.saturating_sub(now))
-        };
+        let left = |process: &Draining| (process.id, process.ends_by.saturating_sub(now));
         let rows = self.ledger.rows().iter();
         Some(SupervisorState {
             serving: serving.id,
@@ -145,8 +142,11 @@ impl Supervisor {
         self.serving.as_ref().map(ProcessStage::id)
     }
 
-    fn all(&self) -> impl Iterator<Item = &ProcessStage> {
-        self.serving.iter().chain(&self.next).chain(&self.leaving)
+    /// All processes.
+    fn ids(&self) -> impl Iterator<Item = u32> {
+        let next = self.next.iter().map(|next| next.id);
+        let leaving = self.leaving.iter().map(|process| process.id);
+        self.serving().into_iter().chain(next).chain(leaving)
     }
 
     /// Returns the serving process if it accepts clients.
@@ -180,18 +180,22 @@ impl Supervisor {
 
     /// The process that got `Serve` last, which gets changes of the ledger.
     fn accepting(&self) -> Option<u32> {
-        let mut newest = self.next.iter().chain(&self.serving);
-        newest
-            .find(|process| process.may_accept())
-            .map(ProcessStage::id)
+        let next = self.next.as_ref();
+        let next = next.filter(|next| next.step == StartStep::MayServe);
+        let serving = self.serving.as_ref().filter(|it| it.may_accept());
+        next.map(|next| next.id)
+            .or_else(|| serving.map(ProcessStage::id))
     }
 
     /// Returns the time of the next [`Input::Tick`].
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let ending = self.ending.filter(|_| self.serving.is_some());
         let ending = ending.map(|ending| ending.ends_by);
-        let processes = self.all().filter_map(ProcessStage::deadline);
-        processes.chain(ending).chain(self.restart_at).min()
+        let serving = self.serving.as_ref().and_then(ProcessStage::deadline);
+        let next = self.next.as_ref().and_then(|next| next.late_at);
+        let leaving = self.leaving.iter().map(|process| process.ends_by);
+        let others = [serving, next, ending, self.restart_at];
+        leaving.chain(others.into_iter().flatten()).min()
     }
 
     /// Decides what to do.
@@ -243,10 +247,7 @@ impl Supervisor {
     ) {
         match request {
             OperatorRequest::Reopen => {
-                out.extend(
-                    self.all()
-                        .map(|process| Action::Send(process.id(), Command::Reopen)),
-                );
+                out.extend(self.ids().map(|id| Action::Send(id, Command::Reopen)));
             }
             OperatorRequest::Drain => self.drain(now, code, out),
             OperatorRequest::Stop => {
@@ -291,7 +292,7 @@ impl Supervisor {
 
     fn stop_leaving(&self, out: &mut Vec<Action>) {
         let leaving = self.leaving.iter();
-        out.extend(leaving.map(|process| Action::Send(process.id(), Command::Stop)));
+        out.extend(leaving.map(|process| Action::Send(process.id, Command::Stop)));
     }
 
     fn end(
@@ -312,13 +313,11 @@ impl Supervisor {
         self.pending = PendingRequests::default();
         self.restart_at = None;
         out.extend([Action::Release, Action::Notify(ServiceNotice::Stopping)]);
-        if let Some(next) = self.next.take() {
-            let id = next.id();
+        if let Some(Starting { id, .. }) = self.next.take() {
             out.extend([Action::Kill(id), Action::Discard(id)]);
             // Its end is awaited like that of a process that leaves.
             let ends_by = now + GRACE;
-            self.leaving
-                .push(ProcessStage::Draining(Draining { id, ends_by }));
+            self.leaving.push(Draining { id, ends_by });
             self.resume_serving("becket is ending", out);
         }
         match &self.serving {
@@ -332,28 +331,30 @@ impl Supervisor {
     /// Ends if no process is left.
     fn finish(&self, out: &mut Vec<Action>) {
         if let Some(ending) = self.ending
-            && self.all().next().is_none()
+            && self.ids().next().is_none()
         {
             out.push(Action::Exit(ending.code));
         }
     }
 
     fn started(&mut self, now: Duration, id: u32, times: ProcessTimes) {
-        let is_next = self.next.as_ref().is_some_and(|next| next.id() == id);
-        let mut both = self.serving.iter_mut().chain(&mut self.next);
-        if let Some(ProcessStage::Starting(starting)) = both.find(|process| process.id() == id) {
-            starting.late_at = is_next.then(|| now + times.upgrade);
+        if let Some(next) = self.next.as_mut().filter(|next| next.id == id) {
+            next.late_at = Some(now + times.upgrade);
+            next.times = times;
+        } else if let Some(ProcessStage::Starting(starting)) = &mut self.serving
+            && starting.id == id
+        {
             starting.times = times;
         }
     }
 
     /// Sends `Serve` to the next process if it has loaded.
     fn serve_next(&mut self, out: &mut Vec<Action>) {
-        if let Some(ProcessStage::Starting(starting)) = &mut self.next
-            && starting.step == StartStep::Loaded
+        if let Some(next) = &mut self.next
+            && next.step == StartStep::Loaded
         {
-            starting.step = StartStep::MayServe;
-            let id = starting.id;
+            next.step = StartStep::MayServe;
+            let id = next.id;
             tracing::info!(
                 process = id,
                 "the old process does not accept; the new one may serve"
@@ -389,8 +390,7 @@ impl Supervisor {
         if let Some(ProcessStage::Serving(Serving { id, times, .. })) = self.serving.take() {
             out.push(Action::Send(id, Command::Leave));
             let ends_by = now + times.drain + GRACE;
-            self.leaving
-                .push(ProcessStage::Draining(Draining { id, ends_by }));
+            self.leaving.push(Draining { id, ends_by });
         }
         self.begin_serving(now, id, times, out);
     }
@@ -400,7 +400,7 @@ impl Supervisor {
         let Some(next) = self.next.take() else {
             return;
         };
-        out.push(Action::Discard(next.id()));
+        out.push(Action::Discard(next.id));
         tracing::error!("upgrade failed, nothing changed: {reason}");
         if self.serving.is_none() {
             self.restart_at = Some(now);
@@ -429,17 +429,15 @@ impl Supervisor {
             "process violated the control protocol and is killed"
         );
         out.push(Action::Kill(id));
-        if let Some(ProcessStage::Starting(starting)) = &mut self.next
-            && starting.id == id
-        {
+        if let Some(next) = self.next.as_mut().filter(|next| next.id == id) {
             let reason = || format!("the new process cannot replace a running one: {fault}");
-            starting.reason.get_or_insert_with(reason);
+            next.reason.get_or_insert_with(reason);
         }
     }
 
     fn start_serving(&mut self, out: &mut Vec<Action>) {
         let process = self.new_id();
-        self.serving = Some(ProcessStage::starting(process));
+        self.serving = Some(ProcessStage::Starting(Starting::new(process)));
         self.pending.reload = false;
         out.push(Action::Start {
             process,
@@ -462,7 +460,7 @@ impl Supervisor {
             && std::mem::take(&mut self.pending.upgrade)
         {
             let process = self.new_id();
-            self.next = Some(ProcessStage::starting(process));
+            self.next = Some(Starting::new(process));
             let start = Action::Start {
                 process,
                 is_new: true,
@@ -511,7 +509,7 @@ impl Supervisor {
             );
             out.push(Action::Notify(ServiceNotice::ReloadLate));
         }
-        if let Some(ProcessStage::Starting(starting)) = &mut self.next
+        if let Some(starting) = &mut self.next
             && is_over(&mut starting.late_at)
         {
             let reason = match starting.step {
@@ -534,9 +532,7 @@ impl Supervisor {
             }
         };
         for process in &mut self.leaving {
-            if let ProcessStage::Draining(draining) = process {
-                kill(draining.id, &mut draining.ends_by, out);
-            }
+            kill(process.id, &mut process.ends_by, out);
         }
         if let (Some(ending), Some(process)) = (&mut self.ending, &self.serving) {
             kill(process.id(), &mut ending.ends_by, out);

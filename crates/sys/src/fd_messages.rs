@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::retry_on_intr;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
 
@@ -71,7 +71,7 @@ pub fn receive(
     (&*stream).read_exact(&mut text)?;
     let mut fds = Vec::with_capacity(count);
     for _ in 0..count.div_ceil(BATCH) {
-        receive_batch(stream, &mut fds)?;
+        receive_some(stream, &mut [0], &mut fds)?;
     }
     Ok(Some((text, fds)))
 }
@@ -210,22 +210,28 @@ impl Incoming {
     }
 }
 
-fn receive_batch(stream: &UnixStream, fds: &mut Vec<OwnedFd>) -> io::Result<()> {
+/// Receives bytes, and the descriptors that come with them.
+pub(crate) fn receive_some(
+    socket: impl AsFd,
+    room: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> io::Result<RecvMsg> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    let mut room = [IoSliceMut::new(&mut byte)];
-    recvmsg(stream, &mut room, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut room = [IoSliceMut::new(room)];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = retry_on_intr(|| recvmsg(socket.as_fd(), &mut room, &mut control, flags))?;
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {
             fds.extend(received);
         }
     }
-    Ok(())
+    Ok(received)
 }
 
-fn send_now(
-    stream: &UnixStream,
+/// Sends bytes with descriptors, at most [`BATCH`], without waiting.
+pub(crate) fn send_now(
+    socket: impl AsFd,
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
 ) -> Result<usize, rustix::io::Errno> {
@@ -235,7 +241,7 @@ fn send_now(
         control.push(SendAncillaryMessage::ScmRights(fds));
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    sendmsg(stream.as_fd(), &[IoSlice::new(bytes)], &mut control, flags)
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)
 }
 
 /// Maximum number of descriptors in a batch. The kernel accepts 253.

@@ -8,9 +8,10 @@ use std::io;
 
 use nix::errno::Errno;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
+use serde::{Deserialize, Serialize};
 
 /// The credentials that a process or thread can have.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnixIdentity {
     /// User number.
     pub uid: u32,

@@ -6,35 +6,13 @@
 
 use std::env;
 use std::ffi::OsStr;
-use std::fmt::Write;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::time::Duration;
 
 use crate::clock;
-
-/// What there is to tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notice<'a> {
-    /// Start-up or a reload is finished.
-    Ready,
-    /// A reload has begun; [`Notice::Ready`] ends it. Sent with the monotonic time, as `Type=notify-reload` asks.
-    Reloading,
-    /// The drain has begun.
-    Stopping,
-    /// A line for people, shown by `systemctl status`. Control characters become spaces.
-    Status(&'a str),
-    /// A sign of life.
-    Watchdog,
-}
-
-impl Notice<'_> {
-    /// The status after a reload that changed nothing.
-    pub const REFUSED: &'static str = "serving; the last reload was refused, the log says why";
-}
 
 /// The way to the service manager.
 #[derive(Debug)]
@@ -79,59 +57,29 @@ impl Notifier {
         Ok(Self { socket, address })
     }
 
-    /// Sends notices in one datagram, without waiting.
+    /// Sends lines in one datagram, without waiting.
     ///
     /// # Errors
     /// What sendto(2) returns: `WouldBlock` if the manager does not keep up, `NotFound` or `ConnectionRefused` if it is gone.
-    pub fn send(&self, notices: &[Notice<'_>]) -> io::Result<()> {
-        let message = message(notices, clock::read(libc::CLOCK_MONOTONIC));
+    pub fn send(&self, lines: &str) -> io::Result<()> {
         match &self.address {
-            Some(address) => self.socket.send_to_addr(message.as_bytes(), address),
-            None => self.socket.send(message.as_bytes()),
+            Some(address) => self.socket.send_to_addr(lines.as_bytes(), address),
+            None => self.socket.send(lines.as_bytes()),
         }
         .map(drop)
     }
 }
 
-fn message(notices: &[Notice<'_>], now: Duration) -> String {
-    let mut text = String::new();
-    for notice in notices {
-        match notice {
-            Notice::Ready => text.push_str("READY=1"),
-            Notice::Reloading => {
-                text.push_str("RELOADING=1\nMONOTONIC_USEC=");
-                write!(text, "{}", now.as_micros()).unwrap_or_default();
-            }
-            Notice::Stopping => text.push_str("STOPPING=1"),
-            Notice::Status(status) => {
-                text.push_str("STATUS=");
-                text.extend(status.chars().map(|c| if c.is_control() { ' ' } else { c }));
-            }
-            Notice::Watchdog => text.push_str("WATCHDOG=1"),
-        }
-        text.push('\n');
-    }
-    text
+/// The line that begins a reload, with the monotonic time, as `Type=notify-reload` asks.
+#[must_use]
+pub fn reloading() -> String {
+    let now = clock::read(libc::CLOCK_MONOTONIC);
+    format!("RELOADING=1\nMONOTONIC_USEC={}\n", now.as_micros())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn notices_are_lines_that_a_status_cannot_add_to() {
-        let notices = [
-            Notice::Ready,
-            Notice::Status("a\nREADY=1"),
-            Notice::Watchdog,
-            Notice::Stopping,
-            Notice::Reloading,
-        ];
-        assert_eq!(
-            message(&notices, Duration::from_millis(1234)),
-            "READY=1\nSTATUS=a READY=1\nWATCHDOG=1\nSTOPPING=1\nRELOADING=1\nMONOTONIC_USEC=1234000\n"
-        );
-    }
 
     #[test]
     fn a_socket_is_told_by_its_path_or_its_abstract_name() {
@@ -148,12 +96,12 @@ mod tests {
         ] {
             let manager = manager.unwrap();
             let notifier = Notifier::new(&address).unwrap();
-            notifier.send(&[Notice::Ready]).unwrap();
+            notifier.send("READY=1\n").unwrap();
             let mut buffer = [0; 256];
             let length = manager.recv(&mut buffer).unwrap();
             assert_eq!(&buffer[..length], b"READY=1\n");
             drop(manager);
-            let gone = notifier.send(&[Notice::Ready]).unwrap_err();
+            let gone = notifier.send("READY=1\n").unwrap_err();
             assert_eq!(gone.kind(), io::ErrorKind::ConnectionRefused);
         }
         let error = Notifier::new(OsStr::new("vsock:2:1234")).unwrap_err();

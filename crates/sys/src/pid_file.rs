@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, renameat, unlinkat};
 use crate::privileges::is_root;
 use crate::root_only;
 
-/// A file that holds the number of this process.
+/// A file that holds the number of this process, removed when this is dropped.
 #[derive(Debug)]
 pub struct PidFile {
     folder: OwnedFd,
@@ -53,13 +53,12 @@ impl PidFile {
         let name = name.to_owned();
         Ok(Self { folder, name })
     }
+}
 
-    /// Removes the file.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn remove(&self) -> io::Result<()> {
-        Ok(unlinkat(&self.folder, &self.name, AtFlags::empty())?)
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        // Whoever took the folder away has taken the file as well.
+        unlinkat(&self.folder, &self.name, AtFlags::empty()).ok();
     }
 }
 
@@ -83,7 +82,7 @@ mod tests {
         let file = PidFile::write(&path).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), own_number());
         assert_eq!(fs::read_to_string(&other).unwrap(), "text");
-        file.remove().unwrap();
+        drop(file);
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
     }
 
@@ -114,13 +113,13 @@ mod tests {
         for path in ["of-root/pid", "theirs/pid"] {
             let file = PidFile::write(&at(path)).unwrap();
             assert_eq!(fs::read_to_string(at(path)).unwrap(), own_number());
-            file.remove().unwrap();
+            drop(file);
         }
         let file = PidFile::write(&at("theirs/pid")).unwrap();
         fs::rename(at("theirs"), at("moved")).unwrap();
         symlink("roots", at("theirs")).unwrap();
         fs::write(at("roots/pid"), "").unwrap();
-        file.remove().unwrap();
+        drop(file);
         assert!(at("roots/pid").exists() && !at("moved/pid").exists());
     }
 }

@@ -5,18 +5,17 @@
 //!
 //! Source: unix(7), recvmsg(2).
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
-    recvmsg, sendmsg, shutdown, socketpair,
+    AddressFamily, ReturnFlags, Shutdown, SocketFlags, SocketType, shutdown, socketpair,
 };
+
+use crate::fd_messages::{receive_some, send_now};
 
 /// One end of a connected pair.
 #[derive(Debug)]
@@ -38,13 +37,7 @@ impl Seqpacket {
     /// # Errors
     /// `WouldBlock` if the socket is full, `BrokenPipe` if the other end is closed.
     pub fn send(&self, message: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if let Some(fd) = &fd {
-            control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(fd)));
-        }
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        sendmsg(&self.0, &[IoSlice::new(message)], &mut control, flags)?;
+        send_now(&self.0, message, fd.as_slice())?;
         Ok(())
     }
 
@@ -72,19 +65,12 @@ impl Seqpacket {
     /// # Errors
     /// `InvalidData` for a message that is longer than `room`.
     pub fn receive(&self, room: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut room = [IoSliceMut::new(room)];
-        let flags = RecvFlags::CMSG_CLOEXEC;
-        let received = retry_on_intr(|| recvmsg(&self.0, &mut room, &mut control, flags))?;
+        let mut fds = Vec::new();
+        let received = receive_some(&self.0, room, &mut fds)?;
         if received.flags.contains(ReturnFlags::TRUNC) {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let mut fds = control.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-            _ => None,
-        });
-        Ok((received.bytes, fds.next()))
+        Ok((received.bytes, fds.pop()))
     }
 
     /// Closes both ends, and wakes all threads that wait at either of them.

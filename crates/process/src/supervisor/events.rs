@@ -10,7 +10,6 @@ use crate::protocol::{Command, Event, OperatorRequest};
 
 impl Supervisor {
     pub(super) fn event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Action>) {
-        let is_it = |process: &ProcessStage| process.id() == id;
         match &mut self.serving {
             Some(ProcessStage::Starting(starting)) if starting.id == id => {
                 if let Some(event) = starting.handle(event) {
@@ -20,8 +19,12 @@ impl Supervisor {
             Some(ProcessStage::Serving(serving)) if serving.id == id => {
                 self.serving_event(now, id, event, out);
             }
-            _ if self.next.iter().any(is_it) => self.next_event(now, id, event, out),
-            _ if self.leaving.iter().any(is_it) => self.leaving_event(id, event, out),
+            _ if self.next.iter().any(|next| next.id == id) => {
+                self.next_event(now, id, event, out);
+            }
+            _ if self.leaving.iter().any(|process| process.id == id) => {
+                self.leaving_event(id, event, out);
+            }
             _ => {}
         }
     }
@@ -47,7 +50,7 @@ impl Supervisor {
 
     /// Handles an event of a process that starts to replace another.
     fn next_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Action>) {
-        let Some(ProcessStage::Starting(starting)) = &mut self.next else {
+        let Some(starting) = &mut self.next else {
             return;
         };
         if event == Event::Loading && starting.step == StartStep::Loading {
@@ -109,10 +112,7 @@ impl Supervisor {
                 self.proceed(now, out);
             }
             Event::Yielded(next, held) => {
-                let is_next = self
-                    .next
-                    .as_ref()
-                    .is_some_and(|process| process.id() == next);
+                let is_next = self.next.as_ref().is_some_and(|it| it.id == next);
                 if is_next && !self.ledger.rows().contains_key(&id) {
                     self.ledger.set(id, held);
                     self.serve_next(out);

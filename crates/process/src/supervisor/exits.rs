@@ -16,10 +16,8 @@ impl Supervisor {
         ended: &ProcessEnd,
         out: &mut Vec<Action>,
     ) {
-        if let Some(ProcessStage::Starting(starting)) = &self.next
-            && starting.id == id
-        {
-            let reason = match &starting.reason {
+        if let Some(next) = self.next.as_ref().filter(|next| next.id == id) {
+            let reason = match &next.reason {
                 Some(reason) => format!("{reason} ({})", ended.text),
                 None => format!("the new process ended before it served ({})", ended.text),
             };
@@ -29,7 +27,7 @@ impl Supervisor {
         if self.serving() == Some(id) {
             self.serving_exited(now, ended, out);
         } else {
-            self.leaving.retain(|process| process.id() != id);
+            self.leaving.retain(|process| process.id != id);
             tracing::info!(
                 process = id,
                 how = ended.text,

@@ -1,15 +1,14 @@
-//! The stages of a process.
+//! The stages of a process: it starts, serves, and drains once it was replaced.
 
 use std::time::Duration;
 
 use crate::protocol::{Event, ProcessTimes};
 
-/// A process in its stage.
+/// A process that serves, or that starts while no other process serves.
 #[derive(Clone, Debug)]
 pub(super) enum ProcessStage {
     Starting(Starting),
     Serving(Serving),
-    Draining(Draining),
 }
 
 #[derive(Clone, Debug)]
@@ -59,16 +58,6 @@ pub(super) struct Draining {
 }
 
 impl ProcessStage {
-    pub(super) fn starting(id: u32) -> Self {
-        Self::Starting(Starting {
-            id,
-            step: StartStep::Loading,
-            late_at: None,
-            times: NO_TIMES,
-            reason: None,
-        })
-    }
-
     pub(super) fn serving(id: u32, since: Duration, times: ProcessTimes) -> Self {
         Self::Serving(Serving {
             id,
@@ -82,9 +71,7 @@ impl ProcessStage {
 
     pub(super) fn id(&self) -> u32 {
         match self {
-            Self::Starting(Starting { id, .. })
-            | Self::Serving(Serving { id, .. })
-            | Self::Draining(Draining { id, .. }) => *id,
+            Self::Starting(Starting { id, .. }) | Self::Serving(Serving { id, .. }) => *id,
         }
     }
 
@@ -93,7 +80,6 @@ impl ProcessStage {
         match self {
             Self::Starting(starting) => starting.late_at,
             Self::Serving(serving) => serving.reload.as_ref()?.late_at,
-            Self::Draining(draining) => Some(draining.ends_by),
         }
     }
 
@@ -102,12 +88,21 @@ impl ProcessStage {
         match self {
             Self::Starting(starting) => starting.step == StartStep::MayServe,
             Self::Serving(serving) => !serving.yields,
-            Self::Draining(_) => false,
         }
     }
 }
 
 impl Starting {
+    pub(super) fn new(id: u32) -> Self {
+        Self {
+            id,
+            step: StartStep::Loading,
+            late_at: None,
+            times: NO_TIMES,
+            reason: None,
+        }
+    }
+
     /// Handles events that are common to processes that start. Returns other events.
     pub(super) fn handle(&mut self, event: Event) -> Option<Event> {
         match event {

@@ -33,18 +33,18 @@ pub(super) fn rules() -> Result<CallRules, BackendError> {
 }
 
 pub(super) fn is_listed(number: i64) -> bool {
-    let always = ALWAYS.iter().chain(ALWAYS_X86_64);
+    listed().any(|call| call.0 == number)
+}
+
+fn listed() -> impl Iterator<Item = &'static Call> {
     let sometimes = SOMETIMES.iter().map(|(call, _)| call);
-    always.chain(sometimes).any(|call| call.0 == number)
+    ALWAYS.iter().chain(ALWAYS_X86_64).chain(sometimes)
 }
 
 /// What a call is called, as far as it is known here.
 #[must_use]
 pub fn name(number: usize) -> Option<&'static str> {
-    let always = ALWAYS.iter().chain(ALWAYS_X86_64);
-    let sometimes = SOMETIMES.iter().map(|(call, _)| call);
-    let others = REFUSED.iter().chain(REFUSED_X86_64);
-    let mut all = always.chain(sometimes).chain(others);
+    let mut all = listed().chain(REFUSED).chain(REFUSED_X86_64);
     let call = all.find(|call| usize::try_from(call.0) == Ok(number))?;
     Some(call.1.trim_start_matches("SYS_"))
 }

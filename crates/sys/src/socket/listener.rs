@@ -127,12 +127,7 @@ pub fn set_options(socket: OwnedFd, options: &ListenOptions) -> io::Result<TcpLi
         socket.set_recv_buffer_size(bytes)?;
     }
     if let Some(bytes) = options.unsent {
-        set_int(
-            socket.as_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_NOTSENT_LOWAT,
-            clamp(bytes.into()),
-        )?;
+        socket.set_tcp_notsent_lowat(bytes)?;
     }
     socket.set_tcp_nodelay(options.no_delay)?;
     if let Some(keepalive) = &options.keepalive {

@@ -22,7 +22,7 @@ use becket_sys::clock::since_boot;
 use becket_sys::fd_passing::inherited_listeners;
 use becket_sys::identity::UnixIdentity;
 use becket_sys::memory::open_descriptors;
-use becket_sys::notify::{Notice, Notifier};
+use becket_sys::notify::Notifier;
 use becket_sys::privileges::{drop_to, forbid_new_privileges, is_root, with_rights_of};
 use becket_sys::reserve::ReserveFd;
 use becket_sys::rlimit::{forbid_core_dumps, lock_memory, raise_open_files};
@@ -392,9 +392,7 @@ fn with_manager(mut child: Command) -> bool {
 
 fn notifying() {
     let notifier = Notifier::from_env().unwrap().expect("a manager");
-    notifier
-        .send(&[Notice::Ready, Notice::Status("serving")])
-        .unwrap();
+    notifier.send("READY=1\nSTATUS=serving\n").unwrap();
 }
 
 fn field<'a>(status: &'a str, name: &str) -> &'a str {
