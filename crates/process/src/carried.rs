@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 use std::fs::File;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use super::run::Runner;
 use super::supervisor::{Action, Input, ProcessEnd, Supervisor, SupervisorState};
 use crate::protocol::{IS_CONTINUED, OperatorRequest, SocketKind, VERSION};
 
-/// The state as JSON, which is a file in memory. Descriptors follow in this order: one for each process, sockets, passed sockets, the admin socket.
+/// The state as JSON, which is a file in memory. Descriptors follow in this order: one for each process, sockets, the admin socket.
 #[derive(Debug, Serialize, Deserialize)]
 struct CarriedState {
     supervisor: SupervisorState,
@@ -36,8 +36,6 @@ struct CarriedState {
     workers: usize,
     asked: u64,
     sockets: Vec<(SocketKind, SocketAddr, usize)>,
-    /// The number of sockets that the service manager passed.
-    passed: usize,
     /// The file of the admin socket.
     admin_socket: Option<PathBuf>,
     /// Agents of tokens: those in use, and those that are to end.
@@ -78,9 +76,6 @@ impl Carried {
         for socket in sockets.values().flatten() {
             fds.push(socket.try_clone()?);
         }
-        for passed in &setup.passed {
-            fds.push(passed.try_clone()?.into());
-        }
         let admin = runner.admin_socket.as_ref();
         let admin = admin.and_then(|socket| Some((socket.path()?.to_owned(), socket)));
         if let Some((_, socket)) = &admin {
@@ -96,7 +91,6 @@ impl Carried {
                 .iter()
                 .map(|((kind, address), all)| (*kind, *address, all.len()))
                 .collect(),
-            passed: setup.passed.len(),
             admin_socket: admin.map(|(path, _)| path),
             agents: serde_json::to_value((
                 &runner.held.current.agents,
@@ -150,8 +144,6 @@ impl Carried {
                 .sockets
                 .insert((kind, address), fds.by_ref().take(count).collect());
         }
-        let passed = fds.by_ref().take(state.passed).map(TcpListener::from);
-        runner.setup.passed.extend(passed);
         if let (Some(path), Some(socket)) = (state.admin_socket, fds.next()) {
             runner.admin_socket = match SocketFile::adopt(socket, path) {
                 Ok(socket) => Some(socket),

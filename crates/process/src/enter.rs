@@ -1,7 +1,6 @@
 //! Which part a process of this program plays: it serves, checks, or supervises.
 
 use std::io;
-use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -10,7 +9,6 @@ use std::time::Duration;
 
 use becket_config::process::Log;
 use becket_sys::fd_messages;
-use becket_sys::fd_passing::inherited_listeners;
 use becket_sys::identity::UnixIdentity;
 use becket_sys::notify::Notifier;
 use becket_sys::{privileges, rlimit, root_only};
@@ -18,7 +16,7 @@ use becket_sys::{privileges, rlimit, root_only};
 use super::carried::Carried;
 use super::child::{self, ListedFiles};
 use super::needs::Needs;
-use super::resources::{FoundConfig, ResourceOffer, chroot, open_listed};
+use super::resources::{FoundConfig, HeldSockets, ResourceOffer, chroot, open_listed, passed};
 use super::run::{Runner, RunnerSettings};
 use crate::link::resources::ProcessResources;
 use crate::link::{self, SupervisorLink};
@@ -60,7 +58,7 @@ pub fn enter(source: &ConfigSource, task: StartTask) -> io::Result<ProcessRole> 
         return Ok(ProcessRole::Serves(Box::new(given), Some(link)));
     }
     let is_continued = continues_supervisor();
-    let passed = inherited_listeners()?;
+    let passed = passed()?;
     let seen = FoundConfig::by(source, privileges::is_root());
     if task == StartTask::Run {
         return supervise(source, &seen, passed, is_continued).map(ProcessRole::Ended);
@@ -173,7 +171,7 @@ fn send(stream: &UnixStream, command: &Command, fds: Vec<OwnedFd>) -> io::Result
 fn supervise(
     source: &ConfigSource,
     seen: &FoundConfig,
-    passed: Vec<TcpListener>,
+    passed: HeldSockets,
     is_continued: bool,
 ) -> io::Result<ExitCode> {
     // A serving process under foreign control may be of the same user.
@@ -194,7 +192,6 @@ fn supervise(
             source: source.clone(),
             identity,
             program: program().unwrap_or_else(|_| PathBuf::from("/proc/self/exe")),
-            passed,
             notifier: Notifier::from_env().unwrap_or_else(|error| {
                 tracing::error!(%error, "cannot notify the service manager");
                 None
@@ -202,6 +199,7 @@ fn supervise(
         };
         let signals = Signals::listen()?;
         let mut runner = Runner::new(setup, logging);
+        runner.held.current.sockets = passed;
         let first = match carried {
             Some(carried) => carried.resume(&mut runner),
             None if is_continued => runner.supervisor.recover(),

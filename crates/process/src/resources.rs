@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use becket_config::file::File;
 use becket_config::parts::IncludedFiles;
 use becket_config::process::Process;
+use becket_sys::fd_passing::inherited_listeners;
 use becket_sys::identity::UnixIdentity;
 use becket_sys::regular;
 use becket_sys::root_only::{self, RootOnly};
@@ -29,8 +30,17 @@ use becket_keys::files::{Files, LARGEST, part};
 use becket_keys::signing::token::agents::Agents;
 use becket_prepare::source::ConfigSource;
 
-/// Bound sockets by what they are for.
+/// Sockets by what they are for.
 pub(super) type HeldSockets = BTreeMap<(SocketKind, SocketAddr), Vec<OwnedFd>>;
+
+/// Takes what the service manager passed to this process.
+pub(super) fn passed() -> io::Result<HeldSockets> {
+    let by_address = |it: TcpListener| {
+        let address = it.local_addr()?;
+        Ok(((SocketKind::Passed, address), vec![it.into()]))
+    };
+    inherited_listeners()?.into_iter().map(by_address).collect()
+}
 
 /// The configuration as the supervisor sees it.
 #[derive(Debug, Default)]
@@ -164,9 +174,14 @@ impl Configurations {
         self.offered.push((process, holdings));
     }
 
-    pub(super) fn offered(&self, process: u32) -> Option<&Holdings> {
-        let mut offered = self.offered.iter();
-        Some(&offered.find(|(of, _)| *of == process)?.1)
+    /// Addresses where clients of a process arrive that was offered a configuration.
+    pub(super) fn addresses(&self, process: u32) -> Vec<SocketAddr> {
+        let offered = self.offered.iter().find(|(of, _)| *of == process);
+        let bound = offered.into_iter().flat_map(|(_, it)| it.sockets.keys());
+        let bound = bound.filter(|(kind, _)| *kind == SocketKind::Clients);
+        let passed = self.current.sockets.keys();
+        let passed = passed.filter(|(kind, _)| *kind == SocketKind::Passed);
+        bound.chain(passed).map(|(_, address)| *address).collect()
     }
 
     fn take(&mut self, process: u32) -> Option<Holdings> {
@@ -184,8 +199,13 @@ impl Configurations {
     pub(super) fn commit(&mut self, process: u32) {
         self.has_committed = true;
         if let Some(holdings) = self.take(process) {
-            let unused = std::mem::replace(&mut self.current, holdings);
+            let mut unused = std::mem::replace(&mut self.current, holdings);
             self.unused_agents.push(unused.agents);
+            // A later configuration may need them.
+            unused
+                .sockets
+                .retain(|(kind, _), _| *kind == SocketKind::Passed);
+            self.current.sockets.append(&mut unused.sockets);
         }
     }
 
@@ -199,18 +219,6 @@ impl Configurations {
     pub(super) fn listing_number(&mut self) -> u32 {
         self.last_listing = self.last_listing.wrapping_add(1);
         self.last_listing
-    }
-}
-
-impl Holdings {
-    /// Addresses where clients arrive.
-    pub(super) fn addresses(&self, passed: &[TcpListener]) -> Vec<SocketAddr> {
-        let held = self
-            .sockets
-            .keys()
-            .filter(|(kind, _)| *kind == SocketKind::Clients);
-        let passed = passed.iter().filter_map(|passed| passed.local_addr().ok());
-        held.map(|(_, address)| *address).chain(passed).collect()
     }
 }
 
@@ -268,21 +276,16 @@ impl ResourceOffer {
     }
 
     /// Binds what is needed and not held yet. Returns what is to be held from now on.
-    pub(super) fn bind(
-        &mut self,
-        needs: &Needs,
-        before: &HeldSockets,
-        passed: &[TcpListener],
-    ) -> HeldSockets {
+    pub(super) fn bind(&mut self, needs: &Needs, before: &HeldSockets) -> HeldSockets {
         let mut held = HeldSockets::new();
-        for (kind, address) in needs.addresses() {
-            let is_at = |it: &&TcpListener| it.local_addr().is_ok_and(|at| at == address);
-            let passed = passed.iter().find(is_at);
-            if let Some(passed) = passed.filter(|_| kind == SocketKind::Clients) {
-                let socket = passed.try_clone().map(|socket| vec![socket.into()]);
-                self.add_sockets(SocketKind::Passed, address, socket);
-                continue;
-            }
+        for (wanted, address) in needs.addresses() {
+            let passed = (SocketKind::Passed, address);
+            let is_passed = wanted == SocketKind::Clients && before.contains_key(&passed);
+            let kind = if is_passed {
+                SocketKind::Passed
+            } else {
+                wanted
+            };
             let before = before.get(&(kind, address));
             let bound = sockets(kind, address, needs.workers, before).and_then(|sockets| {
                 let sent = sockets.iter().map(OwnedFd::try_clone);

@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -66,8 +65,6 @@ pub(super) struct RunnerSettings {
     pub(super) identity: Option<UnixIdentity>,
     /// The program that an upgrade starts.
     pub(super) program: PathBuf,
-    /// Sockets that the service manager passed.
-    pub(super) passed: Vec<TcpListener>,
     pub(super) notifier: Option<Notifier>,
 }
 
@@ -240,9 +237,7 @@ impl Runner {
             Action::Commit(process) => self.commit(process),
             Action::Send(process, command) => self.send(process, &command),
             Action::Yield(process, next) => {
-                let offered = self.held.offered(next);
-                let addresses = offered.map(|it| it.addresses(&self.setup.passed));
-                let command = Command::Yield(next, addresses.unwrap_or_default());
+                let command = Command::Yield(next, self.held.addresses(next));
                 self.send(process, &command);
             }
             Action::Renew(process) => self.renew(process),
@@ -429,7 +424,7 @@ impl Runner {
         let mut offer = ResourceOffer::of_files(&self.setup.source, seen, needs);
         offer.listing.number = self.held.listing_number();
         offer.listing.is_all = chroot.is_some();
-        let sockets = offer.bind(needs, &self.held.current.sockets, &self.setup.passed);
+        let sockets = offer.bind(needs, &self.held.current.sockets);
         if self.setup.identity.is_some() {
             offer.add_admin_socket(needs, &mut self.admin_socket);
         }
@@ -496,7 +491,6 @@ impl Runner {
     /// Drops the sockets, so that they close when the serving process closes them.
     fn release(&mut self) {
         self.held.release();
-        self.setup.passed.clear();
         if let Some(Err(error)) = self.admin_socket.as_ref().map(SocketFile::give_way) {
             tracing::warn!(%error, "the admin socket stays until the end");
         }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -82,17 +82,12 @@ impl ProcessResources {
         })
     }
 
-    /// Takes what the service manager passed to this process.
-    pub fn passed(listeners: Vec<TcpListener>) -> Self {
-        let mut sockets = BTreeMap::new();
-        for passed in listeners {
-            if let Ok(address) = passed.local_addr() {
-                sockets.insert((SocketKind::Passed, address), Ok(vec![passed.into()]));
-            }
-        }
+    /// Takes sockets that the service manager passed to this process.
+    pub(crate) fn passed(sockets: BTreeMap<(SocketKind, SocketAddr), Vec<OwnedFd>>) -> Self {
+        let sockets = sockets.into_iter().map(|(at, all)| (at, Ok(all)));
         Self {
             sockets: BoundSockets {
-                sockets,
+                sockets: sockets.collect(),
                 listen_later: false,
             },
             ..Self::default()
