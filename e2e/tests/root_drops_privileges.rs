@@ -75,23 +75,6 @@ fn low_ports_are_bound_and_nobody_serves_them() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_user_that_does_not_exist_is_refused() {
-    let Some(_) = nobody() else { return };
-    let place = Place::new();
-    let shape = Shape::new("127.0.0.1:1").process("user = \"becket-nobody-knows\"");
-    place.write("becket.toml", &shape.text());
-    let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
-    let mut becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
-    assert_eq!(becket.ended(), Some(2), "{}", becket.logs());
-    assert!(
-        becket.log().contains("becket-nobody-knows"),
-        "{}",
-        becket.log()
-    );
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
 fn core_dumps_are_off_unless_asked_for() {
     let place = Place::new();
     let backend = Backend::http("well met");

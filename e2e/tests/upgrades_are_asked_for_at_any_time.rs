@@ -1,6 +1,5 @@
 //! What is asked for while an upgrade is under way is done, by whoever serves then.
 
-use std::fs;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::AtomicBool;
@@ -10,55 +9,12 @@ use std::time::Duration;
 
 use becket_e2e::{
     Backend, Client, Over, Place, REQUEST, Shape, Signal, Trust, eventually, fresh_address,
-    http_get, until,
+    http_get,
 };
 
 use crate::upgrades_lose_nothing::{
-    READY_AND_SILENT, TWO_WORKERS, children, install, install_script, rounds, signal, start,
-    upgrade,
+    READY_AND_SILENT, TWO_WORKERS, install_script, rounds, start, upgrade,
 };
-
-/// Whether a process has taken all signals, and waits.
-fn waits(pid: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    status.contains("State:\tS") && status.contains("ShdPnd:\t0000000000000000")
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn an_upgrade_that_is_asked_for_during_another_follows_it() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).process(TWO_WORKERS);
-    let becket = start(&place, &shape);
-    let two = || {
-        until("there are two", || {
-            let children = children(&becket);
-            (children.len() == 2).then_some(children)
-        })
-    };
-    let done = |count: u64| {
-        eventually("another program serves", || {
-            becket.status()["upgrades"]["done"] == count
-        });
-        eventually("it serves alone", || children(&becket).len() == 1);
-    };
-    install_script(&place, "exec sleep 1000");
-    becket.signal(Signal::USR2);
-    let both = two();
-    // A better one comes while that one hangs.
-    install(&place);
-    becket.signal(Signal::USR2);
-    eventually("the parent has heard it", || waits(becket.pid()));
-    signal(both[1], Signal::KILL);
-    done(1);
-    // And where both are good; the parent becomes another program in between.
-    becket.signal(Signal::USR2);
-    two();
-    becket.signal(Signal::USR2);
-    done(3);
-    Trust::new(&place).visit(becket.web).unwrap();
-}
 
 #[test]
 #[ignore = "slow: .ci/run test"]

@@ -49,9 +49,6 @@ pub enum StartTask {
 
 /// Becomes what this process is to be: a supervisor until the end, or the process that does the work. Call it before threads are
 /// started.
-///
-/// # Errors
-/// Returns the error of a system call.
 pub fn enter(source: &ConfigSource, task: StartTask) -> io::Result<ProcessRole> {
     if is(IS_STARTED)? {
         let (link, given) = link::begin()?;

@@ -58,9 +58,6 @@ impl Signals {
     }
 
     /// Blocks signals until [`Self::release`]; they stay blocked over an execve. Returns the signals that came before.
-    ///
-    /// # Errors
-    /// When the system refuses.
     pub async fn hold(&mut self) -> io::Result<Vec<OperatorRequest>> {
         hold_signals()?;
         let mut received = Vec::new();
@@ -72,9 +69,6 @@ impl Signals {
     }
 
     /// Takes signals again.
-    ///
-    /// # Errors
-    /// When the system refuses.
     pub fn release(&self) -> io::Result<()> {
         receive_signals()
     }

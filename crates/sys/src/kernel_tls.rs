@@ -12,7 +12,6 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
-use std::ptr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -444,7 +443,6 @@ fn set(socket: impl AsFd, level: i32, option: i32, value: &[u8]) -> io::Result<(
 fn message(part: &mut libc::iovec, control: &mut ControlMessage) -> libc::msghdr {
     // SAFETY: all fields are integers and pointers, for which zero is a value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_name = ptr::null_mut();
     message.msg_iov = part;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();

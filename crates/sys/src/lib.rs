@@ -2,7 +2,7 @@
 //!
 //! This is the only crate of the workspace with `unsafe` in it. Every function that calls Linux takes borrowed or owned
 //! descriptors, returns [`std::io::Result`] and does one thing; what to do about an error is for the caller, which knows the
-//! address, the key of the configuration or the connection it concerns. Calls that `rustix` or `socket2` offer safely are made
+//! address, the key of the configuration or the connection it concerns. Calls that `rustix`, `socket2` or `nix` offer safely are made
 //! through them, and `libc` is used for the rest.
 //!
 //! Main types: [`clock::Now`] is one reading of the clocks, [`tree::Tree`] opens files below a folder.

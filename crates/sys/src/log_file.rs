@@ -78,13 +78,8 @@ pub fn try_append(path: &Path) -> io::Result<()> {
         Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
         Ok(_) => Ok(may(path)?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let folder = path.parent().unwrap_or(path);
-            let folder = if folder == Path::new("") {
-                Path::new(".")
-            } else {
-                folder
-            };
-            Ok(may(folder)?)
+            let folder = path.parent().filter(|folder| *folder != Path::new(""));
+            Ok(may(folder.unwrap_or(Path::new(".")))?)
         }
         Err(error) => Err(error),
     }

@@ -92,9 +92,6 @@ impl AsFd for ChildProcess {
 
 impl ChildProcess {
     /// Starts a command, which does not inherit the right to bind low ports. (Root's programs have their rights from the kernel.)
-    ///
-    /// # Errors
-    /// Returns the error of a system call.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let without_low_ports = || {
             Ok(configure_capability_in_ambient_set(
@@ -160,9 +157,6 @@ impl ChildProcess {
 }
 
 /// Blocks signals in the calling thread until [`receive_signals`], also over execve(2).
-///
-/// # Errors
-/// Returns the error of pthread_sigmask(3); none is documented.
 pub fn hold_signals() -> io::Result<()> {
     Ok(SigSet::all().thread_set_mask()?)
 }
@@ -176,9 +170,6 @@ pub fn receive_signals() -> io::Result<()> {
 }
 
 /// Starts something, such as a thread, that never takes a signal: each stays with the thread that calls.
-///
-/// # Errors
-/// Returns the error of pthread_sigmask(3); none is documented.
 pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
     let before = SigSet::thread_get_mask()?;
     hold_signals()?;

@@ -76,9 +76,6 @@ pub fn give(path: &Path, identity: &UnixIdentity) -> io::Result<()> {
 
 /// Opens a log that belongs to a user, for appending, in a folder that only root can change. That the user may not enter the
 /// folder does not matter. Elsewhere, and where the file is not the user's or has several names, nothing is opened.
-///
-/// # Errors
-/// Returns the error of a system call.
 pub fn open_log(path: &Path, identity: &UnixIdentity) -> io::Result<Option<File>> {
     let Some((folder, Some(name))) = walk(path)? else {
         return Ok(None);
@@ -92,9 +89,6 @@ pub fn open_log(path: &Path, identity: &UnixIdentity) -> io::Result<Option<File>
 }
 
 /// Returns whether [`give`] would make the file or give away one of root's, or has given it to this user before.
-///
-/// # Errors
-/// Returns the error of a system call.
 pub fn gives(path: &Path, identity: &UnixIdentity) -> io::Result<bool> {
     let Some((folder, Some(name))) = walk(path)? else {
         return Ok(false);
@@ -110,17 +104,11 @@ pub fn gives(path: &Path, identity: &UnixIdentity) -> io::Result<bool> {
 }
 
 /// Returns `true` if root alone can create something at a path.
-///
-/// # Errors
-/// Returns the error of a system call.
 pub fn is_roots(path: &Path) -> io::Result<bool> {
     Ok(walk(path)?.is_some())
 }
 
 /// Returns `true` if root alone can change a program: both the file and the path to it.
-///
-/// # Errors
-/// Returns the error of a system call.
 pub fn is_program(path: &Path) -> io::Result<bool> {
     let Some(RootOnly::File(file)) = open(path)? else {
         return Ok(false);
@@ -132,9 +120,6 @@ pub fn is_program(path: &Path) -> io::Result<bool> {
 
 /// Opens the folder that the last name of an absolute path lies in. The folder and what has that name may be anybody's. Returns `None`
 /// where another than root may change the way to the folder.
-///
-/// # Errors
-/// Returns the error of a system call.
 pub fn folder_of(path: &Path) -> io::Result<Option<OwnedFd>> {
     Ok(walk_to(path, Last::Unseen)?.map(|(folder, _)| folder))
 }

@@ -42,9 +42,6 @@ impl Seqpacket {
     }
 
     /// Waits for a message, or for the other end to be closed. Returns `false` after `patience`.
-    ///
-    /// # Errors
-    /// What poll(2) returns.
     pub fn wait(&self, patience: Duration) -> io::Result<bool> {
         let time = Timespec::try_from(patience).map_err(|_| io::ErrorKind::InvalidInput)?;
         let ready = || poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&time));
@@ -52,9 +49,6 @@ impl Seqpacket {
     }
 
     /// Waits until a message can be sent, or the other end is closed.
-    ///
-    /// # Errors
-    /// What poll(2) returns.
     pub fn wait_to_send(&self) -> io::Result<()> {
         retry_on_intr(|| poll(&mut [PollFd::new(&self.0, PollFlags::OUT)], None))?;
         Ok(())

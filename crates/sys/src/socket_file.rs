@@ -6,7 +6,7 @@
 //!
 //! Sources: unix(7), path_resolution(7); chmod and chown through `/proc/self/fd` reach what an `O_PATH` descriptor names, proc(5).
 
-use std::fs::{self, Metadata, OpenOptions, Permissions};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
@@ -89,15 +89,13 @@ impl SocketFile {
 
     /// Allows the next process to replace the file while this one still listens: it is marked by the sticky bit, which means
     /// nothing else for a socket.
-    ///
-    /// # Errors
-    /// What the system says.
     pub fn give_way(&self) -> io::Result<()> {
         let Some((path, ..)) = self.file.as_ref().filter(|file| is_there(file)) else {
             return Ok(());
         };
-        let (path, file) = open(path)?;
-        fs::set_permissions(path, Permissions::from_mode(file.mode() & 0o7777 | STICKY))
+        let (file, path) = open(path)?;
+        let mode = file.metadata()?.mode() & 0o7777;
+        fs::set_permissions(path, Permissions::from_mode(mode | STICKY))
     }
 }
 
@@ -156,40 +154,27 @@ fn may_be_replaced(path: &Path) -> io::Result<()> {
 
 /// Gives a socket that does not listen yet its owner and mode.
 fn give(path: &Path, access: &SocketAccess) -> io::Result<Metadata> {
-    let (path, file) = open(path)?;
+    let (file, path) = open(path)?;
     // Some sandboxes know no chown, whatever it changes.
     if access.owner.is_some() || access.group.is_some() {
         chown(&path, access.owner, access.group)?;
     }
     fs::set_permissions(&path, Permissions::from_mode(access.mode))?;
-    Ok(file)
+    file.metadata()
 }
 
-/// The socket at a path, and not where a link in its place may lead: a name for it that lasts as long as the descriptor.
-fn open(path: &Path) -> io::Result<(HeldPath, Metadata)> {
+/// The socket at a path, and not where a link in its place may lead: open, with a path that leads to it as long as it is open.
+fn open(path: &Path) -> io::Result<(File, PathBuf)> {
     let flags = libc::O_PATH | libc::O_NOFOLLOW;
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(flags)
         .open(path)?;
-    let found = file.metadata()?;
-    if !found.file_type().is_socket() {
+    if !file.metadata()?.file_type().is_socket() {
         return Err(io::Error::from_raw_os_error(libc::EEXIST));
     }
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd()).into();
-    Ok((HeldPath { path, _file: file }, found))
-}
-
-/// A path that leads to an open descriptor.
-struct HeldPath {
-    path: PathBuf,
-    _file: fs::File,
-}
-
-impl AsRef<Path> for HeldPath {
-    fn as_ref(&self) -> &Path {
-        &self.path
-    }
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok((file, path.into()))
 }
 
 const SUFFIX: &str = ".new";

@@ -176,9 +176,6 @@ pub fn probe(address: SocketAddr) -> io::Result<()> {
 }
 
 /// Lets a process of the same user [`succeed`] to the address of a listening socket. Until then nothing changes.
-///
-/// # Errors
-/// What setsockopt(2) returns; on an open TCP socket, nothing.
 pub fn give_way(listener: impl AsFd) -> io::Result<()> {
     SockRef::from(&listener).set_reuse_port(true)
 }
@@ -263,9 +260,6 @@ pub fn bound_queue(listener: impl AsFd, backlog: u32) -> io::Result<()> {
 ///
 /// Under `defer_accept`, a client that has sent nothing yet is not in the queue, although it believes to be connected: it
 /// is still accepted when it sends in time, and reset if the listener is closed before.
-///
-/// # Errors
-/// What setsockopt(2) returns; on an open TCP socket, nothing.
 pub fn refuse_new(listener: impl AsFd) -> io::Result<()> {
     demand_ttl(listener.as_fd(), 255)
 }
@@ -273,9 +267,6 @@ pub fn refuse_new(listener: impl AsFd) -> io::Result<()> {
 /// Lifts from an accepted socket the demand that it may have inherited from a listener under [`refuse_new`].
 ///
 /// What such a connection sent before is lost until it repeats it, 200 ms later or so. On other sockets it changes nothing.
-///
-/// # Errors
-/// What setsockopt(2) returns; on an open TCP socket, nothing.
 pub fn admit(accepted: impl AsFd) -> io::Result<()> {
     demand_ttl(accepted.as_fd(), 0)
 }
