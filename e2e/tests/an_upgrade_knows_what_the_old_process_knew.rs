@@ -67,21 +67,16 @@ fn a_server_whose_connects_failed_is_not_tried_again_before_its_pause_is_over() 
     assert_eq!(after["failures"], 0, "{after}");
 }
 
-/// Two servers, and clients that stick.
-fn sticky(backends: &[Backend; 2]) -> Shape {
-    Shape::new(backends[0].address)
-        .server(backends[1].address)
-        .backend("stick = \"source\"")
-        .admin_keys("socket = \"admin.sock\"")
-        .process(TWO_WORKERS)
-}
-
 #[test]
 #[ignore = "slow: .ci/run test"]
 fn clients_stick_where_they_did() {
     let place = Place::new();
     let backends = ["one", "two"].map(Backend::http);
-    let shape = sticky(&backends);
+    let shape = Shape::new(backends[0].address)
+        .server(backends[1].address)
+        .backend("stick = \"source\"")
+        .admin_keys("socket = \"admin.sock\"")
+        .process(TWO_WORKERS);
     let becket = start(&place, &shape);
     let first = format!("app/{}", backends[0].address);
     ctl_done(&place, &["servers", "drain", &first]);
