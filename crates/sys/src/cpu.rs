@@ -1,21 +1,13 @@
-//! CPU time: what a thread or a process has used so far.
+//! CPU time: what a process has used so far.
 //!
-//! The difference of two readings is the cost of what lies between; on a shared machine it is the figure that repeats. The
-//! clocks count nanoseconds; `/proc` of another process counts ticks of 10 ms. Source: clock_gettime(2), proc(5).
+//! The difference of two readings is the cost of what lies between; on a shared machine it is the figure that repeats. `/proc`
+//! counts ticks of 10 ms. Source: proc(5).
 
 use std::fs;
 use std::io;
 use std::time::Duration;
 
 use rustix::param::clock_ticks_per_second;
-
-use crate::clock;
-
-/// Reads the CPU time of the calling thread, user and system. One system call.
-#[must_use]
-pub fn thread_time() -> Duration {
-    clock::read(libc::CLOCK_THREAD_CPUTIME_ID)
-}
 
 /// Reads the CPU time of another process, user and system, all its threads but not its children; in steps of 10 ms.
 ///
@@ -52,11 +44,5 @@ mod tests {
             parse_stat("42 (x) S 1 42 42 0 -1 4 0 0 0 0 a 66", 100),
             None
         );
-    }
-
-    #[test]
-    fn the_time_of_a_process_holds_that_of_its_threads() {
-        while thread_time() < Duration::from_millis(30) {}
-        assert!(time_of(std::process::id()).unwrap() >= Duration::from_millis(10));
     }
 }
