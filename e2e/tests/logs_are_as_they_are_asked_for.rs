@@ -1,50 +1,9 @@
-//! Lines of the access log follow a template, and lines on standard error have their priority where the journal reads them.
+//! Lines on standard error have their priority where the journal reads them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use becket_e2e::{Backend, Becket, Client, Place, REQUEST, Shape, Trust, finish, until};
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn a_template_shapes_the_access_log_and_a_wrong_one_is_named() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address);
-    let with = |format: &str| {
-        let access = "access = \"access.log\"";
-        let text = shape.text();
-        assert!(text.contains(access));
-        text.replace(access, &format!("{access}\naccess-format = {format:?}"))
-    };
-    place.write("becket.toml", &with("{sni} {who}"));
-    let checked = finish(
-        Becket::command(&place, &["check", "--config", "becket.toml"]),
-        "",
-    );
-    let said = checked.all();
-    assert_eq!(checked.code, 2, "{said}");
-    assert!(
-        said.contains("log.access-format") && said.contains("no field"),
-        "{said}"
-    );
-    place.write(
-        "becket.toml",
-        &with("[{listener}] {sni} \"{reason}\" {path}"),
-    );
-    let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
-    let becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
-    becket.ready();
-    let trust = Trust::new(&place);
-    Client::connect(becket.web, &trust)
-        .unwrap()
-        .ask(REQUEST)
-        .unwrap();
-    let line = until("a line", || {
-        Some(place.read("access.log")).filter(|it| it.ends_with('\n'))
-    });
-    assert_eq!(line, "[web] www.example.org \"finished\" -\n");
-}
+use becket_e2e::{Backend, Becket, Place, Shape, until};
 
 #[test]
 #[ignore = "slow: .ci/run test"]

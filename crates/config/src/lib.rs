@@ -20,7 +20,6 @@
 //! A key has three places: its field here, with its notation and its default, its row in `docs/config.md`, and its use.
 #![forbid(unsafe_code)]
 
-pub mod access_format;
 pub mod address;
 pub mod backend;
 pub mod check;

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use becket_proto::admission::{Prefixes, Rate, Share};
 
-use crate::access_format::AccessFormat;
 use crate::address::{AdminAddress, HostName, SectionName, SyslogAddress};
 use crate::choices::{Facility, LogFormat, RsaBatch, SandboxMode};
 use crate::memory_limit::MemoryLimit;
@@ -227,8 +226,6 @@ pub struct Log {
     pub syslog_tag: SectionName = SectionName("becket".into()),
     /// One line per connection.
     pub access: LogTarget = LogTarget::Off,
-    /// What a line of it looks like; absent is as `format` says.
-    pub access_format: Option<AccessFormat>,
 }
 }
 

@@ -14,9 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Escaped, Timestamp};
-use becket_config::access_format::{AccessFormat, Part};
 use becket_config::choices::LogFormat;
-use becket_config::process::Log;
 use becket_keys::identity::Identity;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::ja4::Ja4;
@@ -124,12 +122,11 @@ type Each<'a> = &'a mut dyn FnMut(&str, Field<'_>) -> fmt::Result;
 impl AccessLine {
     /// Appends the line with its line break to `out`. Allocates only where `out` grows, and in
     /// JSON for values with characters to escape.
-    pub fn write(&self, format: &LineFormat, out: &mut String) {
+    pub fn write(&self, format: LogFormat, out: &mut String) {
         let before = out.len();
         let written = match format {
-            LineFormat::Template(template) => self.fill(template, out),
-            LineFormat::All(LogFormat::Text) => self.write_text(out),
-            LineFormat::All(LogFormat::Json) => self.write_json(out),
+            LogFormat::Text => self.write_text(out),
+            LogFormat::Json => self.write_json(out),
         };
         // A `String` takes everything, so that only a broken `Display` could end here.
         if written.is_err() {
@@ -171,60 +168,6 @@ impl AccessLine {
             Field::Absent => write!(out, ",\"{name}\":null"),
         })?;
         out.write_str("}\n")
-    }
-
-    /// Fills in a template. Values are escaped as in text, so that no space or quote of a value looks like one of the template.
-    fn fill(&self, template: &AccessFormat, out: &mut String) -> fmt::Result {
-        for part in template.parts() {
-            let wanted = match part {
-                Part::Text(text) => {
-                    out.write_str(text)?;
-                    continue;
-                }
-                Part::Field("time") => {
-                    write!(out, "{}", self.time())?;
-                    continue;
-                }
-                Part::Field(name) => *name,
-            };
-            let before = out.len();
-            self.fields(&mut |name, field| {
-                if name == wanted {
-                    plain(field, out)
-                } else {
-                    Ok(())
-                }
-            })?;
-            if out.len() == before {
-                // A field of the other kind of line.
-                out.write_char('-')?;
-            }
-        }
-        out.write_char('\n')
-    }
-}
-
-/// The format of lines.
-#[derive(Clone, Debug)]
-pub enum LineFormat {
-    All(LogFormat),
-    Template(AccessFormat),
-}
-
-impl LineFormat {
-    /// Returns `true` if lines have the fingerprint of the client.
-    pub fn has_ja4(&self) -> bool {
-        match self {
-            Self::All(_) => true,
-            Self::Template(template) => template.parts().contains(&Part::Field("ja4")),
-        }
-    }
-
-    pub fn of(log: &Log) -> Self {
-        match &log.access_format {
-            Some(template) => Self::Template(template.clone()),
-            None => Self::All(log.format),
-        }
     }
 }
 
@@ -406,7 +349,7 @@ pub(crate) mod tests {
 
     fn line(record: &AccessRecord, format: LogFormat) -> String {
         let mut out = String::new();
-        AccessLine::from(record.clone()).write(&LineFormat::All(format), &mut out);
+        AccessLine::from(record.clone()).write(format, &mut out);
         out
     }
 
@@ -442,8 +385,7 @@ pub(crate) mod tests {
     #[test]
     fn a_request_forges_no_line_either() {
         let mut out = String::new();
-        let text = LineFormat::All(LogFormat::Text);
-        AccessLine::from(Box::new(request())).write(&text, &mut out);
+        AccessLine::from(Box::new(request())).write(LogFormat::Text, &mut out);
         assert_eq!(
             out,
             "2009-02-13T23:31:30.000001Z client=192.0.2.1:4711 listener=web sni=- id=- method=GET \
@@ -495,60 +437,6 @@ pub(crate) mod tests {
         };
         record().fields(each).unwrap();
         assert_eq!(names, documented);
-    }
-
-    #[test]
-    fn a_template_has_its_fields_and_nobody_forges_one() {
-        let template = |text: &str| LineFormat::Template(AccessFormat::parse(text).unwrap());
-        let line = |line: AccessLine, text: &str| {
-            let mut out = String::new();
-            line.write(&template(text), &mut out);
-            out
-        };
-        let hostile = AccessRecord {
-            sni: Some("a\" full\n".into()),
-            ..record()
-        };
-        assert_eq!(
-            line(
-                hostile.into(),
-                "{client} \"{sni}\" {client_bytes_in} {path} {{{reason}}}"
-            ),
-            "192.0.2.1:4711 \"a\\\"\\x20full\\x0a\" 900 - {finished}\n"
-        );
-        assert_eq!(
-            line(empty().into(), "{sni} {handshake_us} {time}"),
-            "- - 2009-02-13T23:31:30.000001Z\n"
-        );
-        assert_eq!(
-            line(
-                Box::new(request()).into(),
-                "{method} {path} {status} {reason}"
-            ),
-            "GET /a\\x20b\\x0astatus=200 404 -\n"
-        );
-    }
-
-    #[test]
-    fn a_template_without_a_fingerprint_has_none_computed() {
-        let template = |text: &str| LineFormat::Template(AccessFormat::parse(text).unwrap());
-        assert!(LineFormat::All(LogFormat::Json).has_ja4());
-        assert!(template("{client} {ja4}").has_ja4());
-        assert!(!template("{client} ja4").has_ja4());
-    }
-
-    #[test]
-    fn a_template_may_name_every_field_and_no_other() {
-        let mut names = vec!["time".to_owned()];
-        let mut each = |name: &str, _: Field<'_>| {
-            if !names.iter().any(|known| known == name) {
-                names.push(name.to_owned());
-            }
-            Ok(())
-        };
-        record().fields(&mut each).unwrap();
-        request().fields(&mut each).unwrap();
-        assert_eq!(names, becket_config::access_format::FIELDS);
     }
 
     #[test]

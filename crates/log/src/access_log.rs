@@ -17,9 +17,10 @@ use std::sync::mpsc::{
 use std::thread;
 use std::time::Duration;
 
+use becket_config::choices::LogFormat;
 use becket_config::process::{Log, LogTarget};
 
-use super::access::{AccessLine, LineFormat};
+use super::access::AccessLine;
 use super::output::{CountedOutput, Output, PATIENCE};
 use becket_keys::files::Files;
 
@@ -27,16 +28,10 @@ use becket_keys::files::Files;
 #[derive(Clone, Debug)]
 pub struct AccessSender {
     lines: SyncSender<AccessLine>,
-    has_ja4: bool,
     dropped: Arc<AtomicU64>,
 }
 
 impl AccessSender {
-    /// Returns `true` if lines have the fingerprint of the client.
-    pub fn has_ja4(&self) -> bool {
-        self.has_ja4
-    }
-
     /// Sends a record without waiting. It is dropped, and counted, if the channel is full or closed.
     pub fn send(&self, record: impl Into<AccessLine>) {
         if self.lines.try_send(record.into()).is_err() {
@@ -50,7 +45,7 @@ impl AccessSender {
 pub struct AccessWriter {
     receivers: Vec<Receiver<AccessLine>>,
     output: CountedOutput,
-    format: LineFormat,
+    format: LogFormat,
     /// Whole lines that are not written yet.
     lines: String,
 }
@@ -95,7 +90,7 @@ impl AccessWriter {
         Ok(Some(Self {
             receivers: Vec::new(),
             output: CountedOutput::new(Output::open(log.access.file(), files)?),
-            format: LineFormat::of(log),
+            format: log.format,
             lines: String::with_capacity(BLOCK_BYTES + 1024),
         }))
     }
@@ -106,7 +101,6 @@ impl AccessWriter {
         self.receivers.push(receiver);
         AccessSender {
             lines,
-            has_ja4: self.format.has_ja4(),
             dropped: self.dropped(),
         }
     }
@@ -164,7 +158,7 @@ impl AccessWriter {
     }
 
     fn append(&mut self, record: &AccessLine) {
-        record.write(&self.format, &mut self.lines);
+        record.write(self.format, &mut self.lines);
         if self.lines.len() >= BLOCK_BYTES {
             self.write_out();
         }

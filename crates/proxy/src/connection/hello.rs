@@ -25,7 +25,6 @@ use super::reached::{Advance, Reached};
 use crate::backend::pool::Pool;
 use crate::leg::Got;
 use becket_keys::signing::Offload;
-use becket_log::access_log::AccessSender;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::hello_router::{Choice, Served, server_name};
 use becket_tls::ja4::Ja4;
@@ -146,7 +145,7 @@ impl<N: Net> Hello<N> {
             Choice::Serve(served) => served.route,
             Choice::Pass(route) => *route,
             Choice::Refuse { alert, reason } => {
-                if cx.turn.access.is_some_and(AccessSender::has_ja4) {
+                if cx.turn.access.is_some() {
                     cx.core.facts.ja4 = Ja4::of(hello);
                 }
                 return Err(HandshakeRefusal::by_alert(*alert, *reason));
@@ -214,8 +213,7 @@ impl<N: Net> Hello<N> {
 
 /// Returns whether the access log or the server gets the client's fingerprint.
 fn needs_ja4<N: Net>(pool: &Pool, cx: &Context<'_, '_, N>) -> bool {
-    cx.turn.access.is_some_and(AccessSender::has_ja4)
-        || pool.backend().keys.proxy_tlvs.contains(&ProxyTlv::Ja4)
+    cx.turn.access.is_some() || pool.backend().keys.proxy_tlvs.contains(&ProxyTlv::Ja4)
 }
 
 /// Looks for a whole hello of at most `limit` bytes; `None` when more has to come.
