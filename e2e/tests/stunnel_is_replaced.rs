@@ -1,13 +1,13 @@
 //! A file of stunnel means the same to becket, in server mode, in client mode, and where it is broken.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
 use becket_e2e::{
     Authority, Backend, Becket, Client, Either, Key, OpenSsl, PATIENCE, Place, REQUEST, Shape,
-    Signal, Tool, Trust, eventually, finish, fresh_address, read_head, read_to_end, skip,
+    Signal, Trust, eventually, finish, fresh_address, read_head, skip,
 };
 
 use crate::starttls::{MAIL, mail_server};
@@ -328,45 +328,6 @@ fn a_server_that_does_not_begin_tls_hears_nothing_of_a_client() {
         "EHLO localhost\r\nSTARTTLS\r\n"
     );
     assert_eq!(becket.next_reason(), "server-greeting");
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
-fn curl_is_served_and_who_is_silent_too_long_is_cut_off_by_both() {
-    let (Some(both), Some(curl)) = (Either::both("stunnel4", "stunnel"), Tool::find("curl")) else {
-        return;
-    };
-    let place = Place::new();
-    let trust = Trust::new(&place);
-    let (pages, echo) = (Backend::http("well met"), Backend::echo());
-    for either in both {
-        let [web, talk] = [fresh_address(), fresh_address()];
-        place.write(
-            "stunnel.conf",
-            &format!(
-                "foreground = yes\npid =\nsyslog = no\ncert = {}\nTIMEOUTidle = 1\n\
-                 [web]\naccept = {web}\nconnect = {}\n[talk]\naccept = {talk}\nconnect = {}\n",
-                place.text("site.pem"),
-                pages.address,
-                echo.address,
-            ),
-        );
-        let _running = either.start(&place, &["stunnel.conf"], &[web, talk]);
-        let connect = format!("www.example.org:443:{web}");
-        let ca = place.text("ca.pem");
-        let asked = ["-sS", "--cacert", &ca, "--connect-to", &connect];
-        let found = curl.run([&asked[..], &["https://www.example.org/"]].concat(), "");
-        assert_eq!(found.stdout, "well met", "{}", found.all());
-        let mut client = Client::connect(talk, &trust).unwrap();
-        client.write_all(b"x").unwrap();
-        client.read_exact(&mut [0]).unwrap();
-        let (_, end) = read_to_end(&mut client);
-        let waited = end.map_err(|error| error.kind());
-        assert!(
-            !matches!(waited, Err(ErrorKind::WouldBlock | ErrorKind::TimedOut)),
-            "cut off before the test gives up"
-        );
-    }
 }
 
 #[test]
