@@ -155,32 +155,25 @@ impl Unit for Size {
     }
 }
 
-/// A number in this range.
-pub(crate) struct Number<U, const LEAST: u64, const MOST: u64>(U);
-
 /// A number in this range, or a word, which is `None`.
-pub(crate) struct NumberOr<U, W, const LEAST: u64, const MOST: u64>(U, W);
+pub(crate) struct Number<U, W, const LEAST: u64, const MOST: u64>(U, W);
 
-pub(crate) type Whole<const LEAST: u64, const MOST: u64> = Number<Plain, LEAST, MOST>;
-pub(crate) type Time<const LEAST: u64, const MOST: u64> = Number<Millis, LEAST, MOST>;
-pub(crate) type Bytes<const LEAST: u64, const MOST: u64> = Number<Size, LEAST, MOST>;
-pub(crate) type WholeOr<W, const LEAST: u64, const MOST: u64> = NumberOr<Plain, W, LEAST, MOST>;
-pub(crate) type TimeOr<W, const LEAST: u64, const MOST: u64> = NumberOr<Millis, W, LEAST, MOST>;
-pub(crate) type BytesOr<W, const LEAST: u64, const MOST: u64> = NumberOr<Size, W, LEAST, MOST>;
+pub(crate) type Whole<const LEAST: u64, const MOST: u64> = Number<Plain, NoWord, LEAST, MOST>;
+pub(crate) type Time<const LEAST: u64, const MOST: u64> = Number<Millis, NoWord, LEAST, MOST>;
+pub(crate) type Bytes<const LEAST: u64, const MOST: u64> = Number<Size, NoWord, LEAST, MOST>;
+pub(crate) type WholeOr<W, const LEAST: u64, const MOST: u64> = Number<Plain, W, LEAST, MOST>;
+pub(crate) type TimeOr<W, const LEAST: u64, const MOST: u64> = Number<Millis, W, LEAST, MOST>;
+pub(crate) type BytesOr<W, const LEAST: u64, const MOST: u64> = Number<Size, W, LEAST, MOST>;
 
-impl<U: Unit, const LEAST: u64, const MOST: u64> Number<U, LEAST, MOST> {
+impl<U: Unit, W: Word, const LEAST: u64, const MOST: u64> Number<U, W, LEAST, MOST> {
     fn range() -> String {
-        format!("{} to {}", U::write(LEAST), U::write(MOST))
-    }
-
-    fn accepted() -> String {
-        match U::ACCEPTED {
-            "" => Self::range(),
-            accepted => accepted.to_owned(),
-        }
+        or_word::<W>(format!("{} to {}", U::write(LEAST), U::write(MOST)))
     }
 
     pub(crate) fn parse<T: Count>(text: &str) -> Result<T, ValueError> {
+        if let Some(none) = T::none().filter(|_| Some(text) == W::WORD) {
+            return Ok(none);
+        }
         let number = Some(U::parse(text)?).filter(|number| (LEAST..=MOST).contains(number));
         number.and_then(T::of).ok_or_else(|| ValueError {
             accepted: Some(Self::range()),
@@ -189,60 +182,47 @@ impl<U: Unit, const LEAST: u64, const MOST: u64> Number<U, LEAST, MOST> {
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: Count>(d: D) -> Result<T, D::Error> {
-        scalar(d, (U::IS_TEXT, &Self::accepted()), Self::parse)
+        let accepted = match U::ACCEPTED {
+            "" => Self::range(),
+            accepted => or_word::<W>(accepted.to_owned()),
+        };
+        let is_text = U::IS_TEXT || W::WORD.is_some();
+        scalar(d, (is_text, &accepted), Self::parse)
     }
 
     pub(crate) fn serialize<S: Serializer, T: Count>(value: &T, s: S) -> Result<S::Ok, S::Error> {
-        match value.number() {
-            None => s.serialize_none(),
-            Some(number) if U::IS_TEXT => s.serialize_str(&U::write(number)),
-            Some(number) => s.serialize_u64(number),
+        match (value.number(), W::WORD) {
+            (None, None) => s.serialize_none(),
+            (None, Some(word)) => s.serialize_str(word),
+            (Some(number), _) if U::IS_TEXT => s.serialize_str(&U::write(number)),
+            (Some(number), _) => s.serialize_u64(number),
         }
     }
 }
 
-impl<U: Unit, W: Word, const LEAST: u64, const MOST: u64> NumberOr<U, W, LEAST, MOST> {
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: Count>(
-        d: D,
-    ) -> Result<Option<T>, D::Error> {
-        let accepted = format!("{}, or {:?}", Number::<U, LEAST, MOST>::accepted(), W::WORD);
-        let parse = |text: &str| {
-            if text == W::WORD {
-                return Ok(None);
-            }
-            Number::<U, LEAST, MOST>::parse(text)
-                .map(Some)
-                .map_err(|error| ValueError {
-                    accepted: error.accepted.map(|own| format!("{own}, or {:?}", W::WORD)),
-                    ..error
-                })
-        };
-        scalar(d, (true, &accepted), parse)
-    }
-
-    pub(crate) fn serialize<S: Serializer, T: Count>(
-        value: &Option<T>,
-        s: S,
-    ) -> Result<S::Ok, S::Error> {
-        match value {
-            None => s.serialize_str(W::WORD),
-            Some(number) => Number::<U, LEAST, MOST>::serialize(number, s),
-        }
+fn or_word<W: Word>(accepted: String) -> String {
+    match W::WORD {
+        Some(word) => format!("{accepted}, or {word:?}"),
+        None => accepted,
     }
 }
 
 /// A word that stands for no number.
 pub(crate) trait Word {
-    /// As it is written.
-    const WORD: &str;
+    /// As it is written; there may be none.
+    const WORD: Option<&str> = None;
 }
+
+pub(crate) struct NoWord;
+
+impl Word for NoWord {}
 
 macro_rules! words {
     ($($name:ident = $word:literal;)*) => {$(
         pub(crate) struct $name;
 
         impl Word for $name {
-            const WORD: &str = $word;
+            const WORD: Option<&str> = Some($word);
         }
     )*};
 }
@@ -259,6 +239,10 @@ pub(crate) trait Count: Sized {
     fn of(number: u64) -> Option<Self>;
     /// The number; none where there is none.
     fn number(&self) -> Option<u64>;
+    /// What a word stands for, if the type has it.
+    fn none() -> Option<Self> {
+        None
+    }
 }
 
 macro_rules! counts {
@@ -304,6 +288,10 @@ impl<T: Count> Count for Option<T> {
 
     fn number(&self) -> Option<u64> {
         self.as_ref()?.number()
+    }
+
+    fn none() -> Option<Self> {
+        Some(None)
     }
 }
 

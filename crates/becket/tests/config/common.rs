@@ -72,6 +72,17 @@ impl Folder {
         self.prepare_next(Some(running), text, now)
     }
 
+    /// Returns what is wrong with a configuration.
+    pub(crate) fn faults(&self, text: &str) -> Vec<String> {
+        lines(&self.prepare(text).unwrap_err().errors)
+    }
+
+    /// Checks that the faults of a configuration begin like these, in any order, and that there are no others.
+    #[track_caller]
+    pub(crate) fn refuses(&self, text: &str, starts: &[&str]) {
+        assert_faults(&self.faults(text), starts);
+    }
+
     fn prepare_next(
         &self,
         running: Option<&Config>,
@@ -210,4 +221,14 @@ pub(crate) fn site(certificates: &str) -> String {
          certificates = {certificates}\n\
          [[backend]]\nname = 'app'\n[[backend.server]]\naddress = '127.0.0.1:8080'\n"
     )
+}
+
+/// Checks that faults begin like these, in any order, and that there are no others.
+#[track_caller]
+pub(crate) fn assert_faults(found: &[String], starts: &[&str]) {
+    for start in starts {
+        let is_there = found.iter().any(|fault| fault.starts_with(start));
+        assert!(is_there, "{start} is not in {found:#?}");
+    }
+    assert_eq!(found.len(), starts.len(), "{found:#?}");
 }

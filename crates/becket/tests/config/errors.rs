@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::common::{Folder, NOW, lines, site};
+use crate::common::{Folder, NOW, assert_faults, lines, site};
 use becket_config::choices::ProxyTlv;
 use becket_config::file::File;
 use becket_prepare::flags::{Flags, LogFlags, ProcessFlags, ServiceFlags};
@@ -55,8 +55,7 @@ fn every_error_is_reported_with_its_key_path() {
         user = "root"
         group = "no-such-group"
     "#;
-    let errors = lines(&folder.prepare(text).unwrap_err().errors);
-    let expected = [
+    folder.refuses(text, &[
         r#"listener[web].bind[1] = "nowhere": no port; accepted: HOST:PORT, [V6]:PORT or :PORT"#,
         r#"listener[web].bind[2] = "0.0.0.0:8443": 0.0.0.0:8443 overlaps with 127.0.0.1:8443 of listener[web].bind[0]"#,
         r#"listener[web].certificates[0] = "#,
@@ -78,12 +77,7 @@ fn every_error_is_reported_with_its_key_path() {
         r#"admin.address = ":9443": the admin page has no password"#,
         r#"process.workers = 0: not in range; accepted: 1 to 1024, or "auto""#,
         "process.group = \"no-such-group\": there is no group",
-    ];
-    for expected in expected {
-        let found = errors.iter().any(|error| error.starts_with(expected));
-        assert!(found, "{expected} is not in {errors:#?}");
-    }
-    assert_eq!(errors.len(), expected.len(), "{errors:#?}");
+    ]);
 }
 
 #[test]
@@ -108,10 +102,7 @@ fn problems_of_flags_name_the_flag() {
         "--backend: missing",
         "CERT.pem = \"/missing.pem\": no such file",
     ];
-    assert_eq!(errors.len(), starts.len(), "{errors:#?}");
-    for (error, start) in errors.iter().zip(starts) {
-        assert!(error.starts_with(start), "{error} is not {start}");
-    }
+    assert_faults(&errors, &starts);
 }
 
 #[test]
@@ -255,9 +246,7 @@ fn early_data_needs_tls13_a_marked_backend_and_a_place_for_sessions() {
             "policy[web].early-data = \"on\": not a size",
         ),
     ] {
-        let errors = lines(&folder.prepare(&text).unwrap_err().errors);
-        assert_eq!(errors.len(), 1, "{errors:#?}");
-        assert!(errors[0].starts_with(expected), "{errors:#?}");
+        folder.refuses(&text, &[expected]);
     }
 }
 
@@ -302,9 +291,7 @@ fn a_header_from_in_front_needs_someone_to_believe_and_the_other_way_round() {
             "backend[app].proxy-header = \"received\": listener[web] receives no PROXY header",
         ),
     ] {
-        let errors = lines(&folder.prepare(&text).unwrap_err().errors);
-        assert_eq!(errors.len(), 1, "{errors:#?}");
-        assert!(errors[0].starts_with(expected), "{errors:#?}");
+        folder.refuses(&text, &[expected]);
     }
 }
 
@@ -322,7 +309,7 @@ fn a_trial_that_cannot_be_is_an_error() {
             "policy[web].trial.groups",
         ),
     ] {
-        let errors = lines(&folder.prepare(&with(policy)).unwrap_err().errors);
+        let errors = folder.faults(&with(policy));
         assert!(errors[0].starts_with(expected), "{errors:#?}");
     }
 }

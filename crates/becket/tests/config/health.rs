@@ -1,6 +1,6 @@
 //! `[backend.health]`, sources, and the interval of names.
 
-use crate::common::{Folder, lines, site};
+use crate::common::{Folder, assert_faults, lines, site};
 
 /// The site with more keys in its backend.
 fn text(keys: &str) -> String {
@@ -35,9 +35,5 @@ fn every_fault_is_reported_with_its_key_path() {
         "backend[app].health.passive-failures = 0: not in range",
         "backend[app].health.passive-pause = \"x\": ",
     ];
-    for expected in expected {
-        let found = errors.iter().any(|error| error.starts_with(expected));
-        assert!(found, "{expected} is not in {errors:#?}");
-    }
-    assert_eq!(errors.len(), expected.len(), "{errors:#?}");
+    assert_faults(&errors, &expected);
 }

@@ -26,12 +26,7 @@ fn every_fault_is_reported_with_its_key_path() {
                client-certificate = { chain = 'own.pem' }";
     let listener = "tls = false\ncertificates = ['own.pem']\npolicy = 'web'\nalpn = ['h2']\n\
                     [[policy]]\nname = 'web'";
-    let errors = lines(
-        &folder
-            .prepare(&text(listener, tls, "/run/app.sock"))
-            .unwrap_err()
-            .errors,
-    );
+    let errors = folder.faults(&text(listener, tls, "/run/app.sock"));
     let starts = [
         "listener[web].certificates: given, but no TLS ends at this listener",
         "listener[web].policy = \"web\": given, but",
@@ -52,12 +47,7 @@ fn every_fault_is_reported_with_its_key_path() {
     assert_eq!(errors.len(), starts.len(), "{errors:#?}");
 
     let tls = "verify = 'none'\nca = 'ca.pem'\nname = 'app.test'\ncrl = ['list.pem']";
-    let errors = lines(
-        &folder
-            .prepare(&text("tls = false", tls, "app.test:443"))
-            .unwrap_err()
-            .errors,
-    );
+    let errors = folder.faults(&text("tls = false", tls, "app.test:443"));
     assert_eq!(errors.len(), 3, "{errors:#?}");
     assert!(
         errors
@@ -155,7 +145,7 @@ fn what_does_not_go_with_the_mode_of_a_listener_or_route_is_refused() {
             &["route[0].policy"],
         ),
     ] {
-        let errors = lines(&folder.prepare(&listening(listener)).unwrap_err().errors);
+        let errors = folder.faults(&listening(listener));
         assert_eq!(errors.len(), starts.len(), "{errors:#?}");
         for start in starts {
             let start = format!("listener[web].{start}");
