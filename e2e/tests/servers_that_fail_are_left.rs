@@ -21,22 +21,6 @@ fn answers(becket: &Becket, trust: &Trust, clients: usize) -> Vec<String> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_server_with_fast_open_serves_whether_or_not_the_machine_lets_data_go_with_a_syn() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    // Nobody is there: refused, with or without data.
-    let shape = Shape::new(fresh_address()).server_keys("fast-open = true");
-    let shape = shape
-        .server(backend.address)
-        .server_keys("fast-open = true");
-    let becket = Becket::start(&place, &shape.process("workers = 1"));
-    let trust = Trust::new(&place);
-    assert_eq!(answers(&becket, &trust, 10), ["well met"]);
-    assert!(becket.metrics().sum("becket_connect_failures_total", &[]) > 0.0);
-}
-
-#[test]
-#[ignore = "slow: .ci/run test"]
 fn a_real_nginx_that_is_killed_is_left_and_found_again() {
     let Some(nginx) = Tool::find("nginx").map(Make::Nginx) else {
         return;

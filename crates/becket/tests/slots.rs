@@ -243,19 +243,6 @@ fn no_server_ever_has_more_than_its_maxconn_and_no_slot_is_lost() {
 }
 
 #[test]
-fn a_limit_that_grows_with_the_queue_stays_below_maxconn_too() {
-    for threads in [2, 4] {
-        hammer(threads, 2, 6, |backend| {
-            backend.keys.queue_length = 12;
-            backend
-                .servers
-                .iter_mut()
-                .for_each(|server| server.keys.minconn = Some(1));
-        });
-    }
-}
-
-#[test]
 fn servers_that_come_and_go_lose_nobody() {
     let backend = Arc::new(backend(2, 2));
     let state = lone_state(&backend, Vec::new());

@@ -144,15 +144,10 @@ pub struct ServerSection {
     /// Connections that it may have; absent is no limit.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub maxconn: Option<u32>,
-    /// Connections that it may have while nobody waits.
-    #[serde(with = "Whole::<1, 100_000_000>")]
-    pub minconn: Option<u32>,
     /// Serves only when no other server can.
     pub backup: bool,
     /// Gets no connections.
     pub disabled: bool,
-    /// What it is to hear first goes with the SYN.
-    pub fast_open: bool,
     /// Its number in becket's tickets, when it is a becket itself.
     #[serde(with = "Whole::<0, 65_535>")]
     pub node: Option<u16>,

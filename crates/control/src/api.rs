@@ -385,13 +385,12 @@ mod tests {
             let text = format!("{{\"backend\":\"app\",\"server\":{server}}}");
             parse::<ServerAddition>(text.as_bytes())
         };
-        let added = add(r#"{"address":"10.0.0.1:80","weight":7,"maxconn":9,"fast-open":true}"#);
+        let added = add(r#"{"address":"10.0.0.1:80","weight":7,"maxconn":9}"#);
         let addition = added.unwrap();
         assert_eq!(
             (addition.server.weight, addition.server.maxconn),
             (7, Some(9))
         );
-        assert!(addition.server.fast_open);
         for refused in [r#"{"address":"a"}"#, r#"{"weight":257}"#, r#"{"port":1}"#] {
             assert_eq!(add(refused).unwrap_err().code.as_u16(), 422, "{refused}");
         }

@@ -157,7 +157,6 @@ impl From<io::Error> for SocketError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             ErrorKind::WouldBlock => Self::WouldBlock,
-            _ if becket_sys::socket::is_connecting(&error) => Self::WouldBlock,
             ErrorKind::BrokenPipe => Self::Closed,
             ErrorKind::InvalidInput | ErrorKind::Unsupported | ErrorKind::PermissionDenied => {
                 Self::Refused

@@ -49,57 +49,6 @@ fn a_server_that_hangs_is_passed_over_at_the_time_out() {
     assert_eq!(server_got(&mut stage), b"hello");
 }
 
-/// Two servers whose connects take with their SYN what the client has said.
-fn fast() -> House {
-    let server =
-        |port| format!("[[backend.server]]\naddress = '127.0.0.1:{port}'\nfast-open = true\n");
-    House::new(&format!(
-        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\ncertificates = ['a.pem']\n\
-         [[backend]]\nname = 'app'\n{}{}",
-        server(81),
-        server(82)
-    ))
-}
-
-#[test]
-fn what_went_with_the_syn_is_not_sent_again_and_the_rest_follows() {
-    let (mut stage, mut client) = enter(&fast(), [Plan::Later]);
-    assert_eq!(server_got(&mut stage), b"hello");
-    assert_eq!(stage.counters.connects.value(), 0, "nobody knows yet");
-    client.say(b" and more");
-    client.talk(&mut stage);
-    stage.net.dialled[0].near.establish();
-    client.talk(&mut stage);
-    assert_eq!(server_got(&mut stage), b" and more");
-    assert_eq!(stage.counters.connects.value(), 1);
-}
-
-#[test]
-fn a_server_that_refuses_a_syn_with_data_is_passed_over() {
-    let (mut stage, mut client) = enter(&fast(), [Plan::Later, Plan::Accept]);
-    stage.net.dialled[0].near.fail(ErrorKind::ConnectionRefused);
-    client.talk(&mut stage);
-    stage.net.near().unwrap().establish();
-    client.talk(&mut stage);
-    assert_eq!(server_got(&mut stage), b"hello");
-}
-
-#[test]
-fn what_a_client_says_is_not_said_to_another_server_when_one_may_have_heard_it() {
-    let house = fast();
-    for reset in [false, true] {
-        let (mut stage, mut client) = enter(&house, [Plan::Later, Plan::Later]);
-        if reset {
-            stage.net.dialled[0].near.fail(ErrorKind::ConnectionReset);
-        } else {
-            stage.wait(house.config.file.timeouts.connect);
-        }
-        client.talk(&mut stage);
-        assert_eq!(stage.net.dialled.len(), 1);
-        assert!(client.end.watch().is_ended());
-    }
-}
-
 #[test]
 fn when_no_server_is_left_the_client_gets_no_clean_end() {
     let house = house("");

@@ -55,8 +55,6 @@ pub(super) struct Half {
     capacity: usize,
     pub(super) edges: Ready,
     connecting: bool,
-    /// What is sent first goes with the SYN.
-    fast_open: bool,
     /// The last send of this end was short.
     pub(super) starved: bool,
     /// This end has sent its FIN.
@@ -132,8 +130,7 @@ impl End {
     pub(super) fn room(&self) -> usize {
         let halves = self.halves.borrow();
         let (me, peer) = (&halves[self.side], &halves[1 - self.side]);
-        let connects = me.connecting && !me.fast_open;
-        if me.fault.is_some() || me.broken || me.finished || connects {
+        if me.fault.is_some() || me.broken || me.finished || me.connecting {
             return 0;
         }
         if peer.closed {
@@ -213,7 +210,7 @@ impl End {
         if me.broken || me.finished {
             return Err(ErrorKind::BrokenPipe.into());
         }
-        if me.connecting && !std::mem::take(&mut me.fast_open) {
+        if me.connecting {
             return Err(ErrorKind::WouldBlock.into());
         }
         if peer.closed {
@@ -375,11 +372,6 @@ impl Watch {
             me.connecting = true;
             me.edges = Ready::default();
         });
-    }
-
-    /// The connect that is under way takes what is sent first with its SYN.
-    pub(crate) fn open_fast(&self) {
-        self.with(|me, _| me.fast_open = true);
     }
 
     /// The connect succeeds.

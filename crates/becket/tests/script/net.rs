@@ -63,23 +63,13 @@ impl Net for ScriptedNet {
     type Client = End;
     type Server = End;
 
-    fn connect(
-        &mut self,
-        address: &ServerAddress,
-        source: Option<IpAddr>,
-        fast_open: bool,
-    ) -> io::Result<End> {
+    fn connect(&mut self, address: &ServerAddress, source: Option<IpAddr>) -> io::Result<End> {
         let refused = Plan::Refuse(ErrorKind::ConnectionRefused);
         let plan = self.plans.pop_front().unwrap_or(refused);
         let (mut near, far) = pair(self.capacity);
         match plan {
             Plan::Refuse(kind) => return Err(kind.into()),
-            Plan::Later => {
-                near.watch().begin_connecting();
-                if fast_open {
-                    near.watch().open_fast();
-                }
-            }
+            Plan::Later => near.watch().begin_connecting(),
             Plan::Accept => {}
         }
         if let ServerAddress::Tcp(_) = address {

@@ -36,13 +36,6 @@ impl Backend {
                 }
                 Some(_) => {}
             }
-            if let Some(least) = server.minconn
-                && server.maxconn.is_none_or(|most| least > most)
-            {
-                let fault = "more than the server may have at most";
-                let accepted = "at most maxconn, which must be there";
-                report.refuse(key!(path, server.minconn), fault, accepted);
-            }
         }
         // A ticket is opened by the handshake, so before it nobody knows which session is resumed.
         if self.stick == StickBy::TlsSession && self.queue == QueuePlace::BeforeHandshake {

@@ -230,11 +230,6 @@ impl BackendState {
         self.stick.visit(from, now, at_most, show)
     }
 
-    /// How many wait, and how many may.
-    pub(super) fn fill(&self) -> (usize, usize) {
-        (self.waiting.load(SeqCst), self.room.load(Relaxed))
-    }
-
     /// When somebody comes who is served at once: behind all who had to wait so far.
     pub(super) fn arrival(&self) -> Arrival {
         Arrival(self.arrivals.load(Relaxed)).served_at_once()

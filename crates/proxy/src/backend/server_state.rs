@@ -41,7 +41,6 @@ pub struct ServerState {
     failing: AtomicBool,
     disabled: AtomicBool,
     backup: AtomicBool,
-    fast_open: AtomicBool,
     addresses: AddressState,
     settings: Mutex<ServerSettings>,
     watched: Mutex<Watched>,
@@ -50,7 +49,6 @@ pub struct ServerState {
 #[derive(Debug)]
 struct SlotLimits {
     maxconn: AtomicU32,
-    minconn: AtomicU32,
     /// The next slot is for a health check.
     reserved: AtomicBool,
 }
@@ -144,7 +142,6 @@ impl ServerState {
             slots: SharedCount::default(),
             limits: SlotLimits {
                 maxconn: AtomicU32::new(UNLIMITED),
-                minconn: AtomicU32::new(UNLIMITED),
                 reserved: AtomicBool::new(false),
             },
             connects: Connects::default(),
@@ -153,7 +150,6 @@ impl ServerState {
             failing: AtomicBool::new(false),
             disabled: AtomicBool::new(false),
             backup: AtomicBool::new(false),
-            fast_open: AtomicBool::new(false),
             addresses: AddressState::default(),
             settings: Mutex::default(),
             watched: Mutex::default(),
@@ -198,13 +194,9 @@ impl ServerState {
         self.limits
             .maxconn
             .store(settings.maxconn().unwrap_or(UNLIMITED), SeqCst);
-        self.limits
-            .minconn
-            .store(settings.file.minconn.unwrap_or(UNLIMITED), SeqCst);
         self.disabled
             .store(mode == ServerMode::Maintenance, Relaxed);
         self.backup.store(settings.file.backup, Relaxed);
-        self.fast_open.store(settings.file.fast_open, Relaxed);
         let set = settings.overrides.addresses.as_deref();
         self.change_addresses(|addresses| addresses.set = set.map(Arc::from));
     }
@@ -260,11 +252,6 @@ impl ServerState {
         self.disabled.load(Relaxed)
     }
 
-    /// Whether what it is to hear first goes with the SYN.
-    pub fn has_fast_open(&self) -> bool {
-        self.fast_open.load(Relaxed)
-    }
-
     /// Whether it serves only when no other server can.
     pub fn is_backup(&self) -> bool {
         self.backup.load(Relaxed)
@@ -305,28 +292,11 @@ impl ServerState {
     }
 
     /// How many connections of clients it may have now: one less while a health check waits for a slot.
-    ///
-    /// Without `minconn` that is `maxconn`. With it, the limit grows with the queue, from `minconn` when
-    /// nobody waits to `maxconn` when the queue is full:
-    /// `minconn + (maxconn - minconn) * waiting / queue-length`, rounded down.
     pub fn limit(&self) -> u32 {
         match self.limits.maxconn.load(SeqCst) {
             UNLIMITED => UNLIMITED,
-            most => self.limit_of(most.saturating_sub(self.limits.reserved.load(SeqCst).into())),
+            most => most.saturating_sub(self.limits.reserved.load(SeqCst).into()),
         }
-    }
-
-    fn limit_of(&self, most: u32) -> u32 {
-        let least = self.limits.minconn.load(SeqCst);
-        if least >= most {
-            return most;
-        }
-        let (waiting, room) = self.backend.fill();
-        if waiting >= room {
-            return most;
-        }
-        // Below `most`, since `waiting` is below `room`.
-        least + (u64::from(most - least) * waiting as u64 / room as u64) as u32
     }
 
     /// Whether a slot could be claimed now.

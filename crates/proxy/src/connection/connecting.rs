@@ -7,9 +7,7 @@
 //!
 //! As long as nothing was taken, another address or server can be tried without harm: first the
 //! other addresses of the same server, in order, then a server that was not tried, as often as the
-//! backend's `retries` allow. A handshake that fails counts as a connect that failed; `timeouts.connect` covers both. What went with a
-//! SYN (`backend.server.fast-open`) may have been taken though the connect failed: then what
-//! a client has sent goes to no other server, unless this one refused.
+//! backend's `retries` allow. A handshake that fails counts as a connect that failed; `timeouts.connect` covers both.
 
 use std::time::Duration;
 use std::{io, mem};
@@ -54,20 +52,9 @@ enum ConnectStage<N: Net> {
     /// The backlog of a unix socket is full: it is dialled again soon.
     Backlog,
     /// The server has not answered. TLS has made its hello, where the backend has TLS.
-    Connect(Leg<N::Server>, Option<ServerHandshake>, Syn),
+    Connect(Leg<N::Server>, Option<ServerHandshake>),
     /// The server has not shown who it is.
     Secure(Leg<N::Server>, ServerHandshake),
-}
-
-/// Bytes that go with the SYN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Syn {
-    /// Nothing: it has left.
-    Gone,
-    /// The first bytes, if the kernel has a cookie of the server.
-    Waits,
-    /// So many bytes went, and the server has not answered yet.
-    Took(usize),
 }
 
 impl<N: Net> Connecting<N> {
@@ -86,7 +73,7 @@ impl<N: Net> Connecting<N> {
     pub(super) fn server(&mut self) -> Option<&mut Leg<N::Server>> {
         match &mut self.stage {
             ConnectStage::Dial | ConnectStage::Backlog => None,
-            ConnectStage::Connect(server, ..) | ConnectStage::Secure(server, _) => Some(server),
+            ConnectStage::Connect(server, _) | ConnectStage::Secure(server, _) => Some(server),
         }
     }
 
@@ -109,17 +96,16 @@ impl<N: Net> Connecting<N> {
                 self.stage = ConnectStage::Backlog;
                 Advance::Wait(self)
             }
-            ConnectStage::Connect(mut server, tls, mut syn) => {
-                match (self.is_connected(&mut server, &mut syn, cx.turn), tls) {
+            ConnectStage::Connect(mut server, tls) => {
+                match (self.is_connected(&mut server, cx.turn), tls) {
                     (Ok(true), Some(tls)) => self.secure(server, tls, cx, scratch),
                     (Ok(true), None) => self.join(server, None, cx),
                     (Ok(false), tls) => {
-                        self.stage = ConnectStage::Connect(server, tls, syn);
+                        self.stage = ConnectStage::Connect(server, tls);
                         Advance::Wait(self)
                     }
-                    (Err(error), tls) => {
+                    (Err(error), _) => {
                         drop(server);
-                        self.note_heard(syn, tls.is_some(), &error);
                         self.fail(error, cx)
                     }
                 }
@@ -132,30 +118,17 @@ impl<N: Net> Connecting<N> {
     fn is_connected(
         &mut self,
         server: &mut Leg<N::Server>,
-        syn: &mut Syn,
         turn: &Turn<'_, N>,
     ) -> io::Result<bool> {
         let to_server = &mut self.pending.to_server;
-        let took = match *syn {
-            Syn::Took(bytes) => bytes,
-            Syn::Gone | Syn::Waits => 0,
-        };
-        if took > 0 || to_server.waiting().is_empty() {
+        if to_server.waiting().is_empty() {
             if server.ready.writable || server.ready.ended {
                 N::connected(&server.socket)?;
-                to_server.sent(took);
                 return Ok(true);
             }
             return Ok(false);
         }
-        let waits = mem::replace(syn, Syn::Gone) == Syn::Waits;
         match server.send(to_server.waiting(), &turn.counters.server_bytes_out) {
-            Ok(sent) if waits && sent > 0 => {
-                *syn = Syn::Took(sent);
-                // It is, once the server has answered.
-                server.ready.writable = false;
-                Ok(false)
-            }
             Ok(sent) => {
                 to_server.sent(sent);
                 Ok(sent > 0)
@@ -237,35 +210,20 @@ impl<N: Net> Connecting<N> {
         Some(to_server.and(to_client))
     }
 
-    /// Keeps what the client sent from going to another server, if this one, which failed, may have got it with the SYN.
-    fn note_heard(&mut self, syn: Syn, has_tls: bool, error: &io::Error) {
-        let may_be_heard =
-            matches!(syn, Syn::Took(_)) && error.kind() != io::ErrorKind::ConnectionRefused;
-        if may_be_heard && self.pending.asks && !has_tls {
-            self.pending.retries = 0;
-        }
-    }
-
     pub(super) fn expire(mut self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
-        let error = io::ErrorKind::TimedOut.into();
         match mem::replace(&mut self.stage, ConnectStage::Dial) {
             ConnectStage::Dial | ConnectStage::Backlog if cx.turn.now.running < self.give_up => {
-                return self.dial(cx);
+                self.dial(cx)
             }
-            ConnectStage::Connect(_, tls, syn) => self.note_heard(syn, tls.is_some(), &error),
-            ConnectStage::Secure(..) | ConnectStage::Dial | ConnectStage::Backlog => {}
+            _ => self.fail(io::ErrorKind::TimedOut.into(), cx),
         }
-        self.fail(error, cx)
     }
 
     /// The server went out of service meanwhile; its other addresses are no better.
     pub(super) fn leave_server(mut self, cx: &Context<'_, '_, N>) -> Advance<Self, N> {
         let error = io::ErrorKind::ConnectionAborted.into();
         // The socket is closed here, before the slot is given back.
-        match mem::replace(&mut self.stage, ConnectStage::Dial) {
-            ConnectStage::Connect(_, tls, syn) => self.note_heard(syn, tls.is_some(), &error),
-            ConnectStage::Secure(..) | ConnectStage::Dial | ConnectStage::Backlog => {}
-        }
+        self.stage = ConnectStage::Dial;
         cx.turn.counters.connect_failures.add(1);
         self.try_another(error)
     }
@@ -321,21 +279,15 @@ impl<N: Net> Connecting<N> {
             }
             _ => Ok((None, None)),
         };
-        let speaks_first = match &hello {
-            Ok((_, Some(first))) => !first.waiting().is_empty(),
-            _ => !self.pending.to_server.waiting().is_empty(),
-        };
-        let fast_open = speaks_first && server.has_fast_open();
-        let opened = |hello| Ok((hello, open(cx.turn.net, pool, address, fast_open)?));
+        let opened = |hello| Ok((hello, open(cx.turn.net, pool, address)?));
         match hello.and_then(opened) {
             Ok(((tls, first), socket)) => {
                 if let Some(first) = first {
                     self.pending.to_server = first;
                 }
                 cx.core.deadline = cx.turn.now.running + cx.turn.timeouts.connect;
-                let syn = if fast_open { Syn::Waits } else { Syn::Gone };
                 let leg = Leg::new(socket, Ready::default());
-                self.stage = ConnectStage::Connect(leg, tls, syn);
+                self.stage = ConnectStage::Connect(leg, tls);
                 Advance::Go(self)
             }
             // connect(2): the backlog of a unix socket is full, and no event tells when
@@ -381,17 +333,12 @@ impl<N: Net> Connecting<N> {
 
 /// Starts to connect: from the backend's next source, and from the others as long as one has no port
 /// left towards this address.
-fn open<N: Net>(
-    net: &mut N,
-    pool: &Pool,
-    address: &ServerAddress,
-    fast_open: bool,
-) -> io::Result<N::Server> {
-    let mut opened = net.connect(address, pool.source(address), fast_open);
+fn open<N: Net>(net: &mut N, pool: &Pool, address: &ServerAddress) -> io::Result<N::Server> {
+    let mut opened = net.connect(address, pool.source(address));
     for _ in 1..pool.backend().keys.source.len() {
         match &opened {
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
-                opened = net.connect(address, pool.source(address), fast_open);
+                opened = net.connect(address, pool.source(address));
             }
             _ => break,
         }

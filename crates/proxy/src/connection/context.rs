@@ -33,7 +33,6 @@ pub trait Net {
     type Server: KernelTlsSocket + fmt::Debug;
 
     /// Starts to connect, from a source address if one is given; readiness will be reported for the connection that is being advanced.
-    /// With `fast_open` what is sent first may go with the SYN.
     ///
     /// # Errors
     ///
@@ -42,7 +41,6 @@ pub trait Net {
         &mut self,
         address: &ServerAddress,
         source: Option<IpAddr>,
-        fast_open: bool,
     ) -> io::Result<Self::Server>;
 
     /// The outcome of a connect that has become writable.

@@ -42,11 +42,10 @@ impl Net for RealNet {
         &mut self,
         address: &ServerAddress,
         source: Option<IpAddr>,
-        fast_open: bool,
     ) -> io::Result<KernelSocket> {
         let mut socket = match address {
             ServerAddress::Tcp(address) => {
-                let socket = becket_sys::socket::connect(*address, source, fast_open)?;
+                let socket = becket_sys::socket::connect(*address, source)?;
                 KernelSocket::dialled(TcpStream::from_std(socket))
             }
             ServerAddress::Unix(path) => {

@@ -119,43 +119,20 @@ pub fn bind_no_port(socket: impl AsFd, source: IpAddr) -> io::Result<()> {
 /// Starts to connect, from a source address if one is given: non-blocking, close-on-exec, with the port left to the kernel as in
 /// [`bind_no_port`]. Whether it succeeds shows when the socket is writable.
 ///
-/// With `fast_open` the SYN waits for the first send, and takes what is sent with it (`TCP_FASTOPEN_CONNECT`), where the kernel has
-/// a cookie of the other side; elsewhere, and where `net.ipv4.tcp_fastopen` does not let clients do that, it leaves at once.
-///
 /// # Errors
 /// `AddrNotAvailable` for an address that no interface has, or when all its ports towards this destination are in use; what
 /// connect(2) says at once.
-pub fn connect(
-    address: SocketAddr,
-    source: Option<IpAddr>,
-    fast_open: bool,
-) -> io::Result<TcpStream> {
+pub fn connect(address: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     if let Some(source) = source {
         bind_no_port(&socket, source)?;
-    }
-    if fast_open {
-        match set_int(
-            socket.as_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_FASTOPEN_CONNECT,
-            1,
-        ) {
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
-            result => result?,
-        }
     }
     match socket.connect(&address.into()) {
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
         result => result?,
     }
     Ok(socket.into())
-}
-
-/// Whether a send took nothing because the SYN left without it: the kernel has lost the cookie by which it would have taken it.
-pub fn is_connecting(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::EINPROGRESS)
 }
 
 /// Says whether a connect failed for want of something of our own, of which the other side knows nothing: a descriptor, a
@@ -175,7 +152,7 @@ pub fn is_local_shortage(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
+    use std::io::Write;
     use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 
     use super::*;
@@ -201,7 +178,7 @@ mod tests {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         closed.bind(&any.into()).unwrap();
         let address = closed.local_addr().unwrap().as_socket().unwrap();
-        let error = connect(address, Some(nowhere.into()), false).unwrap_err();
+        let error = connect(address, Some(nowhere.into())).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
         assert!(is_local_shortage(&error), "{error}");
         let error = TcpStream::connect(address).unwrap_err();
@@ -267,28 +244,9 @@ mod tests {
             let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
             bind_no_port(&socket, source).unwrap();
             assert_eq!(socket.local_addr().unwrap().as_socket().unwrap().port(), 0);
-            let stream = connect(address, Some(source), false).unwrap();
+            let stream = connect(address, Some(source)).unwrap();
             wait(&stream, PollFlags::OUT);
             assert_eq!(listener.accept().unwrap().1.ip(), source);
-        }
-    }
-
-    #[test]
-    fn the_first_send_of_a_fast_connect_arrives_with_and_without_a_cookie() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        for _ in 0..2 {
-            let mut stream = connect(listener.local_addr().unwrap(), None, true).unwrap();
-            let said = loop {
-                wait(&stream, PollFlags::OUT);
-                match stream.write(b"hello") {
-                    Err(error) if is_connecting(&error) => {}
-                    said => break said,
-                }
-            };
-            assert_eq!(said.unwrap(), 5);
-            let mut heard = [0; 5];
-            listener.accept().unwrap().0.read_exact(&mut heard).unwrap();
-            assert_eq!(&heard, b"hello");
         }
     }
 }

@@ -318,30 +318,6 @@ fn who_comes_while_a_name_is_looked_up_for_the_first_time_waits_for_the_outcome(
 }
 
 #[test]
-fn the_limit_grows_with_the_queue() {
-    let mut backend = Backend::plain("app", servers(1));
-    backend.servers[0].keys.minconn = Some(2);
-    backend.servers[0].keys.maxconn = Some(10);
-    backend.keys.queue_length = 4;
-    let fixture = fixture(backend);
-    let server = &fixture.servers[0];
-    assert_eq!(server.limit(), 2);
-    let mut held = vec![fixture.pick(), fixture.pick()];
-    let mut waits = Vec::new();
-    // One waits: 2 + 8 * 1 / 4 = 4, so it is served at once, and so is the next.
-    for in_use in [3, 4] {
-        waits.push(fixture.pool.wait(0, &[], None).unwrap());
-        held.extend(fixture.granted().remove(0).slot);
-        assert_eq!((server.in_use(), server.limit()), (in_use, 2));
-    }
-    waits.push(fixture.pool.wait(0, &[], None).unwrap());
-    assert_eq!((server.limit(), fixture.granted().len()), (4, 0));
-    waits.push(fixture.pool.wait(0, &[], None).unwrap());
-    // Two wait: the limit is 6 for the first of them, and then 4 again.
-    assert_eq!((server.limit(), server.in_use()), (4, 5));
-}
-
-#[test]
 fn a_client_that_sticks_has_its_server_again_while_that_has_room() {
     let mut backend = Backend::plain("app", servers(8));
     backend.keys.stick = StickBy::TlsSession;
