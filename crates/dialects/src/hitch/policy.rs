@@ -3,59 +3,40 @@
 use super::super::builder::{SectionBuilder, SettingId};
 use super::super::setting::SettingSupport;
 use super::reader::{HitchTranslator, MAIN, POLICY, TLS};
-use super::scope::{Scope, SettingValue, SettingValues};
+use super::scope::{Scope, words};
 
 impl HitchTranslator {
     /// The policy of a frontend, with what all have where it has nothing of its own.
     pub(super) fn policy(&mut self, name: &str, scope: &Scope) {
-        let find = |global: &Scope, name: &str| {
-            scope
-                .held
-                .get(name)
-                .or_else(|| global.held.get(name))
-                .cloned()
-        };
-        let held: SettingValues = POLICY
-            .iter()
-            .filter_map(|name| Some((*name, find(&self.global, name)?)))
-            .collect();
-        if held.is_empty() && self.frontends.is_empty() && name != MAIN {
+        let mut own = Scope::default();
+        for name in POLICY {
+            let given = scope.held.get(name).or(self.global.held.get(name));
+            own.held.extend(given.map(|given| (*name, given.clone())));
+        }
+        if own.held.is_empty() && self.frontends.is_empty() && name != MAIN {
             return;
         }
+        let has_versions = TLS.iter().any(|name| scope.held.contains_key(name));
+        let of_versions = if has_versions { scope } else { &own };
         let mut section = self.out.section("policy", name);
-        let versions = self.versions(
-            &mut section,
-            &held,
-            TLS.iter()
-                .any(|name| scope.held.contains_key(name))
-                .then_some(scope),
-        );
-        let text = |name| match held.get(name) {
-            Some((SettingValue::Text(text), origin)) => Some((text.as_str(), *origin)),
-            _ => None,
-        };
-        let (older, newer) = (text("ciphers"), text("ciphersuites"));
+        let versions = self.versions(&mut section, of_versions.text("tls-protos"));
+        let (older, newer) = (own.text("ciphers"), own.text("ciphersuites"));
         self.out
             .suites(&mut section, &versions, older, newer, DEFAULT_CIPHERS);
-        self.groups(&mut section, &held);
-        if let Some((SettingValue::Words(words), origin)) = held.get("client-verify") {
-            match words.first().map(String::as_str) {
-                Some("none") => {}
-                Some(word @ ("optional" | "required")) => {
-                    section.set("client-certificates", word, *origin);
+        if let Some((text, origin)) = own.text("ecdh-curve").filter(|(text, _)| *text != "auto") {
+            self.out.curves(&mut section, text, origin);
+        }
+        match own.text("client-verify") {
+            None | Some(("none", _)) => {}
+            Some((word @ ("optional" | "required"), origin)) => {
+                section.set("client-certificates", word, origin);
+                if let Some((path, origin)) = own.text("client-verify-ca") {
+                    section.set("client-ca", self.out.place(path), origin);
                 }
-                _ => self.out.refuse(
-                    *origin,
-                    "not one of the choices",
-                    "none, optional or required",
-                ),
             }
-            let is_asked = words.first().is_some_and(|word| word != "none");
-            if let Some((SettingValue::Text(path), origin)) =
-                held.get("client-verify-ca").filter(|_| is_asked)
-            {
-                let path = self.out.place(path);
-                section.set("client-ca", path, *origin);
+            Some((_, origin)) => {
+                let accepted = "none, optional or required";
+                self.out.refuse(origin, "not one of the choices", accepted);
             }
         }
         self.out.add(section);
@@ -65,31 +46,25 @@ impl HitchTranslator {
     fn versions(
         &mut self,
         section: &mut SectionBuilder,
-        held: &SettingValues,
-        own: Option<&Scope>,
+        given: Option<(&str, SettingId)>,
     ) -> Vec<&'static str> {
-        let both = vec!["1.2", "1.3"];
-        let words = match own {
-            Some(scope) => scope.held.get("tls-protos"),
-            None => held.get("tls-protos"),
-        };
-        let Some((SettingValue::Words(words), origin)) = words else {
-            return both;
+        let Some((text, origin)) = given else {
+            return vec!["1.2", "1.3"];
         };
         let mut versions = Vec::new();
         let mut old = Vec::new();
-        for word in words {
-            match word.as_str() {
+        for word in words(text) {
+            match word {
                 "TLSv1.2" => versions.push("1.2"),
                 "TLSv1.3" => versions.push("1.3"),
-                "SSLv3" | "TLSv1.0" | "TLSv1.1" => old.push(word.as_str()),
-                _ => return self.refuse_versions(*origin, "not a version"),
+                "SSLv3" | "TLSv1.0" | "TLSv1.1" => old.push(word),
+                _ => return self.refuse_versions(origin, "not a version"),
             }
         }
         versions.sort_unstable();
         versions.dedup();
         if versions.is_empty() {
-            return self.refuse_versions(*origin, "none of these versions exists here");
+            return self.refuse_versions(origin, "none of these versions exists here");
         }
         if !old.is_empty() {
             let why = format!(
@@ -97,9 +72,9 @@ impl HitchTranslator {
                 old.join(" and "),
                 versions.join(" and ")
             );
-            self.out.amend(*origin, SettingSupport::Different, why);
+            self.out.amend(origin, SettingSupport::Different, why);
         }
-        section.set("versions", versions.clone(), *origin);
+        section.set("versions", versions.clone(), origin);
         versions
     }
 
@@ -110,15 +85,6 @@ impl HitchTranslator {
             "TLSv1.2, TLSv1.3 or both, perhaps beside SSLv3, TLSv1.0 and TLSv1.1",
         );
         vec!["1.2", "1.3"]
-    }
-
-    fn groups(&mut self, section: &mut SectionBuilder, held: &SettingValues) {
-        let Some((SettingValue::Text(text), origin)) = held.get("ecdh-curve") else {
-            return;
-        };
-        if text != "auto" {
-            self.out.curves(section, text, *origin);
-        }
     }
 }
 

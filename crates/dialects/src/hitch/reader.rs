@@ -11,7 +11,7 @@ use super::super::builder::{SYSLOG, SectionBuilder, SettingId, TranslationBuilde
 use super::super::setting::{Setting, SettingSupport, ValueKind};
 use super::super::translation::Translation;
 use super::lexer::Value as Written;
-use super::scope::{CertificateEntry, Scope, SettingValue, held};
+use super::scope::{CertificateEntry, Scope, misfit, switch};
 
 /// Settings as they come.
 #[derive(Debug)]
@@ -79,17 +79,12 @@ impl HitchTranslator {
             return;
         }
         let origin = self.out.note(setting, line, &shown);
-        let held = match held(setting, written, &shown) {
-            Ok(held) => held,
-            Err(accepted) => {
-                return self
-                    .out
-                    .refuse(origin, "not of the shape that is needed", accepted);
-            }
-        };
-        match (setting.kind, &held) {
-            (ValueKind::Switch, SettingValue::Switch(false))
-            | (ValueKind::SwitchOff, SettingValue::Switch(true)) => {
+        if let Some(accepted) = misfit(setting, written, &shown) {
+            let fault = "not of the shape that is needed";
+            return self.out.refuse(origin, fault, accepted);
+        }
+        match (setting.kind, switch(&shown)) {
+            (ValueKind::Switch, Some(false)) | (ValueKind::SwitchOff, Some(true)) => {
                 self.out.amend(origin, SettingSupport::Same, "");
             }
             _ if setting.verdict == SettingSupport::Refused => self.out.refuse_setting(origin),
@@ -110,7 +105,7 @@ impl HitchTranslator {
                     .refuse(origin, "versions that were given before", accepted);
             }
             name => {
-                scope.held.insert(name, (held, origin));
+                scope.held.insert(name, (shown, origin));
             }
         }
     }
@@ -147,8 +142,7 @@ impl HitchTranslator {
         let mut scope = Scope::new(origin);
         if let Some((host, port)) = endpoint_of(endpoint) {
             for (name, text) in [("host", host), ("port", port)] {
-                let value = SettingValue::Text(text.to_owned());
-                scope.held.insert(name, (value, origin));
+                scope.held.insert(name, (text.to_owned(), origin));
             }
             let certificate =
                 certificate.map(|path| CertificateEntry::new(path.to_owned(), origin));
@@ -198,10 +192,11 @@ impl HitchTranslator {
     }
 
     fn process(&mut self) {
-        match self.global.held.get("workers") {
-            Some((SettingValue::Words(_), _)) => {}
-            Some((SettingValue::Number(workers), origin)) => self.out.put_own(*workers, *origin),
-            _ => self.out.put("process.workers", 1, None),
+        match (self.global.number("workers"), self.global.text("workers")) {
+            (Some((workers, origin)), _) => self.out.put_own(workers, origin),
+            // "auto"
+            (None, Some(_)) => {}
+            (None, None) => self.out.put("process.workers", 1, None),
         }
         for name in ["user", "group", "syslog-facility"] {
             if let Some((text, origin)) = self.global.text(name) {

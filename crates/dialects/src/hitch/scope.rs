@@ -6,15 +6,6 @@ use super::super::builder::SettingId;
 use super::super::setting::{Setting, ValueKind};
 use super::lexer::Value;
 
-/// A value that has the shape of its setting.
-#[derive(Clone, Debug)]
-pub(super) enum SettingValue {
-    Text(String),
-    Number(i64),
-    Switch(bool),
-    Words(Vec<String>),
-}
-
 /// A certificate with its key.
 #[derive(Clone, Debug)]
 pub(in super::super) struct CertificateEntry {
@@ -39,8 +30,8 @@ impl CertificateEntry {
     }
 }
 
-/// Values by the names of their settings.
-pub(super) type SettingValues = BTreeMap<&'static str, (SettingValue, SettingId)>;
+/// Values by the names of their settings, each of the shape that its setting needs.
+pub(super) type SettingValues = BTreeMap<&'static str, (String, SettingId)>;
 
 /// Settings of a block, or of none.
 #[derive(Debug, Default)]
@@ -60,24 +51,18 @@ impl Scope {
     }
 
     pub(super) fn text(&self, name: &str) -> Option<(&str, SettingId)> {
-        match self.held.get(name)? {
-            (SettingValue::Text(text), origin) => Some((text, *origin)),
-            _ => None,
-        }
+        let (text, origin) = self.held.get(name)?;
+        Some((text, *origin))
     }
 
     pub(super) fn number(&self, name: &str) -> Option<(i64, SettingId)> {
-        match self.held.get(name)? {
-            (SettingValue::Number(number), origin) => Some((*number, *origin)),
-            _ => None,
-        }
+        let (text, origin) = self.text(name)?;
+        Some((text.parse().ok()?, origin))
     }
 
     pub(super) fn switch(&self, name: &str) -> Option<(bool, SettingId)> {
-        match self.held.get(name)? {
-            (SettingValue::Switch(switch), origin) => Some((*switch, *origin)),
-            _ => None,
-        }
+        let (text, origin) = self.text(name)?;
+        Some((switch(text)?, origin))
     }
 
     /// Returns a number, or the default without a setting.
@@ -99,45 +84,33 @@ impl Scope {
     }
 }
 
-/// Gives a value the shape that its setting needs, or says what is accepted.
-pub(super) fn held(
-    setting: &Setting,
-    written: &Value,
-    shown: &str,
-) -> Result<SettingValue, &'static str> {
-    if shown.contains(char::REPLACEMENT_CHARACTER) {
-        return Err("text in UTF-8");
+pub(super) fn switch(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "on" | "yes" | "y" | "true" | "t" | "1" => Some(true),
+        "off" | "no" | "n" | "false" | "f" | "0" => Some(false),
+        _ => None,
     }
-    let words = || match written {
-        Value::Text(text) => {
-            let words = text.split([' ', '\t', ',']);
-            words
-                .filter(|word| !word.is_empty())
-                .map(str::to_owned)
-                .collect()
-        }
-        Value::Words(words) => words.clone(),
-        Value::Block(_) => Vec::new(),
-    };
-    match (setting.kind, written) {
-        (ValueKind::Words, _) => Ok(SettingValue::Words(words())),
+}
+
+pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split([' ', '\t', ',']);
+    words.filter(|word| !word.is_empty())
+}
+
+/// Returns what is accepted, if a value does not have the shape that its setting needs.
+pub(super) fn misfit(setting: &Setting, written: &Value, text: &str) -> Option<&'static str> {
+    let (fits, accepted) = match (setting.kind, written) {
+        _ if text.contains(char::REPLACEMENT_CHARACTER) => (false, "text in UTF-8"),
+        (ValueKind::Words, _) => (true, ""),
         (_, Value::Words(words)) if words.len() > 1 => {
-            Err("one value; text with spaces in \"quotes\"")
+            (false, "one value; text with spaces in \"quotes\"")
         }
-        (ValueKind::Text | ValueKind::Block, _) => Ok(SettingValue::Text(shown.to_owned())),
-        (ValueKind::Number, _) if shown == "auto" && setting.theirs == "workers" => {
-            Ok(SettingValue::Words(words()))
+        (ValueKind::Text | ValueKind::Block, _) => (true, ""),
+        (ValueKind::Number, _) => {
+            let is_auto = text == "auto" && setting.theirs == "workers";
+            (is_auto || text.parse::<i64>().is_ok(), "a whole number")
         }
-        (ValueKind::Number, _) => shown
-            .parse()
-            .map(SettingValue::Number)
-            .map_err(|_| "a whole number"),
-        (ValueKind::Switch | ValueKind::SwitchOff, _) => {
-            match shown.to_ascii_lowercase().as_str() {
-                "on" | "yes" | "y" | "true" | "t" | "1" => Ok(SettingValue::Switch(true)),
-                "off" | "no" | "n" | "false" | "f" | "0" => Ok(SettingValue::Switch(false)),
-                _ => Err("on or off"),
-            }
-        }
-    }
+        (ValueKind::Switch | ValueKind::SwitchOff, _) => (switch(text).is_some(), "on or off"),
+    };
+    (!fits).then_some(accepted)
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::super::builder::address;
 use super::super::setting::SettingSupport;
 use super::reader::{HitchTranslator, MAIN, endpoint_of};
-use super::scope::{CertificateEntry, SettingValue};
+use super::scope::{CertificateEntry, words};
 
 impl HitchTranslator {
     /// Sessions of hosts that run the other program.
@@ -19,16 +19,10 @@ impl HitchTranslator {
         };
         let listen = address(host, port);
         let is_group = host.parse::<IpAddr>().is_ok_and(|ip| ip.is_multicast());
-        let verifies = match self.global.held.get("client-verify") {
-            Some((SettingValue::Words(words), _)) => {
-                words.first().is_some_and(|word| word != "none")
-            }
-            _ => false,
-        };
-        let is_new = match self.global.held.get("tls-protos") {
-            Some((SettingValue::Words(words), _)) => words.iter().all(|word| word != "TLSv1.2"),
-            _ => false,
-        };
+        let verify = self.global.text("client-verify");
+        let verifies = verify.is_some_and(|(text, _)| text != "none");
+        let versions = self.global.text("tls-protos");
+        let is_new = versions.is_some_and(|(text, _)| words(text).all(|word| word != "TLSv1.2"));
         let pem = certificates.last().filter(|pem| !pem.path.contains('*'));
         let why = match pem {
             _ if self.global.on("client").is_some() => "no TLS of clients ends here",
