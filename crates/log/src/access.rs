@@ -291,7 +291,6 @@ fn micros(time: Duration) -> u64 {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use becket_config::notation::Text as _;
     use becket_proto::client_hello::{Peek, peek};
 
     fn ja4() -> Ja4 {
