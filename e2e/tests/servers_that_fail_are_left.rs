@@ -1,8 +1,6 @@
 //! A server that fails is left, and comes back by itself.
 
-use becket_e2e::{
-    Backend, Becket, Make, Place, Server, Shape, Tool, Trust, eventually, fresh_address,
-};
+use becket_e2e::{Becket, Make, Place, Server, Shape, Tool, Trust, eventually, fresh_address};
 
 /// Asks so many times and returns the last line of each answer, each once.
 #[track_caller]
