@@ -187,16 +187,16 @@ impl Responder {
         match action {
             RouteAction::Health | RouteAction::Page(_) => Ok(Value::Null),
             RouteAction::Connections => {
-                let wanted = ListRequest::of(words, 100, connections::MOST_ROWS)?;
+                let wanted = ListRequest::of(words, 100)?;
                 as_json(&connections::list(workers, wanted).await)
             }
             RouteAction::TopConnections => {
-                let wanted = ListRequest::of(words, 20, connections::MOST_ROWS)?;
+                let wanted = ListRequest::of(words, 20)?;
                 let prefixes = self.state.config().file.admission.prefixes();
                 as_json(&connections::top(workers, wanted, prefixes).await)
             }
             RouteAction::Sources => {
-                let wanted = ListRequest::of(words, 100, connections::MOST_ROWS)?;
+                let wanted = ListRequest::of(words, 100)?;
                 as_json(&connections::sources(&self.state, wanted))
             }
             RouteAction::Kill | RouteAction::Change(_) => {

@@ -26,59 +26,43 @@ use becket_proxy::worker::mailbox::{Mailbox, WorkerMessage};
 pub(super) struct ListRequest {
     filter: Filter,
     limit: usize,
-    /// Where to begin.
-    cursor: ListCursor,
 }
 
-/// Number of a worker, and a place there.
-type ListCursor = (usize, usize);
-
 impl ListRequest {
-    /// By the words of a request: fields of a filter, `limit` and `cursor`.
-    pub(super) fn of(
-        query: Vec<(String, String)>,
-        default: usize,
-        most: usize,
-    ) -> Result<Self, Refused> {
+    /// By the words of a request: fields of a filter, and `limit`.
+    pub(super) fn of(query: Vec<(String, String)>, default: usize) -> Result<Self, Refused> {
         let mut wanted = Self {
             filter: Filter::default(),
             limit: default,
-            cursor: (0, 0),
         };
         for (field, value) in query {
-            match field.as_str() {
-                "limit" => wanted.limit = limit(&value, most)?,
-                "cursor" => {
-                    let place = value.split_once('.');
-                    let place = place
-                        .and_then(|(worker, at)| Some((worker.parse().ok()?, at.parse().ok()?)));
-                    let refused =
-                        || Refused::unusable(format!("cursor: {value:?}"), "\"next\" of a list");
-                    wanted.cursor = place.ok_or_else(refused)?;
-                }
-                _ => wanted.filter.set(&field, &value)?,
+            if field == "limit" {
+                wanted.limit = limit(&value)?;
+            } else {
+                wanted.filter.set(&field, &value)?;
             }
         }
         Ok(wanted)
     }
 }
 
-/// How many rows are asked for.
-pub(super) fn limit(value: &str, most: usize) -> Result<usize, Refused> {
-    let limit = value.parse().ok().filter(|it| (1..=most).contains(it));
-    let refused = || Refused::unusable(format!("limit: {value:?}"), format!("1 to {most}"));
+fn limit(value: &str) -> Result<usize, Refused> {
+    let limit = value.parse().ok().filter(|it| (1..=MOST_ROWS).contains(it));
+    let refused = || Refused::unusable(format!("limit: {value:?}"), format!("1 to {MOST_ROWS}"));
     limit.ok_or_else(refused)
 }
 
-/// A page of connections, and where to go on.
+/// The first connections that match.
 pub(super) async fn list(
     workers: &[Arc<Mailbox>],
     wanted: ListRequest,
 ) -> ConnectionList<ConnectionRow> {
     let mut connections = Vec::new();
-    let next = walk(workers, wanted, |rows| connections.extend(rows)).await;
-    let next = next.map(|(worker, place)| format!("{worker}.{place}"));
-    ConnectionList { connections, next }
+    let complete = walk(workers, wanted, |rows| connections.extend(rows)).await;
+    ConnectionList {
+        connections,
+        complete,
+    }
 }
 
 /// Sources that are tracked, those with most connections first, and what they may not have more of.
@@ -134,7 +118,7 @@ pub(super) async fn top(
         limit: MOST_COUNTED,
         ..wanted
     };
-    let rest = walk(workers, walked, |rows| {
+    let complete = walk(workers, walked, |rows| {
         counted += rows.len();
         for row in rows {
             let bytes = row.client_bytes_in + row.client_bytes_out;
@@ -151,7 +135,7 @@ pub(super) async fn top(
     let source = |source: &Option<Network>| source.map_or_else(String::new, |it| it.to_string());
     TopConnections {
         counted,
-        complete: rest.is_none(),
+        complete,
         sources: first(sources, wanted.limit, source),
         names: first(names, wanted.limit, ToString::to_string),
         servers: first(servers, wanted.limit, |(backend, server)| {
@@ -193,17 +177,17 @@ fn first<K>(sums: HashMap<K, Sum>, limit: usize, text: impl Fn(&K) -> String) ->
     rows.into_iter().map(row).collect()
 }
 
-/// Reads pages until there are as many rows as wanted, and returns where to go on.
+/// Reads pages until there are as many rows as wanted. Returns `true` if there are no more.
 async fn walk(
     workers: &[Arc<Mailbox>],
     wanted: ListRequest,
     mut take: impl FnMut(Vec<ConnectionRow>),
-) -> Option<ListCursor> {
+) -> bool {
     let (filter, mut left) = (Arc::new(wanted.filter), wanted.limit);
-    let (mut worker, mut from) = wanted.cursor;
+    let (mut worker, mut from) = (0, 0);
     while let Some(mailbox) = workers.get(worker) {
         if left == 0 {
-            return Some((worker, from));
+            return false;
         }
         let (reply, page) = answered();
         let listing = Listing {
@@ -221,7 +205,7 @@ async fn walk(
             None => (worker + 1, 0),
         };
     }
-    None
+    true
 }
 
 fn answered<T: Send + 'static>() -> (ReplySender<T>, oneshot::Receiver<T>) {
@@ -254,8 +238,8 @@ pub(super) async fn kill(workers: &[Arc<Mailbox>], filter: Filter) -> KilledConn
 /// A bound on the memory of one request: 100 bytes each.
 const MOST_COUNTED: usize = 100_000;
 
-/// Maximum rows of one answer, about half a megabyte.
-pub(super) const MOST_ROWS: usize = 1000;
+/// Maximum rows of one answer, about five megabytes.
+const MOST_ROWS: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
@@ -267,16 +251,15 @@ mod tests {
 
     #[test]
     fn words_that_do_not_fit_are_refused_with_what_would() {
-        let wanted = ListRequest::of(words("limit=7&cursor=1.20&backend=app"), 100, 1000).unwrap();
-        assert_eq!((wanted.limit, wanted.cursor), (7, (1, 20)));
+        let wanted = ListRequest::of(words("limit=7&backend=app"), 100).unwrap();
+        assert_eq!(wanted.limit, 7);
         assert!(!wanted.filter.is_empty());
         for (text, accepted) in [
-            ("limit=0", "1 to 1000"),
-            ("limit=1001", "1 to 1000"),
-            ("cursor=1", "next"),
+            ("limit=0", "1 to 10000"),
+            ("limit=10001", "1 to 10000"),
             ("colour=red", "backend"),
         ] {
-            let refused = ListRequest::of(words(text), 100, 1000).unwrap_err();
+            let refused = ListRequest::of(words(text), 100).unwrap_err();
             assert!(refused.accepted.contains(accepted), "{refused:?}");
         }
     }
@@ -300,9 +283,9 @@ mod tests {
         let mailbox = Arc::new(Mailbox::new(waker));
         drop(mailbox.close());
         let workers = [mailbox];
-        let wanted = || ListRequest::of(Vec::new(), 10, 10).unwrap();
+        let wanted = || ListRequest::of(Vec::new(), 10).unwrap();
         let list = list(&workers, wanted()).await;
-        assert!(list.connections.is_empty() && list.next.is_none());
+        assert!(list.connections.is_empty() && list.complete);
         let top = top(&workers, wanted(), Prefixes::default()).await;
         assert!(top.complete);
         let killed = kill(&workers, Filter::default()).await;

@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-/// A page of connections.
+/// Connections that match.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConnectionList<Row> {
     pub connections: Vec<Row>,
-    /// Cursor of the next page.
-    pub next: Option<String>,
+    /// There are no more of them.
+    pub complete: bool,
 }
 
 /// Connections and bytes by source, server name and server.

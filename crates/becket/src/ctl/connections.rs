@@ -1,9 +1,8 @@
 //! `becket ctl connections`: lists, counts and ends connections.
 
-use becket_control::replies::{ConnectionList, KilledConnections};
-use serde_json::{Map, Value, json};
+use becket_control::replies::KilledConnections;
 
-use super::request::{NotDone, Printed, answer, ask, query, shown};
+use super::request::{NotDone, Printed, ask, query, shown};
 use super::table;
 use super::tasks::{ConnectionTask, FilterFlags};
 use crate::admin::AdminAddress;
@@ -15,7 +14,12 @@ pub(super) fn of_connections(
     task: Option<&ConnectionTask>,
 ) -> Result<Printed, NotDone> {
     match task {
-        None => connections(place, filter.fields(), limit),
+        None => {
+            let mut words = filter.fields();
+            words.insert("limit".to_owned(), limit.to_string().into());
+            let path = format!("/connections?{}", query(words));
+            shown(ask(place, "GET", &path, None)?, table::connections)
+        }
         Some(ConnectionTask::Kill { filter, all }) => {
             let mut body = filter.fields();
             if *all {
@@ -33,37 +37,3 @@ pub(super) fn of_connections(
     }
 }
 
-/// As many connections as are wanted, page by page.
-fn connections(
-    place: &AdminAddress,
-    filter: Map<String, Value>,
-    limit: usize,
-) -> Result<Printed, NotDone> {
-    let mut all = ConnectionList {
-        connections: Vec::new(),
-        next: None,
-    };
-    loop {
-        let left = limit.saturating_sub(all.connections.len()).min(PAGE);
-        if left == 0 {
-            break;
-        }
-        let mut words = filter.clone();
-        words.insert("limit".to_owned(), left.to_string().into());
-        if let Some(cursor) = all.next.take() {
-            words.insert("cursor".to_owned(), cursor.into());
-        }
-        let path = format!("/connections?{}", query(words));
-        let mut page: ConnectionList<table::Row> = answer(ask(place, "GET", &path, None)?)?;
-        all.connections.append(&mut page.connections);
-        all.next = page.next;
-        if all.next.is_none() {
-            break;
-        }
-    }
-    let text = table::connections(&all);
-    Ok((json!(all), text))
-}
-
-/// Rows that becket gives at once.
-const PAGE: usize = 1000;

@@ -31,7 +31,7 @@ pub(super) fn shown<T: DeserializeOwned>(
     Ok((object, text))
 }
 
-pub(super) fn answer<T: DeserializeOwned>(object: Value) -> Result<T, NotDone> {
+fn answer<T: DeserializeOwned>(object: Value) -> Result<T, NotDone> {
     let answer = serde_json::from_value(object);
     answer.map_err(|error| NotDone::Refused(format!("unknown answer: {error}")))
 }

@@ -176,7 +176,7 @@ pub(super) fn connections(list: &ConnectionList<Row>) -> String {
         .map(|it| cells(it, &fields))
         .collect();
     let mut text = table(&head, &rows);
-    if list.next.is_some() {
+    if !list.complete {
         text += "there are more: --limit\n";
     }
     text
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn lists_say_that_there_is_more_and_tables_may_be_empty() {
-        let list = of(json!({"connections": [], "next": "0.5"}));
+        let list = of(json!({"connections": [], "complete": false}));
         assert!(connections(&list).ends_with("--limit\n"));
         let list = of(json!({"tracked": 0, "limits": false, "sources": []}));
         assert!(sources(&list).contains("[admission]"));
