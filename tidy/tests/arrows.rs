@@ -8,7 +8,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("becket-config", &["proto"]),
     ("becket-dialects", &["config"]),
     ("becket-multibuffer", &["proto", "sys"]),
-    ("becket-cluster", &["config", "proto", "sys"]),
+    ("becket-cluster", &["proto", "sys"]),
     ("becket-http", &["config", "proto", "sys"]),
     ("becket-keys", &["config", "multibuffer", "proto", "sys"]),
     (

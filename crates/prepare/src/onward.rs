@@ -28,7 +28,7 @@ use becket_keys::pem::Pem;
 use becket_tls::config::Onward;
 use becket_tls::key_log::LateKeyLog;
 use becket_tls::policy::{contents, versions};
-use becket_tls::server_rules::{Pinned, Pins, RuleVerifier};
+use becket_tls::server_rules::{Pins, RuleVerifier, ServerRule};
 use becket_tls::verifier;
 
 impl ConfigBuilder<'_> {
@@ -101,7 +101,7 @@ impl ConfigBuilder<'_> {
             let name = tls.name.as_ref().map(|name| name.0.clone());
             let pins = Pins(pins);
             let pinned = RuleVerifier {
-                rule: Pinned { pins, name },
+                rule: ServerRule::Pinned { pins, name },
                 provider: Arc::clone(provider),
             };
             return Some((Arc::new(pinned), contents));

@@ -1,9 +1,10 @@
 //! Rules for certificates of servers: the one that a backend is configured with decides, whatever name was sent.
 
-use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use becket_keys::facts;
+use becket_config::process::LimitsSection;
+use becket_keys::facts::{self, not_after};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_name;
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
@@ -11,33 +12,54 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
+use super::chain;
 use super::path::Paths;
 
 /// Verifies certificates of servers by a rule. The provider always verifies that a server holds its key.
 #[derive(Debug)]
-pub struct RuleVerifier<R> {
+pub struct RuleVerifier {
     /// Decides which certificates are accepted.
-    pub rule: R,
+    pub rule: ServerRule,
     /// Verifies signatures.
     pub provider: Arc<CryptoProvider>,
 }
 
 /// Decides which certificates of servers are accepted.
-pub trait CertificateRule: fmt::Debug + Send + Sync {
-    /// Checks the certificates of a server at this time.
-    ///
-    /// # Errors
-    /// Returns the reason to reject them.
-    fn judge(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<(), Error>;
+#[derive(Debug)]
+pub enum ServerRule {
+    /// Accepts every certificate, for `verify = "none"`.
+    Any,
+    /// A path must lead to an authority, for `verify = "chain"`.
+    Chain(Paths),
+    /// A certificate must be listed, and where there is a name, be for that, for `verify = "pinned"`.
+    Pinned {
+        /// Accepted certificates.
+        pins: Pins,
+        /// Name that the certificate must have.
+        name: Option<ServerName<'static>>,
+    },
+    /// A certificate must be for one name, whatever name was sent as SNI. Looks at the chain before anybody else does.
+    Named {
+        /// Name that the certificate must have.
+        name: ServerName<'static>,
+        /// Verifies the certificate for that name.
+        verifier: Arc<dyn ServerCertVerifier>,
+        /// What a chain may have.
+        most_chain: LimitsSection,
+        /// The first end of a certificate that was good, in seconds since 1970.
+        until: Arc<AtomicU64>,
+    },
 }
 
-impl<R: CertificateRule> ServerCertVerifier for RuleVerifier<R> {
+impl RuleVerifier {
+    /// Accepts any certificate.
+    pub fn none(provider: Arc<CryptoProvider>) -> Self {
+        let rule = ServerRule::Any;
+        Self { rule, provider }
+    }
+}
+
+impl ServerCertVerifier for RuleVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -46,10 +68,36 @@ impl<R: CertificateRule> ServerCertVerifier for RuleVerifier<R> {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let judged = self
-            .rule
-            .judge(end_entity, intermediates, ocsp_response, now);
-        judged.map(|()| ServerCertVerified::assertion())
+        match &self.rule {
+            ServerRule::Any => {}
+            ServerRule::Chain(paths) => {
+                paths.find(end_entity, intermediates, now)?;
+            }
+            ServerRule::Pinned { pins, name } => {
+                pins.verify(end_entity, now)?;
+                if let Some(name) = name {
+                    verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
+                }
+            }
+            ServerRule::Named {
+                name,
+                verifier,
+                most_chain,
+                until,
+            } => {
+                let usable = chain::usable(end_entity, intermediates, *most_chain)?;
+                let _verified =
+                    verifier.verify_server_cert(end_entity, &usable, name, ocsp_response, now)?;
+                // What is over already is on no path that verified: servers show such ones, too.
+                let certificates = [end_entity].into_iter().chain(&usable);
+                let ends = certificates.filter_map(|one| not_after(one));
+                let later = ends.map(|end| end.0).filter(|end| *end > now.as_secs());
+                if let Some(first) = later.min() {
+                    until.fetch_min(first, Relaxed);
+                }
+            }
+        }
+        Ok(ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -76,71 +124,6 @@ impl<R: CertificateRule> ServerCertVerifier for RuleVerifier<R> {
         self.provider
             .signature_verification_algorithms
             .supported_schemes()
-    }
-}
-
-/// A path must lead to an authority, for `verify = "chain"`.
-#[derive(Debug)]
-pub struct Chained(pub Paths);
-
-impl CertificateRule for Chained {
-    fn judge(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<(), Error> {
-        self.0.find(end_entity, intermediates, now).map(drop)
-    }
-}
-
-/// Accepts every certificate, for `verify = "none"`.
-#[derive(Debug)]
-pub struct AnyCertificate;
-
-impl CertificateRule for AnyCertificate {
-    fn judge(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<(), Error> {
-        Ok(())
-    }
-}
-
-impl RuleVerifier<AnyCertificate> {
-    /// Accepts any certificate.
-    pub fn none(provider: Arc<CryptoProvider>) -> Self {
-        let rule = AnyCertificate;
-        Self { rule, provider }
-    }
-}
-
-/// A certificate must be listed, and where there is a name, be for that, for `verify = "pinned"`.
-#[derive(Debug)]
-pub struct Pinned {
-    /// Accepted certificates.
-    pub pins: Pins,
-    /// Name that the certificate must have.
-    pub name: Option<ServerName<'static>>,
-}
-
-impl CertificateRule for Pinned {
-    fn judge(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<(), Error> {
-        self.pins.verify(end_entity, now)?;
-        match &self.name {
-            Some(name) => verify_server_name(&ParsedCertificate::try_from(end_entity)?, name),
-            None => Ok(()),
-        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! `ClientConfig` is then made anew, with nothing to resume. A reload makes all of them anew.
 //!
 //! rustls takes one name for what is sent as SNI and for what is verified. Here these are two: the
-//! name that rustls is given is the one to send, and [`Named`] verifies the other. An IP address
+//! name that rustls is given is the one to send, and [`ServerRule::Named`] verifies the other. An IP address
 //! is never sent (RFC 6066, section 3), so it stands for "send none".
 
 use std::cell::RefCell;
@@ -17,19 +17,16 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use becket_config::choices::Verify;
 use becket_config::policy::{ServerAlpn, Sni};
-use becket_config::process::LimitsSection;
 use becket_proto::starttls::Protocol;
 use becket_proto::ticket::UnixSeconds;
-use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, UnbufferedClientConnection};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, Error};
 
 use super::chain;
 use super::engine::Engine;
-use super::server_rules::{CertificateRule, RuleVerifier};
+use super::server_rules::{RuleVerifier, ServerRule};
 use crate::config::{Backend, Onward};
-use becket_keys::facts::not_after;
 
 /// Sessions that end together, in the configuration that offers them.
 #[derive(Debug)]
@@ -186,12 +183,12 @@ impl Generation {
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
         let name = match onward.keys.verify {
             Verify::Full => name,
-            // `Chained` ignores it.
+            // `ServerRule::Chain` ignores it.
             Verify::Chain => Some(no_name()),
             Verify::Pinned | Verify::None => None,
         };
         if let Some(name) = name {
-            let rule = Named {
+            let rule = ServerRule::Named {
                 name,
                 verifier: Arc::clone(&onward.verifier),
                 most_chain: onward.most_chain,
@@ -205,49 +202,6 @@ impl Generation {
             config: Arc::new(config),
             until,
         }
-    }
-}
-
-/// A certificate must be for one name, whatever name was sent as SNI. Looks at the chain before anybody else does.
-#[derive(Debug)]
-struct Named {
-    name: ServerName<'static>,
-    verifier: Arc<dyn ServerCertVerifier>,
-    /// What a chain may have.
-    most_chain: LimitsSection,
-    /// The first end of a certificate that was good; see [`Generation`].
-    until: Arc<AtomicU64>,
-}
-
-impl CertificateRule for Named {
-    fn judge(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<(), Error> {
-        let usable = chain::usable(end_entity, intermediates, self.most_chain)?;
-        let _verified = self.verifier.verify_server_cert(
-            end_entity,
-            &usable,
-            &self.name,
-            ocsp_response,
-            now,
-        )?;
-        // What is over already is on no path that verified: servers show such ones, too.
-        let ends = [end_entity]
-            .into_iter()
-            .chain(&usable)
-            .filter_map(|one| not_after(one));
-        if let Some(first) = ends
-            .map(|end| end.0)
-            .filter(|end| *end > now.as_secs())
-            .min()
-        {
-            self.until.fetch_min(first, Relaxed);
-        }
-        Ok(())
     }
 }
 

@@ -28,7 +28,7 @@ use rustls::{
 use webpki::KeyUsage;
 
 use super::path::Paths;
-use super::server_rules::{Chained, Pins, RuleVerifier};
+use super::server_rules::{Pins, RuleVerifier, ServerRule};
 use crate::sessions::context;
 use becket_keys::{client_names, facts};
 
@@ -97,7 +97,7 @@ pub fn of_any_server(
     let usage = (algorithms, KeyUsage::server_auth());
     let paths = Paths::new(authorities, (&lists, unknown), usage, most_chain)?;
     Ok(Arc::new(RuleVerifier {
-        rule: Chained(paths),
+        rule: ServerRule::Chain(paths),
         provider: Arc::clone(provider),
     }))
 }

@@ -319,20 +319,3 @@ impl PeerTraffic {
         self.missed.saturating_sub(self.late)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_drop_is_counted_under_its_cause_alone() {
-        let mut drops = Drops::default();
-        drops.note(DropCause::TooManyAddresses);
-        drops.note(DropCause::Garbage);
-        drops.note(DropCause::Garbage);
-        assert_eq!(drops.of(DropCause::Garbage), 2);
-        assert_eq!(drops.of(DropCause::TooManyAddresses), 1);
-        assert_eq!(drops.sum(), 3);
-        assert_eq!(drops.iter().filter(|(_, count)| *count > 0).count(), 2);
-    }
-}
