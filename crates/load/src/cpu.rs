@@ -94,9 +94,9 @@ fn family(all: &[ProcessTimes], pids: &[u32]) -> BTreeSet<u32> {
     }
 }
 
-/// Reads how long the thread `tid` of this process ran and how long it waited for a CPU.
-pub fn of_own_thread(tid: i32) -> Option<(Duration, Duration)> {
-    let text = fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).ok()?;
+/// Reads how long this thread ran and how long it waited for a CPU.
+pub fn of_own_thread() -> Option<(Duration, Duration)> {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let mut numbers = text
         .split_ascii_whitespace()
         .map(|n| n.parse().ok().map(Duration::from_nanos));

@@ -53,10 +53,8 @@ pub struct Harvest {
     pub negotiated: Option<Negotiated>,
     /// When the last transaction ended.
     pub ended: Instant,
-    /// The thread's number in the kernel.
-    pub tid: i32,
-    /// How long the thread ran and waited for a CPU, since it was started.
-    pub spent: (Duration, Duration),
+    /// How long the thread had run and waited for a CPU at each boundary of the steps.
+    pub spent: Vec<(Duration, Duration)>,
 }
 
 /// A client thread at work.
@@ -73,6 +71,8 @@ pub struct Worker {
     again: Vec<usize>,
     schedule: Option<Schedule>,
     next_sweep: Instant,
+    /// What it had spent at the boundaries that are past.
+    spent: Vec<(Duration, Duration)>,
 }
 
 impl Worker {
@@ -114,6 +114,7 @@ impl Worker {
             next_sweep: task.begin,
             slots,
             resting: VecDeque::new(),
+            spent: Vec::new(),
             again: Vec::new(),
             task,
             env,
@@ -132,12 +133,16 @@ impl Worker {
             self.turn_again();
             self.wait().map_err(|e| Error::os("epoll_wait", e))?;
             now = clock::now();
+            self.note_spent(now);
             self.turn_ready();
             self.sweep(now);
         }
         self.drain()?;
         let ended = clock::now();
-        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        if self.spent.len() <= self.env.timeline.ends().len().max(1) {
+            // The run ended by count or by signal: that is its last boundary.
+            self.spent.push(cpu::of_own_thread().unwrap_or_default());
+        }
         for slot in &mut self.slots {
             slot.close(&mut self.env);
         }
@@ -146,9 +151,17 @@ impl Worker {
             samples: self.env.samples,
             negotiated: self.env.negotiated,
             ended,
-            tid,
-            spent: cpu::of_own_thread(tid).unwrap_or_default(),
+            spent: self.spent,
         })
+    }
+
+    /// Reads the thread's CPU time where a boundary of the steps is past.
+    fn note_spent(&mut self, now: Instant) {
+        let timeline = &self.env.timeline;
+        let past = 1 + timeline.ends().iter().filter(|end| **end <= now).count();
+        while now >= timeline.begin() && self.spent.len() < past {
+            self.spent.push(cpu::of_own_thread().unwrap_or_default());
+        }
     }
 
     fn is_over(&self, now: Instant) -> bool {

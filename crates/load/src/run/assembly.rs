@@ -22,7 +22,9 @@ pub(super) fn assemble(
 ) -> LoadReport {
     let mut negotiated: Option<Negotiated> = None;
     let mut merged: Vec<Samples> = Vec::new();
+    let mut spent = Vec::new();
     for harvest in harvests {
+        spent.push(harvest.spent);
         negotiated = negotiated.or(harvest.negotiated);
         merged.resize_with(merged.len().max(harvest.samples.len()), Samples::default);
         merged
@@ -46,36 +48,45 @@ pub(super) fn assemble(
         .windows(2)
         .zip(&merged)
         .enumerate()
-        .map(|(index, (pair, samples))| summary::step(plan, index, samples, &around(plan, pair)))
+        .map(|(index, (pair, samples))| {
+            let spent = spent
+                .iter()
+                .filter_map(|thread| thread.get(index..index + 2));
+            let around = around(plan, pair, spent);
+            summary::step(plan, index, samples, &around)
+        })
         .collect();
     summary::report(plan, steps, negotiated, conditions)
 }
 
-/// What was spent between two boundaries. Rates go by where the boundaries lie; CPU times, which were
-/// read a little later, are scaled to that.
-fn around(plan: &Plan, pair: &[Mark]) -> Around {
+/// What was spent between two boundaries. Rates go by where the boundaries lie; the server's CPU time, which was
+/// read a little later, is scaled to that.
+fn around<'a>(
+    plan: &Plan,
+    pair: &[Mark],
+    threads: impl Iterator<Item = &'a [(Duration, Duration)]>,
+) -> Around {
     let [from, to] = pair else {
         return Around::default();
     };
-    let seconds = to.at.saturating_duration_since(from.at).as_secs_f64();
-    let read = to
-        .read
-        .saturating_duration_since(from.read)
-        .as_secs_f64()
-        .max(1e-9);
+    let seconds = (to.at - from.at).as_secs_f64();
+    let read = (to.read - from.read).as_secs_f64().max(1e-9);
     let scale = |time: Duration| time.mul_f64(seconds / read);
-    let spans = from.threads.iter().zip(&to.threads);
-    let spans: Vec<(Duration, Duration)> = spans
-        .map(|(from, to)| (to.0.saturating_sub(from.0), to.1.saturating_sub(from.1)))
-        .collect();
-    let busy = spans
-        .iter()
-        .map(|(ran, waited)| (*ran + *waited).as_secs_f64() / read);
+    let (mut client, mut busiest) = (Duration::ZERO, 0.0);
+    for thread in threads {
+        let [(ran, waited), (ran_then, waited_then)] = *thread else {
+            continue;
+        };
+        let ran = ran_then.saturating_sub(ran);
+        let waited = waited_then.saturating_sub(waited);
+        client += ran;
+        busiest = f64::max(busiest, (ran + waited).as_secs_f64() / seconds.max(1e-9));
+    }
     let server = to.server.since(from.server);
     Around {
         seconds,
-        client: scale(spans.iter().map(|(ran, _)| *ran).sum()),
-        busiest: busy.fold(0.0, f64::max).min(1.0),
+        client,
+        busiest: busiest.min(1.0),
         server: (!plan.options.measuring.pid.is_empty()).then(|| Spent {
             user: scale(server.user),
             system: scale(server.system),

@@ -18,7 +18,6 @@ use crate::worker::{Harvest, ThreadTask, Worker};
 /// The threads at work.
 pub(super) struct Workers {
     threads: Vec<JoinHandle<()>>,
-    tids: Vec<i32>,
     lives: Vec<Arc<Live>>,
     results: mpsc::Receiver<Result<Harvest, Error>>,
     timeline: Timeline,
@@ -33,8 +32,6 @@ pub(super) struct Mark {
     /// When the main thread came to read it, some time later.
     pub(super) read: Instant,
     pub(super) server: Spent,
-    /// Running and waiting time of each thread.
-    pub(super) threads: Vec<(Duration, Duration)>,
 }
 
 impl Workers {
@@ -46,11 +43,9 @@ impl Workers {
             _ => 0,
         };
         let budget = Arc::new(AtomicU64::new(budget));
-        let (tid_sender, tid_receiver) = mpsc::channel();
         let (sender, results) = mpsc::channel();
         let mut workers = Self {
             threads: vec![],
-            tids: vec![],
             lives: vec![],
             results,
             timeline,
@@ -68,24 +63,21 @@ impl Workers {
                 stop: Arc::clone(stop),
                 live,
             };
-            let (sender, tids) = (sender.clone(), tid_sender.clone());
+            let sender = sender.clone();
             let cpu = plan.cpu(thread);
             let spawned = std::thread::Builder::new()
                 .name(format!("load-{thread}"))
                 .spawn(move || {
-                    let told = tids.send(rustix::thread::gettid().as_raw_nonzero().get());
                     let result = pin(cpu)
                         .and_then(|()| Worker::new(task))
                         .and_then(Worker::run);
                     // The main thread may have given up: then nobody wants to know.
-                    drop((told, sender.send(result)));
+                    drop(sender.send(result));
                 });
             workers
                 .threads
                 .push(spawned.map_err(|e| Error::os("starting a thread", e))?);
         }
-        drop(tid_sender);
-        workers.tids = tid_receiver.iter().take(plan.threads).collect();
         Ok(workers)
     }
 
@@ -120,7 +112,7 @@ impl Workers {
             }
             let now = clock::now();
             while let Some(boundary) = boundaries.next_if(|boundary| *boundary <= now) {
-                marks.push(self.mark(plan, boundary, &harvests));
+                marks.push(Mark::now(plan, boundary));
             }
             if now >= tick {
                 tick += SECOND;
@@ -133,47 +125,22 @@ impl Workers {
         if marks.len() <= self.timeline.ends().len().max(1) {
             // The run ended by count or by signal: that is its last boundary.
             let ended = harvests.iter().flatten().map(|harvest| harvest.ended).max();
-            marks.push(self.mark(plan, ended.unwrap_or_else(clock::now), &harvests));
+            marks.push(Mark::now(plan, ended.unwrap_or_else(clock::now)));
         }
         let harvests = harvests.into_iter().collect::<Result<Vec<Harvest>, _>>()?;
-        self.complete(&mut marks, &harvests);
         self.threads
             .drain(..)
             .for_each(|thread| drop(thread.join()));
         Ok((marks, harvests))
     }
+}
 
-    /// Fills in threads that had gone when a boundary was read and had not been heard of yet.
-    fn complete(&self, marks: &mut [Mark], harvests: &[Harvest]) {
-        for mark in marks.iter_mut().skip(1) {
-            for (spent, tid) in mark.threads.iter_mut().zip(&self.tids) {
-                let gone = *spent == Default::default();
-                if let Some(harvest) = harvests.iter().find(|h| gone && h.tid == *tid) {
-                    *spent = harvest.spent;
-                }
-            }
-        }
-    }
-
-    /// Reads all CPU times. A thread that is gone has told what it had spent.
-    fn mark(&self, plan: &Plan, at: Instant, harvests: &[Result<Harvest, Error>]) -> Mark {
-        let told = |tid: i32| {
-            harvests
-                .iter()
-                .flatten()
-                .find(|h| h.tid == tid)
-                .map(|h| h.spent)
-        };
-        let thread = |tid: &i32| {
-            told(*tid)
-                .or_else(|| cpu::of_own_thread(*tid))
-                .unwrap_or_default()
-        };
-        Mark {
+impl Mark {
+    fn now(plan: &Plan, at: Instant) -> Self {
+        Self {
             at,
             read: clock::now(),
             server: cpu::of_processes(&plan.options.measuring.pid).unwrap_or_default(),
-            threads: self.tids.iter().map(thread).collect(),
         }
     }
 }
