@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket_config::choices::RsaBatch;
 use becket_config::error::{Problem, Report};
 use becket_config::file::File;
 use becket_config::process::Log;
@@ -281,105 +280,11 @@ fn texts(values: &[impl ToString]) -> Vec<String> {
     values.iter().map(ToString::to_string).collect()
 }
 
-impl CheckedConfiguration {
-    fn fmt_certificates(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        for one in self.certificates.iter() {
-            let CertificateStatus {
-                listener,
-                name,
-                key,
-                not_after,
-                ocsp_until,
-                ..
-            } = one;
-            write!(
-                f,
-                "certificate {name} of {listener}: {key}, until {not_after}"
-            )?;
-            match ocsp_until {
-                Some(until) => writeln!(f, ", with an OCSP response until {until}")?,
-                None => writeln!(f)?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The configuration as the file would say it, then the rest, a line each.
+/// The configuration as the file would say it, with the rest in the same notation.
 impl Display for CheckedConfiguration {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let file = toml::to_string(&*self.file).map_err(|_| fmt::Error)?;
-        writeln!(f, "{file}")?;
-        self.fmt_certificates(f)?;
-        for (name, digest) in &self.digests {
-            writeln!(f, "policy {name}: digest {digest}")?;
-            let policy = self
-                .file
-                .policy
-                .iter()
-                .find(|policy| *policy.name == **name);
-            if policy.is_some_and(|policy| policy.early_data.is_some()) {
-                writeln!(
-                    f,
-                    "policy {name}: sessions for early data open once, end with this process, and are not shared"
-                )?;
-            }
-        }
-        for (backend, folder) in &self.files {
-            writeln!(f, "files {} of {backend}", folder.display())?;
-        }
-        for path in &self.read_by_root {
-            let path = path.display();
-            writeln!(
-                f,
-                "{path}: read by root, as the user may not; started as that user, becket refuses it"
-            )?;
-        }
-        for (name, addresses) in &self.addresses {
-            match &addresses[..] {
-                [] => writeln!(f, "address {name}: it does not resolve yet")?,
-                [same] if same == name => {}
-                addresses => writeln!(f, "address {name}: {}", addresses.join(", "))?,
-            }
-        }
-        if let Some(shared) = &self.shared {
-            write!(f, "{shared}")?;
-        }
-        match (self.file.process.rsa_batch, self.rsa_batches) {
-            (RsaBatch::Off, _) => {}
-            (RsaBatch::Auto, true) => writeln!(f, "rsa-batch: eight at a time, by AVX-512 IFMA")?,
-            (RsaBatch::Auto, false) => {
-                writeln!(
-                    f,
-                    "rsa-batch: singly, for this processor has no AVX-512 IFMA"
-                )?;
-            }
-        }
-        if let Some(kernel) = &self.kernel {
-            writeln!(f, "kernel TLS: {kernel}")?;
-        }
-        writeln!(f, "connections {} at most", self.connections)
-    }
-}
-
-impl Display for SharedFacts {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self {
-            secrets,
-            rotation_seconds,
-            epoch,
-            epoch_began,
-            next_rotation,
-        } = self;
-        writeln!(f, "secrets {}; the first one seals", secrets.join(", "))?;
-        writeln!(
-            f,
-            "epoch {epoch} since {epoch_began}, the next at {next_rotation}; {rotation_seconds} s"
-        )?;
-        writeln!(
-            f,
-            "secrets, epoch and digests must be the same on all nodes"
-        )
+        let text = toml::to_string(self).map_err(|_| fmt::Error)?;
+        writeln!(f, "{text}")
     }
 }
 
