@@ -1,12 +1,11 @@
 //! A certificate for localhost, made on the spot and kept.
 //!
-//! ECDSA P-256, self-signed, for `localhost`, `127.0.0.1` and `::1`; good for [`LIFETIME`] and made anew
-//! when little of that is left, or when what is there cannot be read, does not fit together, or could
+//! ECDSA P-256, self-signed, for `localhost`, `127.0.0.1` and `::1`; good for [`LIFETIME`] and made again
+//! when little of that is left, or when the files cannot be read, do not fit together, or could
 //! be read by others. Two files in a folder that only the user may enter: the certificate, which
 //! clients are told to trust, and the bundle of certificate and key (mode 0600), which becket reads.
 //! A lock file keeps two demos that start together from mixing their files.
 
-use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -14,18 +13,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose};
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
-
-use becket_keys::facts;
 
 /// Where certificate and key are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CertificateFiles {
+pub(super) struct CertificateFiles {
     /// The certificate alone; not secret.
-    pub certificate: PathBuf,
+    pub(super) certificate: PathBuf,
     /// Certificate and key.
-    pub bundle: PathBuf,
+    pub(super) bundle: PathBuf,
 }
 
 /// Finds a usable certificate in `folder`, or makes one. The folder is made if it is not there, with
@@ -33,7 +28,7 @@ pub struct CertificateFiles {
 ///
 /// # Errors
 /// The folder cannot be made or written.
-pub(crate) fn ensure(folder: &Path, now: SystemTime) -> io::Result<CertificateFiles> {
+pub(super) fn ensure(folder: &Path, now: SystemTime) -> io::Result<CertificateFiles> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -46,52 +41,33 @@ pub(crate) fn ensure(folder: &Path, now: SystemTime) -> io::Result<CertificateFi
         certificate: folder.join("demo-certificate.pem"),
         bundle: folder.join("demo-bundle.pem"),
     };
-    let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    if !is_usable(&files, since_epoch) {
-        make(&files, since_epoch)?;
+    if !is_usable(&files, now).unwrap_or(false) {
+        make(&files, now)?;
     }
     Ok(files)
 }
 
-/// The folder for state that a user keeps (XDG Base Directory Specification), from the values of
-/// XDG_STATE_HOME and HOME. Relative paths are ignored, as the specification asks.
-pub(crate) fn state_folder(
-    xdg_state_home: Option<OsString>,
-    home: Option<OsString>,
-) -> Option<PathBuf> {
-    let absolute = |value: OsString| Some(PathBuf::from(value)).filter(|path| path.is_absolute());
-    xdg_state_home
-        .and_then(absolute)
-        .or_else(|| Some(home.and_then(absolute)?.join(".local/state")))
-        .map(|state| state.join("becket"))
+/// The folder for state that a user keeps (XDG Base Directory Specification). Relative paths are ignored, as the specification asks.
+pub(super) fn state_folder() -> Option<PathBuf> {
+    let absolute =
+        |name| Some(PathBuf::from(std::env::var_os(name)?)).filter(|it| it.is_absolute());
+    let state = absolute("XDG_STATE_HOME");
+    let state = state.or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
+    Some(state.join("becket"))
 }
 
-/// Whether both files are there, belong together, are private enough and good for some days.
-fn is_usable(files: &CertificateFiles, now: Duration) -> bool {
-    let private =
-        fs::metadata(&files.bundle).is_ok_and(|meta| meta.permissions().mode() & 0o077 == 0);
-    let read = |path| fs::read_to_string(path).ok();
-    let (Some(certificate), Some(bundle)) = (read(&files.certificate), read(&files.bundle)) else {
-        return false;
-    };
-    private && fits(&certificate, &bundle, now).unwrap_or(false)
+/// Whether the bundle begins with the certificate, is private enough, and is good for [`RENEWAL`] from now.
+fn is_usable(files: &CertificateFiles, now: SystemTime) -> io::Result<bool> {
+    let bundle = fs::metadata(&files.bundle)?;
+    let age = now.duration_since(bundle.modified()?).unwrap_or_default();
+    let certificate = fs::read_to_string(&files.certificate)?;
+    let is_whole = fs::read_to_string(&files.bundle)?.starts_with(&certificate);
+    let is_private = bundle.permissions().mode() & 0o077 == 0;
+    Ok(is_whole && is_private && age < LIFETIME - RENEWAL)
 }
 
-/// Whether the bundle is the certificate and its key, and the certificate is valid for
-/// [`RENEWAL`] from now; `None` if something does not parse.
-fn fits(certificate: &str, bundle: &str, now: Duration) -> Option<bool> {
-    let key = KeyPair::from_pem(bundle.strip_prefix(certificate)?).ok()?;
-    let der = CertificateDer::from_pem_slice(certificate.as_bytes()).ok()?;
-    let leaf = facts::certificate(&der)?;
-    let validity = leaf.validity();
-    let now = i64::try_from(now.as_secs()).ok()?;
-    let until = now.checked_add(i64::try_from(RENEWAL.as_secs()).ok()?)?;
-    let is_valid = validity.not_before.timestamp() <= now && validity.not_after.timestamp() > until;
-    let is_its_key = *leaf.public_key().subject_public_key.data == *key.public_key_raw();
-    Some(is_valid && is_its_key)
-}
-
-fn make(files: &CertificateFiles, now: Duration) -> io::Result<()> {
+fn make(files: &CertificateFiles, now: SystemTime) -> io::Result<()> {
+    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (certificate, key) = generate(now).map_err(io::Error::other)?;
     replace(&files.certificate, &certificate)?;
     replace(&files.bundle, &format!("{certificate}{key}"))
@@ -128,98 +104,45 @@ const NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Browsers take up to 398 days.
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// A certificate with less left is made anew: a demo does not run longer.
+/// A certificate with less left is made again: a demo does not run longer.
 const RENEWAL: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const NOW: Duration = Duration::from_secs(1_800_000_000);
-
-    fn time(since_epoch: Duration) -> SystemTime {
-        UNIX_EPOCH + since_epoch
-    }
-
-    fn mode(path: &Path) -> u32 {
-        fs::metadata(path).unwrap().permissions().mode() & 0o777
-    }
-
-    /// Makes files, lets `spoil` change them, and says whether the next start makes them anew.
+    /// Makes files, lets `spoil` change them, and says whether the next start makes them again.
     fn remade_after(spoil: impl FnOnce(&CertificateFiles), later: Duration) -> bool {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "files have the time of the system"
+        )]
+        let now = SystemTime::now();
         let dir = tempfile::tempdir().unwrap();
-        let files = ensure(dir.path(), time(NOW)).unwrap();
+        let files = ensure(&dir.path().join("state/becket"), now).unwrap();
         let before = fs::read(&files.certificate).unwrap();
         spoil(&files);
-        ensure(dir.path(), time(NOW + later)).unwrap();
-        assert!(is_usable(&files, NOW + later));
+        ensure(&dir.path().join("state/becket"), now + later).unwrap();
+        assert!(is_usable(&files, now).unwrap());
         before != fs::read(&files.certificate).unwrap()
     }
 
     #[test]
-    fn the_folder_and_the_key_are_the_users_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let folder = dir.path().join("state/becket");
-        let files = ensure(&folder, time(NOW)).unwrap();
-        assert_eq!(mode(&folder), 0o700);
-        assert_eq!(mode(&files.bundle), 0o600);
-        assert!(
-            !fs::read_to_string(&files.certificate)
-                .unwrap()
-                .contains("PRIVATE")
-        );
-    }
-
-    #[test]
-    fn a_good_certificate_is_kept_and_an_old_one_is_not() {
-        assert!(!remade_after(|_| (), LIFETIME - RENEWAL - DAY));
-        assert!(remade_after(|_| (), LIFETIME - RENEWAL));
-        assert!(remade_after(|_| (), LIFETIME * 2));
-    }
-
-    #[test]
-    fn what_cannot_be_used_is_made_anew() {
+    fn a_good_certificate_is_kept_and_one_that_cannot_be_used_is_made_again() {
         let none = Duration::ZERO;
+        assert!(!remade_after(|_| (), LIFETIME - RENEWAL - DAY));
+        assert!(remade_after(|_| (), LIFETIME - RENEWAL + DAY));
         assert!(remade_after(
-            |files| fs::remove_file(&files.bundle).unwrap(),
+            |it| fs::remove_file(&it.bundle).unwrap(),
             none
         ));
         assert!(remade_after(
-            |files| fs::write(&files.certificate, "x").unwrap(),
+            |it| fs::write(&it.certificate, "x").unwrap(),
             none
         ));
-        let open = Permissions::from_mode(0o644);
-        assert!(remade_after(
-            |files| fs::set_permissions(&files.bundle, open).unwrap(),
-            none
-        ));
-        let other_key = |files: &CertificateFiles| {
-            let certificate = fs::read_to_string(&files.certificate).unwrap();
-            let (_, key) = generate(NOW).unwrap();
-            fs::write(&files.bundle, certificate + &key).unwrap();
+        let open = |it: &CertificateFiles| {
+            fs::set_permissions(&it.bundle, Permissions::from_mode(0o644)).unwrap();
         };
-        assert!(remade_after(other_key, none));
-    }
-
-    #[test]
-    fn the_certificate_is_for_localhost_and_not_an_authority() {
-        let (certificate, _) = generate(NOW).unwrap();
-        let der = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
-        let leaf = facts::certificate(&der).unwrap();
-        let names = leaf.subject_alternative_name().unwrap().unwrap();
-        assert_eq!(names.value.general_names.len(), NAMES.len());
-        assert!(!leaf.is_ca());
-    }
-
-    #[test]
-    fn the_state_folder_follows_the_specification() {
-        let folder = |xdg: &str, home: &str| state_folder(Some(xdg.into()), Some(home.into()));
-        assert_eq!(folder("/s", "/h"), Some("/s/becket".into()));
-        assert_eq!(folder("", "/h"), Some("/h/.local/state/becket".into()));
-        assert_eq!(
-            folder("relative", "/h"),
-            Some("/h/.local/state/becket".into())
-        );
-        assert_eq!(folder("", ""), None);
-        assert_eq!(state_folder(None, None), None);
+        assert!(remade_after(open, none));
     }
 }

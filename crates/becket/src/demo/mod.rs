@@ -4,12 +4,11 @@
 //! relay to ([`backend`]) and a free port. [`Demo::flags`] is the command line that one would have
 //! typed; from there on it is `becket run`. [`display()`] prints what happens. `becket files` ([`folder`]) shares the certificate.
 
-pub mod backend;
-pub mod certificate;
-pub mod display;
+mod backend;
+mod certificate;
+mod display;
 pub mod folder;
 
-use std::ffi::OsString;
 use std::fmt::Write;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -18,21 +17,19 @@ use std::time::SystemTime;
 
 pub use self::display::display;
 
-use self::backend::DemoBackend;
 use self::certificate::{CertificateFiles, ensure, state_folder};
 use becket_prepare::flags::{Flags, LogFlags, ServiceFlags};
 use tempfile::TempDir;
 
-/// What the demo runs on. Dropping it stops the backend.
+/// What the demo runs on.
 #[derive(Debug)]
 pub struct Demo {
     /// Where becket is to listen. Free a moment ago.
-    pub listen: SocketAddr,
+    listen: SocketAddr,
     /// Where the built-in server listens.
-    pub backend: SocketAddr,
+    backend: SocketAddr,
     /// Certificate and key.
-    pub files: CertificateFiles,
-    _backend: DemoBackend,
+    files: CertificateFiles,
     /// Where the files are if there is no better place.
     _temporary: Option<TempDir>,
 }
@@ -63,12 +60,10 @@ pub fn prepare(port: Option<u16>, now: SystemTime) -> Result<Demo, DemoError> {
         None => free(FIRST_PORT, FIRST_PORT + MORE_PORTS),
     };
     let listen = listen.map_err(DemoError::Port)?;
-    let backend = DemoBackend::start().map_err(DemoError::Backend)?;
     Ok(Demo {
         listen,
-        backend: backend.address(),
+        backend: backend::start().map_err(DemoError::Backend)?,
         files,
-        _backend: backend,
         _temporary: temporary,
     })
 }
@@ -115,17 +110,9 @@ impl Demo {
     }
 }
 
-/// The certificate of this user. Reads XDG_STATE_HOME and HOME.
+/// The certificate in the user's state directory or, where there is none or it cannot be written, in a temporary one.
 fn made(now: SystemTime) -> io::Result<(CertificateFiles, Option<TempDir>)> {
-    let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
-    let state = state_folder(variable("XDG_STATE_HOME"), variable("HOME"));
-    files(state.as_deref(), now)
-}
-
-/// The certificate in the state directory or, where there is none or it cannot be written, in a
-/// temporary one.
-fn files(state: Option<&Path>, now: SystemTime) -> io::Result<(CertificateFiles, Option<TempDir>)> {
-    if let Some(Ok(files)) = state.map(|folder| ensure(folder, now)) {
+    if let Some(Ok(files)) = state_folder().map(|folder| ensure(&folder, now)) {
         return Ok((files, None));
     }
     let temporary = tempfile::tempdir()?;
@@ -161,51 +148,8 @@ const FIRST_PORT: u16 = 8443;
 const MORE_PORTS: u16 = 99;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::UNIX_EPOCH;
-
-    fn demo(folder: &Path) -> Demo {
-        let (files, _temporary) = files(Some(folder), UNIX_EPOCH).unwrap();
-        let backend = DemoBackend::start().unwrap();
-        Demo {
-            listen: "127.0.0.1:8443".parse().unwrap(),
-            backend: backend.address(),
-            files,
-            _backend: backend,
-            _temporary,
-        }
-    }
-
-    #[test]
-    fn a_port_that_is_taken_is_not_offered() {
-        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = taken.local_addr().unwrap().port();
-        assert!(free(port, port).is_err());
-        let next = free(port, port.saturating_add(200)).unwrap();
-        assert!(next.port() > port);
-    }
-
-    #[test]
-    fn without_a_state_directory_the_files_are_temporary() {
-        let (made, temporary) = files(None, UNIX_EPOCH).unwrap();
-        assert!(made.bundle.exists());
-        drop(temporary.unwrap());
-        assert!(!made.bundle.exists());
-        let unwritable = Path::new("/proc/becket");
-        assert!(files(Some(unwritable), UNIX_EPOCH).unwrap().1.is_some());
-    }
-
-    #[test]
-    fn the_banner_has_a_line_that_can_be_pasted() {
-        let dir = tempfile::tempdir().unwrap();
-        let demo = demo(&dir.path().join("it's here"));
-        let banner = demo.banner();
-        assert!(
-            banner.contains(r"it'\''s here/demo-certificate.pem'"),
-            "{banner}"
-        );
-        assert!(banner.contains(" https://localhost:8443/\n"), "{banner}");
-        assert_eq!(quoted(Path::new("/a/b-c.pem")), "/a/b-c.pem");
-    }
+#[test]
+fn a_path_is_one_word_of_a_shell() {
+    assert_eq!(quoted(Path::new("/a/b-c.pem")), "/a/b-c.pem");
+    assert_eq!(quoted(Path::new("/it's here")), r"'/it'\''s here'");
 }

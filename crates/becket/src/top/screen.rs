@@ -246,15 +246,4 @@ mod tests {
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
         assert!(screen.press(interrupt));
     }
-
-    #[test]
-    fn what_comes_while_it_is_paused_is_not_shown() {
-        let mut screen = Screen::new(sample(10));
-        screen.press(key('p'));
-        screen.take(Ok(sample(20)));
-        assert_eq!(screen.status().process.uptime_seconds, 3610);
-        screen.press(key('p'));
-        screen.take(Ok(sample(21)));
-        assert_eq!(screen.status().process.uptime_seconds, 3621);
-    }
 }
