@@ -279,8 +279,7 @@ fn server_config(settings: &Settings, certificate: &Path) -> Result<ServerConfig
 /// Makes the same client as the load tool has.
 fn client_config(settings: &Settings, resumes: bool) -> Result<Arc<ClientConfig>, Error> {
     let tls = load::tls(settings)?;
-    let sessions = Arc::new(becket_load::sessions::Sessions::default());
-    let mut config = Arc::unwrap_or_clone(tls.slot(&sessions));
+    let mut config = Arc::unwrap_or_clone(tls.config());
     config.resumption = if !resumes {
         rustls::client::Resumption::disabled()
     } else if settings.resume_kind == "id" {

@@ -4,7 +4,6 @@ use std::io::{self, BufRead, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
-use becket_load::sessions::Sessions;
 use rustls::{ClientConfig, ClientConnection, Stream};
 use rustls_pki_types::ServerName;
 
@@ -89,12 +88,13 @@ pub(super) fn hold(
     count: usize,
     begin: impl Fn(&mut Client) -> io::Result<()>,
 ) -> Result<Vec<Client>, Error> {
-    let config = stage.tls()?.slot(&Arc::new(Sessions::default()));
+    let tls = stage.tls()?;
     place::on(stage.client, || {
         let mut held = Vec::with_capacity(count);
         for number in 1..=count {
             stage.check_signal()?;
-            let client = Client::open(stage, address, &config).and_then(|mut client| {
+            // Each with a configuration of its own: none resumes the session of another.
+            let client = Client::open(stage, address, &tls.config()).and_then(|mut client| {
                 begin(&mut client)?;
                 Ok(client)
             });

@@ -13,7 +13,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket_load::sessions::Sessions;
 use becket_load::tls::Tls;
 use becket_load::{clock, cpu};
 use rustls::{ClientConfig, HandshakeKind};
@@ -133,20 +132,18 @@ fn wait_until_joined(stage: &Stage<'_>, tls: &Tls, nodes: &[SocketAddr]) -> Resu
 
 /// A client that comes back.
 struct Visitor {
-    sessions: Arc<Sessions>,
     config: Arc<ClientConfig>,
 }
 
 impl Visitor {
     fn new(tls: &Tls) -> Self {
-        let sessions = Arc::new(Sessions::new(true));
-        let config = tls.slot(&sessions);
-        Self { sessions, config }
+        Self {
+            config: tls.config(),
+        }
     }
 
     /// Makes one transaction; returns whether it resumed.
     fn visit(&self, stage: &Stage<'_>, node: SocketAddr) -> io::Result<bool> {
-        self.sessions.offer(true);
         let mut client = Client::open(stage, node, &self.config)?;
         client.ask(stage)?;
         Ok(client.tls.handshake_kind() == Some(HandshakeKind::Resumed))

@@ -41,7 +41,6 @@ pub mod run;
 pub mod sample;
 pub mod schedule;
 pub mod serve;
-pub mod sessions;
 pub mod slot;
 pub mod source;
 pub mod summary;

@@ -13,15 +13,13 @@ use crate::env::Env;
 use crate::failure::Failure;
 use crate::hello::Offered;
 use crate::link::{LoadConnection, Phase, Times, Turn};
-use crate::resume::Resume;
-use crate::sessions::Sessions;
-use crate::tls::ResumeKind;
+use crate::tls::{ResumeKind, Tls};
 use crate::wire::Wire;
 
 /// A place for one connection after the other.
 pub struct ClientSlot {
     token: Token,
-    sessions: Arc<Sessions>,
+    /// The configuration of the last full handshake, with its sessions.
     config: Option<Arc<ClientConfig>>,
     /// Its number among the slots of all threads.
     position: u64,
@@ -45,13 +43,10 @@ pub enum SlotState {
 
 impl ClientSlot {
     /// Makes slot number `index` of this thread; `position` is its number among all threads' slots.
-    pub fn new(index: usize, position: usize, env: &Env) -> Self {
-        let resumes = env.plan.options.tls.resume != Resume::Never;
-        let sessions = Arc::new(Sessions::new(resumes));
+    pub fn new(index: usize, position: usize) -> Self {
         Self {
             token: Token(index),
-            config: env.tls.as_ref().map(|tls| tls.slot(&sessions)),
-            sessions,
+            config: None,
             position: position as u64,
             count: 0,
             link: None,
@@ -117,11 +112,13 @@ impl ClientSlot {
         let resumes = env.plan.options.tls.resume;
         let resumes = resumes.resumes(self.position, self.count);
         self.count += 1;
-        self.sessions.offer(resumes);
+        if !resumes {
+            self.config = env.tls.as_ref().map(Tls::config);
+        }
         let mut link = self.connect(resumes, times, env)?;
         if link.offered() == Offered::Id && env.plan.options.tls.resume_kind == ResumeKind::Ticket {
             // The session has no ticket, and identifiers are not wanted: make a full handshake of it.
-            self.sessions.offer(false);
+            self.config = env.tls.as_ref().map(Tls::config);
             link = self.connect(resumes, times, env)?;
         }
         let interest = Interest::READABLE | Interest::WRITABLE;

@@ -4,7 +4,8 @@
 //! hide the server's. Key shares come from [`crate::key_share`]. What a real client would send is
 //! sent, so that the server does the same work as for one.
 //!
-//! Each thread makes one [`Tls`], each slot one configuration from it, with its own session store.
+//! Each thread makes one [`Tls`], and each slot a configuration for each full handshake. The sessions of that handshake are in
+//! it, for those that resume.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -21,7 +22,6 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use crate::Error;
 use crate::key_share::Group;
 use crate::resume::Resume;
-use crate::sessions::Sessions;
 use crate::{negotiated, random};
 
 /// Options of the TLS client.
@@ -162,11 +162,11 @@ impl Tls {
         })
     }
 
-    /// Makes the configuration of a slot with these sessions.
-    pub fn slot(&self, sessions: &Arc<Sessions>) -> Arc<ClientConfig> {
+    /// Makes a configuration that has no sessions yet, and offers those that it comes to have.
+    pub fn config(&self) -> Arc<ClientConfig> {
         let mut config = self.base.clone();
-        let store = Arc::clone(sessions) as Arc<dyn rustls::client::ClientSessionStore>;
-        config.resumption = Resumption::store(store).tls12_resumption(self.tls12_resumption);
+        let resumption = Resumption::in_memory_sessions(1);
+        config.resumption = resumption.tls12_resumption(self.tls12_resumption);
         Arc::new(config)
     }
 

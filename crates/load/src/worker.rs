@@ -105,7 +105,7 @@ impl Worker {
         };
         let slots = share(env.plan.connections, task.thread, env.plan.threads);
         let slots: Vec<ClientSlot> = (0..slots)
-            .map(|index| ClientSlot::new(index, index * env.plan.threads + task.thread, &env))
+            .map(|index| ClientSlot::new(index, index * env.plan.threads + task.thread))
             .collect();
         Ok(Self {
             free: (0..slots.len()).rev().collect(),

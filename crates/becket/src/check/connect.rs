@@ -16,7 +16,6 @@ use std::time::Duration;
 use becket_config::error::{Problem, Report};
 use becket_sys::clock::Clock;
 use serde::Serialize;
-use tokio::task::JoinSet;
 
 use becket_control::health::check::{Check, ConnectedServer};
 use becket_keys::identity::Identity;
@@ -151,20 +150,16 @@ impl ConnectAttempt {
 /// Tries all, in their order, a few at a time.
 async fn run(attempts: Vec<ConnectAttempt>) -> Vec<Tried> {
     let clock = Clock::start();
-    let mut waiting = attempts.into_iter().enumerate();
-    let (mut running, mut ended) = (JoinSet::new(), Vec::new());
-    loop {
-        let room = MOST_AT_ONCE.saturating_sub(running.len());
-        for (place, attempt) in waiting.by_ref().take(room) {
-            running.spawn(async move { (place, attempt.run(clock).await) });
-        }
-        match running.join_next().await {
-            None => break,
-            Some(one) => ended.extend(one),
+    let mut attempts = attempts.into_iter();
+    let mut tried = Vec::new();
+    while attempts.len() > 0 {
+        let some = attempts.by_ref().take(MOST_AT_ONCE);
+        let running: Vec<_> = some.map(|one| tokio::spawn(one.run(clock))).collect();
+        for one in running {
+            tried.extend(one.await);
         }
     }
-    ended.sort_by_key(|(place, _)| *place);
-    ended.into_iter().map(|(_, tried)| tried).collect()
+    tried
 }
 
 /// Says what is wrong with a server, once.

@@ -23,8 +23,8 @@ fn asked_and_observed_resumption_agree_with_the_server() {
             (h.asked_full, h.asked_resumed),
             "{h:?}"
         );
-        // Each of the four slots begins with a full handshake, and may end short of its fourth.
-        assert!((57..=60).contains(&h.resumed()), "{h:?}");
+        // Each of the four slots begins with a full handshake, and may have two more than a fourth.
+        assert!((52..=60).contains(&h.resumed()), "{h:?}");
         let resumed = server.seen().iter().filter(|seen| seen.resumed).count();
         assert_eq!(resumed as u64, h.resumed());
         let by_kind = match kind {
