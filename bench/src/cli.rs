@@ -201,37 +201,25 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    fn args(args: &[&str]) -> RunArgs {
+        let program = std::env::current_exe().unwrap().display().to_string();
+        let today = format!("--peer=becket={program}");
+        let fixed = ["becket-bench", "run", "--peers=becket", &today];
+        match Cli::try_parse_from(fixed.iter().chain(args))
+            .unwrap()
+            .command
+        {
+            Command::Run(args) => args,
+            other => panic!("{other:?} is no run"),
+        }
+    }
+
     #[test]
     fn an_old_build_is_a_peer_of_its_own_behind_the_one_of_today() {
         let program = std::env::current_exe().unwrap().display().to_string();
-        let today = format!("becket={program}");
-        let args = [
-            "becket-bench",
-            "run",
-            "key",
-            "--peers",
-            "becket",
-            "--peer",
-            &today,
-        ];
-        let cli = Cli::try_parse_from(args.into_iter().chain(["--old", &program])).unwrap();
-        let Command::Run(args) = cli.command else {
-            panic!("it is a run")
-        };
-        let peers = args.peers().unwrap();
+        let peers = args(&["key", "--old", &program]).peers().unwrap();
         let names: Vec<&str> = peers.iter().map(|peer| peer.name.as_str()).collect();
         assert_eq!(names, ["becket", OLD]);
-    }
-
-    fn order(args: &[&str]) -> Result<Order, Error> {
-        let program = std::env::current_exe().unwrap().display().to_string();
-        let today = format!("becket={program}");
-        let fixed = ["becket-bench", "run", "--peers", "becket", "--peer", &today];
-        let cli = Cli::try_parse_from(fixed.iter().chain(args)).unwrap();
-        let Command::Run(args) = cli.command else {
-            panic!("it is a run")
-        };
-        args.order(Vec::new())
     }
 
     #[test]
@@ -249,15 +237,9 @@ mod tests {
 
     #[test]
     fn cases_are_limited_to_values_of_settings() {
-        let order = order(&[
-            "implementations",
-            "pq",
-            "--only",
-            "key=rsa2048",
-            "--only",
-            "tls=1.2,1.3",
-        ]);
-        let order = order.unwrap();
+        let only = ["--only=key=rsa2048", "--only=tls=1.2,1.3"];
+        let args = args(&[&["implementations", "pq"][..], &only].concat());
+        let order = args.order(Vec::new()).unwrap();
         let ids: Vec<&str> = order.scenarios.iter().map(|s| s.id.as_str()).collect();
         assert_eq!(ids, ["implementations"]);
         let cases = order.effort.cases(&order.scenarios[0]).unwrap();
@@ -268,18 +250,9 @@ mod tests {
     #[test]
     fn a_limit_must_name_a_setting_and_leave_a_case() {
         for only in ["keys=rsa2048", "key", "key=rsa1024"] {
-            let error = order(&["implementations", "--only", only]).unwrap_err();
+            let order = args(&["implementations", "--only", only]).order(Vec::new());
+            let error = order.unwrap_err();
             assert!(error.to_string().contains(only), "{error}");
         }
-    }
-
-    #[test]
-    fn a_build_of_a_peer_must_be_a_file() {
-        let cli = Cli::try_parse_from(["becket-bench", "run", "key", "--peer", "nginx=/nowhere"])
-            .unwrap();
-        let Command::Run(args) = cli.command else {
-            panic!("it is a run")
-        };
-        assert!(args.peers().is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{BACKLOG, SESSIONS, Site};
+use super::site::{BACKLOG, SESSIONS, Site};
 use crate::scenario::{Files, Front};
 
 pub(super) fn args(file: &str) -> Vec<String> {

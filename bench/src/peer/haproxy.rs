@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
-use super::{BACKLOG, SESSIONS, Site, first_words, groups, or_unknown, suite_names, words_after};
+use super::site::{
+    BACKLOG, SESSIONS, Site, first_words, groups, or_unknown, suite_names, words_after,
+};
 use crate::scenario::Front;
 
 pub(super) fn args(file: &str) -> Vec<String> {

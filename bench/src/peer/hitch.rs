@@ -1,6 +1,6 @@
 //! hitch's configuration. Debian builds it without its shared session cache: it resumes by ticket only.
 
-use super::{BACKLOG, Site, groups, suite_names};
+use super::site::{BACKLOG, Site, groups, suite_names};
 
 pub(super) fn args(file: &str) -> Vec<String> {
     vec![format!("--config={file}")]

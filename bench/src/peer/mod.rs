@@ -8,16 +8,19 @@ mod becket;
 mod haproxy;
 mod hitch;
 mod nginx;
+mod site;
 mod stunnel;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+pub use self::site::Site;
+use self::site::{first_words, or_unknown};
 use crate::Error;
 use crate::process::{self, Launch, Process};
 use crate::result;
-use crate::scenario::{OLD, Settings};
+use crate::scenario::OLD;
 
 /// A program that can be measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,43 +44,6 @@ pub enum Kind {
     /// nginx with its stream module.
     Nginx,
     Stunnel,
-}
-
-/// What a server is to do in one case.
-#[derive(Clone, Debug)]
-pub struct Site<'a> {
-    pub address: SocketAddr,
-    /// Where its backend is.
-    pub backend: SocketAddr,
-    pub certificate: &'a Path,
-    pub settings: &'a Settings,
-    pub directory: &'a Path,
-    /// Connections that it must be able to carry.
-    pub connections: u64,
-    /// Where it may run.
-    pub cpus: &'a [usize],
-    /// Sections beside those that all servers have, in the notation of the peer; only becket has any.
-    pub extra: &'a str,
-}
-
-impl Site<'_> {
-    /// Where the files are that are served: one for each size that is asked for.
-    pub fn files(&self) -> PathBuf {
-        self.directory.join("files")
-    }
-
-    /// The servers behind: one program that answers at as many addresses of the loopback network.
-    fn backends(&self) -> Vec<SocketAddr> {
-        let byte = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
-        let at = |number| {
-            let address = [127, 0, byte(number / 250), byte(number % 250 + 1)];
-            SocketAddr::from((address, self.backend.port()))
-        };
-        match self.settings.servers {
-            1 => vec![self.backend],
-            count => (0..count).map(at).collect(),
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -264,74 +230,4 @@ fn openssl() -> String {
             .map(|said| first_words(&said, 2))
             .filter(|said| !said.is_empty()),
     )
-}
-
-/// Returns the first words behind a text that a line begins with.
-fn words_after(said: &str, begin: &str, count: usize) -> Option<String> {
-    let line = said.lines().find_map(|line| line.strip_prefix(begin))?;
-    Some(first_words(line, count))
-}
-
-fn first_words(text: &str, count: usize) -> String {
-    let words: Vec<&str> = text.split_ascii_whitespace().take(count).collect();
-    words.join(" ")
-}
-
-fn or_unknown(text: Option<String>) -> String {
-    text.unwrap_or_else(|| "unknown".to_owned())
-}
-
-/// Names of a suite: OpenSSL's for TLS 1.2, and IANA's of TLS 1.3.
-fn suite_names(suite: &str) -> (&'static str, &'static str) {
-    match suite {
-        "aes256" => (
-            "ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384",
-            "TLS_AES_256_GCM_SHA384",
-        ),
-        "chacha20" => (
-            "ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305",
-            "TLS_CHACHA20_POLY1305_SHA256",
-        ),
-        _ => (
-            "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256",
-            "TLS_AES_128_GCM_SHA256",
-        ),
-    }
-}
-
-/// Groups that every server accepts in OpenSSL's notation: the client's share decides, and the curve
-/// of the certificate must be among them in TLS 1.2.
-fn groups(settings: &Settings) -> &'static str {
-    match settings.group.as_str() {
-        "x25519mlkem768" => "X25519MLKEM768:X25519:P-256:P-384",
-        "p256" => "P-256:X25519:P-384",
-        _ => "X25519:P-256:P-384",
-    }
-}
-
-const SESSIONS: u32 = 200_000;
-const BACKLOG: u32 = 4096;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_of_a_thousand_servers_has_an_address_of_its_own() {
-        let found = crate::catalog::find(&["scraped".to_owned()]).unwrap();
-        let (_, settings) = &found[0].cases(false).unwrap()[0];
-        let address = SocketAddr::from(([127, 0, 0, 1], 7));
-        let site = Site {
-            address,
-            backend: address,
-            certificate: Path::new("/c"),
-            settings,
-            directory: Path::new("/d"),
-            connections: 1,
-            cpus: &[],
-            extra: "",
-        };
-        let all: std::collections::BTreeSet<SocketAddr> = site.backends().into_iter().collect();
-        assert_eq!((all.len(), all.first()), (1000, Some(&address)));
-    }
 }

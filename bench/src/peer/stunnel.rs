@@ -1,6 +1,6 @@
 //! stunnel's configuration. It has a thread per connection and no workers to set.
 
-use super::{SESSIONS, Site, first_words, groups, or_unknown, suite_names, words_after};
+use super::site::{SESSIONS, Site, first_words, groups, or_unknown, suite_names, words_after};
 
 pub(super) fn args(file: &str) -> Vec<String> {
     vec![file.to_owned()]
