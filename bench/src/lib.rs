@@ -43,6 +43,7 @@ pub mod part;
 pub mod peer;
 pub mod place;
 pub mod plan;
+pub mod plot;
 pub mod process;
 pub mod readme;
 pub mod relay;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use becket_bench::cli::{self, Cli, Command};
-use becket_bench::{Error, catalog, plan, readme, report, runner, store};
+use becket_bench::{Error, catalog, plan, plot, readme, report, runner, store};
 use clap::Parser;
 
 #[global_allocator]
@@ -66,6 +66,11 @@ fn say(text: &str) {
 }
 
 fn write_pages(directory: &std::path::Path, run: &becket_bench::result::Run) -> Result<(), Error> {
+    for outcome in &run.scenarios {
+        for plot in plot::of_outcome(outcome) {
+            store::write(&directory.join(&plot.file), &plot.svg()?)?;
+        }
+    }
     store::write(&directory.join("report.md"), &report::markdown(run))
 }
 

@@ -1,4 +1,4 @@
-//! The report of a run: one document in Markdown.
+//! The report of a run: one document in Markdown, which shows the plots beside it.
 
 use crate::catalog;
 use crate::conditions::{CONGESTION, stamp};
@@ -6,7 +6,7 @@ use crate::figure::{self, Figure};
 use crate::result::{Outcome, Run};
 use crate::scenario::Scenario;
 use crate::table::{self, Rows};
-use crate::{answer, control, verdict};
+use crate::{answer, control, plot, verdict};
 
 pub fn markdown(run: &Run) -> String {
     let of = &run.conditions;
@@ -45,6 +45,9 @@ fn section(run: &Run, outcome: &Outcome) -> String {
         }
     };
     if outcome.not_available.is_none() {
+        for plot in plot::of_outcome(outcome) {
+            add(format!("![{}]({})\n", plot.title, plot.file));
+        }
         for figure in figure::shown(outcome) {
             add(figures_of(run, outcome, &figure));
         }

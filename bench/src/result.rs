@@ -139,7 +139,7 @@ pub struct Case {
     pub columns: Vec<Column>,
 }
 
-/// What one peer did in one case. Stored ones may also have a `histogram` and a `curve`, which nothing reads.
+/// What one peer did in one case. Stored ones may also have a `histogram`, which nothing reads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Column {
     /// Its name in [`Run::peers`], or one of the floors: `relay` (plain TCP), `round-trip` (a relay that also
@@ -153,6 +153,27 @@ pub struct Column {
     pub negotiated: Option<Negotiated>,
     /// What must be known to read the figures: differences that cannot be configured away, findings.
     pub notes: Vec<String>,
+    /// Rates of a ramp and what became of them, of the last round.
+    #[serde(default)]
+    pub curve: Vec<Point>,
+}
+
+/// One step of a ramp.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Point {
+    /// Transactions per second that were asked for.
+    pub asked_per_s: f64,
+    /// Transactions per second that began.
+    pub attempted_per_s: f64,
+    /// Transactions per second that succeeded.
+    pub succeeded_per_s: f64,
+    /// Transactions per second that failed.
+    pub failed_per_s: f64,
+    /// Median latency from the intended start.
+    pub p50_us: f64,
+    /// 99th percentile of the latency from the intended start.
+    pub p99_us: f64,
 }
 
 /// One round's figures.

@@ -53,6 +53,16 @@ fn every_scenario_runs_and_its_result_is_whole() {
     assert!(again.status.success(), "{}", said(&again));
     let stored = fs::read_to_string(out.join("report.md")).unwrap();
     assert_eq!(stored, report::markdown(&run));
+    let pictures = stored
+        .split("](")
+        .filter_map(|rest| rest.split_once(".svg)"));
+    for (file, _) in pictures {
+        let svg = fs::read_to_string(out.join(format!("{file}.svg"))).unwrap();
+        assert!(
+            svg.ends_with("</svg>\n") || svg.ends_with("</svg>"),
+            "{file}"
+        );
+    }
     assert!(!leftovers(directory.path()), "something still runs");
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use becket_stats::report::Negotiated;
 
 use crate::peer::Kind;
+use crate::result::Point;
 
 /// What was found of a server's capacity.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +15,7 @@ pub struct Capacity {
     pub bound: bool,
     /// What the handshakes agreed on.
     pub negotiated: Option<Negotiated>,
+    pub curve: Vec<Point>,
 }
 
 /// Capacities that a run has measured.

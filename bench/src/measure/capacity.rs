@@ -14,6 +14,7 @@ use super::stage::Stage;
 use crate::Error;
 use crate::load::{self, Ask};
 use crate::peer::Server;
+use crate::result::{Point, rounded};
 
 /// Returns the capacity of a server in a case, measured once per run.
 pub(super) fn of(stage: &mut Stage<'_>, index: usize) -> Result<Capacity, Error> {
@@ -61,6 +62,7 @@ fn find(stage: &Stage<'_>, server: &Server) -> Result<Capacity, Error> {
     let report = climb(ask(), stage, &rates, time)?;
     let mut capacity = Capacity {
         negotiated: report.negotiated.clone(),
+        curve: report.steps.iter().map(point).collect(),
         ..Capacity::default()
     };
     let holding = report.steps.iter().take_while(|step| holds(step)).count();
@@ -125,6 +127,20 @@ pub(super) fn open(
     });
     let load = Load::Open(stretches.collect());
     ask.with("--warm-up", "100ms").run(load, stage.stop)
+}
+
+/// Returns a step as a point of a curve.
+pub(super) fn point(step: &LoadStep) -> Point {
+    let late = step.latency.from_intended();
+    let per_s = |count: u64| rounded(count as f64 / step.seconds.max(1e-9));
+    Point {
+        asked_per_s: rounded(step.rate_asked_per_s.unwrap_or_default()),
+        attempted_per_s: rounded(step.rate_attempted_per_s()),
+        succeeded_per_s: rounded(step.rate_succeeded_per_s),
+        failed_per_s: per_s(step.failed),
+        p50_us: rounded(late.p50_us),
+        p99_us: rounded(late.p99_us),
+    }
 }
 
 /// Returns whether a step is within the criteria.

@@ -43,7 +43,7 @@ fn past(
         sample.put(figures::CAPACITY_BOUND, f64::from(u8::from(found.bound)));
     }
     let first = saturated(stage, index)?;
-    let (mut loops, mut before) = (vec![first.rate], first);
+    let (mut loops, mut before, mut curve) = (vec![first.rate], first, found.curve);
     for (percent, _) in figures::FLOODS {
         stage.check_signal()?;
         let step = flood(stage, index, (before.rate, percent), sample, column)?;
@@ -53,6 +53,7 @@ fn past(
             sample.put(&figures::at(figures::KEPT, percent), kept);
             let cost = Saturated::of(&step).cpu_us / f64::midpoint(before.cpu_us, after.cpu_us);
             sample.put(&figures::at(figures::COST, percent), cost);
+            curve.push(capacity::point(&step));
         }
         loops.push(after.rate);
         before = after;
@@ -62,6 +63,8 @@ fn past(
         figures::LOOP,
         loops.iter().sum::<f64>() / loops.len() as f64,
     );
+    curve.sort_by(|a, b| a.asked_per_s.total_cmp(&b.asked_per_s));
+    column.curve = curve;
     Ok(())
 }
 

@@ -1,0 +1,255 @@
+//! Plots of a run as SVG files next to its report.
+//!
+//! A bar is a median over the rounds, with the range of the rounds as a thin line. A ramp shows what became of the transactions that an open
+//! loop asked for: where the line of those that succeeded leaves the line of those attempted, the server no longer keeps up.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use crate::Error;
+use crate::figure::{self, Figure};
+use crate::figures;
+use crate::result::{Case, Column, Outcome, Point};
+use crate::{spread, table};
+
+/// A picture of an outcome.
+pub struct Plot<'a> {
+    pub file: String,
+    pub title: String,
+    content: Content<'a>,
+}
+
+enum Content<'a> {
+    Ramps(Vec<&'a Column>),
+    Bars(Figure, Vec<Bar<'a>>),
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Drawn = Result<(), Box<dyn std::error::Error>>;
+
+/// Returns what there is to see of an outcome: its ramps, and bars of the figures that answer its question.
+pub fn of_outcome(outcome: &Outcome) -> Vec<Plot<'_>> {
+    let mut plots = Vec::new();
+    for (n, case) in outcome.cases.iter().enumerate() {
+        let has_curve = |column: &&Column| column.curve.len() > 1;
+        let columns: Vec<&Column> = case.columns.iter().filter(has_curve).collect();
+        if !columns.is_empty() {
+            plots.push(Plot {
+                file: format!("{}-ramp-{}.svg", outcome.id, n + 1),
+                title: format!("ramp {}", case.label).trim_end().to_owned(),
+                content: Content::Ramps(columns),
+            });
+        }
+    }
+    for (n, figure) in figure::headlines(outcome).into_iter().enumerate() {
+        let bars = bars(outcome, &figure);
+        if bars.len() > 1 {
+            let better = if figure.less_is_better {
+                "less"
+            } else {
+                "more"
+            };
+            plots.push(Plot {
+                file: format!("{}-{}.svg", outcome.id, n + 1),
+                title: format!("{}; {better} is better", figure.heading),
+                content: Content::Bars(figure, bars),
+            });
+        }
+    }
+    plots
+}
+
+impl Plot<'_> {
+    /// Returns the file's text.
+    ///
+    /// # Errors
+    /// None in practice: an SVG file in memory takes whatever is drawn.
+    pub fn svg(&self) -> Result<String, Error> {
+        let mut svg = String::new();
+        let drawn = self.draw(&mut svg);
+        drawn.map_err(|error| Error::Asked(format!("drawing {}: {error}", self.file)))?;
+        Ok(svg)
+    }
+
+    fn draw(&self, svg: &mut String) -> Drawn {
+        let height = match &self.content {
+            Content::Ramps(columns) => RAMP_HEIGHT * columns.len() as u32,
+            Content::Bars(_, bars) => BAR_HEIGHT * bars.len() as u32 + 2 * MARGIN,
+        };
+        let size = (WIDTH, height + 2 * TITLE);
+        let area = SVGBackend::with_string(svg, size).into_drawing_area();
+        area.fill(&WHITE)?;
+        let inner = area.titled(&self.title, ("sans-serif", TITLE))?;
+        match &self.content {
+            Content::Ramps(columns) => draw_ramps(&inner, columns)?,
+            Content::Bars(figure, bars) => draw_bars(&inner, figure, bars)?,
+        }
+        Ok(area.present()?)
+    }
+}
+
+/// A row of a bar chart.
+struct Bar<'a> {
+    case: &'a Case,
+    column: &'a Column,
+    median: f64,
+    range: (f64, f64),
+}
+
+fn bars<'a>(outcome: &'a Outcome, figure: &Figure) -> Vec<Bar<'a>> {
+    let mut bars = Vec::new();
+    for case in &outcome.cases {
+        for column in &case.columns {
+            let values = column.values(&figure.name);
+            if let (Some(median), Some(range)) = (spread::median(&values), spread::range(&values)) {
+                bars.push(Bar {
+                    case,
+                    column,
+                    median,
+                    range,
+                });
+            }
+        }
+    }
+    bars
+}
+
+fn draw_bars(area: &Area<'_>, figure: &Figure, bars: &[Bar<'_>]) -> Drawn {
+    let most = bars.iter().map(|bar| bar.range.1).fold(0.0, f64::max);
+    let mut chart = ChartBuilder::on(area)
+        .margin(8)
+        .x_label_area_size(MARGIN)
+        .y_label_area_size(LABELS)
+        .build_cartesian_2d(0.0..most * 1.15, (0..bars.len()).into_segmented())?;
+    let name = |n: usize| {
+        // The first row is at the top.
+        let bar = bars.len().checked_sub(n + 1).and_then(|n| bars.get(n));
+        bar.map_or_else(String::new, |bar| {
+            format!("{} · {}", bar.case.label, table::heading(&bar.column.peer))
+        })
+    };
+    chart
+        .configure_mesh()
+        .disable_y_mesh()
+        .max_light_lines(1)
+        .x_desc(&figure.heading)
+        .x_label_formatter(&|value| figure.show(*value))
+        .y_labels(bars.len())
+        .y_label_formatter(&|row| match row {
+            SegmentValue::CenterOf(n) => name(*n),
+            _ => String::new(),
+        })
+        .draw()?;
+    for (n, bar) in bars.iter().rev().enumerate() {
+        let (low, high) = (SegmentValue::Exact(n), SegmentValue::Exact(n + 1));
+        let middle = SegmentValue::CenterOf(n);
+        let mut filled = Rectangle::new(
+            [(0.0, low), (bar.median, high)],
+            colour(&bar.column.peer).filled(),
+        );
+        filled.set_margin(3, 3, 0, 0);
+        chart.draw_series([filled])?;
+        let (least, most) = bar.range;
+        chart.draw_series([PathElement::new(
+            [(least, middle.clone()), (most, middle.clone())],
+            BLACK,
+        )])?;
+        let place = (most.max(bar.median) * 1.01, middle);
+        chart.draw_series([Text::new(
+            figure.show(bar.median),
+            place,
+            ("sans-serif", SMALL),
+        )])?;
+    }
+    Ok(())
+}
+
+fn draw_ramps(area: &Area<'_>, columns: &[&Column]) -> Drawn {
+    let points = || columns.iter().flat_map(|column| &column.curve);
+    // What lies beyond twice the largest capacity is in the tables.
+    let capacities = columns
+        .iter()
+        .filter_map(|column| column.median(figures::CAPACITY));
+    let bound = capacities.fold(0.0, f64::max) * 2.0;
+    let asked = points().map(|point| point.asked_per_s);
+    let most = asked.filter(|rate| *rate <= bound).fold(1.0, f64::max);
+    let slowest = points().map(|point| point.p99_us / 1e3).fold(1.0, f64::max);
+    for (column, area) in columns
+        .iter()
+        .zip(area.split_evenly((columns.len(), 1)).iter())
+    {
+        let curve: Vec<&Point> = column
+            .curve
+            .iter()
+            .filter(|point| point.asked_per_s <= most)
+            .collect();
+        let mut chart = ChartBuilder::on(area)
+            .margin(8)
+            .caption(table::heading(&column.peer), ("sans-serif", TITLE))
+            .x_label_area_size(MARGIN)
+            .y_label_area_size(2 * MARGIN)
+            .right_y_label_area_size(2 * MARGIN)
+            .build_cartesian_2d(0.0..most, 0.0..most)?
+            .set_secondary_coord(0.0..most, (0.1..slowest).log_scale());
+        chart
+            .configure_mesh()
+            .max_light_lines(1)
+            .x_desc("transactions per second asked for")
+            .y_desc("transactions per second")
+            .draw()?;
+        chart
+            .configure_secondary_axes()
+            .y_desc("p99, ms (log scale)")
+            .draw()?;
+        type Value = fn(&Point) -> f64;
+        let lines: [(&str, RGBColor, Value); 3] = [
+            ("attempted", RGBColor(150, 150, 150), |p| p.attempted_per_s),
+            ("succeeded", RGBColor(20, 140, 60), |p| p.succeeded_per_s),
+            ("failed", RGBColor(200, 30, 30), |p| p.failed_per_s),
+        ];
+        for (name, colour, value) in lines {
+            let line = curve
+                .iter()
+                .map(|point| (point.asked_per_s, value(point).min(most)));
+            chart
+                .draw_series(LineSeries::new(line, colour.stroke_width(2)))?
+                .label(name)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour));
+        }
+        let late = curve
+            .iter()
+            .map(|point| (point.asked_per_s, (point.p99_us / 1e3).max(0.1)));
+        chart
+            .draw_secondary_series(late.map(|place| Circle::new(place, 3, BLUE)))?
+            .label("p99")
+            .legend(|(x, y)| Circle::new((x + 8, y), 3, BLUE));
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .background_style(WHITE.mix(0.8))
+            .draw()?;
+    }
+    Ok(())
+}
+
+fn colour(peer: &str) -> RGBColor {
+    match peer.split('@').next().unwrap_or(peer) {
+        "becket" | "becket-load" => RGBColor(31, 95, 191),
+        "hitch" => RGBColor(214, 126, 44),
+        "haproxy" => RGBColor(86, 156, 76),
+        "nginx" => RGBColor(150, 90, 170),
+        "stunnel" => RGBColor(190, 70, 80),
+        peer if figures::is_floor(peer) => RGBColor(190, 190, 190),
+        _ => RGBColor(110, 110, 110),
+    }
+}
+
+const WIDTH: u32 = 900;
+const TITLE: u32 = 16;
+const SMALL: u32 = 12;
+/// Room for an axis with its title.
+const MARGIN: u32 = 40;
+/// Room for the names of bars.
+const LABELS: u32 = 300;
+const BAR_HEIGHT: u32 = 22;
+const RAMP_HEIGHT: u32 = 260;
