@@ -11,7 +11,6 @@ use crate::terminator::Terminator;
 pub(crate) enum Who {
     Worker,
     Control,
-    WorkerAndControl,
     WorkerAndReaders,
     Pages,
 }
@@ -150,7 +149,6 @@ impl Who {
         match self {
             Self::Worker => &["becket-0"],
             Self::Control => &["becket"],
-            Self::WorkerAndControl => &["becket-0", "becket"],
             Self::WorkerAndReaders => &["becket-0", "becket-reader"],
             Self::Pages => &["admin-http", "page"],
         }
@@ -160,7 +158,6 @@ impl Who {
         match self {
             Self::Worker => "worker",
             Self::Control => "control",
-            Self::WorkerAndControl => "both",
             Self::WorkerAndReaders => "worker, readers",
             Self::Pages => "pages",
         }

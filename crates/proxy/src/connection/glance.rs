@@ -52,7 +52,6 @@ impl<N: Net> Phase<N> {
             Self::Entering(_) => "entering",
             Self::Greeting(_) => "greeting",
             Self::Conversing(_) => "conversing",
-            Self::Cancelling(_) => "cancelling",
             Self::Hello(_) | Self::Negotiating(_) => "handshake",
             Self::Queued(_) => "queued",
             Self::Connecting(phase) if phase.is_securing() => "securing",
@@ -65,11 +64,10 @@ impl<N: Net> Phase<N> {
 }
 
 /// The words for phases.
-pub const PHASES: [&str; 11] = [
+pub const PHASES: [&str; 10] = [
     "entering",
     "greeting",
     "conversing",
-    "cancelling",
     "handshake",
     "queued",
     "connecting",
