@@ -1,17 +1,12 @@
 //! A queue in order of arrival, from which anyone may leave, and to which anyone may return.
 //!
-//! Whoever waits will not have servers that have failed it: the *tried*. Those who have tried the same wait in one
-//! lane. What one of them cannot use, none of them can, so a search for whom a slot serves looks at the first of each
-//! lane: its cost is in the number of lanes, not of those who wait. There is almost always one lane, of those who have
-//! tried nothing.
+//! A waiter does not take servers that have failed it: it has *tried* them. A waiter that has tried nothing takes what any other would, so a
+//! search for the waiter that a slot serves ends at the first one of these. In front of it are only waiters that came back: almost always none.
 //!
-//! Lanes are at most [`MOST_LANES`]. Who would need a further one waits in the lane that knows most of what it has
-//! tried, and may be given what it knows to fail: that costs it a retry.
+//! One that is sent away again keeps its [`Arrival`], also if it had not to wait the first time. The order in which they come
+//! back is up to the servers that send them, so the queue is a tree: a place in its middle is found as fast as its ends.
 //!
-//! One who is sent away again keeps its [`Arrival`], also if it had not to wait the first time. In which order they come
-//! back is up to the servers that send them, so a lane is a tree: a place in its middle is found as fast as its ends.
-//!
-//! Whoever waits holds a [`Stay`], which names one stay for ever: a stay whose holder was served or has left is
+//! A waiter holds a [`Stay`], which names one stay for ever: a stay whose holder was served or has left is
 //! simply not found.
 //!
 //! It knows no lock, no clock and no limit: `crates/proxy/src/backend/backend_state.rs` does, and hands out slots.
@@ -21,26 +16,32 @@ use std::collections::BTreeMap;
 /// Items in order of arrival.
 #[derive(Debug)]
 pub struct Queue<T> {
-    /// The first is for those who have tried nothing, and always there.
-    lanes: Vec<Lane<T>>,
-    len: usize,
+    waiting: BTreeMap<Stay, Waiting<T>>,
+    /// Those of them that have tried nothing.
+    novices: usize,
     arrivals: Arrival,
     stays: u64,
 }
 
-/// When somebody first came, among all who ever came. Even numbers are of those who had to wait; who is served at once
+#[derive(Debug)]
+struct Waiting<T> {
+    item: T,
+    tried: Box<[u64]>,
+}
+
+/// When a waiter first came, among all that ever came. Even numbers are of those that had to wait; one that is served at once
 /// comes between two of them, and has the odd one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Arrival(pub u64);
 
-/// Names one stay in the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Names one stay in the queue. Stays are in the order of the queue: by arrival, then by number, which no two have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stay {
-    lane: usize,
-    seat: Seat,
+    arrival: Arrival,
+    number: u64,
 }
 
-/// Somebody who was taken out, with what it was taken for.
+/// A waiter that was taken out, with what it was taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken<T, S> {
     /// Which stay ends.
@@ -53,23 +54,8 @@ pub struct Taken<T, S> {
     pub found: S,
 }
 
-/// Those who have tried the same.
-#[derive(Debug)]
-struct Lane<T> {
-    /// In order, each once.
-    tried: Vec<u64>,
-    waiting: BTreeMap<Seat, T>,
-}
-
-/// Who sits before whom: by arrival, then by stay. No two stays have the same number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Seat {
-    arrival: Arrival,
-    stay: u64,
-}
-
 impl Arrival {
-    /// Of who is served at once, when this one was the last that had to wait.
+    /// The arrival of one that is served at once, when this one was the last that had to wait.
     pub fn served_at_once(self) -> Self {
         Self(self.0 | 1)
     }
@@ -78,8 +64,8 @@ impl Arrival {
 impl<T> Default for Queue<T> {
     fn default() -> Self {
         Self {
-            lanes: vec![Lane::of(Vec::new())],
-            len: 0,
+            waiting: BTreeMap::new(),
+            novices: 0,
             arrivals: Arrival::default(),
             stays: 0,
         }
@@ -89,138 +75,74 @@ impl<T> Default for Queue<T> {
 impl<T> Queue<T> {
     /// How many wait.
     pub fn len(&self) -> usize {
-        self.len
+        self.waiting.len()
     }
 
     /// Whether nobody waits.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.waiting.is_empty()
     }
 
-    /// Of the last who came and had to wait.
+    /// The arrival of the last that had to wait.
     pub fn arrivals(&self) -> Arrival {
         self.arrivals
     }
 
-    /// Whether somebody waits who has tried nothing.
+    /// Whether a waiter has tried nothing.
     pub fn holds_novices(&self) -> bool {
-        self.lanes.first().is_some_and(Lane::is_used)
+        self.novices > 0
     }
 
-    /// What all who wait have tried: to none of them it is a loss when somebody else takes it. `None` when nobody waits.
-    pub fn tried_by_all(&self) -> Option<Vec<u64>> {
-        let mut used = self.lanes.iter().filter(|lane| lane.is_used());
-        let mut tried = used.next()?.tried.clone();
-        for lane in used {
-            tried.retain(|one| lane.tried.contains(one));
-        }
-        Some(tried)
-    }
-
-    /// Joins: a newcomer the end, who was here `before` its place by that.
+    /// Joins: a newcomer at the end, one that was here `before` at its place by that.
     pub fn join(&mut self, item: T, tried: &[u64], before: Option<Arrival>) -> Stay {
         let arrival = before.unwrap_or(Arrival((self.arrivals.0 | 1) + 1));
         self.arrivals = self.arrivals.max(Arrival(arrival.0 & !1));
         self.stays += 1;
-        let seat = Seat {
+        let stay = Stay {
             arrival,
-            stay: self.stays,
+            number: self.stays,
         };
-        let lane = self.lane_for(tried);
-        if let Some(lane) = self.lanes.get_mut(lane) {
-            lane.waiting.insert(seat, item);
-            self.len += 1;
-        }
-        Stay { lane, seat }
+        let tried = Box::from(tried);
+        self.novices += usize::from(<[u64]>::is_empty(&tried));
+        self.waiting.insert(stay, Waiting { item, tried });
+        stay
     }
 
-    /// Takes out the longest waiter for whom something is found. `find` is told what somebody has tried, the longest
-    /// waiter of each lane first, until it finds something.
+    /// Takes out the longest waiter for which something is found. `find` gets what a waiter has tried, and is called once for each
+    /// that has tried something else than the one before it, up to the first that has tried nothing.
     pub fn take_first<S>(
         &mut self,
         mut find: impl FnMut(&[u64]) -> Option<S>,
     ) -> Option<Taken<T, S>> {
-        let mut asked = None;
-        loop {
-            let lanes = self.lanes.iter().enumerate();
-            let heads = lanes.filter_map(|(index, lane)| {
-                let (seat, _) = lane.waiting.first_key_value()?;
-                Some((*seat, index, &lane.tried))
-            });
-            let unasked = heads.filter(|(seat, ..)| Some(*seat) > asked);
-            let (seat, lane, tried) = unasked.min_by_key(|(seat, ..)| *seat)?;
-            asked = Some(seat);
+        let mut before: Option<&[u64]> = None;
+        for (stay, Waiting { tried, .. }) in &self.waiting {
+            if before == Some(tried) {
+                continue;
+            }
             if let Some(found) = find(tried) {
-                let stay = Stay { lane, seat };
+                let stay = *stay;
                 return self.cancel(stay).map(|item| Taken {
                     stay,
-                    arrival: seat.arrival,
+                    arrival: stay.arrival,
                     item,
                     found,
                 });
             }
+            if tried.is_empty() {
+                break;
+            }
+            before = Some(tried);
         }
+        None
     }
 
     /// Leaves the queue, from wherever. Nothing when the stay's holder is no longer in it.
     pub fn cancel(&mut self, stay: Stay) -> Option<T> {
-        let lane = self.lanes.get_mut(stay.lane)?;
-        let item = lane.waiting.remove(&stay.seat)?;
-        self.len -= 1;
+        let Waiting { item, tried } = self.waiting.remove(&stay)?;
+        self.novices -= usize::from(tried.is_empty());
         Some(item)
     }
-
-    /// The lane of those who have tried this; see the limit above.
-    fn lane_for(&mut self, tried: &[u64]) -> usize {
-        if tried.is_empty() {
-            return 0;
-        }
-        let mut tried = tried.to_vec();
-        tried.sort_unstable();
-        tried.dedup();
-        let mut lanes = self.lanes.iter();
-        if let Some(same) = lanes.position(|lane| lane.is_used() && lane.tried == tried) {
-            return same;
-        }
-        let mut lanes = self.lanes.iter();
-        let free = lanes.position(|lane| !lane.is_used() && !lane.tried.is_empty());
-        if let Some(lane) = free.and_then(|free| self.lanes.get_mut(free)) {
-            lane.tried = tried;
-        } else if self.lanes.len() < MOST_LANES {
-            self.lanes.push(Lane::of(tried));
-        } else {
-            return self.nearest_lane(&tried);
-        }
-        free.unwrap_or(self.lanes.len() - 1)
-    }
-
-    /// The lane that knows most of what was tried, and nothing else.
-    fn nearest_lane(&self, tried: &[u64]) -> usize {
-        let knows = |lane: &Lane<T>| lane.tried.iter().all(|one| tried.contains(one));
-        let lanes = self.lanes.iter().enumerate();
-        let nearest = lanes
-            .filter(|(_, lane)| knows(lane))
-            .max_by_key(|(_, lane)| lane.tried.len());
-        nearest.map_or(0, |(index, _)| index)
-    }
 }
-
-impl<T> Lane<T> {
-    fn of(tried: Vec<u64>) -> Self {
-        Self {
-            tried,
-            waiting: BTreeMap::new(),
-        }
-    }
-
-    fn is_used(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-}
-
-/// As many as there are single servers and some pairs of them in a large backend of which much fails at once; to look at
-/// the first of each is a few microseconds.
-pub const MOST_LANES: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -236,12 +158,13 @@ mod tests {
     }
 
     #[test]
-    fn one_is_asked_for_each_lane_and_the_order_of_what_was_tried_is_nothing() {
+    fn nobody_is_asked_in_vain() {
         let mut queue = Queue::default();
-        for _ in 0..1000 {
-            queue.join('a', &[7, 8], None);
-            queue.join('b', &[8, 7, 8], None);
-            queue.join('c', &[8], None);
+        for _ in 0..100 {
+            queue.join((), &[7, 8], None);
+        }
+        for _ in 0..100 {
+            queue.join((), &[], None);
         }
         let mut asked = Vec::new();
         let taken = queue.take_first(|tried| {
@@ -249,51 +172,7 @@ mod tests {
             None::<()>
         });
         assert_eq!(taken, None);
-        assert_eq!(asked, [vec![7, 8], vec![8]]);
-        let taken = queue.take_first(|tried| (!tried.contains(&7)).then_some(()));
-        assert_eq!(taken.map(|taken| taken.item), Some('c'));
-    }
-
-    #[test]
-    fn what_all_have_tried_nobody_minds() {
-        let mut queue = Queue::default();
-        assert_eq!(queue.tried_by_all(), None);
-        queue.join('a', &[7, 8], None);
-        let b = queue.join('b', &[8, 9], None);
-        assert_eq!(queue.tried_by_all(), Some(vec![8]));
-        queue.cancel(b);
-        assert_eq!(queue.tried_by_all(), Some(vec![7, 8]));
-        assert!(!queue.holds_novices());
-        queue.join('c', &[], None);
-        assert_eq!(queue.tried_by_all(), Some(vec![]));
-        assert!(queue.holds_novices());
-    }
-
-    #[test]
-    fn beyond_the_last_lane_one_waits_where_most_is_known() {
-        let mut queue = Queue::default();
-        let lanes = MOST_LANES as u64;
-        for n in 1..lanes {
-            queue.join(n, &[n], None);
-        }
-        queue.join(1000, &[2, lanes], None);
-        queue.join(1001, &[lanes, lanes + 1], None);
-        let mut asked = 0;
-        queue.take_first(|_| {
-            asked += 1;
-            None::<()>
-        });
-        assert_eq!(asked, MOST_LANES, "and no more");
-        let with = |queue: &mut Queue<u64>, set: &[u64]| {
-            let taken = queue.take_first(|tried| (tried == set).then_some(()));
-            taken.map(|taken| taken.item)
-        };
-        assert_eq!(with(&mut queue, &[]), Some(1001));
-        assert_eq!(with(&mut queue, &[2]), Some(2));
-        assert_eq!(with(&mut queue, &[2]), Some(1000));
-        // A lane that nobody is in is there for others.
-        queue.join(1002, &[lanes, lanes + 1], None);
-        assert_eq!(with(&mut queue, &[lanes, lanes + 1]), Some(1002));
+        assert_eq!(asked, [vec![7, 8], vec![]]);
     }
 
     /// What happens; servers are the bits of a set.
@@ -325,7 +204,7 @@ mod tests {
         bits.map(|bit| 100 - bit).collect()
     }
 
-    /// The same, without lanes: everybody in a row.
+    /// The same in a list.
     #[derive(Default)]
     struct Row {
         waiting: Vec<One>,
@@ -405,6 +284,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(queue.len(), row.waiting.len());
+                prop_assert_eq!(queue.holds_novices(), row.waiting.iter().any(|one| one.tried == 0));
             }
             let rest: Vec<usize> = row.waiting.iter().map(|one| one.number).collect();
             prop_assert_eq!(all(queue), rest);

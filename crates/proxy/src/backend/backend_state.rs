@@ -1,7 +1,7 @@
 //! What all workers know of one backend: who waits for a slot, and which server a client had.
 //!
-//! The queue is first in, first out, over all workers. Newcomers see that somebody waits and go behind
-//! them, unless none of those would take a server that is free; a slot that becomes free is given to
+//! The queue is first in, first out, over all workers. Newcomers see that somebody waits for any server and go behind
+//! them; a slot that becomes free is given to
 //! whoever has waited for longest, whichever worker holds that connection, through the worker's [`Inbox`].
 //!
 //! No wake-up is lost: a slot is given back by "count one less, then look whether somebody waits", a
@@ -162,16 +162,9 @@ impl BackendState {
         self.waiting.load(SeqCst)
     }
 
-    /// Servers that none of those who wait would take, by [`ServerState::key`]; `None` when nobody waits. Takes
-    /// the lock only where all who wait have tried something.
-    pub(super) fn unwanted(&self) -> Option<Vec<u64>> {
-        if self.waiting() == 0 {
-            return None;
-        }
-        if self.wants_any.load(Relaxed) {
-            return Some(Vec::new());
-        }
-        self.lock().queue.tried_by_all()
+    /// Returns whether a client waits that would take any server. What is free while others wait is a server that has failed them all.
+    pub(super) fn wants_any(&self) -> bool {
+        self.wants_any.load(Relaxed)
     }
 
     /// Slots that were handed to somebody who waited, ever.

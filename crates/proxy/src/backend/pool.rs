@@ -146,24 +146,15 @@ impl Pool {
     /// Chooses a server for a newcomer and claims a slot there, unless others wait for it already. `had`
     /// is the server that [`Self::recall`] found, `tried` are those that failed it.
     pub fn pick(&self, hint: &PickHint<'_>, had: Option<u64>, tried: &[u64]) -> Pick {
-        let unwanted = self.state.unwanted();
-        let is_open = |server: &u64| {
-            let unwanted = unwanted.as_ref();
-            unwanted.is_none_or(|unwanted| unwanted.contains(server))
-        };
-        let had = had.filter(is_open);
+        let eligible = Eligible::new(&self.servers, tried);
+        if self.state.wants_any() {
+            return eligible.shortage();
+        }
         if let Some(slot) = had.and_then(|server| self.claim_again(server, tried)) {
             return Pick::Slot(slot);
         }
-        let eligible = Eligible::new(&self.servers, tried);
-        if unwanted.as_ref().is_some_and(Vec::is_empty) {
-            return eligible.shortage();
-        }
         self.survey(&eligible);
         let mut candidates = self.candidates.borrow_mut();
-        for candidate in candidates.iter_mut() {
-            candidate.open &= is_open(&candidate.key);
-        }
         while let Some(index) = self.choose(&candidates, hint) {
             if let Some(slot) = self.servers.get(index).and_then(ServerSlot::claim) {
                 return Pick::Slot(slot);
