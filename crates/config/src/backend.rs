@@ -8,7 +8,7 @@ use becket_proto::http_status::Expected;
 
 use crate::address::{SectionName, ServerAddress};
 use crate::choices::{
-    Balance, CheckKind, ConnectionsOnFailure, Introduction, ProxyTlv, QueuePlace, StickBy,
+    Balance, CheckKind, ConnectionsOnFailure, Introduction, ProxyTlv, StickBy,
 };
 use crate::notation::{
     DAY, MILLISECOND, MINUTE, Off, SECOND, Text, Time, TimeOr, Whole, checked_text, list,
@@ -38,8 +38,6 @@ pub struct Backend {
     /// How long one may wait; absent is `timeouts.connect`.
     #[serde(with = "Time::<MILLISECOND, DAY>")]
     pub queue_timeout: Option<Duration>,
-    /// When a connection asks for a slot.
-    pub queue: QueuePlace,
     /// Whether a client that ends its stream while it waits gives up its place.
     pub abort_on_close: bool,
     /// Further servers or addresses that are tried when a connect fails; each may take `timeouts.connect`.

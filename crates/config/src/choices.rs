@@ -118,17 +118,6 @@ pub enum Balance {
     SniHash,
 }
 
-/// When a connection asks for a slot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum QueuePlace {
-    /// When its handshake is complete.
-    #[default]
-    AfterHandshake,
-    /// When its hello was read, before a private key is used for it.
-    BeforeHandshake,
-}
-
 /// What becomes of a server's connections when it goes out of service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]

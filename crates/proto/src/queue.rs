@@ -1,7 +1,7 @@
 //! A queue in order of arrival, from which anyone may leave, and to which anyone may return.
 //!
-//! A waiter does not take servers that have failed it: it has *tried* them. A waiter that has tried nothing takes what any other would, so a
-//! search for the waiter that a slot serves ends at the first one of these. In front of it are only waiters that came back: almost always none.
+//! A waiter does not take servers that have failed it: it has *tried* them. What a waiter that has tried nothing cannot use, none of these
+//! can, so a search for the waiter that a slot serves is over at the first while all have tried nothing, as almost always.
 //!
 //! One that is sent away again keeps its [`Arrival`], also if it had not to wait the first time. The order in which they come
 //! back is up to the servers that send them, so the queue is a tree: a place in its middle is found as fast as its ends.
@@ -108,15 +108,15 @@ impl<T> Queue<T> {
         stay
     }
 
-    /// Takes out the longest waiter for which something is found. `find` gets what a waiter has tried, and is called once for each
-    /// that has tried something else than the one before it, up to the first that has tried nothing.
+    /// Takes out the longest waiter for which something is found. `find` gets what a waiter has tried, and is called once for those
+    /// that have tried nothing. Walks over these only while others wait as well.
     pub fn take_first<S>(
         &mut self,
         mut find: impl FnMut(&[u64]) -> Option<S>,
     ) -> Option<Taken<T, S>> {
-        let mut before: Option<&[u64]> = None;
+        let (mut before, mut is_for_none): (Option<&[u64]>, _) = (None, false);
         for (stay, Waiting { tried, .. }) in &self.waiting {
-            if before == Some(tried) {
+            if before == Some(tried) || is_for_none && tried.is_empty() {
                 continue;
             }
             if let Some(found) = find(tried) {
@@ -128,7 +128,8 @@ impl<T> Queue<T> {
                     found,
                 });
             }
-            if tried.is_empty() {
+            is_for_none |= tried.is_empty();
+            if is_for_none && self.novices == self.waiting.len() {
                 break;
             }
             before = Some(tried);

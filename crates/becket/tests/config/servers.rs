@@ -35,7 +35,7 @@ fn a_client_waits_for_a_slot_as_long_as_for_a_connect_unless_told_otherwise() {
 fn what_is_out_of_range_or_contradicts_is_refused_with_its_path() {
     let folder = Folder::new();
     let backend = "queue-length = 1000001\nretries = 101\nqueue-timeout = '0s'\n\
-                   stick = 'tls-session'\nqueue = 'before-handshake'\nstick-entries = 0\n\
+                   stick = 'tls-session'\nstick-entries = 0\n\
                    stick-lifetime = '8d'";
     let servers = ["weight = 257\nmaxconn = 0\nnode = 65536"];
     let text = site(&folder, backend, &servers);
@@ -48,7 +48,6 @@ fn what_is_out_of_range_or_contradicts_is_refused_with_its_path() {
             "backend[app].server[0].maxconn = 0: not in range",
             "backend[app].server[0].node = 65536: not in range; accepted: 0 to 65535",
             "backend[app].server[0].weight = 257: not in range; accepted: 0 to 256",
-            "backend[app].stick = \"tls-session\": the session is not known before the handshake",
             "backend[app].stick-entries = 0: not in range",
             "backend[app].stick-lifetime = \"8d\": not in range",
         ],

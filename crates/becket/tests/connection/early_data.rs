@@ -482,42 +482,35 @@ fn a_client_that_never_finishes_its_handshake_is_cut_off_in_its_time() {
 
 #[test]
 fn time_in_the_queue_is_not_time_of_the_handshake() {
-    for place in ["after-handshake", "before-handshake"] {
-        let house = House::new(&format!(
-            "{}maxconn = 1\n",
-            early_text("").replace(
-                "proxy-header",
-                &format!("queue = '{place}'\nqueue-timeout = '1m'\nproxy-header")
-            )
-        ));
-        let (mut stage, config) = (house.stage(), early_client(&house));
-        first_visit(&house, &mut stage, &config);
-        let (mut client, flight) = first_flight(&house, &mut stage, &config, b"GET /");
-        assert!(stage.settle());
-        let held = take(&house);
-        client.end.write_all(&flight).unwrap();
-        assert!(stage.settle());
-        let limit = stage.timeouts.handshake;
-        stage.wait(limit + Duration::from_secs(1));
-        assert!(stage.settle());
-        drop(held);
-        assert!(stage.settle());
-        assert_eq!(stage.closed(), None, "{place}");
-        assert_eq!(split(&server_got(&mut stage)).1, b"GET /");
-        // From the end of the wait on, the handshake has as much time as any.
-        stage.wait(limit.saturating_sub(Duration::from_secs(1)));
-        assert!(stage.settle());
-        server_says(&mut stage, b"answer");
-        assert!(stage.settle());
-        while client.bite() {}
-        assert_eq!(client.received, b"answer", "{place}");
-        stage.wait(Duration::from_secs(1));
-        stage.settle();
-        let linger = stage.timeouts.linger;
-        stage.wait(linger);
-        stage.settle();
-        assert_eq!(stage.closed(), Some(CloseReason::HandshakeTimeout));
-    }
+    let queue = early_text("").replace("proxy-header", "queue-timeout = '1m'\nproxy-header");
+    let house = House::new(&format!("{queue}maxconn = 1\n"));
+    let (mut stage, config) = (house.stage(), early_client(&house));
+    first_visit(&house, &mut stage, &config);
+    let (mut client, flight) = first_flight(&house, &mut stage, &config, b"GET /");
+    assert!(stage.settle());
+    let held = take(&house);
+    client.end.write_all(&flight).unwrap();
+    assert!(stage.settle());
+    let limit = stage.timeouts.handshake;
+    stage.wait(limit + Duration::from_secs(1));
+    assert!(stage.settle());
+    drop(held);
+    assert!(stage.settle());
+    assert_eq!(stage.closed(), None);
+    assert_eq!(split(&server_got(&mut stage)).1, b"GET /");
+    // From the end of the wait on, the handshake has as much time as any.
+    stage.wait(limit.saturating_sub(Duration::from_secs(1)));
+    assert!(stage.settle());
+    server_says(&mut stage, b"answer");
+    assert!(stage.settle());
+    while client.bite() {}
+    assert_eq!(client.received, b"answer");
+    stage.wait(Duration::from_secs(1));
+    stage.settle();
+    let linger = stage.timeouts.linger;
+    stage.wait(linger);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::HandshakeTimeout));
 }
 
 #[test]
@@ -554,30 +547,24 @@ fn take(house: &House) -> ServerSlot {
 
 #[test]
 fn early_data_waits_for_a_slot_with_its_mark() {
-    let large = vec![7; 17 * 1024];
-    for place in ["after-handshake", "before-handshake"] {
-        for early in [&b"GET /"[..], &large] {
-            let house = House::new(&format!(
-                "{}maxconn = 1\n",
-                early_text("").replace("proxy-header", &format!("queue = '{place}'\nproxy-header"))
-            ));
-            let (mut stage, config) = (house.stage(), early_client(&house));
-            first_visit(&house, &mut stage, &config);
-            let (mut client, flight) = first_flight(&house, &mut stage, &config, early);
-            assert!(stage.settle());
-            let held = take(&house);
-            client.end.write_all(&flight).unwrap();
-            assert!(stage.settle());
-            assert!(stage.net.dialled.is_empty(), "{:?}", stage.closed());
-            drop(held);
-            client.talk(&mut stage);
-            let (mark, said) = split(&server_got(&mut stage));
-            assert!(mark.is_some());
-            assert_eq!(said, early, "{place}");
-            server_says(&mut stage, b"answer");
-            client.talk(&mut stage);
-            assert_eq!(client.received, b"answer");
-            assert_eq!(client.fault, None);
-        }
+    for early in [&b"GET /"[..], &[7; 17 * 1024]] {
+        let house = House::new(&format!("{}maxconn = 1\n", early_text("")));
+        let (mut stage, config) = (house.stage(), early_client(&house));
+        first_visit(&house, &mut stage, &config);
+        let (mut client, flight) = first_flight(&house, &mut stage, &config, early);
+        assert!(stage.settle());
+        let held = take(&house);
+        client.end.write_all(&flight).unwrap();
+        assert!(stage.settle());
+        assert!(stage.net.dialled.is_empty(), "{:?}", stage.closed());
+        drop(held);
+        client.talk(&mut stage);
+        let (mark, said) = split(&server_got(&mut stage));
+        assert!(mark.is_some());
+        assert_eq!(said, early);
+        server_says(&mut stage, b"answer");
+        client.talk(&mut stage);
+        assert_eq!(client.received, b"answer");
+        assert_eq!(client.fault, None);
     }
 }

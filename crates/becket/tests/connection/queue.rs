@@ -1,4 +1,4 @@
-//! Waiting for a slot of a server: before and after the handshake, until it comes or the client or the server goes.
+//! Waiting for a slot of a server, until it comes or the client or the server goes.
 
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -60,13 +60,8 @@ fn enter(house: &House, plans: impl IntoIterator<Item = Plan>) -> (Stage, Client
 
 #[test]
 fn a_client_waits_for_a_slot_and_nothing_that_it_said_is_lost() {
-    for (place, version) in [
-        ("after-handshake", &TLS12),
-        ("after-handshake", &TLS13),
-        ("before-handshake", &TLS12),
-        ("before-handshake", &TLS13),
-    ] {
-        let house = house(&format!("queue = '{place}'"));
+    for version in [&TLS12, &TLS13] {
+        let house = house("");
         let held = take(&house);
         let mut stage = house.stage();
         let config = Arc::new(house.client(version));
@@ -75,11 +70,9 @@ fn a_client_waits_for_a_slot_and_nothing_that_it_said_is_lost() {
             Client::enter_before(&mut stage, house.listener(0), &config, "a.test", plans);
         client.say(b"hello");
         client.talk(&mut stage);
-        let before = place == "before-handshake";
-        assert_eq!(client.tls.is_handshaking(), before);
-        let has_tickets = version == &TLS13 && !before;
+        assert!(!client.tls.is_handshaking());
         let tickets = client.tls.tls13_tickets_received();
-        assert_eq!(tickets > 0, has_tickets, "an answer is not near");
+        assert_eq!(tickets > 0, version == &TLS13, "an answer is not near");
         assert!(stage.net.dialled.is_empty());
         assert_eq!((waiting(&house), in_use(&house)), (1, 1));
         stage.wait(Duration::from_millis(300));
@@ -105,88 +98,43 @@ fn a_client_waits_for_a_slot_and_nothing_that_it_said_is_lost() {
 
 #[test]
 fn a_wait_that_is_too_long_ends_and_leaves_the_queue() {
-    for (keys, before) in [("", false), ("queue = 'before-handshake'", true)] {
-        let house = house(keys);
-        let held = take(&house);
-        let (mut stage, mut client) = enter(&house, [Plan::Accept]);
-        stage.wait(house.config.backends[0].queue_timeout);
-        client.talk(&mut stage);
-        assert_eq!(waiting(&house), 0);
-        assert!(!client.closed, "no clean end");
-        drop(client);
-        stage.settle();
-        assert_eq!(stage.closed(), Some(CloseReason::QueueTimeout));
-        let full: u64 = stage.counters.handshakes.iter().map(|n| n.value()).sum();
-        assert_eq!(full, u64::from(!before));
-        let (begun, ended) = (
-            stage.counters.handshakes_begun.value(),
-            stage.counters.handshakes_ended.value(),
-        );
-        assert_eq!(begun, ended);
-        drop(held);
-        assert_eq!(in_use(&house), 0);
-    }
-}
-
-#[test]
-fn a_handshake_that_has_waited_for_a_slot_has_the_time_of_a_handshake() {
-    for queue_timeout in ["1s", "1h"] {
-        let house = house(&format!(
-            "queue = 'before-handshake'\nqueue-timeout = '{queue_timeout}'"
-        ));
-        let held = take(&house);
-        let mut stage = house.stage();
-        let config = Arc::new(house.client(&TLS13));
-        let plans = [Plan::Accept];
-        let mut client =
-            Client::enter_before(&mut stage, house.listener(0), &config, "a.test", plans);
-        client.flush();
-        stage.settle();
-        assert_eq!(waiting(&house), 1);
-        stage.wait(Duration::from_millis(900));
-        drop(held);
-        stage.settle();
-        assert!(stage.is_handshaking());
-        stage.wait(stage.timeouts.handshake - Duration::from_millis(1));
-        stage.settle();
-        assert_eq!(stage.closed(), None);
-        stage.wait(Duration::from_millis(1));
-        stage.settle();
-        assert_eq!(stage.closed(), Some(CloseReason::HandshakeTimeout));
-        assert_eq!(in_use(&house), 0);
-    }
+    let house = house("");
+    let held = take(&house);
+    let (mut stage, mut client) = enter(&house, [Plan::Accept]);
+    stage.wait(house.config.backends[0].queue_timeout);
+    client.talk(&mut stage);
+    assert_eq!(waiting(&house), 0);
+    assert!(!client.closed, "no clean end");
+    drop(client);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::QueueTimeout));
+    drop(held);
+    assert_eq!(in_use(&house), 0);
 }
 
 #[test]
 fn a_full_queue_refuses_at_once() {
-    for keys in [
-        "queue-length = 0",
-        "queue-length = 0\nqueue = 'before-handshake'",
-    ] {
-        let house = house(keys);
-        let _held = take(&house);
-        let (mut stage, client) = enter(&house, [Plan::Accept]);
-        drop(client);
-        stage.settle();
-        assert_eq!(stage.closed(), Some(CloseReason::QueueFull));
-    }
+    let house = house("queue-length = 0");
+    let _held = take(&house);
+    let (mut stage, client) = enter(&house, [Plan::Accept]);
+    drop(client);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::QueueFull));
 }
 
 #[test]
 fn a_client_that_resets_leaves_at_once_and_its_slot_goes_on() {
-    for keys in ["", "queue = 'before-handshake'"] {
-        let house = house(keys);
-        let held = take(&house);
-        let (mut stage, client) = enter(&house, [Plan::Accept]);
-        client.end.watch_peer().fail(ErrorKind::ConnectionReset);
-        // Even when the slot comes at the same moment.
-        drop(held);
-        assert_eq!(in_use(&house), 1);
-        stage.settle();
-        assert_eq!(stage.closed(), Some(CloseReason::LeftQueue));
-        assert_eq!((waiting(&house), in_use(&house)), (0, 0));
-        assert!(stage.net.dialled.is_empty());
-    }
+    let house = house("");
+    let held = take(&house);
+    let (mut stage, client) = enter(&house, [Plan::Accept]);
+    client.end.watch_peer().fail(ErrorKind::ConnectionReset);
+    // Even when the slot comes at the same moment.
+    drop(held);
+    assert_eq!(in_use(&house), 1);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::LeftQueue));
+    assert_eq!((waiting(&house), in_use(&house)), (0, 0));
+    assert!(stage.net.dialled.is_empty());
 }
 
 #[test]
@@ -215,26 +163,24 @@ fn a_client_that_ends_its_stream_stays_unless_it_is_configured_to_leave() {
 
 #[test]
 fn with_no_server_in_service_nobody_waits_and_who_waits_is_told() {
-    for keys in ["", "queue = 'before-handshake'"] {
-        let house = house(keys);
-        let held = take(&house);
-        let server = house.pool(0).state().servers()[0].clone();
-        let (mut stage, client) = enter(&house, [Plan::Accept]);
-        assert_eq!(waiting(&house), 1);
-        server.set_failing(true);
-        stage.settle();
-        drop(client);
-        stage.settle();
-        assert_eq!(stage.closed(), Some(CloseReason::NoServer));
-        let (mut stage, client) = enter(&house, [Plan::Accept]);
-        drop(client);
-        stage.settle();
-        assert_eq!(stage.closed(), Some(CloseReason::NoServer));
-        drop(held);
-        server.set_failing(false);
-        let (mut stage, _client) = enter(&house, [Plan::Accept]);
-        assert_eq!(server_got(&mut stage), b"hello");
-    }
+    let house = house("");
+    let held = take(&house);
+    let server = house.pool(0).state().servers()[0].clone();
+    let (mut stage, client) = enter(&house, [Plan::Accept]);
+    assert_eq!(waiting(&house), 1);
+    server.set_failing(true);
+    stage.settle();
+    drop(client);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::NoServer));
+    let (mut stage, client) = enter(&house, [Plan::Accept]);
+    drop(client);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::NoServer));
+    drop(held);
+    server.set_failing(false);
+    let (mut stage, _client) = enter(&house, [Plan::Accept]);
+    assert_eq!(server_got(&mut stage), b"hello");
 }
 
 /// Two servers with one slot each.
@@ -355,26 +301,6 @@ fn a_server_that_goes_out_of_service_keeps_its_connections_unless_they_are_to_be
         assert!(stage.net.dialled[0].far.watch().is_broken());
         assert_eq!(in_use(&house), 0);
     }
-}
-
-#[test]
-fn a_server_that_goes_out_of_service_during_the_handshake_is_not_connected() {
-    let house = house("queue = 'before-handshake'");
-    let mut stage = house.stage();
-    let config = Arc::new(house.client(&TLS13));
-    let plans = [Plan::Accept];
-    let mut client = Client::enter_before(&mut stage, house.listener(0), &config, "a.test", plans);
-    client.flush();
-    assert!(stage.settle());
-    assert!(stage.is_handshaking());
-    assert_eq!(in_use(&house), 1, "claimed with the hello");
-    house.pool(0).state().servers()[0].set_failing(true);
-    client.talk(&mut stage);
-    assert!(stage.net.dialled.is_empty());
-    assert_eq!((waiting(&house), in_use(&house)), (0, 0));
-    drop(client);
-    stage.settle();
-    assert_eq!(stage.closed(), Some(CloseReason::NoServer));
 }
 
 #[test]

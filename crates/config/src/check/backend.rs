@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::VERSIONS;
 use crate::address::{Address, ServerAddress};
 use crate::backend::{Backend, Files};
-use crate::choices::{Introduction, QueuePlace, StickBy, Verify};
+use crate::choices::{Introduction, Verify};
 use crate::error::Report;
 use crate::key;
 use crate::key_source::KeySource;
@@ -36,12 +36,6 @@ impl Backend {
                 }
                 Some(_) => {}
             }
-        }
-        // A ticket is opened by the handshake, so before it nobody knows which session is resumed.
-        if self.stick == StickBy::TlsSession && self.queue == QueuePlace::BeforeHandshake {
-            let fault = "the session is not known before the handshake";
-            let accepted = "none or source, or queue = \"after-handshake\"";
-            report.refuse(key!(path, self.stick), fault, accepted);
         }
         if !self.proxy_tlvs.is_empty() && self.proxy_header != Some(Introduction::V2) {
             let fault = "given, but no header of version 2 is sent";

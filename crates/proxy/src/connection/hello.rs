@@ -16,7 +16,7 @@ use becket_proto::plain_http::PLAIN_HTTP_ANSWER;
 
 use super::connected::Connected;
 use super::context::{Context, EarlyBytes, Net};
-use super::decision::{HelloDecision, Reserved};
+use super::decision::HelloDecision;
 use super::handshake_refusal::{DECODE_ERROR, HandshakeRefusal, fatal_alert};
 use super::learner::{Learner, home};
 use super::listener::ListenerState;
@@ -126,7 +126,7 @@ impl<N: Net> Hello<N> {
                 };
                 cx.turn.counters.handshakes_ended.add(1);
                 cx.core.half_open = None;
-                Reached::pending(pending, None, said, cx)
+                Reached::pending(pending, said, cx)
             }
             Err(refusal) => Reached::refused(refusal, cx),
         })
@@ -195,12 +195,11 @@ impl<N: Net> Hello<N> {
             secrets: offers_early.then(Box::default),
             ..HandshakeContext::new(name)
         };
-        let server = self.server.take();
         let decision = HelloDecision {
             listener: Rc::clone(&self.listener),
             pool,
             served,
-            reserved: server.map_or(Reserved::Nothing, Reserved::Server),
+            server: self.server.take(),
             handshake: Some(handshake),
             offers_early,
             offload: Some(offload),

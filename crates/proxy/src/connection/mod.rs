@@ -13,10 +13,9 @@
 //!               Pending ──────► see below
 //! Hello         Hello ────────► Negotiating
 //!               Pending ──────► see below: TLS passes
-//! Negotiating   Full ─────────► Queued, and then Negotiating again
-//!               Pending ──────► see below
+//! Negotiating   Pending ──────► see below
 //!               Joined ───────► Relaying: the server was connected first
-//! Queued        Hello, Pending, NoServer
+//! Queued        Pending, NoServer
 //!               Pending ──────► Serving, if files are served; Connecting; Queued, if every server is full
 //! Connecting    Pending ──────► Connecting or Queued: another server is tried
 //!               Dialog ───────► Conversing
@@ -77,7 +76,7 @@ use self::hello::Hello;
 use self::listener::ListenerState;
 use self::negotiating::Negotiating;
 use self::pending::{Pending, Purpose};
-use self::queued::{Queued, QueuedClient};
+use self::queued::Queued;
 use self::reached::{Advance, Reached};
 use self::relaying::Relaying;
 use self::serving::{ServingFiles, Site};
@@ -119,7 +118,7 @@ enum Phase<N: Net> {
     /// Until traffic keys.
     Negotiating(Negotiating<N>),
     /// Until a server has a slot. On the heap: connections that relay, of which there are many, keep no room for it.
-    Queued(Box<Queued<N>>),
+    Queued(Box<Queued>),
     /// Until a server answers, with traffic keys if the backend has TLS.
     Connecting(Connecting<N>),
     /// Until both directions have ended.
@@ -154,9 +153,6 @@ impl<N: Net> Phase<N> {
                 None => return Advance::Reached(need_server(listener, cx)),
             },
             Reached::Hello(decision) => Self::Negotiating(Negotiating::new(decision)),
-            Reached::Full(decision) => {
-                return Queued::join(QueuedClient::Hello(decision), cx).map(Self::Queued);
-            }
             Reached::Pending(pending, _) if pending.pool.files().is_some() => {
                 let keys = (pending.client_tls, pending.to_client);
                 let site = Site::Files(pending.pool);
@@ -164,9 +160,7 @@ impl<N: Net> Phase<N> {
             }
             Reached::Pending(mut pending, slot) => match pending.choose(slot, cx) {
                 Pick::Slot(slot) => Self::Connecting(Connecting::new(pending, slot, cx)),
-                Pick::Full => {
-                    return Queued::join(QueuedClient::Pending(pending), cx).map(Self::Queued);
-                }
+                Pick::Full => return Queued::join(pending, cx).map(Self::Queued),
                 Pick::Nobody => return Advance::Reached(Reached::NoServer(pending)),
             },
             Reached::NoServer(pending) => {
@@ -207,7 +201,7 @@ impl<N: Net> Phase<N> {
             Self::Conversing(phase) => phase.advance(cx, scratch).map(Self::Conversing),
             Self::Hello(phase) => phase.advance(cx, scratch).map(Self::Hello),
             Self::Negotiating(phase) => phase.advance(cx, scratch).map(Self::Negotiating),
-            Self::Queued(phase) => phase.advance(cx, scratch).map(Self::Queued),
+            Self::Queued(phase) => phase.advance(cx).map(Self::Queued),
             Self::Connecting(phase) => phase.advance(cx, scratch).map(Self::Connecting),
             Self::Relaying(mut phase) => phase.advance(cx, scratch).map(|()| Self::Relaying(phase)),
             Self::Serving(phase) => phase.advance(cx, scratch).map(Self::Serving),
@@ -253,11 +247,10 @@ impl<N: Net> Phase<N> {
 
     /// Returns whether a handshake has begun and not come to its end.
     fn lacks_keys(&self) -> bool {
-        match self {
-            Self::Conversing(_) | Self::Hello(_) | Self::Negotiating(_) => true,
-            Self::Queued(phase) => phase.lacks_keys(),
-            _ => false,
-        }
+        matches!(
+            self,
+            Self::Conversing(_) | Self::Hello(_) | Self::Negotiating(_)
+        )
     }
 
     /// The socket towards the server, if there is one.
@@ -267,7 +260,7 @@ impl<N: Net> Phase<N> {
             Self::Relaying(phase) => &mut phase.server,
             Self::Conversing(phase) => &mut phase.server,
             Self::Hello(phase) => phase.server.as_deref_mut()?,
-            Self::Negotiating(phase) => phase.server_mut()?,
+            Self::Negotiating(phase) => phase.client.server.as_deref_mut()?,
             _ => return None,
         };
         Some(&mut connected.leg)
@@ -280,7 +273,7 @@ impl<N: Net> Phase<N> {
             Self::Relaying(phase) => &phase.server,
             Self::Conversing(phase) => &phase.server,
             Self::Hello(phase) => phase.server.as_deref()?,
-            Self::Negotiating(phase) => phase.server()?,
+            Self::Negotiating(phase) => phase.client.server.as_deref()?,
             _ => return None,
         };
         Some(&connected.slot)
@@ -309,7 +302,7 @@ fn need_server<N: Net>(listener: Rc<ListenerState>, cx: &mut Context<'_, '_, N>)
         ListenMode::StartTls(protocol) => Purpose::Converse(listener, protocol),
         _ => Purpose::Relay,
     };
-    Reached::pending(Pending::new(pool, purpose), None, EarlyBytes::default(), cx)
+    Reached::pending(Pending::new(pool, purpose), EarlyBytes::default(), cx)
 }
 
 impl<N: Net> Connection<N> {
@@ -459,11 +452,9 @@ impl<N: Net> Connection<N> {
         self.core.deadline
     }
 
-    /// Returns whether the handshake continues, or has still to begin. One that waits for a slot
-    /// does not continue.
+    /// Returns whether the handshake continues, or has still to begin.
     pub fn is_handshaking(&self) -> bool {
         match &self.phase {
-            Some(Phase::Queued(phase)) => phase.is_handshaking(),
             Some(Phase::Greeting(_)) => true,
             Some(phase) => phase.lacks_keys(),
             None => false,

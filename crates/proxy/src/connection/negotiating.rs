@@ -2,11 +2,10 @@
 //!
 //! 1. If the answer needs a signature, the client waits for its turn: the worker signs for some at a
 //!    time, and looks at its sockets in between. A client that has left meanwhile is not signed for.
-//! 2. If the backend wants that, a slot of a server is claimed, or waited for (`queued.rs`).
-//! 3. The hello, and all that follows, goes to the [`Engine`]; each flight leaves in one send. Where an expensive key is to sign, the step
+//! 2. The hello, and all that follows, goes to the [`Engine`]; each flight leaves in one send. Where an expensive key is to sign, the step
 //!    of rustls waits for a crypto thread (`signing.rs`). Meanwhile nothing is received: a client has nothing
 //!    to send before it has our signature. A client that is asked for a second hello waits for its turn again.
-//! 4. When keys are ready (or early data has come, which is before that), the client needs a
+//! 3. When keys are ready (or early data has come, which is before that), the client needs a
 //!    server, with whatever plaintext has come already.
 //!
 //! The decision is kept meanwhile, and the hello is not looked at again. Only the token for it is looked for again.
@@ -29,9 +28,8 @@ use becket_proto::half_pipe::HalfPipe;
 use rustls::{CertificateError, HandshakeKind, ProtocolVersion};
 
 use super::completed;
-use super::connected::Connected;
 use super::context::{Context, EarlyBytes, Net};
-use super::decision::{HelloDecision, Reserved};
+use super::decision::HelloDecision;
 use super::facts::Agreed;
 use super::handshake_refusal::HandshakeRefusal;
 use super::pending::{Pending, Purpose};
@@ -54,7 +52,7 @@ use becket_tls::sessions::context::{self, HandshakeClock};
 #[derive(Debug)]
 pub(super) struct Negotiating<N: Net> {
     /// On the heap: an established connection, of which there are many, keeps no room for it.
-    client: Box<HelloDecision<N>>,
+    pub(super) client: Box<HelloDecision<N>>,
     stage: HandshakeStage,
     /// The step that is taken, or was taken last, is the first.
     is_first: bool,
@@ -83,15 +81,6 @@ impl<N: Net> Negotiating<N> {
             is_first: true,
             flight: HalfPipe::default(),
         }
-    }
-
-    /// The server that was connected before the handshake.
-    pub(super) fn server(&self) -> Option<&Connected<N>> {
-        self.client.server()
-    }
-
-    pub(super) fn server_mut(&mut self) -> Option<&mut Connected<N>> {
-        self.client.server_mut()
     }
 
     /// Returns whether this readiness can move the handshake. A fresh socket always reports that it is
@@ -196,16 +185,8 @@ impl<N: Net> Negotiating<N> {
     }
 
     /// Answers the hello that is in the buffer.
-    fn answer(mut self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Advance<Self, N> {
-        let engine = match self.client.claim(scratch.sealed_in.filled().len(), cx) {
-            Ok(true) => self.client.engine(cx.turn.limits),
-            Ok(false) => {
-                self.client.hold(scratch);
-                return Advance::Reached(Reached::Full(self.client));
-            }
-            Err(refusal) => Err(refusal),
-        };
-        let engine = match engine {
+    fn answer(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Advance<Self, N> {
+        let engine = match self.client.engine(cx.turn.limits) {
             Ok(engine) => engine,
             Err(refusal) => return Advance::Reached(Reached::refused(refusal, cx)),
         };
@@ -406,7 +387,7 @@ impl<N: Net> Negotiating<N> {
         let HelloDecision {
             pool,
             mut handshake,
-            reserved,
+            server,
             ..
         } = *self.client;
         let origin = handshake.as_ref().and_then(|it| it.resumption.origin_id());
@@ -415,26 +396,22 @@ impl<N: Net> Negotiating<N> {
         }
         let session = handshake.and_then(|handshake| handshake.resumption.session);
         cx.core.session = session.map(Box::new);
-        let slot = match reserved {
-            Reserved::Server(mut server) => {
-                return match server.admit((&mut engine, self.flight), said, out) {
-                    Ok(()) => Reached::Joined(Joined {
-                        client_tls: Some(engine),
-                        server: *server,
-                        learner: None,
-                        asks: !said.bytes.is_empty(),
-                    }),
-                    Err(reason) => Reached::End(reason),
-                };
-            }
-            Reserved::Slot(slot) => Some(slot),
-            Reserved::Nothing => None,
-        };
+        if let Some(mut server) = server {
+            return match server.admit((&mut engine, self.flight), said, out) {
+                Ok(()) => Reached::Joined(Joined {
+                    client_tls: Some(engine),
+                    server: *server,
+                    learner: None,
+                    asks: !said.bytes.is_empty(),
+                }),
+                Err(reason) => Reached::End(reason),
+            };
+        }
         let mut pending = Pending::new(pool, Purpose::Relay);
         pending.client_tls = Some(engine);
         pending.origin = origin;
         pending.to_client = self.flight;
-        Reached::pending(pending, slot, said, cx)
+        Reached::pending(pending, said, cx)
     }
 }
 

@@ -117,7 +117,7 @@ impl Pending {
         Ok(())
     }
 
-    /// Chooses a server. A slot that was claimed before the handshake is used unless its server went out of service since.
+    /// Chooses a server. A slot that was waited for is used unless its server went out of service since.
     pub(super) fn choose<N: Net>(
         &mut self,
         claimed: Option<ServerSlot>,

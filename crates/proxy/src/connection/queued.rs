@@ -1,8 +1,6 @@
 //! A client that waits for a slot of a server.
 //!
-//! It waits at one of two places: when its handshake is complete, or, with `queue =
-//! "before-handshake"`, when its hello was read, so that nothing is signed for a client that will be
-//! turned away. The slot comes by mail, from whichever thread gave it back.
+//! The slot comes by mail, from whichever thread gave it back.
 //!
 //! A client that resets the connection leaves the queue at once. One that only ends its stream may
 //! still read the answer, and stays, unless the backend has `abort-on-close`. A client that leaves is taken out of the queue when this
@@ -10,69 +8,46 @@
 //!
 //! While it waits it costs memory and nothing else: what the client sends stays in the kernel.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use super::context::{Context, Net};
-use super::decision::{HelloDecision, Reserved};
 use super::pending::Pending;
 use super::reached::{Advance, Reached};
 use crate::backend::backend_state::Wait;
 use crate::backend::inbox::Grant;
-use crate::backend::pool::Pool;
-use crate::socket::{Ready, StreamSocket};
+use crate::socket::Ready;
 use becket_proto::close_reason::CloseReason;
-use becket_tls::scratch::Scratch;
 
 /// A client without a slot.
 #[derive(Debug)]
-pub(super) struct Queued<N: Net> {
+pub(super) struct Queued {
     wait: Option<Wait>,
     grant: Option<Grant>,
     since: Duration,
-    pool: Rc<Pool>,
-    client: QueuedClient<N>,
+    client: Pending,
 }
 
-/// The client, by the use that it has for the slot.
-#[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a queued client is on the heap already"
-)]
-pub(super) enum QueuedClient<N: Net> {
-    /// The hello is answered.
-    Hello(Box<HelloDecision<N>>),
-    /// The server is connected.
-    Pending(Pending),
-}
-
-impl<N: Net> Queued<N> {
+impl Queued {
     /// Joins the queue, or refuses the client if that is full.
-    pub(super) fn join(
-        mut client: QueuedClient<N>,
+    pub(super) fn join<N: Net>(
+        mut client: Pending,
         cx: &mut Context<'_, '_, N>,
     ) -> Advance<Box<Self>, N> {
-        let (pool, tried, before) = match &mut client {
-            QueuedClient::Hello(decision) => (Rc::clone(&decision.pool), [].as_slice(), None),
-            QueuedClient::Pending(pending) => {
-                // An answer is not near.
-                pending.to_client.release();
-                let pool = Rc::clone(&pending.pool);
-                (pool, pending.tried(), pending.arrival)
-            }
-        };
-        let Ok(wait) = pool.wait(cx.turn.place, tried, before) else {
-            return client.refuse_and_note(CloseReason::QueueFull, &pool, cx);
+        // An answer is not near.
+        client.to_client.release();
+        let wait = client
+            .pool
+            .wait(cx.turn.place, client.tried(), client.arrival);
+        let Ok(wait) = wait else {
+            return refuse(client, CloseReason::QueueFull, cx);
         };
         // A client that a server failed has waited for that one, too.
-        let timeout = pool.backend().queue_timeout;
+        let timeout = client.pool.backend().queue_timeout;
         cx.core.deadline = cx.turn.now.running + timeout.saturating_sub(cx.core.facts.queued);
         Advance::Go(Box::new(Self {
             wait: Some(wait),
             grant: None,
             since: cx.turn.now.running,
-            pool,
             client,
         }))
     }
@@ -90,106 +65,55 @@ impl<N: Net> Queued<N> {
 
     /// Returns whether this readiness can change anything.
     pub(super) fn cares_for(&self, ready: Ready) -> bool {
-        self.has_left(ready) || (ready.writable && !self.lacks_keys())
+        self.has_left(ready) || ready.writable
     }
 
     fn has_left(&self, ready: Ready) -> bool {
-        ready.failed || (ready.ended && self.pool.backend().keys.abort_on_close)
+        ready.failed || (ready.ended && self.client.pool.backend().keys.abort_on_close)
     }
 
-    /// Returns whether a handshake continues when this is advanced.
-    pub(super) fn is_handshaking(&self) -> bool {
-        self.grant.is_some() && self.lacks_keys()
-    }
-
-    /// Returns whether it waits within its handshake.
-    pub(super) fn lacks_keys(&self) -> bool {
-        matches!(self.client, QueuedClient::Hello(..))
-    }
-
-    pub(super) fn advance(
+    pub(super) fn advance<N: Net>(
         mut self: Box<Self>,
         cx: &mut Context<'_, '_, N>,
-        scratch: &mut Scratch,
     ) -> Advance<Box<Self>, N> {
-        if self.has_left(cx.core.client.ready) || self.flush(cx).is_err() {
-            return Advance::Reached(if self.lacks_keys() {
-                Reached::no_handshake(CloseReason::LeftQueue, cx)
-            } else {
-                Reached::End(CloseReason::LeftQueue)
-            });
+        // The rest of the handshake's last flight.
+        let waits = cx.core.client.ready.writable && self.client.to_client.waits();
+        let is_lost = waits && cx.flush(&mut self.client.to_client).is_err();
+        if is_lost || self.has_left(cx.core.client.ready) {
+            return Advance::end(CloseReason::LeftQueue);
         }
         let Some(grant) = self.grant.take() else {
             return Advance::Wait(self);
         };
-        let waited = cx.turn.now.running.saturating_sub(self.since);
         let Some(slot) = grant.slot else {
-            return match self.client {
-                QueuedClient::Pending(pending) => Advance::Reached(Reached::NoServer(pending)),
-                client => client.refuse(CloseReason::NoServer, cx),
-            };
+            return Advance::Reached(Reached::NoServer(self.client));
         };
+        let waited = cx.turn.now.running.saturating_sub(self.since);
         cx.core.facts.queued += waited;
         cx.turn.counters.queue_waited.record(waited);
         cx.turn.counters.hand_over.record(grant.begun.elapsed());
         cx.core.handshake_until = cx.turn.now.running + cx.turn.timeouts.handshake;
-        Advance::Reached(match self.client {
-            QueuedClient::Pending(pending) => Reached::Pending(pending, Some(slot)),
-            QueuedClient::Hello(mut decision) => {
-                cx.core.deadline = cx.core.handshake_until;
-                decision.reserved = Reserved::Slot(slot);
-                decision.restore(scratch);
-                Reached::Hello(decision)
-            }
-        })
+        Advance::Reached(Reached::Pending(self.client, Some(slot)))
     }
 
-    /// Sends what is left of the handshake's last flight.
-    fn flush(&mut self, cx: &mut Context<'_, '_, N>) -> Result<(), crate::socket::SocketError> {
-        match &mut self.client {
-            QueuedClient::Pending(pending)
-                if cx.core.client.ready.writable && pending.to_client.waits() =>
-            {
-                cx.flush(&mut pending.to_client)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    pub(super) fn expire(self: Box<Self>, cx: &mut Context<'_, '_, N>) -> Advance<Box<Self>, N> {
+    pub(super) fn expire<N: Net>(
+        self: Box<Self>,
+        cx: &mut Context<'_, '_, N>,
+    ) -> Advance<Box<Self>, N> {
         if self.grant.is_some() {
             return Advance::Go(self);
         }
-        self.client
-            .refuse_and_note(CloseReason::QueueTimeout, &self.pool, cx)
+        refuse(self.client, CloseReason::QueueTimeout, cx)
     }
 }
 
-impl<N: Net> QueuedClient<N> {
-    fn refuse_and_note(
-        self,
-        reason: CloseReason,
-        pool: &Pool,
-        cx: &mut Context<'_, '_, N>,
-    ) -> Advance<Box<Queued<N>>, N> {
-        cx.note(reason, &format!("backend {}", &*pool.backend().keys.name));
-        self.refuse(reason, cx)
-    }
-
-    /// Turns the client away. Before the handshake there is nothing to send that it would
-    /// understand sooner than a reset, which costs the least.
-    fn refuse(
-        self,
-        reason: CloseReason,
-        cx: &mut Context<'_, '_, N>,
-    ) -> Advance<Box<Queued<N>>, N> {
-        match self {
-            // No close_notify: the client must not take nothing for a whole answer.
-            Self::Pending(pending) => Advance::close(reason, pending.to_client),
-            Self::Hello(..) => {
-                cx.core.client.socket.reset_on_close();
-                Advance::Reached(Reached::no_handshake(reason, cx))
-            }
-        }
-    }
+/// Turns a client away, without close_notify: it must not take nothing for a whole answer.
+fn refuse<N: Net>(
+    client: Pending,
+    reason: CloseReason,
+    cx: &mut Context<'_, '_, N>,
+) -> Advance<Box<Queued>, N> {
+    let name = &*client.pool.backend().keys.name;
+    cx.note(reason, &format!("backend {name}"));
+    Advance::close(reason, client.to_client)
 }

@@ -48,8 +48,6 @@ pub(super) enum Reached<N: Net> {
     Cleartext(Rc<ListenerState>),
     /// A whole hello, in the worker's buffers, that is answered here.
     Hello(Box<HelloDecision<N>>),
-    /// A hello whose answer needs a slot first, and every server is full.
-    Full(Box<HelloDecision<N>>),
     /// A client that needs a server, perhaps with a slot of one.
     Pending(Pending, Option<ServerSlot>),
     /// A client for which no server is left.
@@ -141,12 +139,11 @@ impl<N: Net> Reached<N> {
     /// A client that needs a server. What the client has sent goes there first, behind the PROXY header.
     pub(super) fn pending(
         mut pending: Pending,
-        slot: Option<ServerSlot>,
         said: EarlyBytes<'_>,
         cx: &mut Context<'_, '_, N>,
     ) -> Self {
         match pending.introduce(said, cx) {
-            Ok(()) => Self::Pending(pending, slot),
+            Ok(()) => Self::Pending(pending, None),
             Err(_) => Self::Close(CloseReason::Internal, pending.to_client),
         }
     }

@@ -366,8 +366,7 @@ impl Worker {
         }
     }
 
-    /// Keeps count of the handshakes under way; one that waits for a slot before its handshake is
-    /// none until it has one.
+    /// Keeps count of the handshakes under way.
     pub(super) fn count_handshake(&mut self, index: usize) {
         let Some(entry) = self.connections.get_mut(index) else {
             return;

@@ -120,20 +120,13 @@ impl Worker {
         self.sweep(SweepCause::Drain);
     }
 
-    /// Gives a slot to the connection that waited for it, and has it connect at once; a handshake takes its
-    /// turn. One that has left passes the slot on by dropping it.
+    /// Gives a slot to the connection that waited for it, and has it connect at once. One that has left passes the slot on by dropping it.
     fn pass_on(&mut self, grant: Grant) {
         let index = grant.place;
         let Some(entry) = self.connections.get_mut(index) else {
             return;
         };
-        if !entry.connection.handle_grant(grant) {
-            return;
-        }
-        if entry.connection.is_handshaking() {
-            self.count_handshake(index);
-            self.enqueue(index);
-        } else {
+        if entry.connection.handle_grant(grant) {
             self.advance(index, Connection::advance);
         }
     }
