@@ -47,7 +47,7 @@ fn version_two_tells_the_facts_of_tls() -> io::Result<()> {
     let shape = Shape::new(backend.address)
         .listener("alpn = [\"http/1.0\"]")
         .backend(
-            "proxy-header = \"v2\"\nproxy-tlvs = [\"crc32c\", \"unique-id\", \"client-certificate\", \"ja4\"]",
+            "proxy-header = \"v2\"\nproxy-tlvs = [\"unique-id\", \"client-certificate\", \"ja4\"]",
         )
         .section(
             "[[policy]]\nname = \"web\"\nclient-certificates = \"optional\"\n\

@@ -43,16 +43,11 @@ pub fn run(data: &[u8]) -> usize {
 }
 
 fn round_trips(header: &ProxyHeader<'_>) {
-    for checksum in [false, true] {
-        let mut bytes = Vec::new();
-        header
-            .encode(Format::V2 { checksum }, &mut bytes)
-            .expect("what was read can be written");
-        // The checksum that came was not kept: only this one can make it longer than what was read.
-        if bytes.len() <= MAX_V2_BYTES {
-            assert_eq!(read_back(&bytes, Accept::V2), *header);
-        }
-    }
+    let mut bytes = Vec::new();
+    header
+        .encode(Format::V2, &mut bytes)
+        .expect("what was read can be written");
+    assert_eq!(read_back(&bytes, Accept::V2), *header);
     let mut line = Vec::new();
     header
         .encode(Format::V1, &mut line)

@@ -7,9 +7,7 @@ use becket_proto::health::{Checks, Passive, Rules};
 use becket_proto::http_status::Expected;
 
 use crate::address::{SectionName, ServerAddress};
-use crate::choices::{
-    Balance, CheckKind, ConnectionsOnFailure, Introduction, ProxyTlv, StickBy,
-};
+use crate::choices::{Balance, CheckKind, ConnectionsOnFailure, Introduction, ProxyTlv, StickBy};
 use crate::notation::{
     DAY, MILLISECOND, MINUTE, Off, SECOND, Text, Time, TimeOr, Whole, checked_text, list,
 };

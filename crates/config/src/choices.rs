@@ -218,8 +218,6 @@ pub enum RsaBatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProxyTlv {
-    /// A checksum.
-    Crc32c,
     /// A name of the connection: the one that a header from in front gave it, or one of ours.
     UniqueId,
     /// The client's certificate, DER.

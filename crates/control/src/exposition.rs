@@ -288,11 +288,6 @@ impl Snapshot {
             "becket_queue_wait_seconds",
             "Time from asking for a slot to getting one, of connections that waited",
             &[(None, self.histogram(|c| &c.queue_waited))],
-        )?;
-        page.histogram(
-            "becket_queue_hand_over_seconds",
-            "Time from giving back a slot to the connect of who waited for it",
-            &[(None, self.histogram(|c| &c.hand_over))],
         )
     }
 

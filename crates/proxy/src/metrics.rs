@@ -132,8 +132,6 @@ others {
     signature: AtomicHistogram,
     /// From asking for a slot to getting one, of connections that had to wait.
     queue_waited: AtomicHistogram,
-    /// From giving a slot back to going on with it, of those connections.
-    hand_over: AtomicHistogram,
     /// Pipes lent to directions that carry bulk; those that still are lent are `lent - returned`.
     pipes_lent: Counter,
     /// Pipes given back or closed.

@@ -475,7 +475,10 @@ const CANCEL: [u8; 16] = [0, 0, 0, 16, 4, 0xd2, 0x16, 0x2e, 0, 0, 1, 2, 9, 8, 7,
 fn a_cancel_goes_to_the_server_without_what_follows_and_its_client_waits_for_the_servers_end() {
     let house = house("postgresql", "");
     let (mut stage, mut end, _) = enter(&house, b"");
-    assert_eq!(say(&mut stage, &mut end, &[&CANCEL[..], b"more"].concat()), "");
+    assert_eq!(
+        say(&mut stage, &mut end, &[&CANCEL[..], b"more"].concat()),
+        ""
+    );
     assert_eq!(server_got(&mut stage), CANCEL);
     assert!(stage.net.dialled[0].far.watch().is_ended());
     let waits = end.read(&mut [0]).unwrap_err();

@@ -366,7 +366,7 @@ fn local(kind: Introduction) -> Vec<u8> {
     let format = match kind {
         Introduction::Ip => return vec![2, 0, 0, 0, 0],
         Introduction::V1 | Introduction::Received => Format::V1,
-        Introduction::V2 => Format::V2 { checksum: false },
+        Introduction::V2 => Format::V2,
     };
     let header = ProxyHeader {
         endpoints: Endpoints::Local,

@@ -109,9 +109,6 @@ pub enum Refusal {
     /// A TLV of this type that came twice, so that two readers could take different ones.
     #[error("tlv of type {0:#04x} came twice")]
     DuplicateTlv(u8),
-    /// The checksum is wrong.
-    #[error("wrong checksum")]
-    Checksum,
 }
 
 /// A header that cannot be written.

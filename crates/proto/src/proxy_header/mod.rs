@@ -8,7 +8,6 @@
 //! [`decode`] reads back. Where the specification leaves a choice, see `v1`, `v2` and `tlv`.
 //! Source: HAProxy's doc/proxy-protocol.txt.
 
-mod crc32c;
 mod header;
 mod tlv;
 mod v1;
@@ -25,10 +24,7 @@ pub enum Format {
     /// Version 1: one line of text.
     V1,
     /// Version 2: binary.
-    V2 {
-        /// Adds a CRC32C of the header.
-        checksum: bool,
-    },
+    V2,
 }
 
 /// Which versions a receiver takes.
@@ -75,9 +71,9 @@ impl ProxyHeader<'_> {
     pub fn encode(&self, format: Format, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         match format {
             Format::V1 => v1::encode(&self.endpoints, out),
-            Format::V2 { checksum } => {
+            Format::V2 => {
                 let start = out.len();
-                return v2::encode(self, checksum, out).inspect_err(|_| out.truncate(start));
+                return v2::encode(self, out).inspect_err(|_| out.truncate(start));
             }
         }
         Ok(())

@@ -1,31 +1,21 @@
 //! The TLVs of a version 2 header: what a proxy says about a connection besides its addresses.
 //!
 //! Reads those that have a field in [`Tlvs`], skips the others. Strings are checked to be what the specification calls
-//! them, UTF-8 or US-ASCII. The checksum, where present, is verified; a duplicate of a type that is read refuses the
+//! them, UTF-8 or US-ASCII. A checksum (CRC32C) is not looked at: TCP has its own. A duplicate of a type that is read refuses the
 //! header, since another reader might take the other one. Types 0xE0 to 0xEF are free for applications: becket writes
 //! two of its own and one of hitch's, and skips them all when it reads.
 //! Source: sections 2.2.1 to 2.2.8.
 
-use super::crc32c::Crc32c;
 use super::header::{EncodeError, Refusal, SslTlv, Tlvs};
 use crate::reader::Reader;
 
-/// Appends the TLVs. Returns where in `out` the checksum belongs, if one was asked for.
-pub(super) fn encode(
-    tlvs: &Tlvs<'_>,
-    has_checksum: bool,
-    out: &mut Vec<u8>,
-) -> Result<Option<usize>, EncodeError> {
+/// Appends the TLVs.
+pub(super) fn encode(tlvs: &Tlvs<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     if tlvs
         .unique_id
         .is_some_and(|id| id.len() > MAX_UNIQUE_ID_BYTES)
     {
         return Err(EncodeError::UniqueId);
-    }
-    let mut sum_at = None;
-    if has_checksum {
-        push(out, CRC32C, Some(&[0; 4]))?;
-        sum_at = Some(out.len() - 4);
     }
     push(out, ALPN, tlvs.alpn)?;
     push(out, AUTHORITY, tlvs.authority.map(str::as_bytes))?;
@@ -47,13 +37,12 @@ pub(super) fn encode(
         push_ssl(ssl, &mut value)?;
         push(out, SSL, Some(&value))?;
     }
-    Ok(sum_at)
+    Ok(())
 }
 
-/// Reads the TLVs of the header `whole`, from where `reader` stands to its end, and verifies its checksum.
-pub(super) fn decode<'a>(whole: &'a [u8], mut reader: Reader<'a>) -> Result<Tlvs<'a>, Refusal> {
+/// Reads the TLVs from where `reader` stands to its end.
+pub(super) fn decode(mut reader: Reader<'_>) -> Result<Tlvs<'_>, Refusal> {
     let mut tlvs = Tlvs::default();
-    let mut sum = None;
     while let Some(kind) = reader.u8() {
         let value = reader.vec16().ok_or(Refusal::Tlv(kind))?;
         let bytes = value.rest();
@@ -66,24 +55,10 @@ pub(super) fn decode<'a>(whole: &'a [u8], mut reader: Reader<'a>) -> Result<Tlvs
                 Some(bytes).filter(|id| id.len() <= MAX_UNIQUE_ID_BYTES),
             ),
             SSL => set(&mut tlvs.ssl, kind, Some(read_ssl(value)?)),
-            CRC32C => {
-                let at = whole.len() - reader.rest().len() - bytes.len();
-                set(
-                    &mut sum,
-                    kind,
-                    bytes
-                        .try_into()
-                        .ok()
-                        .map(|bytes| (at, u32::from_be_bytes(bytes))),
-                )
-            }
             _ => Ok(()),
         }?;
     }
-    match sum {
-        Some((at, sum)) if checksum(whole, at) != sum => Err(Refusal::Checksum),
-        _ => Ok(tlvs),
-    }
+    Ok(tlvs)
 }
 
 /// Says whether the rest of `reader` is a sequence of whole TLVs.
@@ -94,17 +69,6 @@ pub(super) fn are_whole(mut reader: Reader<'_>) -> bool {
         }
     }
     true
-}
-
-/// Sums up a header, taking the four bytes at `sum_at` as zero.
-pub(super) fn checksum(header: &[u8], sum_at: usize) -> u32 {
-    let before = header.get(..sum_at).unwrap_or_default();
-    let after = header.get(sum_at + 4..).unwrap_or_default();
-    Crc32c::new()
-        .feed(before)
-        .feed(&[0; 4])
-        .feed(after)
-        .finish()
 }
 
 fn push(out: &mut Vec<u8>, kind: u8, value: Option<&[u8]>) -> Result<(), EncodeError> {
@@ -185,7 +149,6 @@ fn ascii(bytes: &[u8]) -> Option<&str> {
 
 const ALPN: u8 = 0x01;
 const AUTHORITY: u8 = 0x02;
-const CRC32C: u8 = 0x03;
 const UNIQUE_ID: u8 = 0x05;
 const SSL: u8 = 0x20;
 /// Of the range "reserved for application-specific data" (section 2.2.7), because no type for it exists.

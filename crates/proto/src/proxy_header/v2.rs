@@ -12,28 +12,19 @@ use super::tlv;
 use crate::reader::Reader;
 
 /// Appends the header; leaves a part of it in `out` when it fails.
-pub(super) fn encode(
-    header: &ProxyHeader<'_>,
-    has_checksum: bool,
-    out: &mut Vec<u8>,
-) -> Result<(), EncodeError> {
+pub(super) fn encode(header: &ProxyHeader<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let start = out.len();
     out.extend_from_slice(SIGNATURE);
     out.extend_from_slice(&[VERSION | PROXY, UNSPEC, 0, 0]);
     let family = push_addresses(&header.endpoints, out);
-    let mut sum_at = None;
     match header.endpoints {
         // "When a sender presents a LOCAL connection, it should not present any address so it sets this field to zero."
         Endpoints::Local => put(out, start + COMMAND_AT, &[VERSION | LOCAL]),
-        _ => sum_at = tlv::encode(&header.tlvs, has_checksum, out)?,
+        _ => tlv::encode(&header.tlvs, out)?,
     }
     put(out, start + FAMILY_AT, &[family]);
     let len = u16::try_from(out.len() - start - HEADER_LEN).map_err(|_| EncodeError::TooLong)?;
     put(out, start + LENGTH_AT, &len.to_be_bytes());
-    if let Some(at) = sum_at {
-        let sum = tlv::checksum(out.get(start..).unwrap_or_default(), at - start);
-        put(out, at, &sum.to_be_bytes());
-    }
     Ok(())
 }
 
@@ -59,7 +50,7 @@ pub(super) fn decode(input: &[u8]) -> Result<Option<(ProxyHeader<'_>, usize)>, R
             let is_unspecified = address_len(family) == 0;
             let tlvs = match endpoints {
                 Endpoints::Unknown if is_unspecified && !tlv::are_whole(reader) => Tlvs::default(),
-                _ => tlv::decode(whole, reader)?,
+                _ => tlv::decode(reader)?,
             };
             ProxyHeader { endpoints, tlvs }
         }

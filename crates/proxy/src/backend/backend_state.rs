@@ -19,7 +19,6 @@ use becket_config::choices::ConnectionsOnFailure;
 use becket_proto::bounded_table::Cursor;
 use becket_proto::queue::{Arrival, Queue, Stay};
 use becket_proto::stick::Stick;
-use becket_sys::clock::Stopwatch;
 
 use super::inbox::{BackendEvent, Grant, Inbox};
 use super::server_state::ServerState;
@@ -241,12 +240,11 @@ impl BackendState {
         tried: &[u64],
         before: Option<Arrival>,
     ) -> Result<Wait, QueueFull> {
-        let begun = Stopwatch::start();
         let mut line = self.lock();
         let stay = line.queue.join(waiter, tried, before);
         self.count(&line.queue);
         // There may be room for it that nobody in front can use: the queue is full when it still is after that.
-        let grants: Vec<_> = std::iter::from_fn(|| self.next_grant(&mut line, begun)).collect();
+        let grants: Vec<_> = std::iter::from_fn(|| self.next_grant(&mut line)).collect();
         let room = self.room.load(Relaxed);
         let is_over = before.is_none() && line.queue.len() > room;
         let refused = is_over.then(|| line.queue.cancel(stay)).flatten();
@@ -267,8 +265,7 @@ impl BackendState {
     /// Gives free slots to those who wait, the longest waiter first, until there are no more of either.
     pub fn settle(self: &Arc<Self>) {
         while self.waiting.load(SeqCst) > 0 {
-            let begun = Stopwatch::start();
-            let Some((waiter, grant)) = self.next_grant(&mut self.lock(), begun) else {
+            let Some((waiter, grant)) = self.next_grant(&mut self.lock()) else {
                 return;
             };
             waiter.inbox.deliver(BackendEvent::Granted(grant));
@@ -276,7 +273,7 @@ impl BackendState {
     }
 
     /// The longest waiter for whom there is a slot, or no server at all; it is no longer in the queue.
-    fn next_grant(self: &Arc<Self>, line: &mut Line, begun: Stopwatch) -> Option<(Waiter, Grant)> {
+    fn next_grant(self: &Arc<Self>, line: &mut Line) -> Option<(Waiter, Grant)> {
         let Line { queue, servers, .. } = line;
         let taken = queue.take_first(|tried| match offer(servers, tried) {
             Pick::Slot(slot) => Some(Some(slot)),
@@ -291,7 +288,6 @@ impl BackendState {
             stay: taken.stay,
             backend: Arc::clone(self),
             slot,
-            begun,
         };
         Some((taken.item, grant))
     }

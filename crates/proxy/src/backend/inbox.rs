@@ -7,7 +7,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use becket_proto::queue::Stay;
-use becket_sys::clock::Stopwatch;
 
 use super::backend_state::BackendState;
 use super::server_state::ServerState;
@@ -41,8 +40,6 @@ pub struct Grant {
     pub backend: Arc<BackendState>,
     /// The slot; `None` when no server is in service any more.
     pub slot: Option<ServerSlot>,
-    /// Since the hand-over began.
-    pub begun: Stopwatch,
 }
 
 /// An inbox that somebody empties by hand.

@@ -221,11 +221,10 @@ impl<N: Net> Connecting<N> {
 
     /// The server went out of service meanwhile; its other addresses are no better.
     pub(super) fn leave_server(mut self, cx: &Context<'_, '_, N>) -> Advance<Self, N> {
-        let error = io::ErrorKind::ConnectionAborted.into();
         // The socket is closed here, before the slot is given back.
         self.stage = ConnectStage::Dial;
         cx.turn.counters.connect_failures.add(1);
-        self.try_another(error)
+        self.try_another(io::ErrorKind::ConnectionAborted.into())
     }
 
     /// The server is there.

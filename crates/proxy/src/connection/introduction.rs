@@ -28,10 +28,9 @@ pub(super) fn introduction<N: Net>(
     core: &mut Core<N>,
     engine: Option<&Engine>,
 ) -> Result<Vec<u8>, EncodeError> {
-    let checksum = also.contains(&ProxyTlv::Crc32c);
     let format = match kind {
         Introduction::V1 => Format::V1,
-        Introduction::V2 => Format::V2 { checksum },
+        Introduction::V2 => Format::V2,
         Introduction::Ip => return Ok(address(core.facts.client.ip())),
         Introduction::Received => {
             let introduced = core.facts.introduced.as_deref();

@@ -91,7 +91,6 @@ impl Queued {
         let waited = cx.turn.now.running.saturating_sub(self.since);
         cx.core.facts.queued += waited;
         cx.turn.counters.queue_waited.record(waited);
-        cx.turn.counters.hand_over.record(grant.begun.elapsed());
         cx.core.handshake_until = cx.turn.now.running + cx.turn.timeouts.handshake;
         Advance::Reached(Reached::Pending(self.client, Some(slot)))
     }
