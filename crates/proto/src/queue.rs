@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// Items in order of arrival.
 #[derive(Debug)]
 pub struct Queue<T> {
-    waiting: BTreeMap<Stay, Waiting<T>>,
+    waiting: BTreeMap<Stay, QueuedItem<T>>,
     /// Those of them that have tried nothing.
     novices: usize,
     arrivals: Arrival,
@@ -24,7 +24,7 @@ pub struct Queue<T> {
 }
 
 #[derive(Debug)]
-struct Waiting<T> {
+struct QueuedItem<T> {
     item: T,
     tried: Box<[u64]>,
 }
@@ -104,7 +104,7 @@ impl<T> Queue<T> {
         };
         let tried = Box::from(tried);
         self.novices += usize::from(<[u64]>::is_empty(&tried));
-        self.waiting.insert(stay, Waiting { item, tried });
+        self.waiting.insert(stay, QueuedItem { item, tried });
         stay
     }
 
@@ -115,7 +115,7 @@ impl<T> Queue<T> {
         mut find: impl FnMut(&[u64]) -> Option<S>,
     ) -> Option<Taken<T, S>> {
         let (mut before, mut is_for_none): (Option<&[u64]>, _) = (None, false);
-        for (stay, Waiting { tried, .. }) in &self.waiting {
+        for (stay, QueuedItem { tried, .. }) in &self.waiting {
             if before == Some(tried) || is_for_none && tried.is_empty() {
                 continue;
             }
@@ -139,7 +139,7 @@ impl<T> Queue<T> {
 
     /// Leaves the queue, from wherever. Nothing when the stay's holder is no longer in it.
     pub fn cancel(&mut self, stay: Stay) -> Option<T> {
-        let Waiting { item, tried } = self.waiting.remove(&stay)?;
+        let QueuedItem { item, tried } = self.waiting.remove(&stay)?;
         self.novices -= usize::from(tried.is_empty());
         Some(item)
     }
