@@ -1,7 +1,7 @@
 //! Clients that ask for TLS in clear reach servers that know nothing of it, and nobody can put words
 //! into their mouths.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -235,27 +235,69 @@ fn sleeping(psql: &Tool, postgres: &Postgres) -> Option<usize> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_cancel_reaches_its_postgresql() {
+fn a_cancel_reaches_the_one_of_two_postgresqls_that_it_is_for() {
     let Some(psql) = Tool::find("psql") else {
         return;
     };
-    let place = Place::new();
-    let Some(postgres) = Postgres::start(&place, fresh_address()) else {
+    let places = [Place::new(), Place::new()];
+    let started = places
+        .each_ref()
+        .map(|place| Postgres::start(place, fresh_address()));
+    let [Some(one), Some(two)] = started else {
         return;
     };
-    let becket = start(&place, "postgresql", postgres.address);
-    let asleep = || sleeping(&psql, &postgres);
-    eventually("it has started", || asleep().is_some());
-    let client = sleeper(&psql, &becket);
-    eventually("the query runs", || asleep() == Some(1));
-    let _gone = kill_process(Pid::from_child(&client), Signal::INT);
-    let found = client.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&found.stderr).into_owned();
-    assert!(
-        said.contains("canceling statement due to user request"),
-        "{said}"
-    );
-    assert_eq!(asleep(), Some(0));
+    let shape = Shape::new(one.address)
+        .server(two.address)
+        .listener("starttls = \"postgresql\"");
+    let place = &places[0];
+    let becket = Becket::start(place, &shape);
+    let both = [&one, &two];
+    let asleep = || both.map(|postgres| sleeping(&psql, postgres));
+    eventually("both have started", || !asleep().contains(&None));
+    let mut clients = Vec::new();
+    while asleep().contains(&Some(0)) {
+        assert!(clients.len() < 32, "one server has all clients");
+        clients.push(sleeper(&psql, &becket));
+        eventually("its query runs", || {
+            let all: usize = asleep().into_iter().flatten().sum();
+            all == clients.len()
+        });
+    }
+    for client in clients {
+        let _gone = kill_process(Pid::from_child(&client), Signal::INT);
+        let found = client.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&found.stderr).into_owned();
+        assert!(
+            said.contains("canceling statement due to user request"),
+            "{said}"
+        );
+    }
+    assert_eq!(asleep(), [Some(0); 2]);
+    let cancels = |outcome: &str| {
+        let label = format!("outcome=\"{outcome}\"");
+        becket.metrics().sum("becket_cancels_total", &[&label])
+    };
+    eventually("they are counted", || cancels("passed") >= 4.0);
+    assert_eq!(cancels("failed"), 0.0);
+    eventually("they are logged", || {
+        let lines = becket.access();
+        let cancels = lines.iter().filter(|line| line["reason"] == "cancel");
+        cancels.count() >= 2
+    });
+    // Nobody is told where that is not wanted.
+    let refusing = shape.listener("cancel-requests = false");
+    place.write("becket.toml", &refusing.text());
+    assert!(becket.reload());
+    let mut client = TcpStream::connect(becket.web).unwrap();
+    client
+        .write_all(&[0, 0, 0, 16, 4, 0xd2, 0x16, 0x2e, 0, 0, 0, 1, 1, 2, 3, 4])
+        .unwrap();
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    drop(client);
+    eventually("it is logged", || {
+        let lines = becket.access();
+        lines.iter().any(|line| line["reason"] == "cleartext")
+    });
 }
 
 /// The user and group `nobody` and `nogroup` of Debian.

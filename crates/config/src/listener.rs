@@ -30,6 +30,8 @@ pub struct ListenerSection {
     pub mode: Mode,
     /// The protocol in which clients ask for it.
     pub starttls: Option<Protocol>,
+    /// Whether cancels of PostgreSQL clients in clear are passed on; absent is yes.
+    pub cancel_requests: Option<bool>,
     /// Bundles, directories and pairs.
     pub certificates: Vec<Certificate>,
     /// The certificate for clients without a known name.
@@ -151,6 +153,12 @@ impl ListenerSection {
             ListenMode::StartTls(_) => UnknownNames::Refuse,
             _ => UnknownNames::Default,
         })
+    }
+
+    /// Whether cancels in clear are passed on.
+    pub fn passes_cancels(&self) -> bool {
+        let speaks = self.speaks() == ListenMode::StartTls(Protocol::Postgresql);
+        speaks && self.cancel_requests.unwrap_or(true)
     }
 
     /// How long the kernel keeps a connection on which nothing has come.

@@ -234,6 +234,8 @@ impl Snapshot {
             Gauge becket_watch_rejected "Files that do not fit, in whose place what was in use before still is" = changes.watch.rejected.len();
             Counter becket_admin_refused "Connections to the admin pages that were not served" [reason]
                 = PageRefusal::ALL.iter().zip(self.admin_refused).map(|(why, count)| ([why.label()], count));
+            Counter becket_cancels "Cancels of PostgreSQL clients, for each server that was to be told" [outcome]
+                = [(["passed"], self.cancels.0), (["failed"], self.cancels.1)];
             Gauge process_start_time_seconds "When the process started" = process.started.unix_seconds();
         }
         let process = &self.usage;

@@ -12,7 +12,7 @@
 //!
 //! * [`launch`]: the order of a start; [`server`]: the control loop and its commands;
 //! * [`reload`], [`rotation`]: changes while becket runs; [`handover`]: the state that passes in an upgrade;
-//! * [`health`]: health checks, lookups of names;
+//! * [`health`]: health checks, lookups of names, cancels of PostgreSQL clients;
 //! * [`sandbox`]: access that the serving process gives up; [`sockets`]: listening sockets of all workers;
 //! * [`cluster`]: the terminator's side of replication;
 //! * [`admin`]: the pages; [`api`]: their requests and changes; [`admin_http`]: their clients; [`exposition`]: `/metrics`; [`status`]: the model of all pages and commands; [`problems`]: what is wrong;

@@ -41,7 +41,7 @@ use crate::admin::{self, AdminSockets, Pages};
 use crate::api::ChangeRequest;
 use crate::cluster;
 use crate::ebb::Ebb;
-use crate::health::prober::Prober;
+use crate::health::{cancel, prober::Prober};
 use crate::memory::{MemoryWatch, Relief};
 use crate::reload::{self, ReloadRequest, Reloaded, Reloading};
 use crate::rotation::Rotation;
@@ -177,6 +177,7 @@ impl Control {
         if let Err(error) = priority::give_way(NICENESS) {
             tracing::debug!(%error, "cannot lower the priority of the control thread");
         }
+        tokio::spawn(cancel::send_all(Arc::clone(&self.state.shared().cancels)));
         self.begin();
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

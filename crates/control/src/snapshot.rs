@@ -29,6 +29,8 @@ pub struct Snapshot {
     pub backends: Vec<RunningBackend>,
     /// Absent if the kernel is not asked to take over TLS.
     pub kernel_tls: Option<&'static Support>,
+    /// Cancels of PostgreSQL clients that a server accepted, and those that reached none.
+    pub cancels: (u64, u64),
     /// Connections to the admin pages that were not served, in the order of [`PageRefusal::ALL`].
     pub admin_refused: [u64; PageRefusal::ALL.len()],
     pub usage: ProcessUsage,

@@ -321,6 +321,7 @@ impl AdminState {
             cluster,
             backends,
             kernel_tls: config.kernel_tls(),
+            cancels: shared.cancels.counts(),
             admin_refused: PageRefusal::ALL.map(|refusal| self.refusals.of(refusal).value()),
             usage: ProcessUsage::read(),
             history,

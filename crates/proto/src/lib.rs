@@ -23,6 +23,7 @@ pub mod client_hello;
 pub mod close_reason;
 pub mod der;
 pub mod epoch;
+pub mod fair_queue;
 pub mod fresh_queue;
 pub mod half_pipe;
 pub mod handover;

@@ -10,6 +10,7 @@ use becket_proto::limits::SharedCount;
 use becket_proto::session_table::SessionTable;
 use becket_sys::clock::Clock;
 
+use crate::backend::cancel::Cancels;
 use crate::backend::registry::Backends;
 use crate::memory::MemoryState;
 use crate::metrics::Counters;
@@ -31,6 +32,8 @@ pub struct SharedState {
     pub early: Arc<SessionTable>,
     /// Backends and servers by name: connections they have, who waits for one.
     pub backends: Arc<Backends>,
+    /// Cancels of PostgreSQL clients: many writers, a few a day.
+    pub cancels: Arc<Cancels>,
     /// One per worker, written by it alone.
     pub counters: Vec<Arc<Counters>>,
     /// Full handshakes and connections by source; each call takes an atomic number or one shard's
@@ -66,6 +69,7 @@ impl SharedState {
             table,
             early,
             backends: Arc::default(),
+            cancels: Arc::default(),
             counters: (0..workers).map(|_| Arc::default()).collect(),
             admission: Arc::new(SharedAdmission::new(workers)),
             signatures: Arc::new(SigningQueue::new(0, None)),

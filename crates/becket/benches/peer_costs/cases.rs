@@ -122,9 +122,9 @@ impl Cases {
         let base = self.places.of("base");
         let cancel = [0, 0, 0, 16, 0x04, 0xd2, 0x16, 0x2e, 0, 0, 1, 2, 9, 8, 7, 6];
         let kind = Kind {
-            what: "CancelRequest",
-            who: Who::Worker,
-            bound: "`limits.connections`, `maxconn`",
+            what: "CancelRequest, told to 16 servers",
+            who: Who::WorkerAndControl,
+            bound: "50 a second for all clients",
         };
         self.meter.each(kind, 1, || exchange(base, &cancel, false));
     }

@@ -11,6 +11,7 @@ use crate::terminator::Terminator;
 pub(crate) enum Who {
     Worker,
     Control,
+    WorkerAndControl,
     WorkerAndReaders,
     Pages,
 }
@@ -149,6 +150,7 @@ impl Who {
         match self {
             Self::Worker => &["becket-0"],
             Self::Control => &["becket"],
+            Self::WorkerAndControl => &["becket-0", "becket"],
             Self::WorkerAndReaders => &["becket-0", "becket-reader"],
             Self::Pages => &["admin-http", "page"],
         }
@@ -158,6 +160,7 @@ impl Who {
         match self {
             Self::Worker => "worker",
             Self::Control => "control",
+            Self::WorkerAndControl => "both",
             Self::WorkerAndReaders => "worker, readers",
             Self::Pages => "pages",
         }

@@ -2,11 +2,13 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::script::link::End;
 use crate::script::net::Plan;
 use crate::script::stage::Stage;
 use becket_proto::close_reason::CloseReason;
+use becket_proxy::backend::inbox::{BackendEvent, Inbox};
 use becket_proxy::socket::StreamSocket;
 use rustls::pki_types::ServerName;
 use rustls::version::{TLS12, TLS13};
@@ -472,24 +474,84 @@ fn a_client_of_another_protocol_or_name_is_refused_unless_that_is_allowed() {
 const CANCEL: [u8; 16] = [0, 0, 0, 16, 4, 0xd2, 0x16, 0x2e, 0, 0, 1, 2, 9, 8, 7, 6];
 
 #[test]
-fn a_cancel_goes_to_the_server_without_what_follows_and_its_client_waits_for_the_servers_end() {
+fn a_cancel_is_left_for_control_and_its_client_waits_until_the_servers_were_told() {
     let house = house("postgresql", "");
-    let (mut stage, mut end, _) = enter(&house, b"");
-    assert_eq!(
-        say(&mut stage, &mut end, &[&CANCEL[..], b"more"].concat()),
-        ""
+    for is_told in [true, false] {
+        let (mut stage, mut end, _) = enter(&house, b"");
+        assert_eq!(say(&mut stage, &mut end, &CANCEL), "");
+        let mut rest = [0];
+        let waits = end.read(&mut rest).unwrap_err();
+        assert_eq!(waits.kind(), ErrorKind::WouldBlock, "it is under way");
+        let server = stage.net.dialled[0].far.watch();
+        assert!(server.is_ended(), "and needs no server for that");
+        if is_told {
+            // Whoever has the request drops it when all is done.
+            drop(std::mem::take(&mut stage.cancels));
+        } else {
+            stage.wait(Duration::from_secs(10));
+        }
+        stage.settle();
+        assert_eq!(end.read(&mut rest).unwrap(), 0, "that is all it hears");
+        assert_eq!(server_got(&mut stage), b"", "not by this connection");
+        drop(end);
+        stage.settle();
+        assert_eq!(stage.closed(), Some(CloseReason::Cancel));
+        assert_eq!(stage.counters.handshakes_ended.value(), 1);
+    }
+}
+
+#[test]
+fn cancels_for_which_control_has_no_room_are_refused() {
+    let house = house("postgresql", "");
+    let cancels = Arc::default();
+    let mut waiting = Vec::new();
+    for number in 0..66 {
+        let mut stage = house.stage();
+        stage.cancels = Arc::clone(&cancels);
+        let mut end = stage.admit(house.listener(0), [Plan::Accept]);
+        stage.settle();
+        assert_eq!(say(&mut stage, &mut end, &CANCEL), "");
+        if number < 64 {
+            waiting.push((stage, end));
+            continue;
+        }
+        drop(end);
+        stage.settle();
+        assert_eq!(stage.closed(), Some(CloseReason::CancelLimit));
+    }
+}
+
+#[test]
+fn cancels_of_one_source_do_not_keep_out_those_of_another() {
+    let house = House::new(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:5432']\nbackend = 'app'\n\
+         certificates = ['a.pem']\nstarttls = 'postgresql'\naccept-proxy = 'v1'\n\
+         trusted-networks = ['0.0.0.0/0', '::/0']\n\
+         [[backend]]\nname = 'app'\n[[backend.server]]\naddress = '127.0.0.1:81'\n",
     );
-    assert_eq!(server_got(&mut stage), CANCEL);
-    assert!(stage.net.dialled[0].far.watch().is_ended());
-    let waits = end.read(&mut [0]).unwrap_err();
-    assert_eq!(waits.kind(), ErrorKind::WouldBlock, "it is under way");
-    stage.net.dialled[0].far.finish();
-    stage.settle();
-    assert_eq!(end.read(&mut [0]).unwrap(), 0, "that is all it hears");
-    drop(end);
-    stage.settle();
-    assert_eq!(stage.closed(), Some(CloseReason::Finished));
-    assert_eq!(stage.counters.handshakes_ended.value(), 1);
+    let cancels = Arc::default();
+    let cancel = |from: &str| {
+        let mut stage = house.stage();
+        stage.cancels = Arc::clone(&cancels);
+        let mut end = stage.admit(house.listener(0), [Plan::Accept]);
+        let header = format!("PROXY TCP4 {from} 192.0.2.1 5000 5432\r\n");
+        say(&mut stage, &mut end, header.as_bytes());
+        assert_eq!(say(&mut stage, &mut end, &CANCEL), "");
+        (stage, end)
+    };
+    let closed = |(mut stage, end): (Stage, End)| {
+        // They share a mailbox, and the last one has read it.
+        stage.inbox.deliver(BackendEvent::Look(0));
+        stage.settle();
+        drop(end);
+        stage.settle();
+        stage.closed()
+    };
+    let mut many: Vec<_> = (0..64).map(|_| cancel("198.51.100.7")).collect();
+    let other = cancel("198.51.100.8");
+    let newest = many.pop().unwrap();
+    assert_eq!(closed(newest), Some(CloseReason::CancelLimit));
+    assert_eq!(closed(other), None);
 }
 
 #[test]

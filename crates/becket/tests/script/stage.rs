@@ -19,6 +19,7 @@ use becket_keys::signing::worker::WorkerSigning;
 use becket_keys::signing::{Offload, SignatureRequest};
 use becket_log::access::AccessRecord;
 use becket_proto::close_reason::CloseReason;
+use becket_proxy::backend::cancel::Cancels;
 use becket_proxy::backend::inbox::{BackendEvent, TestInbox};
 use becket_proxy::connection::facts::Facts;
 use becket_proxy::connection::failure_log::FailureLog;
@@ -48,6 +49,8 @@ pub(crate) struct Stage {
     pub(crate) admission: Rc<WorkerAdmission>,
     /// Where slots arrive for which the connection waits; pools must have been given the same.
     pub(crate) inbox: Arc<TestInbox>,
+    /// Where cancels are left.
+    pub(crate) cancels: Arc<Cancels>,
     /// Where signatures wait for a crypto thread, which the script is, if it is one.
     pub(crate) signatures: Arc<SigningQueue>,
     signing: Option<WorkerSigning>,
@@ -90,6 +93,7 @@ impl Stage {
                 None,
             ),
             inbox: Arc::default(),
+            cancels: Arc::default(),
             signatures: Arc::new(SigningQueue::new(1, None)),
             signing: None,
             answers: Arc::default(),
@@ -221,6 +225,7 @@ impl Stage {
             timeouts: &self.timeouts,
             failures: &mut self.failures,
             admission: &self.admission,
+            cancels: &self.cancels,
             pipes: &self.pipes,
             signing: self.signing.as_ref(),
             access: None,

@@ -1,5 +1,7 @@
 //! What contradicts in `[[listener]]` and `[[policy]]`.
 
+use becket_proto::starttls::Protocol;
+
 use super::VERSIONS;
 use crate::choices::{ClientCertificates, ClientTrust, KernelTls, Mode};
 use crate::error::Report;
@@ -34,6 +36,11 @@ impl ListenerSection {
                 let fault = "given, and a backend with it";
                 report.refuse(path, fault, "one of the two");
             }
+        }
+        if self.cancel_requests.is_some() && speaks != ListenMode::StartTls(Protocol::Postgresql) {
+            let fault = "given, but nobody speaks PostgreSQL here";
+            let accepted = "only with starttls = \"postgresql\"";
+            report.refuse(key!(path, self.cancel_requests), fault, accepted);
         }
         let trusted = key!(path, self.trusted_networks);
         match (self.accept_proxy, self.trusted_networks.is_empty()) {

@@ -30,6 +30,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use becket_proxy::backend::server_state::ServerState;
 use becket_tls::chain;
 use becket_tls::config::{Backend, Server, ServerAddress};
 use becket_tls::server_rules::RuleVerifier;
@@ -57,8 +58,8 @@ pub struct Check {
 #[derive(Clone, Debug)]
 struct HealthRequest {
     bytes: Arc<[u8]>,
-    /// Accepted statuses of HTTP/1.1.
-    expect: Arc<[Expected]>,
+    /// Accepted statuses of HTTP/1.1; `None` waits for the end of the connection.
+    expect: Option<Arc<[Expected]>>,
 }
 
 /// A server that was connected.
@@ -157,6 +158,22 @@ impl Check {
             tls: tls.map(|tls| to_servers::for_check(tls, name, |_| true)),
             request: None,
             timeout,
+        }
+    }
+
+    /// Returns a connection that sends `what` and waits for its end.
+    pub fn send(
+        backend: &Backend,
+        server: &ServerState,
+        what: &Arc<[u8]>,
+        timeout: Duration,
+    ) -> Self {
+        Self {
+            request: Some(HealthRequest {
+                bytes: Arc::clone(what),
+                expect: None,
+            }),
+            ..Self::connect(backend, server.name(), server.addresses(), timeout)
         }
     }
 
@@ -273,17 +290,22 @@ impl HealthRequest {
         );
         Self {
             bytes: text.into_bytes().into(),
-            expect: expect.into(),
+            expect: Some(expect.into()),
         }
     }
 
     async fn ask(&self, mut of: impl AsyncRead + AsyncWrite + Unpin) -> Result<(), Failure> {
         of.write_all(&self.bytes).await?;
         of.flush().await?;
+        let Some(expect) = &self.expect else {
+            // A server that resets has received the request, too.
+            let _ended = io::copy(&mut of.take(MAX_IGNORED), &mut io::sink()).await;
+            return Ok(());
+        };
         let mut answer = Vec::new();
         loop {
             match status(&answer)? {
-                Some(status) if self.expect.iter().any(|one| one.contains(status)) => return Ok(()),
+                Some(status) if expect.iter().any(|one| one.contains(status)) => return Ok(()),
                 Some(status) => return Err(Failure::Status(status)),
                 None => {}
             }
@@ -407,6 +429,8 @@ const RETRY: Duration = Duration::from_millis(50);
 /// Maximum bytes from a server, handshake included: a chain, and far more than the head of an answer. A server could send empty TLS
 /// records without end, and each costs us more than it.
 const MAX_READ: u64 = 128 * 1024;
+/// Maximum bytes of an answer that is ignored.
+const MAX_IGNORED: u64 = 2048;
 /// Maximum bytes of a status line.
 const MAX_STATUS_LINE: usize = 512;
 

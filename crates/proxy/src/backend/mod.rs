@@ -6,11 +6,13 @@
 //!   server;
 //! * [`registry`]: all of them, by name, so that they outlive a reload;
 //! * [`pool`]: one worker's view of a backend: it chooses;
+//! * [`cancel`]: cancels of PostgreSQL clients that wait for control;
 //! * [`inbox`]: how a worker learns of a slot that it was given.
 //!
 //! Who is chosen is decided by `becket_proto::balance`; connecting is `connection/connecting.rs`.
 
 pub mod backend_state;
+pub mod cancel;
 pub mod file_service;
 pub mod inbox;
 pub mod pool;

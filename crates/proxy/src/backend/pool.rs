@@ -22,6 +22,7 @@ use becket_proto::queue::Arrival;
 use becket_proto::ticket::{NodeId, OriginId};
 
 use super::backend_state::{BackendState, Eligible, Pick, QueueFull, Wait, Waiter};
+use super::cancel::{Cancel, CancelCompletion, CancelOutcome};
 use super::file_service::FileService;
 use super::inbox::Inbox;
 use super::registry::lone_state;
@@ -165,6 +166,19 @@ impl Pool {
             }
         }
         eligible.shortage()
+    }
+
+    /// Makes a cancel of the connection at `place` in this worker, and the outcome that the connection waits for.
+    pub fn cancel(&self, place: usize, request: &[u8]) -> (Cancel, CancelOutcome) {
+        let inbox = Arc::clone(&self.inbox);
+        let (completion, outcome) = CancelCompletion::new(Waiter { inbox, place });
+        let cancel = Cancel {
+            request: request.into(),
+            backend: Arc::clone(&self.backend),
+            state: Arc::clone(&self.state),
+            completion,
+        };
+        (cancel, outcome)
     }
 
     /// Joins the queue, for the connection that lives at `place` in this worker: see [`BackendState::wait`].

@@ -55,36 +55,13 @@ impl<N: Net> Connected<N> {
         said: EarlyBytes<'_>,
         out: &mut Buffer,
     ) -> Result<(), CloseReason> {
-        self.offer(said, out)?;
-        let server_ended = mem::replace(&mut self.to_client, flight).source_ended();
-        if server_ended {
-            self.to_client.end_source();
-        }
-        // The server may have ended before the client had keys.
-        out.clear();
-        let told = engine.seal(&[], server_ended, out);
-        self.to_client.offer(out.filled());
-        told.map_err(|_| CloseReason::Internal)
-    }
-
-    /// Adds what goes to the server.
-    ///
-    /// # Errors
-    ///
-    /// When nothing can be sealed.
-    pub(super) fn offer(
-        &mut self,
-        said: EarlyBytes<'_>,
-        out: &mut Buffer,
-    ) -> Result<(), CloseReason> {
         out.clear();
         let server_tls = self.tls.as_deref_mut();
-        let bytes = match server_tls.and_then(Tls::engine_mut) {
-            None => said.bytes,
+        let (bytes, sealed) = match server_tls.and_then(Tls::engine_mut) {
+            None => (said.bytes, Ok(())),
             Some(server) => {
                 let sealed = server.seal(said.bytes, said.ended, out);
-                sealed.map_err(|_| CloseReason::Internal)?;
-                out.filled()
+                (out.filled(), sealed)
             }
         };
         // It is finished if the server takes no more.
@@ -94,6 +71,14 @@ impl<N: Net> Connected<N> {
                 self.to_server.end_source();
             }
         }
-        Ok(())
+        let server_ended = mem::replace(&mut self.to_client, flight).source_ended();
+        if server_ended {
+            self.to_client.end_source();
+        }
+        // The server may have ended before the client had keys.
+        out.clear();
+        let told = engine.seal(&[], server_ended, out);
+        self.to_client.offer(out.filled());
+        sealed.and(told).map_err(|_| CloseReason::Internal)
     }
 }

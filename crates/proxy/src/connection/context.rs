@@ -12,6 +12,7 @@ use becket_proto::{half_pipe::HalfPipe, session::SessionName};
 
 use super::facts::Facts;
 use super::failure_log::FailureLog;
+use crate::backend::cancel::Cancels;
 use crate::leg::{Got, Leg};
 use crate::metrics::{Counter, Counters};
 use crate::pipes::{Lent, Pipes};
@@ -63,6 +64,7 @@ pub struct Turn<'a, N> {
     pub timeouts: &'a Timeouts,
     pub failures: &'a mut FailureLog,
     pub admission: &'a Rc<WorkerAdmission>,
+    pub cancels: &'a Cancels,
     /// Lent to directions that carry bulk.
     pub pipes: &'a Rc<Pipes>,
     /// `None` if every signature is made by the worker at once.

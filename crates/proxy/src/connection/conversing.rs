@@ -2,9 +2,9 @@
 //!
 //! The server is connected before anything else, because in most of these protocols it speaks
 //! first. Its greeting is passed on; whatever the client says in clear is answered here, and
-//! nothing of it reaches the server, except for the request of a PostgreSQL client to cancel a query of another
-//! connection. What is said and when it is over is decided by
-//! [`becket_proto::starttls`]; this file carries the bytes. Then the handshake continues with the
+//! nothing of it reaches the server. What is said and when it is over is decided by
+//! [`becket_proto::starttls`]; this file carries the bytes. A cancel of a PostgreSQL client is the
+//! exception (`cancelling.rs`). Then the handshake continues with the
 //! server connected, and at its end both are joined ([`Connected::admit`]).
 //!
 //! Either side can make us hold a greeting, a command, and the answers to those that came in
@@ -17,9 +17,9 @@ use std::{mem, rc::Rc};
 use becket_proto::starttls::{Dialog, Over, Progress, Protocol};
 
 use super::connected::Connected;
-use super::context::{Context, Core, EarlyBytes, Net, Turn};
+use super::context::{Context, Core, Net, Turn};
 use super::listener::ListenerState;
-use super::reached::{Advance, Joined, Reached};
+use super::reached::{Advance, Reached};
 use crate::leg::Got;
 use crate::socket::StreamSocket;
 use becket_proto::close_reason::CloseReason;
@@ -80,7 +80,7 @@ impl<N: Net> Conversing<N> {
                 return Self::no_handshake(cx.core.left_early(), cx);
             }
             match self.progress {
-                Progress::Over(Over::Cancel) => return self.cancel(cx, scratch),
+                Progress::Over(Over::Cancel) => return self.cancel(cx),
                 Progress::Over(over) => return self.close(over, cx),
                 _ if !self.answer.is_empty() => return Advance::Wait(self),
                 Progress::Begin => return self.secure(None, cx),
@@ -185,24 +185,20 @@ impl<N: Net> Conversing<N> {
         Advance::Reached(Reached::Upgrade(self.listener, self.server, insists_on))
     }
 
-    /// The client asks to cancel a query of another connection. The server gets the request, and nothing that comes behind it. The client
-    /// gets nothing but the end, and only when the server has closed: otherwise its next query could be cancelled.
-    fn cancel(mut self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Advance<Self, N> {
-        let request = EarlyBytes {
-            bytes: self.dialog.cancel_request().unwrap_or_default(),
-            ended: true,
-        };
-        cx.turn.counters.handshakes_ended.add(1);
-        cx.core.half_open = None;
-        if let Err(reason) = self.server.offer(request, &mut scratch.sealed_out) {
-            return Advance::end(reason);
+    /// The client asks to cancel what another connection does. The server that it was connected to is let go.
+    fn cancel(self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
+        let passes = self.listener.config().keys.passes_cancels();
+        let pool = self.listener.pool(0).filter(|_| passes);
+        match (pool, self.dialog.cancel_request()) {
+            (Some(pool), Some(request)) => {
+                cx.turn.counters.handshakes_ended.add(1);
+                let (cancel, outcome) = pool.cancel(cx.turn.place, request);
+                let source = cx.turn.admission.source(cx.core.facts.client.ip());
+                cx.turn.cancels.enqueue(source, cancel);
+                Advance::Reached(Reached::Cancel(outcome))
+            }
+            _ => self.close(Over::Cleartext, cx),
         }
-        Advance::Reached(Reached::Joined(Joined {
-            client_tls: None,
-            server: *self.server,
-            learner: None,
-            asks: true,
-        }))
     }
 
     fn no_handshake(reason: CloseReason, cx: &Context<'_, '_, N>) -> Advance<Self, N> {
@@ -219,9 +215,10 @@ impl<N: Net> Conversing<N> {
         };
         if over != Over::Quit {
             let detail = match over {
-                Over::Quit | Over::Cleartext | Over::Cancel => "the client went on in clear",
+                Over::Quit | Over::Cleartext => "the client went on in clear",
                 Over::Injected => "the client said more behind its request for TLS",
                 Over::Broken => "the client broke the protocol",
+                Over::Cancel => "a cancel request, which is not passed on",
                 Over::Refused => "the server refuses service",
                 Over::BadGreeting => "the server sent no greeting",
             };

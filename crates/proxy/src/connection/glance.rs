@@ -52,6 +52,7 @@ impl<N: Net> Phase<N> {
             Self::Entering(_) => "entering",
             Self::Greeting(_) => "greeting",
             Self::Conversing(_) => "conversing",
+            Self::Cancelling(_) => "cancelling",
             Self::Hello(_) | Self::Negotiating(_) => "handshake",
             Self::Queued(_) => "queued",
             Self::Connecting(phase) if phase.is_securing() => "securing",
@@ -64,10 +65,11 @@ impl<N: Net> Phase<N> {
 }
 
 /// The words for phases.
-pub const PHASES: [&str; 10] = [
+pub const PHASES: [&str; 11] = [
     "entering",
     "greeting",
     "conversing",
+    "cancelling",
     "handshake",
     "queued",
     "connecting",

@@ -22,13 +22,14 @@
 //!               Joined ───────► Relaying
 //!               NoServer ─────► Closing
 //! Conversing    Upgrade ──────► Hello
-//!               Joined ───────► Relaying: a request to cancel a query of another connection
+//!               Cancel ───────► Cancelling
 //! any           Close ────────► Closing
 //!               End ──────────► (closed)
 //! ```
 //!
-//! A connection begins in Greeting if a PROXY header is expected. Relaying and Serving lead to Closing or the end.
+//! A connection begins in Greeting if a PROXY header is expected. Relaying, Serving and Cancelling lead to Closing or the end.
 
+mod cancelling;
 mod closing;
 mod completed;
 mod connected;
@@ -65,6 +66,7 @@ use becket_config::listener::ListenMode;
 use becket_config::process::Timeouts;
 use becket_proto::{half_pipe::HalfPipe, session::SessionName};
 
+use self::cancelling::Cancelling;
 use self::closing::Closing;
 use self::connecting::Connecting;
 use self::context::{Context, Core, EarlyBytes};
@@ -113,6 +115,8 @@ enum Phase<N: Net> {
     Entering(Rc<ListenerState>),
     /// Until the client asks for TLS, if it begins in clear.
     Conversing(Conversing<N>),
+    /// Until the servers were told of a cancel, if the client asks for that.
+    Cancelling(Cancelling),
     /// Until the hello is whole.
     Hello(Hello<N>),
     /// Until traffic keys.
@@ -175,6 +179,7 @@ impl<N: Net> Phase<N> {
             Reached::Upgrade(listener, server, insists_on) => {
                 Self::Hello(Hello::after_dialog(listener, server, insists_on))
             }
+            Reached::Cancel(outcome) => Self::Cancelling(Cancelling::new(outcome, cx)),
             Reached::Joined(joined) => Self::Relaying(Relaying::new(joined, cx)),
             Reached::Close(reason, last) => {
                 return Closing::begin(reason, last, cx).map(Self::Closing);
@@ -199,6 +204,7 @@ impl<N: Net> Phase<N> {
             Self::Greeting(phase) => phase.advance(cx, scratch).map(Self::Greeting),
             Self::Entering(listener) => Advance::Reached(Reached::Cleartext(listener)),
             Self::Conversing(phase) => phase.advance(cx, scratch).map(Self::Conversing),
+            Self::Cancelling(phase) => phase.advance(cx).map(Self::Cancelling),
             Self::Hello(phase) => phase.advance(cx, scratch).map(Self::Hello),
             Self::Negotiating(phase) => phase.advance(cx, scratch).map(Self::Negotiating),
             Self::Queued(phase) => phase.advance(cx).map(Self::Queued),
@@ -214,6 +220,7 @@ impl<N: Net> Phase<N> {
             Self::Greeting(phase) => phase.expire(cx).map(Self::Greeting),
             Self::Entering(_) => Advance::Go(self),
             Self::Conversing(phase) => phase.expire(cx).map(Self::Conversing),
+            Self::Cancelling(phase) => phase.expire().map(Self::Cancelling),
             Self::Hello(phase) => phase.expire(cx).map(Self::Hello),
             Self::Negotiating(phase) => phase.expire(cx).map(Self::Negotiating),
             Self::Queued(phase) => phase.expire(cx).map(Self::Queued),
@@ -286,7 +293,7 @@ impl<N: Net> Phase<N> {
             Self::Negotiating(phase) => phase.cares_for(ready),
             Self::Queued(phase) => phase.cares_for(ready),
             // Bytes wait until there is a server; a client that has left does not.
-            Self::Connecting(_) => ready.failed,
+            Self::Connecting(_) | Self::Cancelling(_) => ready.failed,
             _ => true,
         }
     }

@@ -12,6 +12,7 @@ use super::handshake_refusal::HandshakeRefusal;
 use super::learner::Learner;
 use super::listener::ListenerState;
 use super::pending::Pending;
+use crate::backend::cancel::CancelOutcome;
 use crate::backend::slot::ServerSlot;
 use crate::pipes::Lent;
 use crate::socket::StreamSocket;
@@ -56,6 +57,8 @@ pub(super) enum Reached<N: Net> {
     Dialog(Rc<ListenerState>, Protocol, Box<Connected<N>>),
     /// A request for TLS in the clear. The client must offer the protocol by ALPN, if there is one.
     Upgrade(Rc<ListenerState>, Box<Connected<N>>, Option<&'static [u8]>),
+    /// A request to cancel a query of another connection.
+    Cancel(CancelOutcome),
     /// A client and its server.
     Joined(Joined<N>),
 }

@@ -345,6 +345,7 @@ impl Worker {
             timeouts: &self.served.config.file.timeouts,
             failures: &mut self.resources.failures,
             admission: &self.served.admission,
+            cancels: &self.shared.cancels,
             pipes: &self.resources.pipes,
             signing: Some(&self.newcomers.signing),
             access: self.resources.access.as_ref(),

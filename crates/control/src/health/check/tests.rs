@@ -107,6 +107,25 @@ fn a_unix_socket_is_checked_too() {
 }
 
 #[test]
+fn a_server_that_talks_on_where_no_answer_is_due_is_left() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = ServerAddress::Tcp(listener.local_addr().unwrap());
+    let talking = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        while stream.write_all(&[0; 2048]).is_ok() {}
+    });
+    let check = Check {
+        request: Some(HealthRequest {
+            bytes: b"cancel".as_slice().into(),
+            expect: None,
+        }),
+        ..check(address)
+    };
+    run(&check).unwrap();
+    talking.join().unwrap();
+}
+
+#[test]
 fn an_http_status_decides() {
     let answers: [(&[u8], Option<&str>); 5] = [
         (b"HTTP/1.1 204 No Content\r\n\r\n", None),

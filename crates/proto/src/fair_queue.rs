@@ -1,0 +1,123 @@
+//! A short queue of what several sources leave, none of which can keep the others out.
+//!
+//! When it is full, a source that has more in it than the newcomer's gives way. And no source is served twice while
+//! another waits. Everything costs a walk over the queue, so it is for some dozens.
+
+use std::collections::VecDeque;
+
+/// What waits, each with its source.
+#[derive(Debug)]
+pub struct FairQueue<S, T> {
+    most: usize,
+    waiting: VecDeque<(S, T)>,
+    served: Option<S>,
+}
+
+impl<S: Copy + Eq, T> FairQueue<S, T> {
+    /// An empty queue for so many. Allocates nothing.
+    pub fn new(most: usize) -> Self {
+        Self {
+            most,
+            waiting: VecDeque::new(),
+            served: None,
+        }
+    }
+
+    /// Puts one at the end. Returns what finds no room: the newest of the source that has most, if it has more than
+    /// `source` would have; else the newcomer.
+    pub fn push(&mut self, source: S, item: T) -> Option<T> {
+        let mut out = None;
+        if self.waiting.len() >= self.most {
+            let Some(place) = self.newest_of_largest(self.count(source) + 2) else {
+                return Some(item);
+            };
+            out = self.waiting.remove(place).map(|(_, item)| item);
+        }
+        self.waiting.push_back((source, item));
+        out
+    }
+
+    /// Takes the first whose source is not that of the last one, or the first of all.
+    pub fn pop(&mut self) -> Option<T> {
+        let other = |(source, _): &(S, T)| Some(*source) != self.served;
+        let place = self.waiting.iter().position(other).unwrap_or(0);
+        let (source, item) = self.waiting.remove(place)?;
+        self.served = Some(source);
+        Some(item)
+    }
+
+    fn count(&self, source: S) -> usize {
+        self.waiting
+            .iter()
+            .filter(|(one, _)| *one == source)
+            .count()
+    }
+
+    /// Where the last one is of a source that has most, if that is at least so many.
+    fn newest_of_largest(&self, least: usize) -> Option<usize> {
+        let places = self.waiting.iter().enumerate();
+        let counts = places.map(|(place, (source, _))| (self.count(*source), place));
+        let (count, place) = counts.max()?;
+        (count >= least).then_some(place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_source_that_fills_it_gives_way_and_is_not_served_twice_while_another_waits() {
+        let mut queue = FairQueue::new(4);
+        for item in 0..4 {
+            assert_eq!(queue.push('a', item), None);
+        }
+        assert_eq!(queue.push('a', 4), Some(4));
+        assert_eq!(queue.push('b', 5), Some(3));
+        assert_eq!(queue.push('b', 6), Some(2));
+        assert_eq!(queue.push('b', 7), Some(7), "both have as many");
+        let served: Vec<i32> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(served, [0, 5, 1, 6]);
+    }
+
+    proptest! {
+        #[test]
+        fn each_goes_once_in_the_order_of_its_source_and_an_equal_share_is_safe(
+            steps in prop::collection::vec(prop::option::of(0..5u8), 1..200),
+            most in 1..12usize,
+        ) {
+            let mut queue = FairQueue::new(most);
+            let mut inside: Vec<(u8, usize)> = Vec::new();
+            let mut last = None;
+            for (item, step) in steps.into_iter().enumerate() {
+                let count = |inside: &[(u8, usize)], source| {
+                    inside.iter().filter(|(one, _)| *one == source).count()
+                };
+                if let Some(source) = step {
+                    let out = queue.push(source, (source, item));
+                    prop_assert_eq!(out.is_some(), inside.len() == most);
+                    inside.push((source, item));
+                    if let Some(out) = out {
+                        let share = count(&inside, out.0);
+                        prop_assert!((0..5).all(|other| count(&inside, other) <= share));
+                        let newest = inside.iter().rfind(|(one, _)| *one == out.0);
+                        prop_assert_eq!(newest, Some(&out));
+                        inside.retain(|one| *one != out);
+                    }
+                } else {
+                    let served = queue.pop();
+                    prop_assert_eq!(served.is_none(), inside.is_empty());
+                    let Some(served) = served else { continue };
+                    let others = inside.iter().any(|(source, _)| Some(*source) != last);
+                    prop_assert!(Some(served.0) != last || !others);
+                    let oldest = inside.iter().find(|(one, _)| *one == served.0);
+                    prop_assert_eq!(oldest, Some(&served));
+                    inside.retain(|one| *one != served);
+                    last = Some(served.0);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Cancels of PostgreSQL clients that wait for control, which sends each to every server of its backend (`becket_control`, `health/cancel.rs`).
+//!
+//! Source: PostgreSQL, "Frontend/Backend Protocol", section "Canceling Requests in Progress".
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use becket_proto::admission::Source;
+use becket_proto::close_reason::CloseReason;
+use becket_proto::fair_queue::FairQueue;
+
+use super::backend_state::{BackendState, Waiter};
+use super::inbox::BackendEvent;
+use becket_tls::config::Backend;
+
+/// The queue from workers to control, and the outcomes.
+///
+/// The queue is bounded: a request for which there is no room is refused. It is fair, so that one source cannot keep out the cancels of others.
+#[derive(Debug)]
+pub struct Cancels {
+    queue: Mutex<CancelQueue>,
+    passed: AtomicU64,
+    failed: AtomicU64,
+}
+
+#[derive(Debug)]
+struct CancelQueue {
+    waiting: FairQueue<Source, Cancel>,
+    /// Wakes control when the queue is not empty any more.
+    control: Option<Waker>,
+}
+
+/// A request for the servers of a backend.
+pub struct Cancel {
+    /// As the client sent it.
+    pub request: Arc<[u8]>,
+    pub backend: Arc<Backend>,
+    pub state: Arc<BackendState>,
+    /// Dropped when the servers have the request, or will not get it.
+    pub completion: CancelCompletion,
+}
+
+/// Wakes the client's connection when it is dropped.
+#[derive(Debug)]
+pub struct CancelCompletion {
+    outcome: Arc<OnceLock<CloseReason>>,
+    waiter: Waiter,
+}
+
+/// The connection's end of a [`CancelCompletion`].
+#[derive(Debug)]
+pub struct CancelOutcome(Arc<OnceLock<CloseReason>>);
+
+impl CancelCompletion {
+    pub fn new(waiter: Waiter) -> (Self, CancelOutcome) {
+        let outcome = Arc::<OnceLock<_>>::default();
+        let end = CancelOutcome(Arc::clone(&outcome));
+        (Self { outcome, waiter }, end)
+    }
+}
+
+impl Drop for CancelCompletion {
+    fn drop(&mut self) {
+        self.outcome.get_or_init(|| CloseReason::Cancel);
+        let look = BackendEvent::Look(self.waiter.place);
+        self.waiter.inbox.deliver(look);
+    }
+}
+
+impl CancelOutcome {
+    /// Returns the close reason of the client's connection, once there is one.
+    pub fn outcome(&self) -> Option<CloseReason> {
+        self.0.get().copied()
+    }
+}
+
+impl Default for Cancels {
+    fn default() -> Self {
+        let queue = CancelQueue {
+            waiting: FairQueue::new(MAX_WAITING),
+            control: None,
+        };
+        Self {
+            queue: Mutex::new(queue),
+            passed: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Cancels {
+    /// Enqueues a cancel. If there is no room, this one is refused, or one of a source that has more.
+    pub fn enqueue(&self, source: Source, cancel: Cancel) {
+        let mut queue = self.lock();
+        let refused = queue.waiting.push(source, cancel);
+        let control = queue.control.take();
+        drop(queue);
+        if let Some(cancel) = refused {
+            let outcome = &cancel.completion.outcome;
+            outcome.get_or_init(|| CloseReason::CancelLimit);
+        }
+        if let Some(control) = control {
+            control.wake();
+        }
+    }
+
+    /// Waits for the next cancel. One task may wait at a time.
+    pub async fn next(&self) -> Cancel {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    fn poll_next(&self, cx: &Context<'_>) -> Poll<Cancel> {
+        let mut queue = self.lock();
+        if let Some(cancel) = queue.waiting.pop() {
+            return Poll::Ready(cancel);
+        }
+        queue.control = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn lock(&self) -> MutexGuard<'_, CancelQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a server that has the request, or could not be sent it.
+    pub fn count(&self, passed: bool) {
+        let counter = if passed { &self.passed } else { &self.failed };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// Requests that a server has, and those that could not be sent; ever, over all servers.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.passed.load(Relaxed), self.failed.load(Relaxed))
+    }
+}
+
+impl fmt::Debug for Cancel {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The request has a secret.
+        out.debug_struct("Cancel")
+            .field("backend", &self.backend.keys.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Maximum requests that wait: those of a pool of clients whose queries all ran into a time-out.
+const MAX_WAITING: usize = 64;
