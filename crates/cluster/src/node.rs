@@ -90,7 +90,7 @@ impl Node {
 
 impl NodeState {
     /// Everything at one moment, with the names of peers.
-    fn status(&mut self, now: Now) -> ClusterStatus {
+    fn status(&self, now: Now) -> ClusterStatus {
         let mut replica = self.replica.status(now.mono);
         let name = |address| self.addresses.name_of(address);
         for peer in &mut replica.peers {

@@ -256,7 +256,7 @@ impl TranslationBuilder {
 
     /// Sets the `tls` of a backend.
     pub(super) fn set_table(
-        &mut self,
+        &self,
         backend: &mut SectionBuilder,
         tls: SectionBuilder,
         origin: impl Into<Option<SettingId>>,

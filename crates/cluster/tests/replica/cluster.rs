@@ -339,13 +339,13 @@ impl Cluster {
         self.nodes[node].clock.at(self.network.now)
     }
 
-    pub(crate) fn status(&mut self, node: usize) -> ReplicaStatus {
+    pub(crate) fn status(&self, node: usize) -> ReplicaStatus {
         let now = self.local(node);
         self.nodes[node].replica.status(now)
     }
 
     /// The processes that a node takes for live, by its own account.
-    pub(crate) fn live(&mut self, node: usize) -> Vec<PeerName> {
+    pub(crate) fn live(&self, node: usize) -> Vec<PeerName> {
         let peers = self.status(node).peers.into_iter();
         let live = peers.filter(|peer| peer.state == PeerState::Live);
         live.map(|peer| PeerName {

@@ -9,7 +9,7 @@ use crate::cluster::{Cluster, SECRET};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn states(cluster: &mut Cluster, node: usize) -> Vec<(u16, PeerState)> {
+fn states(cluster: &Cluster, node: usize) -> Vec<(u16, PeerState)> {
     let peers = cluster.status(node).peers;
     peers.iter().map(|peer| (peer.node.0, peer.state)).collect()
 }
@@ -21,7 +21,7 @@ fn who_says_goodbye_has_left_at_once_and_is_sent_nothing() {
     cluster.leave(1);
     cluster.run(Duration::from_millis(10));
     let expected = [(2, PeerState::Left), (3, PeerState::Live)];
-    assert_eq!(states(&mut cluster, 0), expected);
+    assert_eq!(states(&cluster, 0), expected);
     let before = cluster.status(0).peers[0].traffic.sent;
     let id = cluster.offer(0);
     cluster.run(SECOND * 10);
@@ -29,7 +29,7 @@ fn who_says_goodbye_has_left_at_once_and_is_sent_nothing() {
     let left = cluster.status(0).peers[0].clone();
     assert_eq!((left.traffic.sent, left.queued_bytes), (before, 0));
     cluster.run(SECOND * 10);
-    assert_eq!(states(&mut cluster, 0), [(3, PeerState::Live)], "forgotten");
+    assert_eq!(states(&cluster, 0), [(3, PeerState::Live)], "forgotten");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn who_left_and_goes_on_talking_is_forgotten_in_time() {
         cluster.run(SECOND);
     }
     assert!(cluster.nodes[0].sink.taken > 10, "it is heard");
-    assert!(states(&mut cluster, 0).is_empty());
+    assert!(states(&cluster, 0).is_empty());
 }
 
 #[test]
@@ -144,12 +144,12 @@ fn an_answer_that_was_longer_under_way_than_the_goodbye_revives_nobody() {
     cluster.deliver(1, zero, &welcome);
     let echo = last(&mut cluster);
     cluster.deliver(0, other, &echo);
-    assert_eq!(states(&mut cluster, 0), [(2, PeerState::Live)]);
+    assert_eq!(states(&cluster, 0), [(2, PeerState::Live)]);
     cluster.leave(1);
     let goodbye = last(&mut cluster);
     cluster.deliver(0, other, &goodbye);
     cluster.deliver(0, one, &late);
-    assert_eq!(states(&mut cluster, 0), [(2, PeerState::Left)]);
+    assert_eq!(states(&cluster, 0), [(2, PeerState::Left)]);
 }
 
 #[test]

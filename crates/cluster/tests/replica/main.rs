@@ -6,10 +6,6 @@
 //! * [`scenes`], [`goodbyes`], [`sticks`]: one promise each, told step by step;
 //! * [`hostile`]: what anybody may send to the port.
 #![forbid(unsafe_code)]
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test, in which the lint sees no test functions"
-)]
 
 mod cluster;
 mod goodbyes;

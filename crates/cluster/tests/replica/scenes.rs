@@ -11,7 +11,7 @@ use crate::cluster::{Cluster, OTHER, POLICY, SECRET};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn drops(cluster: &mut Cluster, node: usize, cause: DropCause) -> u64 {
+fn drops(cluster: &Cluster, node: usize, cause: DropCause) -> u64 {
     cluster.status(node).total.drops.of(cause)
 }
 
@@ -315,7 +315,7 @@ fn recorded_joins_neither_make_nor_end_a_peer() {
     }
     assert!(recorded.len() > 10);
     assert_eq!((cluster.live(0), cluster.live(1)), before);
-    assert!(drops(&mut cluster, 0, DropCause::Replayed) > 0);
+    assert!(drops(&cluster, 0, DropCause::Replayed) > 0);
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn a_state_that_fits_no_datagram_is_counted_and_not_sent() {
     let record = PeerRecord::New(session(b"id", &[1; 1400]));
     cluster.nodes[0].replica.offer(&record);
     cluster.settle(0);
-    assert_eq!(drops(&mut cluster, 0, DropCause::TooLarge), 1);
+    assert_eq!(drops(&cluster, 0, DropCause::TooLarge), 1);
     assert_eq!(cluster.status(0).peers[0].queued_bytes, 0);
 }
 
@@ -430,7 +430,7 @@ fn peers_beyond_the_limit_are_refused() {
     cluster.set_limits(0, |limits| limits.peers = 2);
     cluster.run(SECOND * 30);
     assert_eq!(cluster.live(0).len(), 2);
-    assert!(drops(&mut cluster, 0, DropCause::TooManyPeers) > 0);
+    assert!(drops(&cluster, 0, DropCause::TooManyPeers) > 0);
     let begun = cluster.status(0).total.sent;
     cluster.run(SECOND * 30);
     assert!(cluster.status(0).total.sent - begun < 200);
@@ -444,7 +444,7 @@ fn addresses_beyond_the_limit_are_ignored_and_counted() {
     let list: Vec<_> = (1..6).map(|host| ([10, 0, 1, host], 7000).into()).collect();
     cluster.list_addresses(0, list);
     assert_eq!(cluster.status(0).unanswered.len(), 2);
-    assert_eq!(drops(&mut cluster, 0, DropCause::TooManyAddresses), 3);
+    assert_eq!(drops(&cluster, 0, DropCause::TooManyAddresses), 3);
     cluster.list_addresses(0, Vec::new());
     cluster.run(SECOND);
     let before = cluster.status(0).total.sent;

@@ -134,13 +134,13 @@ fn run(seed: u64, census: &mut Census) {
     });
     trouble(&mut cluster, count, census);
     quiet(&mut cluster, count, way);
-    together(&mut cluster, count);
+    together(&cluster, count);
     exactly_once(&mut cluster, count, census);
     if let Some(stranger) = stranger {
         assert!(cluster.live(stranger).is_empty());
         assert_eq!(cluster.nodes[stranger].sink.taken, 0);
     }
-    take_census(&mut cluster, census);
+    take_census(&cluster, census);
 }
 
 /// Every two nodes find each other: by lists of all, or by lists of one side.
@@ -243,7 +243,7 @@ fn quiet(cluster: &mut Cluster, count: usize, way: u64) {
     cluster.run(Duration::from_secs(40));
 }
 
-fn together(cluster: &mut Cluster, count: usize) {
+fn together(cluster: &Cluster, count: usize) {
     for node in 0..count {
         let mut expected: Vec<_> = (0..count)
             .filter(|other| *other != node)
@@ -277,7 +277,7 @@ fn exactly_once(cluster: &mut Cluster, count: usize, census: &mut Census) {
     }
 }
 
-fn take_census(cluster: &mut Cluster, census: &mut Census) {
+fn take_census(cluster: &Cluster, census: &mut Census) {
     for node in 0..cluster.nodes.len() {
         let total = cluster.status(node).total;
         for cause in DropCause::ALL {

@@ -467,7 +467,7 @@ impl HitchTranslator {
         Some(name)
     }
 
-    fn of_clients(&mut self, section: &mut SectionBuilder, scope: &Scope) {
+    fn of_clients(&self, section: &mut SectionBuilder, scope: &Scope) {
         let given = scope
             .switch("sni-nomatch-abort")
             .or(self.global.switch("sni-nomatch-abort"));
@@ -486,7 +486,7 @@ impl HitchTranslator {
         }
     }
 
-    fn socket(&mut self, section: &mut SectionBuilder) {
+    fn socket(&self, section: &mut SectionBuilder) {
         let (backlog, origin) = self.global.number_or("backlog", 100);
         section.set("backlog", backlog, origin);
         let (keepalive, origin) = self.global.number_or("keepalive", 3600);
