@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use becket_stats::units::{parse_duration, parse_rate, parse_size};
 use clap::{Args, Parser};
+use http::{HeaderName, HeaderValue};
 
+use crate::schedule::Ramp;
 use crate::source::Sources;
 use crate::tls::TlsOptions;
 
@@ -40,15 +42,19 @@ pub struct LoadOptions {
     /// Client threads [default: half of the CPUs]
     #[arg(short = 't', long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
-    /// How long to measure
-    #[arg(short = 'd', long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
-    pub duration: Duration,
+    /// How long to measure; with --ramp each step [default: 10s; with --ramp 3s]
+    #[arg(short = 'd', long, value_name = "TIME", value_parser = parse_duration)]
+    pub duration: Option<Duration>,
     /// Measure this many transactions instead of a time
-    #[arg(short = 'n', long, value_name = "N", conflicts_with_all = ["duration", "rate"], value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long, value_name = "N", conflicts_with_all = ["duration", "rate", "ramp"], value_parser = clap::value_parser!(u64).range(1..))]
     pub transactions: Option<u64>,
     /// Open loop: start this many transactions per second, whatever the server does
     #[arg(short = 'R', long, value_name = "RATE", value_parser = parse_rate)]
     pub rate: Option<f64>,
+    /// Open loop through rising rates, for example 1000..10000/500 or 1k..10k/500,5s: which is the highest that holds? LENGTH is how
+    /// long each step takes, as -d is
+    #[arg(long, value_name = "FROM..TO/STEP[,LENGTH]", conflicts_with = "rate")]
+    pub ramp: Option<Ramp>,
     /// Time before measuring whose results are thrown away [default: a tenth of -d, at most 1s; none with -n]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub warm_up: Option<Duration>,
@@ -63,6 +69,12 @@ pub struct ConnectionOptions {
     /// Requests per connection
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub keepalive: u64,
+    /// Ask by HTTP/1.0, with one request on each connection
+    #[arg(long, conflicts_with = "keepalive")]
+    pub http10: bool,
+    /// Send this header line with each request; may be repeated
+    #[arg(short = 'H', long, value_name = "NAME:VALUE", value_parser = parse_header)]
+    pub header: Vec<String>,
     /// A body of another length is a failure
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub expect_body: Option<u64>,
@@ -115,6 +127,17 @@ pub struct ResponderOptions {
     pub service_knee: Option<NonZeroUsize>,
 }
 
+/// Returns the line without its end.
+fn parse_header(text: &str) -> Result<String, String> {
+    let (name, value) = text.split_once(':').ok_or("it has no colon")?;
+    name.parse::<HeaderName>()
+        .map_err(|e| format!("its name: {e}"))?;
+    match value.trim().parse::<HeaderValue>() {
+        Ok(_) => Ok(format!("{name}: {}", value.trim())),
+        Err(e) => Err(format!("its value: {e}")),
+    }
+}
+
 const TEACHING: &str = "\
 How to read it:
   A closed loop (-c) shows what the server can do, but its latencies flatter: while the server stalls,
@@ -128,6 +151,8 @@ Examples:
   becket-load https://localhost:8443/                        full handshakes, 50 at a time
   becket-load https://localhost:8443/ --resume every=4       one full, three resumed
   becket-load https://localhost:8443/ -R 2000 -d 30s         2000 per second, latencies corrected
+  becket-load https://localhost:8443/ --ramp 500..5000/500   the highest rate that holds
+  becket-load https://localhost:8443/ --resume every=8 --http10  8 HTTP/1.0 requests per client
   becket-load https://localhost:8443/ --pid $(pgrep -o hitch)  with the server's CPU per transaction
   becket-load --serve 127.0.0.1:8080 --body 16k              a backend to stand behind it
 

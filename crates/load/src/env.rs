@@ -47,6 +47,12 @@ impl Env {
         // The vector is made with one more entry than there are steps and never shrinks.
         &mut self.samples[index]
     }
+
+    /// Returns the request of a connection that has so many left, with this one.
+    pub fn request(&self, left: u64) -> &[u8] {
+        let [keep, last] = &self.requests;
+        if left <= 1 { last } else { keep }
+    }
 }
 
 /// When the measured steps begin and end.

@@ -49,7 +49,8 @@ pub struct LoadConnection {
     /// The plan asks for a resumed handshake.
     resumes: bool,
     offered: Offered,
-    resumed: bool,
+    /// The request left as early data.
+    early: bool,
     peer_closed: bool,
     /// The response is whole, and the slot has not been told yet.
     ready: bool,
@@ -136,7 +137,7 @@ impl LoadConnection {
             requests_left: plan.options.connection.keepalive,
             resumes,
             offered: Offered::Nothing,
-            resumed: false,
+            early: false,
             peer_closed: false,
             ready: false,
             deadline: times.started + plan.options.load.time_out,
@@ -144,6 +145,7 @@ impl LoadConnection {
         if link.preface.is_some() {
             link.talk(env, 0, times.started)?;
         } else if link.tls.is_some() {
+            link.ask_early(env)?;
             link.collect()?;
             link.offered = Offered::of(&link.wire.outbox);
         } else {
@@ -250,7 +252,7 @@ impl LoadConnection {
     pub fn count_tickets(&self, env: &mut Env) {
         if let Some(tls) = &self.tls {
             let samples = env.samples(self.times.step);
-            let counter = if self.resumed {
+            let counter = if tls.handshake_kind() == Some(HandshakeKind::Resumed) {
                 &mut samples.tickets_resumed
             } else {
                 &mut samples.tickets_full
@@ -281,7 +283,7 @@ impl LoadConnection {
         let now = clock::now();
         let took = now - self.times.mark;
         env.samples(self.times.step).latency.connect.record(took);
-        self.times.mark = now;
+        (self.times.mark, self.asked) = (now, now);
         if env.plan.options.connection.since_queued {
             // What follows the first bytes is not asked for. Where this is refused, more is noted than is read.
             let _refused = note_acknowledgements(&self.wire.socket, false);
@@ -290,14 +292,24 @@ impl LoadConnection {
             self.phase = Phase::Handshaking;
         } else {
             self.phase = Phase::Exchanging;
-            self.asked = now;
         }
+    }
+
+    /// Gives the request to TLS as early data, where the session that is offered has room for it.
+    fn ask_early(&mut self, env: &Env) -> Result<(), Failure> {
+        let request = env.request(self.requests_left);
+        let data = self.tls.as_mut().and_then(ClientConnection::early_data);
+        if let Some(mut data) = data.filter(|data| data.bytes_left() >= request.len()) {
+            let written = data.write_all(request);
+            written.map_err(|e| Failure::from_io(&e))?;
+            self.early = true;
+        }
+        Ok(())
     }
 
     /// Puts the request in the outbox.
     fn ask(&mut self, env: &Env, now: Instant) -> Result<(), Failure> {
-        let [keep, last] = &env.requests;
-        let request = if self.requests_left <= 1 { last } else { keep };
+        let request = env.request(self.requests_left);
         self.asked = now;
         match &mut self.tls {
             None => self.wire.outbox.extend_from_slice(request),
@@ -382,20 +394,23 @@ impl LoadConnection {
     fn on_handshake(&mut self, env: &mut Env, now: Instant) -> Result<(), Failure> {
         let Some(tls) = &self.tls else { return Ok(()) };
         let kind = tls.handshake_kind();
-        self.resumed = kind == Some(HandshakeKind::Resumed);
+        let resumed = kind == Some(HandshakeKind::Resumed);
         let known = env.negotiated.as_ref();
-        if known.is_none_or(|known| !self.resumed && known.signature.is_none()) {
-            let signature = env.tls.as_ref().filter(|_| !self.resumed);
+        if known.is_none_or(|known| !resumed && known.signature.is_none()) {
+            let signature = env.tls.as_ref().filter(|_| !resumed);
             let signature = signature.and_then(Tls::signature);
             env.negotiated = Some(negotiated::of(tls, signature));
         }
         let alpn = tls.alpn_protocol();
         let refuses_http = alpn.is_some_and(|alpn| !alpn.starts_with(b"http/1."));
         let tls12 = tls.protocol_version() == Some(ProtocolVersion::TLSv1_2);
+        let accepted = self.early && tls.is_early_data_accepted();
         self.count_handshake(env, kind, tls12);
         let took = now - self.times.mark;
         let samples = env.samples(self.times.step);
-        if self.resumed {
+        samples.handshakes.early_data_accepted += u64::from(accepted);
+        samples.handshakes.early_data_rejected += u64::from(self.early && !accepted);
+        if resumed {
             samples.latency.handshake_resumed.record(took);
         } else {
             samples.latency.handshake_full.record(took);
@@ -404,6 +419,9 @@ impl LoadConnection {
         self.phase = Phase::Exchanging;
         if refuses_http {
             return Err(Failure::Alpn);
+        }
+        if accepted {
+            return Ok(());
         }
         if env.plan.options.connection.nagle {
             self.collect()?;
@@ -414,13 +432,14 @@ impl LoadConnection {
 
     /// Counts what was asked for and what happened.
     fn count_handshake(&self, env: &mut Env, kind: Option<HandshakeKind>, tls12: bool) {
+        let resumed = kind == Some(HandshakeKind::Resumed);
         let counts = &mut env.samples(self.times.step).handshakes;
         if self.resumes {
             counts.asked_resumed += 1;
         } else {
             counts.asked_full += 1;
         }
-        match (self.resumed, tls12, self.offered) {
+        match (resumed, tls12, self.offered) {
             (false, ..) => counts.full += 1,
             (true, false, _) => counts.resumed_by_psk += 1,
             (true, true, Offered::Ticket) => counts.resumed_by_ticket += 1,
@@ -428,8 +447,8 @@ impl LoadConnection {
         }
         let offered = self.offered != Offered::Nothing;
         counts.full_with_retry += u64::from(kind == Some(HandshakeKind::FullWithHelloRetryRequest));
-        counts.declined += u64::from(!self.resumed && offered);
-        counts.nothing_to_offer += u64::from(self.resumes && !offered && !self.resumed);
+        counts.declined += u64::from(!resumed && offered);
+        counts.nothing_to_offer += u64::from(self.resumes && !offered && !resumed);
     }
 
     /// Continues the preface; the request follows it at once. Answers come only to flights, so that all

@@ -75,18 +75,22 @@ impl Cli {
             };
             Some(name)
         } else if self.tls.resume != Resume::Never || self.tls.tls.is_some() {
-            return wrong("--resume and --tls need an https:// target".to_owned());
+            return wrong("--resume, --early-data and --tls need an https:// target".to_owned());
         } else {
             None
         };
-        let length = self.load.duration;
+        let ramp = self.load.ramp;
+        let length = ramp.and_then(|ramp| ramp.length).or(self.load.duration);
+        let length = length.unwrap_or(if ramp.is_some() { STEP } else { WHOLE });
         if self.load.time_out.is_zero() || length.is_zero() {
-            return wrong("-d and --time-out must not be zero".to_owned());
+            return wrong("-d, --time-out and a step of --ramp must not be zero".to_owned());
         }
-        let load = match (self.load.transactions, self.load.rate) {
-            (Some(count), _) => Load::ClosedCount(count),
-            (None, Some(rate)) => Load::Open(vec![Stretch { rate, length }]),
-            (None, None) => Load::ClosedFor(length),
+        let stretch = |rate| Stretch { rate, length };
+        let load = match (self.load.transactions, self.load.rate, ramp) {
+            (Some(count), ..) => Load::ClosedCount(count),
+            (None, Some(rate), _) => Load::Open(vec![stretch(rate)]),
+            (None, None, Some(ramp)) => Load::Open(ramp.rates().map(stretch).collect()),
+            (None, None, None) => Load::ClosedFor(length),
         };
         let warm_up = match load {
             Load::ClosedCount(_) => Duration::ZERO,
@@ -131,6 +135,10 @@ impl Cli {
     }
 }
 
+/// How long a run takes, and a step of a ramp.
+const WHOLE: Duration = Duration::from_secs(10);
+const STEP: Duration = Duration::from_secs(3);
+
 /// An open loop takes what the system gives: ten thousand connections, or 900 where descriptors
 /// are scarce.
 fn most_connections() -> usize {
@@ -163,11 +171,18 @@ impl Plan {
         self.cpus.get(thread % self.cpus.len().max(1)).copied()
     }
 
-    /// Returns the request: the last one of a connection asks the server to close.
+    /// Returns the request: the last one of a connection asks the server to close, as each one of HTTP/1.0 does.
     pub fn request(&self, last: bool) -> String {
         let (path, host) = (&self.target.path, self.target.authority());
-        let close = if last { "Connection: close\r\n" } else { "" };
-        format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{close}\r\n")
+        let options = &self.options.connection;
+        let (version, close) = match (options.http10, last) {
+            (true, _) => ("1.0", ""),
+            (false, true) => ("1.1", "Connection: close\r\n"),
+            (false, false) => ("1.1", ""),
+        };
+        let own = options.header.iter().map(|line| format!("{line}\r\n"));
+        let own = own.collect::<String>();
+        format!("GET {path} HTTP/{version}\r\nHost: {host}\r\n{own}{close}\r\n")
     }
 
     /// Describes the plan for the report.
@@ -210,11 +225,35 @@ mod tests {
     }
 
     #[test]
+    fn a_ramp_has_both_ends_and_steps_of_its_length() {
+        for (args, seconds) in [
+            ("1k..3k/500", 3),
+            ("1k..3k/500,5s", 5),
+            ("1k..3k/500 -d 7s", 7),
+        ] {
+            let plan = plan(&format!("https://127.0.0.1:1/ --ramp {args}")).unwrap();
+            let Load::Open(stretches) = &plan.load else {
+                panic!("a ramp is an open loop")
+            };
+            let rates: Vec<f64> = stretches.iter().map(|s| s.rate).collect();
+            assert_eq!(rates, [1000.0, 1500.0, 2000.0, 2500.0, 3000.0]);
+            assert_eq!(plan.steps(), [Duration::from_secs(seconds); 5]);
+        }
+    }
+
+    #[test]
     fn what_contradicts_itself_is_refused_with_a_sentence() {
         for args in [
             "https://127.0.0.1:1/ --tls 1.3 --resume-kind id",
             "https://127.0.0.1:1/ --tls 1.2 --resume-kind psk",
             "http://127.0.0.1:1/ --resume always",
+            "https://127.0.0.1:1/ --early-data",
+            "https://127.0.0.1:1/ --resume always --early-data --tls 1.2",
+            "https://127.0.0.1:1/ --ramp 5..1/1",
+            "https://127.0.0.1:1/ --ramp 1..1k/1",
+            "https://127.0.0.1:1/ --ramp 1..5/1,0s",
+            "https://127.0.0.1:1/ -H X-Test",
+            "https://127.0.0.1:1/ -H a\r\nb:c",
             "https://192.0.2.1/",
             "https://127.0.0.1:1/ --suite RC4",
             "https://127.0.0.1:1/ --cpus 99999",

@@ -5,7 +5,59 @@
 //!
 //! Pure: times are offsets from the start of the run.
 
+use std::str::FromStr;
 use std::time::Duration;
+
+use becket_stats::units::{UnitError, parse_duration, parse_rate};
+
+/// Rising rates, one step after the other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ramp {
+    from: f64,
+    step: f64,
+    /// Steps after the first one.
+    more: u32,
+    /// How long each step takes, where that was said.
+    pub length: Option<Duration>,
+}
+
+impl Ramp {
+    /// Returns the rate of each step.
+    pub fn rates(self) -> impl Iterator<Item = f64> {
+        (0..=self.more).map(move |n| self.from + f64::from(n) * self.step)
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let (rates, length) = match text.split_once(',') {
+            Some((rates, length)) => (rates, Some(parse_duration(length).ok()?)),
+            None => (text, None),
+        };
+        let (range, step) = rates.split_once('/')?;
+        let (from, to) = range.split_once("..")?;
+        let [from, to, step] = [from, to, step].map(|rate| parse_rate(rate).ok());
+        let (from, step) = (from?, step?);
+        // A little more, so that sums of fractions reach the last step.
+        let more = (to? - from) / step + 1e-9;
+        (0.0..MOST_STEPS).contains(&more).then_some(Self {
+            from,
+            step,
+            more: more as u32,
+            length,
+        })
+    }
+}
+
+impl FromStr for Ramp {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let accepted = "a ramp (accepted: FROM..TO/STEP[,LENGTH], for example 1k..10k/500,5s; at most 200 steps)";
+        Self::read(text).ok_or_else(|| UnitError::new(text, accepted))
+    }
+}
+
+/// Each step has its own histograms in each thread.
+const MOST_STEPS: f64 = 200.0;
 
 /// A stretch of constant rate.
 #[derive(Clone, Copy, Debug, PartialEq)]

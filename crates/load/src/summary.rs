@@ -124,6 +124,9 @@ fn is_bound(generator: &Generator) -> bool {
 
 /// The result in a sentence.
 pub fn verdict(steps: &[LoadStep]) -> String {
+    if steps.len() > 1 && steps.iter().any(|step| step.completed > 0) {
+        return ramp_verdict(steps);
+    }
     let best = steps
         .iter()
         .max_by(|a, b| a.rate_succeeded_per_s.total_cmp(&b.rate_succeeded_per_s));
@@ -161,6 +164,33 @@ pub fn verdict(steps: &[LoadStep]) -> String {
         show_us(whole.p50_us),
         show_us(whole.p99_us)
     )
+}
+
+/// The highest rate that was held, in the manner of the field's articles.
+fn ramp_verdict(steps: &[LoadStep]) -> String {
+    let asked = |step: &LoadStep| show_rate(step.rate_asked_per_s.unwrap_or_default());
+    let held = steps
+        .iter()
+        .take_while(|step| shortfall(step).is_none())
+        .count();
+    let highest = held.checked_sub(1).and_then(|last| steps.get(last));
+    match (highest, steps.get(held)) {
+        (Some(highest), None) => format!("holds at least {}, where the ramp ended", asked(highest)),
+        (None, Some(next)) if next.generator.bound => {
+            "generator-bound from the first step: give the client more threads (-t) or other CPUs (--cpus)".to_owned()
+        }
+        (Some(highest), Some(next)) if next.generator.bound => {
+            format!("generator-bound, at least {}: at {} the client was what was slow", asked(highest), asked(next))
+        }
+        (Some(highest), Some(next)) => {
+            let why = shortfall(next).unwrap_or_default();
+            format!("holds {} (at most 1 failure in 1000, 99 in 100 within 100 ms); at {} {why}", asked(highest), asked(next))
+        }
+        (None, Some(first)) => {
+            format!("does not hold the first rate, {}: {}", asked(first), shortfall(first).unwrap_or_default())
+        }
+        (None, None) => "nothing was measured".to_owned(),
+    }
 }
 
 /// Returns what a step lacks to be held.
@@ -203,6 +233,18 @@ const LATE_START_US: f64 = 10_000.0;
 mod tests {
     use super::*;
 
+    fn done(busiest: f64) -> LoadStep {
+        let mut step = LoadStep {
+            completed: 100,
+            attempted: 100,
+            rate_succeeded_per_s: 100.0,
+            ..LoadStep::default()
+        };
+        step.generator.busiest_thread = busiest;
+        step.generator.bound = is_bound(&step.generator);
+        step
+    }
+
     #[test]
     fn late_starts_of_a_rather_busy_client_are_its_own_fault() {
         let mut generator = Generator {
@@ -216,5 +258,31 @@ mod tests {
             !is_bound(&generator),
             "then the connections were busy: the server's fault"
         );
+    }
+
+    #[test]
+    fn a_ramp_is_judged_by_the_highest_rate_that_was_held() {
+        let step = |rate: f64, failed: u64, busiest: f64| {
+            let mut step = done(busiest);
+            (step.rate_asked_per_s, step.rate_succeeded_per_s) = (Some(rate), rate);
+            (step.attempted, step.failed) = (1_000, failed);
+            step
+        };
+        let broken = verdict(&[
+            step(500.0, 0, 0.5),
+            step(600.0, 1, 0.5),
+            step(700.0, 2, 0.5),
+        ]);
+        assert!(
+            broken.starts_with("holds 600/s") && broken.contains("at 700/s 2 of 1 000 failed"),
+            "{broken}"
+        );
+        let bound = verdict(&[step(500.0, 0, 0.5), step(600.0, 9, 0.99)]);
+        assert!(
+            bound.starts_with("generator-bound, at least 500/s"),
+            "{bound}"
+        );
+        let kept = verdict(&[step(500.0, 0, 0.5), step(600.0, 0, 0.5)]);
+        assert!(kept.starts_with("holds at least 600/s"), "{kept}");
     }
 }

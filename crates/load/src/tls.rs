@@ -55,6 +55,9 @@ pub struct TlsOptions {
     /// ALPN protocols to offer, comma separated
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub alpn: Vec<String>,
+    /// Send the request as TLS 1.3 early data where a session allows it
+    #[arg(long, requires = "resume")]
+    pub early_data: bool,
 }
 
 /// How sessions may be resumed.
@@ -105,6 +108,14 @@ impl TlsOptions {
             let fault = "--resume-kind id and ticket are of TLS 1.2, psk is of TLS 1.3: leave --tls out, or choose another kind";
             return Err(Error::Plan(fault.to_owned()));
         }
+        if self.early_data
+            && !offered
+                .iter()
+                .any(|offered| wanted(Some(TlsVersion::Tls13), offered))
+        {
+            let fault = "--early-data needs TLS 1.3, which --tls and --resume-kind leave out";
+            return Err(Error::Plan(fault.to_owned()));
+        }
         Ok(offered)
     }
 }
@@ -151,6 +162,7 @@ impl Tls {
             .with_no_client_auth();
         let alpn = options.alpn.iter();
         base.alpn_protocols = alpn.map(|name| name.clone().into_bytes()).collect();
+        base.enable_early_data = options.early_data;
         let tls12_resumption = match options.resume_kind {
             ResumeKind::Id => Tls12Resumption::SessionIdOnly,
             _ => Tls12Resumption::SessionIdOrTickets,

@@ -1,6 +1,6 @@
 //! The report of one `becket-load` run, as stored in JSON.
 //!
-//! A run has one or more [`LoadStep`]s (`becket-bench` climbs in many). A step answers: how many transactions were
+//! A run has one or more [`LoadStep`]s (a ramp has many). A step answers: how many transactions were
 //! attempted, what became of each, how long each phase took, what kind of handshakes they really
 //! were, and what client and server spent on them. Nothing is averaged; nothing is dropped.
 //!
@@ -183,6 +183,10 @@ pub struct Handshakes {
     pub resumed_by_ticket: u64,
     /// Resumed by TLS 1.3 pre-shared key.
     pub resumed_by_psk: u64,
+    /// Early data that the server accepted.
+    pub early_data_accepted: u64,
+    /// Early data that the server refused; it was sent again.
+    pub early_data_rejected: u64,
 }
 
 impl Handshakes {
@@ -197,6 +201,8 @@ impl Handshakes {
         self.resumed_by_id += other.resumed_by_id;
         self.resumed_by_ticket += other.resumed_by_ticket;
         self.resumed_by_psk += other.resumed_by_psk;
+        self.early_data_accepted += other.early_data_accepted;
+        self.early_data_rejected += other.early_data_rejected;
     }
 
     /// Returns how many handshakes were resumed, by whatever means.

@@ -12,8 +12,9 @@ use crate::units::{show_bytes, show_count, show_rate, show_us};
 pub fn page(report: &LoadReport) -> String {
     let mut out = String::new();
     heading(&mut out, report);
-    for step in &report.steps {
-        step_page(&mut out, step);
+    match report.steps.as_slice() {
+        [step] => step_page(&mut out, step),
+        steps => ramp_table(&mut out, steps),
     }
     line(&mut out, &format!("\n{}", report.verdict));
     out
@@ -141,6 +142,8 @@ fn handshakes(rows: &mut Vec<(&str, String)>, h: &Handshakes) {
         ("had nothing to resume with", h.nothing_to_offer),
         ("declined by the server", h.declined),
         ("took a HelloRetryRequest", h.full_with_retry),
+        ("sent early data that was accepted", h.early_data_accepted),
+        ("sent early data that was refused", h.early_data_rejected),
     ];
     let oddities = oddities.iter().filter(|(_, n)| *n > 0);
     rows.extend(oddities.map(|(what, n)| ("", format!("{} {what}", show_count(*n)))));
@@ -178,6 +181,37 @@ fn summary_cells(name: &str, s: &Summary) -> [String; 7] {
         p999,
         max,
     ]
+}
+
+/// A row for each step, and what failed in it.
+fn ramp_table(out: &mut String, steps: &[LoadStep]) {
+    let header = [
+        "asked",
+        "attempted",
+        "succeeded",
+        "failed",
+        "p50",
+        "p99",
+        "client",
+    ];
+    columns(out, &header.map(str::to_owned));
+    for step in steps {
+        let whole = step.latency.from_intended();
+        let bound = if step.generator.bound { " bound" } else { "" };
+        let cells = [
+            show_rate(step.rate_asked_per_s.unwrap_or_default()),
+            show_rate(step.rate_attempted_per_s()),
+            show_rate(step.rate_succeeded_per_s),
+            show_count(step.failed),
+            show_us(whole.p50_us),
+            show_us(whole.p99_us),
+            format!("{:.0} %{bound}", step.generator.busiest_thread * 100.0),
+        ];
+        columns(out, &cells);
+        if step.failed > 0 {
+            line(out, &format!("  failed: {}", failures(step)));
+        }
+    }
 }
 
 fn columns(out: &mut String, cells: &[String; 7]) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use becket_stats::report::Summary;
 
 use super::server::{Server, config};
-use super::{Responder, report, signal};
+use super::{Responder, load, report, shown, signal};
 
 fn above(summary: &Summary, us: f64) -> u64 {
     summary
@@ -87,4 +87,26 @@ fn a_slow_server_shows_in_the_first_byte_and_its_cpu_is_read() {
     assert_eq!(queued.count, step.latency.whole.count);
     // How much of it: that depends on when the kernel came to the acknowledgement.
     assert!(0.0 < queued.p50_us && queued.p50_us <= step.latency.whole.p50_us);
+}
+
+#[test]
+fn a_ramp_ends_its_praise_at_the_rate_that_does_not_hold() {
+    // Two requests at a time that take 20 ms each are a hundred in a second.
+    let responder = Responder::start(&["--service-time", "20ms"]);
+    let args = "-c 2 -t 1 --keepalive 100000 --ramp 40..240/100,1s";
+    let ramp = report(&responder.url(), args);
+    let asked = ramp.steps.iter().map(|step| step.rate_asked_per_s.unwrap());
+    assert_eq!(asked.collect::<Vec<_>>(), [40.0, 140.0, 240.0]);
+    // Where the machine is busy, even the first may not hold.
+    let praise = ["holds 140", "holds 240", "holds at least"];
+    let praised = praise.iter().any(|words| ramp.verdict.contains(words));
+    assert!(
+        !praised && ramp.verdict.contains("hold"),
+        "{}",
+        ramp.verdict
+    );
+    let page = load(&format!("-q {} --ramp 40..60/20,200ms", responder.url()));
+    let page = shown(&page);
+    let rows = page.lines().filter(|row| row.ends_with('%'));
+    assert_eq!(rows.count(), 2, "{page}");
 }

@@ -15,6 +15,9 @@ pub(crate) struct Seen {
     pub(crate) resumed: bool,
     pub(crate) server_name: Option<String>,
     pub(crate) alpn: Option<Vec<u8>>,
+    /// The request, and how much of it was early data.
+    pub(crate) request: String,
+    pub(crate) early: usize,
 }
 
 /// A running server; its thread ends with the test.
@@ -79,22 +82,28 @@ fn serve(
     socket.set_read_timeout(Some(Duration::from_secs(5)))?;
     socket.set_nodelay(true)?;
     let mut tls = ServerConnection::new(config).map_err(io::Error::other)?;
+    let (mut request, mut buffer) = (Vec::new(), [0; 16 * 1024]);
     while tls.is_handshaking() {
         tls.complete_io(&mut socket)?;
+        if let Some(mut data) = tls.early_data() {
+            data.read_to_end(&mut request)?;
+        }
     }
-    seen.lock().expect("not poisoned").push(Seen {
-        resumed: tls.handshake_kind() == Some(HandshakeKind::Resumed),
-        server_name: tls.server_name().map(str::to_owned),
-        alpn: tls.alpn_protocol().map(<[u8]>::to_vec),
-    });
+    let early = request.len();
     let mut stream = Stream::new(&mut tls, &mut socket);
-    let (mut request, mut buffer) = (Vec::new(), [0; 16 * 1024]);
     while !request.ends_with(b"\r\n\r\n") {
         match stream.read(&mut buffer)? {
             0 => return Ok(()),
             count => request.extend_from_slice(&buffer[..count]),
         }
     }
+    seen.lock().expect("not poisoned").push(Seen {
+        resumed: stream.conn.handshake_kind() == Some(HandshakeKind::Resumed),
+        server_name: stream.conn.server_name().map(str::to_owned),
+        alpn: stream.conn.alpn_protocol().map(<[u8]>::to_vec),
+        request: String::from_utf8_lossy(&request).into_owned(),
+        early,
+    });
     stream.write_all(response)?;
     if !cut {
         tls.send_close_notify();
