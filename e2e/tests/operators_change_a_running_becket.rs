@@ -58,7 +58,7 @@ fn a_server_that_is_drained_gets_nobody_until_a_reload() {
     // Each change is in the log with who made it.
     eventually("it is in the log", || {
         let log = becket.log();
-        log.contains("asked to change something") && log.contains("\"by\":\"uid ")
+        log.contains("change requested") && log.contains("\"by\":\"uid ")
     });
 }
 

@@ -1,6 +1,6 @@
 //! Connections of the admin pages: accepts them, and gives each one answer.
 //!
-//! Every connection is accepted at once, so that a health check never waits for others. Each socket has at most [`MOST`] connections: one
+//! Every connection is accepted at once, so that a health check does not wait for others. Each socket has at most [`MOST`] connections: one
 //! more ends the oldest. A connection has one request, [`HEADER`] for its header, and a deadline for all of it.
 //!
 //! [`Responder`] makes the answers.

@@ -210,14 +210,14 @@ impl Responder {
                         accepted,
                     )
                 })?;
+                // Its connection may end before the outcome is there.
+                tracing::info!(by = %asker, path, said = %Escaped::new(&*body), "change requested");
                 let done = self.change(action, &body).await;
                 let outcome = match &done {
                     Ok(_) => "done",
                     Err(refused) => &refused.error,
                 };
-                let said = Escaped::new(&*body);
-                let outcome = Escaped::new(outcome);
-                tracing::info!(by = %asker, path, %said, %outcome, "asked to change something");
+                tracing::info!(by = %asker, path, outcome = %Escaped::new(outcome), "change ended");
                 done
             }
         }

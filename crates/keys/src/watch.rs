@@ -128,7 +128,8 @@ impl Watch {
     }
 
     fn has_settled(&mut self, found: Option<WatchedPlaces>) -> bool {
-        let found = found.unwrap_or_default();
+        // A look that failed found nothing new.
+        let found = found.unwrap_or_else(|| self.places.clone());
         let now = Instant::now();
         self.looks_at = Some(now + pause(&found));
         let is_same = found.seen == self.places.seen;
@@ -141,10 +142,13 @@ impl Watch {
     }
 }
 
-/// Time until the next look: so long that looks take at most a hundredth of a core.
+/// Time until the next look: so long that looks take at most a hundredth of a core, unless a disk is slow.
 fn pause(places: &WatchedPlaces) -> Duration {
-    BETWEEN_LOOKS.max(places.took * 100)
+    (places.took * 100).clamp(BETWEEN_LOOKS, LONGEST_PAUSE)
 }
+
+/// The duration of a look includes the wait for a disk, which may stall.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Programs that renew a certificate write its files within milliseconds.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);

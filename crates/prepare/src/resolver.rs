@@ -2,7 +2,7 @@
 //!
 //! getaddrinfo(3) blocks and cannot be cancelled: it takes ten seconds where DNS is dead (resolv.conf(5): five, twice), and never
 //! returns where a module of nsswitch.conf hangs. So each lookup has a thread of its own, at most [`MOST_THREADS`] at a time, and the others
-//! wait. A call that never returns keeps its thread: after [`MOST_THREADS`] of them no name is looked up until the next start, and known
+//! wait. A call that never returns keeps its thread: after [`MOST_THREADS`] such names no name is looked up until the next start, and known
 //! addresses stay in use.
 //!
 //! The callers decide when a name is looked up again: `health/prober.rs` of control, and replication.
@@ -11,11 +11,11 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, broadcast};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -26,6 +26,8 @@ use becket_keys::files::reason;
 pub struct HostResolver {
     ask: Arc<Ask>,
     threads: Arc<Semaphore>,
+    /// Lookups that have a thread, by host: one host has one thread, however often it is asked for.
+    running: Arc<Mutex<HashMap<String, broadcast::Sender<HostAddresses>>>>,
 }
 
 /// Addresses, at least one, each once; or why there are none.
@@ -51,24 +53,47 @@ impl HostResolver {
         Self {
             ask: Arc::new(ask),
             threads: Arc::new(Semaphore::new(MOST_THREADS)),
+            running: Arc::default(),
         }
     }
 
     /// Looks up the addresses of a host. The lookup starts when the future is polled.
     pub fn look_up(&self, host: &str) -> impl Future<Output = HostAddresses> + Send + 'static {
-        let Self { ask, threads } = self.clone();
+        let Self {
+            ask,
+            threads,
+            running,
+        } = self.clone();
         let host = host.to_owned();
         async move {
             let permit = threads.acquire_owned().await;
-            let (sender, receiver) = oneshot::channel();
-            let thread = thread::Builder::new().name("resolver".to_owned());
-            let _spawned = thread.spawn(move || {
-                // The caller may be gone.
-                let _gone = sender.send(found(ask(&host)));
-                drop(permit);
-            });
+            let mut answer = {
+                let ended = Arc::clone(&running);
+                let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(sender) = running.get(&host) {
+                    drop(permit);
+                    sender.subscribe()
+                } else {
+                    let (sender, answer) = broadcast::channel(1);
+                    let asked = host.clone();
+                    let thread = thread::Builder::new().name("resolver".to_owned());
+                    let spawned = thread.spawn(move || {
+                        let found = found(ask(&asked));
+                        let mut running = ended.lock().unwrap_or_else(PoisonError::into_inner);
+                        if let Some(sender) = running.remove(&asked) {
+                            // The callers may be gone.
+                            let _gone = sender.send(found);
+                        }
+                        drop(permit);
+                    });
+                    if spawned.is_ok() {
+                        running.insert(host, sender);
+                    }
+                    answer
+                }
+            };
             let lost = |_| Err("no thread for the resolver".to_owned());
-            receiver.await.unwrap_or_else(lost)
+            answer.recv().await.unwrap_or_else(lost)
         }
     }
 
@@ -127,8 +152,8 @@ const MOST_THREADS: usize = 16;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Condvar;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-    use std::sync::{Condvar, Mutex};
 
     use super::*;
 

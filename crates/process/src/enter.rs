@@ -184,7 +184,7 @@ fn supervise(
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_all().build()?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         let setup = RunnerSettings {
             source: source.clone(),
             identity,
@@ -207,7 +207,10 @@ fn supervise(
             signals.release()?;
         }
         Ok(runner.run(first, signals).await)
-    })
+    });
+    // A look at watched files may wait for a disk that is gone.
+    runtime.shutdown_background();
+    ended
 }
 
 /// The supervisor logs to standard error or syslog, as the configuration says. A level that is wrong is reported by the serving process.

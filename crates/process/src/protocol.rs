@@ -16,7 +16,7 @@ use becket_sys::identity::UnixIdentity;
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames, and of what a supervisor carries over to the program that it becomes.
-pub const VERSION: &str = "3";
+pub const VERSION: &str = "4";
 /// Environment variable that holds [`VERSION`] in a process that a supervisor started.
 pub const IS_STARTED: &str = "BECKET_CHILD";
 /// Environment variable that holds [`VERSION`] in a program that a supervisor became.
