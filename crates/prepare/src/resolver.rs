@@ -164,6 +164,36 @@ mod tests {
         calls: AtomicUsize,
     }
 
+    impl Hung {
+        fn release(&self) {
+            *self.released.0.lock().unwrap() = true;
+            self.released.1.notify_all();
+        }
+    }
+
+    #[test]
+    fn a_name_that_hangs_has_one_thread_however_often_it_is_asked_for() {
+        let hung = Arc::new(Hung::default());
+        let asked = Arc::clone(&hung);
+        let resolver = HostResolver::by(move |_| {
+            asked.calls.fetch_add(1, SeqCst);
+            let (released, rings) = &asked.released;
+            let held = released.lock().unwrap();
+            drop(rings.wait_while(held, |released| !*released).unwrap());
+            Ok(vec![IpAddr::from([192, 0, 2, 9])])
+        });
+        while hung.calls.load(SeqCst) == 0 {
+            let _late = resolver.wait(["a.test"], Duration::from_millis(1));
+        }
+        for _ in 0..3 {
+            let _late = resolver.wait(["a.test"], Duration::from_millis(1));
+        }
+        assert_eq!(resolver.threads.available_permits(), MOST_THREADS - 1);
+        hung.release();
+        let all = resolver.wait(["a.test"], Duration::from_secs(60));
+        assert!(all["a.test"].is_ok());
+    }
+
     #[test]
     fn a_resolver_that_hangs_costs_a_bounded_number_of_threads_and_time() {
         let hung = Arc::<Hung>::default();
@@ -184,8 +214,7 @@ mod tests {
         }
         assert_eq!(resolver.threads.available_permits(), 0);
         assert_eq!(hung.calls.load(SeqCst), MOST_THREADS);
-        *hung.released.0.lock().unwrap() = true;
-        hung.released.1.notify_all();
+        hung.release();
         let all = resolver.wait(names(), Duration::from_secs(60));
         assert_eq!(all.len(), 50);
         for found in all.values() {
