@@ -176,7 +176,7 @@ pub fn sample(round: u32, step: &LoadStep, body: u64) -> Sample {
 /// Writes down the latencies of a step, and what of it failed, under names that are made of the usual ones.
 pub fn latencies(sample: &mut Sample, step: &LoadStep, name: impl Fn(&str) -> String) {
     let whole = step.latency.from_intended();
-    // Where nobody was served, nobody was served soon.
+    // Without a served client there is no latency of served clients.
     if whole.count > 0 {
         sample.put(&name(figures::P50), whole.p50_us);
         sample.put(&name(figures::P99), whole.p99_us);

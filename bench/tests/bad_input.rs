@@ -114,7 +114,7 @@ fn too_few_descriptors_are_answered_with_what_to_raise() {
 fn a_machine_where_others_are_at_work_is_refused_unless_that_will_do() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("run");
-    // Whoever spins here is no child of the bench, and ends by itself.
+    // The spinning process is no child of the bench, and ends by itself.
     let spin = "timeout 10 sh -c 'while :; do :; done'";
     let mut spinning = Command::new("sh").args(["-c", spin]).spawn().unwrap();
     let place = format!("--out={}", out.display());

@@ -41,7 +41,7 @@ fn at(
         through.latency.from_intended(),
         direct.latency.from_intended(),
     );
-    // Where nobody was served, nobody was served soon.
+    // Without a served client there is no latency of served clients.
     if whole.count == 0 || direct.count == 0 {
         return Ok(());
     }

@@ -133,7 +133,7 @@ fn flood(
     }
     let mut put = |name: &str, value: f64| sample.put(&figures::at(name, percent), value);
     let whole = step.latency.from_intended();
-    // Where nobody was served, nobody was served soon.
+    // Without a served client there is no latency of served clients.
     if whole.count > 0 {
         if let Some(queued) = &step.latency.since_queued {
             put(figures::QUEUED_P99, queued.p99_us);

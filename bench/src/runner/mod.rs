@@ -119,7 +119,7 @@ impl<'a> Runner<'a> {
                 None => self.parts.order.effort.cases(&scenario)?,
             };
             for ((label, settings), number) in cases.iter().zip(numbers.by_ref()) {
-                // Whoever reads this may have gone; the run goes on.
+                // The reader of the output may have left; the run continues.
                 let (id, planned) = (&scenario.id, self.planned);
                 drop(writeln!(
                     io::stderr(),

@@ -16,7 +16,7 @@ use crate::settings::Settings;
 #[derive(Debug)]
 pub(crate) struct PeerSocket {
     socket: UdpSocket,
-    /// The same socket once more: the runtime would refuse to send before it has looked at it.
+    /// A second handle of the socket: the runtime refuses to send before it has polled its own.
     sender: StdSocket,
     /// The socket is on `[::]`: it speaks with IPv4 by mapped addresses.
     maps_v4: bool,

@@ -162,7 +162,7 @@ impl TranslationBuilder {
         self.folder.join(path).to_string_lossy().into_owned()
     }
 
-    /// Finds a setting by its name among those that may stand here. Notes the fault if there is none.
+    /// Finds a setting by its name among the settings that are accepted here. Notes the fault if there is none.
     pub(super) fn find(
         &mut self,
         known: impl Iterator<Item = &'static Setting> + Clone,

@@ -56,7 +56,7 @@ pub(super) fn state_folder() -> Option<PathBuf> {
     Some(state.join("becket"))
 }
 
-/// Whether the bundle begins with the certificate, is private enough, and is good for [`RENEWAL`] from now.
+/// Returns whether the bundle begins with the certificate, is private enough, and is good for [`RENEWAL`] from now.
 fn is_usable(files: &CertificateFiles, now: SystemTime) -> io::Result<bool> {
     let bundle = fs::metadata(&files.bundle)?;
     let age = now.duration_since(bundle.modified()?).unwrap_or_default();

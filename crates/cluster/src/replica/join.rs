@@ -144,7 +144,7 @@ impl<V: Vault> Replica<V> {
 
     fn take_opened(&mut self, opened: &OpenedJoin, now: Duration) -> Result<(), DropCause> {
         if opened.join.from == self.name {
-            // What we sent to an address of the list: it is our own, or somebody sends our datagrams back to us.
+            // A datagram of our own: the address of the list is ours, or a host sends our datagrams back.
             self.joins.came_back(opened.join.id, now + REST);
             return Err(DropCause::Own);
         }

@@ -44,7 +44,7 @@ struct SigningLane {
     under_way: Cell<usize>,
 }
 
-/// Whether crypto threads and tokens take one more request.
+/// Returns whether crypto threads and tokens take one more request.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     pub threads: bool,
