@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What becket keeps in memory for peers, and what stays of it when they have gone.
 
-    bench/memory.py target/release/becket
+    bench/memory.py target/dist/becket
 
 Starts it with one listener that requires client certificates, all limits at their defaults, and prints its resident memory: at
 the start, with 9 400 handshakes that stop in the middle of the client's certificates, after these have gone, and the same for

@@ -237,7 +237,7 @@ fn conditions(run: &Run) -> String {
     }
     let command = run.command.get(1..).unwrap_or_default().join(" ");
     text + &format!(
-        "\nHow to repeat:\n\n```\ncargo build --release --workspace\ntarget/release/becket-bench {command}\n```\n"
+        "\nHow to repeat:\n\n```\ncargo build --profile dist --workspace\ntarget/dist/becket-bench {command}\n```\n"
     )
 }
 

@@ -87,7 +87,7 @@ impl Scene {
         }
         stop(self.new);
         signal(parent, Signal::CONT);
-        self.logged("the new one may serve", 1);
+        self.logged("told to serve", 2);
         if self.step == Step::MadeWay {
             return;
         }

@@ -79,7 +79,7 @@ impl Kind {
 
     fn remedy(self) -> &'static str {
         match self {
-            Self::Becket => "build it with `cargo build --release -p becket`",
+            Self::Becket => "build it with `cargo build --profile dist -p becket`",
             _ => "apt-get install hitch haproxy nginx libnginx-mod-stream stunnel4",
         }
     }

@@ -235,7 +235,12 @@ impl Runner {
             }
             Action::Reload(process) => return Some(Input::Offered(process, self.reload(process))),
             Action::Commit(process) => self.commit(process),
-            Action::Send(process, command) => self.send(process, &command),
+            Action::Send(process, command) => {
+                self.send(process, &command);
+                if let Command::Serve(_) = command {
+                    tracing::info!(process, "told to serve");
+                }
+            }
             Action::Yield(process, next) => {
                 let command = Command::Yield(next, self.held.addresses(next));
                 self.send(process, &command);

@@ -355,10 +355,6 @@ impl Supervisor {
         {
             next.step = StartStep::MayServe;
             let id = next.id;
-            tracing::info!(
-                process = id,
-                "the old process does not accept; the new one may serve"
-            );
             out.push(Action::Send(id, Command::Serve(self.ledger.held())));
         }
     }
