@@ -23,6 +23,7 @@
 )]
 
 pub mod answer;
+pub mod articles;
 pub mod catalog;
 pub mod cli;
 pub mod conditions;

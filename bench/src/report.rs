@@ -1,5 +1,6 @@
 //! The report of a run: one document in Markdown, which shows the plots beside it.
 
+use crate::articles::Article;
 use crate::catalog;
 use crate::conditions::{CONGESTION, stamp};
 use crate::figure::{self, Figure};
@@ -166,16 +167,16 @@ fn agreed(outcome: &Outcome) -> String {
 fn then(scenario: &Scenario) -> String {
     let then = &scenario.then;
     let mut text = format!("### Then\n\n{}\n", then.text);
-    if !then.head.is_empty() {
-        let mut rows = Rows::new(&then.head);
-        then.rows.iter().for_each(|row| rows.add(row));
-        text += &format!("\n{}", rows.text());
-    }
-    if !then.links.is_empty() {
-        text.push('\n');
-    }
-    for url in &then.links {
-        text += &format!("* <{url}>\n");
+    for source in &then.source {
+        if let Some(article) = Article::find(&source.article) {
+            let (name, link) = (article.name(), article.link);
+            text += &format!("\n[{name}]({link}), {}.\n", source.place);
+        }
+        if !source.head.is_empty() {
+            let mut rows = Rows::new(&source.head);
+            source.rows.iter().for_each(|row| rows.add(row));
+            text += &format!("\n{}", rows.text());
+        }
     }
     text
 }

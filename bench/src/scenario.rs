@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::articles::{ARTICLES, Article};
 
 /// A question with its method.
 #[derive(Clone, Debug, Deserialize)]
@@ -22,7 +23,7 @@ pub struct Scenario {
     pub question: String,
     /// How it is measured.
     pub measure: Measure,
-    /// What the articles of 2011 to 2021 had found.
+    /// What the articles found.
     pub then: Then,
     /// Why it cannot be run at all, yet.
     pub not_available: Option<String>,
@@ -83,17 +84,26 @@ pub enum Measure {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Then {
-    /// In a sentence: parameters and result.
+    /// In a sentence: parameters, and what differs here.
     pub text: String,
-    /// Heading of the old table; empty when there were no figures.
+    /// Where it was published.
+    #[serde(default)]
+    pub source: Vec<Source>,
+}
+
+/// A place in an article.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// Its id in [`ARTICLES`].
+    pub article: String,
+    /// Which table, figure or section.
+    pub place: String,
+    /// Heading of its figures; empty if it gives none.
     #[serde(default)]
     pub head: Vec<String>,
-    /// Rows of the old table.
     #[serde(default)]
     pub rows: Vec<Vec<String>>,
-    /// The articles, for who wants to read on.
-    #[serde(default)]
-    pub links: Vec<String>,
 }
 
 /// A setting that varies.
@@ -202,6 +212,15 @@ impl Scenario {
     pub fn parse(name: &str, text: &str) -> Result<Self, Error> {
         let of = |e: &dyn std::fmt::Display| Error::Asked(format!("scenario {name}: {e}"));
         let scenario: Self = toml::from_str(text).map_err(|e| of(&e))?;
+        for Source { article, .. } in &scenario.then.source {
+            if Article::find(article).is_none() {
+                let known: Vec<&str> = ARTICLES.iter().map(|article| article.id).collect();
+                let known = known.join(", ");
+                return Err(of(&format!(
+                    "then.source.article = {article:?} (accepted: {known})"
+                )));
+            }
+        }
         for (_, settings) in scenario.cases(false).map_err(|e| of(&e))? {
             for column in scenario.beside.keys() {
                 if column == OLD || !column.starts_with(BECKETS) {
