@@ -79,7 +79,7 @@ impl Kernel {
     }
 }
 
-/// Returns why the kernel cannot take over the TLS of a case.
+/// Returns the kernel that a case needs, if this one cannot take over its TLS.
 pub fn without_tls(settings: &Settings) -> Option<String> {
     let version = match settings.tls.as_str() {
         "1.2" => TlsVersion::Tls12,
@@ -92,7 +92,9 @@ pub fn without_tls(settings: &Settings) -> Option<String> {
     };
     let support = kernel_tls::support();
     let lacks = settings.ktls && !support.covers(version, cipher, false);
-    lacks.then(|| format!("this kernel does not take over TLS: {support}"))
+    lacks.then(|| {
+        format!("needs a kernel that takes over TLS with this version and suite, here: {support}")
+    })
 }
 
 /// Finds a counter in lines of names that are followed by lines of values.

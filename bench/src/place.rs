@@ -33,9 +33,13 @@ impl Place {
         (self.cpus.len() / 2).max(1)
     }
 
-    /// Returns whether each worker has a CPU of its own, where the case needs that.
-    pub fn has_room(&self, settings: &Settings) -> bool {
-        !settings.spread || settings.workers <= self.most_workers()
+    /// Returns the machine that a case needs, if this one lacks a CPU of its own for each worker where the case needs that.
+    pub fn needs(&self, settings: &Settings) -> Option<String> {
+        let lacks = settings.spread && settings.workers > self.most_workers();
+        lacks.then(|| {
+            let (least, here) = (settings.workers * 2, self.cpus.len());
+            format!("needs {least} CPUs, here are {here}: workers must not share with the client")
+        })
     }
 
     /// Returns the CPUs of a server with this many workers: more workers than there is room for share.

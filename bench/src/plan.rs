@@ -22,7 +22,7 @@ pub fn of(order: &Order) -> Result<Vec<Planned>, Error> {
         for (label, settings) in order.effort.cases(scenario)? {
             let servers = peers.iter().filter(|peer| {
                 let reason = scenario.reason(peer.kind.name(), &settings);
-                reason.is_none() && place.has_room(&settings)
+                reason.is_none() && place.needs(&settings).is_none()
             });
             all.push(Planned {
                 scenario: scenario.id.clone(),

@@ -2,7 +2,7 @@
 //!
 //! A run has scenarios, a scenario has cases, a case has one column per peer, a column has one
 //! [`Sample`] per round. A sample is a set of named [`crate::figures`]: which ones depends on the measure.
-//! What could not be measured says why in `not_available` and has no samples.
+//! What cannot be measured says why in `not_available`, or in `not_measured` which machine it needs, and has no samples.
 //!
 //! The committed schema is `schema/becket-bench.schema.json`; a test holds it to these types, and
 //! [`SCHEMA_VERSION`] grows when a field changes its meaning. What runs of an earlier bench lack has a default, and
@@ -147,6 +147,9 @@ pub struct Column {
     pub peer: String,
     /// Why there is no figure. Then there are no samples either.
     pub not_available: Option<String>,
+    /// The machine that it needs: it was not measured on this one.
+    #[serde(default)]
+    pub not_measured: Option<String>,
     /// One per round.
     pub samples: Vec<Sample>,
     /// What the handshakes agreed on.
@@ -233,6 +236,20 @@ impl Column {
             not_available: Some(reason.into()),
             ..Self::new(peer)
         }
+    }
+
+    /// Returns a column that needs another machine.
+    pub fn not_measured(peer: &str, machine: impl Into<String>) -> Self {
+        Self {
+            not_measured: Some(machine.into()),
+            ..Self::new(peer)
+        }
+    }
+
+    /// Returns the words in place of a figure.
+    pub fn missing(&self) -> Option<&'static str> {
+        let here = self.not_measured.as_ref().map(|_| "not measured here");
+        here.or(self.not_available.as_ref().map(|_| "not available"))
     }
 
     /// Returns a figure's value in every round that has it.

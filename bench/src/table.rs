@@ -85,8 +85,8 @@ pub(crate) fn cell(case: &Case, peer: &str, figure: &Figure) -> String {
     let Some(column) = case.column(peer) else {
         return "-".to_owned();
     };
-    if column.not_available.is_some() {
-        return "not available".to_owned();
+    if let Some(words) = column.missing() {
+        return words.to_owned();
     }
     let Some(value) = value(column, figure) else {
         return "-".to_owned();
@@ -128,10 +128,9 @@ pub fn notes(outcome: &Outcome) -> Vec<String> {
     let mut remarks: Vec<Remark<'_>> = Vec::new();
     for case in &outcome.cases {
         for column in &case.columns {
-            let reason = column
-                .not_available
-                .iter()
-                .map(|reason| format!("not available: {reason}"));
+            let reason = column.not_available.iter().chain(&column.not_measured);
+            let missing = column.missing().unwrap_or_default();
+            let reason = reason.map(|reason| format!("{missing}: {reason}"));
             let beaten = figure::beaten(case, column, figures::RELAY)
                 .or_else(|| figure::beaten(case, column, figures::ROUND_TRIP));
             let slow = figure::client_was_slow(column);
@@ -180,7 +179,7 @@ fn note<'a>(list: &mut Vec<&'a str>, name: &'a str) {
 
 /// A remark without its numbers. Reasons and loads keep theirs: they are what is said.
 fn shape(text: &str) -> String {
-    if text.starts_with("not available") || text.starts_with(figure::CLIENT_WAS_SLOW) {
+    if text.starts_with("not ") || text.starts_with(figure::CLIENT_WAS_SLOW) {
         return text.to_owned();
     }
     text.chars().filter(|c| !c.is_ascii_digit()).collect()

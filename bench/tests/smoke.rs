@@ -79,7 +79,7 @@ fn sound(out: &Path) -> Run {
             }
             assert_eq!(
                 column.samples.is_empty(),
-                column.not_available.is_some(),
+                column.missing().is_some(),
                 "{place}"
             );
         }

@@ -44,7 +44,7 @@ pub fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     }
     let mut columns = measured?;
     for column in &mut columns {
-        if column.samples.is_empty() && column.not_available.is_none() {
+        if column.samples.is_empty() && column.missing().is_none() {
             *column = Column::without(&column.peer, column.notes.join("; "));
         }
         check_alike(stage.settings, column)?;

@@ -56,7 +56,7 @@ impl Parts {
         for (index, peer) in self.order.asked(scenario).iter().enumerate() {
             let settings = &scenario.settings_of(&peer.name, settings)?;
             if let Some(reason) = self.reason(scenario, peer, settings) {
-                reasons.push((index, Column::without(&peer.name, reason)));
+                reasons.push((index, reason));
                 continue;
             }
             let address = free_address()?;
@@ -180,28 +180,22 @@ impl Parts {
         Ok(Peer::find(kind.name(), program)?.renamed(name))
     }
 
-    fn reason(&self, scenario: &Scenario, peer: &Peer, settings: &Settings) -> Option<String> {
+    /// Returns a column without a figure, if a case has none for a peer.
+    fn reason(&self, scenario: &Scenario, peer: &Peer, settings: &Settings) -> Option<Column> {
         let library = self
             .peers
             .iter()
             .find(|p| p.name == peer.name)
             .map(|p| p.library.as_str());
         let old = library.is_some_and(|l| OLD_OPENSSL.iter().any(|old| l.starts_with(old)));
-        if settings.group == "x25519mlkem768" && peer.kind != Kind::Becket && old {
-            return Some(format!(
-                "{} has no X25519MLKEM768",
-                library.unwrap_or_default()
-            ));
+        let lacks = settings.group == "x25519mlkem768" && peer.kind != Kind::Becket && old;
+        let lacks = lacks.then(|| format!("{} has no X25519MLKEM768", library.unwrap_or_default()));
+        if let Some(reason) = lacks.or_else(|| scenario.reason(peer.kind.name(), settings)) {
+            return Some(Column::without(&peer.name, reason));
         }
-        if !self.place.has_room(settings) {
-            return Some(format!(
-                "needs {} CPUs, here are {}: workers must not share with the client",
-                settings.workers * 2,
-                self.place.all().len()
-            ));
-        }
-        let reason = scenario.reason(peer.kind.name(), settings);
-        reason.or_else(|| kernel::without_tls(settings))
+        let needs = self.place.needs(settings);
+        let needs = needs.or_else(|| kernel::without_tls(settings));
+        needs.map(|machine| Column::not_measured(&peer.name, machine))
     }
 
     pub(super) fn backend(
