@@ -7,6 +7,12 @@ use becket_tidy::build;
 
 use crate::uml;
 
+/// The load generator, which is also the client that probes servers.
+pub fn load_program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| build("becket-load"))
+}
+
 pub fn becket_program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| uml::program().unwrap_or_else(|| build("becket")))

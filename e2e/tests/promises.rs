@@ -8,6 +8,7 @@
 mod a_browser_shows_the_status;
 mod a_chroot_hides_the_host;
 
+mod a_probe_shows_what_servers_offer;
 mod a_sandbox_confines_what_serves;
 mod admin_pages_give_way;
 mod alerts_and_dashboard_ask_for_what_there_is;

@@ -85,7 +85,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "tls",
         ],
     ),
-    ("becket-load", &["proto", "sys", "stats"]),
+    ("becket-load", &["keys", "proto", "sys", "stats"]),
     ("becket-bench", &["load", "stats", "sys"]),
     ("becket-e2e", &[]),
     ("becket-tidy", &[]),

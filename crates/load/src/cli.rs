@@ -4,9 +4,10 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use becket_stats::units::{parse_duration, parse_rate, parse_size};
-use clap::{Args, Parser};
+use clap::{Args, Parser, Subcommand};
 use http::{HeaderName, HeaderValue};
 
+use crate::probe::ProbeOptions;
 use crate::schedule::Ramp;
 use crate::source::Sources;
 use crate::tls::TlsOptions;
@@ -17,7 +18,10 @@ use crate::tls::TlsOptions;
 /// close. Without flags: 50 connections in a closed loop for 10 seconds, every handshake full.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "becket-load", version, max_term_width = 100, after_long_help = TEACHING)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Cli {
+    #[command(subcommand)]
+    pub instead: Option<Instead>,
     /// https://HOST:PORT/PATH, or http:// for the floor
     #[arg(value_name = "URL", required_unless_present = "serve")]
     pub url: Option<String>,
@@ -31,6 +35,14 @@ pub struct Cli {
     pub measuring: MeasuringOptions,
     #[command(flatten)]
     pub responder: ResponderOptions,
+}
+
+/// What the program does instead of putting load on a target.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Instead {
+    /// Show what servers offer: versions, suites, resumption, early data, certificate
+    #[command(after_long_help = PROBING)]
+    Probe(ProbeOptions),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -155,10 +167,28 @@ Examples:
   becket-load https://localhost:8443/ --resume every=8 --http10  8 HTTP/1.0 requests per client
   becket-load https://localhost:8443/ --pid $(pgrep -o hitch)  with the server's CPU per transaction
   becket-load --serve 127.0.0.1:8080 --body 16k              a backend to stand behind it
+  becket-load probe www.example.org localhost:8443           what these servers offer
 
 Exit codes:
   0 a report was made; 1 one was made, but no transaction succeeded; 2 wrong command line;
   3 target unreachable; 4 the operating system refused (limits, disk); 130 interrupted, report made.";
+
+const PROBING: &str = "\
+How to read it:
+  Each server gets at most nine connections, one after the other: a full and a resumed handshake by
+  pre-shared key (TLS 1.3), by ticket and by session ID (TLS 1.2), and a ClientHello of TLS 1.1 and
+  of 1.0. `RESUMES BY` names the ways by which the server did resume, with the lifetime of its
+  tickets (604800 s: a week or more). Early data counts if the server accepted it. Suites and group
+  are those that the server chose from all that this client has. Certificates are not verified.
+  After a TLS 1.3 handshake the client asks `HEAD /`: some servers send tickets only then.
+
+Examples:
+  becket-load probe www.example.org                          one server, port 443
+  becket-load probe 127.0.0.1:8443 --sni www.example.org     by address, with a server name
+  becket-load probe a.example b.example --json               a JSON object on each line
+
+Exit codes:
+  0 every server answered; 1 one did not, and its row says why; 2 wrong command line; 130 interrupted.";
 
 #[cfg(test)]
 #[test]

@@ -34,6 +34,7 @@ pub mod link;
 pub mod negotiated;
 pub mod plan;
 pub mod preface;
+pub mod probe;
 pub mod random;
 pub mod response;
 pub mod resume;

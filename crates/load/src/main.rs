@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use becket_load::cli::Cli;
-use becket_load::{Error, run, serve};
+use becket_load::cli::{Cli, Instead};
+use becket_load::{Error, probe, run, serve};
 use becket_stats::text;
 use clap::Parser;
 
@@ -26,6 +26,16 @@ fn main() -> ExitCode {
 fn program() -> Result<u8, Error> {
     let cli = Cli::parse();
     let stop = stop_on_signals()?;
+    if let Some(Instead::Probe(options)) = &cli.instead {
+        let all_answered = probe::run(options, &stop)?;
+        return Ok(if stop.load(Ordering::Relaxed) {
+            INTERRUPTED
+        } else if all_answered {
+            0
+        } else {
+            NOTHING_SUCCEEDED
+        });
+    }
     if cli.responder.serve.is_some() {
         serve::run(&cli, &stop)?;
         return Ok(0);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, Tls12Resumption};
+use rustls::client::{ClientSessionStore, Resumption, Tls12Resumption};
 use rustls::crypto::aws_lc_rs;
 use rustls::{
     ClientConfig, DigitallySignedStruct, Error as TlsError, ProtocolVersion, SignatureScheme,
@@ -176,8 +176,16 @@ impl Tls {
 
     /// Makes a configuration that has no sessions yet, and offers those that it comes to have.
     pub fn config(&self) -> Arc<ClientConfig> {
+        self.config_of(Resumption::in_memory_sessions(1))
+    }
+
+    /// Makes a configuration whose sessions are in `store`.
+    pub fn config_with(&self, store: Arc<dyn ClientSessionStore>) -> Arc<ClientConfig> {
+        self.config_of(Resumption::store(store))
+    }
+
+    fn config_of(&self, resumption: Resumption) -> Arc<ClientConfig> {
         let mut config = self.base.clone();
-        let resumption = Resumption::in_memory_sessions(1);
         config.resumption = resumption.tls12_resumption(self.tls12_resumption);
         Arc::new(config)
     }

@@ -3,6 +3,7 @@
 mod failures;
 mod honesty;
 mod offers;
+mod probes;
 mod server;
 
 use std::io::{BufRead, BufReader};

@@ -1,0 +1,292 @@
+//! `becket-load probe`: a survey of servers, one row for each.
+//!
+//! Each server gets at most nine connections: a full and a resumed handshake by pre-shared key (TLS 1.3), by ticket and by session
+//! ID (TLS 1.2), and one ClientHello each of TLS 1.1 and 1.0, which this client does not speak further. The first connection finds
+//! the address that answers. [`sessions`] keeps what the
+//! server gave to resume with, [`peer`] bounds the time and the bytes of each connection, [`table`] prints the rows.
+//!
+//! Certificates are shown, not verified.
+
+mod offers;
+mod old;
+mod peer;
+mod sessions;
+mod table;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use becket_stats::units::parse_duration;
+use rustls::HandshakeKind;
+use rustls::client::{ClientConfig, ClientConnection};
+use rustls_pki_types::ServerName;
+
+use crate::Error;
+use crate::failure::Failure;
+use crate::hello::Offered;
+use crate::key_share::Group;
+use crate::negotiated;
+use crate::probe::offers::{Offers, ServerCertificate};
+use crate::probe::peer::Peer;
+use crate::probe::sessions::Sessions;
+use crate::resume::Resume;
+use crate::target::Target;
+use crate::tls::{ResumeKind, Tls, TlsOptions};
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct ProbeOptions {
+    /// Servers to ask, and no others; the port is 443 unless one is given, IPv6 addresses are in brackets
+    #[arg(value_name = "HOST[:PORT]", required = true)]
+    pub servers: Vec<String>,
+    /// Server name to send instead of the host
+    #[arg(long, value_name = "NAME")]
+    pub sni: Option<String>,
+    /// Give each connection up after this time
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "5s")]
+    pub time_out: Duration,
+    /// Print a JSON object for each server, one on each line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Asks each server, and prints its row. Returns whether all answered; stops between two of them on a signal.
+///
+/// # Errors
+/// [`Error::Plan`] where one of the servers or the name is none, before any is asked.
+pub fn run(options: &ProbeOptions, stop: &AtomicBool) -> Result<bool, Error> {
+    let all = options.servers.iter();
+    let asked: Result<Vec<_>, _> = all.map(|server| Asked::new(server, options)).collect();
+    let mut rows = Vec::new();
+    for asked in asked? {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let offers = asked.offers()?;
+        if options.json {
+            let line = serde_json::to_string(&offers);
+            println!("{}", line.map_err(|e| Error::os("JSON", e.into()))?);
+        }
+        rows.push(offers);
+    }
+    if !options.json {
+        print!("{}", table::page(&rows));
+    }
+    Ok(rows.iter().all(|offers| offers.error.is_none()))
+}
+
+/// A server to ask.
+struct Asked {
+    shown: String,
+    target: Target,
+    name: ServerName<'static>,
+    time_out: Duration,
+}
+
+impl Asked {
+    fn new(server: &str, options: &ProbeOptions) -> Result<Self, Error> {
+        let accepted = "accepted: HOST[:PORT], with an IPv6 address in brackets";
+        let wrong = || Error::Plan(format!("`{server}` is not a server to probe ({accepted})"));
+        let target = Target::parse(&format!("https://{server}/")).map_err(|_| wrong())?;
+        if target.path != "/" {
+            return Err(wrong());
+        }
+        let name = options.sni.as_ref().unwrap_or(&target.host);
+        let name = ServerName::try_from(name.clone())
+            .map_err(|e| Error::Plan(format!("`{name}` is not a server name: {e}")))?;
+        Ok(Self {
+            shown: server.to_owned(),
+            target,
+            name,
+            time_out: options.time_out,
+        })
+    }
+
+    fn offers(&self) -> Result<Offers, Error> {
+        let mut offers = Offers {
+            server: self.shown.clone(),
+            ..Offers::default()
+        };
+        let address = match self
+            .target
+            .resolve(true)
+            .map(|all| first_open(&all, self.time_out))
+        {
+            Err(error) => Err(error.to_string()),
+            Ok(opened) => opened.map_err(|failure| failure.to_string()),
+        };
+        match address {
+            Ok(address) => self.ask(address, &mut offers)?,
+            Err(error) => offers.error = Some(error),
+        }
+        Ok(offers)
+    }
+
+    fn ask(&self, address: SocketAddr, offers: &mut Offers) -> Result<(), Error> {
+        offers.address = Some(address);
+        for way in &WAYS {
+            if offers.refused.contains_key(way.version) {
+                continue;
+            }
+            if let Err(failure) = self.try_way(way, address, offers)? {
+                offers.refused.insert(way.version, failure.to_string());
+            }
+        }
+        for (version, number) in [(TLS11, 2), (TLS10, 1)] {
+            match old::is_offered(address, &self.name, number, self.time_out) {
+                Ok(()) => offers.versions.push(version),
+                Err(failure) => {
+                    offers.refused.insert(version, failure.to_string());
+                }
+            }
+        }
+        if offers.versions.is_empty() {
+            let reasons = offers.refused.iter();
+            let reasons: Vec<_> = reasons
+                .map(|(v, reason)| format!("{v}: {reason}"))
+                .collect();
+            offers.error = Some(reasons.join(", "));
+        }
+        Ok(())
+    }
+
+    /// Makes a full handshake and one that resumes its session in this way.
+    fn try_way(
+        &self,
+        way: &Way,
+        address: SocketAddr,
+        offers: &mut Offers,
+    ) -> Result<Result<(), Failure>, Error> {
+        let tls = Tls::new(&way.options())?;
+        let sessions = Arc::new(Sessions::default());
+        let config = tls.config_with(Arc::clone(&sessions) as _);
+        let is_psk = way.offer == Offered::Psk;
+        let waits = is_psk.then_some(&*sessions);
+        let full = match self.handshake(address, &config, waits) {
+            Ok((full, _)) => full,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        let agreed = negotiated::of(&full, None);
+        if !offers.versions.contains(&way.version) {
+            offers.versions.push(way.version);
+            offers.suites.insert(way.version, agreed.suite);
+            offers.group = offers.group.take().or(agreed.group);
+        }
+        if offers.certificate.is_none() {
+            offers.certificate = full.peer_certificates().and_then(ServerCertificate::of);
+        }
+        let Some(given) = sessions.given() else {
+            return Ok(Ok(()));
+        };
+        if let Ok((again, offered)) = self.handshake(address, &config, None)
+            && again.handshake_kind() == Some(HandshakeKind::Resumed)
+            && offered == way.offer
+        {
+            offers.resumes_by.push(way.name);
+            let lifetime = given.lifetime_s.filter(|_| way.offer != Offered::Id);
+            offers
+                .ticket_lifetime_s
+                .extend(lifetime.map(|s| (way.name, s)));
+            if again.is_early_data_accepted() {
+                offers.early_data_bytes = given.early_data_bytes;
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Makes a handshake, and says what its first flight offered to resume. Where `waits` is given, asks for `/` and waits for a
+    /// ticket: some servers send theirs with their first answer.
+    fn handshake(
+        &self,
+        address: SocketAddr,
+        config: &Arc<ClientConfig>,
+        waits: Option<&Sessions>,
+    ) -> Result<(ClientConnection, Offered), Failure> {
+        let name = self.name.clone();
+        let mut tls = ClientConnection::new(Arc::clone(config), name)
+            .map_err(|error| Failure::from_tls(&error))?;
+        let mut peer = Peer::connect(address, self.time_out)?;
+        let mut flight = Vec::new();
+        let written = tls.write_tls(&mut flight);
+        written.map_err(|error| Failure::from_io(&error))?;
+        let offered = Offered::of(&flight);
+        peer.say(&flight)?;
+        while tls.is_handshaking() {
+            peer.turn(&mut tls)?;
+        }
+        if let Some(sessions) = waits {
+            let host = self.target.authority();
+            let request = format!("HEAD / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+            peer.ask(&mut tls, &request, || sessions.given().is_some());
+        }
+        peer.close(&mut tls);
+        Ok((tls, offered))
+    }
+}
+
+/// A way to resume, and the version that has it.
+struct Way {
+    name: &'static str,
+    version: &'static str,
+    kind: ResumeKind,
+    offer: Offered,
+}
+
+impl Way {
+    /// Offers what browsers do: the post-quantum group first.
+    fn options(&self) -> TlsOptions {
+        TlsOptions {
+            resume: Resume::Always,
+            resume_kind: self.kind,
+            tls: None,
+            suite: Vec::new(),
+            group: vec![
+                Group::X25519MlKem768,
+                Group::X25519,
+                Group::P256,
+                Group::P384,
+            ],
+            sni: None,
+            alpn: Vec::new(),
+            early_data: self.kind == ResumeKind::Psk,
+        }
+    }
+}
+
+/// The first address that takes a connection, or why the last does not.
+fn first_open(all: &[SocketAddr], time_out: Duration) -> Result<SocketAddr, Failure> {
+    let mut last = Failure::Unreachable;
+    for address in all {
+        match Peer::connect(*address, time_out) {
+            Ok(_) => return Ok(*address),
+            Err(failure) => last = failure,
+        }
+    }
+    Err(last)
+}
+
+const WAYS: [Way; 3] = [
+    Way {
+        name: "psk",
+        version: negotiated::TLS13,
+        kind: ResumeKind::Psk,
+        offer: Offered::Psk,
+    },
+    Way {
+        name: "ticket",
+        version: TLS12,
+        kind: ResumeKind::Ticket,
+        offer: Offered::Ticket,
+    },
+    Way {
+        name: "id",
+        version: TLS12,
+        kind: ResumeKind::Id,
+        offer: Offered::Id,
+    },
+];
+
+const TLS12: &str = "TLSv1.2";
+const TLS11: &str = "TLSv1.1";
+const TLS10: &str = "TLSv1.0";

@@ -1,0 +1,131 @@
+//! A connection to a server that is probed: nothing it sends takes more time or memory than is granted here.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustls::Error as TlsError;
+use rustls::client::ClientConnection;
+
+use crate::clock;
+use crate::failure::Failure;
+
+/// A blocking socket with a deadline for all of its life, and a limit of bytes.
+#[derive(Debug)]
+pub(super) struct Peer {
+    socket: TcpStream,
+    until: Instant,
+    left: usize,
+}
+
+impl Peer {
+    pub(super) fn connect(address: SocketAddr, time_out: Duration) -> Result<Self, Failure> {
+        let until = clock::now() + time_out;
+        let socket = TcpStream::connect_timeout(&address, time_out)
+            .map_err(|error| Failure::from_io(&error))?;
+        Ok(Self {
+            socket,
+            until,
+            left: MOST_BYTES,
+        })
+    }
+
+    pub(super) fn say(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.write_all(bytes).map_err(|e| failure(&e))
+    }
+
+    /// Takes what comes next, and answers it.
+    pub(super) fn turn(&mut self, tls: &mut ClientConnection) -> Result<(), Failure> {
+        match tls.complete_io(self) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(failure(&error)),
+        }
+    }
+
+    /// Sends a request and takes what comes until `is_enough`, the end, or [`WAIT_FOR_TICKETS`].
+    pub(super) fn ask(
+        &mut self,
+        tls: &mut ClientConnection,
+        request: &str,
+        is_enough: impl Fn() -> bool,
+    ) {
+        self.until = self.until.min(clock::now() + WAIT_FOR_TICKETS);
+        let sent = tls.writer().write_all(request.as_bytes());
+        let mut is_open = sent.is_ok() && flush(tls, self).is_ok();
+        while is_open && !is_enough() {
+            is_open = matches!(tls.read_tls(self), Ok(1..))
+                && tls
+                    .process_new_packets()
+                    .is_ok_and(|state| !state.peer_has_closed());
+        }
+    }
+
+    /// Says that there is no more: some servers forget the session of a connection that ends without it.
+    pub(super) fn close(mut self, tls: &mut ClientConnection) {
+        tls.send_close_notify();
+        // A server that is away does not hear it.
+        flush(tls, &mut self).ok();
+    }
+
+    /// What is left of its time.
+    fn remaining(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(clock::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(Some(left))
+    }
+}
+
+impl Read for Peer {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.socket.set_read_timeout(self.remaining()?)?;
+        let room = buffer.len().min(self.left);
+        let room = buffer.get_mut(..room).unwrap_or_default();
+        if room.is_empty() {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let count = self.socket.read(room)?;
+        self.left -= count;
+        Ok(count)
+    }
+}
+
+impl Write for Peer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.set_write_timeout(self.remaining()?)?;
+        self.socket.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn flush(tls: &mut ClientConnection, peer: &mut Peer) -> io::Result<()> {
+    while tls.wants_write() {
+        tls.write_tls(peer)?;
+    }
+    Ok(())
+}
+
+/// Names what ended a handshake.
+pub(super) fn failure(error: &io::Error) -> Failure {
+    let of_tls = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<TlsError>());
+    match (of_tls, error.kind()) {
+        (Some(error), _) => Failure::from_tls(error),
+        (None, io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            Failure::TimeOut("handshake")
+        }
+        (None, io::ErrorKind::UnexpectedEof) => Failure::ClosedEarly,
+        (None, io::ErrorKind::FileTooLarge) => Failure::Tls("too long a handshake"),
+        _ => Failure::from_io(error),
+    }
+}
+
+/// The longest chain of certificates that the library takes fits, and tickets after it.
+const MOST_BYTES: usize = 256 * 1024;
+/// How long a ticket of TLS 1.3 may take after the handshake.
+const WAIT_FOR_TICKETS: Duration = Duration::from_secs(1);

@@ -1,0 +1,80 @@
+//! What a server gave to resume with: the newest session, and what its ticket says.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustls::NamedGroup;
+use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
+use rustls_pki_types::ServerName;
+
+/// The sessions of one server, of which the newest is kept.
+#[derive(Debug, Default)]
+pub(super) struct Sessions(Mutex<Held>);
+
+#[derive(Debug, Default)]
+struct Held {
+    tls12: Option<Tls12ClientSessionValue>,
+    tls13: Option<Tls13ClientSessionValue>,
+    given: Option<Given>,
+}
+
+/// What the newest session came with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given {
+    pub(super) lifetime_s: Option<u32>,
+    pub(super) early_data_bytes: Option<u32>,
+}
+
+impl Sessions {
+    pub(super) fn given(&self) -> Option<Given> {
+        self.held().given
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientSessionStore for Sessions {
+    fn set_kx_hint(&self, _: ServerName<'static>, _: NamedGroup) {}
+
+    fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
+        None
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, session: Tls12ClientSessionValue) {
+        let mut held = self.held();
+        held.given = Some(Given {
+            lifetime_s: lifetime(&format!("{session:?}")),
+            early_data_bytes: None,
+        });
+        held.tls12 = Some(session);
+    }
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        self.held().tls12.clone()
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'static>) {
+        self.held().tls12 = None;
+    }
+
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, session: Tls13ClientSessionValue) {
+        let mut held = self.held();
+        held.given = Some(Given {
+            lifetime_s: lifetime(&format!("{session:?}")),
+            early_data_bytes: Some(session.max_early_data_size()).filter(|most| *most > 0),
+        });
+        held.tls13 = Some(session);
+    }
+
+    fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        self.held().tls13.take()
+    }
+}
+
+/// The lifetime of a ticket, which the library keeps for itself and prints. It makes a week of more; 0 is none.
+fn lifetime(session: &str) -> Option<u32> {
+    let (_, rest) = session.split_once("lifetime_secs: ")?;
+    let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+    digits.parse().ok().filter(|seconds| *seconds > 0)
+}
