@@ -206,9 +206,9 @@ fn psql_reaches_a_postgresql_that_has_no_tls() {
 }
 
 /// A psql whose query takes longer than the test.
-fn sleeper(psql: &Tool, becket: &Becket) -> Child {
+fn sleeper(psql: &Tool, becket: &Becket, name: &str) -> Child {
     let connection = format!(
-        "host={} port={} user=postgres dbname=postgres sslmode=require connect_timeout=20",
+        "host={name} hostaddr={} port={} user=postgres dbname=postgres sslmode=require connect_timeout=20",
         becket.web.ip(),
         becket.web.port(),
     );
@@ -257,7 +257,7 @@ fn a_cancel_reaches_the_one_of_two_postgresqls_that_it_is_for() {
     let mut clients = Vec::new();
     while asleep().contains(&Some(0)) {
         assert!(clients.len() < 32, "one server has all clients");
-        clients.push(sleeper(&psql, &becket));
+        clients.push(sleeper(&psql, &becket, "www.example.org"));
         eventually("its query runs", || {
             let all: usize = asleep().into_iter().flatten().sum();
             all == clients.len()
@@ -298,6 +298,61 @@ fn a_cancel_reaches_the_one_of_two_postgresqls_that_it_is_for() {
         let lines = becket.access();
         lines.iter().any(|line| line["reason"] == "cleartext")
     });
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn postgresqls_behind_one_address_are_reached_by_name_and_so_are_their_cancels() {
+    let Some(psql) = Tool::find("psql") else {
+        return;
+    };
+    let places = [Place::new(), Place::new()];
+    let started = places
+        .each_ref()
+        .map(|place| Postgres::start(place, fresh_address()));
+    let [Some(www), Some(api)] = started else {
+        return;
+    };
+    let shape = Shape::new(www.address)
+        .listener("starttls = \"postgresql\"")
+        .listener("[[listener.route]]\nnames = [\"internal.example.org\"]\nbackend = \"other\"")
+        .pool("other", api.address);
+    let becket = Becket::start(&places[0], &shape);
+    let asleep = || [&www, &api].map(|postgres| sleeping(&psql, postgres));
+    eventually("both have started", || !asleep().contains(&None));
+    let names = ["www.example.org", "internal.example.org"];
+    for (name, postgres) in names.iter().zip([&www, &api]) {
+        let connection = format!(
+            "host={name} hostaddr={} port={} user=postgres dbname=postgres sslmode=require \
+             connect_timeout=20",
+            becket.web.ip(),
+            becket.web.port(),
+        );
+        let query = "select inet_server_port()";
+        let found = finish(
+            psql.command(["-X", "-A", "-t", "-c", query, &connection]),
+            "",
+        );
+        let port = postgres.address.port().to_string();
+        assert_eq!(found.stdout.trim(), port, "{name}: {}", found.all());
+    }
+    let [first, second] = names.map(|name| sleeper(&psql, &becket, name));
+    eventually("each server works on one query", || {
+        asleep() == [Some(1); 2]
+    });
+    for (client, left) in [(second, [Some(1), Some(0)]), (first, [Some(0); 2])] {
+        let _gone = kill_process(Pid::from_child(&client), Signal::INT);
+        let found = client.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&found.stderr).into_owned();
+        let cancelled = "canceling statement due to user request";
+        assert!(said.contains(cancelled), "{said}");
+        assert_eq!(asleep(), left, "only the query of this client has ended");
+    }
+    let cancels = || {
+        let passed = becket.metrics();
+        passed.sum("becket_cancels_total", &["outcome=\"passed\""])
+    };
+    eventually("both servers were told of both", || cancels() >= 4.0);
 }
 
 /// The user and group `nobody` and `nogroup` of Debian.

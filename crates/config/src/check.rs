@@ -274,7 +274,7 @@ impl File {
                 }
                 let path = key!(format!("policy[{}]", &*policy.name), policy.early_data);
                 // The server is connected, and introduced to its client, before TLS begins.
-                if matches!(listener.speaks(), ListenMode::StartTls(_)) {
+                if listener.speaks().connects_first() {
                     let name = &*listener.name;
                     let fault = format!(
                         "with listener[{name}].starttls the servers are connected before they could be told"

@@ -127,6 +127,17 @@ pub enum ListenMode {
     StartTls(Protocol),
 }
 
+impl ListenMode {
+    /// Whether the server is connected before clients are read, because it may speak first. Then no name can choose it.
+    pub fn connects_first(self) -> bool {
+        match self {
+            Self::Tls => false,
+            Self::Plain => true,
+            Self::StartTls(protocol) => !protocol.client_speaks_first(),
+        }
+    }
+}
+
 impl ListenerSection {
     /// What clients speak here.
     pub fn speaks(&self) -> ListenMode {
@@ -163,11 +174,10 @@ impl ListenerSection {
 
     /// How long the kernel keeps a connection on which nothing has come.
     pub fn defers_accept(&self) -> Option<Duration> {
-        let default = match self.speaks() {
-            // The server may speak first: the client would wait for it, and the kernel for the client.
-            ListenMode::Plain => Duration::ZERO,
-            ListenMode::StartTls(protocol) if !protocol.client_speaks_first() => Duration::ZERO,
-            _ => DEFER_ACCEPT,
+        // Where the server may speak first, the client would wait for it, and the kernel for the client.
+        let default = match self.speaks().connects_first() {
+            true => Duration::ZERO,
+            false => DEFER_ACCEPT,
         };
         let time = self.defer_accept.unwrap_or(default);
         Some(time).filter(|time| !time.is_zero())

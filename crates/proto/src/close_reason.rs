@@ -41,7 +41,7 @@ pub enum CloseReason {
     StarttlsInjected = "starttls-injected",
     /// The client did not ask for TLS where it should: it left politely, or went on in clear.
     Cleartext = "cleartext",
-    /// A CancelRequest of PostgreSQL: it was passed on to the servers of the backend.
+    /// A CancelRequest of PostgreSQL: it was passed on to the servers of the listener's backends.
     Cancel = "cancel",
     /// A CancelRequest of PostgreSQL that was not passed on: too many were under way.
     CancelLimit = "cancel-limit",

@@ -103,6 +103,11 @@ fn what_clients_speak_follows_from_three_keys() {
             "starttls = 'postgresql'\ncertificates = ['own.pem']",
             ListenMode::StartTls(Protocol::Postgresql),
         ),
+        (
+            "starttls = 'postgresql'\ncertificates = ['own.pem']\n\
+             [[listener.route]]\nnames = ['front.test']",
+            ListenMode::StartTls(Protocol::Postgresql),
+        ),
     ] {
         let prepared = folder.prepare(&listening(listener)).unwrap();
         assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
@@ -133,6 +138,11 @@ fn what_does_not_go_with_the_mode_of_a_listener_or_route_is_refused() {
             "starttls = 'pop3'\ncertificates = ['own.pem']\n\
              [[listener.route]]\nnames = ['front.test']",
             &["route"],
+        ),
+        (
+            "starttls = 'postgresql'\ncertificates = ['own.pem']\n\
+             [[listener.route]]\nnames = ['front.test']\nmode = 'passthrough'",
+            &["route[0].mode"],
         ),
         ("starttls = 'smtp'", &["certificates"]),
         (

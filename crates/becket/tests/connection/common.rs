@@ -314,9 +314,10 @@ impl Client {
     }
 }
 
-/// What the server has received so far.
+/// What the server has received so far; nothing if none was dialled.
 pub(crate) fn server_got(stage: &mut Stage) -> Vec<u8> {
-    stage.net.dialled.last_mut().unwrap().far.receive_all()
+    let server = stage.net.dialled.last_mut();
+    server.map_or(Vec::new(), |server| server.far.receive_all())
 }
 
 /// The server says something; all of it fits.

@@ -105,15 +105,21 @@ impl ListenerSection {
             key!(path, self.alpn),
             NOT_ENDED,
         );
-        // Without TLS there is no name to choose a route by, and STARTTLS connects before there is.
-        let by_name = speaks == ListenMode::Tls;
-        refuse_if(routed && !by_name, key!(path, self.route), NO_NAME);
+        if routed && speaks.connects_first() {
+            report.refuse(key!(path, self.route), NO_NAME, BY_NAME);
+        }
     }
 
     fn check_routes(&self, path: &str, report: &mut Report) {
+        let asks = matches!(self.speaks(), ListenMode::StartTls(_));
         for (index, route) in self.route.iter().enumerate() {
             let path = format!("{path}.route[{index}]");
             let passes = route.mode.unwrap_or(self.mode) == Mode::Passthrough;
+            if passes && asks {
+                let fault =
+                    "given, but clients ask for TLS in clear, and a server would wait for that";
+                report.refuse(key!(path, route.mode), fault, WHERE_TLS_ENDS);
+            }
             if passes && route.policy.is_some() {
                 let fault = format!("given, but {PASSES}");
                 report.refuse(key!(path, route.policy), fault, WHERE_TLS_ENDS);
@@ -192,4 +198,5 @@ const NO_TLS: &str = "clients speak no TLS here";
 const NOT_ENDED: &str = "no TLS ends at this listener";
 const PASSES: &str = "the TLS of this route's clients ends elsewhere";
 const WHERE_TLS_ENDS: &str = "only where TLS ends, with tls, mode and starttls as by default";
-const NO_NAME: &str = "the server is connected before a name is known";
+const NO_NAME: &str = "given, but the server is connected before a name is known";
+const BY_NAME: &str = "only with TLS from the first byte, or with starttls = \"postgresql\"";

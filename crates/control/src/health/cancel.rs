@@ -1,12 +1,13 @@
-//! Cancels of PostgreSQL clients, sent to every server of their backend.
+//! Cancels of PostgreSQL clients, sent to every server of all backends of their listener.
 //!
 //! A CancelRequest names a running session by a number and a secret of its server, on a connection of its own and, by most clients, in
 //! clear. Becket does not know which server that is, so each gets the request; a server that does not know the secret ignores it. The
 //! connection is that of a health check: with TLS if the backend has it, with a PROXY header (LOCAL) if that is expected, without a slot. A server closes it
 //! after the cancel, and only then the client's connection is closed: otherwise the client's next query could be cancelled.
 //!
-//! The work is bounded in all that a client could make of it: one request begins each [`PACE`], [`MAX_RUNNING`] run, each for [`TIMEOUT`] and to
-//! [`MAX_SERVERS`] servers. [`Cancels`] limits the requests that wait.
+//! The work is bounded in all that a client could make of it: connects begin at a rate of [`MAX_CONNECTS`] in each [`PACE`], and [`MAX_RUNNING`]
+//! requests run, each to [`MAX_SERVERS`] servers, of which [`MAX_CONNECTS`] at a time, for [`TIMEOUT`] each. [`Cancels`] limits the requests that
+//! wait.
 //!
 //! Source: PostgreSQL, "Frontend/Backend Protocol", section "Canceling Requests in Progress".
 
@@ -14,6 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proxy::backend::cancel::{Cancel, Cancels};
+use becket_proxy::backend::server_state::ServerState;
+use becket_tls::config::Backend;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -24,41 +27,59 @@ pub async fn send_all(cancels: Arc<Cancels>) {
     let mut running = JoinSet::new();
     loop {
         let cancel = cancels.next().await;
+        let servers = servers(&cancel);
+        let rounds = servers.len().div_ceil(MAX_CONNECTS).max(1);
         while running.try_join_next().is_some() {}
         let cancels = Arc::clone(&cancels);
-        running.spawn(async move { send(&cancels, cancel).await });
+        running.spawn(send(cancels, cancel, servers));
         if running.len() >= MAX_RUNNING {
             running.join_next().await;
         }
-        sleep(PACE).await;
+        sleep(PACE * rounds as u32).await;
     }
 }
 
-async fn send(cancels: &Cancels, cancel: Cancel) {
-    let servers = cancel.state.known_servers();
-    let servers = servers.into_iter().filter(|server| server.has_address());
+fn servers(cancel: &Cancel) -> Vec<(Arc<Backend>, Arc<ServerState>)> {
+    let backends = cancel.backends.iter();
+    let servers = backends.flat_map(|(backend, state)| {
+        let servers = state.known_servers().into_iter();
+        servers.map(|server| (Arc::clone(backend), server))
+    });
+    let servers = servers.filter(|(_, server)| server.has_address());
+    servers.take(MAX_SERVERS).collect()
+}
+
+async fn send(
+    cancels: Arc<Cancels>,
+    cancel: Cancel,
+    servers: Vec<(Arc<Backend>, Arc<ServerState>)>,
+) {
     let mut running = JoinSet::new();
-    for server in servers.take(MAX_SERVERS) {
-        let check = Check::send(&cancel.backend, &server, &cancel.request, TIMEOUT);
+    for (backend, server) in servers {
+        if running.len() >= MAX_CONNECTS {
+            running.join_next().await;
+        }
+        let check = Check::send(&backend, &server, &cancel.request, TIMEOUT);
+        let cancels = Arc::clone(&cancels);
         running.spawn(async move {
             let late = |_| Err(Failure::TimedOut(TIMEOUT));
             let outcome = timeout(TIMEOUT, check.run()).await.unwrap_or_else(late);
-            (server, outcome)
+            cancels.count(outcome.is_ok());
+            if let Err(failure) = outcome {
+                let backend = server.backend().name();
+                tracing::debug!(backend, server = %server.name(), %failure, "cannot send a cancel");
+            }
         });
     }
-    while let Some(Ok((server, outcome))) = running.join_next().await {
-        cancels.count(outcome.is_ok());
-        if let Err(failure) = outcome {
-            let backend = server.backend().name();
-            tracing::debug!(backend, server = %server.name(), %failure, "cannot send a cancel");
-        }
-    }
+    while running.join_next().await.is_some() {}
 }
 
-/// With [`MAX_SERVERS`], as many connects at a time as there are health checks.
+/// With [`MAX_CONNECTS`], as many connects at a time as there are health checks.
 const MAX_RUNNING: usize = 4;
-const MAX_SERVERS: usize = 16;
-/// Time between two that begin. 50 a second take some milliseconds of control's time with TLS to a few servers.
+const MAX_CONNECTS: usize = 16;
+/// Servers that get a request.
+const MAX_SERVERS: usize = 64;
+/// Time between two requests for [`MAX_CONNECTS`] servers. 50 a second take some milliseconds of control's time with TLS to a few servers.
 const PACE: Duration = Duration::from_millis(20);
-/// For all servers of a request.
+/// For each server.
 const TIMEOUT: Duration = Duration::from_secs(3);

@@ -1,4 +1,4 @@
-//! Cancels of PostgreSQL clients that wait for control, which sends each to every server of its backend (`becket_control`, `health/cancel.rs`).
+//! Cancels of PostgreSQL clients that wait for control, which sends each to every server of its listener (`becket_control`, `health/cancel.rs`).
 //!
 //! Source: PostgreSQL, "Frontend/Backend Protocol", section "Canceling Requests in Progress".
 
@@ -34,12 +34,11 @@ struct CancelQueue {
     control: Option<Waker>,
 }
 
-/// A request for the servers of a backend.
+/// A request for the servers of all backends of a listener.
 pub struct Cancel {
     /// As the client sent it.
     pub request: Arc<[u8]>,
-    pub backend: Arc<Backend>,
-    pub state: Arc<BackendState>,
+    pub backends: Vec<(Arc<Backend>, Arc<BackendState>)>,
     /// Dropped when the servers have the request, or will not get it.
     pub completion: CancelCompletion,
 }
@@ -141,9 +140,7 @@ impl Cancels {
 impl fmt::Debug for Cancel {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The request has a secret.
-        out.debug_struct("Cancel")
-            .field("backend", &self.backend.keys.name)
-            .finish_non_exhaustive()
+        out.debug_struct("Cancel").finish_non_exhaustive()
     }
 }
 

@@ -168,14 +168,20 @@ impl Pool {
         eligible.shortage()
     }
 
-    /// Makes a cancel of the connection at `place` in this worker, and the outcome that the connection waits for.
-    pub fn cancel(&self, place: usize, request: &[u8]) -> (Cancel, CancelOutcome) {
+    /// Makes a cancel of the connection at `place` in this worker, and the outcome that the connection waits for. `pools` are those whose
+    /// servers get the request.
+    pub fn cancel<'a>(
+        &self,
+        place: usize,
+        request: &[u8],
+        pools: impl Iterator<Item = &'a Rc<Self>>,
+    ) -> (Cancel, CancelOutcome) {
         let inbox = Arc::clone(&self.inbox);
         let (completion, outcome) = CancelCompletion::new(Waiter { inbox, place });
+        let both = |pool: &Rc<Self>| (Arc::clone(&pool.backend), Arc::clone(&pool.state));
         let cancel = Cancel {
             request: request.into(),
-            backend: Arc::clone(&self.backend),
-            state: Arc::clone(&self.state),
+            backends: pools.map(both).collect(),
             completion,
         };
         (cancel, outcome)

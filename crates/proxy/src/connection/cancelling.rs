@@ -1,8 +1,7 @@
 //! The wait of a PostgreSQL client that asked to cancel what another connection does.
 //!
-//! All servers of the backend are being told ([`crate::backend::cancel`]). The client gets nothing but the end, and
-//! that only then: as at a server, a client that continued before could have its next query cancelled. It holds no server
-//! meanwhile: that one was connected for a handshake, and a cancel makes none.
+//! All servers of the listener are being told ([`crate::backend::cancel`]). The client gets nothing but the end, and
+//! that only then: as at a server, a client that continued before could have its next query cancelled.
 
 use std::time::Duration;
 

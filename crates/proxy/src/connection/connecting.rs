@@ -250,7 +250,7 @@ impl<N: Net> Connecting<N> {
             Purpose::Relay => None,
             Purpose::Pass(learner) => learner,
             Purpose::Converse(listener, protocol) => {
-                let server = Box::new(server);
+                let server = Some(Box::new(server));
                 return Advance::Reached(Reached::Dialog(listener, protocol, server));
             }
         };

@@ -1,15 +1,14 @@
 //! The talk in clear before TLS, on ports where the client asks for it: "STARTTLS".
 //!
-//! The server is connected before anything else, because in most of these protocols it speaks
-//! first. Its greeting is passed on; whatever the client says in clear is answered here, and
-//! nothing of it reaches the server. What is said and when it is over is decided by
+//! In the protocols of mail the server speaks first, so it is connected before anything else and its greeting is passed on. A PostgreSQL
+//! client speaks first, so its server is chosen after the handshake, by its name as everywhere. Whatever the client says in clear is
+//! answered here, and nothing of it reaches the server. What is said and when it is over is decided by
 //! [`becket_proto::starttls`]; this file carries the bytes. A cancel of a PostgreSQL client is the
-//! exception (`cancelling.rs`). Then the handshake continues with the
-//! server connected, and at its end both are joined ([`Connected::admit`]).
+//! exception (`cancelling.rs`). A server that is connected already is joined at the end of the handshake ([`Connected::admit`]).
 //!
 //! Either side can make us hold a greeting, a command, and the answers to those that came in
 //! one read. `timeouts.handshake` covers talk and handshake, counted from the connect;
-//! `timeouts.hello` only what comes behind the talk, since mail servers keep clients waiting for
+//! `timeouts.hello` covers the talk only where the client speaks first, since mail servers keep clients waiting for
 //! their greeting on purpose.
 
 use std::{mem, rc::Rc};
@@ -25,11 +24,12 @@ use crate::socket::StreamSocket;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::Scratch;
 
-/// A client that has a server and no TLS yet.
+/// A client that has no TLS yet.
 #[derive(Debug)]
 pub(super) struct Conversing<N: Net> {
     listener: Rc<ListenerState>,
-    pub(super) server: Box<Connected<N>>,
+    /// Connected if it speaks first.
+    pub(super) server: Option<Box<Connected<N>>>,
     dialog: Dialog,
     progress: Progress,
     /// For the client, not taken yet.
@@ -37,27 +37,29 @@ pub(super) struct Conversing<N: Net> {
 }
 
 impl<N: Net> Conversing<N> {
-    /// Starts with a server that is connected; it may have sent something already.
+    /// Starts. A server that is connected may have sent something already.
     pub(super) fn new(
         listener: Rc<ListenerState>,
         protocol: Protocol,
-        mut server: Box<Connected<N>>,
+        mut server: Option<Box<Connected<N>>>,
         cx: &mut Context<'_, '_, N>,
     ) -> Self {
         cx.turn.counters.handshakes_begun.add(1);
-        cx.core.handshake_until = cx.turn.now.running + cx.turn.timeouts.handshake;
-        cx.core.deadline = cx.core.handshake_until;
         let mut dialog = Dialog::new(protocol);
         let mut answer = Vec::new();
-        // Through TLS the greeting may have come with the last flight.
-        let said = mem::take(&mut server.to_client);
-        if said.source_ended() {
-            server.to_client.end_source();
+        let mut progress = Progress::Talking;
+        if let Some(server) = &mut server {
+            cx.core.handshake_until = cx.turn.now.running + cx.turn.timeouts.handshake;
+            cx.core.deadline = cx.core.handshake_until;
+            // Through TLS the greeting may have come with the last flight.
+            let said = mem::take(&mut server.to_client);
+            if said.source_ended() {
+                server.to_client.end_source();
+            }
+            if !said.waiting().is_empty() {
+                progress = dialog.handle_server(said.waiting(), &mut answer);
+            }
         }
-        let progress = match said.waiting() {
-            [] => Progress::Talking,
-            said => dialog.handle_server(said, &mut answer),
-        };
         Self {
             listener,
             server,
@@ -109,7 +111,10 @@ impl<N: Net> Conversing<N> {
     }
 
     pub(super) fn expire(self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
-        let reason = CloseReason::HandshakeTimeout;
+        let reason = match self.server {
+            Some(_) => CloseReason::HandshakeTimeout,
+            None => CloseReason::HelloTimeout,
+        };
         let detail = "no TLS was asked for";
         cx.note(reason, detail);
         Self::no_handshake(reason, cx)
@@ -122,7 +127,10 @@ impl<N: Net> Conversing<N> {
         let sent = cx.core.client.send(&self.answer, counter);
         self.answer
             .drain(..sent.map_err(|_| CloseReason::ClientReset)?);
-        let (mut server, back) = self.server.half(cx.turn.counters, cx.turn.limits);
+        let Some(server) = &mut self.server else {
+            return Ok(());
+        };
+        let (mut server, back) = server.half(cx.turn.counters, cx.turn.limits);
         server.flush(back)
     }
 
@@ -132,10 +140,13 @@ impl<N: Net> Conversing<N> {
         turn: &Turn<'_, N>,
         scratch: &mut Scratch,
     ) -> Result<bool, CloseReason> {
-        if self.server.to_client.source_ended() {
+        let Some(server) = &mut self.server else {
+            return Err(CloseReason::Internal);
+        };
+        if server.to_client.source_ended() {
             return Err(CloseReason::ServerGreeting);
         }
-        let (mut server, to_client) = self.server.half(turn.counters, turn.limits);
+        let (mut server, to_client) = server.half(turn.counters, turn.limits);
         if !server.leg.ready.readable && !server.waits() {
             return Ok(false);
         }
@@ -185,14 +196,15 @@ impl<N: Net> Conversing<N> {
         Advance::Reached(Reached::Upgrade(self.listener, self.server, insists_on))
     }
 
-    /// The client asks to cancel what another connection does. The server that it was connected to is let go.
+    /// The client asks to cancel what another connection does. It says no name, so all backends of the listener are told.
     fn cancel(self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         let passes = self.listener.config().keys.passes_cancels();
         let pool = self.listener.pool(0).filter(|_| passes);
         match (pool, self.dialog.cancel_request()) {
             (Some(pool), Some(request)) => {
                 cx.turn.counters.handshakes_ended.add(1);
-                let (cancel, outcome) = pool.cancel(cx.turn.place, request);
+                let pools = self.listener.all_pools();
+                let (cancel, outcome) = pool.cancel(cx.turn.place, request, pools);
                 let source = cx.turn.admission.source(cx.core.facts.client.ip());
                 cx.turn.cancels.enqueue(source, cancel);
                 Advance::Reached(Reached::Cancel(outcome))

@@ -37,7 +37,7 @@ use becket_tls::sessions::context::HandshakeContext;
 pub(super) struct Hello<N: Net> {
     listener: Rc<ListenerState>,
     held: Vec<u8>,
-    /// Waits for the client to have keys, if it asked for TLS in clear.
+    /// Waits for the client to have keys, if the server speaks first.
     pub(super) server: Option<Box<Connected<N>>>,
     /// The protocol that the client must offer.
     insists_on: Option<&'static [u8]>,
@@ -64,14 +64,14 @@ impl<N: Net> Hello<N> {
         }
     }
 
-    /// Starts for a client that has asked for TLS in clear, and whose server is connected.
+    /// Starts for a client that has asked for TLS in clear, and whose server is connected if it speaks first.
     pub(super) fn after_dialog(
         listener: Rc<ListenerState>,
-        server: Box<Connected<N>>,
+        server: Option<Box<Connected<N>>>,
         insists_on: Option<&'static [u8]>,
     ) -> Self {
         Self {
-            server: Some(server),
+            server,
             insists_on,
             ..Self::new(listener)
         }

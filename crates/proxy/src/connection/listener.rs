@@ -3,6 +3,7 @@
 //! One worker owns it and shares it, by `Rc`, with the handshakes that came through it: a reload builds a new
 //! one, and handshakes under way finish with the old one.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -32,5 +33,13 @@ impl ListenerState {
     pub fn pool(&self, route: usize) -> Option<&Rc<Pool>> {
         let route = self.config().routes.get(route)?;
         self.pools.get(route.backend)
+    }
+
+    /// The pools that its routes lead to, each once.
+    pub fn all_pools(&self) -> impl Iterator<Item = &Rc<Pool>> {
+        let routes = self.config().routes.iter();
+        let backends: BTreeSet<_> = routes.map(|route| route.backend).collect();
+        let pools = backends.into_iter();
+        pools.filter_map(|backend| self.pools.get(backend))
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! (accepted)    Client ───────► Hello; Entering, if clients do not begin with TLS
 //! Greeting      Client ───────► as above
-//! Entering      Cleartext ────► Serving, if all clients are redirected
+//! Entering      Cleartext ────► Serving, if all clients are redirected; Conversing, if they speak first
 //!               Pending ──────► see below
 //! Hello         Hello ────────► Negotiating
 //!               Pending ──────► see below: TLS passes
@@ -265,7 +265,7 @@ impl<N: Net> Phase<N> {
         let connected = match self {
             Self::Connecting(phase) => return phase.server(),
             Self::Relaying(phase) => &mut phase.server,
-            Self::Conversing(phase) => &mut phase.server,
+            Self::Conversing(phase) => phase.server.as_deref_mut()?,
             Self::Hello(phase) => phase.server.as_deref_mut()?,
             Self::Negotiating(phase) => phase.client.server.as_deref_mut()?,
             _ => return None,
@@ -278,7 +278,7 @@ impl<N: Net> Phase<N> {
         let connected = match self {
             Self::Connecting(phase) => return Some(&phase.slot),
             Self::Relaying(phase) => &phase.server,
-            Self::Conversing(phase) => &phase.server,
+            Self::Conversing(phase) => phase.server.as_deref()?,
             Self::Hello(phase) => phase.server.as_deref()?,
             Self::Negotiating(phase) => phase.client.server.as_deref()?,
             _ => return None,
@@ -299,9 +299,14 @@ impl<N: Net> Phase<N> {
     }
 }
 
-/// Needs a server for a client that does not begin with TLS.
+/// Needs a server for a client that does not begin with TLS, unless the client speaks first.
 fn need_server<N: Net>(listener: Rc<ListenerState>, cx: &mut Context<'_, '_, N>) -> Reached<N> {
-    // A listener without TLS has no hello to choose by, and so only its own route.
+    if let ListenMode::StartTls(protocol) = listener.mode
+        && !listener.mode.connects_first()
+    {
+        return Reached::Dialog(listener, protocol, None);
+    }
+    // There is no hello to choose by yet, and so only the listener's own route.
     let Some(pool) = listener.pool(0).cloned() else {
         return Reached::End(CloseReason::Internal);
     };

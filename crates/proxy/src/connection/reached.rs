@@ -53,10 +53,14 @@ pub(super) enum Reached<N: Net> {
     Pending(Pending, Option<ServerSlot>),
     /// A client for which no server is left.
     NoServer(Pending),
-    /// A server for a client that has still to ask for TLS.
-    Dialog(Rc<ListenerState>, Protocol, Box<Connected<N>>),
+    /// A client that has still to ask for TLS, with a server if that speaks first.
+    Dialog(Rc<ListenerState>, Protocol, Option<Box<Connected<N>>>),
     /// A request for TLS in the clear. The client must offer the protocol by ALPN, if there is one.
-    Upgrade(Rc<ListenerState>, Box<Connected<N>>, Option<&'static [u8]>),
+    Upgrade(
+        Rc<ListenerState>,
+        Option<Box<Connected<N>>>,
+        Option<&'static [u8]>,
+    ),
     /// A request to cancel a query of another connection.
     Cancel(CancelOutcome),
     /// A client and its server.
