@@ -15,6 +15,7 @@ mod limits;
 mod onward;
 mod passthrough;
 mod payload;
+mod postgresql;
 mod queue;
 mod relay;
 mod resumption;
