@@ -10,6 +10,7 @@ macro_rules! suite {
 }
 
 pub const SUITE: &[(&str, &str)] = suite![
+    "classics",
     "implementations",
     "overload",
     "cores",
@@ -127,7 +128,20 @@ mod tests {
     }
 
     /// Each scenario with the articles that it repeats, in order.
-    const CITED: [(&str, &[&str]); 26] = [
+    const CITED: [(&str, &[&str]); 27] = [
+        (
+            "classics",
+            &[
+                "bernat-1",
+                "bernat-1",
+                "bernat-2",
+                "haproxy-ssl",
+                "haproxy-ssl",
+                "haproxy-ssl",
+                "haproxy-ssl",
+                "haproxy-ssl",
+            ],
+        ),
         ("implementations", &["bernat-1"]),
         ("overload", &["bernat-1"]),
         ("cores", &["haproxy-ssl", "bernat-1"]),

@@ -76,7 +76,7 @@ pub struct RunArgs {
     /// Measure although others are at work on this machine; the report then says so in red
     #[arg(long)]
     pub busy_ok: bool,
-    /// Shorter measurements and fewer values: all scenarios in a quarter of an hour
+    /// Shorter measurements and fewer values: all scenarios in half an hour
     #[arg(long)]
     pub quick: bool,
     /// Everything once and as short as possible; the figures mean nothing

@@ -39,17 +39,37 @@ pub fn now(place: &Place, open_files: u64) -> Conditions {
         started_unix_s: clock::unix_seconds(),
         cpu: field("model name"),
         cpu_features: features.map(str::to_owned).collect(),
-        cpus: place.all().to_vec(),
-        server_cpus: place.server(1).to_vec(),
-        client_cpus: place.client(1).to_vec(),
+        cpus: place.all(),
+        cores: place.cores().to_vec(),
+        server_cpus: place.one().server,
+        client_cpus: place.one().client,
         kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
         memory_bytes: kib.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024,
         load_before: load(),
         load_after: String::new(),
         others_before: None,
         open_files,
-        settings: settings.collect::<BTreeMap<_, _>>(),
+        settings: settings.chain(filters()).collect::<BTreeMap<_, _>>(),
     }
+}
+
+/// Returns what looks at every packet: connection tracking, and tables of iptables and nftables.
+fn filters() -> impl Iterator<Item = (String, String)> {
+    let or_absent = |text: String| match text.split_whitespace().collect::<Vec<_>>() {
+        words if words.is_empty() => "none".to_owned(),
+        words => words.join(" "),
+    };
+    let files = [
+        (
+            "connections tracked",
+            "/proc/sys/net/netfilter/nf_conntrack_count",
+        ),
+        ("iptables tables", "/proc/net/ip_tables_names"),
+        ("ip6tables tables", "/proc/net/ip6_tables_names"),
+        ("uses of nftables", "/sys/module/nf_tables/refcnt"),
+    ];
+    let files = files.into_iter();
+    files.map(move |(name, file)| (name.to_owned(), or_absent(read(file))))
 }
 
 /// Returns the load averages.

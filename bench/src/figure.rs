@@ -27,7 +27,7 @@ pub struct Figure {
 type FigureRow = (fn(&str, &str) -> Figure, &'static str, &'static str);
 
 /// Returns a figure of which less is better.
-fn less(name: &str, heading: &str) -> Figure {
+pub(crate) fn less(name: &str, heading: &str) -> Figure {
     Figure {
         name: name.to_owned(),
         heading: heading.to_owned(),
@@ -38,7 +38,7 @@ fn less(name: &str, heading: &str) -> Figure {
 }
 
 /// Returns a figure of which more is better.
-fn more(name: &str, heading: &str) -> Figure {
+pub(crate) fn more(name: &str, heading: &str) -> Figure {
     Figure {
         less_is_better: false,
         ..less(name, heading)
@@ -71,7 +71,10 @@ impl Figure {
             return format!("{sign}{}", show_us(value.abs()));
         }
         match name {
-            figures::PSS_PER_CONNECTION | figures::PSS | figures::SCRAPE_BYTES => show_bytes(value),
+            figures::PSS_PER_CONNECTION | figures::PSS | figures::SCRAPE_BYTES | figures::WIRE => {
+                show_bytes(value)
+            }
+            figures::OVERHEAD => format!("{:.1} %", value * 100.0),
             name if name.contains("_share") => format!("{:.0} %", value * 100.0),
             name if name.starts_with(figures::DROPS) => format!("{value:.0}"),
             name if name.starts_with(figures::RECOVERY) => format!("{value:.2} s"),
@@ -131,7 +134,12 @@ pub fn headlines(outcome: &Outcome) -> Vec<Figure> {
 pub fn shown(outcome: &Outcome) -> Vec<Figure> {
     let columns = || outcome.cases.iter().flat_map(|case| &case.columns);
     let mut shown = of_measure(outcome.measure);
-    shown.retain(|figure| columns().any(|column| column.median(&figure.name).is_some()));
+    let shows_bytes = ["classics", "object-size"].contains(&outcome.id.as_str());
+    shown.retain(|figure| {
+        let is_bytes = [figures::WIRE, figures::OVERHEAD].contains(&figure.name.as_str());
+        let is_known = || columns().any(|column| column.median(&figure.name).is_some());
+        (shows_bytes || !is_bytes) && is_known()
+    });
     shown
 }
 
@@ -140,6 +148,18 @@ fn of_measure(measure: Measure) -> Vec<Figure> {
         Measure::Transactions => vec![
             decides(figures::CPU, "server CPU per transaction"),
             more(figures::MB_PER_CPU_S, "bytes per server CPU second"),
+            more(figures::MARK_MOST, "highest rate of the ramp"),
+            more(figures::MARK_100, "highest rate with a mean below 100 ms"),
+            more(figures::MARK_500, "highest rate with a mean below 500 ms"),
+            more(
+                figures::MARK_LOST,
+                "highest rate with fewer than 0.01 % lost",
+            ),
+            condition(figures::WIRE, "bytes of a transaction in TCP, both ways"),
+            condition(
+                figures::OVERHEAD,
+                "what TLS and HTTP add to a body, as a share of it",
+            ),
         ],
         Measure::Capacity => overload(),
         Measure::AddedLatency => {

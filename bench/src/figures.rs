@@ -49,6 +49,18 @@ pub const HELD: &str = "held_connections";
 pub const CAPACITY: &str = "capacity_per_s";
 /// 1 when the client was what was slow, so that the capacity is a lower bound.
 pub const CAPACITY_BOUND: &str = "capacity_is_lower_bound";
+/// Bytes of TCP payload of a transaction, both ways: what TLS and HTTP add to the body is in them.
+pub const WIRE: &str = "wire_bytes";
+/// What of them is no body, as a share of the body.
+pub const OVERHEAD: &str = "overhead_share";
+/// Marks of a ramp: the highest rate,
+pub const MARK_MOST: &str = "mark_most_per_s";
+/// that with a mean below 100 ms and at most 1 in 1000 lost,
+pub const MARK_100: &str = "mark_mean_100ms_per_s";
+/// with a mean below 500 ms,
+pub const MARK_500: &str = "mark_mean_500ms_per_s";
+/// and with fewer than 1 in 10 000 lost.
+pub const MARK_LOST: &str = "mark_lost_per_s";
 /// What was served under a flood, as a share of what closed loops got just before it and just after.
 pub const KEPT: &str = "goodput_kept_share";
 /// Seconds from the end of the overload until a quarter of a second passed the criteria again.

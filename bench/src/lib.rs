@@ -25,6 +25,7 @@
 pub mod answer;
 pub mod articles;
 pub mod catalog;
+pub mod classic;
 pub mod cli;
 pub mod conditions;
 pub mod control;

@@ -1,13 +1,14 @@
 //! The report of a run: one document in Markdown, which shows the plots beside it.
 
-use crate::articles::Article;
+use std::collections::BTreeMap;
+
 use crate::catalog;
 use crate::conditions::{CONGESTION, stamp};
 use crate::figure::{self, Figure};
-use crate::result::{Outcome, Run};
+use crate::result::{Conditions, Outcome, Run};
 use crate::scenario::Scenario;
 use crate::table::{self, Rows};
-use crate::{answer, control, plot, verdict};
+use crate::{answer, classic, control, plot, verdict};
 
 pub fn markdown(run: &Run) -> String {
     let of = &run.conditions;
@@ -40,6 +41,11 @@ fn section(run: &Run, outcome: &Outcome) -> String {
         text += &format!("{}\n\n", scenario.question);
     }
     text += &format!("**{}**\n\n", answer::of(run, outcome));
+    let then = scenario.map_or_else(String::new, |scenario| then(scenario, outcome));
+    let is_classic = scenario.is_some_and(Scenario::is_classic);
+    if is_classic {
+        text += &format!("{then}\n");
+    }
     let mut add = |block: String| {
         if !block.is_empty() {
             text += &format!("{block}\n");
@@ -57,7 +63,7 @@ fn section(run: &Run, outcome: &Outcome) -> String {
         add(notes.iter().map(|note| format!("* {note}\n")).collect());
         add(agreed(outcome));
     }
-    text + &scenario.map_or_else(String::new, then)
+    if is_classic { text } else { text + &then }
 }
 
 /// Returns what must be said before any figure.
@@ -164,19 +170,11 @@ fn agreed(outcome: &Outcome) -> String {
 }
 
 /// Returns what the articles had found.
-fn then(scenario: &Scenario) -> String {
+fn then(scenario: &Scenario, outcome: &Outcome) -> String {
     let then = &scenario.then;
     let mut text = format!("### Then\n\n{}\n", then.text);
     for source in &then.source {
-        if let Some(article) = Article::find(&source.article) {
-            let (name, link) = (article.name(), article.link);
-            text += &format!("\n[{name}]({link}), {}.\n", source.place);
-        }
-        if !source.head.is_empty() {
-            let mut rows = Rows::new(&source.head);
-            source.rows.iter().for_each(|row| rows.add(row));
-            text += &format!("\n{}", rows.text());
-        }
+        text += &classic::show(scenario, source, outcome);
     }
     text
 }
@@ -197,6 +195,7 @@ fn conditions(run: &Run) -> String {
             of.cpus.len(),
             of.cpu_features.join(" ")
         ),
+        format!("cores: {}", cores(of)),
         format!("pinned: server to CPU {server:?}, client and backend to {client:?}"),
         format!("kernel: {}", of.kernel),
         format!("memory: {gib:.1} GiB"),
@@ -240,6 +239,23 @@ fn conditions(run: &Run) -> String {
     text + &format!(
         "\nHow to repeat:\n\n```\ncargo build --profile dist --workspace\ntarget/dist/becket-bench {command}\n```\n"
     )
+}
+
+/// Names the CPUs of each core, by socket.
+fn cores(of: &Conditions) -> String {
+    let mut sockets: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for core in &of.cores {
+        let cpus: Vec<String> = core.cpus.iter().map(ToString::to_string).collect();
+        let cores = sockets.entry(core.socket).or_default();
+        cores.push(cpus.join("+"));
+    }
+    let sockets = sockets.iter();
+    let sockets = sockets.map(|(socket, cores)| format!("socket {socket}: {}", cores.join(", ")));
+    let sockets: Vec<String> = sockets.collect();
+    if sockets.is_empty() {
+        return "not recorded".to_owned();
+    }
+    sockets.join("; ") + " (hyper-threads of one core with +)"
 }
 
 #[cfg(test)]

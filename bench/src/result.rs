@@ -72,6 +72,9 @@ pub struct Conditions {
     pub cpu_features: Vec<String>,
     /// CPUs that the bench may use.
     pub cpus: Vec<usize>,
+    /// These CPUs by core: those of one core are hyper-threads of it.
+    #[serde(default)]
+    pub cores: Vec<Core>,
     /// CPUs of the server under test.
     pub server_cpus: Vec<usize>,
     /// CPUs of clients and backend.
@@ -91,6 +94,18 @@ pub struct Conditions {
     pub open_files: u64,
     /// Settings of the kernel that matter here, by name.
     pub settings: BTreeMap<String, String>,
+}
+
+/// A core of the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Core {
+    /// The socket's number.
+    pub socket: usize,
+    /// Its number within the socket.
+    pub core: usize,
+    /// CPUs of it that the bench may use.
+    pub cpus: Vec<usize>,
 }
 
 /// A program that was measured.

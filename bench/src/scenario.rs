@@ -104,6 +104,22 @@ pub struct Source {
     pub head: Vec<String>,
     #[serde(default)]
     pub rows: Vec<Vec<String>>,
+    /// What each row is today, if today's figures stand beside it; these are the cases of the scenario.
+    #[serde(default)]
+    pub today: Vec<Today>,
+    /// Which figure each row has today, if it is not the rate.
+    #[serde(default)]
+    pub figures: Vec<String>,
+}
+
+/// A row of an article's table today.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Today {
+    /// A case, by the settings that differ from the base.
+    Settings(BTreeMap<String, toml::Value>),
+    /// Why there is none.
+    Out(String),
 }
 
 /// A setting that varies.
@@ -161,8 +177,12 @@ pub struct Settings {
     pub spread: bool,
     /// Connections in parallel of a closed loop.
     pub connections: usize,
-    /// CPU features hidden from the crypto libraries: `none` or `avx512`.
+    /// CPU features hidden from the crypto libraries: `none`, `avx512` or `aes`.
     pub mask: String,
+    /// Whether a ramp past the maximum follows the rounds, for its marks.
+    pub marks: bool,
+    /// Whether workers share cores as hyper-threads.
+    pub smt: bool,
     /// Whether clients keep Nagle's algorithm on.
     pub nagle: bool,
     /// Requests at a time that the queue lets through; 0 is no limit.
@@ -212,7 +232,14 @@ impl Scenario {
     pub fn parse(name: &str, text: &str) -> Result<Self, Error> {
         let of = |e: &dyn std::fmt::Display| Error::Asked(format!("scenario {name}: {e}"));
         let scenario: Self = toml::from_str(text).map_err(|e| of(&e))?;
-        for Source { article, .. } in &scenario.then.source {
+        for source in &scenario.then.source {
+            let Source { article, today, .. } = source;
+            if !today.is_empty() && today.len() != source.rows.len() {
+                let (rows, today) = (source.rows.len(), today.len());
+                return Err(of(&format!(
+                    "then.source of {article} has {rows} rows, and {today} of `today`"
+                )));
+            }
             if Article::find(article).is_none() {
                 let known: Vec<&str> = ARTICLES.iter().map(|article| article.id).collect();
                 let known = known.join(", ");
@@ -234,8 +261,67 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// Returns the cases with their labels.
+    /// Returns the cases with their labels: those of the articles' tables, or the product of the axes.
     pub fn cases(&self, quick: bool) -> Result<Vec<(String, Settings)>, Error> {
+        let mut cases: Vec<(String, Settings)> = Vec::new();
+        for differing in self.differing(quick) {
+            let label: Vec<String> = differing
+                .iter()
+                .map(|(name, value)| format!("{name} {}", plain(value)))
+                .collect();
+            let settings = Settings::new(self.text_of(&differing)?)?;
+            // Several tables of the articles may have the same row.
+            if cases.iter().all(|(_, known)| *known != settings) {
+                cases.push((label.join(", "), settings));
+            }
+        }
+        Ok(cases)
+    }
+
+    /// Returns whether its cases are rows of articles' tables.
+    pub fn is_classic(&self) -> bool {
+        self.then
+            .source
+            .iter()
+            .any(|source| !source.today.is_empty())
+    }
+
+    /// Returns the settings of a row of an article's table.
+    pub fn row(&self, row: &BTreeMap<String, toml::Value>) -> Result<Settings, Error> {
+        let row: Vec<_> = row
+            .iter()
+            .map(|(name, value)| (name.as_str(), value))
+            .collect();
+        Settings::new(self.text_of(&row)?)
+    }
+
+    /// Returns all settings as text, of which these differ from the base.
+    fn text_of(
+        &self,
+        differing: &[(&str, &toml::Value)],
+    ) -> Result<BTreeMap<String, String>, Error> {
+        let mut text: BTreeMap<String, String> = SETTINGS
+            .iter()
+            .map(|(name, words)| ((*name).to_owned(), words[0].to_owned()))
+            .collect();
+        let base = self.base.iter().map(|(name, value)| (name.as_str(), value));
+        for (name, value) in base.chain(differing.iter().copied()) {
+            set(&mut text, name, value)?;
+        }
+        Ok(text)
+    }
+
+    /// Returns what differs from the base, case by case.
+    fn differing(&self, quick: bool) -> Vec<Vec<(&str, &toml::Value)>> {
+        let rows = self.then.source.iter().flat_map(|source| &source.today);
+        let rows = rows.filter_map(|today| match today {
+            Today::Settings(row) => Some(row.iter().map(|(n, v)| (n.as_str(), v)).collect()),
+            Today::Out(_) => None,
+        });
+        let rows: Vec<Vec<(&str, &toml::Value)>> = rows.collect();
+        if !rows.is_empty() {
+            return rows;
+        }
         let mut products: Vec<Vec<(&str, &toml::Value)>> = vec![Vec::new()];
         for axis in &self.axis {
             let values = if quick && !axis.quick.is_empty() {
@@ -251,23 +337,7 @@ impl Scenario {
             });
             products = longer.collect();
         }
-        let mut cases: Vec<(String, Settings)> = Vec::new();
-        for product in products {
-            let mut text: BTreeMap<String, String> = SETTINGS
-                .iter()
-                .map(|(name, words)| ((*name).to_owned(), words[0].to_owned()))
-                .collect();
-            let base = self.base.iter().map(|(name, value)| (name.as_str(), value));
-            for (name, value) in base.chain(product.iter().copied()) {
-                set(&mut text, name, value)?;
-            }
-            let label: Vec<String> = product
-                .iter()
-                .map(|(name, value)| format!("{name} {}", plain(value)))
-                .collect();
-            cases.push((label.join(", "), Settings::new(text)?));
-        }
-        Ok(cases)
+        products
     }
 
     /// Returns the settings of a column in a case: the case's, but for what is set otherwise beside becket.
@@ -343,6 +413,8 @@ impl Settings {
             spread: of("spread") == "true",
             connections: at_least_one("connections")?,
             mask: of("mask"),
+            marks: of("marks") == "on",
+            smt: of("smt") == "on",
             nagle: of("nagle") == "true",
             maxconn: number("maxconn")?,
             full_handshakes: number("full-handshakes")?,
@@ -416,7 +488,9 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("tls", &["1.3", "1.2"]),
     (
         "key",
-        &["p256", "p384", "ed25519", "rsa2048", "rsa3072", "rsa4096"],
+        &[
+            "p256", "p384", "ed25519", "rsa1024", "rsa2048", "rsa3072", "rsa4096",
+        ],
     ),
     ("suite", &["aes128", "aes256", "chacha20"]),
     ("group", &["x25519", "p256", "x25519mlkem768"]),
@@ -428,7 +502,9 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("workers", &["1"]),
     ("spread", &["false", "true"]),
     ("connections", &["50"]),
-    ("mask", &["none", "avx512"]),
+    ("mask", &["none", "avx512", "aes"]),
+    ("marks", &["off", "on"]),
+    ("smt", &["off", "on"]),
     ("nagle", &["false", "true"]),
     ("maxconn", &["0"]),
     ("full-handshakes", &["0"]),

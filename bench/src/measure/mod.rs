@@ -8,6 +8,7 @@ mod failover;
 mod generators;
 mod idle;
 mod latency;
+mod marks;
 mod overload;
 pub(crate) mod queued;
 pub(crate) mod rounds;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use becket_stats::report::LoadStep;
 
+use super::marks;
 use super::rounds::{Rounds, order};
 use super::stage::Stage;
 use crate::figures;
@@ -33,6 +34,12 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         stage.control.end_round();
         for (column, turns) in columns.iter_mut().zip(measured) {
             column.samples.extend(turns::join(round, &turns));
+        }
+    }
+    if stage.settings.marks {
+        for (index, column) in columns.iter_mut().take(stage.servers.len()).enumerate() {
+            stage.check_signal()?;
+            marks::put(stage, index, column)?;
         }
     }
     Ok(columns)

@@ -183,7 +183,7 @@ impl Peer {
             name: self.name.clone(),
             program: self.program.clone(),
             args: args(&file.display().to_string()),
-            env: masked(&site.settings.mask),
+            env: environment(site)?,
             cpus: site.cpus.to_vec(),
             log: site.directory.join(format!("{}.log", self.name)),
         })?;
@@ -198,16 +198,29 @@ impl Peer {
     }
 }
 
-/// Returns the variable that hides CPU features from OpenSSL and AWS-LC alike.
+/// Returns the variables that hide CPU features from OpenSSL and AWS-LC alike, and have OpenSSL take a key of 1024 bits.
 ///
-/// The second word is that of CPUID leaf 7: EBX below, ECX above. Hidden are AVX-512 F, DQ, IFMA, CD,
-/// BW, VL, and VAES with VPCLMULQDQ. See OPENSSL_ia32cap(3).
-fn masked(mask: &str) -> Vec<(String, String)> {
-    match mask {
-        "avx512" => vec![("OPENSSL_ia32cap".to_owned(), ":~0x600d0230000".to_owned())],
-        _ => Vec::new(),
+/// The first word is that of CPUID leaf 1, the second that of leaf 7: EDX or EBX below, ECX above. `avx512` hides AVX-512 F, DQ, IFMA, CD,
+/// BW, VL, and VAES with VPCLMULQDQ; `aes` hides AES-NI with PCLMULQDQ, and the latter two. See OPENSSL_ia32cap(3).
+fn environment(site: &Site<'_>) -> Result<Vec<(String, String)>, Error> {
+    let mask = match site.settings.mask.as_str() {
+        "avx512" => Some(":~0x600d0230000"),
+        "aes" => Some("~0x200000200000000:~0x60000000000"),
+        _ => None,
+    };
+    let mask = mask.map(|mask| ("OPENSSL_ia32cap".to_owned(), mask.to_owned()));
+    let mut variables: Vec<(String, String)> = mask.into_iter().collect();
+    if site.settings.key == "rsa1024" {
+        let file = site.directory.join("openssl.cnf");
+        std::fs::write(&file, SMALL_KEYS)
+            .map_err(|e| Error::os(format!("writing {}", file.display()), e))?;
+        variables.push(("OPENSSL_CONF".to_owned(), file.display().to_string()));
     }
+    Ok(variables)
 }
+
+/// OpenSSL's configuration that takes keys of every size.
+const SMALL_KEYS: &str = "openssl_conf = all\n[all]\nssl_conf = ssl\n[ssl]\nsystem_default = small\n[small]\nCipherString = DEFAULT:@SECLEVEL=0\n";
 
 /// Where programs are looked for: beside the bench first.
 fn places() -> Vec<PathBuf> {

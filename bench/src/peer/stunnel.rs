@@ -21,8 +21,12 @@ cert = {certificate}
 sslVersion = TLSv{tls}
 ciphers = {old}
 ciphersuites = {new}
-TIMEOUTclose = 0
+{small}TIMEOUTclose = 0
 ",
+        small = match site.settings.key.as_str() {
+            "rsa1024" => "securityLevel = 0\n",
+            _ => "",
+        },
         groups = groups(site.settings),
         address = site.address,
         backend = site.backend,

@@ -16,7 +16,7 @@ use crate::measure::{self, Capacities, Stage};
 use crate::order::Order;
 use crate::others::{self, Others};
 use crate::peer::{Peer, Site};
-use crate::place::Place;
+use crate::place::{Place, Shares};
 use crate::result::{Case, Conditions, Outcome, Run, SCHEMA_VERSION, rounded};
 use crate::scenario::{Front, Measure, Scenario, Settings};
 use crate::{Error, conditions, guard, plan, store};
@@ -61,7 +61,7 @@ impl<'a> Runner<'a> {
             .map_err(|e| Error::os("making a directory for the run", e))?;
         guard::start(directory.path())?;
         others::adopt().map_err(|e| Error::os("taking care of servers' children", e))?;
-        let mut others = Others::watch(place.all());
+        let mut others = Others::watch(&place.all());
         std::thread::sleep(order.effort.time.min(LOOK));
         let before = rounded(others.share());
         if before > others::LIMIT && !order.busy_ok {
@@ -151,7 +151,7 @@ impl<'a> Runner<'a> {
         settings: &Settings,
     ) -> Result<Case, Error> {
         let certificate = self.keys.file(&settings.key)?;
-        let client = self.parts.place.client(settings.workers).to_vec();
+        let Shares { server, client } = self.parts.place.of(settings);
         let backend = self.parts.backend((scenario.measure, settings), &client)?;
         let terminator = settings.front == Front::Passthrough;
         let terminator = terminator.then(|| {
@@ -171,7 +171,10 @@ impl<'a> Runner<'a> {
             self.parts
                 .servers(scenario, settings, &certificate, behind)?
         };
-        let has_floor = scenario.measure == Measure::Transactions && !servers.is_empty();
+        // The tables of the articles have no floors.
+        let has_floor = scenario.measure == Measure::Transactions
+            && !servers.is_empty()
+            && !scenario.is_classic();
         let floors = has_floor.then(|| self.parts.floors(settings, &certificate, behind));
         let floors = floors.transpose()?;
         let farm = becket.filter(|_| is_farm);
@@ -182,7 +185,7 @@ impl<'a> Runner<'a> {
             settings,
             directory: self.parts.directory.path(),
             connections: OPEN_LOOP as u64,
-            cpus: self.parts.place.server(settings.workers),
+            cpus: &server,
             extra: "",
         };
         let mut columns = if servers.is_empty() && farm.is_none() {

@@ -14,7 +14,7 @@ use crate::library::Library;
 use crate::measure::{queued, scraped};
 use crate::order::Order;
 use crate::peer::{Kind, Peer, Server, Site};
-use crate::place::Place;
+use crate::place::{Place, Shares};
 use crate::process::{Launch, Process, free_address};
 use crate::result::{Column, PeerFacts};
 use crate::scenario::{Files, Front, Measure, Scenario, Settings};
@@ -72,7 +72,7 @@ impl Parts {
                 settings,
                 directory: self.directory.path(),
                 connections: connections as u64,
-                cpus: self.place.server(settings.workers),
+                cpus: &self.place.of(settings).server,
                 extra: &extra,
             };
             let has_files = settings.files == Files::Peer;
@@ -105,7 +105,7 @@ impl Parts {
         let companion = other.start(&Site {
             address: free_address()?,
             extra: second,
-            cpus: self.place.client(site.settings.workers),
+            cpus: &self.place.of(site.settings).client,
             ..site.clone()
         })?;
         let server = peer.start(&Site {
@@ -160,7 +160,7 @@ impl Parts {
             settings: &terminating,
             directory: self.directory.path(),
             connections: OPEN_LOOP as u64,
-            cpus: self.place.client(settings.workers),
+            cpus: &self.place.of(settings).client,
             extra: "",
         })
     }
@@ -225,11 +225,13 @@ impl Parts {
         certificate: &Path,
         backend: SocketAddr,
     ) -> Result<Floors, Error> {
-        let cpus = self.place.server(1);
+        let cpus = &self.place.one().server;
         let cpu = cpus.first().copied().unwrap_or(0);
-        // The bench hides no CPU features from itself, and whoever does not end TLS makes no handshake.
-        let alike =
-            settings.mask == "none" && settings.front == Front::Terminate && settings.requests == 1;
+        // The bench hides no CPU features from itself, its library takes no small key, and whoever does not end TLS makes no handshake.
+        let alike = settings.mask == "none"
+            && settings.key != "rsa1024"
+            && settings.front == Front::Terminate
+            && settings.requests == 1;
         let library = alike.then(|| Library::new(settings, certificate, cpu));
         let library = library.transpose()?;
         let preface = library.as_ref().map(Library::preface).transpose()?;
@@ -249,10 +251,10 @@ impl Parts {
 
 /// Starts the control with its backend: they have the CPUs of a server with one worker, and of its clients.
 pub(super) fn control(place: &Place, directory: &Path) -> Result<Control, Error> {
-    let client = place.client(1);
-    let backend = backend(directory, ("backend", "127.0.0.1"), &[], client)?;
-    let relay = relay(directory, "control", backend.address, place.server(1))?;
-    Ok(Control::new(relay, backend, client))
+    let Shares { server, client } = place.one();
+    let backend = backend(directory, ("backend", "127.0.0.1"), &[], &client)?;
+    let relay = relay(directory, "control", backend.address, &server)?;
+    Ok(Control::new(relay, backend, &client))
 }
 
 /// Starts a plain socket that answers.
