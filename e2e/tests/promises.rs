@@ -29,6 +29,7 @@ mod cluster_names;
 mod cluster_secrets;
 mod cluster_sessions;
 mod cluster_tickets;
+mod commands_of_the_articles;
 mod connects_come_from_the_sources;
 mod demo_works;
 mod drain_and_stop;

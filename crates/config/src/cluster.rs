@@ -11,6 +11,8 @@ section! {
 pub struct Cluster {
     /// A file.
     pub secret: Option<String>,
+    /// A PEM file with a private key, from which the secret is made.
+    pub secret_from_key: Option<String>,
     /// Further files.
     pub accept_secrets: Vec<String>,
     /// This becket among the others; absent is a fault.
@@ -48,6 +50,7 @@ impl Cluster {
     pub fn shares(&self) -> bool {
         !self.receive_stud
             || self.secret.is_some()
+            || self.secret_from_key.is_some()
             || !self.accept_secrets.is_empty()
             || self.node.is_some()
             || self.listen.is_some()

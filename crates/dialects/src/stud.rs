@@ -79,6 +79,9 @@ const OWN: &[Setting] = &[
     Setting::refused(Switch, "write-xff", "nothing is written into HTTP; write-proxy tells the same"),
     Setting::differs(Switch, "quiet", "log.level", "errors alone are logged"),
     Setting::same(Number, "shared-cache", "sessions.table-entries"),
+    Setting::differs(Text, "shared-cache-listen", "cluster.stud-listen", "sessions of TLS 1.2 of hosts that run stud are taken, those that becket would have made alike; not where the last pem-file has no RSA key: then all know what seals them"),
+    Setting::differs(Text, "shared-cache-peer", "cluster.peers", "sessions are shared with beckets at these addresses, by UDP at the port after that of stud, under a secret made from the key of the last pem-file; none is sent to a stud"),
+    Setting::differs(Text, "shared-cache-if", "", "peers are found by their addresses (shared-cache-peer), not by multicast"),
 ];
 
 const OWN_OPTIONS: &[ProgramOption] = &[
@@ -143,7 +146,7 @@ fn take(reader: &mut HitchTranslator, key: &str, line: Option<usize>, value: &st
         return reader.out.unknown(key, line);
     };
     let value = match key {
-        "frontend" | "backend" => {
+        "frontend" | "backend" | "shared-cache-listen" => {
             if key == "frontend" {
                 reader.frontends.clear();
             }
@@ -227,6 +230,9 @@ unheard-of = 5
             "table-entries = 1000",
             "stud-listen = \"127.0.0.1:9\"  # stud.conf: shared-cache-listen, line 26",
             "stud-certificate = \"/srv/b.pem\"",
+            "listen = \"127.0.0.1:10\"  # stud.conf: shared-cache-peer, line 27",
+            "peers = [\"127.0.0.1:11\"]  # stud.conf: shared-cache-peer, line 27",
+            "secret-from-key = \"/srv/b.pem\"",
         ] {
             assert!(toml.contains(line), "{line} is not in {toml}");
         }
@@ -245,6 +251,70 @@ unheard-of = 5
                 .iter()
                 .any(|remark| remark.theirs == setting.theirs);
             assert!(is_there, "{} is not tried", setting.theirs);
+        }
+    }
+
+    /// Command lines, and the keys of `[cluster]` with which they share sessions, or why they do not.
+    #[test]
+    fn peers_are_named_as_stud_takes_them() {
+        let shared = |line: &str| {
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            let DialectCommand::Run(invocation) = command(&words).unwrap() else {
+                panic!("{line}");
+            };
+            let translation =
+                Dialect::Stud.translate(&invocation, b"", Path::new("/srv"), &NO_PARTS);
+            let cluster = translation.table.get("cluster");
+            let of = |key| cluster.and_then(|it| it.get(key)).map(ToString::to_string);
+            let mut said: Vec<String> = translation
+                .problems
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            said.extend(translation.remarks());
+            (of("listen"), of("peers"), said.join("\n"))
+        };
+        for (line, listen, peers) in [
+            (
+                "-U 10.0.3.20,8888 -P 10.0.0.17",
+                "10.0.3.20:8889",
+                r#"["10.0.0.17:8889"]"#,
+            ),
+            (
+                "-U [10.0.3.20]:8888 -P [10.0.0.17] -P [fe80::1]:9 -P one.example,7",
+                "10.0.3.20:8889",
+                r#"["10.0.0.17:8889", "[fe80::1]:10", "one.example:8"]"#,
+            ),
+        ] {
+            let found = shared(&format!("{line} a.pem"));
+            assert_eq!(found.0.unwrap(), format!("{listen:?}"), "{line}");
+            assert_eq!(found.1.as_deref(), Some(peers), "{line}");
+        }
+        for (line, said) in [
+            ("-P 10.0.0.17 a.pem", "without shared-cache-listen"),
+            (
+                "-U *,8888 -P 10.0.0.17 a.pem",
+                "without an address of this host",
+            ),
+            (
+                "-U ,8888 -P 10.0.0.17 a.pem",
+                "without an address of this host",
+            ),
+            ("-U 10.0.3.20,65535 -P 10.0.0.17 a.pem", "no port is after"),
+            (
+                "-U 10.0.3.20,8888 -P 239.0.0.1 a.pem",
+                "not shared with a group",
+            ),
+            (
+                "-U 10.0.3.20,8888 -P *,8888 a.pem",
+                "not an address of a host",
+            ),
+            ("-U 10.0.3.20,8888 -P 10.0.0.17", "without a pem-file"),
+            ("-U 10.0.3.20 -P 10.0.0.17 a.pem", "not an address"),
+        ] {
+            let (_, peers, all) = shared(line);
+            assert_eq!(peers, None, "{line}");
+            assert!(all.contains(said), "{line}: {all}");
         }
     }
 

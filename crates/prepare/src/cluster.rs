@@ -11,9 +11,13 @@ use becket_config::address::{Address, ListenAddress};
 use becket_config::cluster as file;
 use becket_config::error::Problem;
 use becket_config::key;
+use becket_config::key_source::KeySource;
+use becket_config::notation::Text;
+use becket_keys::keys::{read, shown, warn_if_readable};
 use becket_proto::epoch::EpochLength;
 use becket_proto::ticket::NodeId;
 use becket_sys::identity::UnixIdentity;
+use rustls_pki_types::PrivateKeyDer;
 
 use super::ConfigBuilder;
 use becket_tls::config::Cluster;
@@ -41,6 +45,15 @@ impl ConfigBuilder<'_> {
 
     fn secrets(&mut self, cluster: &file::Cluster) -> Vec<SharedSecret> {
         let mut secrets: Vec<SharedSecret> = Vec::new();
+        if let Some(text) = &cluster.secret_from_key {
+            let path = key!("cluster", cluster.secret_from_key);
+            let accepted = "a PEM file with a private key of RSA, ECDSA or Ed25519";
+            let file = self.environment.base.join(text);
+            secrets.extend(self.of_private_key(&path, text, accepted, |key| {
+                let made = SharedSecret::of_private_key(key, &file);
+                made.ok_or("a private key of another kind")
+            }));
+        }
         if let Some(text) = &cluster.secret {
             self.secret("cluster.secret", text, &mut secrets);
         }
@@ -86,6 +99,35 @@ impl ConfigBuilder<'_> {
                 .error(problem(&fault).accepted("each secret once"));
         }
         secrets.push(opened);
+    }
+
+    /// Makes something of the one private key that a PEM file has.
+    pub(super) fn of_private_key<T>(
+        &mut self,
+        path: &str,
+        text: &str,
+        accepted: &str,
+        make: impl FnOnce(&PrivateKeyDer<'_>) -> Result<T, &'static str>,
+    ) -> Option<T> {
+        if !matches!(KeySource::parse(text), Ok(KeySource::File(_))) {
+            let fault = "a key on a token: nothing can be made of what nobody can read";
+            self.report.refuse(path, fault, accepted);
+            return None;
+        }
+        let at = self.environment.base.join(text);
+        let pem = read(&self.environment.files, path, &at, &mut self.report)?;
+        warn_if_readable(path, &at, &pem, &mut self.report);
+        let made = match pem.keys.as_slice() {
+            [key] => make(key),
+            [] if pem.encrypted => Err("the private key needs a password"),
+            [] => Err("no private key"),
+            _ => Err("more than one private key"),
+        };
+        let refuse = |fault| {
+            self.report
+                .error(shown(path, &at, fault).accepted(accepted))
+        };
+        made.map_err(refuse).ok()
     }
 
     /// Where one socket can receive datagrams.

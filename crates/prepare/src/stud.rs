@@ -11,12 +11,12 @@ use std::sync::Arc;
 use becket_cluster::stud::StudKey;
 use becket_config::check::RSA_KEY;
 use becket_config::cluster::Cluster;
+use becket_config::error::Problem;
 use becket_config::key;
 use becket_proto::session::PolicyTag;
 use rustls::ProtocolVersion;
 
 use super::ConfigBuilder;
-use becket_keys::keys::{read, shown, warn_if_readable};
 use becket_tls::config::{Listener, Policy, Stud};
 
 impl ConfigBuilder<'_> {
@@ -43,25 +43,24 @@ impl ConfigBuilder<'_> {
         })
     }
 
+    /// With `cluster.secret-from-key`, a key of another kind than RSA serves to share sessions with other beckets.
     fn stud_key(&mut self, file: &Cluster) -> Option<StudKey> {
         let path = &key!("cluster", file.stud_certificate);
         let text = file.stud_certificate.as_ref()?;
-        let at = self.environment.base.join(text);
-        let pem = read(&self.environment.files, path, &at, &mut self.report)?;
-        warn_if_readable(path, &at, &pem, &mut self.report);
-        let fault = match pem.keys.as_slice() {
-            [key] => match StudKey::of(key) {
-                Some(key) => return Some(key),
-                None => {
-                    "no RSA key: with another kind stud and hitch seal with zeros, which everybody can"
-                }
-            },
-            [] if pem.encrypted => "the private key needs a password",
-            [] => "no private key",
-            _ => "more than one private key",
-        };
-        self.report.error(shown(path, &at, fault).accepted(RSA_KEY));
-        None
+        let is_needed = file.secret_from_key.is_none();
+        let key = self.of_private_key(path, text, RSA_KEY, |key| {
+            let key = StudKey::of(key);
+            if key.is_none() && is_needed {
+                Err(NO_RSA_KEY)
+            } else {
+                Ok(key)
+            }
+        })?;
+        if key.is_none() {
+            let fault = format!("sessions of stud and hitch are not received: {NO_RSA_KEY}");
+            self.report.warn(Problem::new(path, fault).text(text));
+        }
+        key
     }
 }
 
@@ -72,3 +71,6 @@ fn suites(policy: &Policy) -> Vec<u16> {
         .map(|suite| u16::from(suite.suite()))
         .collect()
 }
+
+const NO_RSA_KEY: &str =
+    "no RSA key: with another kind stud and hitch seal with zeros, which everybody can";

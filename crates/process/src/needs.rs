@@ -91,7 +91,11 @@ fn files(file: &File) -> Vec<&str> {
     let mut files = file.files_of_certificates();
     if let Some(cluster) = &file.cluster {
         let secrets = cluster.secret.iter().chain(&cluster.accept_secrets);
-        let all = secrets.chain(&cluster.stud_certificate);
+        let keys = cluster
+            .secret_from_key
+            .iter()
+            .chain(&cluster.stud_certificate);
+        let all = secrets.chain(keys);
         files.extend(all.map(String::as_str));
     }
     files
@@ -107,11 +111,11 @@ mod tests {
             { chain = '2', key = 'pkcs11:id=a?module-path=/x&pin-source=/etc/becket/pin' }]\n\
             [[backend]]\nname = 'app'\ntls = { client-certificate = '4', ca = '5', crl = ['6'] }\n\
             [[policy]]\nname = 'own'\nclient-ca = '7'\ncrl = ['8', '9']\n\
-            [cluster]\nsecret = '10'\naccept-secrets = ['11', '12']\nstud-certificate = '13'";
+            [cluster]\nsecret = '10'\naccept-secrets = ['11', '12']\nstud-certificate = '13'\nsecret-from-key = '15'";
         let needs = Needs::by(&File::parse(text).unwrap(), Path::new("/etc/becket"));
         assert_eq!(needs.tokens.len(), 1);
         let files: BTreeSet<PathBuf> = needs.files.into_iter().collect();
-        let all = (1..=14).map(|file: u32| PathBuf::from(format!("/etc/becket/{file}")));
+        let all = (1..=15).map(|file: u32| PathBuf::from(format!("/etc/becket/{file}")));
         assert_eq!(files, all.collect());
     }
 }

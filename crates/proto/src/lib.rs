@@ -35,6 +35,7 @@ pub mod limits;
 pub mod networks;
 pub mod plain_http;
 pub mod post_handshake;
+pub mod private_key;
 pub mod proxy_header;
 pub mod queue;
 pub mod reader;

@@ -39,19 +39,24 @@ impl<'a> RsaKey<'a> {
 }
 
 /// The PKCS#1 form inside of a PKCS#8 one; nothing when it is no RSA key.
-pub fn pkcs1_of(pkcs8: &[u8]) -> Option<&[u8]> {
-    let mut whole = Der::new(pkcs8);
+pub fn pkcs1_of(der: &[u8]) -> Option<&[u8]> {
+    let (algorithm, key) = pkcs8(der)?;
+    (algorithm == RSA_ENCRYPTION).then_some(key)
+}
+
+/// The object identifier of a PKCS#8 private key, and the key itself.
+pub(crate) fn pkcs8(der: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut whole = Der::new(der);
     let mut info = whole.sequence()?;
     let version = info.unsigned()?;
-    let mut algorithm = info.sequence()?;
-    let is_rsa = algorithm.element(OBJECT_IDENTIFIER)? == RSA_ENCRYPTION;
+    let algorithm = info.sequence()?.element(OBJECT_IDENTIFIER)?;
     let key = info.octets()?;
-    (whole.is_empty() && version <= 1 && is_rsa).then_some(key)
+    (whole.is_empty() && version <= 1).then_some((algorithm, key))
 }
 
 const OBJECT_IDENTIFIER: u8 = 0x06;
 /// 1.2.840.113549.1.1.1
-const RSA_ENCRYPTION: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
+pub(crate) const RSA_ENCRYPTION: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
 
 #[cfg(test)]
 mod tests {

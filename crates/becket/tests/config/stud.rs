@@ -114,3 +114,47 @@ fn of_several_policies_one_is_named_and_it_asks_for_no_certificates() {
     let named = named.unwrap().config;
     assert_eq!(named.stud().unwrap().policy_name, *name);
 }
+
+#[test]
+fn a_secret_may_be_made_from_a_private_key() {
+    let folder = folder();
+    for name in ["pkcs1.pem", "pkcs8.pem"] {
+        let keys = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/config/keys/");
+        folder.write(
+            name,
+            &std::fs::read_to_string(format!("{keys}{name}")).unwrap(),
+        );
+    }
+    let text = |keys: &str| format!("{}[cluster]\nnode = 1\n{keys}", site("['a.pem']"));
+    let secret = |keys: &str| {
+        let config = folder.prepare(&text(keys)).unwrap().config;
+        config.cluster.unwrap().secrets.remove(0)
+    };
+    let [one, same, other] = ["pkcs1.pem", "pkcs8.pem", "a.pem"]
+        .map(|file| secret(&format!("secret-from-key = '{file}'")));
+    assert_eq!((one.id, &one.replication), (same.id, &same.replication));
+    assert_ne!(one.id, other.id);
+    // An ECDSA key serves for this, and not for sessions of stud.
+    let both = RECEIVE.replace("rsa.pem", "a.pem") + "secret-from-key = 'a.pem'";
+    let prepared = folder.prepare(&text(&both)).unwrap();
+    assert!(prepared.config.stud().is_none());
+    let warnings = lines(&prepared.warnings);
+    assert!(
+        warnings[0].contains("are not received: no RSA key"),
+        "{warnings:?}"
+    );
+    for (keys, fault) in [
+        (
+            "secret-from-key = 'pkcs11:object=a?module-path=/x'",
+            "a key on a token",
+        ),
+        (
+            "secret-from-key = 'a.pem'\nsecret = 'secret'",
+            "cluster.secret is given, too",
+        ),
+        ("secret-from-key = 'ca.pem'", "no private key"),
+    ] {
+        let found = errors(&folder, &text(keys));
+        assert!(found[0].contains(fault), "{found:?}");
+    }
+}

@@ -13,7 +13,13 @@ use crate::key;
 impl Cluster {
     pub(super) fn check(&self, report: &mut Report) {
         let at = "cluster";
-        if self.secret.is_none() && self.shares() {
+        report.refuse_if(
+            self.secret.is_some() && self.secret_from_key.is_some(),
+            key!(at, self.secret_from_key),
+            "cluster.secret is given, too",
+            "one of the two",
+        );
+        if self.secret.is_none() && self.secret_from_key.is_none() && self.shares() {
             let accepted = "a file that \"becket secret FILE\" made";
             report.refuse(key!(at, self.secret), "missing", accepted);
         }

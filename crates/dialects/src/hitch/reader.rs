@@ -17,12 +17,13 @@ use super::scope::{CertificateEntry, Scope, misfit, switch};
 #[derive(Debug)]
 pub(in super::super) struct HitchTranslator {
     pub(in super::super) out: TranslationBuilder,
-    program: &'static str,
+    pub(super) program: &'static str,
     settings: &'static [Setting],
     /// The version of the header that `write-proxy` is.
     write_proxy: &'static str,
     pub(in super::super) global: Scope,
     pub(in super::super) frontends: Vec<Scope>,
+    pub(super) peers: Vec<(String, SettingId)>,
 }
 
 impl HitchTranslator {
@@ -39,6 +40,7 @@ impl HitchTranslator {
             write_proxy,
             global: Scope::default(),
             frontends: Vec::new(),
+            peers: Vec::new(),
         }
     }
 
@@ -92,6 +94,7 @@ impl HitchTranslator {
         }
         match setting.theirs {
             "frontend" => self.endpoint_of_frontend(&shown, origin),
+            "shared-cache-peer" => self.peers.push((shown, origin)),
             "pem-file" => scope
                 .certificates
                 .push(CertificateEntry::new(shown, origin)),

@@ -1,4 +1,4 @@
-//! Sessions of hosts that still run the other program: where they can be taken, and why not.
+//! Sessions of other hosts: where those of the other program can be taken, and with which beckets they are shared, and why not.
 
 use std::net::IpAddr;
 
@@ -8,17 +8,18 @@ use super::reader::{HitchTranslator, MAIN, endpoint_of};
 use super::scope::{CertificateEntry, words};
 
 impl HitchTranslator {
-    /// Sessions of hosts that run the other program.
+    /// Sessions of hosts that run the other program or becket.
     pub(super) fn shared_cache(&mut self, certificates: &[CertificateEntry], is_shared: bool) {
         let Some((text, origin)) = self.global.text("shared-cache-listen") else {
-            return;
+            return self.shares_with_nobody("without shared-cache-listen");
         };
         let Some((host, port)) = endpoint_of(text) else {
             let accepted = "[HOST]:PORT, with the brackets";
             return self.out.refuse(origin, "not an address", accepted);
         };
-        let listen = address(host, port);
-        let is_group = host.parse::<IpAddr>().is_ok_and(|ip| ip.is_multicast());
+        let (ip, listen) = (host.parse::<IpAddr>().ok(), address(host, port));
+        let port = port.parse().unwrap_or_default();
+        let is_group = ip.is_some_and(|ip| ip.is_multicast());
         let verify = self.global.text("client-verify");
         let verifies = verify.is_some_and(|(text, _)| text != "none");
         let versions = self.global.text("tls-protos");
@@ -35,11 +36,99 @@ impl HitchTranslator {
                 let key = self.out.place(pem.key.as_ref().unwrap_or(&pem.path));
                 self.out.put("cluster.receive-stud", true, origin);
                 self.out.put("cluster.stud-listen", listen, origin);
-                self.out.put("cluster.stud-certificate", key, origin);
-                return self.out.put("cluster.stud-policy", MAIN, origin);
+                self.out.put("cluster.stud-certificate", &*key, origin);
+                self.out.put("cluster.stud-policy", MAIN, origin);
+                return match ip {
+                    _ if self.program != "stud" => {}
+                    Some(ip) if !ip.is_unspecified() => self.share(key, (ip, port)),
+                    _ => self.shares_with_nobody(
+                        "without an address of this host in shared-cache-listen, of which its number is made",
+                    ),
+                };
             }
         };
+        self.shares_with_nobody(why);
         let why = format!("sessions of other hosts are not taken: {why}");
         self.out.amend(origin, SettingSupport::Different, why);
+    }
+
+    /// Shares sessions with other beckets that were started like this one: as stud does, with a secret made from the key that
+    /// all of them have. Their datagrams have the port after that of stud, whose datagrams are of another form.
+    fn share(&mut self, key: String, (ip, port): (IpAddr, u16)) {
+        let Some(listen) = port.checked_add(1) else {
+            return self.shares_with_nobody("no port is after that of shared-cache-listen");
+        };
+        let mut peers = Vec::new();
+        for (text, origin) in std::mem::take(&mut self.peers) {
+            let Some((host, port)) = peer_of(&text, port) else {
+                let accepted = "HOST, HOST,PORT or [HOST]:PORT, with a port of at most 65534";
+                self.out
+                    .refuse(origin, "not an address of a host", accepted);
+                continue;
+            };
+            if host.parse::<IpAddr>().is_ok_and(|ip| ip.is_multicast()) {
+                let why = "sessions are not shared with a group: have the hosts name each other";
+                self.out.amend(origin, SettingSupport::Different, why);
+                continue;
+            }
+            peers.push(address(host, &port.to_string()));
+            self.out.put("cluster.peers", peers.clone(), origin);
+            if peers.len() == 1 {
+                let listen = address(&ip.to_string(), &listen.to_string());
+                self.out.put("cluster.listen", listen, origin);
+                self.out.put("cluster.node", i64::from(node_of(ip)), origin);
+                self.out.put("cluster.secret-from-key", &*key, origin);
+            }
+        }
+    }
+
+    /// Says of the peers why no sessions are shared with them.
+    fn shares_with_nobody(&mut self, why: &str) {
+        for (_, origin) in self.peers.iter().filter(|_| self.program == "stud") {
+            let why = format!("sessions are not shared with other hosts: {why}");
+            self.out.amend(*origin, SettingSupport::Different, why);
+        }
+    }
+}
+
+/// The host of a peer, and the port at which a becket there hears other beckets.
+fn peer_of(text: &str, port: u16) -> Option<(&str, u16)> {
+    let (host, own) = match text.strip_prefix('[') {
+        Some(_) if !text.ends_with(']') => {
+            endpoint_of(text).map(|(host, port)| (host, Some(port)))?
+        }
+        Some(host) => (host.strip_suffix(']')?, None),
+        None => match text.rsplit_once(',') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    let port = own.map_or(Some(port), |own| own.parse().ok().filter(|own| *own > 0))?;
+    let port = port.checked_add(1)?;
+    (!["", "*"].contains(&host)).then_some((host, port))
+}
+
+/// A number for this host: hosts of one network of 65536 addresses have different ones, and others hardly ever have the same.
+fn node_of(ip: IpAddr) -> u16 {
+    let parts = match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().segments(),
+        IpAddr::V6(ip) => ip.segments(),
+    };
+    let mix = |node: u16, part: &u16| node.wrapping_mul(0x9e37) ^ part;
+    parts.iter().fold(0, mix).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_of_one_network_have_numbers_of_their_own() {
+        let of = |ip: [u8; 4]| node_of(ip.into());
+        let all = (0..=u8::MAX).flat_map(|c| (0..=u8::MAX).map(move |d| of([10, 7, c, d])));
+        let numbers: std::collections::BTreeSet<u16> = all.collect();
+        // 0 is no number, and becomes 1.
+        assert_eq!(numbers.len(), 65_535);
+        assert_ne!(of([10, 1, 0, 5]), of([10, 2, 0, 5]));
     }
 }

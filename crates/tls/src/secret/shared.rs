@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{Context, SHA256};
-use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk};
+use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
+use becket_proto::private_key::SecretNumbers;
 use becket_proto::ticket::{Epoch, SecretId};
+use rustls_pki_types::PrivateKeyDer;
 use zeroize::Zeroizing;
 
 /// 32 secret bytes: erased when dropped, never shown, compared in constant time.
@@ -101,6 +103,31 @@ impl TicketRoot {
 }
 
 impl SharedSecret {
+    /// A secret made from a private key, the same whatever form a file has the key in: for hosts that share a key and
+    /// nothing else. It tells nothing of the key (HKDF with SHA-256, RFC 5869).
+    ///
+    /// Returns `None` for a key of another kind than RSA, ECDSA and Ed25519.
+    pub fn of_private_key(key: &PrivateKeyDer<'_>, path: &Path) -> Option<Self> {
+        let numbers = match key {
+            PrivateKeyDer::Pkcs1(key) => SecretNumbers::of_pkcs1(key.secret_pkcs1_der()),
+            PrivateKeyDer::Sec1(key) => SecretNumbers::of_sec1(key.secret_sec1_der()),
+            PrivateKeyDer::Pkcs8(key) => SecretNumbers::of_pkcs8(key.secret_pkcs8_der()),
+            _ => None,
+        };
+        let (kind, parts): (&[u8], [&[u8]; 2]) = match numbers? {
+            SecretNumbers::Rsa(primes) => (b"rsa", primes),
+            SecretNumbers::Ecdsa(scalar) => (b"ecdsa", [scalar, &[]]),
+            SecretNumbers::Ed25519(seed) => (b"ed25519", [seed, &[]]),
+        };
+        let all = Zeroizing::new(parts.concat());
+        let mut root = Zeroizing::new([0; 32]);
+        let extracted = Salt::new(HKDF_SHA256, PRIVATE_KEY).extract(&all);
+        let info = [kind];
+        let expanded = extracted.expand(&info, KeyLength).ok()?;
+        expanded.fill(&mut root[..]).ok()?;
+        Self::of_root(SecretBytes::new(root), path).ok()
+    }
+
     /// A secret from its root.
     ///
     /// # Errors
@@ -139,9 +166,13 @@ impl KeyType for KeyLength {
 const TICKETS: &[u8] = b"becket epoch 1";
 const REPLICATION: &[u8] = b"becket replication 1";
 const ID: &[u8] = b"becket secret id 1";
+const PRIVATE_KEY: &[u8] = b"becket cluster secret of a private key 1";
 
 #[cfg(test)]
 mod tests {
+    use rustls_pki_types::PrivatePkcs8KeyDer;
+    use rustls_pki_types::pem::PemObject;
+
     use super::*;
 
     fn root(byte: u8) -> SharedSecret {
@@ -185,5 +216,26 @@ mod tests {
     fn nothing_secret_is_shown() {
         let shown = format!("{:?}", root(0xab));
         assert!(!shown.contains("171") && !shown.to_lowercase().contains("abab"));
+    }
+
+    #[test]
+    fn a_private_key_makes_the_same_secret_in_every_form() {
+        let of = |der: PrivateKeyDer<'_>| {
+            SharedSecret::of_private_key(&der, Path::new("site.pem")).map(|secret| secret.id)
+        };
+        let key = |kind| rcgen::KeyPair::generate_for(kind).expect("a key");
+        for kind in [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ED25519] {
+            let (one, other) = (key(kind), key(kind));
+            let [one, same, other] = [&one, &one, &other]
+                .map(|key| of(PrivatePkcs8KeyDer::from(key.serialize_der()).into()));
+            assert!(one.is_some() && one == same);
+            assert_ne!(one, other);
+        }
+        let keys = concat!(env!("CARGO_MANIFEST_DIR"), "/../becket/tests/config/keys");
+        let [pkcs1, pkcs8] = ["pkcs1.pem", "pkcs8.pem"]
+            .map(|file| PrivateKeyDer::from_pem_file(format!("{keys}/{file}")).expect("a key"));
+        let id = of(pkcs1);
+        assert!(id.is_some());
+        assert_eq!(id, of(pkcs8));
     }
 }
