@@ -102,7 +102,7 @@ fn a_certificate_that_ends_in_four_days_does_not_look_healthy() {
         let found = finish(command, "");
         assert_eq!(found.code, 3, "{}", found.all());
         let problem =
-            "problem      certificate of www.example.org at listener web ends in 3 days\n";
+            "problem      certificate of www.example.org at listener web expires in 3 days\n";
         let is_json = flags.contains(&"--json");
         assert_eq!(found.stdout.contains(problem), !is_json, "{}", found.all());
     }

@@ -1,8 +1,10 @@
 //! The server name chooses the certificate: exact, wildcard, default; ECDSA for clients that can
 //! use it, RSA for the others; refusal where unknown names are to be refused.
 
+use std::net::TcpListener;
+
 use crate::check_reports::check;
-use becket_e2e::{Backend, Becket, Key, OpenSsl, Place, Shape};
+use becket_e2e::{Backend, Becket, Key, OpenSsl, Place, Shape, fresh_host};
 
 /// A place with certificates in a folder, a pair and bundles.
 fn place() -> Place {
@@ -140,4 +142,47 @@ fn chains_are_sent_as_configured_and_every_kind_of_key_file_is_read() {
         assert_eq!(run.code, 0, "{}", run.all());
         assert!(run.stdout.contains("CN = made by openssl"), "{}", run.all());
     }
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn without_a_name_the_address_that_was_reached_chooses() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    let [own, other] = [fresh_host(), fresh_host()].map(|host| host.to_string());
+    place.issue("address.pem", &[&own], Key::Ecdsa);
+    place.issue("default.pem", &["default.example.net"], Key::Ecdsa);
+    let backend = Backend::http("well met");
+    let mut shape = Shape::new(backend.address);
+    let free = TcpListener::bind("0.0.0.0:0").unwrap();
+    shape.web = free.local_addr().unwrap();
+    drop(free);
+    let shape = shape.certificates(r#"["address.pem", "default.pem"]"#);
+    let becket = Becket::start(&place, &shape);
+    for (host, flags, subject) in [
+        (&own, &["-noservername", "-tls1_3"][..], &*own),
+        (&own, &["-noservername", "-tls1_2"], &own),
+        (
+            &own,
+            &["-servername", "default.example.net"],
+            "default.example.net",
+        ),
+        (
+            &own,
+            &["-servername", "unknown.example.net"],
+            "default.example.net",
+        ),
+        (&other, &["-noservername"], "default.example.net"),
+    ] {
+        let at = format!("{host}:{}", becket.web.port()).parse().unwrap();
+        let run = openssl.ask_unnamed(&place, at, flags);
+        let subject = format!("subject=CN = {subject}\n");
+        assert!(run.stdout.contains(&subject), "{flags:?}: {}", run.all());
+        assert!(run.stdout.contains("well met"), "{}", run.all());
+    }
+    let found = check(&place, &shape.text(), &[]);
+    let listed = format!("name = \"{own}\"");
+    assert!(found.stdout.contains(&listed), "{}", found.all());
 }

@@ -133,12 +133,12 @@ fn certificates(page: &mut Page, status: &Status) {
     let mut all: Vec<&CertificateStatus> = status.certificates.iter().collect();
     all.sort_by_key(|it| it.not_after);
     for it in all.iter().take(MOST_CERTIFICATES) {
-        let days = it.days_left(status.process.now);
+        let expiry = it.expiry(status.process.now);
         let (name, key, listener) = (escaped(&it.name), &it.key, escaped(&it.listener));
         let day: String = it.not_after.to_string().chars().take(10).collect();
         page.line(
             "certificate",
-            format_args!("{days} days left, until {day}: {name} ({key}) at listener {listener}"),
+            format_args!("{expiry}, on {day}: {name} ({key}) at listener {listener}"),
         );
     }
     let more = all.len().saturating_sub(MOST_CERTIFICATES);
@@ -371,7 +371,7 @@ mod tests {
             "RSA          23 signatures in 3 batches",
             "ended        5 finished",
             "             1 not-tls",
-            "certificate  4 days left, until 2026-11-26: a.test (rsa) at listener web",
+            "certificate  expires in 4 days, on 2026-11-26: a.test (rsa) at listener web",
             "sessions     5 of 10 (50.0 %)",
             "ticket key   epoch 4, next in 1 min 1 s",
             "secrets      0a0b0c0d, 00000001",

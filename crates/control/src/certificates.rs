@@ -28,14 +28,18 @@ pub struct CertificateStatus {
     /// Kind of key: `ecdsa`, `rsa`, `ed25519` or `other`.
     pub key: Cow<'static, str>,
     pub not_after: Timestamp,
+    /// From when the certificate is a problem.
+    pub renew_by: Timestamp,
     /// Expiry of the OCSP response that is sent with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ocsp_until: Option<Timestamp>,
 }
 
 impl CertificateStatus {
-    pub fn days_left(&self, now: Timestamp) -> i64 {
-        self.not_after.days_after(now)
+    /// When it expires or expired, in words.
+    pub fn expiry(&self, now: Timestamp) -> String {
+        let seconds = |at: Timestamp| at.unix_seconds().cast_signed();
+        facts::expiry(seconds(self.not_after) - seconds(now))
     }
 }
 
@@ -70,6 +74,7 @@ fn of(listener: &Listener) -> Vec<CertificateStatus> {
 fn entry(listener: &Listener, name: &str, key: &CertifiedKey) -> Option<CertificateStatus> {
     let leaf = key.cert.first()?;
     let at = |seconds: UnixSeconds| Timestamp::from_unix(Duration::from_secs(seconds.0));
+    let renew_by = facts::renew_by(facts::certificate(leaf)?.validity());
     let status = key
         .ocsp
         .as_deref()
@@ -79,6 +84,7 @@ fn entry(listener: &Listener, name: &str, key: &CertifiedKey) -> Option<Certific
         name: name.to_owned(),
         key: kind(key.key.algorithm()).into(),
         not_after: at(facts::not_after(leaf)?),
+        renew_by: at(UnixSeconds(u64::try_from(renew_by).unwrap_or(0))),
         ocsp_until: status.and_then(Result::ok).and_then(|it| it.until).map(at),
     })
 }
@@ -92,8 +98,6 @@ fn kind(algorithm: SignatureAlgorithm) -> &'static str {
     }
 }
 
-/// A certificate with fewer days left is a problem: most are renewed a month ahead.
-pub const EXPIRES_SOON_DAYS: i64 = 14;
 /// Stands for clients that send no name, or one that is not covered. Not a valid host name.
 pub const DEFAULT: &str = "(default)";
 

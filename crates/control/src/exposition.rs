@@ -153,6 +153,8 @@ impl Snapshot {
             Gauge becket_ticket_rotation_seconds "Time until the ticket key changes" = sessions.tickets.next_rotation_seconds;
             Gauge becket_certificate_expiry_timestamp_seconds "When a certificate expires" [listener, name, key]
                 = self.status.certificates.iter().map(|c| ([&*c.listener, &*c.name, &*c.key], c.not_after.unix_seconds()));
+            Gauge becket_certificate_renewal_timestamp_seconds "When a certificate should have been renewed: a third of its lifetime before its end, at most 14 days" [listener, name, key]
+                = self.status.certificates.iter().map(|c| ([&*c.listener, &*c.name, &*c.key], c.renew_by.unix_seconds()));
             Gauge becket_ocsp_expiry_timestamp_seconds "When the OCSP response of a certificate expires" [listener, name, key]
                 = self.status.certificates.iter().filter_map(|c| Some(([&*c.listener, &*c.name, &*c.key], c.ocsp_until?.unix_seconds())));
             Gauge becket_full_handshakes_in_flight "Full handshakes begun and not ended, where they are limited"

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use becket_log::Timestamp;
 use becket_proxy::memory::Shortage;
 
-use super::certificates::EXPIRES_SOON_DAYS;
 use super::status::{BackendStatus, Status};
 
 pub fn problems(status: &Status) -> Vec<String> {
@@ -63,27 +62,23 @@ pub fn problems(status: &Status) -> Vec<String> {
 /// Certificates that expire soon. Names of one listener that expire together are one problem.
 fn expiring(status: &Status) -> Vec<String> {
     let now = status.process.now;
-    let mut soon: BTreeMap<(Timestamp, &str), Vec<&str>> = BTreeMap::new();
+    let mut soon: BTreeMap<(Timestamp, &str), (String, Vec<&str>)> = BTreeMap::new();
     let all = status.certificates.iter();
-    for it in all.filter(|it| it.days_left(now) < EXPIRES_SOON_DAYS) {
-        let key = (it.not_after, &*it.listener);
-        soon.entry(key).or_default().push(&it.name);
+    for it in all.filter(|it| it.renew_by <= now) {
+        let entry = soon.entry((it.not_after, &*it.listener));
+        let (_, names) = entry.or_insert_with(|| (it.expiry(now), Vec::new()));
+        names.push(&it.name);
     }
     let each = soon.into_iter();
-    each.map(|((until, listener), mut names)| {
+    each.map(|((_, listener), (expiry, mut names))| {
         names.dedup();
         let more = match names.len().saturating_sub(MOST_NAMES) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
         names.truncate(MOST_NAMES);
-        let when = match until.days_after(now) {
-            days if days < 0 => "has expired".to_owned(),
-            0 => "ends within a day".to_owned(),
-            days => format!("ends in {days} days"),
-        };
         let names = names.join(", ");
-        format!("certificate of {names}{more} at listener {listener} {when}")
+        format!("certificate of {names}{more} at listener {listener} {expiry}")
     })
     .collect()
 }
@@ -123,16 +118,17 @@ mod tests {
 
     #[test]
     fn certificates_that_expire_soon_are_problems_grouped_by_time_and_listener() {
-        let certificate = |name: &str, not_after: &str| json!({"listener": "web", "name": name, "key": "rsa", "not_after": not_after});
+        let certificate = |name: &str, not_after: &str, renew_by: &str| json!({"listener": "web", "name": name, "key": "rsa", "not_after": not_after, "renew_by": renew_by});
         let status = json!({"now": "2026-11-22T10:00:00.000000Z", "certificates": [
-            certificate("late.test", "2027-11-22T10:00:00.000000Z"),
-            certificate("a.test", "2026-11-26T11:00:00.000000Z"),
-            certificate("*.a.test", "2026-11-26T11:00:00.000000Z"),
-            certificate("gone.test", "2026-11-22T09:59:59.000000Z"),
+            certificate("late.test", "2027-11-22T10:00:00.000000Z", "2027-11-08T10:00:00.000000Z"),
+            certificate("short.test", "2026-11-24T11:00:00.000000Z", "2026-11-22T11:00:00.000000Z"),
+            certificate("a.test", "2026-11-26T11:00:00.000000Z", "2026-11-12T11:00:00.000000Z"),
+            certificate("*.a.test", "2026-11-26T11:00:00.000000Z", "2026-11-12T11:00:00.000000Z"),
+            certificate("gone.test", "2026-11-20T09:59:59.000000Z", "2026-11-06T09:59:59.000000Z"),
         ]});
         let expected = [
-            "certificate of gone.test at listener web has expired",
-            "certificate of a.test, *.a.test at listener web ends in 4 days",
+            "certificate of gone.test at listener web expired 2 days ago",
+            "certificate of a.test, *.a.test at listener web expires in 4 days",
         ];
         assert_eq!(found(status), expected);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use becket_config::choices::ServerMode;
 
-use super::certificates::{CertificateStatus, EXPIRES_SOON_DAYS};
+use super::certificates::CertificateStatus;
 use super::history::Moment;
 use super::status::{ClusterReport, ServerStatus, Status};
 
@@ -158,16 +158,14 @@ fn certificates(page: &mut String, status: &Status) -> fmt::Result {
     }
     let mut all: Vec<&CertificateStatus> = status.certificates.iter().collect();
     all.sort_by_key(|it| it.not_after);
-    page.write_str(
-        "<h2>Certificates</h2>\n<table><tr><th>name<th>listener<th>key<th class=n>days left\n",
-    )?;
+    page.write_str("<h2>Certificates</h2>\n<table><tr><th>name<th>listener<th>key<th>expiry\n")?;
     for it in all.iter().take(MOST_CERTIFICATES) {
-        let days = it.days_left(status.process.now);
-        let class = class(days < EXPIRES_SOON_DAYS);
+        let now = status.process.now;
+        let (class, expiry) = (class(it.renew_by <= now), it.expiry(now));
         let [name, listener, key] = [&it.name, &it.listener, &*it.key].map(Escape);
         writeln!(
             page,
-            "<tr{class}><td>{name}<td>{listener}<td>{key}<td class=n>{days}"
+            "<tr{class}><td>{name}<td>{listener}<td>{key}<td>{expiry}"
         )?;
     }
     match all.len().saturating_sub(MOST_CERTIFICATES) {
@@ -302,8 +300,8 @@ mod tests {
                     "in_file": {"mode": "ready"}, "maxconn": 9, "in_use": 2},
             ]}],
             "certificates": [
-                {"name": "late.test", "not_after": "2027-11-22T10:00:00.000000Z"},
-                {"name": "soon.test", "not_after": "2026-11-26T11:00:00.000000Z"},
+                {"name": "late.test", "not_after": "2027-11-22T10:00:00.000000Z", "renew_by": "2027-11-08T10:00:00.000000Z"},
+                {"name": "soon.test", "not_after": "2026-11-26T11:00:00.000000Z", "renew_by": "2026-11-12T11:00:00.000000Z"},
             ],
             "cluster": {"peers": [{"address": "192.0.2.1:1", "state": "live", "node": 2}]},
         });

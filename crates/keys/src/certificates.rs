@@ -1,11 +1,12 @@
 //! Certificates by server name, and the choice among the keys of one name.
 //!
 //! A [`CertificateMap`] is what a listener answers with: exact names, wildcard names (one label,
-//! RFC 6125 section 6.4.3) and a default. Each name has a [`KeySet`]: one chain per kind of key,
+//! RFC 6125 section 6.4.3), IP addresses and a default. Each name has a [`KeySet`]: one chain per kind of key,
 //! so that a client gets ECDSA where it can (3 to 5 times cheaper to sign than RSA) and RSA
 //! otherwise. Lookups do not allocate. Reading files is `keys`' work, not done here.
 
 use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use becket_config::address::NamePattern;
@@ -23,6 +24,8 @@ pub struct CertificateMap {
     exact: HashMap<String, KeySet>,
     wildcard: HashMap<String, KeySet>,
     default: KeySet,
+    /// A certificate is for an IP address. Addresses are exact names that no client can send.
+    has_addresses: bool,
 }
 
 impl CertificateMap {
@@ -32,6 +35,7 @@ impl CertificateMap {
             exact: HashMap::new(),
             wildcard: HashMap::new(),
             default,
+            has_addresses: false,
         }
     }
 
@@ -44,7 +48,10 @@ impl CertificateMap {
         offload: Offload,
     ) -> Option<Arc<CertifiedKey>> {
         let set = match name {
-            NamePattern::Exact(name) => self.exact.entry(name),
+            NamePattern::Exact(name) => {
+                self.has_addresses |= name.parse::<IpAddr>().is_ok();
+                self.exact.entry(name)
+            }
             NamePattern::Wildcard(suffix) => self.wildcard.entry(suffix),
         };
         set.or_default().insert(key, offload)
@@ -75,6 +82,17 @@ impl CertificateMap {
     pub fn keys_for(&self, name: Option<&str>) -> &KeySet {
         name.and_then(|name| self.named(name))
             .unwrap_or_else(|| self.default_keys())
+    }
+
+    /// The name of a client that sends none: the address that it connected to, if a certificate is for it. `address` is not
+    /// called if there is no such certificate.
+    pub fn name_by_address(
+        &self,
+        address: impl FnOnce() -> Option<SocketAddr>,
+    ) -> Option<Box<str>> {
+        let address = self.has_addresses.then(address)??;
+        let name = address.ip().to_canonical().to_string();
+        self.exact.contains_key(&name).then(|| name.into())
     }
 
     /// The keys for clients that send no name, or one that is not covered.

@@ -3,7 +3,7 @@
 use becket_proto::ticket::UnixSeconds;
 use x509_parser::error::X509Error;
 use x509_parser::nom;
-use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
+use x509_parser::prelude::{CertificateRevocationList, FromDer, Validity, X509Certificate};
 
 /// Reads a certificate in DER.
 pub fn certificate(der: &[u8]) -> Option<X509Certificate<'_>> {
@@ -23,4 +23,68 @@ pub fn revocation_list(der: &[u8]) -> Result<CertificateRevocationList<'_>, nom:
 pub fn not_after(leaf: &[u8]) -> Option<UnixSeconds> {
     let seconds = certificate(leaf)?.validity().not_after.timestamp();
     Some(UnixSeconds(u64::try_from(seconds).unwrap_or(0)))
+}
+
+/// When a certificate becomes a problem, in seconds since 1970: with a third of its lifetime left, at most two weeks.
+pub fn renew_by(validity: &Validity) -> i64 {
+    let (from, until) = (validity.not_before, validity.not_after);
+    let lifetime = until.timestamp().saturating_sub(from.timestamp());
+    until.timestamp() - (lifetime / 3).clamp(0, TWO_WEEKS)
+}
+
+/// Says when a certificate ends or ended, such as "expires in 3 days" or "expired 2 days ago", by the seconds that are left.
+pub fn expiry(left: i64) -> String {
+    let (count, unit) = match left.unsigned_abs() {
+        hours @ ..TWO_DAYS => (hours / 3600, "hour"),
+        days => (days / 86_400, "day"),
+    };
+    let span = match count {
+        0 => "less than an hour".to_owned(),
+        1 => format!("1 {unit}"),
+        _ => format!("{count} {unit}s"),
+    };
+    if left < 0 {
+        format!("expired {span} ago")
+    } else {
+        format!("expires in {span}")
+    }
+}
+
+/// A renewal that runs daily has failed many times by then.
+const TWO_WEEKS: i64 = 14 * 86_400;
+/// Shorter times are shown in hours.
+const TWO_DAYS: u64 = 2 * 86_400;
+
+#[cfg(test)]
+mod tests {
+    use x509_parser::prelude::ASN1Time;
+
+    use super::*;
+
+    #[test]
+    fn a_third_of_the_lifetime_is_left_and_at_most_two_weeks() {
+        for (days, left) in [(6, 2), (30, 10), (42, 14), (90, 14), (365, 14)] {
+            let at = |day: i64| ASN1Time::from_timestamp(day * 86_400).unwrap();
+            let (not_before, not_after) = (at(100), at(100 + days));
+            let by = renew_by(&Validity {
+                not_before,
+                not_after,
+            });
+            assert_eq!(by, (100 + days - left) * 86_400, "{days} days");
+        }
+    }
+
+    #[test]
+    fn an_expiry_is_said_in_days_and_near_it_in_hours() {
+        for (left, said) in [
+            (4 * 86_400 + 3600, "expires in 4 days"),
+            (2 * 86_400 - 1, "expires in 47 hours"),
+            (3600, "expires in 1 hour"),
+            (0, "expires in less than an hour"),
+            (-1, "expired less than an hour ago"),
+            (-2 * 86_400, "expired 2 days ago"),
+        ] {
+            assert_eq!(expiry(left), said);
+        }
+    }
 }

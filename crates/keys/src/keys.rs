@@ -4,7 +4,8 @@
 //! files go into the report. An expired certificate is a warning, because a refusal would turn a late renewal into an outage.
 //! [`pem`](crate::pem) decodes the files, [`certificates`](crate::certificates) has the map of names.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Version};
 use becket_config::notation::Text;
 
 use super::digest::digest;
+use super::facts::{expiry, renew_by};
 use super::pem::Pem;
 use crate::files::Files;
 use crate::signing::Offload;
@@ -394,12 +396,12 @@ impl Loader {
         let now = i64::try_from(self.now.as_secs()).unwrap_or(i64::MAX);
         for (at, certificate) in parsed.iter().enumerate() {
             let validity = certificate.validity();
-            let left = validity.not_after.timestamp().saturating_sub(now);
-            let fault = match left {
-                _ if validity.not_before.timestamp() > now => "is not valid yet".to_owned(),
-                ..0 => "has expired".to_owned(),
-                0..WARN_SECONDS => format!("expires in {} days", left / 86_400),
-                _ => continue,
+            let fault = if validity.not_before.timestamp() > now {
+                "is not valid yet".to_owned()
+            } else if renew_by(validity) <= now {
+                expiry(validity.not_after.timestamp().saturating_sub(now))
+            } else {
+                continue;
             };
             let fault = format!("certificate {} ({}) {fault}", at + 1, certificate.subject());
             report.warn(shown(path, file, fault));
@@ -407,9 +409,10 @@ impl Loader {
     }
 }
 
-/// DNS names of a certificate, or else its common name; and those that no ClientHello can contain.
+/// DNS names of a certificate, or else its common name, and its IP addresses; and the names that no ClientHello can contain.
 pub fn names_of(certificate: &X509Certificate<'_>) -> (Vec<NamePattern>, Vec<String>) {
     let (mut names, mut unusable) = (Vec::new(), Vec::new());
+    let mut addresses = BTreeSet::new();
     let mut add = |name: &str| match NamePattern::parse(name) {
         Ok(name) if !names.contains(&name) => names.push(name),
         Ok(_) => {}
@@ -418,8 +421,10 @@ pub fn names_of(certificate: &X509Certificate<'_>) -> (Vec<NamePattern>, Vec<Str
     let alternative = certificate.subject_alternative_name().ok().flatten();
     let general = alternative.map(|names| names.value.general_names.as_slice());
     for name in general.unwrap_or_default() {
-        if let GeneralName::DNSName(name) = name {
-            add(name);
+        match name {
+            GeneralName::DNSName(name) => add(name),
+            GeneralName::IPAddress(bytes) => addresses.extend(ip_address(bytes)),
+            _ => {}
         }
     }
     // RFC 6125, section 6.4.4: the common name counts only where there is no other.
@@ -430,7 +435,17 @@ pub fn names_of(certificate: &X509Certificate<'_>) -> (Vec<NamePattern>, Vec<Str
             .into_iter()
             .for_each(add);
     }
+    names.extend(addresses.into_iter().map(NamePattern::Exact));
     (names, unusable)
+}
+
+/// An address of a certificate as text (RFC 5280, section 4.2.1.6).
+fn ip_address(bytes: &[u8]) -> Option<String> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    let address = v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from));
+    address
+        .ok()
+        .map(|address| address.to_canonical().to_string())
 }
 
 fn parse<'c>(
@@ -470,6 +485,3 @@ pub fn warn_if_readable(path: &str, file: &Path, pem: &Pem, report: &mut Report)
 pub fn shown(path: &str, file: &Path, fault: impl Into<String>) -> Problem {
     Problem::new(path, fault).text(&file.to_string_lossy())
 }
-
-/// Two weeks: a renewal that runs daily has failed many times by then.
-const WARN_SECONDS: i64 = 14 * 86_400;

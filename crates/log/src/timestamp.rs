@@ -30,11 +30,6 @@ impl Timestamp {
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
-
-    /// Days from another moment to this one, rounded down: negative if this one is in the past.
-    pub fn days_after(self, other: Self) -> i64 {
-        (self.0.cast_signed() - other.0.cast_signed()).div_euclid((MICROS * 86_400).cast_signed())
-    }
 }
 
 impl<'de> Deserialize<'de> for Timestamp {

@@ -79,7 +79,8 @@ impl HelloRouter {
         &self.listener
     }
 
-    /// Chooses the route by name and protocols; where TLS ends, also its configuration, by what the hello can resume.
+    /// Chooses the route by name, or by the address that stands for it, and protocols; where TLS ends, also its configuration,
+    /// by what the hello can resume.
     pub fn choose(&self, hello: &ClientHello<'_>, name: Option<&str>) -> Choice {
         let refuse = |alert, reason| Choice::Refuse { alert, reason };
         let Some((index, route)) = self.find(hello, name) else {

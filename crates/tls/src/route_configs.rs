@@ -280,9 +280,11 @@ struct ChainResolver(Arc<CertificateMap>);
 impl ResolvesServerCert for ChainResolver {
     fn resolve(&self, hello: ReadHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name();
-        context::with(|handshake| handshake.certificate.server_name.as_deref() == name)
-            .filter(|same| *same)?;
-        let keys = self.0.keys_for(name);
+        let keys = context::with(|handshake| {
+            let certificate = &handshake.certificate;
+            let is_same = certificate.server_name.as_deref() == name;
+            is_same.then(|| self.0.keys_for(certificate.name()))
+        })??;
         let chosen = keys.choose(hello.signature_schemes());
         let chosen = chosen.or_else(|| keys.iter().next())?;
         let place = keys.iter().position(|key| Arc::ptr_eq(key, chosen))?;

@@ -13,6 +13,7 @@
 //! which offers the schemes of one key.
 
 use std::fmt::{self, Display, Formatter};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use becket_config::address::NamePattern;
@@ -308,12 +309,13 @@ impl SelfTest<'_> {
         must_refuse: bool,
     ) -> Result<(ServerConnection, Option<ResumedBy>), SelfTestError> {
         let name = offer.asks_for.unwrap_or(NO_NAME).to_owned();
+        let address = offer.asks_for.filter(|it| it.parse::<IpAddr>().is_ok());
         let name =
             ServerName::try_from(name).or_else(|_| unexpected("no client can ask for it"))?;
         let client = ClientConnection::new(Arc::clone(config), name);
         let mut client = client?;
         let hello = flight_of(&mut client);
-        let (mut server, mut handshake) = self.answer(&hello)?;
+        let (mut server, mut handshake) = self.answer(&hello, address)?;
         match context::lend(&mut handshake, || {
             exchange_flights(&mut client, &mut server, hello)
         }) {
@@ -353,6 +355,7 @@ impl SelfTest<'_> {
     fn answer(
         &self,
         hello: &[u8],
+        address: Option<&str>,
     ) -> Result<(ServerConnection, Option<HandshakeContext>), SelfTestError> {
         let Peek::Hello(hello) = peek(hello) else {
             return unexpected("the hello cannot be read");
@@ -360,14 +363,15 @@ impl SelfTest<'_> {
         if hello.wire_len() > self.config.file.limits.client_hello {
             return unexpected(CloseReason::HelloTooLarge.label());
         }
-        let name = server_name(&hello);
-        let served = match self.router.choose(&hello, name.as_deref()) {
+        let mut handshake = HandshakeContext::new(server_name(&hello));
+        let certificate = &mut handshake.certificate;
+        certificate.address = address.map(Box::from);
+        let served = match self.router.choose(&hello, certificate.name()) {
             Choice::Serve(served) => served,
             Choice::Pass(_) => return unexpected("its TLS passes"),
             Choice::Refuse { reason, .. } => return unexpected(reason.label()),
         };
         let server = ServerConnection::new(served.config).map_err(SelfTestError::Server)?;
-        let mut handshake = HandshakeContext::new(name);
         handshake.clock.unix = self.now.unix.into();
         handshake.clock.mono = self.now.mono;
         Ok((server, Some(handshake)))

@@ -51,6 +51,35 @@ fn the_last_file_and_those_that_share_a_name_with_it_are_the_default() {
 }
 
 #[test]
+fn addresses_are_names_of_clients_that_send_none() {
+    let folder = Folder::new();
+    folder.bundle("1.pem", &["192.0.2.1", "2001:db8::1", "a.test"]);
+    folder.bundle("2.pem", &["192.0.2.2"]);
+    folder.bundle("3.pem", &["c.test"]);
+    let prepared = folder
+        .prepare(&site("['1.pem', '2.pem', '3.pem']"))
+        .unwrap();
+    assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
+    let map = &prepared.config.listeners[0].certificates;
+    let by = |address: &str| map.name_by_address(|| address.parse().ok());
+    for (address, name) in [
+        ("192.0.2.1:443", Some("192.0.2.1")),
+        ("[::ffff:192.0.2.2]:443", Some("192.0.2.2")),
+        ("[2001:db8::1]:443", Some("2001:db8::1")),
+        ("192.0.2.3:443", None),
+    ] {
+        assert_eq!(by(address).as_deref(), name);
+        assert!(name.is_none_or(|name| map.named(name).is_some()));
+    }
+    let first = map.named("2001:db8::1").unwrap().iter().next().unwrap();
+    let named = map.named("a.test").unwrap().iter().next().unwrap();
+    assert_eq!(first.cert, named.cert);
+    let plain = folder.prepare(&site("['3.pem']")).unwrap().config;
+    let asked = || unreachable!("no certificate is for an address");
+    assert_eq!(plain.listeners[0].certificates.name_by_address(asked), None);
+}
+
+#[test]
 fn a_policy_of_a_certificate_must_exist_and_excludes_routes() {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test"]);
@@ -192,7 +221,7 @@ fn dates_are_warnings() {
     for (now, fault) in [
         (NOW, None),
         (NOW - year, Some("is not valid yet")),
-        (NOW + year, Some("has expired")),
+        (NOW + year, Some("expired 151 days ago")),
         (1_735_689_600 - 3 * 86_400, Some("expires in 3 days")),
     ] {
         let prepared = folder.prepare_at(&site("['a.pem']"), now).unwrap();

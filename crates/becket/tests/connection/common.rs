@@ -76,6 +76,7 @@ impl House {
             (OTHER_RSA, "*.b.test"),
             (LONG_RSA, "long.test"),
             (ODD_RSA, "odd.test"),
+            ("address.pem", "2001:db8::1"),
         ] {
             roots
                 .add(write_certificate(&folder.path().join(file), name))

@@ -12,7 +12,7 @@ use becket_proto::close_reason::CloseReason;
 use becket_proto::networks::Network;
 use becket_proto::proxy_header::{Accept, Decoded, Endpoints, Format, ProxyHeader, Tlvs, decode};
 use becket_tls::admission::{SharedAdmission, WorkerAdmission};
-use rustls::version::TLS13;
+use rustls::version::{TLS12, TLS13};
 
 use crate::common::{Client, House, server_got};
 
@@ -309,4 +309,39 @@ fn half_open_handshakes_are_counted_by_the_address_of_the_header() {
     assert_eq!(come("198.51.100.2").0, None);
     drop((stage, client));
     assert_eq!(come("198.51.100.1").0, None);
+}
+
+/// The certificate of the claimed address has a policy of its own, with TLS 1.2 alone.
+#[test]
+fn a_client_without_a_name_gets_the_certificate_of_the_address_that_it_reached() {
+    let house = House::new(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
+         certificates = [{ chain = 'address.pem', key = 'address.pem', policy = 'own' }, 'a.pem']\n\
+         accept-proxy = 'v2'\ntrusted-networks = ['192.0.2.1']\n\
+         [[policy]]\nname = 'own'\nversions = ['1.2']\n\
+         [[backend]]\nname = 'app'\n[[backend.server]]\naddress = '127.0.0.1:81'\n",
+    );
+    let visit = |header: Vec<u8>, version, name: &str| {
+        let mut config = house.client(version);
+        config.enable_sni = false;
+        let mut stage = house.stage();
+        let mut client = Client::enter(&mut stage, house.listener(0), &Arc::new(config), name);
+        client.end.write_all(&header).unwrap();
+        client.talk(&mut stage);
+        // The client has verified the name.
+        !client.tls.is_handshaking()
+    };
+    assert!(visit(v2(claimed()), &TLS12, "2001:db8::1"));
+    assert!(
+        !visit(v2(claimed()), &TLS13, "2001:db8::1"),
+        "another policy"
+    );
+    assert!(!visit(v2(claimed()), &TLS12, "a.test"));
+    let elsewhere = Endpoints::tcp(
+        "192.0.2.9:4711".parse().unwrap(),
+        "192.0.2.8:443".parse().unwrap(),
+    );
+    for header in [v2(elsewhere), v2(Endpoints::Local)] {
+        assert!(visit(header, &TLS13, "a.test"), "the default");
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! A leaf: it names no phase.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 use std::{fmt, io};
@@ -161,6 +161,14 @@ impl<N: Net> Core<N> {
     pub(super) fn count(&mut self, admitted: Admitted) {
         self.permit = admitted.permit;
         self.half_open = admitted.half_open;
+    }
+
+    /// The address that the client connected to, by the header of a proxy in front or else by the socket, which costs a
+    /// system call.
+    pub(super) fn arrived_at(&self) -> Option<SocketAddr> {
+        let introduced = self.facts.introduced.as_deref();
+        let claimed = introduced.and_then(|known| known.arrived_at);
+        claimed.or_else(|| self.client.socket.local_address())
     }
 
     /// Why a client left that has no keys yet: one that sent nothing only checked that becket is there.

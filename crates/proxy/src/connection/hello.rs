@@ -30,7 +30,7 @@ use becket_tls::hello_router::{Choice, Served, server_name};
 use becket_tls::ja4::Ja4;
 use becket_tls::names;
 use becket_tls::scratch::{READ, Scratch};
-use becket_tls::sessions::context::HandshakeContext;
+use becket_tls::sessions::context::{HandshakeContext, ServerCertificate};
 
 /// A client whose hello is not whole.
 #[derive(Debug)]
@@ -140,7 +140,17 @@ impl<N: Net> Hello<N> {
         cx.core.deadline = cx.core.handshake_until;
         let name = server_name(hello);
         cx.core.facts.server_name.clone_from(&name);
-        let choice = self.listener.router.choose(hello, name.as_deref());
+        let certificates = &self.listener.config().certificates;
+        let address = match name {
+            Some(_) => None,
+            None => certificates.name_by_address(|| cx.core.arrived_at()),
+        };
+        let certificate = ServerCertificate {
+            server_name: name,
+            address,
+            presented: None,
+        };
+        let choice = self.listener.router.choose(hello, certificate.name());
         let route = match &choice {
             Choice::Serve(served) => served.route,
             Choice::Pass(route) => *route,
@@ -158,7 +168,7 @@ impl<N: Net> Hello<N> {
             cx.core.facts.ja4 = Ja4::of(hello);
         }
         if let Choice::Serve(served) = choice {
-            let decision = self.serve(served, pool, (hello, name), cx)?;
+            let decision = self.serve(served, pool, (hello, certificate), cx)?;
             return Ok(HelloAnswer::Here(Box::new(decision)));
         }
         let learner = Learner::new(hello, &pool).map(Box::new);
@@ -172,7 +182,7 @@ impl<N: Net> Hello<N> {
         &mut self,
         served: Served,
         pool: Rc<Pool>,
-        (hello, name): (&ClientHello<'_>, Option<Box<str>>),
+        (hello, certificate): (&ClientHello<'_>, ServerCertificate),
         cx: &Context<'_, '_, N>,
     ) -> Result<HelloDecision<N>, HandshakeRefusal> {
         let lacks = |protocol| !hello.alpn().any(|offer| offer == protocol);
@@ -184,7 +194,7 @@ impl<N: Net> Hello<N> {
         }
         let client = cx.core.facts.client.ip();
         let certificates = &self.listener.config().certificates;
-        let offload = certificates.keys_for(name.as_deref()).offload();
+        let offload = certificates.keys_for(certificate.name()).offload();
         let offload = match cx.turn.signing {
             Some(signing) => signing.limit(offload),
             None => offload.min(Offload::Never),
@@ -193,7 +203,8 @@ impl<N: Net> Hello<N> {
         let handshake = HandshakeContext {
             permit: cx.turn.admission.handshake_permit(client),
             secrets: offers_early.then(Box::default),
-            ..HandshakeContext::new(name)
+            certificate,
+            ..HandshakeContext::new(None)
         };
         let decision = HelloDecision {
             listener: Rc::clone(&self.listener),

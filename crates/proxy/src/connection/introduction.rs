@@ -13,7 +13,6 @@ use becket_proto::proxy_header::{EncodeError, Endpoints, Format, ProxyHeader, Ss
 
 use super::context::{Core, Net};
 use super::facts::{Agreed, Facts};
-use crate::socket::StreamSocket;
 use becket_tls::engine::Engine;
 use becket_tls::ja4::Ja4;
 use becket_tls::names;
@@ -44,8 +43,7 @@ pub(super) fn introduction<N: Net>(
     }
     let facts = &core.facts;
     let introduced = facts.introduced.as_deref();
-    let arrived_at = introduced.and_then(|known| known.arrived_at);
-    let endpoints = match arrived_at.or_else(|| core.client.socket.local_address()) {
+    let endpoints = match core.arrived_at() {
         Some(local) => Endpoints::tcp(facts.client, local),
         None => Endpoints::Unknown,
     };

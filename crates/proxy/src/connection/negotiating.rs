@@ -362,7 +362,7 @@ impl<N: Net> Negotiating<N> {
         let took = cx.turn.now.mono.saturating_sub(cx.core.facts.accepted);
         let took = took.saturating_sub(cx.core.facts.queued);
         let mut agreed = Agreed {
-            presented: client.presented(cx.core.facts.server_name.as_deref()),
+            presented: client.presented(),
             early_data: received.early.then_some(client.served.early_data),
             ..completed::agreed(engine, client, took)
         };
@@ -438,12 +438,16 @@ impl<N: Net> HelloDecision<N> {
     }
 
     /// Facts of our certificate, if the server gets them.
-    fn presented(&self, name: Option<&str>) -> Option<Arc<Presented>> {
+    fn presented(&self) -> Option<Arc<Presented>> {
         let version = self.pool.backend().keys.proxy_header;
         version.filter(|version| *version == Introduction::V2)?;
-        let place = self.handshake.as_ref()?.certificate.presented?;
-        let certificates = &self.listener.config().certificates;
-        certificates.keys_for(name).presented(place).cloned()
+        let certificate = &self.handshake.as_ref()?.certificate;
+        let keys = self
+            .listener
+            .config()
+            .certificates
+            .keys_for(certificate.name());
+        keys.presented(certificate.presented?).cloned()
     }
 }
 

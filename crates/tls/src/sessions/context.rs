@@ -51,6 +51,8 @@ pub struct HandshakeClock {
 pub struct ServerCertificate {
     /// The name that was peeked from the hello, lower case.
     pub server_name: Option<Box<str>>,
+    /// Without such a name: the address that the client connected to, if a certificate is for it.
+    pub address: Option<Box<str>>,
     /// Index of the chain that was chosen among those of the name; a resumption presents none, but
     /// has one to be known by.
     pub presented: Option<usize>,
@@ -127,6 +129,7 @@ impl HandshakeContext {
             },
             certificate: ServerCertificate {
                 server_name,
+                address: None,
                 presented: None,
             },
             resumption: ResumptionState::default(),
@@ -159,6 +162,13 @@ impl HandshakeContext {
     /// Why admission refused it, if it did.
     pub fn shed(&self) -> Option<CloseReason> {
         self.permit.as_ref().and_then(HandshakePermit::refused)
+    }
+}
+
+impl ServerCertificate {
+    /// The name by which the certificate is chosen.
+    pub fn name(&self) -> Option<&str> {
+        self.server_name.as_deref().or(self.address.as_deref())
     }
 }
 
