@@ -18,6 +18,7 @@ pub fn of(run: &Run, outcome: &Outcome) -> String {
     let answer = match outcome.measure {
         Measure::Generators => generators(outcome),
         Measure::Queued | Measure::Failover => None,
+        Measure::Delay => saved(outcome),
         Measure::Transactions | Measure::Burst if outcome.cases.len() > 1 && setting.is_some() => {
             setting.and_then(|(_, setting)| steps(outcome, setting))
         }
@@ -122,6 +123,25 @@ fn steps(outcome: &Outcome, setting: &str) -> Option<String> {
     (!told.is_empty()).then(|| format!("For becket {}: {}.", figure.heading, told.join(", ")))
 }
 
+/// How many round trips each way to resume saves becket's clients.
+fn saved(outcome: &Outcome) -> Option<String> {
+    let trips = |case: &Case| verdict::subject(case)?.median(figures::ROUND_TRIPS_TO_FIRST);
+    let told = outcome.cases.iter().filter_map(|case| {
+        let mut full = case.settings.clone();
+        let way = full.insert("resume".to_owned(), "never".to_owned())?;
+        let full = outcome.cases.iter().find(|other| other.settings == full)?;
+        let saved = trips(full)? - trips(case)?;
+        // No minus before a zero.
+        let saved = (saved * 10.0).round() / 10.0 + 0.0;
+        (way != "never").then(|| format!("{saved:.1}{}", of_case(case)))
+    });
+    let told: Vec<String> = told.collect();
+    (!told.is_empty()).then(|| {
+        let told = told.join(", ");
+        format!("Round trips to the first byte that becket's clients save, against full handshakes: {told}.")
+    })
+}
+
 fn generators(outcome: &Outcome) -> Option<String> {
     let apart = outcome.cases.iter().filter_map(|case| {
         let [ours, other] = case.columns.as_slice() else {
@@ -198,6 +218,28 @@ mod tests {
         });
         let answer = of(&Run::default(), &outcome("batches", cases.into()));
         assert!(answer.contains("0.50 to 0.75 times"), "{answer}");
+    }
+
+    #[test]
+    fn a_network_with_a_delay_shows_what_resumption_saves() {
+        let cases = [("never", 4.1), ("always", 3.04), ("early", 4.13)].map(|(resume, trips)| {
+            let mut becket = column("becket", &[1.0]);
+            becket.samples[0].put(figures::ROUND_TRIPS_TO_FIRST, trips);
+            Case {
+                label: format!("resume {resume}"),
+                settings: [("resume".to_owned(), resume.to_owned())].into(),
+                ..case(vec![becket])
+            }
+        });
+        let outcome = Outcome {
+            measure: Measure::Delay,
+            ..outcome("delay", cases.into())
+        };
+        let answer = of(&Run::default(), &outcome);
+        assert!(
+            answer.ends_with("1.1 (resume always), 0.0 (resume early)."),
+            "{answer}"
+        );
     }
 
     #[test]

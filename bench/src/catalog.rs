@@ -20,6 +20,7 @@ pub const SUITE: &[(&str, &str)] = suite![
     "object-size",
     "files",
     "latency",
+    "delay",
     "maxconn",
     "shared-cache",
     "replication",
@@ -128,7 +129,7 @@ mod tests {
     }
 
     /// Each scenario with the articles that it repeats, in order.
-    const CITED: [(&str, &[&str]); 27] = [
+    const CITED: [(&str, &[&str]); 28] = [
         (
             "classics",
             &[
@@ -151,6 +152,7 @@ mod tests {
         ("object-size", &["haproxy-ssl"]),
         ("files", &["nginx-ktls"]),
         ("latency", &["bernat-2", "bernat-1"]),
+        ("delay", &["bernat-1"]),
         ("maxconn", &["haproxy-maxconn"]),
         ("shared-cache", &["haproxy-shared-cache"]),
         ("replication", &["haproxy-shared-cache"]),

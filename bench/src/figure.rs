@@ -195,12 +195,29 @@ fn of_measure(measure: Measure) -> Vec<Figure> {
             less(figures::P50, "median"),
             less(figures::MAX, "longest"),
         ],
+        Measure::Delay => delay(),
         Measure::Generators => vec![more(figures::RATE, "rate")],
         Measure::Failover => {
             let phases = [figures::DURING, figures::BEFORE, figures::AFTERWARDS];
             by_row(&phases, FAILOVER)
         }
     }
+}
+
+/// Round trips first: they are what resumption saves.
+fn delay() -> Vec<Figure> {
+    vec![
+        less(
+            figures::ROUND_TRIPS_TO_FIRST,
+            "round trips to the first byte",
+        ),
+        less(figures::ROUND_TRIPS_TO_LAST, "round trips to the last byte"),
+        less(figures::FIRST_P50, "median to the first byte"),
+        less(figures::FIRST_P99, "p99 to the first byte"),
+        less(figures::P50, "median to the last byte"),
+        less(figures::P99, "p99 to the last byte"),
+        condition(figures::RTT, "round trip of the network"),
+    ]
 }
 
 fn overload() -> Vec<Figure> {

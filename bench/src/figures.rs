@@ -93,6 +93,17 @@ pub const PROBE: &str = "probe_";
 /// Before the figures of a client that returns.
 pub const RETURNING: &str = "returning_";
 
+/// From the start of a transaction to the first byte of its answer, median and 99 in 100.
+pub const FIRST_P50: &str = "first_byte_p50_us";
+pub const FIRST_P99: &str = "first_byte_p99_us";
+/// The medians to the first byte and to the last one, by the round trip of the network.
+pub const ROUND_TRIPS_TO_FIRST: &str = "first_byte_round_trips";
+pub const ROUND_TRIPS_TO_LAST: &str = "last_byte_round_trips";
+/// Share of connections whose early data the server took, 0 to 1.
+pub const EARLY: &str = "early_data_share";
+/// The round trip of the network, measured by datagrams.
+pub const RTT: &str = "round_trip_us";
+
 /// Loads of `latency`: per cent of the server's own capacity, and one rate for all.
 pub const LATENCY_LOADS: &[&str] = &["1", "50", "80", SAME];
 /// Loads of `storm`.

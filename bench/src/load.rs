@@ -16,7 +16,7 @@ use crate::Error;
 use crate::figures;
 use crate::keys::NAME;
 use crate::result::Sample;
-use crate::scenario::Settings;
+use crate::scenario::{EARLY, Settings};
 
 /// What is asked of the load tool.
 #[derive(Clone, Debug)]
@@ -42,7 +42,10 @@ impl Ask {
             ask.add("--suite", &settings.suite);
             ask.add("--group", &groups);
             ask.add("--sni", NAME);
-            ask.add("--resume", &settings.resume);
+            match settings.resume.as_str() {
+                EARLY => ask.args.extend(EARLY_DATA.map(str::to_owned)),
+                plan => ask.add("--resume", plan),
+            }
             ask.add("--resume-kind", &settings.resume_kind);
         }
         if settings.nagle {
@@ -197,6 +200,7 @@ pub fn share(part: u64, whole: u64) -> f64 {
     }
 }
 
+const EARLY_DATA: [&str; 3] = ["--resume", "always", "--early-data"];
 /// The kernel counts in steps of 10 ms: less than some of them is no figure.
 const LEAST_CPU_S: f64 = 0.03;
 /// From this size on, bytes are what costs.

@@ -78,6 +78,9 @@ pub enum Measure {
     /// A node of several is lost.
     #[serde(alias = "failover")]
     Failover,
+    /// Time to the first and to the last byte, over a network with a delay.
+    #[serde(alias = "delay")]
+    Delay,
 }
 
 /// What was found then.
@@ -157,7 +160,7 @@ pub struct Settings {
     pub suite: String,
     /// `x25519`, `p256` or `x25519mlkem768`.
     pub group: String,
-    /// As in `becket-load --resume`.
+    /// As in `becket-load --resume`, or [`EARLY`].
     pub resume: String,
     /// As in `becket-load --resume-kind`.
     pub resume_kind: String,
@@ -439,7 +442,7 @@ impl Settings {
         let plan = self.resume.as_str();
         let share = match plan {
             "never" => Some(0.0),
-            "always" => Some(1.0),
+            "always" | EARLY => Some(1.0),
             _ => plan
                 .strip_prefix("every=")
                 .and_then(|n| n.parse::<f64>().ok())
@@ -448,12 +451,14 @@ impl Settings {
         };
         share.ok_or_else(|| {
             Error::Asked(format!(
-                "resume = `{plan}` (accepted: never, always, every=N)"
+                "resume = `{plan}` (accepted: never, always, every=N, early)"
             ))
         })
     }
 }
 
+/// Every handshake is resumed, and the request goes with the ClientHello as early data.
+pub const EARLY: &str = "early";
 /// How the columns of other beckets begin: other builds, or other settings.
 pub const BECKETS: &str = "becket@";
 /// The column of an earlier build of becket.

@@ -4,6 +4,7 @@ mod burst;
 mod capacities;
 mod capacity;
 mod client;
+mod delay;
 mod failover;
 mod generators;
 mod idle;
@@ -38,6 +39,7 @@ pub fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         Measure::Burst => burst::run(stage),
         Measure::Generators => generators::run(stage),
         Measure::Failover => failover::run(stage),
+        Measure::Delay => delay::run(stage),
     };
     // Nobody connects to a server that has ended, and its log says more than that.
     if !matches!(measured, Err(Error::Stopped)) {

@@ -13,6 +13,7 @@ use crate::Error;
 use crate::control::Control;
 use crate::floors::Floors;
 use crate::load::{self, Ask};
+use crate::network::Network;
 use crate::order::Effort;
 use crate::others::Others;
 use crate::peer::{Peer, Server, Site};
@@ -29,6 +30,8 @@ pub struct Stage<'a> {
     pub farm: Option<(&'a Peer, &'a Site<'a>)>,
     /// The floors, for measures that have any.
     pub floors: Option<Floors>,
+    /// The way from clients to servers, for a measure that has one of its own.
+    pub network: Option<&'a Network>,
     pub control: &'a mut Control,
     pub others: &'a mut Others,
     pub backend: SocketAddr,

@@ -12,11 +12,12 @@ use crate::floors::Floors;
 use crate::kernel;
 use crate::library::Library;
 use crate::measure::{queued, scraped};
+use crate::network;
 use crate::order::Order;
 use crate::peer::{Kind, Peer, Server, Site};
 use crate::place::{Place, Shares};
 use crate::process::{Launch, Process, free_address};
-use crate::result::{Column, PeerFacts};
+use crate::result::{Case, Column, PeerFacts};
 use crate::scenario::{Files, Front, Measure, Scenario, Settings};
 
 /// What a run has to start servers with.
@@ -59,7 +60,10 @@ impl Parts {
                 reasons.push((index, reason));
                 continue;
             }
-            let address = free_address()?;
+            let mut address = free_address()?;
+            if scenario.measure == Measure::Delay {
+                address.set_ip(network::SERVER.into());
+            }
             let extra = match scenario.measure {
                 Measure::Queued => queued::sections(address, backend, certificate),
                 Measure::Scraped => scraped::sections(self.directory.path(), address),
@@ -93,6 +97,25 @@ impl Parts {
             servers.push(server);
         }
         Ok((servers, reasons))
+    }
+
+    /// Returns a case that needs another machine.
+    pub(super) fn not_measured(
+        &self,
+        scenario: &Scenario,
+        (label, settings): (&str, &Settings),
+        machine: &str,
+    ) -> Case {
+        let peers = self.order.asked(scenario);
+        let columns = peers
+            .iter()
+            .map(|peer| Column::not_measured(&peer.name, machine));
+        Case {
+            label: label.to_owned(),
+            settings: settings.text.clone(),
+            columns: columns.collect(),
+            ..Case::default()
+        }
     }
 
     /// Starts a server and, where the clients are, another node of its cluster.

@@ -482,8 +482,11 @@ impl LoadConnection {
             return Err(Failure::WrongBody);
         }
         if let Some(first) = self.answered {
-            let took = first.saturating_duration_since(self.asked);
-            env.samples(self.times.step).latency.first_byte.record(took);
+            let since = |begin| first.saturating_duration_since(begin);
+            let (asked, started) = (since(self.asked), since(self.times.started));
+            let latency = &mut env.samples(self.times.step).latency;
+            latency.first_byte.record(asked);
+            latency.answered.record(started);
         }
         self.succeed(env, now);
         self.requests_left = self.requests_left.saturating_sub(1);

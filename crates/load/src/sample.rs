@@ -38,6 +38,8 @@ pub struct Histograms {
     pub handshake_resumed: Histogram,
     /// Request to first byte.
     pub first_byte: Histogram,
+    /// Real start to first byte.
+    pub answered: Histogram,
     /// The acknowledgement of the connection's first bytes to the last byte of its only transaction.
     pub since_queued: Histogram,
     /// Real start to last byte.
@@ -82,6 +84,7 @@ impl Histograms {
         self.handshake_full.merge(&other.handshake_full);
         self.handshake_resumed.merge(&other.handshake_resumed);
         self.first_byte.merge(&other.first_byte);
+        self.answered.merge(&other.answered);
         self.since_queued.merge(&other.since_queued);
         self.whole.merge(&other.whole);
         self.corrected.merge(&other.corrected);

@@ -104,6 +104,7 @@ fn latencies(plan: &Plan, samples: &Samples, open: bool) -> Latencies {
         handshake_full: samples.latency.handshake_full.summary(),
         handshake_resumed: samples.latency.handshake_resumed.summary(),
         first_byte: samples.latency.first_byte.summary(),
+        answered: samples.latency.answered.summary(),
         since_queued: plan
             .options
             .connection

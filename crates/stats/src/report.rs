@@ -223,6 +223,9 @@ pub struct Latencies {
     pub handshake_resumed: Summary,
     /// From the request until the first byte of the response.
     pub first_byte: Summary,
+    /// From the real start until the first byte of the response.
+    #[serde(default)]
+    pub answered: Summary,
     /// From when the server's kernel acknowledged the first bytes, hence had the connection in its accept
     /// queue, until the last byte of the response; only where that is asked for.
     pub since_queued: Option<Summary>,

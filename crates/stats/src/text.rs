@@ -156,6 +156,7 @@ fn latencies(out: &mut String, step: &LoadStep) {
         ("handshake, full", Some(&step.latency.handshake_full)),
         ("handshake, resumed", Some(&step.latency.handshake_resumed)),
         ("first byte", Some(&step.latency.first_byte)),
+        ("first byte, from start", Some(&step.latency.answered)),
         ("whole, uncorrected", Some(&step.latency.whole)),
         ("whole, corrected", step.latency.whole_corrected.as_ref()),
     ];

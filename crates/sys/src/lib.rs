@@ -44,3 +44,4 @@ pub mod seqpacket;
 pub mod socket;
 pub mod socket_file;
 pub mod tree;
+pub mod tun;

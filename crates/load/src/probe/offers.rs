@@ -13,7 +13,7 @@ use crate::clock;
 
 /// What a server offers.
 #[derive(Debug, Default, Serialize)]
-pub struct Offers {
+pub(super) struct Offers {
     pub server: String,
     pub address: Option<SocketAddr>,
     /// Such as `TLSv1.2`, the newest first.
@@ -37,7 +37,7 @@ pub struct Offers {
 
 /// The certificate that a server presents; it is not verified.
 #[derive(Debug, Serialize)]
-pub struct ServerCertificate {
+pub(super) struct ServerCertificate {
     /// Such as `RSA2048` or `EC256`.
     pub key: Option<String>,
     pub names: Vec<String>,

@@ -1,0 +1,220 @@
+//! A client and a server on one machine with a network of 20 ms between them.
+//!
+//! Each is a network namespace with a TUN device. Threads of the bench carry the packets from one device to the other, each [`ONE_WAY`] after
+//! it was sent: SYN, handshake and slow start pass as on a long line, which a relay of TCP would hide. Nothing of it has a name on the
+//! machine, and nothing is left when the bench has ended, however it did: the kernel removes namespaces and devices with the
+//! processes in them.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use becket_load::clock;
+use becket_sys::tun;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::scenario::Measure;
+use crate::{Error, place};
+
+/// Two hosts and the line between them.
+#[derive(Debug)]
+pub struct Network {
+    server: File,
+    client: File,
+    line: Arc<Line>,
+}
+
+/// What the carriers share.
+#[derive(Debug, Default)]
+struct Line {
+    is_over: AtomicBool,
+    /// Packets that found the queue full.
+    dropped: AtomicU64,
+}
+
+/// A packet, and when it arrives.
+type Held = (Instant, Vec<u8>);
+
+impl Network {
+    /// Makes the network of a measure that needs one, with carriers on these CPUs; an error is the machine that it needs.
+    pub fn of(measure: Measure, cpus: &[usize]) -> Result<Option<Self>, String> {
+        if measure != Measure::Delay {
+            return Ok(None);
+        }
+        let needs = |error: &dyn std::fmt::Display| {
+            format!("needs root, /dev/net/tun and `ip` (iproute2): {error}")
+        };
+        let made = place::on(cpus, || {
+            Self::make().map_err(|e| Error::os("a network of namespaces", e))
+        });
+        made.map(Some).map_err(|e| needs(&e))
+    }
+
+    fn make() -> io::Result<Self> {
+        let (client, from_client) = host(CLIENT)?;
+        let (server, from_server) = host(SERVER)?;
+        let line = Arc::new(Line::default());
+        let (to_client, to_server) = (from_client.try_clone()?, from_server.try_clone()?);
+        carry(from_client, to_server, &line);
+        carry(from_server, to_client, &line);
+        Ok(Self {
+            server,
+            client,
+            line,
+        })
+    }
+
+    /// Packets that were lost because the queue was full.
+    pub fn dropped(&self) -> u64 {
+        self.line.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Does something with the calling thread on the client: sockets, threads and programs that it makes stay there.
+    pub fn at_client<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        within(&self.client, work)
+    }
+
+    /// Measures the round trip by datagrams that go there and back.
+    pub fn round_trip(&self) -> Result<Duration, Error> {
+        let failed = |e| Error::os("a datagram to the server and back", e);
+        let bind = |address| UdpSocket::bind((address, 0)).map_err(failed);
+        let server = within(&self.server, || bind(SERVER))?;
+        let client = self.at_client(|| bind(CLIENT))?;
+        let ping = || -> io::Result<Duration> {
+            let begin = clock::now();
+            client.send_to(&[0], server.local_addr()?)?;
+            let (_, from) = server.recv_from(&mut [0])?;
+            server.send_to(&[0], from)?;
+            client.recv(&mut [0])?;
+            Ok(clock::now() - begin)
+        };
+        for socket in [&client, &server] {
+            let limit = socket.set_read_timeout(Some(PATIENCE));
+            limit.map_err(failed)?;
+        }
+        let pings = (0..PINGS).map(|_| ping());
+        let mut pings = pings.collect::<io::Result<Vec<_>>>().map_err(failed)?;
+        pings.sort();
+        Ok(pings[PINGS / 2])
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.line.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Does something on the server, if there is a network, and where the bench is otherwise.
+pub fn at_server<T>(
+    network: Option<&Network>,
+    work: impl FnOnce() -> Result<T, Error>,
+) -> Result<T, Error> {
+    match network {
+        Some(network) => within(&network.server, work),
+        None => work(),
+    }
+}
+
+fn within<T>(host: &File, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    let enter = |host: &File| {
+        move_into_link_name_space(host.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(|e| Error::os("entering a network namespace", e.into()))
+    };
+    let here = File::open(NAMESPACE).map_err(|e| Error::os(NAMESPACE, e))?;
+    enter(host)?;
+    let result = work();
+    enter(&here)?;
+    result
+}
+
+/// Makes a host: its namespace, and the device that its packets leave by.
+fn host(address: Ipv4Addr) -> io::Result<(File, File)> {
+    let make = move || {
+        tun::unshare_network()?;
+        let device = tun::open("delay")?;
+        ip("link set lo up")?;
+        ip(&format!("addr add {address}/30 dev delay"))?;
+        ip(&format!(
+            "link set delay up mtu 1500 txqueuelen {MOST_HELD}"
+        ))?;
+        // What one connection learns of the way must not make the next one start faster.
+        std::fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1")?;
+        Ok((File::open(NAMESPACE)?, device))
+    };
+    let made = thread::spawn(make).join();
+    made.unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+}
+
+fn ip(words: &str) -> io::Result<()> {
+    let output = Command::new("ip").args(words.split(' ')).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(format!("ip {words}: {}", said.trim())))
+}
+
+/// Carries packets in one direction until the line is over: one thread takes them as they come, another holds and delivers them.
+fn carry(from: File, to: File, line: &Arc<Line>) {
+    let (held, due) = sync_channel(MOST_HELD);
+    let line = Arc::clone(line);
+    thread::spawn(move || take(from, &held, &line));
+    thread::spawn(move || deliver(to, &due));
+}
+
+fn take(mut from: File, held: &SyncSender<Held>, line: &Line) {
+    let mut packet = [0; 2048];
+    while !line.is_over.load(Ordering::Relaxed) {
+        match from.read(&mut packet) {
+            Ok(count) => {
+                let packet = packet[..count].to_vec();
+                match held.try_send((clock::now() + ONE_WAY, packet)) {
+                    Ok(()) => {}
+                    Err(TrySendError::Full(_)) => {
+                        line.dropped.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Err(TrySendError::Disconnected(_)) => return,
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let mut device = [PollFd::new(&from, PollFlags::IN)];
+                // A signal, or a while without a packet, is no failure.
+                poll(&mut device, Some(&LOOK)).ok();
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+fn deliver(mut to: File, due: &Receiver<Held>) {
+    for (arrives, packet) in due {
+        thread::sleep(arrives.saturating_duration_since(clock::now()));
+        // A device without room loses the packet, as a network does.
+        drop(to.write(&packet));
+    }
+}
+
+/// What a packet takes in each direction.
+const ONE_WAY: Duration = Duration::from_millis(10);
+/// Packets on the way in one direction.
+const MOST_HELD: usize = 16_384;
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// Where servers listen.
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const NAMESPACE: &str = "/proc/thread-self/ns/net";
+/// How long the carriers wait before they look whether the line is over.
+const LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
+const PINGS: usize = 9;
+const PATIENCE: Duration = Duration::from_secs(2);
