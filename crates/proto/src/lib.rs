@@ -40,6 +40,7 @@ pub mod proxy_header;
 pub mod queue;
 pub mod reader;
 pub mod records;
+pub mod rest_queue;
 pub mod rsa_key;
 pub mod running_time;
 pub mod server_hello;

@@ -1,0 +1,158 @@
+//! Connections at rest: the one that has rested longest in a group, without a search.
+//!
+//! A place of a slab *rests* in a group since a time, or is *busy*. Both are one store for a place that was at rest before, since the
+//! order is only repaired when it is read: a place is listed under a time that is never later than the true one, and
+//! [`RestQueue::longest`] lists it again until the first one of the group is listed under its true time. Each such step belongs to a change
+//! that came before it.
+//!
+//! Owns 40 bytes for each place up to the largest that ever rested, and a node of a tree for each place that is listed.
+//! Invariant: a place is listed once or not at all, and a place that rests is listed.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Places at rest, by group.
+#[derive(Debug, Default)]
+pub struct RestQueue {
+    /// Group, time and place.
+    order: BTreeSet<(usize, Duration, usize)>,
+    places: Vec<Rest>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Rest {
+    /// Group and time under which the place is listed.
+    listed: Option<(usize, Duration)>,
+    since: Option<Duration>,
+}
+
+impl RestQueue {
+    /// Notes that a place rests in a group from `now` on. `now` is never earlier than in any call before.
+    pub fn rest(&mut self, place: usize, group: usize, now: Duration) {
+        if self.places.len() <= place {
+            self.places.resize(place + 1, Rest::default());
+        }
+        if self.places[place].listed.is_none_or(|it| it.0 != group) {
+            self.remove(place);
+            self.list(place, group, now);
+        }
+        self.places[place].since = Some(now);
+    }
+
+    /// Notes that a place does not rest.
+    pub fn stir(&mut self, place: usize) {
+        if let Some(rest) = self.places.get_mut(place) {
+            rest.since = None;
+        }
+    }
+
+    /// Forgets a place.
+    pub fn remove(&mut self, place: usize) {
+        let Some(rest) = self.places.get_mut(place) else {
+            return;
+        };
+        if let Some((group, time)) = std::mem::take(rest).listed {
+            self.order.remove(&(group, time, place));
+        }
+    }
+
+    /// Returns whether a place rests.
+    pub fn rests(&self, place: usize) -> bool {
+        self.places.get(place).is_some_and(|it| it.since.is_some())
+    }
+
+    /// Returns the place that has rested longest in a group, and since when.
+    pub fn longest(&mut self, group: usize) -> Option<(usize, Duration)> {
+        loop {
+            let first = self.order.range((group, Duration::ZERO, 0)..).next();
+            let (_, time, place) = first.copied().filter(|first| first.0 == group)?;
+            let since = self.places.get(place).and_then(|rest| rest.since);
+            if since == Some(time) {
+                return Some((place, time));
+            }
+            self.remove(place);
+            if let Some(since) = since {
+                self.list(place, group, since);
+            }
+        }
+    }
+
+    fn list(&mut self, place: usize, group: usize, since: Duration) {
+        self.order.insert((group, since, place));
+        self.places[place] = Rest {
+            listed: Some((group, since)),
+            since: Some(since),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Op {
+        Rest(usize, usize),
+        Stir(usize),
+        Remove(usize),
+        /// Ends the longest rest of a group.
+        End(usize),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            4 => (0_usize..8, 0_usize..3).prop_map(|(place, group)| Op::Rest(place, group)),
+            3 => (0_usize..9).prop_map(Op::Stir),
+            1 => (0_usize..9).prop_map(Op::Remove),
+            2 => (0_usize..3).prop_map(Op::End),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_longest_rest_of_a_group_is_that_of_a_list_that_is_searched(
+            ops in proptest::collection::vec((op(), 0_u64..2), 1..200),
+        ) {
+            let mut queue = RestQueue::default();
+            let mut naive: BTreeMap<usize, (usize, Duration)> = BTreeMap::new();
+            let mut now = Duration::ZERO;
+            for (op, later) in ops {
+                now += Duration::from_secs(later);
+                match op {
+                    Op::Rest(place, group) => {
+                        queue.rest(place, group, now);
+                        naive.insert(place, (group, now));
+                    }
+                    Op::Stir(place) => {
+                        queue.stir(place);
+                        naive.remove(&place);
+                    }
+                    Op::Remove(place) => {
+                        queue.remove(place);
+                        naive.remove(&place);
+                    }
+                    Op::End(group) => {
+                        let of_group = naive.iter().filter(|(_, rest)| rest.0 == group);
+                        let longest = of_group.map(|(place, rest)| (rest.1, *place)).min();
+                        let found = queue.longest(group);
+                        // Of two that rest equally long either may be first.
+                        prop_assert_eq!(found.map(|it| it.1), longest.map(|it| it.0));
+                        if let Some((place, since)) = found {
+                            prop_assert_eq!(naive.get(&place), Some(&(group, since)));
+                            queue.remove(place);
+                            naive.remove(&place);
+                        }
+                    }
+                }
+                for place in 0..9 {
+                    prop_assert_eq!(queue.rests(place), naive.contains_key(&place));
+                }
+                prop_assert!(queue.order.len() <= 8, "a place is listed once");
+            }
+        }
+    }
+}
