@@ -40,6 +40,7 @@ mod files_are_served;
 mod files_are_served_as_nginx_does;
 mod floods_keep_nobody_out;
 mod hitch_is_replaced;
+mod idle_clients_make_way;
 mod kernel_tls_keeps_its_promises;
 mod keys_live_on_tokens;
 mod limits_hold;

@@ -340,6 +340,7 @@ mod tests {
             "--balance first",
             "--maxconn 1",
             "--queue-timeout 1s",
+            "--idle-reclaim 1s",
             "--alpn h2",
             "--proxy-header v1",
             "--cluster-secret a --node 1",

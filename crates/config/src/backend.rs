@@ -36,6 +36,9 @@ pub struct Backend {
     /// How long one may wait; absent is `timeouts.connect`.
     #[serde(with = "Time::<MILLISECOND, DAY>")]
     pub queue_timeout: Option<Duration>,
+    /// How long a connection must be at rest to be ended while others wait for a slot; absent is never.
+    #[serde(with = "TimeOr::<Off, { 100 * MILLISECOND }, DAY>")]
+    pub idle_reclaim: Option<Duration>,
     /// Whether a client that ends its stream while it waits gives up its place.
     pub abort_on_close: bool,
     /// Further servers or addresses that are tried when a connect fails; each may take `timeouts.connect`.

@@ -150,6 +150,7 @@ impl File {
         self.check_policies(report);
         self.check_backends(report);
         self.check_received_headers(report);
+        self.check_idle_reclaim(report);
         self.check_early_data(report);
         self.check_sessions(report);
         self.check_admission(report);
@@ -331,6 +332,48 @@ impl File {
                 let accepted =
                     "accept-proxy with every listener that leads here, or \"v1\" or \"v2\"";
                 report.refuse(key!(path, backend.proxy_header), fault, accepted);
+            }
+        }
+    }
+
+    /// Connections at rest may be ended early only where a client that rests can be told from one that waits for an answer.
+    fn check_idle_reclaim(&self, report: &mut Report) {
+        for (backend, path) in self.backend.iter().zip(self.backend_paths()) {
+            let path = key!(path, backend.idle_reclaim);
+            let is_limited = backend.server.iter().any(|server| server.maxconn.is_some());
+            for listener in &self.listener {
+                let ways = listener.ways().into_iter();
+                let here: Vec<_> = ways
+                    .filter(|way| way.backend == Some(&*backend.name))
+                    .collect();
+                let passes = |way: &Way<'_>| listener.tls && !way.ends_tls;
+                let offers = |protocol: &[u8]| {
+                    let offered = |way: &Way<'_>| {
+                        let alpn = way.route.and_then(|(_, route)| route.alpn.as_ref());
+                        let mut alpn = alpn.unwrap_or(&listener.alpn).iter();
+                        way.ends_tls && alpn.any(|one| one == protocol)
+                    };
+                    here.iter().any(offered)
+                };
+                let name = &*listener.name;
+                if backend.idle_reclaim.is_none() {
+                    if is_limited && offers(HTTP) {
+                        let fault = format!(
+                            "not set, and listener[{name}] offers http/1.1: kept-alive clients hold slots of servers with maxconn while others wait"
+                        );
+                        report.remark(&path, fault);
+                    }
+                } else if here.iter().any(passes) {
+                    let fault = format!(
+                        "listener[{name}] passes TLS on, and only where it ends can becket see that a request was answered"
+                    );
+                    report.refuse(&path, fault, "mode = \"terminate\" there, or \"off\"");
+                } else if offers(b"h2") {
+                    let fault = format!(
+                        "listener[{name}] offers h2: a connection is ended if its last bytes came from the server, though another of its requests may be unanswered"
+                    );
+                    report.remark(&path, fault);
+                }
             }
         }
     }

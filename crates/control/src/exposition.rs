@@ -270,6 +270,7 @@ impl Snapshot {
         families! { page:
             Gauge becket_queue "Connections that wait for a slot of a server" [backend] = backends(|b| b.waiting() as u64);
             Counter becket_queue_hand_overs "Slots handed to a connection that waited" [backend] = backends(BackendState::hand_overs);
+            Counter becket_idle_reclaims "Connections at rest ended for one that waited for a slot" [backend] = backends(BackendState::idle_reclaims);
             Gauge becket_stick_entries "Clients whose server is remembered" [backend] = backends(|b| b.sticks() as u64);
             Gauge becket_server_in_service "1 if the server may be given connections" [backend, server]
                 = servers(|one| one.is_in_service().into());

@@ -55,6 +55,7 @@ pub(super) fn backend(running: &RunningBackend) -> BackendStatus {
         waiting: state.waiting(),
         queue_length: config.keys.queue_length,
         hand_overs: state.hand_overs(),
+        idle_reclaims: state.idle_reclaims(),
         stick_entries: state.sticks(),
         servers: servers.collect(),
         removed: config.removed.iter().map(ToString::to_string).collect(),

@@ -334,6 +334,7 @@ pub struct BackendStatus {
     pub waiting: usize,
     pub queue_length: usize,
     pub hand_overs: u64,
+    pub idle_reclaims: u64,
     pub stick_entries: usize,
     pub servers: Vec<ServerStatus>,
     /// Servers of the file that an operator removed.

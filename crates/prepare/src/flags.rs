@@ -53,6 +53,10 @@ pub struct ServiceFlags {
     #[arg(long, value_name = "DURATION")]
     pub queue_timeout: Option<String>,
 
+    /// End connections that have been idle this long after an answer, such as 1s, while others wait for a free one; for HTTP/1.1
+    #[arg(long, value_name = "DURATION")]
+    pub idle_reclaim: Option<String>,
+
     /// PEM files with chain and key, directories of *.pem, or certbot's live/NAME/; the last one is the default
     #[arg(value_name = "CERT.pem")]
     pub certificates: Vec<String>,
@@ -248,6 +252,7 @@ impl ServiceFlags {
             text("balance", &self.balance),
             text("proxy-header", &self.proxy_header),
             text("queue-timeout", &self.queue_timeout),
+            text("idle-reclaim", &self.idle_reclaim),
         ])
     }
 }
@@ -259,7 +264,7 @@ fn given<const N: usize>(keys: [Option<(&str, Value)>; N]) -> Table {
 }
 
 /// Keys and the flags that set them; the first also beside a file.
-const FLAGS: [(&str, &str); 17] = [
+const FLAGS: [(&str, &str); 18] = [
     ("process.workers", "--workers"),
     ("admin.address", "--admin"),
     ("log.level", "--log-level"),
@@ -269,6 +274,7 @@ const FLAGS: [(&str, &str); 17] = [
     ("listener[main].certificates", "CERT.pem"),
     ("listener[main].alpn", "--alpn"),
     ("backend[main].queue-timeout", "--queue-timeout"),
+    ("backend[main].idle-reclaim", "--idle-reclaim"),
     ("backend[main].server", "--backend"),
     ("backend[main].files", "DIR"),
     ("cluster.secret", "--cluster-secret"),

@@ -60,6 +60,9 @@ pub trait StreamSocket {
     /// Returns whether the peer has ended its side or has reset, also behind bytes that were not received.
     /// A system call.
     fn is_gone(&self) -> bool;
+
+    /// Returns whether the peer has acknowledged all that was sent, a FIN included. A system call.
+    fn is_acknowledged(&self) -> bool;
 }
 
 /// A socket whose records the kernel may seal and open; see [`kernel_tls`].
@@ -253,6 +256,11 @@ impl StreamSocket for KernelSocket {
     fn is_gone(&self) -> bool {
         // Without memory nothing was learnt; the next read tells.
         becket_sys::socket::client_gone(&self.stream).unwrap_or(false)
+    }
+
+    fn is_acknowledged(&self) -> bool {
+        // Fails on no stream.
+        becket_sys::socket::unsent(&self.stream).is_ok_and(|bytes| bytes == 0)
     }
 }
 

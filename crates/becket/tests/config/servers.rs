@@ -34,7 +34,7 @@ fn a_client_waits_for_a_slot_as_long_as_for_a_connect_unless_told_otherwise() {
 #[test]
 fn what_is_out_of_range_or_contradicts_is_refused_with_its_path() {
     let folder = Folder::new();
-    let backend = "queue-length = 1000001\nretries = 101\nqueue-timeout = '0s'\n\
+    let backend = "queue-length = 1000001\nretries = 101\nqueue-timeout = '0s'\nidle-reclaim = '99ms'\n\
                    stick = 'tls-session'\nstick-entries = 0\n\
                    stick-lifetime = '8d'";
     let servers = ["weight = 257\nmaxconn = 0\nnode = 65536"];
@@ -42,6 +42,7 @@ fn what_is_out_of_range_or_contradicts_is_refused_with_its_path() {
     folder.refuses(
         &text,
         &[
+            "backend[app].idle-reclaim = \"99ms\": not in range; accepted: 100ms to 24h, or \"off\"",
             "backend[app].queue-length = 1000001: not in range",
             "backend[app].queue-timeout = \"0s\": not in range",
             "backend[app].retries = 101: not in range; accepted: 0 to 100",
@@ -64,6 +65,7 @@ fn faults_of_these_flags_name_them() {
             backend: vec!["/run/a".into()],
             maxconn: Some(0),
             queue_timeout: Some("soon".into()),
+            idle_reclaim: Some("soon".into()),
             certificates: vec!["a.pem".into()],
             ..ServiceFlags::default()
         },
@@ -75,6 +77,49 @@ fn faults_of_these_flags_name_them() {
     let starts = [
         "--maxconn = 0: not in range",
         "--queue-timeout = \"soon\": ",
+        "--idle-reclaim = \"soon\": ",
     ];
     assert_faults(&errors, &starts);
+}
+
+#[test]
+fn connections_at_rest_may_end_early_only_where_an_answer_can_be_told_from_a_pause() {
+    let folder = Folder::new();
+    let (key, limit) = ("idle-reclaim = '1s'", "maxconn = 2");
+    for (listener, backend, server, expected) in [
+        ("", key, limit, None),
+        ("alpn = ['http/1.1']", key, limit, None),
+        ("alpn = ['http/1.1']", "", "", None),
+        ("alpn = ['h2']", "", limit, None),
+        (
+            "alpn = ['h2', 'http/1.1']",
+            "",
+            limit,
+            Some("not set, and listener[web] offers http/1.1"),
+        ),
+        (
+            "alpn = ['h2', 'http/1.1']",
+            key,
+            limit,
+            Some("\"1s\": listener[web] offers h2: "),
+        ),
+    ] {
+        let text = site(&folder, backend, &[server]);
+        let text = text.replace("backend = 'app'", &format!("backend = 'app'\n{listener}"));
+        let warnings = lines(&folder.prepare(&text).unwrap().warnings);
+        let about_key = warnings.iter().filter(|line| line.contains("idle-reclaim"));
+        let about_key: Vec<_> = about_key.collect();
+        assert_eq!(
+            about_key.len(),
+            usize::from(expected.is_some()),
+            "{warnings:?}"
+        );
+        if let Some(expected) = expected {
+            assert!(about_key[0].contains(expected), "{about_key:?}");
+        }
+    }
+    let passing = site(&folder, key, &[limit])
+        + "[[listener]]\nname = 'tcp'\nbind = ['127.0.0.1:8444']\nbackend = 'app'\nmode = 'passthrough'\n";
+    let fault = "backend[app].idle-reclaim = \"1s\": listener[tcp] passes TLS on";
+    folder.refuses(&passing, &[fault]);
 }

@@ -313,6 +313,10 @@ impl StreamSocket for End {
         let me = &self.halves.borrow()[self.side];
         me.ended || me.broken
     }
+
+    fn is_acknowledged(&self) -> bool {
+        true
+    }
 }
 
 /// For peers that are written against blocking streams; `WouldBlock` is an answer.

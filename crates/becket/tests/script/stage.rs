@@ -316,6 +316,7 @@ impl Stage {
             match event {
                 BackendEvent::Granted(grant) => self.queued |= connection.handle_grant(grant),
                 BackendEvent::Failed(server) => self.leaves |= connection.is_at(&server),
+                BackendEvent::Awaited => {}
                 BackendEvent::Look(_) => self.queued = true,
             }
         }

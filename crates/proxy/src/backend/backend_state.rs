@@ -41,6 +41,7 @@ pub struct BackendState {
     /// How many may.
     room: AtomicUsize,
     hand_overs: AtomicU64,
+    idle_reclaim: IdleReclaimState,
     closes_on_failure: AtomicBool,
     line: Mutex<Line>,
     /// Which server a client had; empty where clients do not stick.
@@ -48,6 +49,17 @@ pub struct BackendState {
     /// How long a client is remembered that does not come back, in milliseconds.
     stick_life: AtomicU64,
     inboxes: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
+}
+
+/// Connections at rest that are ended for those that wait.
+#[derive(Debug, Default)]
+struct IdleReclaimState {
+    /// Rest of a connection that may be ended, in milliseconds; 0 is never.
+    after: AtomicU64,
+    /// Connections that are being ended.
+    under_way: AtomicUsize,
+    /// Connections that were ended, ever.
+    ended: AtomicU64,
 }
 
 /// What is behind the lock.
@@ -104,6 +116,7 @@ impl BackendState {
             arrivals: AtomicU64::new(0),
             room: AtomicUsize::new(0),
             hand_overs: AtomicU64::new(0),
+            idle_reclaim: IdleReclaimState::default(),
             closes_on_failure: AtomicBool::new(false),
             line: Mutex::new(Line {
                 queue: Queue::default(),
@@ -121,6 +134,10 @@ impl BackendState {
         self.room.store(config.keys.queue_length, SeqCst);
         let closes = config.keys.connections_on_failure == ConnectionsOnFailure::Close;
         self.closes_on_failure.store(closes, Relaxed);
+        let after = config.keys.idle_reclaim.unwrap_or_default();
+        self.idle_reclaim
+            .after
+            .store(after.as_millis() as u64, Relaxed);
         self.stick.set_limit(config.most_remembered());
         // At most some days, so it fits.
         let life = config.keys.stick_lifetime.as_millis() as u64;
@@ -169,6 +186,32 @@ impl BackendState {
     /// Slots that were handed to somebody who waited, ever.
     pub fn hand_overs(&self) -> u64 {
         self.hand_overs.load(Relaxed)
+    }
+
+    /// Rest of a connection that may be ended while others wait for a slot; `None` if none may be.
+    pub fn idle_reclaim(&self) -> Option<Duration> {
+        let after = self.idle_reclaim.after.load(Relaxed);
+        (after > 0).then(|| Duration::from_millis(after))
+    }
+
+    /// Connections at rest that were ended for one that waited, ever.
+    pub fn idle_reclaims(&self) -> u64 {
+        self.idle_reclaim.ended.load(Relaxed)
+    }
+
+    /// Runs `end`, which ends a connection at rest and so gives its slot to one that waits. Returns whether it did: no more connections
+    /// are being ended at a time, by all workers, than wait.
+    pub fn reclaim(&self, end: impl FnOnce()) -> bool {
+        let reclaim = &self.idle_reclaim;
+        // Counted before the queue is looked at, and until it is one shorter: no two workers end a connection for the same waiter.
+        let number = reclaim.under_way.fetch_add(1, SeqCst) + 1;
+        let is_wanted = number <= self.waiting();
+        if is_wanted {
+            reclaim.ended.fetch_add(1, Relaxed);
+            end();
+        }
+        reclaim.under_way.fetch_sub(1, SeqCst);
+        is_wanted
     }
 
     /// How long a client is remembered that does not come back.
@@ -249,9 +292,13 @@ impl BackendState {
         let is_over = before.is_none() && line.queue.len() > room;
         let refused = is_over.then(|| line.queue.cancel(stay)).flatten();
         self.count(&line.queue);
+        let is_first = line.queue.len() == 1;
         drop(line);
         for (waiter, grant) in grants {
             waiter.inbox.deliver(BackendEvent::Granted(grant));
+        }
+        if is_first && self.idle_reclaim().is_some() {
+            self.tell_all(|| BackendEvent::Awaited);
         }
         match refused {
             Some(_) => Err(QueueFull),
@@ -304,8 +351,12 @@ impl BackendState {
         if !self.closes_on_failure.load(Relaxed) {
             return;
         }
+        self.tell_all(|| BackendEvent::Failed(Arc::clone(server)));
+    }
+
+    fn tell_all(&self, event: impl Fn() -> BackendEvent) {
         for inbox in self.inboxes.get().into_iter().flatten() {
-            inbox.deliver(BackendEvent::Failed(Arc::clone(server)));
+            inbox.deliver(event());
         }
     }
 
@@ -468,6 +519,40 @@ mod models {
                 .into_iter()
                 .for_each(|worker| worker.join().unwrap());
             assert_eq!((state.waiting(), state.servers()[0].in_use()), (0, 0));
+        };
+        shuttle::check_random(connections, 2000);
+    }
+
+    #[test]
+    fn workers_that_reclaim_at_once_end_one_connection_for_each_that_waits() {
+        let connections = || {
+            let mut server = Server::plain("/a", vec![ServerAddress::Unix("/a".into())]);
+            server.keys.maxconn = Some(3);
+            let backend = Arc::new(Backend::plain("app", vec![server]));
+            let state = lone_state(&backend, Vec::new());
+            let server = Arc::clone(&state.servers()[0]);
+            let at_rest = [(); 3].map(|()| ServerSlot::claim(&server).unwrap());
+            let inbox = Arc::<TestInbox>::default();
+            let wait = || {
+                let inbox = Arc::clone(&inbox) as Arc<dyn Inbox>;
+                state.wait(Waiter { inbox, place: 0 }, &[], None).unwrap()
+            };
+            let waits = [wait(), wait()];
+            let workers = at_rest.map(|slot| {
+                let state = Arc::clone(&state);
+                thread::spawn(move || {
+                    let mut slot = Some(slot);
+                    while state.waiting() > 0 && slot.is_some() {
+                        state.reclaim(|| drop(slot.take()));
+                        thread::yield_now();
+                    }
+                    slot
+                })
+            });
+            let kept = workers.map(|worker| worker.join().unwrap());
+            assert_eq!(kept.iter().flatten().count(), 1);
+            assert_eq!((state.waiting(), state.idle_reclaims()), (0, 2));
+            waits.map(Wait::end);
         };
         shuttle::check_random(connections, 2000);
     }

@@ -25,6 +25,8 @@ pub enum BackendEvent {
     Granted(Grant),
     /// A server of a backend with `connections-on-failure = "close"` went out of service.
     Failed(Arc<ServerState>),
+    /// The first client waits for a slot of a backend with `idle-reclaim`, and the worker may have connections at rest there.
+    Awaited,
     /// What a connection waits for may have come; where it lives in its worker. It may be another one by now.
     Look(usize),
 }

@@ -139,6 +139,13 @@ impl Pool {
         &self.state
     }
 
+    /// The servers for whose slots clients wait: those that a client may be given, and that have none.
+    pub fn full_servers(&self) -> impl Iterator<Item = &Arc<ServerState>> {
+        let eligible = Eligible::new(&self.servers, &[]);
+        let servers = self.servers.iter();
+        servers.filter(move |server| eligible.contains(server) && !server.has_room())
+    }
+
     /// What it takes to open TLS to the servers; `None` when they speak plain TCP.
     pub fn tls(&self) -> Option<&ServerTls> {
         self.tls.as_ref()

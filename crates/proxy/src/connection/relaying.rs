@@ -40,8 +40,8 @@ pub(super) struct Relaying<N: Net> {
     pub(super) server: Connected<N>,
     /// Watches for the session that the server makes, where TLS passes.
     learner: Option<Box<Learner>>,
-    /// The client spoke last, as far as the server was sent that: an answer is due.
-    asks: bool,
+    /// The side that spoke last, if any did. If it is the client, as far as the server was sent that, an answer is due.
+    spoke_last: Option<Side>,
     /// The client ended without close_notify while the server could still have sent.
     truncated: bool,
 }
@@ -59,7 +59,7 @@ impl<N: Net> Relaying<N> {
             client_tls: joined.client_tls.map(Tls::Own),
             server: joined.server,
             learner: joined.learner,
-            asks: joined.asks,
+            spoke_last: joined.asks.then_some(Side::Client),
             truncated: false,
         };
         cx.core.deadline = relaying.deadline(cx);
@@ -141,10 +141,12 @@ impl<N: Net> Relaying<N> {
             }
             if server.step(&mut client, scratch, &mut learn)? {
                 if mem::take(&mut server.spoke) && !server.pipe.waits() {
-                    self.asks = false;
+                    self.spoke_last = Some(Side::Server);
                 }
             } else if client.step(&mut server, scratch, |_| ())? {
-                self.asks |= mem::take(&mut client.spoke);
+                if mem::take(&mut client.spoke) {
+                    self.spoke_last = Some(Side::Client);
+                }
             } else {
                 break;
             }
@@ -193,12 +195,22 @@ impl<N: Net> Relaying<N> {
 
     /// No answer is due: nothing was asked since the server last spoke, and nothing waits to be sent.
     fn is_at_rest(&self) -> bool {
-        !self.asks && !self.server.to_client.waits() && !self.server.to_server.waits()
+        self.spoke_last != Some(Side::Client)
+            && !self.server.to_client.waits()
+            && !self.server.to_server.waits()
     }
 
     /// Neither side waits for anything, and no message is under way.
     pub(super) fn rests(&self) -> bool {
         self.is_at_rest() && !self.is_half_closed() && !self.is_unfinished()
+    }
+
+    /// Returns whether the connection rests after an answer, and no part of a next request is here. A client whose TLS the kernel has may have sent
+    /// a part that only the kernel sees.
+    pub(super) fn rests_answered(&self) -> bool {
+        let tls = self.client_tls.as_ref();
+        let has_part = tls.is_some_and(|tls| tls.engine().is_none_or(|it| !it.held().is_empty()));
+        self.spoke_last == Some(Side::Server) && self.rests() && !has_part
     }
 
     /// The client is served, and has still to finish its handshake.

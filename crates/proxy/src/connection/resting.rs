@@ -1,5 +1,7 @@
-//! Connections at rest: how long they have been, and what ends them before their time-out: a drain, or memory that is short.
+//! Connections at rest: how long they have been, and what ends them before their time-out: a drain, memory that is short, or clients
+//! that wait for a slot.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use becket_config::process::Timeouts;
@@ -7,6 +9,8 @@ use becket_config::process::Timeouts;
 use super::context::{Context, Net, Turn};
 use super::reached::Advance;
 use super::{Advanced, Connection, Phase};
+use crate::backend::server_state::ServerState;
+use crate::socket::StreamSocket;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::Scratch;
 
@@ -34,17 +38,45 @@ impl<N: Net> Connection<N> {
         Some((now + patience).saturating_sub(self.core.deadline))
     }
 
-    /// Memory is short, and it is at rest: ends it.
-    pub fn end_rest(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
-        self.drive(Phase::end_rest, turn, scratch)
+    /// Returns the server, if it has answered the client and no byte is on its way as far as becket can see.
+    pub fn rests_at(&self) -> Option<&Arc<ServerState>> {
+        match &self.phase {
+            Some(Phase::Relaying(phase)) if phase.rests_answered() => {
+                Some(phase.server.slot.server())
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the bytes that have moved so far, in both directions on both sides.
+    pub fn moved(&self) -> u64 {
+        let (client, server) = (self.core.client.traffic, self.core.facts.server_traffic);
+        client.received + client.sent + server.received + server.sent
+    }
+
+    /// Returns whether the client's kernel has acknowledged all that was sent. A system call.
+    pub fn is_acknowledged(&self) -> bool {
+        self.core.client.socket.is_acknowledged()
+    }
+
+    /// Ends a connection at rest before its time-out.
+    pub fn end_rest(
+        &mut self,
+        reason: CloseReason,
+        turn: &mut Turn<'_, N>,
+        scratch: &mut Scratch,
+    ) -> Advanced {
+        let end =
+            |phase: Phase<N>, cx: &mut Context<'_, '_, N>, _: &mut _| phase.end_rest(reason, cx);
+        self.drive(end, turn, scratch)
     }
 }
 
 impl<N: Net> Phase<N> {
-    fn end_rest(self, cx: &mut Context<'_, '_, N>, _: &mut Scratch) -> Advance<Self, N> {
+    fn end_rest(self, reason: CloseReason, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         Advance::Reached(match self {
-            Self::Relaying(mut phase) => phase.abort(CloseReason::MemoryRest),
-            Self::Serving(phase) => phase.abort(CloseReason::MemoryRest, cx),
+            Self::Relaying(mut phase) => phase.abort(reason),
+            Self::Serving(phase) => phase.abort(reason, cx),
             phase => return Advance::Go(phase),
         })
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use becket_cluster::{Outbox, SessionEvent};
 use becket_proto::backlog::Backlog;
 use becket_proto::index_queue::IndexQueue;
+use becket_proto::rest_queue::RestQueue;
 use becket_proto::running_time::RunningTime;
 use becket_proto::session::SessionName;
 use becket_proto::timers::Timers;
@@ -88,6 +89,8 @@ pub(super) struct ServedConfig {
     pub(super) admission: Rc<WorkerAdmission>,
     /// By backend index; kept when only ticket keys change.
     pub(super) pools: Rc<[Rc<Pool>]>,
+    /// The pools with `idle-reclaim`.
+    pub(super) reclaiming: Rc<[Rc<Pool>]>,
 }
 
 /// Listening sockets, and when clients are accepted from them.
@@ -130,6 +133,8 @@ pub(super) struct Alarms {
     pub(super) timers: Timers<Alarm>,
     /// Number of the last alarm.
     pub(super) last: u32,
+    /// Connections at rest by server, of pools with `idle-reclaim` alone.
+    pub(super) rests: RestQueue,
 }
 
 /// What a step of any connection uses.
@@ -209,6 +214,7 @@ impl Worker {
                 outbox: outboxes.get(start.number).cloned(),
                 admission,
                 pools: Rc::new([]),
+                reclaiming: Rc::new([]),
             },
             acceptors: Acceptors {
                 sockets: Slab::new(),
@@ -234,6 +240,7 @@ impl Worker {
             alarms: Alarms {
                 timers: Timers::new(now.running, TICK),
                 last: 0,
+                rests: RestQueue::default(),
             },
             sweeps: VecDeque::new(),
             resources: StepResources {
@@ -285,6 +292,7 @@ impl Worker {
         self.look_for_mail();
         self.expire();
         self.advance_sweeps();
+        self.reclaim();
         self.share_time();
         self.close_retired();
     }
@@ -335,6 +343,7 @@ impl Worker {
             return;
         };
         entry.queued = false;
+        let moved = entry.connection.moved();
         self.resources.net.serve(token_of(index, Side::Server));
         let mut turn = Turn {
             net: &mut self.resources.net,
@@ -357,6 +366,7 @@ impl Worker {
             &mut self.resources.scratch,
         );
         self.count_handshake(index);
+        self.note_rest(index, moved);
         match advanced {
             Advanced::Ended(reason) => self.close(index, reason),
             Advanced::Waiting => self.set_alarm(index),
@@ -430,6 +440,7 @@ impl Worker {
         }
         self.newcomers.without_hello.remove(index);
         self.newcomers.unsigned.remove(index);
+        self.alarms.rests.remove(index);
         self.counters.closed.of(reason).add(1);
         if reason.may_be_our_fault() && entry.connection.asked_for_ours(&self.served.config) {
             self.counters.handshakes_failed_by_name.add(1);
@@ -453,10 +464,11 @@ impl Worker {
     }
 
     /// How long the poll may sleep.
-    pub(super) fn timeout(&self) -> Option<Duration> {
+    pub(super) fn timeout(&mut self) -> Option<Duration> {
         if !self.established.is_empty() || self.has_newcomers() || !self.sweeps.is_empty() {
             return Some(Duration::ZERO);
         }
+        let reclaim = self.next_reclaim();
         let until = |at: Duration| at.saturating_sub(self.clocks.now.running);
         let (mut waiting, mut quiet) = (false, false);
         let mut look = self.newcomers.unsigned.waits().then_some(TICK);
@@ -481,7 +493,10 @@ impl Worker {
             .deadline()
             .filter(|_| !self.acceptors.is_parked);
         let bound = bound.map(until);
-        [accept, look, alarm, bound].into_iter().flatten().min()
+        [accept, look, alarm, bound, reclaim]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn is_over(&self) -> bool {

@@ -64,6 +64,8 @@ impl Worker {
                 WorkerMessage::Event(BackendEvent::Look(index)) => {
                     self.advance(index, Connection::advance)
                 }
+                // The turn looks at connections at rest after its mail.
+                WorkerMessage::Event(BackendEvent::Awaited) => {}
                 WorkerMessage::Signed(all) => {
                     for signed in all {
                         self.take_signed(signed);
@@ -221,6 +223,7 @@ impl Worker {
             .allow(descriptors::pipes(&config, workers), workers);
         self.served.config = config;
         self.served.pools = pools;
+        self.find_rests();
         Ok(())
     }
 

@@ -103,7 +103,9 @@ impl Worker {
                     return false;
                 }
                 *left -= 1;
-                self.advance(index, Connection::end_rest);
+                self.advance(index, |connection, turn, scratch| {
+                    connection.end_rest(CloseReason::MemoryRest, turn, scratch)
+                });
             }
             SweepCause::Killed(killing) if self.is_meant(index, &killing.filter) => {
                 killing.count += 1;
@@ -111,6 +113,11 @@ impl Worker {
                     connection.stop(turn);
                     Advanced::Ended(CloseReason::Killed)
                 });
+            }
+            SweepCause::FindRests => {
+                let moved = connection.moved();
+                self.note_rest(index, moved);
+                return false;
             }
             SweepCause::Drain => {
                 self.advance(index, Connection::drain);
@@ -127,4 +134,4 @@ impl Worker {
 const LOOKS_PER_TURN: usize = 4096;
 /// Connections that one turn ends, or moves on to another server: some
 /// 10 us each, so that a turn grows by less than a millisecond.
-const STEPS_PER_TURN: usize = 64;
+pub(super) const STEPS_PER_TURN: usize = 64;

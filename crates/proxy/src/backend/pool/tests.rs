@@ -68,7 +68,7 @@ impl Fixture {
         let events = self.test_inbox.take().into_iter();
         let grant = |event| match event {
             BackendEvent::Granted(grant) => Some(grant),
-            BackendEvent::Failed(_) | BackendEvent::Look(_) => None,
+            BackendEvent::Failed(_) | BackendEvent::Awaited | BackendEvent::Look(_) => None,
         };
         events.filter_map(grant).collect()
     }

@@ -1,6 +1,7 @@
 //! A worker on real sockets, whose turns the test makes.
 
 mod overload;
+mod reclaim;
 mod retiring;
 mod signing;
 mod soak;
