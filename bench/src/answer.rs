@@ -143,20 +143,16 @@ fn saved(outcome: &Outcome) -> Option<String> {
 }
 
 fn generators(outcome: &Outcome) -> Option<String> {
-    let apart = outcome.cases.iter().filter_map(|case| {
-        let [ours, other] = case.columns.as_slice() else {
-            return None;
-        };
-        let apart = ours.median(figures::RATE)? / other.median(figures::RATE)? - 1.0;
-        Some((
-            apart,
-            format!(
-                "{:+.1} % from {}{}",
-                apart * 100.0,
-                other.peer,
-                of_case(case)
-            ),
-        ))
+    let apart = outcome.cases.iter().flat_map(|case| {
+        let ours = case
+            .columns
+            .first()
+            .and_then(|ours| ours.median(figures::RATE));
+        case.columns.iter().skip(1).filter_map(move |other| {
+            let apart = ours? / other.median(figures::RATE)? - 1.0;
+            let (per_cent, case) = (apart * 100.0, of_case(case));
+            Some((apart, format!("{per_cent:+.1} % from {}{case}", other.peer)))
+        })
     });
     let (apart, told): (Vec<f64>, Vec<String>) = apart.unzip();
     let close = apart.iter().all(|apart| apart.abs() <= CLOSE);
@@ -177,6 +173,7 @@ const STEPS: &[(&str, &str)] = &[
     ("batches", "rsa-batch"),
     ("cipher", "suite"),
     ("cores", "workers"),
+    ("files-ktls", "ktls"),
     ("ktls", "ktls"),
     ("library", "mask"),
     ("pq", "group"),

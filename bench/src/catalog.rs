@@ -28,6 +28,7 @@ pub const SUITE: &[(&str, &str)] = suite![
     "passthrough",
     "relay",
     "ktls",
+    "files-ktls",
     "library",
     "threads",
     "signing",
@@ -129,7 +130,7 @@ mod tests {
     }
 
     /// Each scenario with the articles that it repeats, in order.
-    const CITED: [(&str, &[&str]); 28] = [
+    const CITED: [(&str, &[&str]); 29] = [
         (
             "classics",
             &[
@@ -160,6 +161,7 @@ mod tests {
         ("passthrough", &["haproxy-shared-cache"]),
         ("relay", &[]),
         ("ktls", &["nginx-ktls"]),
+        ("files-ktls", &["nginx-ktls"]),
         ("library", &["bernat-2"]),
         ("threads", &["bernat-2", "tlsnappy"]),
         ("signing", &["tlsnappy"]),

@@ -78,7 +78,7 @@ impl Figure {
             name if name.contains("_share") => format!("{:.0} %", value * 100.0),
             name if name.starts_with(figures::DROPS) => format!("{value:.0}"),
             name if name.starts_with(figures::RECOVERY) => format!("{value:.2} s"),
-            figures::MB_PER_CPU_S => format!("{value:.0} MB"),
+            figures::MB_PER_CPU_S | figures::MB_PER_S => format!("{value:.0} MB"),
             name if name.contains("_per_s") => show_rate(value),
             _ => format!("{value:.2}"),
         }
@@ -148,6 +148,7 @@ fn of_measure(measure: Measure) -> Vec<Figure> {
         Measure::Transactions => vec![
             decides(figures::CPU, "server CPU per transaction"),
             more(figures::MB_PER_CPU_S, "bytes per server CPU second"),
+            more(figures::MB_PER_S, "bytes per second"),
             more(figures::MARK_MOST, "highest rate of the ramp"),
             more(figures::MARK_100, "highest rate with a mean below 100 ms"),
             more(figures::MARK_500, "highest rate with a mean below 500 ms"),
@@ -196,7 +197,10 @@ fn of_measure(measure: Measure) -> Vec<Figure> {
             less(figures::MAX, "longest"),
         ],
         Measure::Delay => delay(),
-        Measure::Generators => vec![more(figures::RATE, "rate")],
+        Measure::Generators => vec![
+            more(figures::RATE, "rate"),
+            less(figures::CLIENT_CPU, "client CPU per transaction"),
+        ],
         Measure::Failover => {
             let phases = [figures::DURING, figures::BEFORE, figures::AFTERWARDS];
             by_row(&phases, FAILOVER)

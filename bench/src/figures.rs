@@ -33,6 +33,8 @@ pub const LATE: &str = "late_start_p99_us";
 pub const CLIENT_CPU_BUSY: &str = "client_cpu_busy_share";
 /// Megabytes (10^6) of response bodies per second of server CPU.
 pub const MB_PER_CPU_S: &str = "mb_per_cpu_s";
+/// Megabytes (10^6) of response bodies per second, as a client sees them.
+pub const MB_PER_S: &str = "mb_per_s";
 /// Proportional set size of all processes of the server, bytes.
 pub const PSS: &str = "pss_bytes";
 /// Turns in which a round was measured, the servers one after the other.

@@ -97,6 +97,17 @@ pub fn without_tls(settings: &Settings) -> Option<String> {
     })
 }
 
+/// Connections of which the kernel has taken over sending since it started; nothing if it has no kernel TLS.
+pub fn taken_over() -> Option<u64> {
+    let text = fs::read_to_string("/proc/net/tls_stat").ok()?;
+    let counted = text.lines().filter_map(|line| {
+        let (name, count) = line.split_once(char::is_whitespace)?;
+        let is_sending = ["TlsTxSw", "TlsTxDevice"].contains(&name);
+        count.trim().parse::<u64>().ok().filter(|_| is_sending)
+    });
+    Some(counted.sum())
+}
+
 /// Finds a counter in lines of names that are followed by lines of values.
 fn counter(netstat: &str, wanted: &str) -> Option<u64> {
     let lines: Vec<&str> = netstat.lines().collect();

@@ -175,6 +175,7 @@ pub fn sample(round: u32, step: &LoadStep, body: u64) -> Sample {
         let bytes = step.completed as f64 * body as f64 / 1e6;
         let cpu = enough.map(|s| s.cpu_s);
         put(figures::MB_PER_CPU_S, cpu.map(|cpu| bytes / cpu));
+        put(figures::MB_PER_S, Some(bytes / step.seconds));
     }
     sample
 }

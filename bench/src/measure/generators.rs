@@ -1,95 +1,240 @@
-//! Does the tool lie? The same case by `becket-load` and by a second generator.
+//! Does the tool lie? The same case by `becket-load` and by the generators that the field uses.
 //!
-//! `wrk` for plain HTTP over kept connections, straight to the backend; `openssl s_time` for one new
-//! TLS connection after the other. Columns are generators here, not servers.
+//! Columns are generators here, not servers: each puts its load on the first server, over TLS, from the client's CPUs. With one request on
+//! each connection they are `openssl s_time` (one connection at a time), `ab` and `siege`; with more `wrk`, `ab` and `siege`, which then
+//! keep their connections.
 
 use std::process::{Command, Stdio};
 
 use becket_load::clock;
 use becket_load::plan::Load;
+use becket_sys::cpu;
 
 use super::rounds;
 use super::stage::Stage;
 use crate::result::Column;
 use crate::{Error, figures, load, place};
 
+/// A program that puts load on a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Generator {
+    BecketLoad,
+    STime,
+    Wrk,
+    Ab,
+    Siege,
+}
+
+/// What a generator did.
+struct Done {
+    transactions: f64,
+    seconds: f64,
+    cpu_s: f64,
+}
+
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
-    let one_by_one = stage.settings.connections == 1;
-    let second = if one_by_one { "openssl s_time" } else { "wrk" };
-    let mut columns = ["becket-load", second].map(Column::new);
+    let generators = Generator::of(stage.settings.connections, stage.settings.requests);
+    let columns = generators
+        .iter()
+        .map(|generator| Column::new(generator.name()));
+    let mut columns: Vec<Column> = columns.collect();
     rounds::each(stage, &mut columns, |stage, index, column, sample| {
-        if index == 0 {
-            let ask = if one_by_one {
-                stage.ask(stage.servers[0].address, None)
-            } else {
-                stage
-                    .ask_plain(stage.backend)
-                    .with("--keepalive", 1_000_000_000)
-            };
+        let generator = generators[index];
+        if generator == Generator::BecketLoad {
+            let ask = stage.ask(stage.servers[0].address, None);
             let ask = ask.with("-c", stage.settings.connections);
             let step = ask.one(Load::ClosedFor(stage.effort.time), stage.stop)?;
             *sample = load::sample(sample.round, &step, stage.settings.body);
             return Ok(());
         }
-        match if one_by_one {
-            s_time(stage)?
-        } else {
-            wrk(stage)?
-        } {
-            Some(rate) => sample.put(figures::RATE, rate),
-            None => column.not_available = Some(format!("{second} is not on this machine")),
+        match generator.run(stage)? {
+            Some(done) if done.transactions > 0.0 => {
+                sample.put(figures::RATE, done.transactions / done.seconds);
+                let each = done.cpu_s * 1e6 / done.transactions;
+                sample.put(figures::CLIENT_CPU, each);
+            }
+            Some(_) => column.note("no transaction was completed in a round"),
+            None => column.not_measured = Some(generator.needs()),
         }
         Ok(())
     })?;
-    Ok(columns.into())
+    Ok(columns)
 }
 
-fn wrk(stage: &Stage<'_>) -> Result<Option<f64>, Error> {
-    let url = format!("http://{}{}", stage.backend, stage.path());
-    let connections = stage.settings.connections.to_string();
-    let seconds = stage.effort.time.as_secs().max(1).to_string();
-    let threads = stage.client.len().to_string();
-    let args = ["-t", &threads, "-c", &connections, "-d", &seconds, &url];
-    let Some((said, _)) = said(stage, "wrk", &args)? else {
-        return Ok(None);
-    };
-    let rate = said
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("Requests/sec:"));
-    Ok(rate.and_then(|rate| rate.trim().parse().ok()))
+impl Generator {
+    /// Those that can make the load of a case.
+    fn of(connections: usize, requests: u64) -> Vec<Self> {
+        let mut all = vec![Self::BecketLoad];
+        match (connections, requests) {
+            (1, 1) => all.push(Self::STime),
+            (_, 1) => {}
+            _ => all.push(Self::Wrk),
+        }
+        all.extend([Self::Ab, Self::Siege]);
+        all
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::BecketLoad => "becket-load",
+            Self::STime => "openssl s_time",
+            Self::Wrk => "wrk",
+            Self::Ab => "ab",
+            Self::Siege => "siege",
+        }
+    }
+
+    fn needs(self) -> String {
+        let package = match self {
+            Self::Ab => "apache2-utils",
+            Self::STime => "openssl",
+            other => other.name(),
+        };
+        format!("needs {}: apt-get install {package}", self.name())
+    }
+
+    /// Runs it; nothing if it is not on this machine.
+    fn run(self, stage: &Stage<'_>) -> Result<Option<Done>, Error> {
+        let (path, address) = (stage.path(), stage.servers[0].address.to_string());
+        let url = format!("https://{address}{path}");
+        let connections = stage.settings.connections.to_string();
+        let seconds = stage.effort.time.as_secs().max(1).to_string();
+        let threads = stage.client.len().to_string();
+        let rc = stage.directory.join("siegerc").display().to_string();
+        let (in_seconds, keeps) = (format!("{seconds}S"), stage.settings.requests > 1);
+        let mut args: Vec<&str> = match self {
+            Self::STime => vec![
+                "s_time", "-new", "-tls1_2", "-connect", &address, "-time", &seconds, "-www", &path,
+            ],
+            Self::Wrk => vec!["-t", &threads, "-c", &connections, "-d", &seconds],
+            // Its time limit means 50 000 requests, unless a number follows.
+            Self::Ab => vec![
+                "-q",
+                "-t",
+                &seconds,
+                "-n",
+                "5000000",
+                "-c",
+                &connections,
+                "-f",
+                "TLS1.2",
+            ],
+            Self::Siege => {
+                write_siegerc(stage, keeps)?;
+                vec!["-R", &rc, "-b", "-c", &connections, "-t", &in_seconds]
+            }
+            Self::BecketLoad => return Ok(None),
+        };
+        if self == Self::Ab && keeps {
+            args.push("-k");
+        }
+        if self != Self::STime {
+            args.push(&url);
+        }
+        let program = if self == Self::STime {
+            "openssl"
+        } else {
+            self.name()
+        };
+        let Some((said, took, cpu_s)) = said(stage, program, &args)? else {
+            return Ok(None);
+        };
+        let (transactions, seconds) = self.counted(&said).unwrap_or((0.0, took));
+        Ok(Some(Done {
+            transactions,
+            // What counts in whole seconds is held to the wall clock around it.
+            seconds: if self == Self::STime { took } else { seconds },
+            cpu_s,
+        }))
+    }
+
+    /// Reads transactions and seconds from what it printed.
+    fn counted(self, said: &str) -> Option<(f64, f64)> {
+        let number = |text: &str| {
+            let text = text.trim_start_matches([' ', '\t', ':', '"']);
+            let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+            text.get(..end.unwrap_or(text.len()))?.parse::<f64>().ok()
+        };
+        let after = |words: &str| number(said.split_once(words)?.1);
+        match self {
+            Self::BecketLoad => None,
+            Self::STime => {
+                let line = said.lines().find(|l| l.contains(" connections in "))?;
+                Some((number(line)?, 0.0))
+            }
+            Self::Wrk => {
+                let line = said.lines().find(|l| l.contains(" requests in "))?;
+                let count = number(line)?;
+                Some((count, count / after("Requests/sec:")?))
+            }
+            Self::Ab => Some((
+                after("Complete requests:")? - after("Failed requests:")?,
+                after("Time taken for tests:")?,
+            )),
+            Self::Siege => Some((
+                after("\"successful_transactions\"")?,
+                after("\"elapsed_time\"")?,
+            )),
+        }
+    }
 }
 
-fn s_time(stage: &Stage<'_>) -> Result<Option<f64>, Error> {
-    let address = stage.servers[0].address.to_string();
-    let seconds = stage.effort.time.as_secs().max(1).to_string();
-    let path = stage.path();
-    let args = [
-        "s_time", "-new", "-tls1_2", "-connect", &address, "-time", &seconds, "-www", &path,
-    ];
-    let Some((said, took)) = said(stage, "openssl", &args)? else {
-        return Ok(None);
-    };
-    // Its own seconds are whole ones; the wall clock around it is finer.
-    let count = said.lines().find_map(|line| {
-        line.split_once(" connections in ")?
-            .0
-            .trim()
-            .parse::<f64>()
-            .ok()
-    });
-    Ok(count.map(|count| count / took))
+/// Settings of siege: its own are in the home of who runs it.
+fn write_siegerc(stage: &Stage<'_>, keeps: bool) -> Result<(), Error> {
+    let connection = if keeps { "keep-alive" } else { "close" };
+    let text = format!(
+        "verbose = false\nquiet = true\njson_output = true\nlogging = false\nparser = false\nlimit = 10000\n\
+         protocol = HTTP/1.1\nconnection = {connection}\ntimeout = 30\nfailures = 1000000\n"
+    );
+    let path = stage.directory.join("siegerc");
+    std::fs::write(&path, text).map_err(|e| Error::os(format!("writing {}", path.display()), e))
 }
 
-/// Runs another generator on the client's CPUs; returns what it says and how long it took.
-fn said(stage: &Stage<'_>, program: &str, args: &[&str]) -> Result<Option<(String, f64)>, Error> {
-    let begin = clock::now();
+/// Runs a generator on the client's CPUs; returns what it printed, how long it took and the CPU seconds that it used.
+fn said(
+    stage: &Stage<'_>,
+    program: &str,
+    args: &[&str],
+) -> Result<Option<(String, f64, f64)>, Error> {
+    let (begin, before) = (clock::now(), cpu::of_ended_children());
     let output = place::on(stage.client, || {
         let output = Command::new(program)
             .args(args)
+            // siege makes a folder there.
+            .env("HOME", stage.directory)
             .stdin(Stdio::null())
             .output();
         Ok(output.ok())
     })?;
     let took = (clock::now() - begin).as_secs_f64();
-    Ok(output.map(|output| (String::from_utf8_lossy(&output.stdout).into_owned(), took)))
+    let cpu = cpu::of_ended_children().saturating_sub(before);
+    Ok(output.map(|output| {
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (text, took, cpu.as_secs_f64())
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_each_generator_prints_is_read() {
+        let ab = "Time taken for tests:   1.020 seconds\nComplete requests:      650\nFailed requests:        5\n";
+        let siege = "{\t\"transactions\":\t\t\t 109,\n\t\"elapsed_time\":\t\t 0.34,\n\t\"successful_transactions\":\t 108,\n";
+        let s_time = "Collecting connection statistics for 1 seconds\n\n42 connections in 0.06s; 700.00 connections/user sec\n43 connections in 2 real seconds\n";
+        for (generator, said, counted) in [
+            (Generator::Ab, ab, Some((645.0, 1.02))),
+            (Generator::Siege, siege, Some((108.0, 0.34))),
+            (Generator::STime, s_time, Some((42.0, 0.0))),
+            (
+                Generator::Wrk,
+                "  500 requests in 2.10s, 0.66MB read\nRequests/sec:  250.00\n",
+                Some((500.0, 2.0)),
+            ),
+            (Generator::Wrk, "unable to connect", None),
+        ] {
+            assert_eq!(generator.counted(said), counted, "{generator:?}");
+        }
+    }
 }

@@ -14,7 +14,7 @@ use crate::load::{self, Ask};
 use crate::order::LARGE;
 use crate::result::{Column, Sample};
 use crate::scenario::{Files, Front, Settings};
-use crate::{Error, peer::Server, turns};
+use crate::{Error, kernel, peer::Server, turns};
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
@@ -109,7 +109,12 @@ fn one(
         .with("-c", connections(stage.settings))
         .with("--warm-up", format!("{}ms", (time / 5).as_millis()))
         .with("--time-out", format!("{}s", stage.time_out().as_secs()));
+    let before = kernel::taken_over();
     let report = ask.run(stage.effort.closed(stage.settings.body, time), stage.stop)?;
+    if stage.settings.ktls && !is_floor && kernel::taken_over() == before {
+        column.not_available = Some("the kernel took over the TLS of no connection".to_owned());
+        return Ok(None);
+    }
     column.negotiated = report.negotiated.clone().or(column.negotiated.take());
     let step = load::only_step(report)?;
     let mut sample = load::sample(0, &step, stage.settings.body);

@@ -87,12 +87,16 @@ fn files(site: &Site<'_>, sealed: &str) -> String {
   fastcgi_temp_path {directory}/nginx-c;
   uwsgi_temp_path {directory}/nginx-d;
   scgi_temp_path {directory}/nginx-e;
-  server {{ listen {address}{sealed} backlog={BACKLOG}; root {files};{early} }}",
+  server {{ listen {address}{sealed} backlog={BACKLOG}; root {files};{early}{kernel} }}",
         address = site.address,
         directory = site.directory.display(),
         files = site.files().display(),
         early = match site.settings.resume.as_str() {
             EARLY if !sealed.is_empty() => " ssl_early_data on;",
+            _ => "",
+        },
+        kernel = match site.settings.ktls {
+            true if !sealed.is_empty() => " ssl_conf_command Options KTLS;",
             _ => "",
         },
     )

@@ -7,6 +7,8 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 use rustix::param::clock_ticks_per_second;
 
 /// Reads the CPU time of another process, user and system, all its threads but not its children; in steps of 10 ms.
@@ -16,6 +18,16 @@ use rustix::param::clock_ticks_per_second;
 pub fn time_of(pid: u32) -> io::Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     parse_stat(&stat, clock_ticks_per_second()).ok_or(io::ErrorKind::InvalidData.into())
+}
+
+/// Reads the CPU time of all children that have ended and were waited for, with their own, to the microsecond.
+pub fn of_ended_children() -> Duration {
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else {
+        return Duration::ZERO;
+    };
+    let times = [usage.user_time(), usage.system_time()];
+    let micros = times.iter().map(TimeValLike::num_microseconds);
+    Duration::from_micros(micros.sum::<i64>().unsigned_abs())
 }
 
 /// Adds up fields 14 and 15 (utime, stime) of a line of `/proc/PID/stat`, which are in ticks.
