@@ -134,12 +134,7 @@ pub fn headlines(outcome: &Outcome) -> Vec<Figure> {
 pub fn shown(outcome: &Outcome) -> Vec<Figure> {
     let columns = || outcome.cases.iter().flat_map(|case| &case.columns);
     let mut shown = of_measure(outcome.measure);
-    let shows_bytes = ["classics", "object-size"].contains(&outcome.id.as_str());
-    shown.retain(|figure| {
-        let is_bytes = [figures::WIRE, figures::OVERHEAD].contains(&figure.name.as_str());
-        let is_known = || columns().any(|column| column.median(&figure.name).is_some());
-        (shows_bytes || !is_bytes) && is_known()
-    });
+    shown.retain(|figure| columns().any(|column| column.median(&figure.name).is_some()));
     shown
 }
 

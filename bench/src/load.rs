@@ -168,9 +168,6 @@ pub fn sample(round: u32, step: &LoadStep, body: u64) -> Sample {
     );
     put(figures::CLIENT_BUSY, Some(step.generator.busiest_thread));
     put(figures::CLIENT_CPU, step.generator.cpu_us_per_transaction);
-    let bytes = (step.traffic.bytes_in + step.traffic.bytes_out) as f64 / step.completed as f64;
-    put(figures::WIRE, Some(bytes));
-    put(figures::OVERHEAD, Some(bytes / body as f64 - 1.0));
     if body >= BULK {
         let bytes = step.completed as f64 * body as f64 / 1e6;
         let cpu = enough.map(|s| s.cpu_s);

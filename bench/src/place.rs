@@ -76,7 +76,10 @@ impl Place {
 
     /// Returns the CPUs of a case.
     pub fn of(&self, settings: &Settings) -> Shares {
-        self.shares(settings.workers, if settings.smt { 2 } else { 1 })
+        let threads = if settings.smt { 2 } else { 1 };
+        let cores = settings.cores.and_then(|cores| usize::try_from(cores).ok());
+        let cores = cores.unwrap_or(settings.workers.div_ceil(threads));
+        self.shares(cores, threads)
     }
 
     /// Returns the CPUs of a server with one worker.
@@ -84,13 +87,13 @@ impl Place {
         self.shares(1, 1)
     }
 
-    /// Returns the CPUs of a server with this many workers, of which as many share a core: more workers than there is room for share.
-    fn shares(&self, workers: usize, of_core: usize) -> Shares {
-        let count = workers.div_ceil(of_core).clamp(1, self.most_cores());
+    /// Returns the CPUs of a server on this many cores, if there is room for as many, with as many hyper-threads of each.
+    fn shares(&self, cores: usize, threads: usize) -> Shares {
+        let count = cores.clamp(1, self.most_cores());
         let (server, client) = self.cores.split_at(count.min(self.cores.len()));
         let server = server
             .iter()
-            .flat_map(|core| core.cpus.iter().take(of_core));
+            .flat_map(|core| core.cpus.iter().take(threads));
         let client: Vec<usize> = client.iter().flat_map(|core| core.cpus.clone()).collect();
         Shares {
             server: server.copied().collect(),
@@ -140,8 +143,8 @@ mod tests {
 
     #[test]
     fn server_and_client_share_a_cpu_only_when_there_is_one() {
-        let cpus = |count, workers| {
-            let shares = place(count, 1).shares(workers, 1);
+        let cpus = |count, cores| {
+            let shares = place(count, 1).shares(cores, 1);
             (shares.server, shares.client)
         };
         assert_eq!(cpus(1, 1), (vec![0], vec![0]));
@@ -152,12 +155,12 @@ mod tests {
 
     #[test]
     fn no_core_has_a_server_and_its_client() {
-        let cpus = |workers, of_core| {
-            let shares = place(4, 2).shares(workers, of_core);
+        let cpus = |cores, threads| {
+            let shares = place(4, 2).shares(cores, threads);
             (shares.server, shares.client)
         };
         assert_eq!(cpus(1, 1), (vec![0], vec![1, 5, 2, 6, 3, 7]));
-        assert_eq!(cpus(2, 2), (vec![0, 4], vec![1, 5, 2, 6, 3, 7]));
+        assert_eq!(cpus(1, 2), (vec![0, 4], vec![1, 5, 2, 6, 3, 7]));
         assert_eq!(cpus(8, 2), (vec![0, 4, 1, 5], vec![2, 6, 3, 7]));
     }
 }

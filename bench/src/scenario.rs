@@ -176,12 +176,16 @@ pub struct Settings {
     pub crypto_threads: Option<u64>,
     /// Whether they sign with RSA in batches: `off` or `auto`.
     pub rsa_batch: String,
+    /// Cores of the server; `None` is as many as it has workers.
+    pub cores: Option<u64>,
     /// Whether each worker needs a CPU of its own.
     pub spread: bool,
     /// Connections in parallel of a closed loop.
     pub connections: usize,
     /// CPU features hidden from the crypto libraries: `none`, `avx512` or `aes`.
     pub mask: String,
+    /// Whether the bytes of a transaction are counted.
+    pub bytes: bool,
     /// Whether a ramp past the maximum follows the rounds, for its marks.
     pub marks: bool,
     /// Whether workers share cores as hyper-threads.
@@ -413,9 +417,11 @@ impl Settings {
             workers: at_least_one("workers")?,
             crypto_threads: auto_or_number("crypto-threads")?,
             rsa_batch: of("rsa-batch"),
+            cores: auto_or_number("cores")?,
             spread: of("spread") == "true",
             connections: at_least_one("connections")?,
             mask: of("mask"),
+            bytes: of("bytes") == "on",
             marks: of("marks") == "on",
             smt: of("smt") == "on",
             nagle: of("nagle") == "true",
@@ -505,9 +511,11 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("files", &["off", "on"]),
     ("requests", &["1"]),
     ("workers", &["1"]),
+    ("cores", &["auto"]),
     ("spread", &["false", "true"]),
     ("connections", &["50"]),
     ("mask", &["none", "avx512", "aes"]),
+    ("bytes", &["off", "on"]),
     ("marks", &["off", "on"]),
     ("smt", &["off", "on"]),
     ("nagle", &["false", "true"]),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use becket_load::plan::Load;
 use becket_stats::report::LoadStep;
 
 use super::marks;
@@ -34,6 +35,12 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         stage.control.end_round();
         for (column, turns) in columns.iter_mut().zip(measured) {
             column.samples.extend(turns::join(round, &turns));
+        }
+    }
+    if stage.settings.bytes {
+        for (index, column) in columns.iter_mut().enumerate() {
+            stage.check_signal()?;
+            count_bytes(stage, index, column)?;
         }
     }
     if stage.settings.marks {
@@ -123,6 +130,26 @@ fn one(
     sample.put(figures::THREADS, weight.threads as f64);
     remark(column, &step);
     Ok(Some(sample))
+}
+
+/// Counts the bytes of some transactions from beginning to end: those that a round cuts would blur what TLS adds to a body.
+fn count_bytes(stage: &Stage<'_>, index: usize, column: &mut Column) -> Result<(), Error> {
+    let (server, sample) = (server(stage, index), column.samples.first_mut());
+    let (Some((server, is_floor)), Some(sample)) = (server, sample) else {
+        return Ok(());
+    };
+    let clients = stage.client.len().max(1);
+    let each = match stage.settings.body {
+        0..LARGE => (stage.effort.time.as_millis() / 10).max(1) as u64,
+        _ => 1,
+    };
+    let ask = ask(stage, server, is_floor).with("-c", clients);
+    let step = ask.one(Load::ClosedCount(each * clients as u64), stage.stop)?;
+    let bytes = (step.traffic.bytes_in + step.traffic.bytes_out) as f64 / step.completed as f64;
+    sample.put(figures::WIRE, bytes);
+    let body = stage.settings.body as f64;
+    sample.put(figures::OVERHEAD, bytes / body - 1.0);
+    Ok(())
 }
 
 /// One large body at a time keeps a core busy; more of them only finish later.
