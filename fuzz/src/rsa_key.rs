@@ -1,15 +1,23 @@
-//! Private keys of RSA, as an operator's file has them or whatever it has instead.
+//! Private keys, as an operator's file has them or whatever it has instead.
 
+use becket_proto::private_key::SecretNumbers;
 use becket_proto::rsa_key::{RsaKey, pkcs1_of};
 
 /// Checks one input, as PKCS#8 and as PKCS#1. Returns how many of these were read.
 ///
 /// # Panics
 ///
-/// When what was read is not in the input, or when a key is read from less or more than all of it.
+/// When what was read is not in the input, when a key is read from less or more than all of it, or when its secret numbers
+/// depend on its form.
 pub fn run(data: &[u8]) -> usize {
     let inner = pkcs1_of(data);
     assert!(inner.is_none_or(|key| key.len() < data.len()));
+    if let Some(inner) = inner {
+        assert!(SecretNumbers::of_pkcs8(data) == SecretNumbers::of_pkcs1(inner));
+    }
+    if let Some(SecretNumbers::Ecdsa(scalar)) = SecretNumbers::of_sec1(data) {
+        assert_ne!(scalar[0], 0);
+    }
     let keys = [Some(data), inner].into_iter().flatten();
     usize::from(inner.is_some()) + keys.filter(|key| is_key(key)).count()
 }
