@@ -5,6 +5,7 @@
 //! on finding `EAGAIN`. The exception is an end that was already reported: no event follows it,
 //! so such a leg stays readable until the end itself was read.
 
+use std::fs::File;
 use std::io::{self, Read};
 
 use becket_proto::half_pipe::HalfPipe;
@@ -158,10 +159,19 @@ impl<S: StreamSocket> Leg<S> {
     ///
     /// As [`Self::receive`].
     pub fn send(&mut self, bytes: &[u8], counter: &Counter) -> Result<usize, SocketError> {
+        self.send_by(S::send, bytes, counter)
+    }
+
+    fn send_by(
+        &mut self,
+        send: fn(&mut S, &[u8]) -> io::Result<usize>,
+        bytes: &[u8],
+        counter: &Counter,
+    ) -> Result<usize, SocketError> {
         if bytes.is_empty() {
             return Ok(0);
         }
-        let sent = self.socket.send(bytes);
+        let sent = send(&mut self.socket, bytes);
         let sent = self.note_sent(sent, counter)?;
         self.ready.writable = sent == bytes.len();
         Ok(sent)
@@ -245,11 +255,52 @@ impl<S: StreamSocket> Leg<S> {
         pipe: &mut HalfPipe<Lent>,
         counter: &Counter,
     ) -> Result<(), SocketError> {
+        self.push_by(S::send, bytes, pipe, counter)
+    }
+
+    /// Sends `head` as [`Self::push`] does and, unless some of it waits, up to `most` bytes of a file behind it, which are in memory.
+    /// Returns how many of these were sent. None while the leg is writable: the kernel sends no such file, or it has no more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::receive`].
+    pub fn send_file(
+        &mut self,
+        head: &[u8],
+        (file, at, most): (&File, u64, usize),
+        pipe: &mut HalfPipe<Lent>,
+        counter: &Counter,
+    ) -> Result<usize, SocketError> {
+        self.push_by(S::send_more, head, pipe, counter)?;
+        let mut total = 0;
+        while total < most && !pipe.waits() {
+            let sent = self.socket.send_file(file, at + total as u64, most - total);
+            let is_end = matches!(sent, Ok(0));
+            match self.note_sent(sent, counter) {
+                Ok(0) => {
+                    self.ready.writable = is_end;
+                    break;
+                }
+                Ok(n) => total += n,
+                Err(SocketError::Refused) => break,
+                Err(fault) => return Err(fault),
+            }
+        }
+        Ok(total)
+    }
+
+    fn push_by(
+        &mut self,
+        send: fn(&mut S, &[u8]) -> io::Result<usize>,
+        bytes: &[u8],
+        pipe: &mut HalfPipe<Lent>,
+        counter: &Counter,
+    ) -> Result<(), SocketError> {
         if bytes.is_empty() || !pipe.is_clear() {
             pipe.offer(bytes);
             return Ok(());
         }
-        let sent = self.send(bytes, counter)?;
+        let sent = self.send_by(send, bytes, counter)?;
         if sent < bytes.len() {
             pipe.offer(&bytes[sent..]);
             pipe.block_sink();

@@ -94,6 +94,8 @@ plain {
     turns = "becket_event_loop_iterations",
     /// Bytes relayed through a pipe, without a copy
     spliced_bytes = "becket_spliced_bytes",
+    /// Bytes of files sent without a copy
+    sendfile_bytes = "becket_sendfile_bytes",
     /// Legs of connections whose TLS the kernel took over
     kernel_tls_legs = "becket_kernel_tls_legs",
     /// Times that a request for a file waited for a disk

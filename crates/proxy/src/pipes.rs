@@ -152,8 +152,8 @@ pub const BULK: u32 = 32 * 1024;
 const MOST_SIZE: usize = 1024 * 1024;
 /// Stretches of memory to which a pipe of that size refers.
 pub const PLACES: usize = MOST_SIZE / PAGE;
-/// The kernel counts the size of a pipe by pages.
-const PAGE: usize = 4096;
+/// The kernel counts the size of a pipe by pages, and sends files by them.
+pub const PAGE: usize = 4096;
 /// After a refusal so many wishes are not even brought to the kernel: a mebibyte is copied for each four to sixteen.
 const PAUSE: u32 = 4096;
 

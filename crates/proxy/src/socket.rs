@@ -3,6 +3,7 @@
 //! Sockets are non-blocking; `WouldBlock` is an answer like any other. Errors are read once
 //! ([`SocketError`]), so that phases decide by cause and never by error number.
 
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 
@@ -25,6 +26,21 @@ pub trait StreamSocket {
     ///
     /// `WouldBlock` when nothing was taken, or the socket's fault.
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Sends as [`Self::send`] does, where more follows at once: the kernel may keep the last bytes back until then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`].
+    fn send_more(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Sends up to `most` bytes of `file`, which are in memory, from `at` on; 0 is the end of the file. Fewer do not mean that the
+    /// socket takes no more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`], or that the kernel sends no such file.
+    fn send_file(&mut self, file: &File, at: u64, most: usize) -> io::Result<usize>;
 
     /// Moves up to `most` bytes that have arrived into `pipe`, which is empty; 0 is the end of the stream. Fewer than
     /// `most` do not mean that there are no more.
@@ -225,6 +241,16 @@ impl StreamSocket for KernelSocket {
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.note_send();
         uninterrupted(|| self.stream.write(bytes))
+    }
+
+    fn send_more(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.note_send();
+        uninterrupted(|| becket_sys::socket::send_more(&self.stream, bytes))
+    }
+
+    fn send_file(&mut self, file: &File, at: u64, most: usize) -> io::Result<usize> {
+        self.note_send();
+        uninterrupted(|| becket_sys::socket::send_file(&self.stream, file, at, most))
     }
 
     fn splice_in(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {

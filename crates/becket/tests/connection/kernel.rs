@@ -18,7 +18,7 @@ use rustls::crypto::aws_lc_rs;
 use rustls::version::{TLS12, TLS13};
 
 /// A kernel of this year, and one of years ago.
-const NEW: Support = Support {
+pub(crate) const NEW: Support = Support {
     tls: true,
     rekey: true,
     ciphers: [[true; 3]; 2],

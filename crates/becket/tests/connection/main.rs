@@ -22,6 +22,7 @@ mod resumption;
 #[path = "../script/mod.rs"]
 mod script;
 mod self_test;
+mod sendfile;
 mod servers;
 mod serving;
 mod signing;

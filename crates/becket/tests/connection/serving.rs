@@ -14,9 +14,9 @@ use tempfile::TempDir;
 
 /// A folder with some files, and a becket that serves it: at the first listener by TLS, at the second without; the third sends
 /// everybody from there to the first.
-struct Site {
-    house: House,
-    root: TempDir,
+pub(crate) struct Site {
+    pub(crate) house: House,
+    pub(crate) root: TempDir,
 }
 
 impl Site {
@@ -25,7 +25,7 @@ impl Site {
     }
 
     /// `keys` are keys of the folder, `more` are other sections.
-    fn with(keys: &str, more: &str) -> Self {
+    pub(crate) fn with(keys: &str, more: &str) -> Self {
         let root = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| fs::write(root.path().join(name), text).unwrap();
         put("index.html", "<p>Welcome");
@@ -45,12 +45,12 @@ impl Site {
         Self { house, root }
     }
 
-    fn put(&self, name: &str, bytes: &[u8]) {
+    pub(crate) fn put(&self, name: &str, bytes: &[u8]) {
         fs::write(self.root.path().join(name), bytes).unwrap();
     }
 
     /// A client without TLS that has said something.
-    fn plain(&self, listener: usize, says: &[u8]) -> (Stage, End) {
+    pub(crate) fn plain(&self, listener: usize, says: &[u8]) -> (Stage, End) {
         let mut stage = self.house.stage();
         let mut end = stage.admit(self.house.listener(listener), []);
         stage.settle();
@@ -103,15 +103,15 @@ impl Site {
 
 /// One answer.
 #[derive(Debug)]
-struct Answer {
+pub(crate) struct Answer {
     status: String,
     head: String,
-    body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
     #[track_caller]
-    fn of(bytes: &[u8]) -> Self {
+    pub(crate) fn of(bytes: &[u8]) -> Self {
         let end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
         let (head, body) = bytes.split_at(end.expect("a head") + 4);
         let head = String::from_utf8(head.to_vec()).unwrap();

@@ -14,8 +14,10 @@
 
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
 use becket_proxy::socket::{Ready, StreamSocket};
@@ -62,6 +64,8 @@ pub(super) struct Half {
     resets: bool,
     closed: bool,
     unspliceable: bool,
+    /// More was to follow what this end has sent.
+    promised: bool,
     pub(super) kernel: Kernel,
 }
 
@@ -138,6 +142,20 @@ impl End {
         }
         let waiting = peer.on_the_way.len() + peer.arrived.len();
         peer.capacity.saturating_sub(waiting)
+    }
+
+    /// Most bytes that are sent without a copy at once: as many as there is room for, and no more than of one splice.
+    fn sendable(&self, most: usize) -> io::Result<usize> {
+        let sealing = if self.halves.borrow()[self.side].kernel.seals() {
+            SEALING
+        } else {
+            0
+        };
+        let room = self.room().saturating_sub(sealing);
+        match self.spliceable()?.min(most).min(room) {
+            0 => self.blocked(),
+            most => Ok(most),
+        }
     }
 
     /// Most bytes of one splice, which like the kernel's may end before the socket is empty or full.
@@ -239,10 +257,25 @@ impl StreamSocket for End {
     }
 
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.halves.borrow_mut()[self.side].promised = false;
         if !self.halves.borrow()[self.side].kernel.seals() {
             return self.send_clear(bytes);
         }
         self.send_sealed(bytes)
+    }
+
+    fn send_more(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.send(bytes)?;
+        self.halves.borrow_mut()[self.side].promised = sent == bytes.len();
+        Ok(sent)
+    }
+
+    fn send_file(&mut self, file: &File, at: u64, most: usize) -> io::Result<usize> {
+        let mut bytes = vec![0; self.sendable(most)?];
+        match file.read_at(&mut bytes, at)? {
+            0 => Ok(0),
+            read => self.send(&bytes[..read]),
+        }
     }
 
     fn splice_in(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
@@ -263,17 +296,7 @@ impl StreamSocket for End {
     }
 
     fn splice_out(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
-        let sealing = if self.halves.borrow()[self.side].kernel.seals() {
-            SEALING
-        } else {
-            0
-        };
-        let room = self.room().saturating_sub(sealing);
-        let most = self.spliceable()?.min(most).min(room);
-        if most == 0 {
-            return self.blocked();
-        }
-        let mut bytes = vec![0; most];
+        let mut bytes = vec![0; self.sendable(most)?];
         (&mut &*pipe).read_exact(&mut bytes)?;
         self.send(&bytes)
     }
@@ -390,6 +413,11 @@ impl Watch {
     /// From now on, nothing is spliced to this end or from it.
     pub(crate) fn refuse_to_splice(&self) {
         self.with(|me, _| me.unspliceable = true);
+    }
+
+    /// What this end has sent waits for more, though there is room for that.
+    pub(crate) fn is_kept_waiting(&self) -> bool {
+        self.with(|me, _| me.promised && !me.starved && !me.broken)
     }
 
     /// Has the kernel of this end do this, and refuse that.

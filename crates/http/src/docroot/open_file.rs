@@ -10,7 +10,7 @@ use crate::select::{Representation, date_text};
 use aws_lc_rs::digest::{SHA256, digest};
 use becket_config::backend::Files;
 use becket_config::glob;
-use becket_sys::tree::read_cached;
+use becket_sys::tree::{cached, read_cached};
 
 /// A regular file, as it was when it was opened.
 #[derive(Debug)]
@@ -81,6 +81,19 @@ impl OpenFile {
     /// As [`read_cached`].
     pub fn read_cached(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
         read_cached(&self.file, buffer, at)
+    }
+
+    /// Counts the bytes that are in memory from a place on; 0 is the end of the file.
+    ///
+    /// # Errors
+    /// As [`cached`].
+    pub fn cached(&self, at: u64, most: usize) -> io::Result<usize> {
+        cached(&self.file, at, most)
+    }
+
+    /// The file, to be sent.
+    pub fn file(&self) -> &File {
+        &self.file
     }
 
     /// Reads so many bytes at a place, or fewer. Waits for the disk.

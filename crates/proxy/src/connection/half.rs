@@ -7,6 +7,7 @@
 mod kernel;
 
 use std::fmt;
+use std::fs::File;
 use std::rc::Rc;
 
 use becket_config::process::LimitsSection;
@@ -16,7 +17,7 @@ use super::context::Side;
 use super::kernel_tls::KernelRecords;
 use crate::leg::{Got, Leg};
 use crate::metrics::Counters;
-use crate::pipes::{Lent, PLACES, Pipes};
+use crate::pipes::{Lent, PAGE, PLACES, Pipes};
 use crate::socket::{KernelTlsSocket, SocketError};
 use becket_proto::close_reason::CloseReason;
 use becket_tls::engine::{Engine, is_without_data};
@@ -121,12 +122,12 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         }
     }
 
-    /// Decides whether the kernel is to take over in this turn.
-    pub(super) fn note_bulk(&mut self) -> bool {
+    /// Decides whether the kernel is to take over in this turn, of a leg that will carry `ahead` more bytes.
+    pub(super) fn note_bulk(&mut self, ahead: u64) -> bool {
         let engine = self.tls.as_ref().and_then(|tls| tls.engine());
         let traffic = self.leg.traffic;
         self.moves = engine.is_some_and(|engine| engine.is_movable())
-            && traffic.received + traffic.sent >= self.limits.kernel_tls_after as u64;
+            && traffic.received + traffic.sent + ahead >= self.limits.kernel_tls_after as u64;
         self.moves
     }
 
@@ -378,7 +379,11 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
     }
 
     /// Sends behind what waits already; `back` is the direction that begins at the peer.
-    fn send(&mut self, bytes: &[u8], back: &mut HalfPipe<Lent>) -> Result<(), CloseReason> {
+    pub(super) fn send(
+        &mut self,
+        bytes: &[u8],
+        back: &mut HalfPipe<Lent>,
+    ) -> Result<(), CloseReason> {
         if self.pipe.is_finished() {
             return Ok(());
         }
@@ -393,6 +398,33 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         let counter = self.side.bytes_out(self.counters);
         let sent = self.leg.push(bytes, self.pipe, counter);
         self.settle(sent, back)
+    }
+
+    /// Sends `head`, and behind it so many bytes of a file at a place, which are in memory, without a copy. Returns how many of these
+    /// were sent, or `None` if they have to be read: the kernel sends no such file, or it is shorter than it was.
+    ///
+    /// Only for legs that are [plain](Self::is_plain).
+    pub(super) fn send_file(
+        &mut self,
+        head: &[u8],
+        (file, at, most): (&File, u64, usize),
+    ) -> Result<Option<usize>, CloseReason> {
+        if let Some(Tls::Kernel(kernel)) = self.tls.as_deref_mut() {
+            let (bytes, pieces) = (head.len() + most, 2 + most / PAGE);
+            if !kernel.before_sending(&mut self.leg.socket, bytes, pieces)? {
+                self.pipe.offer(head);
+                self.leg.ready.writable = false;
+                return Ok(Some(0));
+            }
+        }
+        let counter = self.side.bytes_out(self.counters);
+        let sent = self
+            .leg
+            .send_file(head, (file, at, most), self.pipe, counter);
+        let sent = sent.map_err(|_| self.side.reset())?;
+        self.counters.sendfile_bytes.add(sent as u64);
+        let is_blocked = self.pipe.waits() || !self.leg.ready.writable;
+        Ok(Some(sent).filter(|sent| *sent > 0 || is_blocked))
     }
 
     /// Sends what waits.

@@ -133,7 +133,7 @@ impl<N: Net> Relaying<N> {
         client.note_readiness(server.pipe);
         server.note_readiness(client.pipe);
         // Decided once: where no leg is about to move, a step asks nothing about the kernel.
-        let moves = client.note_bulk() | server.note_bulk();
+        let moves = client.note_bulk(0) | server.note_bulk(0);
         let mut moved = false;
         loop {
             if moves {

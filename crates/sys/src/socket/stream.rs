@@ -9,6 +9,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::sendfile;
+use rustix::net::{SendFlags, send};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::option::set_int;
@@ -19,6 +21,25 @@ use super::option::set_int;
 /// What setsockopt(2) returns; on an open socket, nothing.
 pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
     SockRef::from(&socket).set_linger(Some(Duration::ZERO))
+}
+
+/// Sends bytes that others follow at once: the kernel may keep the last of them back until then (`MSG_MORE`). Returns how many it took.
+///
+/// # Errors
+/// As send(2).
+pub fn send_more(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    Ok(send(socket, bytes, SendFlags::MORE | SendFlags::NOSIGNAL)?)
+}
+
+/// Sends up to `most` bytes of a file, from `at` on (sendfile(2)). 0 is the end of the file.
+///
+/// The file is waited for where its bytes are not in memory ([`cached`](crate::tree::cached)), also by a non-blocking socket.
+///
+/// # Errors
+/// As send(2); `InvalidInput` where the kernel does not send such a file.
+pub fn send_file(socket: impl AsFd, file: impl AsFd, at: u64, most: usize) -> io::Result<usize> {
+    let mut at = at;
+    Ok(sendfile(socket, file, Some(&mut at), most)?)
 }
 
 /// Counts the bytes written to the socket that the peer has not acknowledged (`SIOCOUTQ`), sent or not.

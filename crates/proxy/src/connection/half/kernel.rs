@@ -37,7 +37,10 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
     }
 
     /// Has the kernel take over if this leg is to move and can; `onward` is the direction that begins at the peer.
-    pub(super) fn enter_kernel(&mut self, onward: &mut HalfPipe<Lent>) -> Result<(), CloseReason> {
+    pub(in super::super) fn enter_kernel(
+        &mut self,
+        onward: &mut HalfPipe<Lent>,
+    ) -> Result<(), CloseReason> {
         let Some(tls) = self.tls.as_deref_mut().filter(|_| self.moves) else {
             return Ok(());
         };

@@ -13,6 +13,7 @@
 //!
 //! Source: RFC 9112.
 
+mod body;
 mod reply;
 mod site;
 
@@ -24,7 +25,7 @@ use std::{io, mem};
 use becket_http::answer::note;
 use becket_http::head::{self, Head, HeadRefusal};
 use becket_http::status::StatusCode;
-use becket_proto::half_pipe::HalfPipe;
+use becket_proto::half_pipe::{HalfPipe, Next};
 use rustls::server::UnbufferedServerConnection;
 
 use self::reply::{Content, Reply};
@@ -38,7 +39,7 @@ use becket_http::docroot::{AtPath, FileKey, OpenFile};
 use becket_log::access::RequestRecord;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::engine::Engine;
-use becket_tls::scratch::{READ, Scratch};
+use becket_tls::scratch::Scratch;
 
 /// A client whose requests are answered here.
 #[derive(Debug)]
@@ -83,6 +84,8 @@ struct FileBody {
     rest: Range<u64>,
     /// A thread reads.
     asked: Option<Awaited<io::Result<Vec<u8>>>>,
+    /// The kernel does not send this file.
+    is_read: bool,
 }
 
 /// The thing that a client waits for, or we for it: each has its time.
@@ -110,14 +113,9 @@ impl ServingFiles {
         mut said: HalfPipe<Lent>,
         cx: &mut Context<'_, '_, N>,
     ) -> Box<Self> {
-        let tls = tls.map(|mut engine| {
-            // The kernel takes over where bytes are spliced, and here they are read.
-            engine.stay();
-            Tls::Own(engine)
-        });
         let serving = Box::new(Self {
             site,
-            tls,
+            tls: tls.map(Tls::Own),
             to_client,
             said: said.take_held(),
             searched: 0,
@@ -189,9 +187,8 @@ impl ServingFiles {
             ClientWait::Answer => CloseReason::IdleTimeout,
             ClientWait::NextRequest if self.answered > 0 => {
                 // Nothing was asked for: an end in good order.
-                scratch.clear();
-                match self.put(true, cx, scratch) {
-                    Ok(()) => return Advance::close(CloseReason::Finished, self.to_client),
+                match self.end(cx, scratch) {
+                    Ok(_) => return Advance::close(CloseReason::Finished, self.to_client),
                     Err(reason) => reason,
                 }
             }
@@ -261,8 +258,7 @@ impl ServingFiles {
     ) -> Result<ServeStep, CloseReason> {
         if self.to_client.waits() {
             if cx.core.client.ready.writable {
-                let flushed = cx.flush(&mut self.to_client);
-                flushed.map_err(|_| CloseReason::ClientReset)?;
+                self.half(cx).flush(&mut HalfPipe::default())?;
             }
             return Ok(if self.to_client.waits() {
                 ServeStep::Waits
@@ -271,6 +267,7 @@ impl ServingFiles {
             });
         }
         scratch.clear();
+        let before = cx.core.client.traffic.sent;
         let step = match mem::replace(&mut self.doing, Doing::Hearing) {
             Doing::Hearing => self.hear(cx, scratch),
             Doing::Finding(asked, wanted, reply) => match asked.take() {
@@ -282,8 +279,19 @@ impl ServingFiles {
             },
             Doing::Sending(body) => self.send(body, cx, scratch),
         };
-        *left = left.saturating_sub(scratch.plain.len().max(LEAST_WORK));
+        let sent = (cx.core.client.traffic.sent - before) as usize;
+        *left = left.saturating_sub(scratch.plain.len().max(sent).max(LEAST_WORK));
         step
+    }
+
+    /// The client's leg.
+    fn half<'a, N: Net>(
+        &'a mut self,
+        cx: &'a mut Context<'_, '_, N>,
+    ) -> Half<'a, N::Client, UnbufferedServerConnection> {
+        let leg = (&mut cx.core.client, self.tls.as_mut());
+        let shared = (cx.turn.counters, cx.turn.limits);
+        Half::new(Side::Client, leg, &mut self.to_client, shared)
     }
 
     /// Answers the next request if it is whole, or else reads more of it.
@@ -293,7 +301,7 @@ impl ServingFiles {
         scratch: &mut Scratch,
     ) -> Result<ServeStep, CloseReason> {
         if self.is_last {
-            return Ok(ServeStep::Over);
+            return self.end(cx, scratch);
         }
         if self.searched == 0 {
             self.said.drain(..head::blank(&self.said));
@@ -314,8 +322,7 @@ impl ServingFiles {
         }
         self.searched = self.said.len();
         if self.ended {
-            self.put(true, cx, scratch)?;
-            return Ok(ServeStep::Over);
+            return self.end(cx, scratch);
         }
         self.receive(cx, scratch)
     }
@@ -337,13 +344,14 @@ impl ServingFiles {
         scratch: &mut Scratch,
     ) -> Result<ServeStep, CloseReason> {
         let mut onward = HalfPipe::default();
-        let leg = (&mut cx.core.client, self.tls.as_mut());
-        let shared = (cx.turn.counters, cx.turn.limits);
-        let mut client = Half::new(Side::Client, leg, &mut self.to_client, shared);
+        let mut client = self.half(cx);
         if !client.leg.ready.readable && !client.leg.ready.ended && !client.waits() {
             return Ok(ServeStep::Waits);
         }
+        onward.handle_readable();
         client.take(&mut onward, scratch)?;
+        // Behind data, the kernel keeps a record without data for the next call.
+        client.leg.ready.readable |= onward.next() == Next::Read;
         self.ended |= onward.source_ended();
         self.said.extend_from_slice(scratch.plain.filled());
         Ok(ServeStep::Moved)
@@ -445,8 +453,13 @@ impl ServingFiles {
         scratch.plain.push(head.as_bytes());
         match reply.content {
             Content::File(file, rest) if !head_only && !rest.is_empty() => {
-                let asked = None;
-                return self.fill(FileBody { file, rest, asked }, cx, scratch);
+                let body = FileBody {
+                    file,
+                    rest,
+                    asked: None,
+                    is_read: false,
+                };
+                return self.fill(body, cx, scratch);
             }
             Content::Note if !head_only => {
                 let text = note(reply.status);
@@ -460,85 +473,26 @@ impl ServingFiles {
         Ok(())
     }
 
-    /// Sends more of a file.
-    fn send<N: Net>(
+    /// All that was asked is answered: sends close_notify where there is TLS, unless that went with the last answer.
+    fn end<N: Net>(
         &mut self,
-        mut body: FileBody,
         cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
     ) -> Result<ServeStep, CloseReason> {
-        if let Some(asked) = body.asked.take() {
-            match asked.take() {
-                ReaderAnswer::Waiting => {
-                    body.asked = Some(asked);
-                    self.doing = Doing::Sending(body);
-                    return Ok(ServeStep::Waits);
-                }
-                ReaderAnswer::Done(Ok(bytes)) if !bytes.is_empty() => {
-                    scratch.plain.push(&bytes);
-                    self.pass(body, bytes.len(), cx, scratch)?;
-                    return Ok(ServeStep::Moved);
-                }
-                _ => return Err(CloseReason::FileCut),
-            }
-        }
-        self.fill(body, cx, scratch).map(|()| ServeStep::Moved)
-    }
-
-    /// Reads of a file what is in memory, and sends it behind what is in the buffer; the rest is asked of a thread.
-    fn fill<N: Net>(
-        &mut self,
-        mut body: FileBody,
-        cx: &mut Context<'_, '_, N>,
-        scratch: &mut Scratch,
-    ) -> Result<(), CloseReason> {
-        let whole = usize::try_from(body.rest.end - body.rest.start).unwrap_or(READ);
-        let most = whole.min(READ - scratch.plain.len().min(READ / 2));
-        let room = scratch.plain.next(most);
-        match body.file.read_cached(room, body.rest.start) {
-            Ok(0) => Err(CloseReason::FileCut),
-            Ok(n) => {
-                scratch.plain.advance(n);
-                self.pass(body, n, cx, scratch)
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let Some(service) = self.site.service() else {
-                    return Err(CloseReason::Internal);
-                };
-                cx.turn.counters.file_waits.add(1);
-                let part = (body.rest.start, whole.min(READ));
-                body.asked = Some(service.read_later(&body.file, part, cx.turn.place));
-                if !scratch.plain.is_empty() {
-                    self.put(false, cx, scratch)?;
-                }
-                self.doing = Doing::Sending(body);
-                Ok(())
-            }
-            Err(_) => Err(CloseReason::FileCut),
-        }
-    }
-
-    /// Sends what is in the buffer, of which the last `n` bytes are of the file.
-    fn pass<N: Net>(
-        &mut self,
-        mut body: FileBody,
-        n: usize,
-        cx: &mut Context<'_, '_, N>,
-        scratch: &mut Scratch,
-    ) -> Result<(), CloseReason> {
-        body.rest.start += n as u64;
-        self.count_body(n);
-        let is_whole = body.rest.is_empty();
-        self.put(is_whole && self.is_last, cx, scratch)?;
-        if is_whole {
-            self.log(cx);
+        scratch.clear();
+        self.put(true, cx, scratch)?;
+        let is_sent = match &mut self.tls {
+            Some(Tls::Kernel(kernel)) => kernel.close_notify(&mut cx.core.client.socket),
+            _ => true,
+        };
+        Ok(if is_sent {
+            ServeStep::Over
         } else {
-            self.doing = Doing::Sending(body);
-        }
-        Ok(())
+            ServeStep::Waits
+        })
     }
 
-    /// Sends what is in the buffer, and close_notify behind it if this is the `end`.
+    /// Sends what is in the buffer, and behind it close_notify if this is the `end`, unless the kernel has TLS.
     fn put<N: Net>(
         &mut self,
         end: bool,
@@ -558,8 +512,7 @@ impl ServingFiles {
                 sealed_out.filled()
             }
         };
-        let pushed = cx.push(bytes, &mut self.to_client);
-        pushed.map_err(|_| CloseReason::ClientReset)
+        self.half(cx).send(bytes, &mut HalfPipe::default())
     }
 
     /// Begins the line of a request, where there is a log.

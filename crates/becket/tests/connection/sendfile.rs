@@ -1,0 +1,331 @@
+//! Files that the kernel sends: whole, in order and with their ends, without TLS and with TLS that it took over.
+//!
+//! Whether bytes are in memory is asked of the real file system. Where it cannot tell, threads read everything.
+
+use std::fs::File;
+use std::io::Write;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::common::{Client, pattern};
+use crate::kernel::NEW;
+use crate::script::kernel::Refused;
+use crate::script::link::{End, Watch};
+use crate::script::stage::Stage;
+use crate::serving::{Answer, Site};
+use becket_proto::close_reason::CloseReason;
+use becket_proxy::metrics::KernelTlsRefusal;
+use becket_proxy::socket::StreamSocket;
+use becket_sys::kernel_tls::{Direction, Support};
+use proptest::prelude::*;
+use rustls::SupportedProtocolVersion;
+use rustls::version::{TLS12, TLS13};
+
+/// A folder with one large file, whose listener for bulk is the last.
+fn site() -> Site {
+    let site = Site::with(
+        "",
+        "[[listener]]\nname = 'bulk'\nbind = ['127.0.0.1:444']\nbackend = 'site'\ncertificates = ['a.pem']\n\
+         kernel-tls = 'bulk'\n[limits]\nkernel-tls-after = 200000\n",
+    );
+    site.put("large", &pattern(0, LEN));
+    site
+}
+
+/// A client of TLS that has keys, with a kernel below its server.
+fn secure(
+    site: &Site,
+    version: &'static SupportedProtocolVersion,
+    (support, refuses): (Support, Option<Refused>),
+    capacity: usize,
+) -> (Stage, Client) {
+    let mut stage = site.house.stage_of(capacity);
+    let config = Arc::new(site.house.client(version));
+    let listener = site.house.listener(3);
+    let mut client = Client::enter_before(&mut stage, listener, &config, "a.test", []);
+    client.end.watch_peer().give_kernel(support, refuses);
+    client.talk(&mut stage);
+    assert!(!client.tls.is_handshaking(), "{:?}", stage.closed());
+    (stage, client)
+}
+
+fn ask(range: &Range<usize>, more: &str) -> String {
+    let (first, last) = (range.start, range.end - 1);
+    format!("GET /large HTTP/1.1\r\nHost: a.test\r\nRange: bytes={first}-{last}\r\n{more}\r\n")
+}
+
+/// The body of the first answer, once it has come.
+fn body(received: &[u8], len: usize) -> Option<&[u8]> {
+    let end = received.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
+    received.get(end..end + len)
+}
+
+/// The bytes behind an answer, which is as it should be.
+#[track_caller]
+fn behind<'a>(received: &'a [u8], range: &Range<usize>) -> &'a [u8] {
+    let end = received.windows(4).position(|four| four == b"\r\n\r\n");
+    let (got, rest) = received[end.expect("a head") + 4..].split_at(range.len());
+    assert!(got == pattern(range.start, range.len()), "bytes differ");
+    rest
+}
+
+/// Talks until so many bytes of the body have come.
+fn await_body(stage: &mut Stage, client: &mut Client, range: &Range<usize>) {
+    while body(&client.received, range.len()).is_none() {
+        assert_eq!(client.talk(stage), None);
+        assert!(!client.end.watch_peer().is_kept_waiting());
+        std::thread::yield_now();
+    }
+    let got = body(&client.received, range.len());
+    assert!(
+        got == Some(&pattern(range.start, range.len())[..]),
+        "bytes differ"
+    );
+}
+
+/// Whether the kernel has sent files, where the file system can tell what is in memory.
+#[track_caller]
+fn was_sent(stage: &Stage) {
+    let counters = &stage.counters;
+    let (sent, waits) = (counters.sendfile_bytes.value(), counters.file_waits.value());
+    assert!(sent > 0 || waits > 0, "all was read");
+}
+
+/// A client without TLS gets a part of the file to the end of the connection.
+fn download(site: &Site, capacity: usize, prepare: impl Fn(&Watch)) -> Stage {
+    let mut stage = site.house.stage_of(capacity);
+    let mut end = stage.admit(site.house.listener(1), []);
+    prepare(&end.watch_peer());
+    stage.settle();
+    let range = 1000..LEN - 3;
+    write(&mut end, &ask(&range, "Connection: close\r\n"));
+    let mut got = Vec::new();
+    while !end.watch().is_ended() {
+        assert!(stage.settle(), "the connection does not come to rest");
+        assert!(!end.watch_peer().is_kept_waiting());
+        got.extend(end.receive_all());
+        std::thread::yield_now();
+    }
+    got.extend(end.receive_all());
+    let answer = Answer::of(&got);
+    assert!(
+        answer.body == pattern(range.start, range.len()),
+        "bytes differ"
+    );
+    drop(end);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::Finished));
+    let record = stage.record().unwrap();
+    assert_eq!(record.client_bytes_out, got.len() as u64);
+    assert_eq!(stage.counters.client_bytes_out.value(), got.len() as u64);
+    stage
+}
+
+fn write(end: &mut End, text: &str) {
+    end.write_all(text.as_bytes()).unwrap();
+}
+
+#[test]
+fn without_tls_the_kernel_sends_files_however_slow_the_client_is() {
+    let site = site();
+    for capacity in [700, 5000, 1 << 20] {
+        was_sent(&download(&site, capacity, |_| ()));
+    }
+}
+
+#[test]
+fn a_file_that_the_kernel_does_not_send_is_read() {
+    let stage = download(&site(), 50_000, Watch::refuse_to_splice);
+    assert_eq!(stage.counters.sendfile_bytes.value(), 0);
+}
+
+#[test]
+fn a_short_file_is_read() {
+    let site = site();
+    site.put("large", &pattern(0, 60_000));
+    let (stage, mut end) = site.plain(1, ask(&(0..60_000), "").as_bytes());
+    assert!(Answer::of(&end.receive_all()).body == pattern(0, 60_000));
+    assert_eq!(stage.counters.sendfile_bytes.value(), 0);
+}
+
+#[test]
+fn the_kernel_takes_over_for_a_large_file_and_requests_go_on() {
+    for version in [&TLS12, &TLS13] {
+        let site = site();
+        let (mut stage, mut client) = secure(&site, version, (NEW, None), 40_000);
+        for (range, in_kernel) in [
+            (0..70_000, false),
+            (5..LEN, true),
+            (7..9, true),
+            (LEN - 90_000..LEN, true),
+        ] {
+            client.received.clear();
+            client.say(ask(&range, "").as_bytes());
+            await_body(&mut stage, &mut client, &range);
+            assert_eq!(client.end.watch_peer().is_in_kernel(), in_kernel);
+        }
+        was_sent(&stage);
+        assert_eq!(stage.counters.kernel_tls_legs.value(), 1);
+        // Two that come together, of which the second is the last.
+        client.received.clear();
+        let (first, second) = (3..100_000, 9..200_000);
+        client.say(ask(&first, "").as_bytes());
+        client.say(ask(&second, "Connection: close\r\n").as_bytes());
+        while !client.closed {
+            client.talk(&mut stage);
+        }
+        let mut rest = &client.received[..];
+        for range in [first, second] {
+            rest = behind(rest, &range);
+        }
+        assert!(rest.is_empty());
+        drop(client.end);
+        stage.settle();
+        assert_eq!(stage.closed(), Some(CloseReason::Finished));
+    }
+}
+
+#[test]
+fn a_client_renews_its_keys_while_a_file_is_sent() {
+    let site = site();
+    let (mut stage, mut client) = secure(&site, &TLS13, (NEW, None), 40_000);
+    for _ in 0..3 {
+        client.received.clear();
+        let range = 0..LEN;
+        client.say(ask(&range, "").as_bytes());
+        client.flush();
+        stage.settle();
+        client.tls.refresh_traffic_keys().unwrap();
+        await_body(&mut stage, &mut client, &range);
+    }
+    assert!(client.end.watch_peer().is_in_kernel());
+    // It may end its side behind a request, and is answered.
+    client.received.clear();
+    client.say(ask(&(0..LEN), "").as_bytes());
+    client.tls.send_close_notify();
+    while !client.closed {
+        client.talk(&mut stage);
+    }
+    assert!(body(&client.received, LEN) == Some(&pattern(0, LEN)[..]));
+    client.end.finish();
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::Finished));
+}
+
+#[test]
+fn a_kernel_that_refuses_the_layer_changes_nothing_and_one_that_refuses_a_key_ends_it() {
+    let site = site();
+    for (kernel, why) in [
+        ((Support::default(), None), KernelTlsRefusal::Unsupported),
+        ((NEW, Some(Refused::Layer)), KernelTlsRefusal::Layer),
+    ] {
+        let (mut stage, mut client) = secure(&site, &TLS13, kernel, 40_000);
+        for _ in 0..2 {
+            client.received.clear();
+            client.say(ask(&(0..LEN), "").as_bytes());
+            await_body(&mut stage, &mut client, &(0..LEN));
+        }
+        let refusals = &stage.counters.kernel_tls_refusals;
+        assert_eq!(refusals[why as usize].value(), 1, "asked once");
+        assert_eq!(stage.counters.sendfile_bytes.value(), 0);
+    }
+    let kernel = (NEW, Some(Refused::Key(Direction::Send)));
+    let (mut stage, mut client) = secure(&site, &TLS13, kernel, 1 << 20);
+    client.say(ask(&(0..LEN), "").as_bytes());
+    client.talk(&mut stage);
+    assert!(!client.closed && client.received.len() < LEN);
+    drop(client);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::KernelTls));
+}
+
+#[test]
+fn a_file_that_shrinks_ends_the_answer_short_in_the_kernel_too() {
+    let site = site();
+    let (mut stage, mut client) = secure(&site, &TLS13, (NEW, None), 40_000);
+    client.say(ask(&(0..LEN), "").as_bytes());
+    await_body(&mut stage, &mut client, &(0..LEN));
+    assert!(client.end.watch_peer().is_in_kernel());
+    client.received.clear();
+    client.say(ask(&(0..LEN), "").as_bytes());
+    client.flush();
+    stage.settle();
+    let file = File::options()
+        .write(true)
+        .open(site.root.path().join("large"));
+    file.unwrap().set_len(1000).unwrap();
+    while !client.end.watch().is_ended() {
+        client.talk(&mut stage);
+        std::thread::yield_now();
+    }
+    client.talk(&mut stage);
+    assert!(!client.closed, "no close_notify");
+    let got = Answer::of(&client.received).body;
+    assert!(got.len() < LEN && got == pattern(0, got.len()));
+    drop(client.end);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::FileCut));
+}
+
+#[test]
+fn an_answer_that_is_taken_keeps_its_time_and_one_that_is_not_has_an_end() {
+    let site = site();
+    let timeouts = site.house.config.file.timeouts.clone();
+    let mut stage = site.house.stage_of(20_000);
+    let mut end = stage.admit(site.house.listener(1), []);
+    write(&mut end, &ask(&(0..LEN), ""));
+    for _ in 0..10 {
+        stage.settle();
+        end.receive_all();
+        stage.wait(timeouts.idle * 2 / 3);
+    }
+    stage.settle();
+    assert_eq!(stage.closed(), None);
+    stage.wait(timeouts.idle);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::IdleTimeout));
+    assert!(end.watch().is_broken());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whatever is asked for, however much the socket takes and however it arrives, the answers are those bytes in that order.
+    #[test]
+    fn answers_are_the_bytes_that_were_asked_for(
+        ranges in prop::collection::vec((0..LEN - 1, 1..LEN), 1..5),
+        (capacity, bite) in (700..150_000_usize, 1..100_000_usize),
+        (is_new, tls12, updates) in (any::<bool>(), any::<bool>(), any::<bool>()),
+    ) {
+        let site = site();
+        let version = if tls12 { &TLS12 } else { &TLS13 };
+        let support = if is_new { NEW } else { Support::default() };
+        let (mut stage, mut client) = secure(&site, version, (support, None), capacity);
+        client.bite = bite.max(capacity / 50);
+        let ranges = ranges.iter().map(|(first, len)| *first..LEN.min(first + len));
+        let ranges: Vec<_> = ranges.collect();
+        for (at, range) in ranges.iter().enumerate() {
+            let is_last = at + 1 == ranges.len();
+            client.say(ask(range, if is_last { "Connection: close\r\n" } else { "" }).as_bytes());
+            if updates && !tls12 {
+                client.tls.refresh_traffic_keys().unwrap();
+            }
+            client.flush();
+            stage.settle();
+        }
+        while !client.closed {
+            client.talk(&mut stage);
+            prop_assert!(!client.end.watch_peer().is_kept_waiting());
+            prop_assert_eq!(&client.fault, &None);
+            std::thread::yield_now();
+        }
+        let mut rest = &client.received[..];
+        for range in ranges {
+            rest = behind(rest, &range);
+        }
+        prop_assert!(rest.is_empty());
+    }
+}
+
+/// Of the file: a few windows, and no multiple of anything.
+const LEN: usize = 1_000_003;

@@ -1,0 +1,152 @@
+//! The body of an answer: a file on its way to the client, by one of two ways.
+//!
+//! Where records are the kernel's affair, or there are none, the kernel sends the file (sendfile(2)), as much of it as is known to be in memory.
+//! Otherwise, and for what is short, bytes are read into the worker's buffer and sent from there. Bytes that are in no memory are read by a thread
+//! and sent as if they had been read here; meanwhile the kernel reads ahead. TLS moves into the kernel for a body that is worth it.
+//!
+//! A page that is evicted between the look and the call is waited for: decision 0047 has that, and the thresholds.
+
+use std::io;
+
+use becket_proto::half_pipe::HalfPipe;
+
+use super::super::context::{Context, Net};
+use super::{Doing, FileBody, ServeStep, ServingFiles};
+use crate::backend::file_service::ReaderAnswer;
+use becket_proto::close_reason::CloseReason;
+use becket_tls::scratch::{READ, Scratch};
+
+impl ServingFiles {
+    /// Sends more of a file.
+    pub(super) fn send<N: Net>(
+        &mut self,
+        mut body: FileBody,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Result<ServeStep, CloseReason> {
+        if let Some(asked) = body.asked.take() {
+            match asked.take() {
+                ReaderAnswer::Waiting => {
+                    body.asked = Some(asked);
+                    self.doing = Doing::Sending(body);
+                    return Ok(ServeStep::Waits);
+                }
+                ReaderAnswer::Done(Ok(bytes)) if !bytes.is_empty() => {
+                    scratch.plain.push(&bytes);
+                    self.pass(body, bytes.len(), cx, scratch)?;
+                    return Ok(ServeStep::Moved);
+                }
+                _ => return Err(CloseReason::FileCut),
+            }
+        }
+        if !cx.core.client.ready.writable {
+            self.doing = Doing::Sending(body);
+            return Ok(ServeStep::Waits);
+        }
+        self.fill(body, cx, scratch).map(|()| ServeStep::Moved)
+    }
+
+    /// Sends of a file what is in memory, behind what is in the buffer; the rest is asked of a thread.
+    pub(super) fn fill<N: Net>(
+        &mut self,
+        mut body: FileBody,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Result<(), CloseReason> {
+        let most = self.most_to_send(&body, cx)?;
+        // Whatever is the matter with the file, reading it tells.
+        let cached = match most {
+            0 => 0,
+            most => body.file.cached(body.rest.start, most).unwrap_or(0),
+        };
+        if cached > 0 {
+            let part = (body.file.file(), body.rest.start, cached);
+            let sent = self.half(cx).send_file(scratch.plain.filled(), part)?;
+            scratch.plain.clear();
+            body.is_read = sent.is_none();
+            return self.pass(body, sent.unwrap_or(0), cx, scratch);
+        }
+        self.read(body, cx, scratch)
+    }
+
+    /// How many of the next bytes of a file the kernel may send without a copy: none unless records are its own affair, or there are none. It takes
+    /// over the TLS for a body of which there are enough.
+    fn most_to_send<N: Net>(
+        &mut self,
+        body: &FileBody,
+        cx: &mut Context<'_, '_, N>,
+    ) -> Result<usize, CloseReason> {
+        let rest = body.rest.end - body.rest.start;
+        if body.is_read || rest < LEAST_SENT {
+            return Ok(0);
+        }
+        let may_move = !self.ended && !self.to_client.is_holding();
+        let mut client = self.half(cx);
+        if may_move && client.note_bulk(rest) {
+            client.enter_kernel(&mut HalfPipe::default())?;
+            // Bytes that have arrived meanwhile may have been reported already.
+            client.leg.ready.readable |= client.is_plain();
+        }
+        Ok(if client.is_plain() {
+            usize::try_from(rest).unwrap_or(usize::MAX)
+        } else {
+            0
+        })
+    }
+
+    /// Reads of a file what is in memory, and sends it behind what is in the buffer; the rest is asked of a thread.
+    fn read<N: Net>(
+        &mut self,
+        mut body: FileBody,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Result<(), CloseReason> {
+        let whole = usize::try_from(body.rest.end - body.rest.start).unwrap_or(READ);
+        let most = whole.min(READ - scratch.plain.len().min(READ / 2));
+        let room = scratch.plain.next(most);
+        match body.file.read_cached(room, body.rest.start) {
+            Ok(0) => Err(CloseReason::FileCut),
+            Ok(n) => {
+                scratch.plain.advance(n);
+                self.pass(body, n, cx, scratch)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let Some(service) = self.site.service() else {
+                    return Err(CloseReason::Internal);
+                };
+                cx.turn.counters.file_waits.add(1);
+                let part = (body.rest.start, whole.min(READ));
+                body.asked = Some(service.read_later(&body.file, part, cx.turn.place));
+                if !scratch.plain.is_empty() {
+                    self.put(false, cx, scratch)?;
+                }
+                self.doing = Doing::Sending(body);
+                Ok(())
+            }
+            Err(_) => Err(CloseReason::FileCut),
+        }
+    }
+
+    /// Sends what is in the buffer, of which the last `n` bytes are of the file.
+    fn pass<N: Net>(
+        &mut self,
+        mut body: FileBody,
+        n: usize,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Result<(), CloseReason> {
+        body.rest.start += n as u64;
+        self.count_body(n);
+        let is_whole = body.rest.is_empty();
+        self.put(is_whole && self.is_last, cx, scratch)?;
+        if is_whole {
+            self.log(cx);
+        } else {
+            self.doing = Doing::Sending(body);
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of a body from which on the kernel sends them: what is less, with a head, is one read and one send.
+const LEAST_SENT: u64 = 64 * 1024;
