@@ -40,9 +40,10 @@ mod stud;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use becket_config::address::Address;
-use becket_config::choices::RsaBatch;
+use becket_config::choices::{KernelTls, RsaBatch};
 use becket_config::error::{Problem, Rejected, Report};
 use becket_config::file::File;
 use becket_config::key;
@@ -53,6 +54,7 @@ use becket_multibuffer::Multibuffer;
 use becket_sys::identity::UnixIdentity;
 use becket_sys::kernel_tls;
 use becket_sys::privileges::effective_user;
+use rustls::SupportedCipherSuite;
 use rustls_pki_types::UnixTime;
 use toml::Table;
 use tracing_subscriber::filter::LevelFilter;
@@ -63,7 +65,8 @@ use becket_keys::files::{Files, reason};
 use becket_keys::keys::Loader;
 use becket_keys::signing::token::Tokens;
 use becket_log::check_level;
-use becket_tls::config::{Admin, AdminSocket, Config, worker_count};
+use becket_tls::config::{Admin, AdminSocket, Config, Listener, worker_count};
+use becket_tls::kernel::cipher_of;
 use becket_tls::trial::Trials;
 
 /// The inputs of a preparation besides the file.
@@ -189,12 +192,12 @@ pub fn prepare(file: &File, environment: &Environment<'_>) -> Result<Prepared, R
     let listeners = builder.listeners(&policies);
     let stud = builder.stud(&listeners);
     builder.check_identity();
-    builder.kernel_tls();
+    builder.kernel_tls(&listeners);
     let workers = worker_count(&file.process);
     let fixed = descriptors::fixed(&listeners, &backends, workers);
     let of_pipes = descriptors::of_pipes(&listeners, &file.limits, workers);
     let config = Config {
-        file: std::sync::Arc::new(file.clone()),
+        file: Arc::new(file.clone()),
         listeners,
         backends,
         connections: builder.connections(fixed, of_pipes),
@@ -366,13 +369,31 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    /// A kernel without support is a warning, since connections work without it.
-    fn kernel_tls(&mut self) {
+    /// Warns of each key that asks the kernel to take over TLS in vain, since connections work without it.
+    fn kernel_tls(&mut self, listeners: &[Arc<Listener>]) {
         let bears = self.file.limits.kernel_tls_without_rekey;
         for path in self.file.asks_for_kernel_tls() {
             let support = kernel_tls::support();
             if !support.is_of_use(bears) {
                 let fault = format!("the kernel does not take over: {support}");
+                self.report.remark(path, fault);
+            }
+        }
+        for listener in listeners {
+            if listener.keys.kernel_tls == KernelTls::Off {
+                continue;
+            }
+            let support = kernel_tls::support();
+            let policies = listener.routes.iter().filter_map(|it| it.policy.as_ref());
+            let is_served = |suite: &SupportedCipherSuite| {
+                cipher_of(*suite)
+                    .is_some_and(|(version, cipher)| support.covers(version, cipher, bears))
+            };
+            if support.is_of_use(bears) && !policies.flat_map(|it| &it.suites).any(is_served) {
+                let path = format!("listener[{}].kernel-tls", listener.keys.name);
+                let fault = format!(
+                    "the kernel takes over none of the suites that clients have here: {support}"
+                );
                 self.report.remark(path, fault);
             }
         }

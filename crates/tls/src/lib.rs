@@ -47,6 +47,7 @@ pub mod deferred;
 pub mod engine;
 pub mod hello_router;
 pub mod ja4;
+pub mod kernel;
 pub mod key_log;
 pub mod metered;
 pub mod names;

@@ -16,9 +16,7 @@ use becket_proto::post_handshake::{Alert, Message, Messages, Unexpected};
 use becket_proto::records::{APPLICATION_DATA, Allowance};
 use becket_sys::kernel_tls::{Cipher, Direction, Key, TlsVersion};
 use rustls::kernel::KernelConnection;
-use rustls::{
-    CipherSuite, CommonState, ConnectionTrafficSecrets, ProtocolVersion, SupportedCipherSuite,
-};
+use rustls::{CommonState, ConnectionTrafficSecrets, SupportedCipherSuite};
 
 use super::context::Side;
 use crate::leg::{Got, Leg};
@@ -27,6 +25,7 @@ use crate::pipes::Lent;
 use crate::socket::{KernelTlsSocket, SocketError};
 use becket_proto::close_reason::CloseReason;
 use becket_tls::engine::Engine;
+use becket_tls::kernel::cipher_of;
 use becket_tls::scratch::{Buffer, READ};
 use becket_tls::side::TlsSide;
 
@@ -75,23 +74,7 @@ struct Wear {
 impl KernelCipher {
     /// The negotiated version and cipher, if kernels know them.
     pub fn of(common: &CommonState) -> Option<Self> {
-        let version = match common.protocol_version()? {
-            ProtocolVersion::TLSv1_2 => TlsVersion::Tls12,
-            ProtocolVersion::TLSv1_3 => TlsVersion::Tls13,
-            _ => return None,
-        };
-        let cipher = match common.negotiated_cipher_suite()?.suite() {
-            CipherSuite::TLS13_AES_128_GCM_SHA256
-            | CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
-            | CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 => Cipher::Aes128Gcm,
-            CipherSuite::TLS13_AES_256_GCM_SHA384
-            | CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
-            | CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => Cipher::Aes256Gcm,
-            CipherSuite::TLS13_CHACHA20_POLY1305_SHA256
-            | CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
-            | CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => Cipher::ChaCha20Poly1305,
-            _ => return None,
-        };
+        let (version, cipher) = cipher_of(common.negotiated_cipher_suite()?)?;
         Some(Self { version, cipher })
     }
 
