@@ -51,6 +51,7 @@ impl UserModeLinux {
         let script = format!(
             "#!/bin/sh\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin {PROGRAM}={} {KERNEL}={} RUST_BACKTRACE=1\n\
              mount -t proc proc /proc; mkdir -p /dev/shm; mount -t tmpfs tmp /dev/shm; export TMPDIR=/dev/shm\n\
+             mknod /dev/shm/disk b 98 16; mkdir {DISK}; mke2fs -qt ext4 /dev/shm/disk && mount /dev/shm/disk {DISK}\n\
              ip link set lo up; cd {}\n\
              timeout 300 {} --exact {test} --include-ignored --test-threads=1 --nocapture\n\
              echo o > /proc/sysrq-trigger; sleep 60\n",
@@ -71,6 +72,10 @@ impl UserModeLinux {
                 .success()
         );
         let init = format!("init={}", init.display());
+        let disk = place.path("disk");
+        let image = File::create(&disk).expect("a file");
+        image.set_len(DISK_SIZE).expect("room");
+        let disk = format!("ubd1={}", disk.display());
         let fixed = [
             "mem=512M",
             "root=98:0",
@@ -86,13 +91,18 @@ impl UserModeLinux {
             "ssl=null",
             "console=tty0",
         ];
-        let arguments = [&fixed[..], &consoles, &[&init]].concat();
+        let arguments = [&fixed[..], &consoles, &[&init, &disk]].concat();
         let mut command = self.0.command(arguments);
         command
             .current_dir(place.folder())
             .env("HOME", place.folder());
         let ran = command.stdin(Stdio::null()).output().expect("it starts");
         String::from_utf8_lossy(&ran.stdout).into_owned()
+    }
+
+    /// In a guest: a folder on a disk of its own (ext4). hostfs cannot tell what is in memory.
+    pub fn disk() -> &'static Path {
+        Path::new(DISK)
     }
 
     /// In a guest: loads these modules, and what they need.
@@ -132,6 +142,10 @@ fn release() -> io::Result<String> {
     Ok(text.trim().to_owned())
 }
 
+/// Where the disk is mounted.
+const DISK: &str = "/dev/shm/ext4";
+/// Its size in bytes.
+const DISK_SIZE: u64 = 192 << 20;
 /// Where the program to test is.
 const PROGRAM: &str = "BECKET_UML_PROGRAM";
 /// Where the kernel is.

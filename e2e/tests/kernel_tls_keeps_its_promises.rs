@@ -8,14 +8,15 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, OnceLock};
 
+use crate::files_leave_by_sendfile::{Site, through_the_kernel};
 use becket_e2e::{
-    Backend, Becket, Client, Key, OpenSsl, Place, Shape, Signal, Trust, UserModeLinux, eventually,
-    is_inside_uml, read_to_end, reset, until,
+    Backend, Becket, Client, Key, OpenSsl, Place, Shape, Signal, Trust, UserModeLinux, becket,
+    eventually, is_inside_uml, read_to_end, reset, until,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::{TLS12, TLS13};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls::{ServerConfig, ServerConnection, StreamOwned, SupportedProtocolVersion};
 
 #[test]
 #[ignore = "slow: .ci/run test"]
@@ -74,6 +75,7 @@ fn inside() {
             let trust = Trust::only(&place, version);
             exchange(&becket, &trust, 1);
             asked_by_openssl(&place, &becket);
+            files(suite, version);
             if suite == "AES-128-GCM" {
                 cuts(&becket, &trust);
                 reload_and_drain(becket, &trust);
@@ -83,6 +85,26 @@ fn inside() {
     }
     report.push_str("all\n");
     fs::write("report", report).unwrap();
+}
+
+/// They leave by sendfile where the kernel takes over, and `becket check` says where it does not.
+fn files(suite: &str, version: &'static SupportedProtocolVersion) {
+    let place = Place::new();
+    let number = if version == &TLS12 { "1.2" } else { "1.3" };
+    let policy = format!("suites = ['{suite}']\nversions = ['{number}']");
+    let site = Site::start(&place, UserModeLinux::disk(), &policy);
+    let lacks_keys = version == &TLS13 && site.count("becket_kernel_tls_rekeys") == 0;
+    let checked = becket(&place, &["check"]).all();
+    let warns = checked.contains("the kernel takes over none of the suites");
+    assert_eq!(warns, lacks_keys, "{checked}");
+    drop(site);
+    let limits = "[limits]\nkernel-tls-without-rekey = true";
+    let site = Site::start(
+        &place,
+        UserModeLinux::disk(),
+        &format!("{policy}\n{limits}"),
+    );
+    through_the_kernel(&site, &Trust::only(&place, version));
 }
 
 fn shape(backend: &Backend, suite: &str) -> Shape {

@@ -38,6 +38,7 @@ mod examples_are_visited;
 mod examples_run;
 mod files_are_served;
 mod files_are_served_as_nginx_does;
+mod files_leave_by_sendfile;
 mod floods_keep_nobody_out;
 mod hitch_is_replaced;
 mod idle_clients_make_way;
