@@ -3,6 +3,7 @@
 //! * [`rust`]: what Rust sources look like: lengths, headers, words, names of types, where `unsafe` lives;
 //! * [`prose`]: what all text looks like: no unfinished business, no paths of one machine, links that resolve;
 //! * [`arrows`]: which crate may import which;
+//! * [`classics`]: each row of what the classic articles measured has a state and a proof;
 //! * [`circles`]: no circle of imports within a crate;
 //! * [`exceptions`]: the few faults that are excused, and may only become fewer.
 //!
@@ -13,6 +14,7 @@
 mod arrows;
 mod blank;
 mod circles;
+mod classics;
 mod exceptions;
 mod paths;
 mod prose;
@@ -262,6 +264,17 @@ fn the_architecture_names_files_that_exist() {
     assert!(paths.len() > 150, "the tables were not found");
     paths.retain(|path| !workspace.rust().any(|file| file.path.starts_with(path)));
     demand_none("no file", paths);
+}
+
+#[test]
+fn what_the_classic_articles_measured_is_all_accounted_for() {
+    let workspace = &*WORKSPACE;
+    let mut files = workspace.files.iter();
+    let page = files.find(|file| file.path == "docs/classics.md");
+    let has = |path: &str| workspace.files.iter().any(|file| file.path == path);
+    let page = &page.expect("the page").text;
+    assert!(page.lines().count() > 90, "rows were lost");
+    demand_none("row", classics::faults(page, has));
 }
 
 #[test]
