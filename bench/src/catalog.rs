@@ -112,6 +112,8 @@ mod tests {
                 let mut rows = source.rows.iter();
                 assert!(rows.all(|row| row.len() == source.head.len()), "{id}");
                 assert_eq!(source.head.is_empty(), source.rows.is_empty(), "{id}");
+                let (figures, rows) = (source.figures.len(), source.rows.len());
+                assert!(figures == 0 || figures == rows, "{id}: {}", source.place);
             }
         }
     }

@@ -57,20 +57,21 @@ fn cell(case: &Case, column: &Column, figure: Option<&str>) -> String {
         let reason = column.not_available.iter();
         return reason.fold(words.to_owned(), |words, why| format!("{words}: {why}"));
     }
-    let usual = match column.median(figures::MARK_100) {
-        Some(_) => figures::MARK_100,
-        None => figures::RATE,
+    let usual = match case.settings.get("marks").map(String::as_str) {
+        Some("on") => figures::MARK_100,
+        _ => figures::RATE,
     };
     let rate = figure::more(figure.unwrap_or(usual), "");
     let shown = [rate, figure::less(figures::CPU, "")];
-    let values = shown.iter().filter_map(|figure| {
+    let values = shown.iter().map(|figure| {
         let is_best = |(best, _): (&Column, f64)| best.peer == column.peer;
         let mark = if figure.best(case).is_some_and(is_best) {
             "**"
         } else {
             ""
         };
-        Some(format!("{mark}{}{mark}", table::value(column, figure)?))
+        let value = table::value(column, figure).unwrap_or_else(|| "-".to_owned());
+        format!("{mark}{value}{mark}")
     });
     values.collect::<Vec<_>>().join(", ")
 }
