@@ -52,6 +52,7 @@ mod logs_stop_nobody;
 mod memory_runs_short;
 mod metrics_and_status;
 mod names_choose_certificates;
+mod names_under_attack_harm_no_others;
 mod ocsp_responses_are_sent;
 mod operators_change_a_running_becket;
 mod passthrough;

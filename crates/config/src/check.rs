@@ -404,6 +404,7 @@ impl File {
 
     fn check_admission(&self, report: &mut Report) {
         let it = &self.admission;
+        let (name, ja4) = (&it.name, &it.ja4);
         for (burst, rate, path, needed) in [
             (
                 it.burst,
@@ -416,6 +417,18 @@ impl File {
                 it.source_full_handshakes_per_second,
                 key!("admission", it.source_burst),
                 key!("admission", it.source_full_handshakes_per_second),
+            ),
+            (
+                name.burst,
+                name.full_handshakes_per_second,
+                key!("admission.name", name.burst),
+                key!("admission.name", name.full_handshakes_per_second),
+            ),
+            (
+                ja4.burst,
+                ja4.full_handshakes_per_second,
+                key!("admission.ja4", ja4.burst),
+                key!("admission.ja4", ja4.full_handshakes_per_second),
             ),
         ] {
             if burst.is_some() && rate.is_none() {

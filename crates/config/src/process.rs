@@ -159,11 +159,85 @@ pub struct Admission {
     /// Bits of an IPv6 address that make a source.
     #[serde(with = "Whole::<0, 128>")]
     pub prefix_v6: u8 = 64,
-    /// Sources that are tracked at most.
+    /// Sources that are tracked at most; names and fingerprints each as many.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub sources: usize = 100_000,
+    /// `[admission.name]`
+    pub name: NameLimits,
+    /// `[admission.ja4]`
+    pub ja4: Ja4Limits,
 }
 }
+
+section! {
+/// `[admission.name]`: limits of each server name.
+pub struct NameLimits {
+    /// Open connections.
+    #[serde(with = "Whole::<1, 10_000_000>")]
+    pub connections: Option<u32>,
+    /// Full handshakes.
+    #[serde(with = "Whole::<1, 10_000_000>")]
+    pub full_handshakes_per_second: Option<NonZeroU32>,
+    /// At once; absent is as many as in a second.
+    #[serde(with = "Whole::<1, 10_000_000>")]
+    pub burst: Option<NonZeroU32>,
+    /// Percent of a backend's `queue-length`.
+    #[serde(with = "Whole::<1, 100>")]
+    pub queue_share: Option<u32>,
+}
+}
+
+section! {
+/// `[admission.ja4]`: limits of each fingerprint.
+pub struct Ja4Limits {
+    /// Open connections.
+    #[serde(with = "Whole::<1, 10_000_000>")]
+    pub connections: Option<u32>,
+    /// Full handshakes.
+    #[serde(with = "Whole::<1, 10_000_000>")]
+    pub full_handshakes_per_second: Option<NonZeroU32>,
+    /// At once; absent is as many as in a second.
+    #[serde(with = "Whole::<1, 10_000_000>")]
+    pub burst: Option<NonZeroU32>,
+    /// Fingerprints that are not served.
+    #[serde(with = "list")]
+    pub refuse: Vec<Ja4Text>,
+}
+}
+
+/// A JA4 fingerprint, in lower case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ja4Text(String);
+
+impl Ja4Text {
+    /// The fingerprint.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Text for Ja4Text {
+    const ACCEPTED: &str = "a JA4 fingerprint such as \"t13d1516h2_8daaf6152771_e5627efa2ab1\"";
+
+    fn parse(text: &str) -> Result<Self, ValueError> {
+        let text = text.to_ascii_lowercase();
+        let lengths = text.split('_').map(|part| {
+            let is_fit = part.bytes().all(|byte| byte.is_ascii_alphanumeric());
+            is_fit.then_some(part.len())
+        });
+        if lengths.eq([Some(10), Some(12), Some(12)]) && text.starts_with('t') {
+            Ok(Self(text))
+        } else {
+            Err("not a fingerprint of TLS over TCP".into())
+        }
+    }
+
+    fn write(&self) -> String {
+        self.0.clone()
+    }
+}
+
+as_text!(Ja4Text);
 
 impl Admission {
     /// Full handshakes of all clients together.
@@ -184,6 +258,18 @@ impl Admission {
         )
     }
 
+    /// Full handshakes of one server name.
+    pub fn name(&self) -> Share {
+        let name = &self.name;
+        share(name.full_handshakes_per_second, name.burst, None)
+    }
+
+    /// Full handshakes of one fingerprint.
+    pub fn ja4(&self) -> Share {
+        let ja4 = &self.ja4;
+        share(ja4.full_handshakes_per_second, ja4.burst, None)
+    }
+
     /// How much of an address makes a source.
     pub fn prefixes(&self) -> Prefixes {
         Prefixes {
@@ -194,7 +280,8 @@ impl Admission {
 
     /// Whether a full handshake needs anything.
     pub fn limits_handshakes(&self) -> bool {
-        self.all() != Share::default() || self.source() != Share::default()
+        let shares = [self.all(), self.source(), self.name(), self.ja4()];
+        shares.iter().any(|share| *share != Share::default())
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use becket_proto::admission::{Holding, Prefixes};
 use becket_proto::networks::Network;
+use becket_tls::admission::{Key, Rules};
 use tokio::sync::oneshot;
 
 use super::api::Refused;
@@ -65,16 +66,17 @@ pub(super) async fn list(
     }
 }
 
-/// Sources that are tracked, those with most connections first, and what they may not have more of.
+/// Sources, names and fingerprints that are tracked, those with most connections first, and what they may not have more of.
 pub(super) fn sources(state: &AdminState, wanted: ListRequest) -> SourceList {
     let (shared, config) = (state.shared(), state.config());
     let keys = &config.file.admission;
-    let most = keys.connections_per_source.unwrap_or(u32::MAX);
-    let mut held: Vec<Holding> = Vec::new();
+    let rules = Rules::new(keys);
+    let mut held: Vec<Holding<Key>> = Vec::new();
     let (mut tracked, now) = (0_u64, shared.clock.mono());
-    let by_most =
-        |a: &Holding, b: &Holding| (b.connections, b.in_flight).cmp(&(a.connections, a.in_flight));
-    shared.admission.visit(keys.source(), now, |holding| {
+    let by_most = |a: &Holding<Key>, b: &Holding<Key>| {
+        (b.connections, b.in_flight).cmp(&(a.connections, a.in_flight))
+    };
+    shared.admission.visit(&rules, now, |holding| {
         tracked += 1;
         held.push(holding);
         // Half of them go when there are too many: the table may have millions.
@@ -86,22 +88,33 @@ pub(super) fn sources(state: &AdminState, wanted: ListRequest) -> SourceList {
     held.sort_unstable_by(by_most);
     held.truncate(wanted.limit);
     let rows = held.iter().map(|it| {
-        let address = SocketAddr::new(it.source.address(), 0);
+        let most = rules.of(&it.source).connections.unwrap_or(u32::MAX);
         let limited = [
             (it.connections >= most, "connections"),
             (!it.may_begin, "full-handshakes"),
         ];
         let limited = limited.into_iter().filter(|(is, _)| *is);
+        let (kind, of) = match &it.source {
+            Key::Source(of) => {
+                let network = source(SocketAddr::new(of.address(), 0), keys.prefixes());
+                ("source", network.map(|it| it.to_string()))
+            }
+            Key::Name(name) => ("name", Some(name.to_string())),
+            Key::Ja4(ja4) => ("ja4", Some(ja4.to_string())),
+            Key::Queue(name) => ("queue", Some(name.to_string())),
+        };
         SourceRow {
-            source: source(address, keys.prefixes()).map(|it| it.to_string()),
+            kind: kind.into(),
+            source: of,
             connections: it.connections,
             full_handshakes_in_flight: it.in_flight,
+            refused: it.refused,
             limited: limited.map(|(_, what)| what.into()).collect(),
         }
     });
     SourceList {
         tracked,
-        limits: keys.connections_per_source.is_some() || keys.source() != Default::default(),
+        limits: !rules.is_empty(),
         sources: rows.collect(),
     }
 }

@@ -30,20 +30,25 @@ pub struct TopRow {
     pub bytes: u64,
 }
 
-/// Sources that are tracked.
+/// Sources, server names and fingerprints that are tracked.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SourceList {
     pub tracked: u64,
-    /// A limit of a source is configured.
+    /// A limit of each source, name or fingerprint is configured.
     pub limits: bool,
     pub sources: Vec<SourceRow>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SourceRow {
+    /// `source`, `name`, `ja4`, or `queue`: clients of a name that wait at a backend.
+    pub kind: Cow<'static, str>,
+    /// An empty name stands for all that are not configured.
     pub source: Option<String>,
     pub connections: u32,
     pub full_handshakes_in_flight: u32,
+    /// Requests that were refused since it last had nothing.
+    pub refused: u32,
     /// Limits that the source has reached.
     pub limited: Vec<Cow<'static, str>>,
 }

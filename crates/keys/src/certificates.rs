@@ -78,6 +78,17 @@ impl CertificateMap {
         })
     }
 
+    /// The name in a certificate that covers a lower-case server name.
+    pub fn covering(&self, name: &str) -> Option<NamePattern> {
+        let name = name.strip_suffix('.').unwrap_or(name);
+        if self.exact.contains_key(name) {
+            return Some(NamePattern::Exact(name.to_owned()));
+        }
+        let (_, suffix) = name.split_once('.')?;
+        let is_covered = self.wildcard.contains_key(suffix);
+        is_covered.then(|| NamePattern::Wildcard(suffix.to_owned()))
+    }
+
     /// The keys for a client that asks for this name, or for none.
     pub fn keys_for(&self, name: Option<&str>) -> &KeySet {
         name.and_then(|name| self.named(name))

@@ -82,6 +82,18 @@ pub enum CloseReason {
     AdmissionInFlight = "admission-in-flight",
     /// A full handshake, and its source had all that it may have of them.
     AdmissionSource = "admission-source",
+    /// Its server name had `admission.name.connections` connections.
+    NameConnections = "name-connections",
+    /// A full handshake, and `admission.name.full-handshakes-per-second` of its server name was used up.
+    AdmissionName = "admission-name",
+    /// Clients of its server name had their share of the backend's queue (`admission.name.queue-share`).
+    NameQueue = "name-queue",
+    /// Its fingerprint had `admission.ja4.connections` connections.
+    Ja4Connections = "ja4-connections",
+    /// A full handshake, and `admission.ja4.full-handshakes-per-second` of its fingerprint was used up.
+    AdmissionJa4 = "admission-ja4",
+    /// `admission.ja4.refuse` names its fingerprint.
+    Ja4Refused = "ja4-refused",
     /// A full handshake, and the token that has the key did not sign.
     Token = "token",
     /// `limits.connections` was reached, and its listening socket was to be closed.

@@ -4,8 +4,11 @@
 //! Unfinished handshakes of a source are counted by each worker for itself, without a lock, since that is done for every
 //! client: the kernel spreads the connections of a source over the workers, and each admits its part of the bound.
 //!
+//! Connections and full handshakes are limited for each [`Key`]: the source of a client, the server name that it asks for, and its JA4. The
+//! latter two are known with the hello. Names are those of certificates and routes, so a client cannot make new ones; all others count as one.
+//!
 //! [`SharedAdmission`] is what all workers share: one bucket for all full handshakes, which is one atomic number, and the
-//! sources, spread over shards with a lock each. A [`WorkerAdmission`] is a worker's way in, under the rules of its configuration;
+//! keys, with a table for each kind, spread over shards with a lock each. A [`WorkerAdmission`] is a worker's way in, under the rules of its configuration;
 //! what is not limited takes neither a lock nor an atomic number.
 //!
 //! The signature is what a full handshake costs more than a resumed one, so only the former needs a
@@ -30,8 +33,86 @@ use becket_config::process::Admission;
 use becket_proto::admission::{Bucket, Claim, Holding, Rate, Share, Source, Sources};
 
 use crate::config::Listener;
+use crate::ja4::Ja4;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use becket_proto::close_reason::CloseReason;
+
+/// What is limited by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Key {
+    /// The network of a client.
+    Source(Source),
+    /// A server name as a certificate or a route has it; empty for all other names, and none.
+    Name(Arc<str>),
+    /// A fingerprint.
+    Ja4(Arc<str>),
+    /// A server name and the backend in whose queue its clients wait.
+    Queue(Arc<str>),
+}
+
+impl Default for Key {
+    fn default() -> Self {
+        Self::Source(Source::default())
+    }
+}
+
+impl Key {
+    fn kind(&self) -> usize {
+        match self {
+            Self::Source(_) => SOURCE,
+            Self::Name(_) => NAME,
+            Self::Ja4(_) => JA4,
+            Self::Queue(_) => QUEUE,
+        }
+    }
+
+    /// Close reasons of a client that gets no connection and of one that gets no full handshake.
+    fn refusals(&self) -> (CloseReason, CloseReason) {
+        match self {
+            Self::Source(_) => (CloseReason::SourceConnections, CloseReason::AdmissionSource),
+            Self::Name(_) => (CloseReason::NameConnections, CloseReason::AdmissionName),
+            Self::Ja4(_) => (CloseReason::Ja4Connections, CloseReason::AdmissionJa4),
+            Self::Queue(_) => (CloseReason::NameQueue, CloseReason::NameQueue),
+        }
+    }
+}
+
+/// What each key of a kind may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// Open connections; `None` where they are not counted.
+    pub connections: Option<u32>,
+    /// Full handshakes.
+    pub share: Share,
+}
+
+/// What each key may have, by its kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules([Rule; KINDS]);
+
+impl Rules {
+    pub fn new(keys: &Admission) -> Self {
+        let rule = |connections, share| Rule { connections, share };
+        // A connection is counted for the name whose share of a queue it may need.
+        let uncounted = keys.name.queue_share.map(|_| u32::MAX);
+        Self([
+            rule(keys.connections_per_source, keys.source()),
+            rule(keys.name.connections.or(uncounted), keys.name()),
+            rule(keys.ja4.connections, keys.ja4()),
+            Rule::default(),
+        ])
+    }
+
+    /// The rule of a key.
+    pub fn of(&self, key: &Key) -> Rule {
+        self.0[key.kind()]
+    }
+
+    /// Whether nothing is limited by key.
+    pub fn is_empty(&self) -> bool {
+        self.0 == [Rule::default(); KINDS]
+    }
+}
 
 /// What all workers share.
 #[derive(Debug)]
@@ -41,31 +122,34 @@ pub struct SharedAdmission {
     bucket: AtomicU64,
     /// Full handshakes that have begun and not ended.
     in_flight: AtomicU32,
-    /// Times that the table had no place for a source.
+    /// Times that a table had no place for a key.
     untracked: AtomicU64,
     seed: RandomState,
-    shards: [Mutex<Sources<RandomState>>; SHARDS],
+    /// By kind, so that no kind takes the place of another.
+    shards: [[Mutex<KeyTable>; SHARDS]; KINDS],
 }
 
+type KeyTable = Sources<RandomState, Key>;
+
 impl SharedAdmission {
-    /// Nobody is in. The table holds nothing and allocates nothing until it is used.
+    /// Nobody is in. The tables hold nothing and allocate nothing until they are used.
     pub fn new(workers: usize) -> Self {
         let seed = RandomState::new();
-        let shard = || Mutex::new(Sources::new(0, seed.clone()));
+        let shard = |_| Mutex::new(Sources::new(0, seed.clone()));
         Self {
             workers,
             bucket: AtomicU64::new(0),
             in_flight: AtomicU32::new(0),
             untracked: AtomicU64::new(0),
-            shards: std::array::from_fn(|_| shard()),
+            shards: std::array::from_fn(|_| std::array::from_fn(shard)),
             seed,
         }
     }
 
-    /// How many sources are tracked at most, rounded up to a multiple of 64.
-    pub fn set_limit(&self, sources: usize) {
-        for shard in &self.shards {
-            lock(shard).set_limit(sources.div_ceil(SHARDS));
+    /// How many keys of each kind are tracked at most, rounded up to a multiple of 64.
+    pub fn set_limit(&self, keys: usize) {
+        for shard in self.shards.iter().flatten() {
+            lock(shard).set_limit(keys.div_ceil(SHARDS));
         }
     }
 
@@ -76,34 +160,32 @@ impl SharedAdmission {
 
     /// Sources that are tracked. Takes every shard's lock in turn.
     pub fn sources(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).len()).sum()
+        let [sources, ..] = &self.shards;
+        sources.iter().map(|shard| lock(shard).len()).sum()
     }
 
-    /// Times that a client was let in without being counted for its source: the table was full.
+    /// Times that a client was let in without being counted for its source, name or fingerprint: the table was full.
     pub fn untracked(&self) -> u64 {
         self.untracked.load(Relaxed)
     }
 
-    /// Shows all sources that are tracked, and whether each may begin a full handshake. Takes one shard's lock at a time, for
-    /// some hundred sources.
-    pub fn visit(&self, share: Share, now: Duration, mut show: impl FnMut(Holding)) {
-        for shard in &self.shards {
-            let mut from = Some(0);
-            while let Some(place) = from {
-                from = lock(shard).visit(place, SHOWN_AT_ONCE, share, now, &mut show);
+    /// Shows all keys that are tracked, and whether each may begin a full handshake. Takes one shard's lock at a time, for
+    /// some hundred keys.
+    pub fn visit(&self, rules: &Rules, now: Duration, mut show: impl FnMut(Holding<Key>)) {
+        for (shards, rule) in self.shards.iter().zip(&rules.0) {
+            for shard in shards {
+                let mut from = Some(0);
+                while let Some(place) = from {
+                    from = lock(shard).visit(place, SHOWN_AT_ONCE, rule.share, now, &mut show);
+                }
             }
         }
     }
 
-    fn shard(&self, source: Source) -> MutexGuard<'_, Sources<RandomState>> {
+    fn shard(&self, key: &Key) -> MutexGuard<'_, KeyTable> {
         // The table takes its low and its highest bits.
-        let index = (self.seed.hash_one(source) >> 32) as usize % SHARDS;
-        lock(&self.shards[index])
-    }
-
-    fn connect(&self, source: Source, most: u32, now: Duration) -> Claim {
-        let claim = self.shard(source).connect(source, most, now);
-        self.note(claim)
+        let index = (self.seed.hash_one(key) >> 32) as usize % SHARDS;
+        lock(&self.shards[key.kind()][index])
     }
 
     fn note(&self, claim: Claim) -> Claim {
@@ -138,7 +220,7 @@ impl SharedAdmission {
     }
 }
 
-fn lock(shard: &Mutex<Sources<RandomState>>) -> MutexGuard<'_, Sources<RandomState>> {
+fn lock(shard: &Mutex<KeyTable>) -> MutexGuard<'_, KeyTable> {
     // Counts in a poisoned shard are whole: no step of the table leaves them otherwise.
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -147,7 +229,7 @@ fn lock(shard: &Mutex<Sources<RandomState>>) -> MutexGuard<'_, Sources<RandomSta
 #[derive(Debug, Default)]
 pub struct Admitted {
     /// Until it is gone, where connections of a source are limited.
-    pub permit: Option<Box<SourcePermit>>,
+    pub permit: Option<Box<ConnectionPermit>>,
     /// Until it has keys.
     pub half_open: Option<Box<HalfOpen>>,
 }
@@ -159,8 +241,8 @@ pub struct WorkerAdmission {
     keys: Admission,
     /// Full handshakes of all clients together.
     all: Share,
-    /// Full handshakes of one source.
-    per_source: Share,
+    /// Of each source, name and fingerprint.
+    rules: Rules,
     /// This worker's clients without keys, counted as connections.
     half_open: Rc<RefCell<Sources<RandomState>>>,
 }
@@ -180,7 +262,7 @@ impl WorkerAdmission {
             shared: Arc::clone(shared),
             keys: keys.clone(),
             all: keys.all(),
-            per_source: keys.source(),
+            rules: Rules::new(keys),
             half_open,
         })
     }
@@ -204,25 +286,62 @@ impl WorkerAdmission {
             ListenMode::Plain => None,
             ListenMode::Tls | ListenMode::StartTls(_) => self.half_open(client, now)?,
         };
-        let permit = self.enter(client, now)?;
+        let mut permit = None;
+        self.enter(Key::Source(self.source(client)), &mut permit, now)?;
         Ok(Admitted { permit, half_open })
     }
 
-    /// What a handshake of `client` has to claim if it turns out to be a full one; nothing where those are not limited.
-    pub fn handshake_permit(self: &Rc<Self>, client: IpAddr) -> Option<HandshakePermit> {
-        self.limits_handshakes().then(|| HandshakePermit {
+    /// Whether the fingerprint of a hello is wanted.
+    pub fn needs_ja4(&self) -> bool {
+        self.limits(JA4) || !self.keys.ja4.refuse.is_empty()
+    }
+
+    /// The name and the fingerprint of a hello, where they are limited.
+    ///
+    /// # Errors
+    ///
+    /// The fingerprint is refused.
+    pub fn keys_of_hello(
+        &self,
+        listener: &Listener,
+        name: Option<&str>,
+        ja4: Option<Ja4>,
+    ) -> Result<Vec<Key>, CloseReason> {
+        let mut keys = Vec::new();
+        if self.limits(NAME) {
+            keys.push(Key::Name(listener.configured_name(name)));
+        }
+        if self.needs_ja4() {
+            // A hello without a fingerprint is no client's; all such are one.
+            let ja4 = ja4.map_or_else(String::new, |ja4| ja4.to_string());
+            if self.keys.ja4.refuse.iter().any(|it| it.as_str() == ja4) {
+                return Err(CloseReason::Ja4Refused);
+            }
+            keys.push(Key::Ja4(ja4.into()));
+        }
+        Ok(keys)
+    }
+
+    /// What a handshake of `client` has to claim if it turns out to be a full one; nothing where those are not limited. `of_hello` is from
+    /// [`Self::keys_of_hello`].
+    pub fn handshake_permit(
+        self: &Rc<Self>,
+        client: IpAddr,
+        of_hello: Vec<Key>,
+    ) -> Option<HandshakePermit> {
+        let source = Key::Source(self.source(client));
+        let keys = std::iter::once(source).chain(of_hello);
+        let is_limited = |key: &Key| self.rules.of(key).share != Share::default();
+        let keys: Vec<_> = keys.filter(is_limited).collect();
+        (self.all != Share::default() || !keys.is_empty()).then(|| HandshakePermit {
             admission: Rc::clone(self),
-            client,
+            keys,
             state: PermitState::NotYet,
         })
     }
 
-    fn limits_handshakes(&self) -> bool {
-        self.all != Share::default() || self.limits_source()
-    }
-
-    fn limits_source(&self) -> bool {
-        self.per_source != Share::default()
+    fn limits(&self, kind: usize) -> bool {
+        self.rules.0[kind] != Rule::default()
     }
 
     /// The source of a client.
@@ -242,7 +361,7 @@ impl WorkerAdmission {
             .half_open_per_source
             .div_ceil(u32::try_from(self.shared.workers).unwrap_or(u32::MAX));
         let source = self.source(client);
-        let claim = self.half_open.borrow_mut().connect(source, most, now);
+        let claim = self.half_open.borrow_mut().connect(&source, most, now);
         match self.shared.note(claim) {
             Claim::Granted => Ok(Some(Box::new(HalfOpen {
                 sources: Rc::clone(&self.half_open),
@@ -253,90 +372,132 @@ impl WorkerAdmission {
         }
     }
 
-    /// Counts a connection of a client, until the [`SourcePermit`] is dropped. Takes one shard's lock if connections of a source
-    /// are limited. `Ok(None)` where there is nothing to count.
+    /// Counts a connection for a key, until the [`ConnectionPermit`] is dropped. Takes one shard's lock if connections of such keys are
+    /// limited.
     ///
     /// # Errors
     ///
-    /// When the client's source has as many as it may have.
+    /// When the key has as many as it may have.
     pub fn enter(
         &self,
-        client: IpAddr,
+        key: Key,
+        permit: &mut Option<Box<ConnectionPermit>>,
         now: Duration,
-    ) -> Result<Option<Box<SourcePermit>>, CloseReason> {
-        let Some(most) = self.keys.connections_per_source else {
+    ) -> Result<(), CloseReason> {
+        match self.rules.of(&key).connections {
+            Some(most) => self.count(key, most, permit, now),
+            None => Ok(()),
+        }
+    }
+
+    /// Counts a client that waits in the queue of a backend, which has `room`, until the [`ConnectionPermit`] is dropped. `connection` is
+    /// the permit of the client's connection.
+    ///
+    /// # Errors
+    ///
+    /// When the clients of its name have their share of the queue.
+    pub fn wait(
+        &self,
+        (backend, room): (&str, usize),
+        connection: Option<&ConnectionPermit>,
+        now: Duration,
+    ) -> Result<Option<Box<ConnectionPermit>>, CloseReason> {
+        let mut keys = connection.into_iter().flat_map(|it| &it.keys);
+        let name = keys.find_map(|key| match key {
+            Key::Name(name) => Some(name),
+            _ => None,
+        });
+        let (Some(percent), Some(name)) = (self.keys.name.queue_share, name) else {
             return Ok(None);
         };
-        let source = self.source(client);
-        match self.shared.connect(source, most, now) {
-            Claim::Granted => Ok(Some(Box::new(SourcePermit {
-                shared: Arc::clone(&self.shared),
-                source,
-            }))),
-            Claim::Refused => Err(CloseReason::SourceConnections),
-            Claim::Untracked => Ok(None),
+        let most = (room as u64).saturating_mul(percent.into()) / 100;
+        let most = u32::try_from(most.max(1)).unwrap_or(u32::MAX);
+        let mut permit = None;
+        let key = Key::Queue(format!("{name} at {backend}").into());
+        self.count(key, most, &mut permit, now)?;
+        Ok(permit)
+    }
+
+    fn count(
+        &self,
+        key: Key,
+        most: u32,
+        permit: &mut Option<Box<ConnectionPermit>>,
+        now: Duration,
+    ) -> Result<(), CloseReason> {
+        let claim = self.shared.shard(&key).connect(&key, most, now);
+        match self.shared.note(claim) {
+            Claim::Granted => {
+                let empty = || ConnectionPermit {
+                    shared: Arc::clone(&self.shared),
+                    keys: Vec::new(),
+                };
+                let permit = permit.get_or_insert_with(|| Box::new(empty()));
+                permit.keys.push(key);
+                Ok(())
+            }
+            Claim::Refused => Err(key.refusals().0),
+            Claim::Untracked => Ok(()),
         }
     }
 
     /// Whether a full handshake would be admitted now. Takes nothing.
-    fn look(&self, client: IpAddr, now: Duration) -> Result<(), CloseReason> {
+    fn look(&self, keys: &[Key], now: Duration) -> Result<(), CloseReason> {
         let Self { shared, all, .. } = self;
         let in_flight = shared.in_flight();
         if all.in_flight.is_some_and(|most| in_flight >= most) {
             return Err(CloseReason::AdmissionInFlight);
         }
-        if !shared.has_one(all.rate, now) {
-            return Err(CloseReason::AdmissionRate);
-        }
-        let source = self.source(client);
-        if self.limits_source() && !shared.shard(source).may_begin(source, self.per_source, now) {
-            Err(CloseReason::AdmissionSource)
-        } else {
-            Ok(())
+        let is_refused = |key: &&Key| {
+            let share = self.rules.of(key).share;
+            !shared.shard(key).may_begin(key, share, now)
+        };
+        match keys.iter().find(is_refused) {
+            Some(key) => Err(key.refusals().1),
+            None if shared.has_one(all.rate, now) => Ok(()),
+            None => Err(CloseReason::AdmissionRate),
         }
     }
 
-    /// Takes what a full handshake costs: of the source first, and only what it may have of what all have.
-    fn begin(&self, client: IpAddr, now: Duration) -> Result<FullHandshake, CloseReason> {
+    /// Takes what a full handshake costs. A client that is refused takes no token of its source, name or fingerprint, unless another worker
+    /// took the last one since the look.
+    fn begin(&self, keys: &[Key], now: Duration) -> Result<FullHandshake, CloseReason> {
         let Self { shared, all, .. } = self;
+        self.look(keys, now)?;
         if !shared.start(all.in_flight) {
             return Err(CloseReason::AdmissionInFlight);
         }
         // From here on, dropping it gives back what was taken.
         let mut begun = FullHandshake {
             shared: Arc::clone(shared),
-            source: None,
+            keys: Vec::new(),
         };
-        if !self.limits_source() {
-            let taken = shared.take(all.rate, now);
-            return taken.then_some(begun).ok_or(CloseReason::AdmissionRate);
+        for key in keys {
+            let share = self.rules.of(key).share;
+            let claim = shared.shard(key).begin_full(key, share, now);
+            match shared.note(claim) {
+                Claim::Granted => begun.keys.push(key.clone()),
+                Claim::Refused => return Err(key.refusals().1),
+                Claim::Untracked => {}
+            }
         }
-        let source = self.source(client);
-        let mut sources = shared.shard(source);
-        if !sources.may_begin(source, self.per_source, now) {
-            return Err(CloseReason::AdmissionSource);
-        }
-        if !shared.take(all.rate, now) {
-            return Err(CloseReason::AdmissionRate);
-        }
-        // Nobody came in between: the shard is locked.
-        if shared.note(sources.begin_full(source, self.per_source, now)) == Claim::Granted {
-            begun.source = Some(source);
-        }
-        Ok(begun)
+        let taken = shared.take(all.rate, now);
+        taken.then_some(begun).ok_or(CloseReason::AdmissionRate)
     }
 }
 
-/// A connection that is counted for its source.
+/// A connection, or a place in a queue, that is counted for its keys.
 #[derive(Debug)]
-pub struct SourcePermit {
+pub struct ConnectionPermit {
     shared: Arc<SharedAdmission>,
-    source: Source,
+    keys: Vec<Key>,
 }
 
-impl Drop for SourcePermit {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.shared.shard(self.source).disconnect(self.source);
+        for key in &self.keys {
+            self.shared.shard(key).disconnect(key);
+        }
     }
 }
 
@@ -349,7 +510,7 @@ pub struct HalfOpen {
 
 impl Drop for HalfOpen {
     fn drop(&mut self) {
-        self.sources.borrow_mut().disconnect(self.source);
+        self.sources.borrow_mut().disconnect(&self.source);
     }
 }
 
@@ -357,15 +518,15 @@ impl Drop for HalfOpen {
 #[derive(Debug)]
 struct FullHandshake {
     shared: Arc<SharedAdmission>,
-    /// `None` where sources are not limited, or this one is not tracked.
-    source: Option<Source>,
+    /// Those that are limited and tracked.
+    keys: Vec<Key>,
 }
 
 impl Drop for FullHandshake {
     fn drop(&mut self) {
         self.shared.in_flight.fetch_sub(1, Relaxed);
-        if let Some(source) = self.source {
-            self.shared.shard(source).end_full(source);
+        for key in &self.keys {
+            self.shared.shard(key).end_full(key);
         }
     }
 }
@@ -374,7 +535,8 @@ impl Drop for FullHandshake {
 #[derive(Debug)]
 pub struct HandshakePermit {
     admission: Rc<WorkerAdmission>,
-    client: IpAddr,
+    /// Those whose full handshakes are limited.
+    keys: Vec<Key>,
     state: PermitState,
 }
 
@@ -395,7 +557,7 @@ impl HandshakePermit {
     ///
     /// Why the client is to be shed.
     pub fn look(&self, now: Duration) -> Result<(), CloseReason> {
-        self.admission.look(self.client, now)
+        self.admission.look(&self.keys, now)
     }
 
     /// Claims it, once. What was taken is given back, but for the token, when this is dropped.
@@ -405,7 +567,7 @@ impl HandshakePermit {
     /// Why the client is to be shed.
     pub fn claim(&mut self, now: Duration) -> Result<(), CloseReason> {
         if matches!(self.state, PermitState::NotYet) {
-            self.state = match self.admission.begin(self.client, now) {
+            self.state = match self.admission.begin(&self.keys, now) {
                 Ok(begun) => PermitState::Yes(begun),
                 Err(reason) => PermitState::Refused(reason),
             };
@@ -422,14 +584,22 @@ impl HandshakePermit {
     }
 }
 
-/// Locks that the sources are spread over: as many as the session table's.
+/// Kinds of a [`Key`].
+const KINDS: usize = 4;
+const SOURCE: usize = 0;
+const NAME: usize = 1;
+const JA4: usize = 2;
+const QUEUE: usize = 3;
+/// Locks that the keys of a kind are spread over: as many as the session table's.
 const SHARDS: usize = 64;
-/// Sources that are shown under one lock: some microseconds.
+/// Keys that are shown under one lock: some microseconds.
 const SHOWN_AT_ONCE: usize = 256;
 
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
+
+    use becket_config::process::{Ja4Limits, NameLimits};
 
     use super::*;
 
@@ -452,7 +622,8 @@ mod tests {
         };
         let mut admission = WorkerAdmission::new(&shared, &keys, None);
         let limits = Rc::get_mut(&mut admission).unwrap();
-        (limits.all, limits.per_source) = (all, source);
+        limits.all = all;
+        limits.rules.0[SOURCE].share = source;
         (shared, admission)
     }
 
@@ -461,10 +632,109 @@ mod tests {
         client: IpAddr,
         now: Duration,
     ) -> Result<HandshakePermit, CloseReason> {
-        let mut permit = admission.handshake_permit(client).unwrap();
+        let mut permit = admission.handshake_permit(client, Vec::new()).unwrap();
         let looked = permit.look(now);
         assert_eq!(permit.claim(now), looked, "a look tells what would happen");
         permit.claim(now).map(|()| permit)
+    }
+
+    fn source(admission: &WorkerAdmission, client: IpAddr) -> Key {
+        Key::Source(admission.source(client))
+    }
+
+    fn enter(
+        admission: &WorkerAdmission,
+        key: Key,
+    ) -> Result<Option<Box<ConnectionPermit>>, CloseReason> {
+        let mut permit = None;
+        admission.enter(key, &mut permit, NOW).map(|()| permit)
+    }
+
+    fn under(keys: Admission) -> (Arc<SharedAdmission>, Rc<WorkerAdmission>) {
+        let shared = Arc::new(SharedAdmission::new(1));
+        let admission = WorkerAdmission::new(&shared, &keys, None);
+        (shared, admission)
+    }
+
+    #[test]
+    fn no_name_and_no_fingerprint_takes_what_another_may_have() {
+        let (shared, admission) = under(Admission {
+            sources: 64,
+            name: NameLimits {
+                connections: Some(2),
+                full_handshakes_per_second: NonZeroU32::new(3),
+                ..NameLimits::default()
+            },
+            ja4: Ja4Limits {
+                connections: Some(1),
+                ..Ja4Limits::default()
+            },
+            ..Admission::default()
+        });
+        let name = |name: &str| Key::Name(name.into());
+        let mut held = Vec::new();
+        // More fingerprints than are tracked, and one name that wants everything.
+        for number in 0..10_000 {
+            held.extend(enter(&admission, Key::Ja4(number.to_string().into())));
+            held.extend(enter(&admission, name("a.test")));
+        }
+        assert!(shared.untracked() > 0);
+        assert_eq!(
+            enter(&admission, name("a.test")).unwrap_err(),
+            CloseReason::NameConnections
+        );
+        assert_eq!(
+            enter(&admission, name("b.test")).unwrap().unwrap().keys,
+            [name("b.test")]
+        );
+        for (of, reason) in [
+            ("a.test", Some(CloseReason::AdmissionName)),
+            ("b.test", None),
+        ] {
+            let flood = if reason.is_some() { 100 } else { 3 };
+            let outcomes = (0..flood).map(|_| {
+                let mut permit = admission.handshake_permit(ONE, vec![name(of)]).unwrap();
+                permit.claim(NOW).err()
+            });
+            let outcomes: Vec<_> = outcomes.collect();
+            assert!(outcomes[..3].iter().all(Option::is_none), "{of}");
+            assert!(outcomes[3..].iter().all(|outcome| *outcome == reason));
+        }
+        let mut shown = Vec::new();
+        shared.visit(&admission.rules, NOW, |it| shown.push(it));
+        let all_of = |kind| shown.iter().filter(move |it| it.source.kind() == kind);
+        assert_eq!(all_of(NAME).count(), 2);
+        assert!(all_of(JA4).count() <= 64);
+        let flooded = all_of(NAME).find(|it| it.source == name("a.test")).unwrap();
+        assert_eq!((flooded.connections, flooded.may_begin), (2, false));
+        assert_eq!(flooded.refused, 9_998 + 1 + 97);
+        drop(held);
+        enter(&admission, name("a.test")).unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_name_has_its_share_of_a_queue_and_leaves_the_rest() {
+        let (_, admission) = under(Admission {
+            name: NameLimits {
+                queue_share: Some(50),
+                ..NameLimits::default()
+            },
+            ..Admission::default()
+        });
+        let wait = |name: &str, backend| {
+            let connection = enter(&admission, Key::Name(name.into())).unwrap();
+            admission.wait((backend, 5), connection.as_deref(), NOW)
+        };
+        let held = [wait("a.test", "app"), wait("a.test", "app")];
+        assert!(held.iter().all(|it| matches!(it, Ok(Some(_)))));
+        let refused = wait("a.test", "app").unwrap_err();
+        assert_eq!(refused, CloseReason::NameQueue);
+        assert!(wait("a.test", "other").unwrap().is_some());
+        assert!(wait("b.test", "app").unwrap().is_some());
+        drop(held);
+        assert!(wait("a.test", "app").unwrap().is_some());
+        let (_, unlimited) = under(Admission::default());
+        assert!(unlimited.wait(("app", 5), None, NOW).unwrap().is_none());
     }
 
     #[test]
@@ -530,17 +800,25 @@ mod tests {
     #[test]
     fn connections_of_a_source_are_counted_until_they_end() {
         let (shared, admission) = admission(Share::default(), Share::default());
-        let first = admission.enter(ONE, NOW).unwrap();
-        let _second = admission.enter(ONE, NOW).unwrap();
+        let first = enter(&admission, source(&admission, ONE)).unwrap();
+        let _second = enter(&admission, source(&admission, ONE)).unwrap();
         assert_eq!(
-            admission.enter(ONE, NOW).unwrap_err(),
+            enter(&admission, source(&admission, ONE)).unwrap_err(),
             CloseReason::SourceConnections
         );
-        assert!(admission.enter(OTHER, NOW).unwrap().is_some());
-        drop(first);
-        assert!(admission.enter(ONE, NOW).unwrap().is_some());
         assert!(
-            admission.handshake_permit(ONE).is_none(),
+            enter(&admission, source(&admission, OTHER))
+                .unwrap()
+                .is_some()
+        );
+        drop(first);
+        assert!(
+            enter(&admission, source(&admission, ONE))
+                .unwrap()
+                .is_some()
+        );
+        assert!(
+            admission.handshake_permit(ONE, Vec::new()).is_none(),
             "handshakes are not limited"
         );
         assert!(shared.sources() >= 1);
@@ -609,8 +887,12 @@ mod tests {
     fn without_limits_nothing_is_counted() {
         let shared = Arc::new(SharedAdmission::new(1));
         let admission = WorkerAdmission::new(&shared, &Admission::default(), None);
-        assert!(admission.enter(ONE, NOW).unwrap().is_none());
-        assert!(admission.handshake_permit(ONE).is_none());
+        assert!(
+            enter(&admission, source(&admission, ONE))
+                .unwrap()
+                .is_none()
+        );
+        assert!(admission.handshake_permit(ONE, Vec::new()).is_none());
     }
 }
 
@@ -638,7 +920,7 @@ mod models {
                     thread::spawn(move || {
                         let admission = WorkerAdmission::new(&shared, &keys, None);
                         let client = IpAddr::from([192, 0, 2, 1]);
-                        let mut permit = admission.handshake_permit(client).unwrap();
+                        let mut permit = admission.handshake_permit(client, Vec::new()).unwrap();
                         if permit.claim(Duration::ZERO).is_ok() {
                             assert_eq!(begun.fetch_add(1, Relaxed), 0);
                             thread::yield_now();

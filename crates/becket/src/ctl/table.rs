@@ -225,21 +225,34 @@ pub(super) fn trials(trials: &BTreeMap<String, BTreeMap<Cow<'static, str>, u64>>
     table(&["POLICY", "RESULT", "HANDSHAKES"], &rows)
 }
 
-/// Sources that are tracked.
+/// Sources, names and fingerprints that are tracked.
 pub(super) fn sources(list: &SourceList) -> String {
     if !list.limits {
-        return "no limit of a source is configured: see [admission]\n".to_owned();
+        return "no limit of a source, name or JA4 is configured: see [admission]\n".to_owned();
     }
     let rows = list.sources.iter().map(|it| {
+        let of = match (&*it.kind, it.source.as_deref()) {
+            ("name", Some("")) => "(others)",
+            (_, of) => of.unwrap_or_default(),
+        };
         vec![
-            escaped(it.source.as_deref().unwrap_or_default()),
+            escaped(&it.kind),
+            escaped(of),
             it.connections.to_string(),
             it.full_handshakes_in_flight.to_string(),
+            it.refused.to_string(),
             escaped(&it.limited.join(" ")),
         ]
     });
-    let head = ["SOURCE", "CONNECTIONS", "FULL HANDSHAKES", "LIMITED"];
-    table(&head, &rows.collect::<Vec<_>>()) + &format!("{} sources\n", list.tracked)
+    let head = [
+        "KIND",
+        "OF",
+        "CONNECTIONS",
+        "FULL HANDSHAKES",
+        "REFUSED",
+        "LIMITED",
+    ];
+    table(&head, &rows.collect::<Vec<_>>()) + &format!("{} tracked\n", list.tracked)
 }
 
 /// The level of the log.

@@ -33,7 +33,7 @@ pub enum CtlTask {
         #[command(subcommand)]
         task: Option<SessionTask>,
     },
-    /// List sources of clients that are tracked, and which of them are limited
+    /// List sources, names and JA4s that are tracked and limited
     Sources,
     /// See what a stricter policy would do
     Policy {

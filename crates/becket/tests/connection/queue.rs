@@ -2,16 +2,19 @@
 
 use std::io::ErrorKind;
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::script::net::Plan;
 use crate::script::stage::Stage;
+use becket_config::process::{Admission, NameLimits};
 use becket_proto::close_reason::CloseReason;
 use becket_proxy::backend::backend_state::Pick;
 use becket_proxy::backend::pool::PickHint;
 use becket_proxy::backend::slot::ServerSlot;
 use becket_proxy::metrics::{AtomicHistogram, Times};
+use becket_tls::admission::{SharedAdmission, WorkerAdmission};
 use rustls::version::{TLS12, TLS13};
 
 use crate::common::{Client, House, server_got, server_says};
@@ -317,4 +320,44 @@ fn a_slot_of_a_server_that_goes_out_of_service_on_its_way_is_exchanged() {
     drop(client);
     stage.settle();
     assert_eq!(stage.closed(), Some(CloseReason::NoServer));
+}
+
+#[test]
+fn clients_of_one_name_fill_their_share_of_the_queue_and_leave_the_rest() {
+    let house = house("queue-length = 4");
+    let rules = Admission {
+        name: NameLimits {
+            queue_share: Some(50),
+            ..NameLimits::default()
+        },
+        ..Admission::default()
+    };
+    let admission = WorkerAdmission::new(&Arc::new(SharedAdmission::new(1)), &rules, None);
+    let config = Arc::new(house.client(&TLS13));
+    let slot = take(&house);
+    let come = |name: &str| {
+        let mut stage = house.stage();
+        stage.admission = Rc::clone(&admission);
+        let mut client = Client::enter_before(&mut stage, house.listener(0), &config, name, []);
+        client.say(b"hello");
+        client.talk(&mut stage);
+        (stage, client)
+    };
+    let refused = |name: &str| {
+        let (mut stage, client) = come(name);
+        drop(client);
+        stage.settle();
+        stage.closed()
+    };
+    let flood: Vec<_> = (0..2).map(|_| come("a.test")).collect();
+    assert_eq!(waiting(&house), 2);
+    assert_eq!(refused("a.test"), Some(CloseReason::NameQueue));
+    let others = ["x.b.test", "y.b.test"].map(come);
+    assert_eq!(waiting(&house), 4);
+    assert_eq!(
+        refused("z.b.test"),
+        Some(CloseReason::NameQueue),
+        "names of one wildcard are one name"
+    );
+    drop((flood, others, slot));
 }

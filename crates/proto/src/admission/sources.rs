@@ -9,12 +9,14 @@
 //! ([`Claim::Untracked`]): an attacker with more networks than places must not lock the rest out, and the limits that
 //! concern all clients together hold nevertheless. The caller counts it.
 //!
+//! The same table counts anything else that clients have in common, such as the name that they ask for: it is generic over its key `K`.
+//!
 //! Addresses come from peers, so the hash must be keyed with a secret; it arrives as the `BuildHasher`.
 //!
 //! Invariants: at most `limit` sources are tracked, or as many as were when the limit was lowered; what was granted is
 //! tracked until it is given back.
 
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hash};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
@@ -84,37 +86,40 @@ pub enum Claim {
 
 /// The sources that have something in hand. Behind a lock, where it is shared.
 #[derive(Debug)]
-pub struct Sources<S> {
+pub struct Sources<S, K = Source> {
     seed: S,
-    table: BoundedTable<Held>,
+    table: BoundedTable<Held<K>>,
 }
 
 /// What one source has, to be shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holding {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding<K = Source> {
     /// Whose it is.
-    pub source: Source,
+    pub source: K,
     /// Connections, where they are limited.
     pub connections: u32,
     /// Full handshakes begun and not ended.
     pub in_flight: u32,
     /// Whether it may begin another one.
     pub may_begin: bool,
+    /// Requests that were refused while it was tracked.
+    pub refused: u32,
 }
 
 /// What one source has.
 #[derive(Debug, Default)]
-struct Held {
-    source: Source,
+struct Held<K> {
+    source: K,
     bucket: Bucket,
     in_flight: u32,
     connections: u32,
+    refused: u32,
 }
 
-impl Entry for Held {}
+impl<K: Default> Entry for Held<K> {}
 
-impl<S: BuildHasher> Sources<S> {
-    /// An empty table for at most `limit` sources. A source costs 64 bytes, twice that just after the table has grown.
+impl<S: BuildHasher, K: Clone + Default + Eq + Hash> Sources<S, K> {
+    /// An empty table for at most `limit` sources. A source costs 72 bytes, twice that just after the table has grown.
     pub fn new(limit: usize, seed: S) -> Self {
         Self {
             seed,
@@ -138,10 +143,10 @@ impl<S: BuildHasher> Sources<S> {
     }
 
     /// Counts a connection, of which a source may have `most`.
-    pub fn connect(&mut self, source: Source, most: u32, now: Duration) -> Claim {
+    pub fn connect(&mut self, source: &K, most: u32, now: Duration) -> Claim {
         match self.enter(source, now) {
             None => Claim::Untracked,
-            Some(held) if held.connections >= most => Claim::Refused,
+            Some(held) if held.connections >= most => held.refuse(),
             Some(held) => {
                 held.connections += 1;
                 Claim::Granted
@@ -150,18 +155,18 @@ impl<S: BuildHasher> Sources<S> {
     }
 
     /// Gives back what [`Self::connect`] granted.
-    pub fn disconnect(&mut self, source: Source) {
+    pub fn disconnect(&mut self, source: &K) {
         if let Some(held) = self.held(source) {
             held.connections = held.connections.saturating_sub(1);
         }
     }
 
     /// Counts a full handshake, and takes a token for it.
-    pub fn begin_full(&mut self, source: Source, share: Share, now: Duration) -> Claim {
+    pub fn begin_full(&mut self, source: &K, share: Share, now: Duration) -> Claim {
         match self.enter(source, now) {
             None => Claim::Untracked,
             Some(held) => match held.after_one(share, now) {
-                None => Claim::Refused,
+                None => held.refuse(),
                 Some(bucket) => {
                     held.bucket = bucket;
                     held.in_flight += 1;
@@ -171,14 +176,20 @@ impl<S: BuildHasher> Sources<S> {
         }
     }
 
-    /// Whether [`Self::begin_full`] would not be refused. Changes nothing.
-    pub fn may_begin(&self, source: Source, share: Share, now: Duration) -> bool {
-        let held = self.find(source).and_then(|at| self.table.get(at));
-        held.is_none_or(|held| held.after_one(share, now).is_some())
+    /// Whether [`Self::begin_full`] would not be refused. Takes nothing, and counts a refusal.
+    pub fn may_begin(&mut self, source: &K, share: Share, now: Duration) -> bool {
+        let Some(held) = self.held(source) else {
+            return true;
+        };
+        let may = held.after_one(share, now).is_some();
+        if !may {
+            held.refuse();
+        }
+        may
     }
 
     /// Gives back what [`Self::begin_full`] granted. The token stays spent.
-    pub fn end_full(&mut self, source: Source) {
+    pub fn end_full(&mut self, source: &K) {
         if let Some(held) = self.held(source) {
             held.in_flight = held.in_flight.saturating_sub(1);
         }
@@ -191,36 +202,37 @@ impl<S: BuildHasher> Sources<S> {
         at_most: usize,
         share: Share,
         now: Duration,
-        mut show: impl FnMut(Holding),
+        mut show: impl FnMut(Holding<K>),
     ) -> Option<usize> {
         self.table.visit(from, at_most, |held| {
             show(Holding {
-                source: held.source,
+                source: held.source.clone(),
                 connections: held.connections,
                 in_flight: held.in_flight,
                 may_begin: held.after_one(share, now).is_some(),
+                refused: held.refused,
             });
         })
     }
 
-    fn held(&mut self, source: Source) -> Option<&mut Held> {
+    fn held(&mut self, source: &K) -> Option<&mut Held<K>> {
         let at = self.find(source)?;
         self.table.used(at)
     }
 
-    fn find(&self, source: Source) -> Option<Place> {
+    fn find(&self, source: &K) -> Option<Place> {
         let hash = self.seed.hash_one(source);
-        self.table.find(hash, |held| held.source == source)
+        self.table.find(hash, |held| held.source == *source)
     }
 
     /// What a source has; of a new one nothing, if there is room for it.
-    fn enter(&mut self, source: Source, now: Duration) -> Option<&mut Held> {
+    fn enter(&mut self, source: &K, now: Duration) -> Option<&mut Held<K>> {
         let at = match self.find(source) {
             Some(at) => at,
             None => {
                 self.table.look_over(LOOKS, |held| held.is_idle(now));
                 let new = Held {
-                    source,
+                    source: source.clone(),
                     ..Held::default()
                 };
                 self.table.insert(self.seed.hash_one(source), new)?.0
@@ -230,7 +242,12 @@ impl<S: BuildHasher> Sources<S> {
     }
 }
 
-impl Held {
+impl<K> Held<K> {
+    fn refuse(&mut self) -> Claim {
+        self.refused = self.refused.saturating_add(1);
+        Claim::Refused
+    }
+
     fn is_idle(&self, now: Duration) -> bool {
         self.connections == 0 && self.in_flight == 0 && self.bucket.is_full(now)
     }
@@ -308,11 +325,11 @@ mod tests {
         };
         for text in ["192.0.2.1", "2001:db8::1"] {
             assert_eq!(
-                table.connect(source(text), 9, Duration::ZERO),
+                table.connect(&source(text), 9, Duration::ZERO),
                 Claim::Granted
             );
         }
-        table.begin_full(source("192.0.2.1"), share, Duration::ZERO);
+        table.begin_full(&source("192.0.2.1"), share, Duration::ZERO);
         let (mut seen, mut from) = (Vec::new(), Some(0));
         while let Some(place) = from {
             from = table.visit(place, 1, share, Duration::ZERO, |held| {
@@ -332,15 +349,15 @@ mod tests {
         let mut table = table(2);
         for text in ["192.0.2.1", "192.0.2.2"] {
             assert_eq!(
-                table.connect(source(text), 9, Duration::ZERO),
+                table.connect(&source(text), 9, Duration::ZERO),
                 Claim::Granted
             );
         }
         let third = source("192.0.2.3");
-        assert_eq!(table.connect(third, 9, Duration::ZERO), Claim::Untracked);
-        table.disconnect(third);
-        table.disconnect(source("192.0.2.1"));
-        assert_eq!(table.connect(third, 9, Duration::ZERO), Claim::Granted);
+        assert_eq!(table.connect(&third, 9, Duration::ZERO), Claim::Untracked);
+        table.disconnect(&third);
+        table.disconnect(&source("192.0.2.1"));
+        assert_eq!(table.connect(&third, 9, Duration::ZERO), Claim::Granted);
         assert_eq!(table.len(), 2);
         table.table.check_invariants();
     }
@@ -350,8 +367,8 @@ mod tests {
         let mut table = table(1000);
         for bits in 0..100_000_u32 {
             let one = Prefixes::default().source(IpAddr::V4(bits.into()));
-            assert_eq!(table.connect(one, 1, Duration::ZERO), Claim::Granted);
-            table.disconnect(one);
+            assert_eq!(table.connect(&one, 1, Duration::ZERO), Claim::Granted);
+            table.disconnect(&one);
         }
         assert!(table.len() <= LOOKS, "{}", table.len());
         table.table.check_invariants();
@@ -399,7 +416,7 @@ mod tests {
                 Op::Wait(ms) => now += Duration::from_micros(ms.into()),
                 Op::Connect(who) => {
                     let one = naive.entry(who).or_default();
-                    let claim = table.connect(Source(0, who.into()), 2, now);
+                    let claim = table.connect(&Source(0, who.into()), 2, now);
                     prop_assert!(limit < 6 || claim != Claim::Untracked);
                     if claim != Claim::Untracked {
                         prop_assert_eq!(claim == Claim::Granted, one.connections < 2);
@@ -409,8 +426,8 @@ mod tests {
                 Op::Begin(who) => {
                     let one = naive.entry(who).or_default();
                     let next = rate.take(one.bucket, now).filter(|_| one.in_flight < 2);
-                    let may = table.may_begin(Source(0, who.into()), share, now);
-                    let claim = table.begin_full(Source(0, who.into()), share, now);
+                    let may = table.may_begin(&Source(0, who.into()), share, now);
+                    let claim = table.begin_full(&Source(0, who.into()), share, now);
                     if claim != Claim::Untracked {
                         prop_assert_eq!(claim == Claim::Granted, next.is_some());
                         prop_assert_eq!(claim == Claim::Granted, may);
@@ -424,14 +441,14 @@ mod tests {
                     let one = naive.entry(who).or_default();
                     if one.connections > 0 {
                         one.connections -= 1;
-                        table.disconnect(Source(0, who.into()));
+                        table.disconnect(&Source(0, who.into()));
                     }
                 }
                 Op::End(who) => {
                     let one = naive.entry(who).or_default();
                     if one.in_flight > 0 {
                         one.in_flight -= 1;
-                        table.end_full(Source(0, who.into()));
+                        table.end_full(&Source(0, who.into()));
                     }
                 }
             }

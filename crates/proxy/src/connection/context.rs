@@ -21,7 +21,7 @@ use becket_keys::signing::worker::WorkerSigning;
 use becket_log::access_log::AccessSender;
 use becket_proto::close_reason::CloseReason;
 use becket_sys::clock::Now;
-use becket_tls::admission::{Admitted, HalfOpen, SourcePermit, WorkerAdmission};
+use becket_tls::admission::{Admitted, ConnectionPermit, HalfOpen, WorkerAdmission};
 use becket_tls::config::ServerAddress;
 use becket_tls::scratch::Buffer;
 
@@ -91,8 +91,8 @@ pub(super) struct Core<N: Net> {
     /// The client takes FIN for the end of a whole stream: it speaks no TLS that would tell a cut
     /// from an end.
     pub(super) fin_is_an_end: bool,
-    /// Counts the connection for its source until it is closed, if connections of a source are limited.
-    pub(super) permit: Option<Box<SourcePermit>>,
+    /// Counts the connection for its source, name and fingerprint until it is closed, if connections of these are limited.
+    pub(super) permit: Option<Box<ConnectionPermit>>,
     /// Counts the connection for its source until it has keys.
     pub(super) half_open: Option<Box<HalfOpen>>,
 }

@@ -167,8 +167,21 @@ impl<N: Net> Hello<N> {
         if needs_ja4(&pool, cx) {
             cx.core.facts.ja4 = Ja4::of(hello);
         }
+        let (asked, ja4) = (certificate.name(), cx.core.facts.ja4);
+        let admission = cx.turn.admission;
+        let keys = admission.keys_of_hello(self.listener.config(), asked, ja4);
+        let keys = keys.map_err(HandshakeRefusal::shed)?;
+        for key in &keys {
+            let entered = admission.enter(key.clone(), &mut cx.core.permit, cx.turn.now.mono);
+            entered.map_err(HandshakeRefusal::shed)?;
+        }
         if let Choice::Serve(served) = choice {
-            let decision = self.serve(served, pool, (hello, certificate), cx)?;
+            let handshake = HandshakeContext {
+                permit: admission.handshake_permit(cx.core.facts.client.ip(), keys),
+                certificate,
+                ..HandshakeContext::new(None)
+            };
+            let decision = self.serve(served, pool, (hello, handshake), cx)?;
             return Ok(HelloAnswer::Here(Box::new(decision)));
         }
         let learner = Learner::new(hello, &pool).map(Box::new);
@@ -182,7 +195,7 @@ impl<N: Net> Hello<N> {
         &mut self,
         served: Served,
         pool: Rc<Pool>,
-        (hello, certificate): (&ClientHello<'_>, ServerCertificate),
+        (hello, mut handshake): (&ClientHello<'_>, HandshakeContext),
         cx: &Context<'_, '_, N>,
     ) -> Result<HelloDecision<N>, HandshakeRefusal> {
         let lacks = |protocol| !hello.alpn().any(|offer| offer == protocol);
@@ -192,20 +205,15 @@ impl<N: Net> Hello<N> {
                     .answering(&fatal_alert(NO_APPLICATION_PROTOCOL)),
             );
         }
-        let client = cx.core.facts.client.ip();
         let certificates = &self.listener.config().certificates;
-        let offload = certificates.keys_for(certificate.name()).offload();
+        let name = handshake.certificate.name();
+        let offload = certificates.keys_for(name).offload();
         let offload = match cx.turn.signing {
             Some(signing) => signing.limit(offload),
             None => offload.min(Offload::Never),
         };
         let offers_early = hello.offers_early_data();
-        let handshake = HandshakeContext {
-            permit: cx.turn.admission.handshake_permit(client),
-            secrets: offers_early.then(Box::default),
-            certificate,
-            ..HandshakeContext::new(None)
-        };
+        handshake.secrets = offers_early.then(Box::default);
         let decision = HelloDecision {
             listener: Rc::clone(&self.listener),
             pool,
@@ -221,9 +229,11 @@ impl<N: Net> Hello<N> {
     }
 }
 
-/// Returns whether the access log or the server gets the client's fingerprint.
+/// Returns whether the access log or the server gets the client's fingerprint, or something is limited by it.
 fn needs_ja4<N: Net>(pool: &Pool, cx: &Context<'_, '_, N>) -> bool {
-    cx.turn.access.is_some() || pool.backend().keys.proxy_tlvs.contains(&ProxyTlv::Ja4)
+    cx.turn.access.is_some()
+        || cx.turn.admission.needs_ja4()
+        || pool.backend().keys.proxy_tlvs.contains(&ProxyTlv::Ja4)
 }
 
 /// Looks for a whole hello of at most `limit` bytes; `None` when more has to come.

@@ -17,12 +17,15 @@ use crate::backend::backend_state::Wait;
 use crate::backend::inbox::Grant;
 use crate::socket::Ready;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::admission::ConnectionPermit;
 
 /// A client without a slot.
 #[derive(Debug)]
 pub(super) struct Queued {
     wait: Option<Wait>,
     grant: Option<Grant>,
+    /// Counts it for the share of its name, if there is one.
+    _share: Option<Box<ConnectionPermit>>,
     since: Duration,
     client: Pending,
 }
@@ -35,6 +38,20 @@ impl Queued {
     ) -> Advance<Box<Self>, N> {
         // An answer is not near.
         client.to_client.release();
+        let share = match client.arrival {
+            // It was let in before.
+            Some(_) => Ok(None),
+            None => {
+                let keys = &client.pool.backend().keys;
+                let queue = (&*keys.name, keys.queue_length);
+                let permit = cx.core.permit.as_deref();
+                cx.turn.admission.wait(queue, permit, cx.turn.now.mono)
+            }
+        };
+        let share = match share {
+            Ok(share) => share,
+            Err(reason) => return refuse(client, reason, cx),
+        };
         let wait = client
             .pool
             .wait(cx.turn.place, client.tried(), client.arrival);
@@ -47,6 +64,7 @@ impl Queued {
         Advance::Go(Box::new(Self {
             wait: Some(wait),
             grant: None,
+            _share: share,
             since: cx.turn.now.running,
             client,
         }))

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use becket_config::address::NamePattern;
 use becket_config::file::File;
 use becket_config::process::{Log, Process};
 use becket_config::{listener, policy};
@@ -94,6 +95,20 @@ impl Listener {
     pub fn lets_in(&self, client: IpAddr) -> bool {
         let allowed = self.allow.as_ref();
         allowed.is_none_or(|networks| networks.contains(client)) && !self.deny.contains(client)
+    }
+
+    /// The name by which clients that ask for `name` are counted: the one in a certificate or a route that covers it, an exact one before a
+    /// wildcard. Empty if none does.
+    pub fn configured_name(&self, name: Option<&str>) -> Arc<str> {
+        let Some(name) = name else {
+            return Arc::default();
+        };
+        let of_routes = self.routes.iter().flat_map(|route| &route.keys.names);
+        let of_routes = of_routes.filter(|pattern| pattern.matches(name)).cloned();
+        let of_certificates = self.certificates.covering(name).into_iter();
+        let names = of_certificates.chain(of_routes);
+        let name = names.min_by_key(|pattern| matches!(pattern, NamePattern::Wildcard(_)));
+        name.map_or_else(Arc::default, |name| name.to_string().into())
     }
 
     /// The routes of clients that ask for this name, with their indices, in the order in which they are tried.
