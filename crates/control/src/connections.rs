@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use becket_proto::admission::{Holding, Prefixes};
 use becket_proto::networks::Network;
-use becket_tls::admission::{Key, Rules};
+use becket_tls::admission::{KeyRules, LimitKey};
 use tokio::sync::oneshot;
 
 use super::api::Refused;
@@ -70,10 +70,10 @@ pub(super) async fn list(
 pub(super) fn sources(state: &AdminState, wanted: ListRequest) -> SourceList {
     let (shared, config) = (state.shared(), state.config());
     let keys = &config.file.admission;
-    let rules = Rules::new(keys);
-    let mut held: Vec<Holding<Key>> = Vec::new();
+    let rules = KeyRules::new(keys);
+    let mut held: Vec<Holding<LimitKey>> = Vec::new();
     let (mut tracked, now) = (0_u64, shared.clock.mono());
-    let by_most = |a: &Holding<Key>, b: &Holding<Key>| {
+    let by_most = |a: &Holding<LimitKey>, b: &Holding<LimitKey>| {
         (b.connections, b.in_flight).cmp(&(a.connections, a.in_flight))
     };
     shared.admission.visit(&rules, now, |holding| {
@@ -95,13 +95,13 @@ pub(super) fn sources(state: &AdminState, wanted: ListRequest) -> SourceList {
         ];
         let limited = limited.into_iter().filter(|(is, _)| *is);
         let (kind, of) = match &it.source {
-            Key::Source(of) => {
+            LimitKey::Source(of) => {
                 let network = source(SocketAddr::new(of.address(), 0), keys.prefixes());
                 ("source", network.map(|it| it.to_string()))
             }
-            Key::Name(name) => ("name", Some(name.to_string())),
-            Key::Ja4(ja4) => ("ja4", Some(ja4.to_string())),
-            Key::Queue(name) => ("queue", Some(name.to_string())),
+            LimitKey::Name(name) => ("name", Some(name.to_string())),
+            LimitKey::Ja4(ja4) => ("ja4", Some(ja4.to_string())),
+            LimitKey::Queue(name) => ("queue", Some(name.to_string())),
         };
         SourceRow {
             kind: kind.into(),

@@ -4,7 +4,7 @@
 //! Unfinished handshakes of a source are counted by each worker for itself, without a lock, since that is done for every
 //! client: the kernel spreads the connections of a source over the workers, and each admits its part of the bound.
 //!
-//! Connections and full handshakes are limited for each [`Key`]: the source of a client, the server name that it asks for, and its JA4. The
+//! Connections and full handshakes are limited for each [`LimitKey`]: the source of a client, the server name that it asks for, and its JA4. The
 //! latter two are known with the hello. Names are those of certificates and routes, so a client cannot make new ones; all others count as one.
 //!
 //! [`SharedAdmission`] is what all workers share: one bucket for all full handshakes, which is one atomic number, and the
@@ -39,7 +39,7 @@ use becket_proto::close_reason::CloseReason;
 
 /// What is limited by itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Key {
+pub enum LimitKey {
     /// The network of a client.
     Source(Source),
     /// A server name as a certificate or a route has it; empty for all other names, and none.
@@ -50,13 +50,13 @@ pub enum Key {
     Queue(Arc<str>),
 }
 
-impl Default for Key {
+impl Default for LimitKey {
     fn default() -> Self {
         Self::Source(Source::default())
     }
 }
 
-impl Key {
+impl LimitKey {
     fn kind(&self) -> usize {
         match self {
             Self::Source(_) => SOURCE,
@@ -79,7 +79,7 @@ impl Key {
 
 /// What each key of a kind may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rule {
+pub struct KeyRule {
     /// Open connections; `None` where they are not counted.
     pub connections: Option<u32>,
     /// Full handshakes.
@@ -88,29 +88,29 @@ pub struct Rule {
 
 /// What each key may have, by its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rules([Rule; KINDS]);
+pub struct KeyRules([KeyRule; KINDS]);
 
-impl Rules {
+impl KeyRules {
     pub fn new(keys: &Admission) -> Self {
-        let rule = |connections, share| Rule { connections, share };
+        let rule = |connections, share| KeyRule { connections, share };
         // A connection is counted for the name whose share of a queue it may need.
         let uncounted = keys.name.queue_share.map(|_| u32::MAX);
         Self([
             rule(keys.connections_per_source, keys.source()),
             rule(keys.name.connections.or(uncounted), keys.name()),
             rule(keys.ja4.connections, keys.ja4()),
-            Rule::default(),
+            KeyRule::default(),
         ])
     }
 
     /// The rule of a key.
-    pub fn of(&self, key: &Key) -> Rule {
+    pub fn of(&self, key: &LimitKey) -> KeyRule {
         self.0[key.kind()]
     }
 
     /// Whether nothing is limited by key.
     pub fn is_empty(&self) -> bool {
-        self.0 == [Rule::default(); KINDS]
+        self.0 == [KeyRule::default(); KINDS]
     }
 }
 
@@ -129,7 +129,7 @@ pub struct SharedAdmission {
     shards: [[Mutex<KeyTable>; SHARDS]; KINDS],
 }
 
-type KeyTable = Sources<RandomState, Key>;
+type KeyTable = Sources<RandomState, LimitKey>;
 
 impl SharedAdmission {
     /// Nobody is in. The tables hold nothing and allocate nothing until they are used.
@@ -171,7 +171,7 @@ impl SharedAdmission {
 
     /// Shows all keys that are tracked, and whether each may begin a full handshake. Takes one shard's lock at a time, for
     /// some hundred keys.
-    pub fn visit(&self, rules: &Rules, now: Duration, mut show: impl FnMut(Holding<Key>)) {
+    pub fn visit(&self, rules: &KeyRules, now: Duration, mut show: impl FnMut(Holding<LimitKey>)) {
         for (shards, rule) in self.shards.iter().zip(&rules.0) {
             for shard in shards {
                 let mut from = Some(0);
@@ -182,7 +182,7 @@ impl SharedAdmission {
         }
     }
 
-    fn shard(&self, key: &Key) -> MutexGuard<'_, KeyTable> {
+    fn shard(&self, key: &LimitKey) -> MutexGuard<'_, KeyTable> {
         // The table takes its low and its highest bits.
         let index = (self.seed.hash_one(key) >> 32) as usize % SHARDS;
         lock(&self.shards[key.kind()][index])
@@ -242,7 +242,7 @@ pub struct WorkerAdmission {
     /// Full handshakes of all clients together.
     all: Share,
     /// Of each source, name and fingerprint.
-    rules: Rules,
+    rules: KeyRules,
     /// This worker's clients without keys, counted as connections.
     half_open: Rc<RefCell<Sources<RandomState>>>,
 }
@@ -262,7 +262,7 @@ impl WorkerAdmission {
             shared: Arc::clone(shared),
             keys: keys.clone(),
             all: keys.all(),
-            rules: Rules::new(keys),
+            rules: KeyRules::new(keys),
             half_open,
         })
     }
@@ -287,7 +287,7 @@ impl WorkerAdmission {
             ListenMode::Tls | ListenMode::StartTls(_) => self.half_open(client, now)?,
         };
         let mut permit = None;
-        self.enter(Key::Source(self.source(client)), &mut permit, now)?;
+        self.enter(LimitKey::Source(self.source(client)), &mut permit, now)?;
         Ok(Admitted { permit, half_open })
     }
 
@@ -306,10 +306,10 @@ impl WorkerAdmission {
         listener: &Listener,
         name: Option<&str>,
         ja4: Option<Ja4>,
-    ) -> Result<Vec<Key>, CloseReason> {
+    ) -> Result<Vec<LimitKey>, CloseReason> {
         let mut keys = Vec::new();
         if self.limits(NAME) {
-            keys.push(Key::Name(listener.configured_name(name)));
+            keys.push(LimitKey::Name(listener.configured_name(name)));
         }
         if self.needs_ja4() {
             // A hello without a fingerprint is no client's; all such are one.
@@ -317,7 +317,7 @@ impl WorkerAdmission {
             if self.keys.ja4.refuse.iter().any(|it| it.as_str() == ja4) {
                 return Err(CloseReason::Ja4Refused);
             }
-            keys.push(Key::Ja4(ja4.into()));
+            keys.push(LimitKey::Ja4(ja4.into()));
         }
         Ok(keys)
     }
@@ -327,11 +327,11 @@ impl WorkerAdmission {
     pub fn handshake_permit(
         self: &Rc<Self>,
         client: IpAddr,
-        of_hello: Vec<Key>,
+        of_hello: Vec<LimitKey>,
     ) -> Option<HandshakePermit> {
-        let source = Key::Source(self.source(client));
+        let source = LimitKey::Source(self.source(client));
         let keys = std::iter::once(source).chain(of_hello);
-        let is_limited = |key: &Key| self.rules.of(key).share != Share::default();
+        let is_limited = |key: &LimitKey| self.rules.of(key).share != Share::default();
         let keys: Vec<_> = keys.filter(is_limited).collect();
         (self.all != Share::default() || !keys.is_empty()).then(|| HandshakePermit {
             admission: Rc::clone(self),
@@ -341,7 +341,7 @@ impl WorkerAdmission {
     }
 
     fn limits(&self, kind: usize) -> bool {
-        self.rules.0[kind] != Rule::default()
+        self.rules.0[kind] != KeyRule::default()
     }
 
     /// The source of a client.
@@ -380,7 +380,7 @@ impl WorkerAdmission {
     /// When the key has as many as it may have.
     pub fn enter(
         &self,
-        key: Key,
+        key: LimitKey,
         permit: &mut Option<Box<ConnectionPermit>>,
         now: Duration,
     ) -> Result<(), CloseReason> {
@@ -404,7 +404,7 @@ impl WorkerAdmission {
     ) -> Result<Option<Box<ConnectionPermit>>, CloseReason> {
         let mut keys = connection.into_iter().flat_map(|it| &it.keys);
         let name = keys.find_map(|key| match key {
-            Key::Name(name) => Some(name),
+            LimitKey::Name(name) => Some(name),
             _ => None,
         });
         let (Some(percent), Some(name)) = (self.keys.name.queue_share, name) else {
@@ -413,14 +413,14 @@ impl WorkerAdmission {
         let most = (room as u64).saturating_mul(percent.into()) / 100;
         let most = u32::try_from(most.max(1)).unwrap_or(u32::MAX);
         let mut permit = None;
-        let key = Key::Queue(format!("{name} at {backend}").into());
+        let key = LimitKey::Queue(format!("{name} at {backend}").into());
         self.count(key, most, &mut permit, now)?;
         Ok(permit)
     }
 
     fn count(
         &self,
-        key: Key,
+        key: LimitKey,
         most: u32,
         permit: &mut Option<Box<ConnectionPermit>>,
         now: Duration,
@@ -442,13 +442,13 @@ impl WorkerAdmission {
     }
 
     /// Whether a full handshake would be admitted now. Takes nothing.
-    fn look(&self, keys: &[Key], now: Duration) -> Result<(), CloseReason> {
+    fn look(&self, keys: &[LimitKey], now: Duration) -> Result<(), CloseReason> {
         let Self { shared, all, .. } = self;
         let in_flight = shared.in_flight();
         if all.in_flight.is_some_and(|most| in_flight >= most) {
             return Err(CloseReason::AdmissionInFlight);
         }
-        let is_refused = |key: &&Key| {
+        let is_refused = |key: &&LimitKey| {
             let share = self.rules.of(key).share;
             !shared.shard(key).may_begin(key, share, now)
         };
@@ -461,7 +461,7 @@ impl WorkerAdmission {
 
     /// Takes what a full handshake costs. A client that is refused takes no token of its source, name or fingerprint, unless another worker
     /// took the last one since the look.
-    fn begin(&self, keys: &[Key], now: Duration) -> Result<FullHandshake, CloseReason> {
+    fn begin(&self, keys: &[LimitKey], now: Duration) -> Result<FullHandshake, CloseReason> {
         let Self { shared, all, .. } = self;
         self.look(keys, now)?;
         if !shared.start(all.in_flight) {
@@ -490,7 +490,7 @@ impl WorkerAdmission {
 #[derive(Debug)]
 pub struct ConnectionPermit {
     shared: Arc<SharedAdmission>,
-    keys: Vec<Key>,
+    keys: Vec<LimitKey>,
 }
 
 impl Drop for ConnectionPermit {
@@ -519,7 +519,7 @@ impl Drop for HalfOpen {
 struct FullHandshake {
     shared: Arc<SharedAdmission>,
     /// Those that are limited and tracked.
-    keys: Vec<Key>,
+    keys: Vec<LimitKey>,
 }
 
 impl Drop for FullHandshake {
@@ -536,7 +536,7 @@ impl Drop for FullHandshake {
 pub struct HandshakePermit {
     admission: Rc<WorkerAdmission>,
     /// Those whose full handshakes are limited.
-    keys: Vec<Key>,
+    keys: Vec<LimitKey>,
     state: PermitState,
 }
 
@@ -584,7 +584,7 @@ impl HandshakePermit {
     }
 }
 
-/// Kinds of a [`Key`].
+/// Kinds of a [`LimitKey`].
 const KINDS: usize = 4;
 const SOURCE: usize = 0;
 const NAME: usize = 1;
@@ -638,13 +638,13 @@ mod tests {
         permit.claim(now).map(|()| permit)
     }
 
-    fn source(admission: &WorkerAdmission, client: IpAddr) -> Key {
-        Key::Source(admission.source(client))
+    fn source(admission: &WorkerAdmission, client: IpAddr) -> LimitKey {
+        LimitKey::Source(admission.source(client))
     }
 
     fn enter(
         admission: &WorkerAdmission,
-        key: Key,
+        key: LimitKey,
     ) -> Result<Option<Box<ConnectionPermit>>, CloseReason> {
         let mut permit = None;
         admission.enter(key, &mut permit, NOW).map(|()| permit)
@@ -671,11 +671,11 @@ mod tests {
             },
             ..Admission::default()
         });
-        let name = |name: &str| Key::Name(name.into());
+        let name = |name: &str| LimitKey::Name(name.into());
         let mut held = Vec::new();
         // More fingerprints than are tracked, and one name that wants everything.
         for number in 0..10_000 {
-            held.extend(enter(&admission, Key::Ja4(number.to_string().into())));
+            held.extend(enter(&admission, LimitKey::Ja4(number.to_string().into())));
             held.extend(enter(&admission, name("a.test")));
         }
         assert!(shared.untracked() > 0);
@@ -722,7 +722,7 @@ mod tests {
             ..Admission::default()
         });
         let wait = |name: &str, backend| {
-            let connection = enter(&admission, Key::Name(name.into())).unwrap();
+            let connection = enter(&admission, LimitKey::Name(name.into())).unwrap();
             admission.wait((backend, 5), connection.as_deref(), NOW)
         };
         let held = [wait("a.test", "app"), wait("a.test", "app")];
