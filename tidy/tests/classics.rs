@@ -21,9 +21,10 @@ pub(crate) fn faults(text: &str, has: impl Fn(&str) -> bool) -> Vec<String> {
         let mut marks = proof.split('`');
         let mut named = 0;
         while let (Some(before), Some(mark)) = (marks.next(), marks.next()) {
-            let path = match before.trim_end().ends_with("scenario") {
-                true => format!("bench/scenarios/{mark}.toml"),
-                false => mark.to_owned(),
+            let path = if before.trim_end().ends_with("scenario") {
+                format!("bench/scenarios/{mark}.toml")
+            } else {
+                mark.to_owned()
             };
             named += 1;
             if !has(&path) {

@@ -95,9 +95,10 @@ fn files(site: &Site<'_>, sealed: &str) -> String {
             EARLY if !sealed.is_empty() => " ssl_early_data on;",
             _ => "",
         },
-        kernel = match site.settings.ktls {
-            true if !sealed.is_empty() => " ssl_conf_command Options KTLS;",
-            _ => "",
+        kernel = if site.settings.ktls && !sealed.is_empty() {
+            " ssl_conf_command Options KTLS;"
+        } else {
+            ""
         },
     )
 }

@@ -175,9 +175,10 @@ impl ListenerSection {
     /// How long the kernel keeps a connection on which nothing has come.
     pub fn defers_accept(&self) -> Option<Duration> {
         // Where the server may speak first, the client would wait for it, and the kernel for the client.
-        let default = match self.speaks().connects_first() {
-            true => Duration::ZERO,
-            false => DEFER_ACCEPT,
+        let default = if self.speaks().connects_first() {
+            Duration::ZERO
+        } else {
+            DEFER_ACCEPT
         };
         let time = self.defer_accept.unwrap_or(default);
         Some(time).filter(|time| !time.is_zero())

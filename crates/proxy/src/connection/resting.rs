@@ -66,14 +66,15 @@ impl<N: Net> Connection<N> {
         turn: &mut Turn<'_, N>,
         scratch: &mut Scratch,
     ) -> Advanced {
-        let end =
-            |phase: Phase<N>, cx: &mut Context<'_, '_, N>, _: &mut _| phase.end_rest(reason, cx);
+        let end = |phase: Phase<N>, cx: &mut Context<'_, '_, N>, _: &mut Scratch| {
+            phase.end_rest(reason, cx)
+        };
         self.drive(end, turn, scratch)
     }
 }
 
 impl<N: Net> Phase<N> {
-    fn end_rest(self, reason: CloseReason, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
+    fn end_rest(self, reason: CloseReason, cx: &Context<'_, '_, N>) -> Advance<Self, N> {
         Advance::Reached(match self {
             Self::Relaying(mut phase) => phase.abort(reason),
             Self::Serving(phase) => phase.abort(reason, cx),
