@@ -218,3 +218,38 @@ const LOOK: Timespec = Timespec {
 };
 const PINGS: usize = 9;
 const PATIENCE: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn a_handshake_of_tcp_takes_a_round_trip_and_the_machine_sees_nothing_of_it() {
+        let place = place::Place::here().unwrap();
+        let network = match Network::of(Measure::Delay, &place.all()) {
+            Ok(network) => network.unwrap(),
+            Err(machine) => return becket_tidy::skip(&machine),
+        };
+        let round_trip = ONE_WAY * 2;
+        assert!(network.round_trip().unwrap() >= round_trip);
+        let failed = |e| Error::os("a connection", e);
+        let listener = at_server(Some(&network), || {
+            TcpListener::bind((SERVER, 0)).map_err(failed)
+        });
+        let listener = listener.unwrap();
+        let address = listener.local_addr().unwrap();
+        let begin = clock::now();
+        let client = network.at_client(|| TcpStream::connect(address).map_err(failed));
+        assert!(client.is_ok() && clock::now() - begin >= round_trip);
+        assert_eq!(network.dropped(), 0);
+        // Here there is no such way, and no such device.
+        assert!(!std::path::Path::new("/sys/class/net/delay").exists());
+    }
+
+    #[test]
+    fn other_measures_need_no_network() {
+        assert!(Network::of(Measure::Idle, &[0]).unwrap().is_none());
+    }
+}

@@ -1,8 +1,9 @@
 //! PEM files: certificates and keys are read, or it is said what is broken.
 
-use becket_keys::facts::certificate;
+use becket_keys::facts::{certificate, not_after};
 use becket_keys::keys::names_of;
 use becket_keys::pem::Pem;
+use becket_keys::presented::Presented;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 
 /// Checks one input. Returns how many certificates and keys in it are usable.
@@ -18,6 +19,10 @@ pub fn run(data: &[u8]) -> usize {
             return 0;
         }
     };
+    for der in &pem.certificates {
+        // As a survey shows those of servers.
+        drop((Presented::of(der), not_after(der)));
+    }
     let certificates = pem.certificates.iter().filter_map(|der| certificate(der));
     let names = certificates.map(|certificate| names_of(&certificate));
     let keys = pem.keys.iter().map(|key| any_supported_type(key));

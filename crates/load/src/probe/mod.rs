@@ -257,7 +257,7 @@ impl Way {
 /// The first address that takes a connection, or why the last does not.
 fn first_open(all: &[SocketAddr], time_out: Duration) -> Result<SocketAddr, Failure> {
     let mut last = Failure::Unreachable;
-    for address in all {
+    for address in all.iter().take(MOST_ADDRESSES) {
         match Peer::connect(*address, time_out) {
             Ok(_) => return Ok(*address),
             Err(failure) => last = failure,
@@ -287,6 +287,8 @@ const WAYS: [Way; 3] = [
     },
 ];
 
+/// Addresses of a name that are tried.
+const MOST_ADDRESSES: usize = 4;
 const TLS12: &str = "TLSv1.2";
 const TLS11: &str = "TLSv1.1";
 const TLS10: &str = "TLSv1.0";
