@@ -13,6 +13,7 @@ pub const SUITE: &[(&str, &str)] = suite![
     "classics",
     "implementations",
     "overload",
+    "collapse",
     "cores",
     "key",
     "cipher",
@@ -22,6 +23,7 @@ pub const SUITE: &[(&str, &str)] = suite![
     "latency",
     "delay",
     "maxconn",
+    "maxconn-idle",
     "shared-cache",
     "replication",
     "servers",
@@ -132,7 +134,7 @@ mod tests {
     }
 
     /// Each scenario with the articles that it repeats, in order.
-    const CITED: [(&str, &[&str]); 29] = [
+    const CITED: [(&str, &[&str]); 31] = [
         (
             "classics",
             &[
@@ -149,6 +151,7 @@ mod tests {
         ),
         ("implementations", &["bernat-1"]),
         ("overload", &["bernat-1"]),
+        ("collapse", &["bernat-1"]),
         ("cores", &["haproxy-ssl", "bernat-1"]),
         ("key", &["bernat-1", "haproxy-ssl"]),
         ("cipher", &["haproxy-ssl", "bernat-1"]),
@@ -158,6 +161,7 @@ mod tests {
         ("latency", &["bernat-2", "bernat-1"]),
         ("delay", &["bernat-1"]),
         ("maxconn", &["haproxy-maxconn"]),
+        ("maxconn-idle", &["haproxy-maxconn"]),
         ("shared-cache", &["haproxy-shared-cache"]),
         ("replication", &["haproxy-shared-cache"]),
         ("servers", &[]),

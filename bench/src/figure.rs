@@ -305,6 +305,7 @@ const RETURNED: &[FigureRow] = &[
 ];
 const FLOODED: &[FigureRow] = &[
     (kept, figures::KEPT, "goodput kept under"),
+    (condition, figures::RESUMED, "handshakes that resumed under"),
     (
         less,
         figures::COST,

@@ -194,6 +194,8 @@ pub struct Settings {
     pub nagle: bool,
     /// Requests at a time that the queue lets through; 0 is no limit.
     pub maxconn: u64,
+    /// Whether as many clients as there are slots keep a connection each, without a request.
+    pub idle_clients: bool,
     /// Full handshakes per second that the server admits; 0 is no limit.
     pub full_handshakes: u64,
     /// Nodes that serve together.
@@ -426,6 +428,7 @@ impl Settings {
             smt: of("smt") == "on",
             nagle: of("nagle") == "true",
             maxconn: number("maxconn")?,
+            idle_clients: of("idle-clients") == "on",
             full_handshakes: number("full-handshakes")?,
             nodes: at_least_one("nodes")?,
             servers: at_least_one("servers")?.min(1000),
@@ -520,6 +523,7 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("smt", &["off", "on"]),
     ("nagle", &["false", "true"]),
     ("maxconn", &["0"]),
+    ("idle-clients", &["off", "on"]),
     ("full-handshakes", &["0"]),
     ("crypto-threads", &["auto"]),
     ("rsa-batch", &["off", "auto"]),

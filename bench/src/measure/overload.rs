@@ -132,6 +132,13 @@ fn flood(
         return Ok(None);
     }
     let mut put = |name: &str, value: f64| sample.put(&figures::at(name, percent), value);
+    let resumed = step.handshakes.resumed();
+    if resumed > 0 {
+        put(
+            figures::RESUMED,
+            load::share(resumed, step.handshakes.full + resumed),
+        );
+    }
     let whole = step.latency.from_intended();
     // Without a served client there is no latency of served clients.
     if whole.count > 0 {

@@ -14,6 +14,11 @@ pub(super) fn configuration(site: &Site<'_>) -> String {
         0 => String::new(),
         limit => format!("maxconn = {limit}\n"),
     };
+    let reclaim = if site.settings.idle_clients {
+        "idle-reclaim = \"1s\"\n"
+    } else {
+        ""
+    };
     let admission = match site.settings.full_handshakes {
         0 => String::new(),
         rate => format!(
@@ -39,7 +44,7 @@ pub(super) fn configuration(site: &Site<'_>) -> String {
         Files::None => {
             let servers: String = site.backends().iter().map(server).collect();
             let connections = site.connections;
-            format!("queue-length = {connections}\nqueue-timeout = \"5m\"\n\n{servers}")
+            format!("queue-length = {connections}\nqueue-timeout = \"5m\"\n{reclaim}\n{servers}")
         }
         _ => format!("files = {{ root = \"{}\" }}\n", site.files().display()),
     };

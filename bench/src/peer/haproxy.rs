@@ -1,4 +1,4 @@
-//! HAProxy's configuration, in TCP mode. From 3.3 on it refuses a frontend and a backend of one name.
+//! HAProxy's configuration, in TCP mode, except beside idle clients: there it reads requests, as the article on `maxconn` has it. From 3.3 on it refuses a frontend and a backend of one name.
 
 use std::net::SocketAddr;
 
@@ -40,13 +40,18 @@ pub(super) fn configuration(site: &Site<'_>) -> String {
         Front::Terminate => "",
         Front::Passthrough | Front::Plain => "\n  option splice-auto",
     };
+    let mode = if site.settings.idle_clients {
+        "mode http\n  option http-server-close"
+    } else {
+        "mode tcp"
+    };
     format!(
         "global
   maxconn {connections}
   nbthread {workers}
   tune.ssl.cachesize {SESSIONS}
 defaults
-  mode tcp{splice}
+  {mode}{splice}
   timeout connect 5s
   timeout client 600s
   timeout server 600s
