@@ -150,6 +150,10 @@ pub fn of_beckets(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Vec
 
 /// Says whether becket keeps under a flood what it is to keep of its closed loop's rate.
 pub fn of_kept(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Option<Standing> {
+    // The marks are those of full handshakes: a flood that spoils the session cache costs more than its closed loop.
+    if case.settings.get("resume").is_some_and(|it| it != "never") {
+        return None;
+    }
     let is_of = |percent: &str| figure.name == figures::at(figures::KEPT, percent);
     let (_, mark) = figures::FLOODS.iter().find(|(percent, _)| is_of(percent))?;
     let kept = subject(case)?.values(&figure.name);
@@ -247,7 +251,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_held_to_its_mark_with_an_interval() {
-        let kept = |values: &[f64]| {
+        let kept_of = |values: &[f64], resume: &str| {
             let mut column = column("becket", values);
             for (sample, value) in column.samples.iter_mut().zip(values) {
                 sample.put("goodput_kept_share_at_150", *value);
@@ -256,14 +260,19 @@ mod tests {
                 name: "goodput_kept_share_at_150".to_owned(),
                 ..cpu()
             };
-            of_kept(&case(vec![column]), &figure, SURE)
+            let mut case = case(vec![column]);
+            let settings = &mut case.settings;
+            settings.insert("resume".to_owned(), resume.to_owned());
+            of_kept(&case, &figure, SURE)
         };
+        let kept = |values: &[f64]| kept_of(values, "never");
         assert_eq!(kept(&[0.99, 0.991, 0.989]).unwrap().word, "kept");
         assert_eq!(kept(&[0.9, 0.901, 0.899]).unwrap().word, "not kept");
         let apart = kept(&[0.888, 0.966]).unwrap();
         assert_eq!(apart.word, "cannot be told");
         assert!(apart.interval.low < 0.7 && apart.interval.high > 1.2);
         assert!(kept(&[0.97]).is_none());
+        assert!(kept_of(&[0.6, 0.6, 0.6], "every=4").is_none());
         let cpu = case(vec![column("becket", &[1.0, 1.0])]);
         assert!(of_kept(&cpu, &self::cpu(), SURE).is_none());
     }
