@@ -126,7 +126,7 @@ pub struct SharedAdmission {
     untracked: AtomicU64,
     seed: RandomState,
     /// By kind, so that no kind takes the place of another.
-    shards: [[Mutex<KeyTable>; SHARDS]; KINDS],
+    shards: [Box<[Mutex<KeyTable>]>; KINDS],
 }
 
 type KeyTable = Sources<RandomState, LimitKey>;
@@ -141,14 +141,14 @@ impl SharedAdmission {
             bucket: AtomicU64::new(0),
             in_flight: AtomicU32::new(0),
             untracked: AtomicU64::new(0),
-            shards: std::array::from_fn(|_| std::array::from_fn(shard)),
+            shards: std::array::from_fn(|_| (0..SHARDS).map(shard).collect()),
             seed,
         }
     }
 
     /// How many keys of each kind are tracked at most, rounded up to a multiple of 64.
     pub fn set_limit(&self, keys: usize) {
-        for shard in self.shards.iter().flatten() {
+        for shard in self.shards.iter().flat_map(|kind| &**kind) {
             lock(shard).set_limit(keys.div_ceil(SHARDS));
         }
     }
@@ -173,7 +173,7 @@ impl SharedAdmission {
     /// some hundred keys.
     pub fn visit(&self, rules: &KeyRules, now: Duration, mut show: impl FnMut(Holding<LimitKey>)) {
         for (shards, rule) in self.shards.iter().zip(&rules.0) {
-            for shard in shards {
+            for shard in &**shards {
                 let mut from = Some(0);
                 while let Some(place) = from {
                     from = lock(shard).visit(place, SHOWN_AT_ONCE, rule.share, now, &mut show);
