@@ -91,9 +91,9 @@ impl Network {
         let ping = || -> io::Result<Duration> {
             let begin = clock::now();
             client.send_to(&[0], server.local_addr()?)?;
-            let (_, from) = server.recv_from(&mut [0])?;
+            let (_, from) = uninterrupted(|| server.recv_from(&mut [0]))?;
             server.send_to(&[0], from)?;
-            client.recv(&mut [0])?;
+            uninterrupted(|| client.recv(&mut [0]))?;
             Ok(clock::now() - begin)
         };
         for socket in [&client, &server] {
@@ -104,6 +104,16 @@ impl Network {
         let mut pings = pings.collect::<io::Result<Vec<_>>>().map_err(failed)?;
         pings.sort();
         Ok(pings[PINGS / 2])
+    }
+}
+
+/// Calls again after a signal: the kernel does not restart a receive with a time-out.
+fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
     }
 }
 
