@@ -359,18 +359,18 @@ impl File {
                 if backend.idle_reclaim.is_none() {
                     if is_limited && offers(HTTP) {
                         let fault = format!(
-                            "not set, and listener[{name}] offers http/1.1: kept-alive clients hold slots of servers with maxconn while others wait"
+                            "not set, and listener[{name}] offers http/1.1: idle keep-alive clients hold slots of servers with maxconn while others wait"
                         );
                         report.remark(&path, fault);
                     }
                 } else if here.iter().any(passes) {
                     let fault = format!(
-                        "listener[{name}] passes TLS on, and only where it ends can becket see that a request was answered"
+                        "listener[{name}] passes TLS through, so becket cannot see whether a request was answered"
                     );
                     report.refuse(&path, fault, "mode = \"terminate\" there, or \"off\"");
                 } else if offers(b"h2") {
                     let fault = format!(
-                        "listener[{name}] offers h2: a connection is ended if its last bytes came from the server, though another of its requests may be unanswered"
+                        "listener[{name}] offers h2: a connection may be closed while one of its requests is unanswered"
                     );
                     report.remark(&path, fault);
                 }

@@ -153,7 +153,7 @@ impl Snapshot {
             Gauge becket_ticket_rotation_seconds "Time until the ticket key changes" = sessions.tickets.next_rotation_seconds;
             Gauge becket_certificate_expiry_timestamp_seconds "When a certificate expires" [listener, name, key]
                 = self.status.certificates.iter().map(|c| ([&*c.listener, &*c.name, &*c.key], c.not_after.unix_seconds()));
-            Gauge becket_certificate_renewal_timestamp_seconds "When a certificate should have been renewed: a third of its lifetime before its end, at most 14 days" [listener, name, key]
+            Gauge becket_certificate_renewal_timestamp_seconds "Time by which a certificate should be renewed: a third of its lifetime before its end, at most 14 days" [listener, name, key]
                 = self.status.certificates.iter().map(|c| ([&*c.listener, &*c.name, &*c.key], c.renew_by.unix_seconds()));
             Gauge becket_ocsp_expiry_timestamp_seconds "When the OCSP response of a certificate expires" [listener, name, key]
                 = self.status.certificates.iter().filter_map(|c| Some(([&*c.listener, &*c.name, &*c.key], c.ocsp_until?.unix_seconds())));
@@ -270,7 +270,7 @@ impl Snapshot {
         families! { page:
             Gauge becket_queue "Connections that wait for a slot of a server" [backend] = backends(|b| b.waiting() as u64);
             Counter becket_queue_hand_overs "Slots handed to a connection that waited" [backend] = backends(BackendState::hand_overs);
-            Counter becket_idle_reclaims "Connections at rest ended for one that waited for a slot" [backend] = backends(BackendState::idle_reclaims);
+            Counter becket_idle_reclaims "Idle connections closed for a client that waited for a slot" [backend] = backends(BackendState::idle_reclaims);
             Gauge becket_stick_entries "Clients whose server is remembered" [backend] = backends(|b| b.sticks() as u64);
             Gauge becket_server_in_service "1 if the server may be given connections" [backend, server]
                 = servers(|one| one.is_in_service().into());

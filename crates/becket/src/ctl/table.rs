@@ -228,7 +228,7 @@ pub(super) fn trials(trials: &BTreeMap<String, BTreeMap<Cow<'static, str>, u64>>
 /// Sources, names and fingerprints that are tracked.
 pub(super) fn sources(list: &SourceList) -> String {
     if !list.limits {
-        return "no limit of a source, name or JA4 is configured: see [admission]\n".to_owned();
+        return "no limit per source, name or JA4 is configured: see [admission]\n".to_owned();
     }
     let rows = list.sources.iter().map(|it| {
         let of = match (&*it.kind, it.source.as_deref()) {

@@ -117,7 +117,7 @@ impl ListenerSection {
             let passes = route.mode.unwrap_or(self.mode) == Mode::Passthrough;
             if passes && asks {
                 let fault =
-                    "given, but clients ask for TLS in clear, and a server would wait for that";
+                    "given, but the server would wait for its SSLRequest in clear";
                 report.refuse(key!(path, route.mode), fault, WHERE_TLS_ENDS);
             }
             if passes && route.policy.is_some() {
