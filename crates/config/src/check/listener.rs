@@ -116,8 +116,7 @@ impl ListenerSection {
             let path = format!("{path}.route[{index}]");
             let passes = route.mode.unwrap_or(self.mode) == Mode::Passthrough;
             if passes && asks {
-                let fault =
-                    "given, but the server would wait for its SSLRequest in clear";
+                let fault = "given, but the server would wait for its SSLRequest in clear";
                 report.refuse(key!(path, route.mode), fault, WHERE_TLS_ENDS);
             }
             if passes && route.policy.is_some() {
