@@ -458,6 +458,7 @@ fn listener_state(config: &Config, listener: usize, now: Now) -> Rc<ListenerStat
         router: HelloRouter::new(Arc::clone(&config.listeners[listener]), &parts)
             .expect("a router"),
         pools: pools.collect(),
+        cancel_targets: Default::default(),
     })
 }
 

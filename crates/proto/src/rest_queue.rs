@@ -61,6 +61,11 @@ impl RestQueue {
         self.places.get(place).is_some_and(|it| it.since.is_some())
     }
 
+    /// Returns whether no place is listed.
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
     /// Returns the place that has rested longest in a group, and since when.
     pub fn longest(&mut self, group: usize) -> Option<(usize, Duration)> {
         loop {

@@ -146,10 +146,17 @@ impl SharedAdmission {
         }
     }
 
-    /// How many keys of each kind are tracked at most, rounded up to a multiple of 64.
+    /// How many sources and how many JA4s are tracked at most, rounded up to a multiple of 64. Names are those of the configuration, and all are
+    /// tracked.
     pub fn set_limit(&self, keys: usize) {
-        for shard in self.shards.iter().flat_map(|kind| &**kind) {
-            lock(shard).set_limit(keys.div_ceil(SHARDS));
+        for (kind, shards) in self.shards.iter().enumerate() {
+            let limit = match kind {
+                NAME | QUEUE => usize::MAX,
+                _ => keys.div_ceil(SHARDS),
+            };
+            for shard in &**shards {
+                lock(shard).set_limit(limit);
+            }
         }
     }
 

@@ -140,6 +140,7 @@ impl House {
             mode: listener.keys.speaks(),
             router: HelloRouter::new(listener, &parts).unwrap(),
             pools: Rc::clone(&self.pools),
+            cancel_targets: Default::default(),
         })
     }
 

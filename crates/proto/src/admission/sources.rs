@@ -119,7 +119,7 @@ struct Held<K> {
 impl<K: Default> Entry for Held<K> {}
 
 impl<S: BuildHasher, K: Clone + Default + Eq + Hash> Sources<S, K> {
-    /// An empty table for at most `limit` sources. A source costs 72 bytes, twice that just after the table has grown.
+    /// An empty table for at most `limit` sources.
     pub fn new(limit: usize, seed: S) -> Self {
         Self {
             seed,

@@ -34,11 +34,14 @@ struct CancelQueue {
     control: Option<Waker>,
 }
 
+/// The backends of a listener.
+pub type CancelTargets = Arc<[(Arc<Backend>, Arc<BackendState>)]>;
+
 /// A request for the servers of all backends of a listener.
 pub struct Cancel {
     /// As the client sent it.
     pub request: Arc<[u8]>,
-    pub backends: Vec<(Arc<Backend>, Arc<BackendState>)>,
+    pub backends: CancelTargets,
     /// Dropped when the servers have the request, or will not get it.
     pub completion: CancelCompletion,
 }

@@ -22,7 +22,7 @@ use becket_proto::queue::Arrival;
 use becket_proto::ticket::{NodeId, OriginId};
 
 use super::backend_state::{BackendState, Eligible, Pick, QueueFull, Wait, Waiter};
-use super::cancel::{Cancel, CancelCompletion, CancelOutcome};
+use super::cancel::{Cancel, CancelCompletion, CancelOutcome, CancelTargets};
 use super::file_service::FileService;
 use super::inbox::Inbox;
 use super::registry::lone_state;
@@ -175,20 +175,18 @@ impl Pool {
         eligible.shortage()
     }
 
-    /// Makes a cancel of the connection at `place` in this worker, and the outcome that the connection waits for. `pools` are those whose
-    /// servers get the request.
-    pub fn cancel<'a>(
+    /// Makes a cancel of the connection at `place` in this worker, and the outcome that the connection waits for.
+    pub fn cancel(
         &self,
         place: usize,
         request: &[u8],
-        pools: impl Iterator<Item = &'a Rc<Self>>,
+        backends: &CancelTargets,
     ) -> (Cancel, CancelOutcome) {
         let inbox = Arc::clone(&self.inbox);
         let (completion, outcome) = CancelCompletion::new(Waiter { inbox, place });
-        let both = |pool: &Rc<Self>| (Arc::clone(&pool.backend), Arc::clone(&pool.state));
         let cancel = Cancel {
             request: request.into(),
-            backends: pools.map(both).collect(),
+            backends: Arc::clone(backends),
             completion,
         };
         (cancel, outcome)

@@ -203,8 +203,8 @@ impl<N: Net> Conversing<N> {
         match (pool, self.dialog.cancel_request()) {
             (Some(pool), Some(request)) => {
                 cx.turn.counters.handshakes_ended.add(1);
-                let pools = self.listener.all_pools();
-                let (cancel, outcome) = pool.cancel(cx.turn.place, request, pools);
+                let backends = self.listener.cancel_targets();
+                let (cancel, outcome) = pool.cancel(cx.turn.place, request, backends);
                 let source = cx.turn.admission.source(cx.core.facts.client.ip());
                 cx.turn.cancels.enqueue(source, cancel);
                 Advance::Reached(Reached::Cancel(outcome))

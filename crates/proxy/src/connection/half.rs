@@ -65,6 +65,11 @@ impl<C: TlsSide> Tls<C> {
         }
     }
 
+    /// Whether no part of a record is here, as far as we see it.
+    pub(super) fn is_without_part(&self) -> bool {
+        self.engine().is_some_and(|engine| engine.held().is_empty())
+    }
+
     /// The engine, to be written to.
     pub(super) fn engine_mut(&mut self) -> Option<&mut Engine<C>> {
         match self {

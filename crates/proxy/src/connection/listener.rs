@@ -3,10 +3,12 @@
 //! One worker owns it and shares it, by `Rc`, with the handshakes that came through it: a reload builds a new
 //! one, and handshakes under way finish with the old one.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::backend::cancel::CancelTargets;
 use crate::backend::pool::Pool;
 use becket_config::listener::ListenMode;
 use becket_tls::config::Listener;
@@ -21,6 +23,8 @@ pub struct ListenerState {
     pub router: HelloRouter,
     /// Pools by backend index; routes refer to them.
     pub pools: Rc<[Rc<Pool>]>,
+    /// Made for the first cancel.
+    pub cancel_targets: OnceCell<CancelTargets>,
 }
 
 impl ListenerState {
@@ -35,11 +39,17 @@ impl ListenerState {
         self.pools.get(route.backend)
     }
 
-    /// The pools that its routes lead to, each once.
-    pub fn all_pools(&self) -> impl Iterator<Item = &Rc<Pool>> {
-        let routes = self.config().routes.iter();
-        let backends: BTreeSet<_> = routes.map(|route| route.backend).collect();
-        let pools = backends.into_iter();
-        pools.filter_map(|backend| self.pools.get(backend))
+    /// The backends that its routes lead to, each once.
+    pub fn cancel_targets(&self) -> &CancelTargets {
+        self.cancel_targets.get_or_init(|| {
+            let routes = self.config().routes.iter();
+            let backends: BTreeSet<_> = routes.map(|route| route.backend).collect();
+            let pools = backends
+                .into_iter()
+                .filter_map(|backend| self.pools.get(backend));
+            pools
+                .map(|pool| (Arc::clone(pool.backend()), Arc::clone(pool.state())))
+                .collect()
+        })
     }
 }

@@ -205,12 +205,14 @@ impl<N: Net> Relaying<N> {
         self.is_at_rest() && !self.is_half_closed() && !self.is_unfinished()
     }
 
-    /// Returns whether the connection rests after an answer, and no part of a next request is here. A client whose TLS the kernel has may have sent
+    /// Returns whether the connection rests after an answer, and no part of a next record is here. A leg whose TLS the kernel has may have
     /// a part that only the kernel sees.
     pub(super) fn rests_answered(&self) -> bool {
-        let tls = self.client_tls.as_ref();
-        let has_part = tls.is_some_and(|tls| tls.engine().is_none_or(|it| !it.held().is_empty()));
-        self.spoke_last == Some(Side::Server) && self.rests() && !has_part
+        let (client, server) = (self.client_tls.as_ref(), self.server.tls.as_deref());
+        self.spoke_last == Some(Side::Server)
+            && self.rests()
+            && client.is_none_or(Tls::is_without_part)
+            && server.is_none_or(Tls::is_without_part)
     }
 
     /// The client is served, and has still to finish its handshake.

@@ -251,6 +251,7 @@ impl Worker {
                 mode: listener.keys.speaks(),
                 router,
                 pools: Rc::clone(pools),
+                cancel_targets: Default::default(),
             }))
         };
         config.listeners.iter().map(state).collect()

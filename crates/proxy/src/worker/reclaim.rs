@@ -6,7 +6,7 @@
 //! longest waiter, as any other.
 //!
 //! The first client that waits wakes all workers by [`BackendEvent::Awaited`](crate::backend::inbox::BackendEvent::Awaited). After that each one sleeps no longer than
-//! until its next connection is due. While none waits nothing is looked at.
+//! until its next connection is due, and 100 ms at most, since servers become full or eligible without a message. While none waits nothing is looked at.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,7 +17,6 @@ use super::overdue::STEPS_PER_TURN;
 use super::sweep::SweepCause;
 use crate::backend::pool::Pool;
 use crate::backend::server_state::ServerState;
-use crate::connection::Connection;
 use becket_proto::close_reason::CloseReason;
 use becket_proto::rest_queue::RestQueue;
 
@@ -77,8 +76,8 @@ impl Worker {
             return true;
         };
         if entry.queued {
-            // Bytes that have come are read first.
-            self.advance(index, Connection::advance);
+            // Bytes that have come are read first, in its turn.
+            self.alarms.rests.stir(index);
             return true;
         }
         if !entry.connection.is_acknowledged() {
@@ -102,7 +101,11 @@ impl Worker {
             .filter_map(|pool| self.next_due(pool))
             .min_by_key(|(_, due)| *due);
         // One that is due and was not ended waits for another worker.
-        due.map(|(_, due)| due.saturating_sub(now).max(AGAIN))
+        let due = due.map(|(_, due)| due.saturating_sub(now).max(AGAIN));
+        // No message tells that a server has become full or eligible.
+        let is_awaited = pools.iter().any(|pool| pool.state().waiting() > 0);
+        let look = (is_awaited && !self.alarms.rests.is_empty()).then_some(LOOK);
+        due.into_iter().chain(look).min()
     }
 
     /// Returns the connection that has rested longest at a server for whose slots clients wait, and when it may be ended.
@@ -127,3 +130,5 @@ fn group_of(server: &Arc<ServerState>) -> usize {
 
 /// Time until a connection that is due is looked at again.
 const AGAIN: Duration = Duration::from_millis(10);
+/// Time until the servers for which clients wait are looked at again.
+const LOOK: Duration = Duration::from_millis(100);

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::sendfile;
+use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
@@ -36,10 +37,13 @@ pub fn send_more(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
 /// The file is waited for where its bytes are not in memory ([`cached`](crate::tree::cached)), also by a non-blocking socket.
 ///
 /// # Errors
-/// As send(2); `InvalidInput` where the kernel does not send such a file.
+/// As send(2); `InvalidInput` where the kernel does not send such a file, or cannot read it.
 pub fn send_file(socket: impl AsFd, file: impl AsFd, at: u64, most: usize) -> io::Result<usize> {
     let mut at = at;
-    Ok(sendfile(socket, file, Some(&mut at), most)?)
+    match sendfile(socket, file, Some(&mut at), most) {
+        Err(Errno::IO | Errno::NOMEM) => Err(io::ErrorKind::InvalidInput.into()),
+        sent => Ok(sent?),
+    }
 }
 
 /// Counts the bytes written to the socket that the peer has not acknowledged (`SIOCOUTQ`), sent or not.
@@ -72,7 +76,7 @@ pub fn client_gone(socket: impl AsFd) -> io::Result<bool> {
     match poll(&mut look, Some(&Timespec::default())) {
         Ok(_) => {}
         // Nothing was learnt; the next read tells.
-        Err(rustix::io::Errno::INTR) => return Ok(false),
+        Err(Errno::INTR) => return Ok(false),
         Err(error) => return Err(error.into()),
     }
     let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
@@ -88,7 +92,7 @@ pub fn has_room(socket: impl AsFd) -> io::Result<bool> {
     let mut look = [PollFd::new(&socket, PollFlags::OUT)];
     match poll(&mut look, Some(&Timespec::default())) {
         Ok(ready) => Ok(ready > 0),
-        Err(rustix::io::Errno::INTR) => Ok(true),
+        Err(Errno::INTR) => Ok(true),
         Err(error) => Err(error.into()),
     }
 }

@@ -80,6 +80,7 @@ impl ServingFiles {
         if body.is_read || rest < LEAST_SENT {
             return Ok(0);
         }
+        let turn = cx.turn.limits.bytes_per_turn.max(READ);
         let may_move = !self.ended && !self.to_client.is_holding();
         let mut client = self.half(cx);
         if may_move && client.note_bulk(rest) {
@@ -88,7 +89,7 @@ impl ServingFiles {
             client.leg.ready.readable |= client.is_plain();
         }
         Ok(if client.is_plain() {
-            usize::try_from(rest).unwrap_or(usize::MAX)
+            usize::try_from(rest).map_or(turn, |rest| rest.min(turn))
         } else {
             0
         })

@@ -137,6 +137,15 @@ fn without_the_key_they_wait() {
 }
 
 #[test]
+fn servers_are_looked_at_again_as_long_as_one_waits() {
+    let mut full = full(1, Some(AFTER));
+    assert_eq!(full.worker.next_reclaim(), None);
+    let _waits = full.come();
+    let next = full.worker.next_reclaim().unwrap();
+    assert!(next < AFTER, "{next:?}");
+}
+
+#[test]
 fn no_one_ends_that_waits_for_an_answer_takes_none_or_asked_nothing() {
     let mut full = full(3, Some(AFTER));
     full.ask(0);
