@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use becket_proto::admission::{Holding, Prefixes};
 use becket_proto::networks::Network;
-use becket_tls::admission::{KeyRules, LimitKey};
+use becket_tls::limit_key::{KeyRules, LimitKey};
 use tokio::sync::oneshot;
 
 use super::api::Refused;

@@ -34,85 +34,9 @@ use becket_proto::admission::{Bucket, Claim, Holding, Rate, Share, Source, Sourc
 
 use crate::config::Listener;
 use crate::ja4::Ja4;
+use crate::limit_key::{JA4, KINDS, KeyRule, KeyRules, LimitKey, NAME, QUEUE};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use becket_proto::close_reason::CloseReason;
-
-/// What is limited by itself.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum LimitKey {
-    /// The network of a client.
-    Source(Source),
-    /// A server name as a certificate or a route has it; empty for all other names, and none.
-    Name(Arc<str>),
-    /// A fingerprint.
-    Ja4(Arc<str>),
-    /// A server name and the backend in whose queue its clients wait.
-    Queue(Arc<str>),
-}
-
-impl Default for LimitKey {
-    fn default() -> Self {
-        Self::Source(Source::default())
-    }
-}
-
-impl LimitKey {
-    fn kind(&self) -> usize {
-        match self {
-            Self::Source(_) => SOURCE,
-            Self::Name(_) => NAME,
-            Self::Ja4(_) => JA4,
-            Self::Queue(_) => QUEUE,
-        }
-    }
-
-    /// Close reasons of a client that gets no connection and of one that gets no full handshake.
-    fn refusals(&self) -> (CloseReason, CloseReason) {
-        match self {
-            Self::Source(_) => (CloseReason::SourceConnections, CloseReason::AdmissionSource),
-            Self::Name(_) => (CloseReason::NameConnections, CloseReason::AdmissionName),
-            Self::Ja4(_) => (CloseReason::Ja4Connections, CloseReason::AdmissionJa4),
-            Self::Queue(_) => (CloseReason::NameQueue, CloseReason::NameQueue),
-        }
-    }
-}
-
-/// What each key of a kind may have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeyRule {
-    /// Open connections; `None` where they are not counted.
-    pub connections: Option<u32>,
-    /// Full handshakes.
-    pub share: Share,
-}
-
-/// What each key may have, by its kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyRules([KeyRule; KINDS]);
-
-impl KeyRules {
-    pub fn new(keys: &Admission) -> Self {
-        let rule = |connections, share| KeyRule { connections, share };
-        // A connection is counted for the name whose share of a queue it may need.
-        let uncounted = keys.name.queue_share.map(|_| u32::MAX);
-        Self([
-            rule(keys.connections_per_source, keys.source()),
-            rule(keys.name.connections.or(uncounted), keys.name()),
-            rule(keys.ja4.connections, keys.ja4()),
-            KeyRule::default(),
-        ])
-    }
-
-    /// The rule of a key.
-    pub fn of(&self, key: &LimitKey) -> KeyRule {
-        self.0[key.kind()]
-    }
-
-    /// Whether nothing is limited by key.
-    pub fn is_empty(&self) -> bool {
-        self.0 == [KeyRule::default(); KINDS]
-    }
-}
 
 /// What all workers share.
 #[derive(Debug)]
@@ -591,12 +515,6 @@ impl HandshakePermit {
     }
 }
 
-/// Kinds of a [`LimitKey`].
-const KINDS: usize = 4;
-const SOURCE: usize = 0;
-const NAME: usize = 1;
-const JA4: usize = 2;
-const QUEUE: usize = 3;
 /// Locks that the keys of a kind are spread over: as many as the session table's.
 const SHARDS: usize = 64;
 /// Keys that are shown under one lock: some microseconds.
@@ -630,7 +548,7 @@ mod tests {
         let mut admission = WorkerAdmission::new(&shared, &keys, None);
         let limits = Rc::get_mut(&mut admission).unwrap();
         limits.all = all;
-        limits.rules.0[SOURCE].share = source;
+        limits.rules.0[crate::limit_key::SOURCE].share = source;
         (shared, admission)
     }
 

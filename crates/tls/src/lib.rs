@@ -49,6 +49,7 @@ pub mod hello_router;
 pub mod ja4;
 pub mod kernel;
 pub mod key_log;
+pub mod limit_key;
 pub mod metered;
 pub mod names;
 pub mod path;

@@ -120,6 +120,6 @@ fn connections_at_rest_may_end_early_only_where_an_answer_can_be_told_from_a_pau
     }
     let passing = site(&folder, key, &[limit])
         + "[[listener]]\nname = 'tcp'\nbind = ['127.0.0.1:8444']\nbackend = 'app'\nmode = 'passthrough'\n";
-    let fault = "backend[app].idle-reclaim = \"1s\": listener[tcp] passes TLS on";
+    let fault = "backend[app].idle-reclaim = \"1s\": listener[tcp] passes TLS through";
     folder.refuses(&passing, &[fault]);
 }
