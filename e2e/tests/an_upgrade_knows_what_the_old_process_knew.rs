@@ -1,9 +1,10 @@
 //! What the old process knows goes over in an upgrade: which servers fail, and where clients stick.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use becket_e2e::{Backend, Becket, Place, Shape, Trust, ctl_done, eventually};
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 
 use crate::upgrades_lose_nothing::{TWO_WORKERS, start, upgrade};
 
@@ -11,17 +12,21 @@ fn server(becket: &Becket, index: usize) -> Value {
     becket.status()["backends"][0]["servers"][index].clone()
 }
 
-/// Where nobody listens.
-fn nowhere() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
+/// A socket that refuses connects as long as it does not listen, and keeps its port from others.
+fn refusing() -> (Socket, SocketAddr) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    socket.bind(&any.into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
 }
 
 #[test]
 #[ignore = "slow: .ci/run test"]
 fn a_server_that_fails_its_checks_stays_out_of_service() {
-    let (place, backend, down) = (Place::new(), Backend::http("well met"), nowhere());
-    let shape = Shape::new(down)
+    let (place, backend) = (Place::new(), Backend::http("well met"));
+    let (down, address) = refusing();
+    let shape = Shape::new(address)
         .server(backend.address)
         .process(TWO_WORKERS);
     let checks = "[backend.health]\ncheck = \"connect\"\nrise = 2\ninterval = \"10m\"\nfast-interval = \"10m\"";
@@ -32,7 +37,7 @@ fn a_server_that_fails_its_checks_stays_out_of_service() {
     });
     let before = server(&becket, 0);
     // It is back, and one good check is not enough.
-    let _back = TcpListener::bind(down).unwrap();
+    down.listen(1).unwrap();
     for _ in 0..2 {
         upgrade(&becket);
         let after = server(&becket, 0);
@@ -47,8 +52,9 @@ fn a_server_that_fails_its_checks_stays_out_of_service() {
 #[test]
 #[ignore = "slow: .ci/run test"]
 fn a_server_whose_connects_failed_is_not_tried_again_before_its_pause_is_over() {
-    let (place, backend, down) = (Place::new(), Backend::http("well met"), nowhere());
-    let shape = Shape::new(down)
+    let (place, backend) = (Place::new(), Backend::http("well met"));
+    let (_down, address) = refusing();
+    let shape = Shape::new(address)
         .server(backend.address)
         .process(TWO_WORKERS);
     let passive = "[backend.health]\npassive-failures = 1\npassive-pause = \"1h\"";
