@@ -3,7 +3,7 @@
 /// An article.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Article {
-    /// What scenarios call it.
+    /// Its name in scenarios.
     pub id: &'static str,
     pub by: &'static str,
     pub title: &'static str,

@@ -1,4 +1,4 @@
-//! The tables of the articles, with today's figures beside theirs.
+//! The tables of the articles, with today's figures next to the articles'.
 
 use crate::articles::Article;
 use crate::figure;

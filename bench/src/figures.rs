@@ -53,7 +53,7 @@ pub const CAPACITY: &str = "capacity_per_s";
 pub const CAPACITY_BOUND: &str = "capacity_is_lower_bound";
 /// Bytes of TCP payload of a transaction, both ways: what TLS and HTTP add to the body is in them.
 pub const WIRE: &str = "wire_bytes";
-/// What of them is no body, as a share of the body.
+/// Bytes that are not of the body, as a share of the body.
 pub const OVERHEAD: &str = "overhead_share";
 /// Marks of a ramp: the highest rate,
 pub const MARK_MOST: &str = "mark_most_per_s";

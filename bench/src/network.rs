@@ -32,7 +32,7 @@ pub struct Network {
     line: Arc<Line>,
 }
 
-/// What the carriers share.
+/// State that the carriers share.
 #[derive(Debug, Default)]
 struct Line {
     is_over: AtomicBool,
@@ -156,7 +156,7 @@ fn host(address: Ipv4Addr) -> io::Result<(File, File)> {
         ip(&format!(
             "link set delay up mtu 1500 txqueuelen {MOST_HELD}"
         ))?;
-        // What one connection learns of the way must not make the next one start faster.
+        // A connection must not start faster because of metrics that an earlier one left.
         std::fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1")?;
         Ok((File::open(NAMESPACE)?, device))
     };
@@ -213,12 +213,12 @@ fn deliver(mut to: File, due: &Receiver<Held>) {
     }
 }
 
-/// What a packet takes in each direction.
+/// Time that a packet takes in each direction.
 const ONE_WAY: Duration = Duration::from_millis(10);
 /// Packets on the way in one direction.
 const MOST_HELD: usize = 16_384;
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-/// Where servers listen.
+/// Address at which servers listen.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
 /// How long the carriers wait before they look whether the line is over.

@@ -129,7 +129,7 @@ pub fn on<T>(cpus: &[usize], work: impl FnOnce() -> Result<T, Error>) -> Result<
 mod tests {
     use super::*;
 
-    /// So many cores of so many CPUs, numbered as Linux does: first one of each core.
+    /// A machine of `count` cores with `threads` hyper-threads each, numbered as Linux does: first one of each core.
     fn place(count: usize, threads: usize) -> Place {
         let core = |core| Core {
             socket: 0,

@@ -2,7 +2,7 @@
 //!
 //! A run has scenarios, a scenario has cases, a case has one column per peer, a column has one
 //! [`Sample`] per round. A sample is a set of named [`crate::figures`]: which ones depends on the measure.
-//! What cannot be measured says why in `not_available`, or in `not_measured` which machine it needs, and has no samples.
+//! A case that cannot be measured has no samples: `not_available` says why, or `not_measured` says which machine it needs.
 //!
 //! The committed schema is `schema/becket-bench.schema.json`; a test holds it to these types, and
 //! [`SCHEMA_VERSION`] grows when a field changes its meaning. What runs of an earlier bench lack has a default, and

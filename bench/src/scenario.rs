@@ -23,7 +23,7 @@ pub struct Scenario {
     pub question: String,
     /// How it is measured.
     pub measure: Measure,
-    /// What the articles found.
+    /// Findings of the articles.
     pub then: Then,
     /// Why it cannot be run at all, yet.
     pub not_available: Option<String>,
@@ -89,7 +89,7 @@ pub enum Measure {
 pub struct Then {
     /// In a sentence: parameters, and what differs here.
     pub text: String,
-    /// Where it was published.
+    /// The articles that published it.
     #[serde(default)]
     pub source: Vec<Source>,
 }
@@ -107,7 +107,7 @@ pub struct Source {
     pub head: Vec<String>,
     #[serde(default)]
     pub rows: Vec<Vec<String>>,
-    /// What each row is today, if today's figures stand beside it; these are the cases of the scenario.
+    /// The case that measures each row today, or why none does. Empty if the table has no figures of today.
     #[serde(default)]
     pub today: Vec<Today>,
     /// Which figure each row has today, if it is not the rate.
@@ -184,17 +184,17 @@ pub struct Settings {
     pub connections: usize,
     /// CPU features hidden from the crypto libraries: `none`, `avx512` or `aes`.
     pub mask: String,
-    /// Whether the bytes of a transaction are counted.
+    /// Count the bytes of a transaction.
     pub bytes: bool,
-    /// Whether a ramp past the maximum follows the rounds, for its marks.
+    /// Run a ramp past the maximum after the rounds, for its marks.
     pub marks: bool,
-    /// Whether workers share cores as hyper-threads.
+    /// Place workers on hyper-threads of one core.
     pub smt: bool,
     /// Whether clients keep Nagle's algorithm on.
     pub nagle: bool,
     /// Requests at a time that the queue lets through; 0 is no limit.
     pub maxconn: u64,
-    /// Whether as many clients as there are slots keep a connection each, without a request.
+    /// Hold one idle client connection for each slot.
     pub idle_clients: bool,
     /// Full handshakes per second that the server admits; 0 is no limit.
     pub full_handshakes: u64,

@@ -142,7 +142,7 @@ fn release() -> io::Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// Where the disk is mounted.
+/// Mount point of the disk.
 const DISK: &str = "/dev/shm/ext4";
 /// Its size in bytes.
 const DISK_SIZE: u64 = 192 << 20;

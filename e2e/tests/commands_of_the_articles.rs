@@ -76,7 +76,7 @@ const ROWS: [Row; 5] = [
     },
 ];
 
-/// What stud and stunnel are called with, and where.
+/// The command of an article, in the folder of a test.
 fn command(place: &Place, words: &str) -> Command {
     let mut command = Command::new(becket_program());
     command

@@ -99,7 +99,7 @@ impl Site {
     }
 }
 
-/// What a client does in a guest, whose kernel takes over its TLS, and replaces keys or does not.
+/// Downloads files in a guest, whose kernel takes over TLS. The kernel may or may not replace keys.
 pub(crate) fn through_the_kernel(site: &Site, trust: &Trust) {
     let connect = || Client::connect(site.becket.web, trust).unwrap();
     let (legs, sent) = (site.count("becket_kernel_tls_legs_total"), site.sent());

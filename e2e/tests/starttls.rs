@@ -233,6 +233,15 @@ fn sleeping(psql: &Tool, postgres: &Postgres) -> Option<usize> {
     found.stdout.trim().parse().ok()
 }
 
+/// Two servers, if the machine has PostgreSQL.
+fn two_postgresqls(places: &[Place; 2]) -> Option<[Postgres; 2]> {
+    let started = places
+        .each_ref()
+        .map(|place| Postgres::start(place, fresh_address()));
+    let [one, two] = started;
+    Some([one?, two?])
+}
+
 #[test]
 #[ignore = "slow: .ci/run test"]
 fn a_cancel_reaches_the_one_of_two_postgresqls_that_it_is_for() {
@@ -240,10 +249,7 @@ fn a_cancel_reaches_the_one_of_two_postgresqls_that_it_is_for() {
         return;
     };
     let places = [Place::new(), Place::new()];
-    let started = places
-        .each_ref()
-        .map(|place| Postgres::start(place, fresh_address()));
-    let [Some(one), Some(two)] = started else {
+    let Some([one, two]) = two_postgresqls(&places) else {
         return;
     };
     let shape = Shape::new(one.address)
@@ -307,10 +313,7 @@ fn postgresqls_behind_one_address_are_reached_by_name_and_so_are_their_cancels()
         return;
     };
     let places = [Place::new(), Place::new()];
-    let started = places
-        .each_ref()
-        .map(|place| Postgres::start(place, fresh_address()));
-    let [Some(www), Some(api)] = started else {
+    let Some([www, api]) = two_postgresqls(&places) else {
         return;
     };
     let shape = Shape::new(www.address)

@@ -1,4 +1,4 @@
-//! What a user waits for over a network with a delay: the first byte of an answer and the last one, in time and in round trips.
+//! The wait of a user behind a network with a delay: the first byte of an answer and the last one, in time and in round trips.
 
 use std::time::Duration;
 

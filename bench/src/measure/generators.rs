@@ -25,7 +25,7 @@ enum Generator {
     Siege,
 }
 
-/// What a generator did.
+/// The work that a generator did.
 struct Done {
     transactions: f64,
     seconds: f64,
@@ -62,7 +62,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
 }
 
 impl Generator {
-    /// Those that can make the load of a case.
+    /// Returns the generators that can make the load of a case.
     fn of(connections: usize, requests: u64) -> Vec<Self> {
         let mut all = vec![Self::BecketLoad];
         match (connections, requests) {
@@ -142,7 +142,7 @@ impl Generator {
         let (transactions, seconds) = self.counted(&said).unwrap_or((0.0, took));
         Ok(Some(Done {
             transactions,
-            // What counts in whole seconds is held to the wall clock around it.
+            // s_time counts in whole seconds, so the wall clock around it serves.
             seconds: if self == Self::STime { took } else { seconds },
             cpu_s,
         }))

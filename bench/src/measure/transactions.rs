@@ -132,7 +132,7 @@ fn one(
     Ok(Some(sample))
 }
 
-/// Counts the bytes of some transactions from beginning to end: those that a round cuts would blur what TLS adds to a body.
+/// Counts the bytes of some transactions from beginning to end. Transactions that a round cuts would blur the bytes that TLS adds.
 fn count_bytes(stage: &Stage<'_>, index: usize, column: &mut Column) -> Result<(), Error> {
     let (server, sample) = (server(stage, index), column.samples.first_mut());
     let (Some((server, is_floor)), Some(sample)) = (server, sample) else {

@@ -1,4 +1,4 @@
-//! HAProxy's configuration, in TCP mode, except beside idle clients: there it reads requests, as the article on `maxconn` has it. From 3.3 on it refuses a frontend and a backend of one name.
+//! HAProxy's configuration, in TCP mode. In HTTP mode where idle clients hold connections, as in the article on `maxconn`. From 3.3 on it refuses a frontend and a backend of one name.
 
 use std::net::SocketAddr;
 

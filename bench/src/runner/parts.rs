@@ -250,7 +250,7 @@ impl Parts {
     ) -> Result<Floors, Error> {
         let cpus = &self.place.one().server;
         let cpu = cpus.first().copied().unwrap_or(0);
-        // The bench hides no CPU features from itself, its library takes no small key, and whoever does not end TLS makes no handshake.
+        // The bench hides no CPU features from itself, its library takes no small key, and a server that passes TLS through makes no handshake.
         let alike = settings.mask == "none"
             && settings.key != "rsa1024"
             && settings.front == Front::Terminate

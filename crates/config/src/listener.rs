@@ -128,7 +128,7 @@ pub enum ListenMode {
 }
 
 impl ListenMode {
-    /// Whether the server is connected before clients are read, because it may speak first. Then no name can choose it.
+    /// Returns whether becket connects the server before it reads the client, because the server may speak first. Then no name can choose it.
     pub fn connects_first(self) -> bool {
         match self {
             Self::Tls => false,
@@ -174,7 +174,7 @@ impl ListenerSection {
 
     /// How long the kernel keeps a connection on which nothing has come.
     pub fn defers_accept(&self) -> Option<Duration> {
-        // Where the server may speak first, the client would wait for it, and the kernel for the client.
+        // If the server may speak first, the client would wait for the server, and the kernel for the client.
         let default = if self.speaks().connects_first() {
             Duration::ZERO
         } else {

@@ -159,7 +159,7 @@ pub struct Admission {
     /// Bits of an IPv6 address that make a source.
     #[serde(with = "Whole::<0, 128>")]
     pub prefix_v6: u8 = 64,
-    /// Sources that are tracked at most; names and fingerprints each as many.
+    /// Sources that are tracked at most, and as many fingerprints.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub sources: usize = 100_000,
     /// `[admission.name]`

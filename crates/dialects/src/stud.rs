@@ -79,7 +79,7 @@ const OWN: &[Setting] = &[
     Setting::refused(Switch, "write-xff", "nothing is written into HTTP; write-proxy tells the same"),
     Setting::differs(Switch, "quiet", "log.level", "errors alone are logged"),
     Setting::same(Number, "shared-cache", "sessions.table-entries"),
-    Setting::differs(Text, "shared-cache-listen", "cluster.stud-listen", "sessions of TLS 1.2 of hosts that run stud are taken, those that becket would have made alike; where the last pem-file has no RSA key, all know what seals them: refused, or not taken with shared-cache-peer"),
+    Setting::differs(Text, "shared-cache-listen", "cluster.stud-listen", "TLS 1.2 sessions of hosts that run stud are taken, if becket would have made them alike; if the last pem-file has no RSA key, they are sealed with a key that everybody knows, and refused, or not taken with shared-cache-peer"),
     Setting::differs(Text, "shared-cache-peer", "cluster.peers", "sessions are shared with beckets at these addresses, by UDP at the port after that of stud, under a secret made from the key of the last pem-file; none is sent to a stud"),
     Setting::differs(Text, "shared-cache-if", "", "peers are found by their addresses (shared-cache-peer), not by multicast"),
 ];

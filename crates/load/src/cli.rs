@@ -37,7 +37,7 @@ pub struct Cli {
     pub responder: ResponderOptions,
 }
 
-/// What the program does instead of putting load on a target.
+/// Commands that put no load on a target.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Instead {
     /// Show what servers offer: versions, suites, resumption, early data, certificate

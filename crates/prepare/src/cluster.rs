@@ -110,7 +110,7 @@ impl ConfigBuilder<'_> {
         make: impl FnOnce(&PrivateKeyDer<'_>) -> Result<T, &'static str>,
     ) -> Option<T> {
         if !matches!(KeySource::parse(text), Ok(KeySource::File(_))) {
-            let fault = "a key on a token: nothing can be made of what nobody can read";
+            let fault = "a key on a token, and becket cannot read it";
             self.report.refuse(path, fault, accepted);
             return None;
         }

@@ -165,6 +165,18 @@ mod tests {
     }
 
     impl Hung {
+        /// A resolver that hangs for each name until the release.
+        fn resolver(self: &Arc<Self>) -> HostResolver {
+            let asked = Arc::clone(self);
+            HostResolver::by(move |_| {
+                asked.calls.fetch_add(1, SeqCst);
+                let (released, rings) = &asked.released;
+                let held = released.lock().unwrap();
+                drop(rings.wait_while(held, |released| !*released).unwrap());
+                Ok(vec![IpAddr::from([192, 0, 2, 9]); 2])
+            })
+        }
+
         fn release(&self) {
             *self.released.0.lock().unwrap() = true;
             self.released.1.notify_all();
@@ -174,14 +186,7 @@ mod tests {
     #[test]
     fn a_name_that_hangs_has_one_thread_however_often_it_is_asked_for() {
         let hung = Arc::new(Hung::default());
-        let asked = Arc::clone(&hung);
-        let resolver = HostResolver::by(move |_| {
-            asked.calls.fetch_add(1, SeqCst);
-            let (released, rings) = &asked.released;
-            let held = released.lock().unwrap();
-            drop(rings.wait_while(held, |released| !*released).unwrap());
-            Ok(vec![IpAddr::from([192, 0, 2, 9])])
-        });
+        let resolver = hung.resolver();
         while hung.calls.load(SeqCst) == 0 {
             let _late = resolver.wait(["a.test"], Duration::from_millis(1));
         }
@@ -197,14 +202,7 @@ mod tests {
     #[test]
     fn a_resolver_that_hangs_costs_a_bounded_number_of_threads_and_time() {
         let hung = Arc::<Hung>::default();
-        let asked = Arc::clone(&hung);
-        let resolver = HostResolver::by(move |_| {
-            asked.calls.fetch_add(1, SeqCst);
-            let (released, rings) = &asked.released;
-            let held = released.lock().unwrap();
-            drop(rings.wait_while(held, |released| !*released).unwrap());
-            Ok(vec![IpAddr::from([192, 0, 2, 9]); 2])
-        });
+        let resolver = hung.resolver();
         let names: Vec<String> = (0..50).map(|number| format!("{number}.test")).collect();
         let names = || names.iter().map(String::as_str);
         while hung.calls.load(SeqCst) < MOST_THREADS {

@@ -6,7 +6,7 @@
 use crate::der::Der;
 use crate::rsa_key::{RSA_ENCRYPTION, RsaKey, pkcs8};
 
-/// What only the holder of a key knows.
+/// Numbers that only the holder of a key knows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum SecretNumbers<'a> {
     /// Primes of an RSA key, the larger one first.

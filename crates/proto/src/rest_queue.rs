@@ -144,7 +144,7 @@ mod tests {
                         let of_group = naive.iter().filter(|(_, rest)| rest.0 == group);
                         let longest = of_group.map(|(place, rest)| (rest.1, *place)).min();
                         let found = queue.longest(group);
-                        // Of two that rest equally long either may be first.
+                        // If two have rested equally long, either may be first.
                         prop_assert_eq!(found.map(|it| it.1), longest.map(|it| it.0));
                         if let Some((place, since)) = found {
                             prop_assert_eq!(naive.get(&place), Some(&(group, since)));

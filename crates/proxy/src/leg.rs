@@ -258,8 +258,8 @@ impl<S: StreamSocket> Leg<S> {
         self.push_by(S::send, bytes, pipe, counter)
     }
 
-    /// Sends `head` as [`Self::push`] does and, unless some of it waits, up to `most` bytes of a file behind it, which are in memory.
-    /// Returns how many of these were sent. None while the leg is writable: the kernel sends no such file, or it has no more.
+    /// Sends `head` as [`Self::push`] does and, unless some of it waits, up to `most` bytes of a file after it, which are in memory.
+    /// Returns how many of these were sent. 0 on a leg that is still writable: the kernel sends no such file, or the file has ended.
     ///
     /// # Errors
     ///

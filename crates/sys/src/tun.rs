@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 /// Moves the calling thread into a new network namespace, which has a loopback device that is down.
 ///
 /// # Errors
-/// What unshare(2) returns; without CAP_SYS_ADMIN `EPERM`.
+/// As unshare(2): `EPERM` without CAP_SYS_ADMIN.
 pub fn unshare_network() -> io::Result<()> {
     Ok(nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)?)
 }
@@ -19,7 +19,7 @@ pub fn unshare_network() -> io::Result<()> {
 /// Makes the TUN device `name` in the network namespace of the calling thread. Reads and writes do not wait.
 ///
 /// # Errors
-/// What open(2) of `/dev/net/tun` and TUNSETIFF return; `InvalidInput` for a name of more than 15 bytes.
+/// As open(2) of `/dev/net/tun` and TUNSETIFF; `InvalidInput` for a name of more than 15 bytes.
 pub fn open(name: &str) -> io::Result<File> {
     let device = OpenOptions::new()
         .read(true)

@@ -56,7 +56,7 @@ pub struct SharedAdmission {
 type KeyTable = Sources<RandomState, LimitKey>;
 
 impl SharedAdmission {
-    /// Nobody is in. The tables hold nothing and allocate nothing until they are used.
+    /// Counts nothing yet. Tables allocate nothing until they are used.
     pub fn new(workers: usize) -> Self {
         let seed = RandomState::new();
         let shard = |_| Mutex::new(Sources::new(0, seed.clone()));
@@ -172,7 +172,7 @@ pub struct WorkerAdmission {
     keys: Admission,
     /// Full handshakes of all clients together.
     all: Share,
-    /// Of each source, name and fingerprint.
+    /// Limits of each source, name and fingerprint.
     rules: KeyRules,
     /// This worker's clients without keys, counted as connections.
     half_open: Rc<RefCell<Sources<RandomState>>>,
@@ -222,12 +222,12 @@ impl WorkerAdmission {
         Ok(Admitted { permit, half_open })
     }
 
-    /// Whether the fingerprint of a hello is wanted.
+    /// Returns whether the fingerprint of a hello is needed.
     pub fn needs_ja4(&self) -> bool {
         self.limits(JA4) || !self.keys.ja4.refuse.is_empty()
     }
 
-    /// The name and the fingerprint of a hello, where they are limited.
+    /// Returns the name and the fingerprint of a hello, if they are limited.
     ///
     /// # Errors
     ///
@@ -253,7 +253,7 @@ impl WorkerAdmission {
         Ok(keys)
     }
 
-    /// What a handshake of `client` has to claim if it turns out to be a full one; nothing where those are not limited. `of_hello` is from
+    /// Makes the permit that a full handshake of `client` has to claim; `None` if full handshakes are not limited. `of_hello` is from
     /// [`Self::keys_of_hello`].
     pub fn handshake_permit(
         self: &Rc<Self>,
@@ -449,7 +449,7 @@ impl Drop for HalfOpen {
 #[derive(Debug)]
 struct FullHandshake {
     shared: Arc<SharedAdmission>,
-    /// Those that are limited and tracked.
+    /// Limited keys that are tracked.
     keys: Vec<LimitKey>,
 }
 
@@ -466,7 +466,7 @@ impl Drop for FullHandshake {
 #[derive(Debug)]
 pub struct HandshakePermit {
     admission: Rc<WorkerAdmission>,
-    /// Those whose full handshakes are limited.
+    /// Keys with a limit on full handshakes.
     keys: Vec<LimitKey>,
     state: PermitState,
 }
@@ -635,6 +635,10 @@ mod tests {
         assert_eq!(flooded.refused, 9_998 + 1 + 97);
         drop(held);
         enter(&admission, name("a.test")).unwrap().unwrap();
+        // Each name has a place, also if there are more of them than sources may be.
+        let names = (0..1000).map(|number| name(&number.to_string()));
+        let entered: Vec<_> = names.map(|it| enter(&admission, it).unwrap()).collect();
+        assert!(entered.iter().all(Option::is_some));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The keys by which clients are limited, and what each key may have. [`admission`](crate::admission) counts.
+//! The keys by which clients are limited, and the limits of each key. [`admission`](crate::admission) counts.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use becket_config::process::Admission;
 use becket_proto::admission::{Share, Source};
 use becket_proto::close_reason::CloseReason;
 
-/// What is limited by itself.
+/// A key that has limits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LimitKey {
     /// The network of a client.
@@ -47,7 +47,7 @@ impl LimitKey {
     }
 }
 
-/// What each key of a kind may have.
+/// Limits of each key of a kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyRule {
     /// Open connections; `None` where they are not counted.
@@ -56,7 +56,7 @@ pub struct KeyRule {
     pub share: Share,
 }
 
-/// What each key may have, by its kind.
+/// Limits by the kind of the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRules(pub(crate) [KeyRule; KINDS]);
 
@@ -78,7 +78,7 @@ impl KeyRules {
         self.0[key.kind()]
     }
 
-    /// Whether nothing is limited by key.
+    /// Returns whether no key has a limit.
     pub fn is_empty(&self) -> bool {
         self.0 == [KeyRule::default(); KINDS]
     }

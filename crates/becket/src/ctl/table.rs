@@ -246,7 +246,7 @@ pub(super) fn sources(list: &SourceList) -> String {
     });
     let head = [
         "KIND",
-        "OF",
+        "KEY",
         "CONNECTIONS",
         "FULL HANDSHAKES",
         "REFUSED",

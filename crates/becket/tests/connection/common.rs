@@ -316,7 +316,7 @@ impl Client {
     }
 }
 
-/// What the server has received so far; nothing if none was dialled.
+/// Bytes that the server has received so far; none if no server was dialled.
 pub(crate) fn server_got(stage: &mut Stage) -> Vec<u8> {
     let server = stage.net.dialled.last_mut();
     server.map_or(Vec::new(), |server| server.far.receive_all())

@@ -89,7 +89,7 @@ fn a_cancel_is_left_for_control_and_its_client_waits_until_the_servers_were_told
         assert_eq!(waits.kind(), ErrorKind::WouldBlock, "it is under way");
         assert!(stage.net.dialled.is_empty(), "and needs no server for that");
         if is_told {
-            // Whoever has the request drops it when all is done.
+            // Control drops the request when all servers have it.
             drop(std::mem::take(&mut stage.cancels));
         } else {
             stage.wait(Duration::from_secs(10));

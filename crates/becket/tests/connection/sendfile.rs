@@ -1,6 +1,6 @@
 //! Files that the kernel sends: whole, in order and with their ends, without TLS and with TLS that it took over.
 //!
-//! Whether bytes are in memory is asked of the real file system. Where it cannot tell, threads read everything.
+//! The real file system tells which bytes are in memory. If it cannot, threads read everything.
 
 use std::fs::File;
 use std::io::Write;
@@ -83,7 +83,7 @@ fn await_body(stage: &mut Stage, client: &mut Client, range: &Range<usize>) {
     );
 }
 
-/// Whether the kernel has sent files, where the file system can tell what is in memory.
+/// Asserts that the kernel has sent files, if the file system can tell which bytes are in memory.
 #[track_caller]
 fn was_sent(stage: &Stage) {
     let counters = &stage.counters;
@@ -123,6 +123,26 @@ fn download(site: &Site, capacity: usize, prepare: impl Fn(&Watch)) -> Stage {
 
 fn write(end: &mut End, text: &str) {
     end.write_all(text.as_bytes()).unwrap();
+}
+
+#[test]
+fn a_turn_sends_no_more_of_a_file_than_its_budget() {
+    let site = site();
+    let mut stage = site.house.stage_of(1 << 20);
+    stage.limits.bytes_per_turn = 64 * 1024;
+    let mut end = stage.admit(site.house.listener(1), []);
+    stage.settle();
+    write(&mut end, &ask(&(0..LEN), "Connection: close\r\n"));
+    let mut got = 0;
+    while !end.watch().is_ended() {
+        stage.turn();
+        let moved = end.receive_all().len();
+        assert!(moved < 70 * 1024, "{moved}");
+        got += moved;
+        std::thread::yield_now();
+    }
+    assert!(got > LEN);
+    was_sent(&stage);
 }
 
 #[test]
@@ -290,7 +310,7 @@ fn an_answer_that_is_taken_keeps_its_time_and_one_that_is_not_has_an_end() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever is asked for, however much the socket takes and however it arrives, the answers are those bytes in that order.
+    /// The answers are the requested bytes in order, for all requests, socket capacities and arrivals.
     #[test]
     fn answers_are_the_bytes_that_were_asked_for(
         ranges in prop::collection::vec((0..LEN - 1, 1..LEN), 1..5),
@@ -327,5 +347,5 @@ proptest! {
     }
 }
 
-/// Of the file: a few windows, and no multiple of anything.
+/// Length of the file: a few windows, and no multiple of one.
 const LEN: usize = 1_000_003;

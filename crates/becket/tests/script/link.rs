@@ -415,7 +415,7 @@ impl Watch {
         self.with(|me, _| me.unspliceable = true);
     }
 
-    /// What this end has sent waits for more, though there is room for that.
+    /// Bytes that this end has sent wait for more, although the link has room for them.
     pub(crate) fn is_kept_waiting(&self) -> bool {
         self.with(|me, _| me.promised && !me.starved && !me.broken)
     }

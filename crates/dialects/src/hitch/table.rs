@@ -64,7 +64,7 @@ pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::same(Switch, "syslog", "log.syslog"),
     Setting::same(Text, "syslog-facility", "log.syslog-facility"),
     Setting::same(Number, "session-cache", "sessions.table-entries"),
-    Setting::differs(Text, "shared-cache-listen", "cluster.stud-listen", "sessions of TLS 1.2 of hosts that run the other program are taken, those that becket would have made alike; refused where the last pem-file has no RSA key: then all know what seals them"),
+    Setting::differs(Text, "shared-cache-listen", "cluster.stud-listen", "TLS 1.2 sessions of hosts that run the other program are taken, if becket would have made them alike; refused if the last pem-file has no RSA key, since they are sealed with a key that everybody knows"),
     Setting::differs(Text, "shared-cache-peer", "", "sessions are not sent to other hosts, where their clients make full handshakes; a [cluster] shares them among beckets"),
     Setting::differs(Text, "shared-cache-if", "", "sessions are not sent to other hosts, where their clients make full handshakes; a [cluster] shares them among beckets"),
     Setting::differs(Switch, "client", "listener.tls", "bytes of plain clients go through TLS to the backend, whose certificate nobody verifies, as there"),

@@ -195,7 +195,7 @@ impl Asked {
         Ok(Ok(()))
     }
 
-    /// Makes a handshake, and says what its first flight offered to resume. Where `waits` is given, asks for `/` and waits for a
+    /// Makes a handshake, and says what its first flight offered to resume. If `waits` is given, asks for `/` and waits for a
     /// ticket: some servers send theirs with their first answer.
     fn handshake(
         &self,

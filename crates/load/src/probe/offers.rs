@@ -1,4 +1,4 @@
-//! What a server offers, as a row has it.
+//! The offers of a server, as a row has them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,14 +11,14 @@ use serde::Serialize;
 
 use crate::clock;
 
-/// What a server offers.
+/// The offers of a server.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Offers {
     pub server: String,
     pub address: Option<SocketAddr>,
     /// Such as `TLSv1.2`, the newest first.
     pub versions: Vec<&'static str>,
-    /// What ended the handshake of each version that is not offered.
+    /// The error of the handshake in each version that the server does not offer.
     pub refused: BTreeMap<&'static str, String>,
     /// The suite that the server chose in each version.
     pub suites: BTreeMap<&'static str, String>,

@@ -67,7 +67,7 @@ impl Peer {
         flush(tls, &mut self).ok();
     }
 
-    /// What is left of its time.
+    /// Time that is left.
     fn remaining(&self) -> io::Result<Option<Duration>> {
         let left = self.until.saturating_duration_since(clock::now());
         if left.is_zero() {

@@ -1,4 +1,4 @@
-//! What a server gave to resume with: the newest session, and what its ticket says.
+//! The newest session that a server gave, and the lifetime of its ticket.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +17,7 @@ struct Held {
     given: Option<Given>,
 }
 
-/// What the newest session came with.
+/// Facts of the newest session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Given {
     pub(super) lifetime_s: Option<u32>,

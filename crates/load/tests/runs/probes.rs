@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::server::{Server, config};
 use super::{load, shown};
 
-/// What a server does with a connection.
+/// Serves one connection.
 type Serve = fn(TcpStream);
 
 /// A server that does this with each connection.

@@ -176,7 +176,7 @@ impl<S: BuildHasher, K: Clone + Default + Eq + Hash> Sources<S, K> {
         }
     }
 
-    /// Whether [`Self::begin_full`] would not be refused. Takes nothing, and counts a refusal.
+    /// Returns whether [`Self::begin_full`] would succeed. Takes no token, but counts a refusal.
     pub fn may_begin(&mut self, source: &K, share: Share, now: Duration) -> bool {
         let Some(held) = self.held(source) else {
             return true;

@@ -51,7 +51,7 @@ pub struct BackendState {
     inboxes: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
 }
 
-/// Connections at rest that are ended for those that wait.
+/// Connections at rest that end for waiting clients.
 #[derive(Debug, Default)]
 struct IdleReclaimState {
     /// Rest of a connection that may be ended, in milliseconds; 0 is never.

@@ -139,7 +139,7 @@ impl Pool {
         &self.state
     }
 
-    /// The servers for whose slots clients wait: those that a client may be given, and that have none.
+    /// The servers for whose slots clients wait: eligible servers without a free slot.
     pub fn full_servers(&self) -> impl Iterator<Item = &Arc<ServerState>> {
         let eligible = Eligible::new(&self.servers, &[]);
         let servers = self.servers.iter();

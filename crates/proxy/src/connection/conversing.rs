@@ -1,9 +1,9 @@
 //! The talk in clear before TLS, on ports where the client asks for it: "STARTTLS".
 //!
 //! In the protocols of mail the server speaks first, so it is connected before anything else and its greeting is passed on. A PostgreSQL
-//! client speaks first, so its server is chosen after the handshake, by its name as everywhere. Whatever the client says in clear is
-//! answered here, and nothing of it reaches the server. What is said and when it is over is decided by
-//! [`becket_proto::starttls`]; this file carries the bytes. A cancel of a PostgreSQL client is the
+//! client speaks first, so its server is chosen after the handshake, by its name as everywhere. Becket answers the client
+//! here while it speaks in clear, and passes nothing of that to the server. [`becket_proto::starttls`] decides the answers and the end of
+//! the talk; this file carries the bytes. A cancel of a PostgreSQL client is the
 //! exception (`cancelling.rs`). A server that is connected already is joined at the end of the handshake ([`Connected::admit`]).
 //!
 //! Either side can make us hold a greeting, a command, and the answers to those that came in

@@ -65,7 +65,7 @@ impl<C: TlsSide> Tls<C> {
         }
     }
 
-    /// Whether no part of a record is here, as far as we see it.
+    /// Returns whether the engine holds no part of a record. The kernel shows no parts, so false if it has TLS.
     pub(super) fn is_without_part(&self) -> bool {
         self.engine().is_some_and(|engine| engine.held().is_empty())
     }
@@ -405,7 +405,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         self.settle(sent, back)
     }
 
-    /// Sends `head`, and behind it so many bytes of a file at a place, which are in memory, without a copy. Returns how many of these
+    /// Sends `head`, and then `most` bytes of a file from `at` on, without a copy. These bytes are in memory. Returns how many of them
     /// were sent, or `None` if they have to be read: the kernel sends no such file, or it is shorter than it was.
     ///
     /// Only for legs that are [plain](Self::is_plain).

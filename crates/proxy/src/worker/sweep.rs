@@ -22,7 +22,7 @@ pub(super) enum SweepCause {
     Drain,
     /// Memory is short: `left` connections end that have been at rest for this time.
     EndIdle { rest: Duration, left: usize },
-    /// Another configuration, by which connections at rest may be ended for those that wait.
+    /// A new configuration, with which connections at rest may end for waiting clients.
     FindRests,
     /// An operator ends connections.
     Killed(Killing),

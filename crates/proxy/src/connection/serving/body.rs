@@ -1,8 +1,8 @@
 //! The body of an answer: a file on its way to the client, by one of two ways.
 //!
-//! Where records are the kernel's affair, or there are none, the kernel sends the file (sendfile(2)), as much of it as is known to be in memory.
-//! Otherwise, and for what is short, bytes are read into the worker's buffer and sent from there. Bytes that are in no memory are read by a thread
-//! and sent as if they had been read here; meanwhile the kernel reads ahead. TLS moves into the kernel for a body that is worth it.
+//! Without TLS, or with TLS in the kernel, the kernel sends the bytes of the file that are in memory (sendfile(2)). Otherwise, and for a short body,
+//! the worker reads bytes into its buffer and sends them from there. A reader thread reads bytes that are not in memory, and the worker sends them
+//! as its own; meanwhile the kernel reads ahead. TLS moves into the kernel for a body that is long enough.
 //!
 //! A page that is evicted between the look and the call is waited for: decision 0047 has that, and the thresholds.
 
@@ -54,7 +54,7 @@ impl ServingFiles {
         scratch: &mut Scratch,
     ) -> Result<(), CloseReason> {
         let most = self.most_to_send(&body, cx)?;
-        // Whatever is the matter with the file, reading it tells.
+        // If the file has a fault, the read reports it.
         let cached = match most {
             0 => 0,
             most => body.file.cached(body.rest.start, most).unwrap_or(0),
@@ -69,8 +69,8 @@ impl ServingFiles {
         self.read(body, cx, scratch)
     }
 
-    /// How many of the next bytes of a file the kernel may send without a copy: none unless records are its own affair, or there are none. It takes
-    /// over the TLS for a body of which there are enough.
+    /// Returns how many of the next bytes of a file the kernel may send without a copy: 0 if TLS is ours. The kernel takes over TLS first, if the
+    /// rest of the body is long enough.
     fn most_to_send<N: Net>(
         &mut self,
         body: &FileBody,

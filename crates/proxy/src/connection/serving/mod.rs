@@ -492,7 +492,7 @@ impl ServingFiles {
         })
     }
 
-    /// Sends what is in the buffer, and behind it close_notify if this is the `end`, unless the kernel has TLS.
+    /// Sends the bytes in the buffer, and close_notify after them if this is the `end` and TLS is ours.
     fn put<N: Net>(
         &mut self,
         end: bool,

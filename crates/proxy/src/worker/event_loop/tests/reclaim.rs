@@ -12,7 +12,7 @@ struct Full {
     server: TcpListener,
 }
 
-/// So long that the test itself takes no part of it.
+/// Far longer than the test itself takes.
 const AFTER: Duration = Duration::from_secs(3600);
 
 fn full(maxconn: u32, idle_reclaim: Option<Duration>) -> Full {
