@@ -18,9 +18,9 @@ fn read(path: &str) -> String {
     fs::read_to_string(format!("{ROOT}/{path}")).unwrap()
 }
 
-/// The metrics of `docs/metrics.md` with their labels. A unit test holds that page to what is served.
+/// The metrics of `docs/reference/metrics.md` with their labels. A unit test holds that page to what is served.
 fn metrics() -> BTreeMap<String, BTreeSet<String>> {
-    let page = read("docs/metrics.md");
+    let page = read("docs/reference/metrics.md");
     let rows = page.lines().filter(|line| line.starts_with("| `"));
     let rows = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
     let rows = rows.filter(|row| matches!(row[2], "counter" | "gauge" | "histogram"));

@@ -120,7 +120,7 @@ fn a_secret_is_changed_by_reloads_and_no_session_is_lost() {
     let first = Sessions::make("first", &openssl, &nodes[0], &nodes);
     let old = secrets(&nodes[0]);
     assert_eq!(first.sealed_by(), [&*old[0]; 2]);
-    // The steps of docs/config.md. Each is taken by one host after the other, and whatever is made
+    // The steps of docs/reference/configuration.md. Each is taken by one host after the other, and whatever is made
     // in between, anywhere, resumes everywhere.
     for (secret, accepted) in [("old", "\"new\""), ("new", "\"old\"")] {
         for index in 0..nodes.len() {

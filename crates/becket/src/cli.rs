@@ -180,7 +180,7 @@ Examples:
   becket run --frontend :443 --backend 127.0.0.1:8080 site.pem
       TLS for one site; site.pem holds the chain and the private key.
   becket run --config /etc/becket/becket.toml
-      Many names, policies, routes: see docs/config.md and examples/.
+      Many names, policies, routes: see docs/reference/configuration.md and examples/.
   becket check --config /etc/becket/becket.toml
       Find every fault of a configuration before it is used.
   becket status --config /etc/becket/becket.toml
@@ -192,7 +192,7 @@ Examples:
   becket secret /etc/becket/cluster.secret
       Make the secret by which several hosts resume each other's sessions.
   becket hitch --config /etc/hitch/hitch.conf
-      Drop-in replacement for hitch (also stud, stunnel). See docs/dropin.md.";
+      Drop-in replacement for hitch (also stud, stunnel). See docs/reference/drop-in.md.";
 
 const RUN: &str = "\
 Examples:
@@ -258,7 +258,7 @@ const SECRET: &str = "\
 Beckets with the same secret resume each other's sessions. Treat it like a private key.
 
 Copy the file to all hosts, with mode 0600, and set cluster.secret to it, and another cluster.node on each.
-docs/config.md says how to change it, and what --state is for.";
+docs/reference/configuration.md says how to change it, and what --state is for.";
 
 const MIGRATE: &str = "\
 Examples:

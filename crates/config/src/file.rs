@@ -1,5 +1,5 @@
 //! The whole file: one field per table. A key is a field of its section, in kebab case, with its default; its notation reads and
-//! checks it. A test holds `docs/config.md` against these types.
+//! checks it. A test holds `docs/reference/configuration.md` against these types.
 
 use std::time::Duration;
 

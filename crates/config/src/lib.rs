@@ -17,7 +17,7 @@
 //! * [`mod@read`]: parses a text and finds every fault of its shape and its values;
 //! * [`check`]: finds contradictions between keys;
 //!
-//! A key has three places: its field here, with its notation and its default, its row in `docs/config.md`, and its use.
+//! A key has three places: its field here, with its notation and its default, its row in `docs/reference/configuration.md`, and its use.
 #![forbid(unsafe_code)]
 
 pub mod address;

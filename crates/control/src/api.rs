@@ -1,6 +1,6 @@
 //! What may be asked of the admin pages, in one table, and what a change says.
 //!
-//! A change is a JSON object; so is every answer. `docs/admin.openapi.json` has all of it, held to this file by a test.
+//! A change is a JSON object; so is every answer. `docs/reference/admin.openapi.json` has all of it, held to this file by a test.
 //! What is wrong with a request is answered with what would be accepted ([`Refused`]). Changes are carried out by control, one
 //! at a time (`server/changes.rs`), between two turns of its loop; lists of connections come from the workers
 //! ([`super::connections`]).
@@ -225,7 +225,7 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused
         Refused::new(
             code,
             error.to_string(),
-            "a JSON object: see docs/admin.openapi.json",
+            "a JSON object: see docs/reference/admin.openapi.json",
         )
     })
 }

@@ -7,7 +7,7 @@
 //! coarsened to powers of two of microseconds, whose limits fall on limits of the counting buckets, so that
 //! nothing is guessed.
 //!
-//! `docs/metrics.md` has every name with its meaning; a test holds page and text together.
+//! `docs/reference/metrics.md` has every name with its meaning; a test holds page and text together.
 //! Source: OpenMetrics 1.0, section "Text Format".
 
 use std::collections::BTreeMap;
@@ -562,9 +562,9 @@ mod tests {
         families
     }
 
-    /// The families of the table in `docs/metrics.md`.
+    /// The families of the table in `docs/reference/metrics.md`.
     fn documented() -> Families {
-        let text = include_str!("../../../docs/metrics.md");
+        let text = include_str!("../../../docs/reference/metrics.md");
         let rows = text.lines().filter(|line| line.starts_with("| `"));
         let rows = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
         let rows = rows.filter(|row| matches!(row[2], "counter" | "gauge" | "histogram"));
@@ -588,7 +588,7 @@ mod tests {
 
     #[test]
     fn the_page_about_metrics_has_every_reason_and_no_other() {
-        let page = include_str!("../../../docs/metrics.md");
+        let page = include_str!("../../../docs/reference/metrics.md");
         let (_, section) = page.split_once("### Reasons").unwrap();
         let (section, _) = section.split_once("###").unwrap();
         let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
@@ -602,7 +602,7 @@ mod tests {
 
     #[test]
     fn the_page_about_metrics_has_every_cause_and_no_other() {
-        let page = include_str!("../../../docs/metrics.md");
+        let page = include_str!("../../../docs/reference/metrics.md");
         let (_, section) = page.split_once("### Causes").unwrap();
         let (section, _) = section.split_once("###").unwrap();
         let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));

@@ -1,4 +1,4 @@
-//! Responder of the admin pages to lists and changes. `docs/admin.openapi.json` describes them.
+//! Responder of the admin pages to lists and changes. `docs/reference/admin.openapi.json` describes them.
 
 use std::borrow::Cow;
 

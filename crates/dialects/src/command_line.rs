@@ -47,7 +47,7 @@ pub(super) fn grammar(program: &'static str, options: &'static [ProgramOption]) 
         .args(arguments)
         .arg(operands.value_name("PEM"))
         .after_help(format!(
-            "This is becket in the place of {program}; docs/dropin.md says what differs."
+            "This is becket in the place of {program}; docs/reference/drop-in.md says what differs."
         ))
 }
 

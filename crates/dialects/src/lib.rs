@@ -5,7 +5,7 @@
 //! It validates no value of ours.
 //!
 //! Main types: [`Dialect`] is a program, [`Translation`] is the table with its faults, and [`Remark`] says how much of a setting holds here. The start, the report
-//! of a migration and `docs/dropin.md` show remarks, all from one table for each dialect.
+//! of a migration and `docs/reference/drop-in.md` show remarks, all from one table for each dialect.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -19,7 +19,7 @@
 //! assert!(translation.problems.is_empty() && translation.table.contains_key("listener"));
 //! ```
 //!
-//! `ciphers` reads cipher strings of OpenSSL, `command_line` reads command lines, [`migration`] writes TOML, and [`page`] writes `docs/dropin.md`.
+//! `ciphers` reads cipher strings of OpenSSL, `command_line` reads command lines, [`migration`] writes TOML, and [`page`] writes `docs/reference/drop-in.md`.
 
 mod builder;
 mod ciphers;

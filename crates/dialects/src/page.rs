@@ -1,4 +1,4 @@
-//! What people read of dialects, from their tables: the pages of `docs/dropin.md`, and the help of each program.
+//! What people read of dialects, from their tables: the pages of `docs/reference/drop-in.md`, and the help of each program.
 
 use std::fmt::Write;
 
@@ -28,7 +28,7 @@ pub fn help(dialect: Dialect) -> String {
         Dialect::Hitch => hitch::OPTIONS,
         Dialect::Stud => &stud::OPTIONS,
         Dialect::Stunnel => {
-            return "Usage: stunnel [FILE | -fd 0 | -help | -version]\n\nThis is becket in the place of stunnel; docs/dropin.md says what differs.\n".to_owned();
+            return "Usage: stunnel [FILE | -fd 0 | -help | -version]\n\nThis is becket in the place of stunnel; docs/reference/drop-in.md says what differs.\n".to_owned();
         }
     };
     let mut grammar = command_line::grammar(dialect.name(), options);
@@ -51,7 +51,7 @@ mod tests {
     /// With `BLESS` in the environment it writes the tables.
     #[test]
     fn the_page_has_the_table_of_each_dialect() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/dropin.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/drop-in.md");
         let mut page = std::fs::read_to_string(path).unwrap();
         for dialect in Dialect::ALL {
             let table = table(dialect);

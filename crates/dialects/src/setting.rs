@@ -1,6 +1,6 @@
 //! The settings of a dialect as data: what each is called, which key of ours it is, and how much of it holds here.
 //!
-//! One table per dialect drives its reader, the report of a migration, and `docs/dropin.md`.
+//! One table per dialect drives its reader, the report of a migration, and `docs/reference/drop-in.md`.
 
 use serde::Serialize;
 

@@ -2,7 +2,7 @@
 //!
 //! An [`AccessRecord`] is filled by the worker when the connection ends and written by a thread
 //! (`log::access_log`). [`AccessRecord::fields`] is the one list of the fields of a line; text and JSON both follow it,
-//! and so does `docs/metrics.md` by a test. Bytes of the peer (server name, protocol) are
+//! and so does `docs/reference/metrics.md` by a test. Bytes of the peer (server name, protocol) are
 //! escaped in both formats; JSON escapes the backslash once more.
 //!
 //! Text is `key=value` separated by spaces after the time of accept, `-` where there is no value;
@@ -425,7 +425,7 @@ pub(crate) mod tests {
 
     #[test]
     fn the_page_about_metrics_has_every_field_and_no_other() {
-        let page = include_str!("../../../docs/metrics.md");
+        let page = include_str!("../../../docs/reference/metrics.md");
         let (_, section) = page.split_once("## Access log").unwrap();
         let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
         let documented: Vec<_> = rows.filter_map(|row| row.split('`').next()).collect();

@@ -12,7 +12,7 @@ use toml::{Table, Value};
 /// Flags of `becket run`: certificates and addresses, or a configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct Flags {
-    /// Configuration file (TOML); see docs/config.md and examples/
+    /// Configuration file (TOML); see docs/reference/configuration.md and examples/
     #[arg(long, value_name = "FILE", conflicts_with_all = ["ServiceFlags", "ClusterFlags", "user", "group"])]
     pub config: Option<PathBuf>,
 

@@ -1,6 +1,6 @@
 //! What each kind of message that a peer can send costs becket: CPU for each, for a byte of it, and against a byte of data.
 //!
-//! Run with `cargo bench -p becket --bench peer_costs`; it prints the table of docs/security.md. Without
+//! Run with `cargo bench -p becket --bench peer_costs`; it prints the table of docs/security-analysis.md. Without
 //! `--bench`, as in CI, each message is sent once or twice.
 //!
 //! A becket of its own runs with one worker. The figure is the CPU time of the thread that takes the message, system calls

@@ -13,9 +13,9 @@ use becket::cli::Cli;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-const MANUAL: &str = include_str!("../../../../docs/becket.1.md");
+const MANUAL: &str = include_str!("../../../../docs/reference/becket.1.md");
 const NAME: &str = "## Name\n\nbecket.toml - the configuration of becket(1)\n\n## Description\n\n";
-const CONFIGURATION: &str = include_str!("../../../../docs/config.md");
+const CONFIGURATION: &str = include_str!("../../../../docs/reference/configuration.md");
 
 fn main() -> anyhow::Result<()> {
     let folder = std::env::args_os().nth(1);

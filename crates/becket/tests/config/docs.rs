@@ -1,4 +1,4 @@
-//! Compares `docs/config.md` and `examples/` with the structs of the file.
+//! Compares `docs/reference/configuration.md` and `examples/` with the structs of the file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -95,7 +95,7 @@ fn root() -> PathBuf {
 
 #[test]
 fn the_page_has_every_key_with_its_default_and_the_reason() {
-    let page = std::fs::read_to_string(root().join("docs/config.md")).unwrap();
+    let page = std::fs::read_to_string(root().join("docs/reference/configuration.md")).unwrap();
     let rows = rows(&page);
     let mut keys = keys();
     for [key, shown, meaning, reason] in &rows {
@@ -120,7 +120,7 @@ fn the_page_has_every_key_with_its_default_and_the_reason() {
 #[test]
 fn the_page_names_every_flag() {
     use clap::CommandFactory;
-    let page = std::fs::read_to_string(root().join("docs/config.md")).unwrap();
+    let page = std::fs::read_to_string(root().join("docs/reference/configuration.md")).unwrap();
     let cli = becket::cli::Cli::command();
     let run = cli.find_subcommand("run").unwrap();
     for flag in run

@@ -113,7 +113,7 @@ fn only_the_socket_lists_clients_and_changes_something() {
 #[test]
 fn the_file_for_programs_has_every_route_and_every_field() {
     use std::collections::BTreeSet;
-    let text = include_str!("../../../../docs/admin.openapi.json");
+    let text = include_str!("../../../../docs/reference/admin.openapi.json");
     let api: Value = serde_json::from_str(text).unwrap();
     let keys = |object: &Value| -> BTreeSet<String> {
         let object = object.as_object().unwrap_or_else(|| panic!("{object}"));

@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_row_has_the_fields_that_are_documented() {
-        let text = include_str!("../../../../docs/admin.openapi.json");
+        let text = include_str!("../../../../docs/reference/admin.openapi.json");
         let api: serde_json::Value = serde_json::from_str(text).unwrap();
         let row = ConnectionRow {
             id: "1-2-3".parse().unwrap(),
