@@ -1,12 +1,12 @@
-//! The line that each connection has in the access log.
+//! Lines of the access log: one per connection, and one per request for a file.
 //!
-//! An [`AccessRecord`] is filled by the worker when the connection ends and written by a thread
-//! (`log::access_log`). [`AccessRecord::fields`] is the one list of the fields of a line; text and JSON both follow it,
-//! and so does `docs/reference/metrics.md` by a test. Bytes of the peer (server name, protocol) are
-//! escaped in both formats; JSON escapes the backslash once more.
+//! The worker fills an [`AccessRecord`] when the connection ends, and the thread of
+//! `log::access_log` writes it. [`AccessRecord::fields`] lists the fields of a line, for text and
+//! JSON alike; a test compares `docs/reference/metrics.md` with it. Both formats escape the peer's
+//! bytes (server name, protocol); JSON escapes the backslash once more.
 //!
-//! Text is `key=value` separated by spaces after the time of accept, `-` where there is no value;
-//! JSON is one object per line with `null` there.
+//! A text line has the time of accept, then `key=value` pairs separated by spaces. A missing value
+//! is `-`. A JSON line is one object, with `null` for a missing value.
 
 use std::fmt::{self, Display, Write};
 use std::net::SocketAddr;
@@ -19,24 +19,24 @@ use becket_keys::identity::Identity;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::ja4::Ja4;
 
-/// A connection that has ended. A value is `None` if the connection ended before it was known.
+/// A closed connection. A value is `None` if the connection ended before it was known.
 #[derive(Clone, Debug)]
 pub struct AccessRecord {
-    /// Time of the accept.
+    /// Time when the connection was accepted.
     pub accepted: Timestamp,
-    /// Address of the client, from the PROXY header where one is accepted.
+    /// Address of the client, taken from the PROXY header if the listener accepts one.
     pub client: SocketAddr,
     /// Configuration name of the listener.
     pub listener: Arc<str>,
-    /// The server name of the hello.
+    /// Server name in the ClientHello.
     pub sni: Option<Box<str>>,
-    /// The fingerprint of the hello.
+    /// JA4 fingerprint of the ClientHello.
     pub ja4: Option<Ja4>,
-    /// The result of the handshake; `None` if it was not completed.
+    /// Result of the handshake; `None` if the handshake did not complete.
     pub tls: Option<HandshakeRecord>,
-    /// A name of the connection, shared with the sender or receiver of a PROXY header.
+    /// ID of the connection, which a PROXY header carries to or from another proxy.
     pub id: Option<Box<[u8]>>,
-    /// The server of the connection, as configured.
+    /// Server that the connection was relayed to, as configured.
     pub server: Option<Arc<str>>,
     /// Ciphertext bytes received from the client.
     pub client_bytes_in: u64,
@@ -46,12 +46,12 @@ pub struct AccessRecord {
     pub server_bytes_in: u64,
     /// Plaintext bytes sent to the server.
     pub server_bytes_out: u64,
-    /// Time from the accept to the end.
+    /// Time from accept to close.
     pub total: Duration,
     pub reason: CloseReason,
 }
 
-/// A handshake that was completed.
+/// A completed handshake.
 #[derive(Clone, Debug)]
 pub struct HandshakeRecord {
     /// TLS version, such as `TLSv1.3`.
@@ -61,39 +61,39 @@ pub struct HandshakeRecord {
     /// Key exchange group; a TLS 1.2 resumption has none.
     pub group: Option<&'static str>,
     pub alpn: Option<Box<[u8]>>,
-    /// How the session was resumed; `None` for a full handshake.
+    /// Kind of resumption; `None` for a full handshake.
     pub resumed: Option<ResumedBy>,
-    /// The subject of the client's certificate, which was verified.
+    /// Subject and serial number of the verified client certificate.
     pub identity: Option<Box<Identity>>,
-    /// Why the trial of the policy would refuse the client.
+    /// Reason why the policy on trial would reject the client.
     pub would_refuse: Option<&'static str>,
-    /// Time from the accept to traffic keys.
+    /// Time from accept to traffic keys.
     pub took: Duration,
 }
 
-/// One request for a file. Its line has the time of the request.
+/// One request for a file. Its line starts with the time of the request.
 #[derive(Clone, Debug)]
 pub struct RequestRecord {
-    /// Time at which its head was complete.
+    /// Time when the request head was complete.
     pub at: Timestamp,
     pub client: SocketAddr,
     /// Configuration name of the listener.
     pub listener: Arc<str>,
-    /// The server name of the handshake.
+    /// Server name in the ClientHello.
     pub sni: Option<Box<str>>,
-    /// The name of the connection.
+    /// ID of the connection.
     pub id: Option<Box<[u8]>>,
-    /// Method as it was sent; `None` if the head could not be parsed.
+    /// Method as the client sent it; `None` if the head cannot be parsed.
     pub method: Option<Box<str>>,
-    /// Target as it was sent; `None` if the head could not be parsed.
+    /// Target as the client sent it; `None` if the head cannot be parsed.
     pub target: Option<Box<str>>,
-    /// Status code; empty if the connection ended before there was an answer.
+    /// Status code; empty if the connection ended before the response.
     pub status: &'static str,
-    /// Bytes of the body that were sent.
+    /// Body bytes sent.
     pub bytes: u64,
     /// Monotonic time of the request.
     pub began: Duration,
-    /// Time from the request to the last byte.
+    /// Time from the request to the last byte of the response.
     pub took: Duration,
 }
 
@@ -116,19 +116,19 @@ impl From<Box<RequestRecord>> for AccessLine {
     }
 }
 
-/// A function that is called with each field of a line, in order.
+/// A function called with each field of a line, in order.
 type Each<'a> = &'a mut dyn FnMut(&str, Field<'_>) -> fmt::Result;
 
 impl AccessLine {
-    /// Appends the line with its line break to `out`. Allocates only where `out` grows, and in
-    /// JSON for values with characters to escape.
+    /// Appends the line and its line break to `out`. Allocates only to grow `out` and, in JSON, to
+    /// escape a value.
     pub fn write(&self, format: LogFormat, out: &mut String) {
         let before = out.len();
         let written = match format {
             LogFormat::Text => self.write_text(out),
             LogFormat::Json => self.write_json(out),
         };
-        // A `String` takes everything, so that only a broken `Display` could end here.
+        // A write to a `String` cannot fail, so an error here is a bug in a `Display`.
         if written.is_err() {
             out.truncate(before);
         }
@@ -200,7 +200,7 @@ impl RequestRecord {
     }
 }
 
-/// The means of a resumption.
+/// The kind of a resumption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResumedBy {
     /// TLS 1.2 session ID (RFC 5246, section 7.4.1.2).
@@ -214,7 +214,7 @@ pub enum ResumedBy {
 }
 
 impl ResumedBy {
-    /// The word in the log.
+    /// Returns the word for the log.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Id => "id",
@@ -228,7 +228,7 @@ impl ResumedBy {
 /// One value of a line.
 #[derive(Clone, Copy)]
 pub enum Field<'a> {
-    /// Text that needs no escaping but JSON's own.
+    /// Text that is already escaped, except for JSON.
     Text(&'a dyn Display),
     /// A count, or a time in microseconds.
     Count(u64),
@@ -333,7 +333,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A connection that sent no TLS.
+    /// Returns the record of a connection that sent no TLS.
     fn empty() -> AccessRecord {
         AccessRecord {
             sni: None,

@@ -1,11 +1,13 @@
-//! Channels of access records from the workers, and the thread that writes them.
+//! Channels that carry access records from the workers to the thread that writes them.
 //!
-//! Each worker has an [`AccessSender`], the end of a bounded channel of its own. One thread has the [`AccessWriter`] with all other ends, drains them
-//! ten times a second and at the end, and writes. Control keeps an [`AccessThread`], to have the file reopened. Only that thread waits for the
-//! file: if a channel is full, since the disk is slow or a pipe is not read, the record is dropped and counted.
+//! Each worker has an [`AccessSender`], the sending end of its own bounded channel. One thread owns
+//! the [`AccessWriter`], which has all receiving ends. It drains them ten times a second and once
+//! more before it exits. The control thread keeps an [`AccessThread`] to request a reopen. Only the
+//! writer thread waits for the file: if a channel is full (slow disk, or a pipe without a reader),
+//! the record is dropped and counted.
 //!
-//! Invariants: a write consists of whole lines, so that lines of stderr do not mix; one drain takes at most [`CAPACITY`] records of each worker, so
-//! that it ends while workers continue.
+//! Invariants: each write consists of whole lines, so lines on stderr do not mix. A drain takes at
+//! most [`CAPACITY`] records from each worker, so it ends even while workers send.
 
 use std::convert::Infallible;
 use std::io;
@@ -24,7 +26,7 @@ use super::access::AccessLine;
 use super::output::{CountedOutput, Output, PATIENCE};
 use becket_keys::files::Files;
 
-/// A worker's end, which sends records.
+/// The worker's end of a channel: sends records.
 #[derive(Clone, Debug)]
 pub struct AccessSender {
     lines: SyncSender<AccessLine>,
@@ -32,7 +34,7 @@ pub struct AccessSender {
 }
 
 impl AccessSender {
-    /// Sends a record without waiting. It is dropped, and counted, if the channel is full or closed.
+    /// Sends a record without waiting. Drops and counts it if the channel is full or closed.
     pub fn send(&self, record: impl Into<AccessLine>) {
         if self.lines.try_send(record.into()).is_err() {
             self.dropped.fetch_add(1, Relaxed);
@@ -40,7 +42,7 @@ impl AccessSender {
     }
 }
 
-/// The thread's end, which receives records and writes lines.
+/// The thread's end of all channels: receives records and writes lines.
 #[derive(Debug)]
 pub struct AccessWriter {
     receivers: Vec<Receiver<AccessLine>>,
@@ -50,20 +52,22 @@ pub struct AccessWriter {
     lines: String,
 }
 
-/// Control's end of a writer that has a thread. When dropped, it waits up to [`PATIENCE`] for the last lines to be written.
+/// The control thread's handle of the writer thread. Dropping it waits up to [`PATIENCE`] for the
+/// last lines to be written.
 #[derive(Debug)]
 pub struct AccessThread {
-    /// Each message has the file reopened; without a sender the thread ends.
+    /// Each message requests a reopen. The thread exits when the sender is dropped.
     reopen: Option<SyncSender<()>>,
-    /// Closed when the thread has ended.
+    /// Disconnected when the thread has exited.
     ended: Receiver<Infallible>,
 }
 
 impl AccessThread {
-    /// Has the file reopened after all lines that the workers have sent. A failure keeps the old file and is logged.
+    /// Requests a reopen of the file after all records already sent are written. A failure is
+    /// logged, and the old file stays in use.
     pub fn reopen(&self) {
         if let Some(reopen) = &self.reopen {
-            // A full channel means that a request waits already.
+            // A full channel already contains a request.
             reopen.try_send(()).ok();
         }
     }
@@ -79,7 +83,7 @@ impl Drop for AccessThread {
 }
 
 impl AccessWriter {
-    /// Opens the file, or stderr. Returns `None` if the log is off.
+    /// Opens the file, or uses stderr. Returns `None` if the access log is off.
     ///
     /// # Errors
     /// Fails if the file cannot be opened for appending.
@@ -95,7 +99,7 @@ impl AccessWriter {
         }))
     }
 
-    /// Makes the channel of one more worker.
+    /// Creates the channel of one more worker.
     pub fn attach(&mut self) -> AccessSender {
         let (lines, receiver) = sync_channel(CAPACITY);
         self.receivers.push(receiver);
@@ -105,15 +109,15 @@ impl AccessWriter {
         }
     }
 
-    /// The counter of lines that were dropped.
+    /// Returns the counter of dropped lines.
     pub fn dropped(&self) -> Arc<AtomicU64> {
         self.output.dropped()
     }
 
-    /// Starts the thread that writes from now on.
+    /// Starts the writer thread.
     ///
     /// # Errors
-    /// Fails if no more threads can be started.
+    /// Fails if no thread can be started.
     pub fn start(self) -> io::Result<AccessThread> {
         let (reopen, received) = sync_channel(1);
         let (alive, ended) = channel();
@@ -140,7 +144,7 @@ impl AccessWriter {
         }
     }
 
-    /// Writes the records that the workers sent. Waits as long as the file or stderr does.
+    /// Writes the records that the workers sent. Blocks while the output blocks.
     fn drain(&mut self) {
         let mut receivers = std::mem::take(&mut self.receivers);
         receivers.retain(|receiver| {

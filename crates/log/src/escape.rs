@@ -1,16 +1,16 @@
-//! Bytes that came from a peer, made harmless for logs and pages.
+//! Escapes bytes from a peer for logs and pages.
 //!
-//! Nothing that a peer sends may reach a log unescaped: a line break would forge a line, an escape
-//! sequence would drive the reader's terminal, a long name would fill the disk. [`Escaped`] is the
-//! only way such bytes are written.
+//! Unescaped bytes are dangerous in a log: a line break forges a line, an escape sequence controls
+//! the reader's terminal, and a long name fills the disk. All peer bytes are written through
+//! [`Escaped`].
 //!
-//! Invariants: the output is printable ASCII; it is at most [`LONGEST`] source bytes, written with at
-//! most four characters each, and a mark where the rest was left out.
+//! Invariants: the output is printable ASCII. It contains at most [`LONGEST`] source bytes, each
+//! written with at most four characters, and `...` if the source is longer.
 
 use std::fmt::{self, Display, Write};
 
-/// Writes peer bytes as printable ASCII: `\n` and the like become `\x0a`, a backslash `\\`, a
-/// double quote `\"`; what is beyond [`LONGEST`] bytes becomes `...`. Does not allocate.
+/// Writes peer bytes as printable ASCII: a line feed becomes `\x0a`, a backslash `\\`, a double
+/// quote `\"`. Bytes after the first [`LONGEST`] become `...`. Does not allocate.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a> {
     bytes: &'a [u8],
@@ -18,7 +18,7 @@ pub struct Escaped<'a> {
 }
 
 impl<'a> Escaped<'a> {
-    /// Escapes text or bytes; spaces stay.
+    /// Escapes text or bytes, except for spaces.
     pub fn new(bytes: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         Self {
             bytes: bytes.as_ref(),
@@ -26,8 +26,8 @@ impl<'a> Escaped<'a> {
         }
     }
 
-    /// Escapes spaces too, so that the result is one field of a line that is split at spaces.
-    /// An empty value becomes `""`.
+    /// Escapes spaces too, so that the result is one field of a line that is split at spaces. An
+    /// empty value becomes `""`.
     pub fn word(bytes: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         Self {
             bytes: bytes.as_ref(),

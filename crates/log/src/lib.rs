@@ -1,11 +1,12 @@
 //! Log lines and access records, and the threads that write them.
 //!
-//! This crate owns the `tracing` subscriber of the process: text or JSON, a filter, and standard error, a file or a syslog daemon. It escapes the
-//! bytes of peers and limits the lines that a peer can cause. No caller waits for a disk: a bounded queue takes lines, and a thread writes them. The
-//! crate does not decide which events are logged, and takes no signals.
+//! This crate owns the `tracing` subscriber of the process: its format (text or JSON), its filter,
+//! and its output (stderr, a file or a syslog daemon). It escapes peer bytes and limits the lines
+//! that a peer can cause. Callers never wait for a disk: they push lines into a bounded queue, and
+//! a thread writes them. The crate neither chooses the logged events nor handles signals.
 //!
-//! Main types: [`Logging`] is the installed log, [`access_log::AccessSender`] takes the records of one worker, and [`RateLimit`] limits the lines of
-//! one call site.
+//! Main types: [`Logging`] is the installed log, [`access_log::AccessSender`] sends the records of
+//! one worker, and [`RateLimit`] limits the lines of one call site.
 //!
 //! ```
 //! use becket_log::Escaped;
@@ -49,7 +50,7 @@ pub use self::timestamp::Timestamp;
 
 use becket_keys::files::Files;
 
-/// The installed log. When dropped, it waits up to [`PATIENCE`] for its last lines to be written.
+/// The installed log. Dropping it waits up to [`PATIENCE`] for its last lines to be written.
 #[derive(Debug)]
 pub struct Logging {
     queue: LineQueue,
@@ -57,7 +58,7 @@ pub struct Logging {
     filter: reload::Handle<EnvFilter, Registry>,
 }
 
-/// The reason why the log could not be set up.
+/// The reason why the log cannot be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
@@ -71,10 +72,12 @@ pub enum LogError {
     Installed,
 }
 
-/// Installs the log for the whole process. `files` has the files that cannot be opened by their paths. Call it once, before the first thread is started.
+/// Installs the log for the whole process. `files` contains the files that cannot be opened by
+/// path. Call it once, before the first thread is started.
 ///
 /// # Errors
-/// Fails if the filter does not parse, if the file cannot be opened, and on a second call.
+/// Fails if the filter does not parse, if the file cannot be opened, or if a log is already
+/// installed.
 pub fn install(log: &Log, files: &Files) -> Result<Logging, LogError> {
     let output = Output::open(log.file.file(), files).map_err(LogError::File)?;
     let (subscriber, logging) = subscriber(log, output)?;
@@ -82,19 +85,19 @@ pub fn install(log: &Log, files: &Files) -> Result<Logging, LogError> {
     Ok(logging)
 }
 
-/// Checks a level.
+/// Checks that a level parses as a filter.
 ///
 /// # Errors
-/// [`LogError::Filter`] with the reason.
+/// Returns [`LogError::Filter`] with the reason.
 pub fn check_level(level: &str) -> Result<(), LogError> {
     filter(level).map(drop)
 }
 
 impl Logging {
-    /// Starts the thread that writes lines from now on. Call it after privileges were given up.
+    /// Starts the threads that write the lines. Call it after privileges were dropped.
     ///
     /// # Errors
-    /// Fails if no more threads can be started.
+    /// Fails if no thread can be started.
     pub fn start(&self) -> Result<(), LogError> {
         for queue in [&self.queue].into_iter().chain(&self.syslog) {
             queue.start().map_err(LogError::Thread)?;
@@ -103,31 +106,32 @@ impl Logging {
         Ok(())
     }
 
-    /// Waits until all lines so far are written, for at most this long.
+    /// Waits up to `patience` until all queued lines are written.
     pub fn flush(&self, patience: Duration) {
         self.queue.flush(patience);
     }
 
-    /// Opens the log file again after a rotation. A failure keeps the old file and is logged.
+    /// Opens the log file again after a rotation. A failure is logged, and the old file stays in
+    /// use.
     pub fn reopen(&self) {
         self.queue.reopen();
     }
 
-    /// The counter of lines that could not be written.
+    /// Returns the counter of lines that could not be written.
     pub fn dropped(&self) -> Arc<AtomicU64> {
         self.queue.dropped()
     }
 
-    /// The counter of lines that the syslog daemon did not take.
+    /// Returns the counter of lines that the syslog daemon did not accept.
     pub fn syslog_dropped(&self) -> Arc<AtomicU64> {
         let syslog = self.syslog.as_ref();
         syslog.map(LineQueue::dropped).unwrap_or_default()
     }
 
-    /// Changes the filter, as a reload of the configuration may.
+    /// Replaces the filter, for example on a reload.
     ///
     /// # Errors
-    /// [`LogError::Filter`] if it does not parse; the old filter stays then.
+    /// Returns [`LogError::Filter`] if the filter does not parse; the old filter stays in use.
     pub fn set_level(&self, level: &str) -> Result<(), LogError> {
         let filter = filter(level)?;
         let refused = |error: reload::Error| LogError::Filter(error.to_string());
@@ -143,13 +147,15 @@ impl Drop for Logging {
     }
 }
 
-/// Writes a line to standard error if it takes the line at once: a process that starts or ends must not wait for a reader.
+/// Writes a line to stderr, or drops it if the write would block. A process that starts or exits
+/// must not wait for a reader.
 pub fn write_to_stderr(line: &str) {
-    // There is no other place to report the loss.
+    // The loss cannot be reported anywhere else.
     let _lost = write_if_ready(io::stderr(), format!("{line}\n").as_bytes());
 }
 
-/// Has panics reported without waiting. The standard library's hook would wait for the reader of standard error, and with it the end of the process.
+/// Reports panics without blocking. The standard library's hook waits for the reader of stderr,
+/// which would block the exit of the process.
 fn report_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
@@ -162,7 +168,7 @@ fn report_panics() {
     }));
 }
 
-/// Filter, format and output as one subscriber.
+/// Combines filter, format and output into one subscriber.
 fn subscriber(log: &Log, output: Output) -> Result<(impl Subscriber + use<>, Logging), LogError> {
     let (filter, handle) = reload::Layer::new(filter(&log.level)?);
     let colour = colour(&output);
@@ -189,7 +195,7 @@ fn subscriber(log: &Log, output: Output) -> Result<(impl Subscriber + use<>, Log
     Ok((subscriber, logging))
 }
 
-/// Makes lines without a time, for readers that add one.
+/// Formats lines without a time, for readers that add one.
 fn unstamped<S>(format: LogFormat, messages: SyslogFormat) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'s> LookupSpan<'s>,
@@ -207,7 +213,7 @@ fn filter(level: &str) -> Result<EnvFilter, LogError> {
         .map_err(|error| LogError::Filter(error.to_string()))
 }
 
-/// Colours are for terminals, and only where NO_COLOR is not set.
+/// Returns `true` if stderr is a terminal and `NO_COLOR` is not set.
 fn colour(output: &Output) -> bool {
     let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     wanted && matches!(output, Output::Stderr) && io::stderr().is_terminal()
@@ -230,7 +236,7 @@ mod tests {
         }
     }
 
-    /// Runs `act` under the subscriber of `log` and returns what was written.
+    /// Runs `act` under the subscriber of `log` and returns the written text.
     fn written(log: &Log, act: impl FnOnce(&Logging)) -> String {
         let path = log.file.file().unwrap();
         let output = Output::open(Some(path), &Files::default()).unwrap();

@@ -1,10 +1,13 @@
-//! The destination of lines: a standard stream, a file that can be reopened after a rotation, or a syslog daemon.
+//! Outputs for lines: a standard stream, a file that can be reopened after a rotation, or a syslog
+//! daemon.
 //!
-//! A file is opened with the rights of this process, or before the change of user if the user may not enter the folder. Names of our own
-//! streams, such as `/dev/stderr`, are not opened: the user may not, and a socket cannot be opened. A log outside of `process.chroot` was opened
-//! before the process entered it, and cannot be reopened.
+//! A file is opened with the rights of this process. If the user of the process may not enter the
+//! folder, the file was opened before the change of user. Names of standard streams, such as
+//! `/dev/stderr`, are not opened: the user may lack the right, and a socket cannot be opened. A log
+//! file outside `process.chroot` was opened before the chroot and cannot be reopened.
 //!
-//! One thread owns an [`Output`] and writes whole lines to it (`queue`, `access_log`). A failed reopen keeps the old file, so that no line is lost.
+//! One thread owns an [`Output`] and writes whole lines to it (`queue`, `access_log`). If a reopen
+//! fails, the old file stays in use, so that no line is lost.
 
 use std::fmt::{self, Display};
 use std::fs::File;
@@ -22,7 +25,7 @@ use socket2::{SockAddr, Socket, Type};
 
 use becket_keys::files::Files;
 
-/// A destination of lines.
+/// An output for lines.
 #[derive(Debug)]
 pub enum Output {
     Stdout,
@@ -31,26 +34,26 @@ pub enum Output {
     File {
         path: PathBuf,
         file: File,
-        /// The path leads nowhere, as the file is outside of the chroot.
+        /// The file is outside the chroot, so its path cannot be opened any more.
         is_outside: bool,
     },
     Syslog(SyslogDaemon),
 }
 
-/// A syslog daemon: a datagram socket of this host, or UDP to another host.
+/// A syslog daemon, reached over a datagram socket of this host or over UDP.
 #[derive(Debug)]
 pub struct SyslogDaemon {
     address: SyslogAddress,
-    /// The socket, once a line was sent.
+    /// The connected socket; `None` before the first line.
     socket: Option<Socket>,
 }
 
-/// An output that counts the lines that it drops.
+/// An output that counts dropped lines.
 #[derive(Debug)]
 pub(super) struct CountedOutput {
     output: Output,
     dropped: Arc<AtomicU64>,
-    /// Dropped lines that were reported.
+    /// Dropped lines that were already reported.
     reported: u64,
     is_failing: bool,
 }
@@ -65,7 +68,7 @@ impl CountedOutput {
         }
     }
 
-    /// The counter of lines that were dropped, here or before they came here.
+    /// Returns the counter of dropped lines, which the queue before this output increments too.
     pub(super) fn dropped(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.dropped)
     }
@@ -74,8 +77,9 @@ impl CountedOutput {
         self.output.write_if_ready(line)
     }
 
-    /// Writes whole lines, or drops them. Waits as long as the file or the reader of a stream does. A failure is logged once, and the number of
-    /// dropped lines when a write succeeds again, since the log may use the same output.
+    /// Writes whole lines, or drops them. Blocks while the output blocks. Logs the first of several
+    /// failures, and the number of dropped lines after a write succeeds again, because the log may
+    /// use the same output.
     pub(super) fn write(&mut self, lines: &[u8]) {
         if lines.is_empty() {
             return;
@@ -107,7 +111,8 @@ impl Output {
     /// Opens stderr for `None`, otherwise a file, which is created if it is missing (mode 0640).
     ///
     /// # Errors
-    /// Fails if the file cannot be opened for appending, and names the user that must be able to.
+    /// Fails if the file cannot be opened for appending. The error names the user that needs
+    /// access.
     pub fn open(path: Option<&Path>, files: &Files) -> io::Result<Self> {
         let Some(path) = path else {
             return Ok(Self::Stderr);
@@ -125,10 +130,10 @@ impl Output {
         })
     }
 
-    /// Checks if [`Self::open`] would succeed, without creating anything.
+    /// Checks that [`Self::open`] would succeed, without creating anything.
     ///
     /// # Errors
-    /// Returns the errors of [`Self::open`], as far as they can be foreseen.
+    /// Returns the errors of [`Self::open`] that can be predicted.
     pub fn check(path: &Path) -> io::Result<()> {
         match Self::stream(path) {
             Some(_) => Ok(()),
@@ -144,16 +149,16 @@ impl Output {
         }
     }
 
-    /// Opens the file again by its path, after it was moved away. A stream has nothing to reopen.
+    /// Opens the file again by its path, after it was renamed. Does nothing for a stream.
     ///
     /// # Errors
-    /// Fails if the file cannot be opened; the old file stays in use then.
+    /// Fails if the file cannot be opened; the old file stays in use.
     fn reopen(&mut self) -> io::Result<()> {
         match self {
             Self::File {
                 is_outside: true, ..
             } => {
-                let text = "it is outside of process.chroot: rotate it by a copy (copytruncate), or restart";
+                let text = "the file is outside process.chroot; rotate it with copytruncate, or restart becket";
                 return Err(io::Error::new(io::ErrorKind::Unsupported, text));
             }
             Self::File { path, file, .. } => *file = append(path)?,
@@ -162,7 +167,7 @@ impl Output {
         Ok(())
     }
 
-    /// Writes a line unless that would wait for a reader. A part of the line may have been written when this fails.
+    /// Writes a line unless the write would block. Part of the line may be written on failure.
     fn write_if_ready(&mut self, line: &[u8]) -> io::Result<()> {
         match self {
             Self::Stdout => write_if_ready(io::stdout(), line),
@@ -172,7 +177,8 @@ impl Output {
         }
     }
 
-    /// Writes whole lines, which do not mix with those of other threads. Some of them may have been written when this fails.
+    /// Writes whole lines, which do not mix with lines of other threads. Some lines may be written
+    /// on failure.
     fn write_all(&mut self, lines: &[u8]) -> io::Result<()> {
         match self {
             Self::Stdout => {
@@ -187,7 +193,7 @@ impl Output {
     }
 }
 
-/// The path of the file, or the name of the stream.
+/// Writes the path of the file, or the name of the stream.
 impl Display for Output {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -205,12 +211,12 @@ impl SyslogDaemon {
         Self { address, socket }
     }
 
-    /// Returns `true` for a daemon on another host.
+    /// Returns `true` if the daemon is on another host.
     pub(super) fn is_remote(&self) -> bool {
         !matches!(self.address.address, Address::Unix(_))
     }
 
-    /// Sends each line as a datagram, up to the first that is not taken.
+    /// Sends each line as a datagram, until a send fails.
     fn send_all(&mut self, lines: &[u8]) -> io::Result<()> {
         let mut lines = lines.split(|byte| *byte == b'\n');
         lines.try_for_each(|line| {
@@ -241,7 +247,7 @@ impl SyslogDaemon {
         let address = match &self.address.address {
             Address::Unix(path) => SockAddr::unix(path)?,
             Address::Ip(ip, port) => SocketAddr::new(*ip, *port).into(),
-            // Neither is a syslog address.
+            // The configuration rejects both for syslog.
             Address::Any(_) | Address::Name(..) => return Err(io::ErrorKind::InvalidInput.into()),
         };
         let socket = Socket::new(address.domain(), Type::DGRAM, None)?;
@@ -251,7 +257,7 @@ impl SyslogDaemon {
     }
 }
 
-/// Names the path, the user that must be able to open it, and a remedy.
+/// Adds the path, the user that needs access, and a remedy to an error.
 fn refusal(path: &Path, error: &io::Error) -> io::Error {
     let mut text = format!("{}: {error}", path.display());
     if error.raw_os_error() == Some(ENXIO) {
@@ -261,15 +267,16 @@ fn refusal(path: &Path, error: &io::Error) -> io::Error {
     } else if error.kind() == io::ErrorKind::PermissionDenied {
         let uid = effective_user();
         text.push_str(&format!(
-            "; user {uid}, as which becket runs, must be able to append to it, or to make it in its folder"
+            "; user {uid} (the user of becket) must be able to append to the file, or to create it in its folder"
         ));
     }
     io::Error::new(error.kind(), text)
 }
 
-/// Time that the last lines have at the end of the process, for each log, and that a syslog daemon has to take a line.
+/// Time limit for writing the last lines of each log at exit, and for sending a line to a syslog
+/// daemon.
 pub const PATIENCE: Duration = Duration::from_millis(500);
-/// No such device or address (errno(3)), on Linux.
+/// `ENXIO` on Linux (errno(3)): no such device or address.
 const ENXIO: i32 = 6;
 
 #[cfg(test)]

@@ -1,14 +1,18 @@
 //! The queue of log lines, and the thread that writes them.
 //!
-//! A caller must not wait for a disk or for the reader of a pipe: a worker would stop, with all its clients. So a line goes into a
-//! bounded buffer, and one thread writes the buffer. A line without room in the buffer, or that the system refuses, is dropped and counted. Until
-//! the thread is started (nothing serves yet, and privileges are not given up) the caller writes its line, if the system takes it at once.
+//! A worker that waits for a disk or for the reader of a pipe would stall all its clients. So
+//! callers append lines to a bounded buffer, and one thread writes the buffer. A line is dropped
+//! and counted if the buffer is full or if the write fails. Before the thread starts (no client is
+//! served yet, and privileges are not dropped yet), the caller writes its line itself, without
+//! blocking.
 //!
-//! The lock is held to copy one line or to exchange two buffers, and never during a write.
+//! The lock is held to copy one line or to swap two buffers, and never during a write.
 //!
-//! `tracing-appender` has such a queue, but it cannot reopen a file, flush without ending, count failed writes, or be started later than it is made.
+//! `tracing-appender` has a similar queue, but it cannot reopen a file, flush without shutting
+//! down, count failed writes, or start its thread later.
 //!
-//! Invariants: lines are whole and in order; lines before [`LineQueue::reopen`] go to the old file, later ones to the new file.
+//! Invariants: lines are whole and in order. Lines pushed before [`LineQueue::reopen`] go to the
+//! old file, later lines to the new file.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,7 +25,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::output::{CountedOutput, Output};
 
-/// A handle of the queue. All clones push to the same thread.
+/// A handle of the queue. Clones share one queue and one thread.
 #[derive(Clone, Debug)]
 pub(super) struct LineQueue(Arc<Inner>);
 
@@ -35,16 +39,16 @@ struct Inner {
 #[derive(Debug)]
 struct QueuedLines {
     text: Vec<u8>,
-    /// Length of the text before which the file is not reopened.
+    /// Length of the text that is written before the file is reopened.
     reopen_at: Option<usize>,
-    /// The output, until a thread has it.
+    /// The output, until the thread takes it.
     output: Option<CountedOutput>,
-    /// The thread has lines that are not written yet.
+    /// The thread is writing lines that it took from `text`.
     is_writing: bool,
 }
 
 impl LineQueue {
-    /// Makes a queue whose lines are written at once until [`Self::start`] is called.
+    /// Creates a queue that writes each line at once until [`Self::start`] is called.
     pub(super) fn new(output: Output) -> Self {
         let output = CountedOutput::new(output);
         Self(Arc::new(Inner {
@@ -59,21 +63,22 @@ impl LineQueue {
         }))
     }
 
-    /// Starts the thread that writes from now on. Call it after privileges were given up, and once.
+    /// Starts the writer thread. Call it once, after privileges were dropped.
     ///
     /// # Errors
-    /// Fails if no more threads can be started; lines are lost then.
+    /// Fails if no thread can be started; later lines are then lost.
     pub(super) fn start(&self) -> io::Result<()> {
         let Some(output) = self.0.lock().output.take() else {
             return Ok(());
         };
         let inner = Arc::clone(&self.0);
         let thread = thread::Builder::new().name("becket-log".into());
-        // A signal that this thread took would be lost when the process becomes another program.
+        // A signal that this thread receives would be lost when the process executes another
+        // program.
         without_signals(|| thread.spawn(move || inner.write_all(output)))?.map(drop)
     }
 
-    /// Has the file reopened after all lines that are in the queue.
+    /// Requests a reopen of the file after all queued lines are written.
     pub(super) fn reopen(&self) {
         let mut lines = self.0.lock();
         let length = lines.text.len();
@@ -81,7 +86,7 @@ impl LineQueue {
         self.0.changed.notify_all();
     }
 
-    /// Waits until the thread has written all lines, for at most this long.
+    /// Waits up to `patience` until the thread has written all lines.
     pub(super) fn flush(&self, patience: Duration) {
         let lines = self.0.lock();
         let waits = |lines: &mut QueuedLines| {
@@ -90,7 +95,7 @@ impl LineQueue {
         drop(self.0.changed.wait_timeout_while(lines, patience, waits));
     }
 
-    /// The counter of lines that were dropped.
+    /// Returns the counter of dropped lines.
     pub(super) fn dropped(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.0.dropped)
     }
@@ -112,12 +117,12 @@ impl LineQueue {
 }
 
 impl Inner {
-    /// A thread that panicked while it held the lock leaves whole lines behind.
+    /// Ignores poisoning: a panic cannot leave half a line in the buffer.
     fn lock(&self) -> MutexGuard<'_, QueuedLines> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs the thread, until the process ends.
+    /// Writes lines until the process exits.
     fn write_all(&self, mut output: CountedOutput) {
         let mut text = Vec::new();
         loop {
@@ -131,7 +136,8 @@ impl Inner {
         }
     }
 
-    /// Waits for something to do and takes all lines, leaving an empty buffer behind. Returns where the file is to be reopened.
+    /// Waits for work, moves all lines to `text` and empties the queue. Returns the length of text
+    /// to write before a reopen, if one is requested.
     fn take(&self, text: &mut Vec<u8>) -> Option<usize> {
         text.clear();
         let mut lines = self.lock();
@@ -147,7 +153,7 @@ impl Inner {
 }
 
 impl Write for LineQueue {
-    /// Takes one line. It never fails, since no caller could do anything about it.
+    /// Queues one line. Never fails, because no caller can handle a failure.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(line);
         Ok(line.len())
@@ -166,7 +172,8 @@ impl<'a> MakeWriter<'a> for LineQueue {
     }
 }
 
-/// Bytes of lines that wait: some thousands of lines, as a reload with many faults has. There are two such buffers.
+/// Maximum size of the queued lines in bytes; two buffers of this size exist. Fits thousands of
+/// lines, as logged by a reload with many errors.
 const MOST_BYTES: usize = 1024 * 1024;
 
 #[cfg(test)]
@@ -177,7 +184,7 @@ mod tests {
     use std::io::Read;
     use std::path::Path;
 
-    /// More than any test waits for what must come.
+    /// Time limit for events that must happen.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn open(path: &Path) -> LineQueue {
@@ -208,7 +215,7 @@ mod tests {
         let queue = open(&path);
         fs::rename(&path, &moved).unwrap();
         queue.start().unwrap();
-        // All three at once, so that the thread takes them together.
+        // Queues two lines and a reopen at once, so that the thread takes them together.
         let mut lines = queue.0.lock();
         lines.text.extend_from_slice(b"one\ntwo\n");
         lines.reopen_at = Some(4);
@@ -230,7 +237,7 @@ mod tests {
         });
         queue.start().unwrap();
         let line = [&[b'x'; 1023][..], b"\n"].concat();
-        // Two buffers and the pipe hold less than this.
+        // The two buffers and the pipe hold less than this loop writes.
         for _ in 0..4096 {
             queue.push(&line);
         }

@@ -1,9 +1,9 @@
-//! A limit of the lines that one place in the code logs.
+//! A limit on the lines that one place in the code logs.
 //!
-//! Each call site that a peer can trigger owns a [`RateLimit`]: the first N lines of a second are
-//! written, the rest is counted, and the next line that is written has the number of suppressed lines.
-//! Pure: `now` is an argument. One thread owns it, so that workers share no lock for the lines that
-//! they suppress.
+//! Each call site that a peer can trigger owns a [`RateLimit`]. The first N lines of a second are
+//! written, the rest is counted, and the next written line reports the number of suppressed lines.
+//! The code is pure: `now` is an argument. Each limit belongs to one thread, so workers share no
+//! lock for suppressed lines.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ pub struct RateLimit {
     window: Option<Instant>,
     /// Lines admitted in the current second.
     admitted: u32,
-    /// Lines suppressed since the last one that was admitted.
+    /// Lines suppressed since the last admitted line.
     suppressed: u64,
 }
 
@@ -29,9 +29,8 @@ impl RateLimit {
         }
     }
 
-    /// Returns `None` if a line is to be suppressed, otherwise the number of lines that were suppressed
-    /// before it. A `now` earlier than the last one counts as the same
-    /// second.
+    /// Returns `None` if the line must be suppressed, otherwise the number of lines suppressed
+    /// before it. A `now` before the start of the current second counts as that second.
     pub fn admit(&mut self, now: Instant) -> Option<u64> {
         let start = *self.window.get_or_insert(now);
         if now.saturating_duration_since(start) >= SECOND {

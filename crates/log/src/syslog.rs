@@ -1,7 +1,8 @@
 //! Lines as messages for a syslog daemon or for systemd's journal.
 //!
-//! A socket of this host gets the form of syslog(3), without a time, since the daemon adds one. Another host gets a message of RFC 5424, with a time
-//! and this host's name. [`SyslogDaemon`] sends them, one datagram for each line.
+//! A local socket gets the format of syslog(3) without a time, because the daemon adds one. Another
+//! host gets an RFC 5424 message with a time and the name of this host. [`SyslogDaemon`] sends one
+//! datagram for each line.
 //!
 //! Source: RFC 5424, section 6; RFC 3164, section 4.1.
 
@@ -17,14 +18,14 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use super::output::{Output, SyslogDaemon};
 use super::queue::LineQueue;
 
-/// Makes messages of the lines that are written to it.
+/// Formats the lines that are written to it as messages.
 #[derive(Debug)]
 pub(super) struct SyslogFormat {
     queue: LineQueue,
     facility: u8,
-    /// The message has a version and a time.
+    /// The message contains a version and a time.
     is_remote: bool,
-    /// Text between the time or the priority and the line.
+    /// Text between the priority (or the time) and the line.
     header: String,
 }
 
@@ -36,7 +37,8 @@ pub(super) struct SyslogWriter<'m> {
 }
 
 impl SyslogFormat {
-    /// Makes messages for the daemon of a configuration, and their queue; `None` without a daemon.
+    /// Creates the formatter for the configured daemon, and its queue. Returns `None` without a
+    /// daemon.
     pub(super) fn of(log: &Log) -> Option<(Self, LineQueue)> {
         let daemon = SyslogDaemon::new(log.syslog.clone()?);
         let is_remote = daemon.is_remote();
@@ -56,8 +58,9 @@ impl SyslogFormat {
         Some((format, queue))
     }
 
-    /// Makes messages for a standard error that systemd's journal reads: it takes a number in angle brackets for the priority
-    /// of a line (sd-daemon(3)), and knows the rest. This is less than its own protocol, and needs no other socket that may be full.
+    /// Creates the formatter for a stderr that systemd's journal reads. The journal takes a
+    /// priority in angle brackets at the start of a line (sd-daemon(3)) and adds the rest. The
+    /// journal's own protocol would need another socket, which may be full.
     pub(super) fn of_journal(queue: LineQueue) -> Self {
         Self {
             queue,
@@ -129,9 +132,9 @@ fn host_name() -> String {
     }
 }
 
-/// "Informational" of RFC 5424, table 2.
+/// Severity "Informational" (RFC 5424, table 2).
 const INFO: u8 = 6;
-/// Bytes of a line, as much as daemons take by default.
+/// Maximum size of a line in bytes; daemons accept this size by default.
 const LONGEST: usize = 8000;
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! A moment of the calendar as logs and pages write it: RFC 3339 in UTC with microseconds.
-//! It reads no clock.
+//! Timestamps of logs and pages: RFC 3339 in UTC with microseconds. This module reads no clock.
 
 use std::fmt::{self, Display};
 use std::time::Duration;
@@ -9,24 +8,24 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Microseconds since 1970-01-01T00:00:00Z, without leap seconds. Fixed width when displayed:
-/// `2026-02-28T23:59:59.000001Z`.
+/// Microseconds since 1970-01-01T00:00:00Z, without leap seconds. The displayed text has a fixed
+/// width: `2026-02-28T23:59:59.000001Z`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The moment `since_epoch` after the epoch; capped at the end of the year 9999.
+    /// Returns the timestamp `since_epoch` after the epoch, capped at the end of the year 9999.
     pub fn from_unix(since_epoch: Duration) -> Self {
         let us = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
         Self(us.min(LAST_US))
     }
 
-    /// Whole seconds since the epoch.
+    /// Returns whole seconds since the epoch.
     pub const fn unix_seconds(self) -> u64 {
         self.0 / MICROS
     }
 
-    /// Time since an earlier moment; zero if that is later.
+    /// Returns the time since `earlier`, or zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
@@ -42,7 +41,7 @@ impl<'de> Deserialize<'de> for Timestamp {
 }
 
 impl Serialize for Timestamp {
-    /// As the text of its `Display`.
+    /// Serializes the displayed text.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -62,7 +61,7 @@ impl Display for Timestamp {
 }
 
 const MICROS: u64 = 1_000_000;
-/// The last microsecond that has a year of four digits.
+/// Last microsecond of the year 9999.
 const LAST_US: u64 = 253_402_300_800 * MICROS - 1;
 
 #[cfg(test)]
