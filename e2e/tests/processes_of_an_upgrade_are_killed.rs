@@ -87,7 +87,7 @@ impl Scene {
         }
         stop(self.new);
         signal(parent, Signal::CONT);
-        self.logged("told to serve", 2);
+        self.logged("serve command sent", 2);
         if self.step == Step::MadeWay {
             return;
         }
@@ -217,7 +217,7 @@ fn the_old_process_goes_on_without_the_new_one_as_long_as_that_has_not_served() 
             scene.logged("\"serving\"", 3);
         } else {
             scene.logged(
-                "upgrade failed, nothing changed: the new process ended before it served (signal: 9",
+                "upgrade failed, nothing changed: the new process exited before it served (signal: 9",
                 2,
             );
             assert_eq!(children(&scene.becket), [scene.old], "{step:?}");
@@ -239,7 +239,7 @@ fn without_the_supervisor_what_serves_drains_and_the_next_becket_binds() {
         scene.go_on_without(scene.becket.pid());
         // A process that has not served dies with its supervisor.
         let ends = if step == Step::Serving { 2 } else { 1 };
-        scene.logged("the supervisor has ended", ends);
+        scene.logged("the supervisor exited", ends);
         scene.client_stays();
         scene.client.close_notify().unwrap();
         scene.client.read_to_end(&mut Vec::new()).unwrap();

@@ -348,7 +348,7 @@ fn a_child_that_obeys_no_more_is_told_of_and_killed_in_the_end() {
     assert!(is_gone(child));
     let said = becket.logs();
     assert!(
-        said.contains("has not ended in time and is killed"),
+        said.contains("did not exit in time; killing it"),
         "{said}"
     );
 }

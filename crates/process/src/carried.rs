@@ -1,7 +1,9 @@
-//! State that passes execve(2) to the next program of the supervisor: [`Carried`] and descriptors, in a socket on standard input.
+//! State that passes execve(2) to the next program of the supervisor: [`Carried`] and descriptors,
+//! sent over a socket that is standard input.
 //!
-//! The process ID, children, descriptors and the signal mask stay by themselves. No fault in it ends the service: a part that
-//! cannot be read is logged and left out, and without any state the new program starts as after the death of a serving process.
+//! The kernel keeps the process ID, children, descriptors and signal mask. No error in the state
+//! ends the service. A part that cannot be read is logged and skipped. Without any state, the new
+//! program starts as if the serving process had died.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -26,19 +28,21 @@ use super::run::Runner;
 use super::supervisor::{Action, Input, ProcessEnd, Supervisor, SupervisorState};
 use crate::protocol::{IS_CONTINUED, OperatorRequest, SocketKind, VERSION};
 
-/// The state as JSON, which is a file in memory. Descriptors follow in this order: one for each process, sockets, the admin socket.
+/// The state as JSON, in a memory file. Descriptors follow in this order: one per process, the
+/// sockets, the admin socket.
 #[derive(Debug, Serialize, Deserialize)]
 struct CarriedState {
     supervisor: SupervisorState,
-    /// The user that serving processes become: the configuration may be half written when the next program reads it.
+    /// User of the serving processes. The configuration is no source for it: it may be half written
+    /// when the next program reads it.
     user: Option<UnixIdentity>,
     processes: Vec<CarriedProcess>,
     workers: usize,
     asked: u64,
     sockets: Vec<(SocketKind, SocketAddr, usize)>,
-    /// The file of the admin socket.
+    /// Path of the admin socket.
     admin_socket: Option<PathBuf>,
-    /// Agents of tokens: those in use, and those that are to end.
+    /// Agents of tokens: the agents in use, and the agents that are being stopped.
     #[serde(default)]
     agents: serde_json::Value,
 }
@@ -47,11 +51,11 @@ struct CarriedState {
 struct CarriedProcess {
     id: u32,
     pid: u32,
-    /// Bytes of events that are not complete yet.
+    /// Received bytes of an incomplete event.
     read: Vec<u8>,
 }
 
-/// The state without its descriptors.
+/// The state and its descriptors.
 #[derive(Debug)]
 pub(super) struct Carried {
     state: CarriedState,
@@ -100,7 +104,7 @@ impl Carried {
         Ok(Self { state, fds })
     }
 
-    /// Reads the state from standard input.
+    /// Receives the state from standard input.
     pub(super) fn receive() -> io::Result<Self> {
         let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         let received = fd_messages::receive(&stream, 0, MOST_FDS)?;
@@ -119,7 +123,7 @@ impl Carried {
         self.state.user.as_ref()
     }
 
-    /// Continues with the state.
+    /// Restores the state into `runner`. Returns the first actions.
     pub(super) fn resume(self, runner: &mut Runner) -> Vec<Action> {
         let Self { state, fds } = self;
         let mut fds = fds.into_iter();
@@ -170,7 +174,8 @@ impl Carried {
 }
 
 impl Runner {
-    /// Becomes the program of the serving process, once no request is under way. Returns the error if that fails.
+    /// Replaces this program with the program of the serving process, once no request is in
+    /// progress. Returns an input if that fails.
     pub(super) async fn become_program(&mut self, signals: &mut Signals) -> Option<Input> {
         if !self.is_replaced || !self.children.iter().all(Child::is_flushed) {
             return None;
@@ -185,7 +190,7 @@ impl Runner {
             .iter()
             .all(|request| *request == OperatorRequest::Reload)
         {
-            // The next program reloads: requests may come without end.
+            // The next program reloads. Waiting until no reload arrives could take forever.
             state.reload |= !held.is_empty();
         } else {
             self.is_replaced = true;
@@ -205,8 +210,8 @@ impl Runner {
     }
 }
 
-/// Becomes another program, which reads the state from a socket. There is no reader before that: the socket must hold all of it. Returns the error
-/// if that fails; nothing has changed then.
+/// Executes another program, which reads the state from a socket. The socket must hold the whole
+/// state, because its reader starts later. Returns the error on failure; nothing has changed then.
 fn replace(program: &Path, carried: &Carried) -> io::Result<Infallible> {
     let text = fd_messages::text_file(&serde_json::to_vec(&carried.state)?)?;
     let fds = carried.fds.iter().map(AsFd::as_fd);

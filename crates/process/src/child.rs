@@ -1,8 +1,10 @@
-//! A process that the supervisor started: its handle (pidfd), the socket for its commands, and its listings of files.
+//! A process that the supervisor started: its handle (pidfd), the socket for its commands, and its
+//! file listings.
 //!
-//! No call here blocks. Commands that the process does not read are kept for [`PATIENCE`]. Events are read at a bounded rate, so that a
-//! process that floods costs next to nothing. The end of the process is learned from its handle, since a socket stays open as long as
-//! any process has a copy of its other end.
+//! No call here blocks. Commands that the process does not read stay queued for [`PATIENCE`].
+//! Events are read at a bounded rate, so a process that floods costs almost nothing. The handle
+//! reports the exit of the process; the socket does not, because it stays open while any process
+//! has a copy of the other end.
 
 use std::future::Future;
 use std::io;
@@ -35,21 +37,22 @@ pub(super) struct Child {
     stream: AsyncFd<UnixStream>,
     incoming: Incoming,
     outgoing: Outgoing,
-    /// Time since which there are commands that it has not read.
+    /// Time when the oldest unread command was sent.
     unread_since: Option<Instant>,
     /// Bytes of events that may be read now.
     credit: usize,
-    /// Bytes that may be read after its end.
+    /// Bytes of events that may be read after the exit.
     final_credit: usize,
-    /// Timer for the next credit, and for commands that are not read in time.
+    /// Timer for the next credit and for the read deadline of commands.
     timer: Pin<Box<Sleep>>,
     credited: Instant,
     is_at_end: bool,
-    /// The listings of the configuration that it loads, and of the files in which it looks for changes.
+    /// Listings of the configuration that the process loads, and of the files that it checks for
+    /// changes.
     pub(super) listings: [ListedFiles; 2],
 }
 
-/// Paths of a listing, which the process names by their places.
+/// Paths of a listing. The process refers to a path by its index.
 #[derive(Debug, Default)]
 pub(super) struct ListedFiles {
     pub(super) number: u32,
@@ -66,24 +69,26 @@ impl ListedFiles {
     }
 }
 
-/// An occurrence that [`Child::poll`] returns.
+/// An event returned by [`Child::poll`].
 #[derive(Debug)]
 pub(super) enum ChildEvent {
     Event(Event),
     Exited(ProcessEnd),
     Broken(&'static str),
-    /// All commands were read.
+    /// The process has read all commands.
     Flushed,
 }
 
 impl Child {
-    /// Starts a program by the name that this one was called by, with a socket for its standard input.
+    /// Starts a program under the name that this program was called by, with a socket as its
+    /// standard input.
     pub(super) fn start(id: u32, program: &Path) -> io::Result<Self> {
         let (process, stream) = spawn(program)?;
         Self::of(id, process, stream, Vec::new())
     }
 
-    /// Takes over a process that the previous program started. `read` has bytes of events that the previous program received.
+    /// Adopts a process that the previous program started. `read` contains event bytes that the
+    /// previous program received.
     pub(super) fn adopt(id: u32, pid: u32, stream: OwnedFd, read: Vec<u8>) -> io::Result<Self> {
         Self::of(id, ChildProcess::of(pid)?, stream.into(), read)
     }
@@ -117,7 +122,7 @@ impl Child {
         self.process.pid()
     }
 
-    /// The socket and bytes read from it, for a program that this one becomes.
+    /// Returns the socket and the bytes read from it, for the program that replaces this one.
     pub(super) fn carry(&self) -> io::Result<(OwnedFd, Vec<u8>)> {
         let stream = self.stream.get_ref().try_clone()?;
         Ok((stream.into(), self.incoming.bytes().to_vec()))
@@ -127,7 +132,7 @@ impl Child {
         self.outgoing.is_empty()
     }
 
-    /// Sends a command as far as the process reads, and the rest later.
+    /// Sends the part of a command that fits into the socket, and queues the rest.
     pub(super) fn send(&mut self, command: &Command, fds: Vec<OwnedFd>) {
         let pushed = serde_json::to_vec(command).map_err(io::Error::from);
         let pushed = pushed.and_then(|text| self.outgoing.push(&text, fds));
@@ -143,7 +148,7 @@ impl Child {
             Ok(false) => {
                 self.unread_since.get_or_insert_with(Instant::now);
             }
-            // The process has ended, which its handle reports.
+            // The process has exited; its handle reports it.
             Err(_) => (self.outgoing, self.unread_since) = (Outgoing::default(), None),
         }
     }
@@ -154,23 +159,23 @@ impl Child {
         }
     }
 
-    /// Reduces the credit of a process, for work that it caused.
+    /// Reduces the read credit of a process because it caused work.
     pub(super) fn charge(&mut self, bytes: usize) {
         self.credit = self.credit.saturating_sub(bytes);
     }
 
-    /// Returns `true` if more commands are queued than an honest process can cause.
+    /// Returns `true` if more commands are queued than a correct process can cause.
     pub(super) fn has_too_many_commands(&self) -> bool {
         self.outgoing.len() > MOST_COMMANDS
     }
 
-    /// Stops reading events.
+    /// Stops reading events and reports a protocol violation.
     fn broken(&mut self, fault: &'static str) -> ChildEvent {
         (self.incoming, self.is_at_end) = (Incoming::default(), true);
         ChildEvent::Broken(fault)
     }
 
-    /// Polls for the next event of the process. No event is lost when the caller stops waiting.
+    /// Polls for the next event of the process. Cancel-safe: a dropped caller loses no event.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ChildEvent> {
         if !self.outgoing.is_empty() {
             while let Poll::Ready(Ok(mut guard)) = self.stream.poll_write_ready(cx) {
@@ -185,7 +190,8 @@ impl Child {
             }
         }
         let has_ended = self.handle.poll_read_ready(cx).is_ready();
-        // A process that does not read its answers asks for no more files: their descriptors are open here.
+        // A process that does not read its answers gets no more files, because their descriptors
+        // stay open here.
         if (has_ended || self.is_flushed())
             && let Poll::Ready(happened) = self.poll_event(has_ended, cx)
         {
@@ -206,22 +212,23 @@ impl Child {
             .is_some_and(|since| since.elapsed() >= PATIENCE)
         {
             self.unread_since = None;
-            return Poll::Ready(self.broken("it does not read its commands"));
+            return Poll::Ready(self.broken("commands not read in time"));
         }
         self.wake_later(cx);
         Poll::Pending
     }
 
-    /// Reads until an event is complete. Events that a process sent before it ended are read at any rate, up to a limit, but its requests are ignored.
+    /// Reads until an event is complete. After the exit, remaining events are read without rate
+    /// limit, up to a maximum; requests among them are ignored.
     fn poll_event(&mut self, has_ended: bool, cx: &mut Context<'_>) -> Poll<ChildEvent> {
         loop {
             match self.incoming.take(LONGEST_EVENT) {
                 Ok(Some(text)) => match serde_json::from_slice(&text) {
                     Ok(Event::Open { .. } | Event::Token(_)) if has_ended => continue,
                     Ok(event) => return Poll::Ready(ChildEvent::Event(event)),
-                    Err(_) => return Poll::Ready(self.broken("an unknown event")),
+                    Err(_) => return Poll::Ready(self.broken("unknown event")),
                 },
-                Err(_) => return Poll::Ready(self.broken("an event that is too long")),
+                Err(_) => return Poll::Ready(self.broken("event too long")),
                 Ok(None) if self.is_at_end => return Poll::Pending,
                 Ok(None) => {}
             }
@@ -303,15 +310,15 @@ pub(super) fn spawn(program: &Path) -> io::Result<(ChildProcess, UnixStream)> {
     Ok((ChildProcess::start(&mut command)?, here))
 }
 
-/// The name of a program that was called without one.
+/// Fallback for an empty `argv[0]`.
 const NAME: &str = "becket";
-/// Time in which a process must read a command.
+/// Time limit for a process to read a command.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes read at a time.
+/// Maximum size of one read, in bytes.
 const READ: usize = 64 * 1024;
-/// Bytes that are read in each period of a process that floods; an honest one sends less.
+/// Bytes of event credit per [`PERIOD`]. A correct process sends less.
 const PER_PERIOD: usize = 4 * 1024;
-/// Parts of commands: files are asked for one answer after the other.
+/// Maximum number of queued command frames. A correct process requests files one answer at a time.
 const MOST_COMMANDS: usize = 1024;
 const PERIOD: Duration = Duration::from_millis(25);
 
@@ -325,7 +332,7 @@ mod tests {
 
     #[tokio::test]
     async fn events_wait_until_commands_are_read() {
-        // The process ends with this test.
+        // The process exits with this test.
         let (_end, input) = UnixStream::pair().unwrap();
         let mut program = Program::new("cat");
         program

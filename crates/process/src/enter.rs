@@ -1,4 +1,4 @@
-//! Which part a process of this program plays: it serves, checks, or supervises.
+//! The role of this process: it serves, checks, or supervises.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,23 +32,23 @@ use becket_prepare::source::ConfigSource;
 /// The role of this process.
 #[derive(Debug)]
 pub enum ProcessRole {
-    /// Serves or checks, with these resources and, if there is a supervisor, a link to it.
+    /// Serves or checks, with these resources. The link is `None` without a supervisor.
     Serves(Box<ProcessResources>, Option<SupervisorLink>),
-    /// Was the supervisor, and ends.
+    /// The process was the supervisor, and exits with this code.
     Ended(ExitCode),
 }
 
 /// The task on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartTask {
-    /// To serve.
+    /// Run the service.
     Run,
-    /// To check the configuration.
+    /// Check the configuration.
     Check,
 }
 
-/// Becomes what this process is to be: a supervisor until the end, or the process that does the work. Call it before threads are
-/// started.
+/// Enters the role of this process. The supervisor runs inside this call until its end; a serving
+/// or checking process returns. Call it before threads are started.
 pub fn enter(source: &ConfigSource, task: StartTask) -> io::Result<ProcessRole> {
     if is(IS_STARTED)? {
         let (link, given) = link::begin()?;
@@ -76,7 +76,8 @@ pub fn enter(source: &ConfigSource, task: StartTask) -> io::Result<ProcessRole> 
     }
 }
 
-/// Returns whether this process continues what another has begun: a supervisor started it, or it was a supervisor of another program.
+/// Returns `true` if a supervisor started this process, or if this process was a supervisor that
+/// executed this program.
 pub fn continues() -> bool {
     std::env::var_os(IS_STARTED).is_some() || continues_supervisor()
 }
@@ -91,13 +92,14 @@ fn is(name: &str) -> io::Result<bool> {
         None => Ok(false),
         Some(version) if version == VERSION => Ok(true),
         Some(_) => {
-            let text = "this program cannot replace the running becket, whose version is too different: restart it";
+            let text = "this program cannot replace the running becket: the versions are incompatible; restart becket";
             Err(io::Error::new(io::ErrorKind::Unsupported, text))
         }
     }
 }
 
-/// The user that root is to become, where it is another. One that does not exist is reported with everything else that is wrong.
+/// Returns the user that root must change to, if it is not root. The serving process reports a user
+/// that does not exist.
 fn identity(seen: &FoundConfig) -> Option<UnixIdentity> {
     let process = &seen.file.process;
     let user = process.user.as_deref().filter(|_| privileges::is_root())?;
@@ -105,14 +107,15 @@ fn identity(seen: &FoundConfig) -> Option<UnixIdentity> {
     found.ok().filter(|identity| identity.uid != 0)
 }
 
-/// For sockets and files that are passed on. A serving process needs as many.
+/// Raises the limit of open files. Passed sockets and files count here, and again in the serving
+/// process.
 fn raise_open_files() {
     if let Err(error) = rlimit::raise_open_files(rlimit::most_open_files()) {
         becket_log::write_to_stderr(&format!("becket: {error}"));
     }
 }
 
-/// Starts a process that checks the configuration with the rights of a serving process.
+/// Runs a process that checks the configuration with the rights of a serving process.
 fn check(
     source: &ConfigSource,
     seen: &FoundConfig,
@@ -142,7 +145,7 @@ fn check(
         listing: offer.listing,
     };
     send(&stream, &Command::Start(start), offer.fds)?;
-    // Until it ends, it asks for files.
+    // The process requests files until it exits.
     while let Some((text, _)) = fd_messages::receive(&stream, LONGEST_EVENT, 0)? {
         if let Event::Open {
             listing,
@@ -164,19 +167,19 @@ fn send(stream: &UnixStream, command: &Command, fds: Vec<OwnedFd>) -> io::Result
     fd_messages::send(stream, &serde_json::to_vec(command)?, &fds, PATIENCE)
 }
 
-/// Supervises. Where the program before this one was the supervisor, nothing that it left ends the service.
+/// Runs the supervisor. An error in the state of the previous program does not end the service.
 fn supervise(
     source: &ConfigSource,
     seen: &FoundConfig,
     passed: HeldSockets,
     is_continued: bool,
 ) -> io::Result<ExitCode> {
-    // A serving process under foreign control may be of the same user.
+    // A compromised serving process may run as the same user.
     privileges::forbid_tracing()?;
     let logging = start_log(seen)?;
     let carried = is_continued.then(Carried::receive).transpose();
     let carried = carried.inspect_err(|error| {
-        tracing::error!(%error, "cannot read what the previous program left; starting a new serving process");
+        tracing::error!(%error, "cannot read the state of the previous program; starting a new serving process");
     });
     let carried = carried.ok().flatten();
     let user = carried.as_ref().and_then(|carried| carried.user());
@@ -203,17 +206,18 @@ fn supervise(
             None => runner.supervisor.begin(),
         };
         if is_continued {
-            // Signals that came while one program replaced the other.
+            // Handles signals that arrived during the exec.
             signals.release()?;
         }
         Ok(runner.run(first, signals).await)
     });
-    // A look at watched files may wait for a disk that is gone.
+    // A check of watched files may block on a failed disk.
     runtime.shutdown_background();
     ended
 }
 
-/// The supervisor logs to standard error or syslog, as the configuration says. A level that is wrong is reported by the serving process.
+/// Starts the supervisor's log, which writes to stderr or syslog as configured. The serving process
+/// reports an invalid level.
 fn start_log(seen: &FoundConfig) -> io::Result<becket_log::Logging> {
     let (file, level) = (&seen.file.log, &seen.file.log.level);
     let log = Log {
@@ -230,8 +234,8 @@ fn start_log(seen: &FoundConfig) -> io::Result<becket_log::Logging> {
     Ok(logging)
 }
 
-/// Where this program is: as it was called, where that is a whole path, since a link may lead to another program by the time of an
-/// upgrade; otherwise where it lay when it was started.
+/// Returns the path of this program. An absolute `argv[0]` comes first, because a link may point to
+/// another program at an upgrade. Otherwise the path is that of the running executable.
 fn program() -> io::Result<PathBuf> {
     let called = std::env::args_os().next().unwrap_or_default();
     let called = Path::new(&called);
@@ -241,5 +245,5 @@ fn program() -> io::Result<PathBuf> {
     std::env::current_exe()
 }
 
-/// Time that a checking process has to read a command.
+/// Time limit for a checking process to read a command.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,14 +1,17 @@
-//! Process life: one supervisor, and the processes that serve under it.
+//! Process life: the supervisor, and the serving processes under it.
 //!
-//! This crate owns the supervisor, its protocol, and the start and end of processes. It does not decide what a serving process does with a command
-//! (`becket_control::server`), runs no token agent (`becket_keys::signing::token`), and divides no limit (`becket_proto::limits`).
+//! This crate owns the supervisor, its protocol, and the start and exit of processes. It does not
+//! implement the commands in a serving process (`becket_control::server`), the token agents
+//! (`becket_keys::signing::token`), or the division of limits (`becket_proto::limits`).
 //!
-//! Main types: [`protocol::Command`] and [`protocol::Event`] are the messages between the supervisor and its processes, and [`link::SupervisorLink`] is the serving
-//! process's end of them.
+//! Main types: [`protocol::Command`] and [`protocol::Event`] are the messages between the
+//! supervisor and its processes. [`link::SupervisorLink`] is the serving process's end.
 //!
-//! `becket run` is always two processes. The **supervisor** is the main process. It takes signals, keeps listening sockets bound, opens files that need
-//! rights, starts the serving process again when it dies, and replaces it at an upgrade. The **serving process** is the whole terminator, without any right
-//! that it does not need. `becket demo`, `becket files`, and `becket check` without `process.user` are one process.
+//! `becket run` always has two processes. The **supervisor** is the main process: it handles
+//! signals, keeps listening sockets bound, opens files that need privileges, restarts the serving
+//! process when it dies, and replaces it on an upgrade. The **serving process** is the TLS
+//! terminator and has minimal privileges. `becket demo`, `becket files`, and `becket check` without
+//! `process.user` run as one process.
 //!
 //! ```text
 //!    signals, files ─► run ─ Input ─► supervisor ─ Action ─► run ── Command ──►  link ─► control
@@ -17,15 +20,17 @@
 //!                                                         old process ── handover ──► new process
 //! ```
 //!
-//! * [`protocol`]: the messages and their contents;
-//! * [`supervisor`]: the decisions, with a diagram of the states;
-//! * [`run`], [`child`], [`resources`], [`needs`]: processes, sockets and files for these decisions;
-//! * [`carried`]: the state that passes execve(2), by which the supervisor becomes the new program;
-//! * [`link`]: the serving process's end. `becket_control::handover` passes its state to the next process;
+//! * [`protocol`]: messages and their contents;
+//! * [`supervisor`]: decisions, with a state diagram;
+//! * [`run`], [`child`], [`resources`], [`needs`]: processes, sockets and files for these
+//!   decisions;
+//! * [`carried`]: state that passes execve(2) when the supervisor executes the new program;
+//! * [`link`]: the serving process's end; `becket_control::handover` passes its state to the next
+//!   process;
 //! * [`mod@enter`]: the role of a process;
 //! * [`signals`]: signals as requests.
 //!
-//! A command and an event are JSON:
+//! Commands and events are JSON:
 //!
 //! ```
 //! use becket_process::protocol::{Command, Event};

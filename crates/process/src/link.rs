@@ -1,8 +1,10 @@
-//! A process's end of the socket pair to its supervisor: commands arrive, events leave, listed files are opened.
+//! A process's end of the socket pair to its supervisor: receives commands, sends events, requests
+//! files.
 //!
-//! The socket is the process's standard input. Until [`SupervisorLink::listen`] starts a thread, nothing reads commands but [`Opener`], which keeps those
-//! that it meets. A process that has not served dies with its supervisor (PR_SET_PDEATHSIG); one that serves takes the end of the socket
-//! for [`Command::Leave`].
+//! The socket is standard input of the process. Before [`SupervisorLink::listen`] starts a thread,
+//! only [`Opener`] reads commands, and it queues the commands that are not for it. A process that
+//! has not served yet dies with its supervisor (PR_SET_PDEATHSIG). A serving process treats the end
+//! of the socket as [`Command::Leave`].
 
 mod opener;
 pub mod resources;
@@ -27,22 +29,22 @@ use self::opener::{OpenAnswer, receive};
 use self::resources::ProcessResources;
 use crate::protocol::{Command, Event, ProcessStart, Restarts, RunAs};
 
-/// The way to the supervisor.
+/// The connection to the supervisor.
 #[derive(Debug)]
 pub struct SupervisorLink {
     pub restarts: Restarts,
-    /// Another process served before, and died.
+    /// The previous serving process died.
     pub follows_a_death: bool,
-    /// Stream of state from the process that this one replaces.
+    /// Stream of state from the process that this process replaces.
     pub replaced: Option<UnixStream>,
     pub opener: Arc<Opener>,
 }
 
-/// Reads the start command, and becomes the user that this process is to be, without any right of root's. Call it before threads are
-/// started.
+/// Reads the start command and changes to its user, without any privilege of root. Call it before
+/// threads are started.
 ///
 /// # Errors
-/// Fails if the supervisor has ended or a right could not be given up.
+/// Fails if the supervisor has exited or if a privilege cannot be dropped.
 pub fn begin() -> io::Result<(SupervisorLink, ProcessResources)> {
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let (command, mut fds) = receive(&stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -51,7 +53,7 @@ pub fn begin() -> io::Result<(SupervisorLink, ProcessResources)> {
     };
     call_by_name();
     let logs = become_user(&start)?;
-    // After the change of user, which resets it.
+    // After the change of user, which resets this setting.
     die_with_parent(start.supervisor)?;
     let replaced = if start.replaces {
         Some(fds.pop().ok_or(io::ErrorKind::InvalidData)?.into())
@@ -71,16 +73,17 @@ pub fn begin() -> io::Result<(SupervisorLink, ProcessResources)> {
     Ok((link, given))
 }
 
-/// Logs by their paths, or why they could not be opened.
+/// Log files by path, or the error of opening them.
 type Logs = BTreeMap<PathBuf, io::Result<File>>;
 
-/// Enters the file system and becomes the user of a start command. Returns the logs that the user cannot reach afterwards.
+/// Enters the chroot and changes to the user of a start command. Returns the logs that the user
+/// cannot open afterwards.
 fn become_user(start: &ProcessStart) -> io::Result<Logs> {
     let logs = start.user.as_ref().map(open_logs).transpose()?;
     if let Some(user) = &start.user
         && let Some(folder) = &user.chroot
     {
-        // While there is a /proc that knows of quotas.
+        // Caches the worker count while /proc is available to show CPU quotas.
         let _count = affinity::worker_count();
         privileges::enter_root(folder).map_err(|error| {
             let text = format!("process.chroot = {:?}: {error}", folder.display());
@@ -94,7 +97,8 @@ fn become_user(start: &ProcessStart) -> io::Result<Logs> {
     Ok(logs.unwrap_or_default())
 }
 
-/// Opens the logs that a user cannot reach later: in folders of root's that the user may not enter, and outside of its chroot.
+/// Opens the logs that the user cannot open later: in folders of root that the user may not enter,
+/// and outside the chroot.
 fn open_logs(user: &RunAs) -> io::Result<Logs> {
     let identity = &user.identity;
     let mut logs = Logs::new();
@@ -110,7 +114,8 @@ fn open_logs(user: &RunAs) -> io::Result<Logs> {
     Ok(logs)
 }
 
-/// Names this process for its program, since the kernel names it for the link that was executed: `pgrep` looks for it.
+/// Sets the process name to the name of the program, for `pgrep`. The kernel sets it to the name of
+/// the executed link.
 fn call_by_name() {
     let program = std::env::args_os().next().unwrap_or_default();
     if let Some(name) = Path::new(&program).file_name()
@@ -121,7 +126,7 @@ fn call_by_name() {
 }
 
 impl SupervisorLink {
-    /// Reports an event, without waiting. The end of the supervisor is noticed where commands arrive.
+    /// Sends an event without waiting. The receiving thread notices the exit of the supervisor.
     pub fn report(&self, event: &Event) {
         if matches!(
             event,
@@ -137,13 +142,13 @@ impl SupervisorLink {
     /// Starts the thread that receives commands.
     ///
     /// # Errors
-    /// Fails if no more threads can be started.
+    /// Fails if no thread can be started.
     pub fn listen(&self) -> io::Result<UnboundedReceiver<Delivered>> {
         let (sender, receiver) = unbounded_channel();
         let (opened, answers) = channel();
         let opener = Arc::clone(&self.opener);
         for command in opener.answered_by(answers) {
-            // Its receiver is returned below.
+            // The receiver is returned below.
             let _received = sender.send((command, Vec::new()));
         }
         let thread = thread::Builder::new().name("becket-command".into());
@@ -162,22 +167,23 @@ fn receive_all(
         let received = receive(stream).and_then(|it| it.ok_or(io::ErrorKind::UnexpectedEof.into()));
         let is_last = received.is_err();
         let received = received.unwrap_or_else(|error| {
-            tracing::error!(%error, "the supervisor has ended; draining");
-            // The next becket takes the addresses of clients and of the admin pages, as after an upgrade.
+            tracing::error!(%error, "the supervisor exited; draining");
+            // As after an upgrade: the next becket needs the addresses of clients and of the admin
+            // pages.
             (Command::Leave, Vec::new())
         });
         let sent = match received {
             (Command::Opened(listing, first, found), fds) => {
                 opened.send((listing, first, found, fds)).is_ok()
             }
-            // A second command to drain would cut connections off.
+            // A second drain command would close connections.
             _ if is_last && drains => return,
             received => {
                 drains |= matches!(received.0, Command::Drain | Command::Leave);
                 commands.send(received).is_ok()
             }
         };
-        // There is no receiver once this process ends.
+        // The receiver is dropped when this process exits.
         if !sent || is_last {
             return;
         }

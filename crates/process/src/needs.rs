@@ -1,6 +1,8 @@
-//! Resources that a configuration needs from the supervisor: files to read, addresses to bind, logs to create.
+//! Resources that a configuration needs from the supervisor: files to read, addresses to bind, logs
+//! to create.
 //!
-//! Taken from the file as it is written. The serving process, which reads all of it, reports what is wrong.
+//! The supervisor reads only these keys. The serving process reads the whole configuration and
+//! reports its errors.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -17,28 +19,29 @@ use becket_tls::config::{AdminSocket, worker_count};
 /// Resources that a configuration needs.
 #[derive(Debug, Default)]
 pub(super) struct Needs {
-    /// Files, and folders whose files are needs.
+    /// Files, and folders that contain needed files.
     pub(super) files: Vec<PathBuf>,
     /// Subset of `files` that may change without a reload.
     pub(super) watched: Vec<PathBuf>,
     pub(super) logs: Vec<PathBuf>,
-    /// Tokens that have keys.
+    /// Tokens that are configured to hold keys.
     pub(super) tokens: Vec<TokenSpec>,
-    /// Addresses at which clients arrive.
+    /// Addresses that accept clients.
     pub(super) clients: Vec<SocketAddr>,
     pub(super) admin: Option<SocketAddr>,
     pub(super) admin_socket: Option<AdminSocket>,
-    /// Addresses at which datagrams of other hosts arrive.
+    /// Addresses that receive datagrams from other hosts.
     pub(super) datagrams: Vec<SocketAddr>,
-    /// Worker threads, each with a socket of its own for an address.
+    /// Number of worker threads; each has its own socket per address.
     pub(super) workers: usize,
 }
 
 impl Needs {
-    /// Reads it off a file whose relative paths start at `folder`. Names are not looked up.
+    /// Collects the needs of a configuration whose relative paths start at `folder`. Does not
+    /// resolve names.
     pub(super) fn by(file: &File, folder: &Path) -> Self {
         if file.asks_for_kernel_tls().next().is_some() {
-            // Asked for by root, the kernel loads its module; nobody else could.
+            // Only a request of root makes the kernel load its module.
             becket_sys::kernel_tls::support();
         }
         let has_ipv6 = has_ipv6();
@@ -73,7 +76,7 @@ impl Needs {
 }
 
 impl Needs {
-    /// Every address once, with what it is for.
+    /// Returns every address once, with its purpose.
     pub(super) fn addresses(&self) -> BTreeSet<(SocketKind, SocketAddr)> {
         let all = [
             (SocketKind::Clients, &self.clients[..]),
@@ -86,7 +89,7 @@ impl Needs {
     }
 }
 
-/// Every key that names a file to be read.
+/// Returns the value of every key that names a file to read.
 fn files(file: &File) -> Vec<&str> {
     let mut files = file.files_of_certificates();
     if let Some(cluster) = &file.cluster {

@@ -1,11 +1,14 @@
-//! The protocol between the supervisor and its processes: [`Command`] down, [`Event`] up.
+//! The protocol between the supervisor and its processes: the supervisor sends [`Command`]s, a
+//! process sends [`Event`]s.
 //!
-//! Each is a frame on a socket pair: a length, JSON, and with a command the descriptors that belong to it
-//! ([`becket_sys::fd_messages`]). A field that a reader does not know is ignored. [`VERSION`] rises when a meaning changes: a process of
-//! another version refuses to start, which changes nothing.
+//! Each message is a frame on a socket pair: a length, JSON, and the descriptors of a command
+//! ([`becket_sys::fd_messages`]). A receiver ignores unknown fields. [`VERSION`] increases when a
+//! meaning changes. A process of another version refuses to start, and the running process
+//! continues.
 //!
-//! The supervisor has rights that the other process lacks, so an event carries numbers of what the supervisor gave: never a path, a
-//! name or an address. The text of [`Event::Failed`] is shown and nothing else.
+//! The supervisor has privileges that the other process lacks. So an event contains only numbers
+//! that the supervisor assigned: never a path, a name or an address. The text of [`Event::Failed`]
+//! is only displayed.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,70 +18,73 @@ use becket_proto::limits::Counts;
 use becket_sys::identity::UnixIdentity;
 use serde::{Deserialize, Serialize};
 
-/// Version of the frames, and of what a supervisor carries over to the program that it becomes.
+/// Version of the frames and of the state that a supervisor carries over an exec.
 pub const VERSION: &str = "4";
-/// Environment variable that holds [`VERSION`] in a process that a supervisor started.
+/// Environment variable with [`VERSION`], set in a process that a supervisor started.
 pub const IS_STARTED: &str = "BECKET_CHILD";
-/// Environment variable that holds [`VERSION`] in a program that a supervisor became.
+/// Environment variable with [`VERSION`], set for a program that a supervisor executed in its own
+/// place.
 pub(crate) const IS_CONTINUED: &str = "BECKET_CONTINUED";
-/// Bytes of the longest event: what is held of 20 000 limits.
+/// Maximum size of an event in bytes; fits the held shares of 20 000 limits.
 pub const LONGEST_EVENT: usize = 1024 * 1024;
-/// Bytes of the longest command: paths of 200 000 certificates.
+/// Maximum size of a command in bytes; fits the paths of 200 000 certificates.
 pub const LONGEST_COMMAND: usize = 64 * 1024 * 1024;
-/// Files that are open at a time for one process.
+/// Maximum number of files opened for a process at a time.
 pub const MOST_OPENED: usize = 16;
 
-/// An instruction for a process.
+/// A command for a process.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Command {
-    /// The first one: become this user, load the configuration, report [`Event::Ready`].
+    /// First command: change to this user, load the configuration, report [`Event::Ready`].
     Start(ProcessStart),
     /// Load the configuration again.
     Reload(Resources),
-    /// Look for changes in the files of certificates.
+    /// Check the certificate files for changes.
     Renew(Resources),
-    /// The answer to [`Event::Open`]: the listing, the first file, and what came of each, with the descriptors of those that are open.
+    /// Answers [`Event::Open`]: number of the listing, index of the first file, and a result per
+    /// file. The descriptors of open files follow.
     Opened(u32, u32, Vec<OpenResult>),
-    /// Accept clients. Other processes hold this much of the limits.
+    /// Accept clients. The counts are the shares of limits that other processes hold.
     Serve(Counts),
-    /// Send state to the process at the other end of the socket that comes with this: it is to replace this one.
+    /// Send state over the attached socket to the process that replaces this one.
     Upgrade,
-    /// Stop accepting, send the rest of the state, report [`Event::Yielded`]. The next process has this number, and the sockets of these
-    /// addresses.
+    /// Stop accepting, send the rest of the state, and report [`Event::Yielded`]. The arguments are
+    /// the number of the next process and the addresses of its sockets.
     Yield(u32, Vec<SocketAddr>),
-    /// The next process serves: finish the connections and end.
+    /// The next process serves: finish the connections and exit.
     Leave,
-    /// There is no next process, for this reason: continue. Other processes hold this much of the limits.
+    /// The upgrade failed for this reason: continue serving. The counts are the shares that other
+    /// processes hold.
     Resume(String, Counts),
-    /// A leaving process gave this back.
+    /// A leaving process returned these shares.
     Released(Counts),
-    /// A leaving process's clients wait for this much.
+    /// Clients of this leaving process wait for these shares.
     Wanted(u32, Counts),
     /// Raise the share of this leaving process by these counts.
     Granted(Counts),
-    /// Use another agent of the token with this index. Its socket comes with this.
+    /// Use the attached socket of a new agent for the token with this index.
     Token(usize),
     /// Open the log files again.
     Reopen,
-    /// Stop accepting, finish the connections and end.
+    /// Stop accepting, finish the connections and exit.
     Drain,
-    /// End now.
+    /// Exit now.
     Stop,
 }
 
-/// A report of a process.
+/// A report from a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// Open these files of that listing.
+    /// Open these files of a listing.
     Open {
         /// Number of the listing.
         listing: u32,
-        /// Places in it, at most [`MOST_OPENED`].
+        /// Indices of files, at most [`MOST_OPENED`].
         files: Vec<u32>,
     },
-    /// Loading makes progress.
+    /// Loading makes progress; restarts the deadline.
     Loading,
-    /// Loaded and ready to serve.
+    /// The configuration is loaded; the process can serve.
     Ready,
     /// The start failed, for this reason.
     Failed(String),
@@ -88,15 +94,16 @@ pub enum Event {
     Alive,
     /// The agent of the token with this index has failed.
     Token(usize),
-    /// The configuration was loaded again.
+    /// The configuration was reloaded.
     Reloaded,
-    /// The configuration was refused, and nothing changed.
+    /// The configuration was rejected, and nothing changed.
     Refused,
-    /// Files that it opens itself have changed.
+    /// Files that the process opens itself have changed.
     Changed,
-    /// Files were checked for changes.
+    /// The check of files for changes has finished.
     Renewed,
-    /// Accepting stopped in favor of the process with this number. The counts are the held shares of limits.
+    /// The process stopped accepting in favor of the process with this number. The counts are the
+    /// shares that it still holds.
     Yielded(u32, Counts),
     /// A leaving process returns these shares.
     Released(Counts),
@@ -104,22 +111,22 @@ pub enum Event {
     Wanted(Counts),
     /// The serving process lends these shares to the leaving process with this number.
     Granted(u32, Counts),
-    /// A client of its admin pages asks for this.
+    /// A client of the admin pages requests this.
     Asked(OperatorRequest),
 }
 
-/// A request of an operator, by a signal or through the admin API.
+/// An operator's request, by a signal or through the admin API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OperatorRequest {
     /// SIGHUP: load the configuration again.
     Reload,
-    /// SIGUSR2: become the program as it is now.
+    /// SIGUSR2: replace the program with its current version on disk.
     Upgrade,
     /// SIGUSR1: open the log files again.
     Reopen,
-    /// SIGTERM: stop accepting, finish the connections and end.
+    /// SIGTERM: stop accepting, finish the connections and exit.
     Drain,
-    /// SIGINT: end now.
+    /// SIGINT: exit now.
     Stop,
 }
 
@@ -128,52 +135,54 @@ pub enum OperatorRequest {
 pub struct ProcessStart {
     /// Process ID of the supervisor.
     pub supervisor: u32,
-    /// The user to become; absent where the supervisor has no rights to give up.
+    /// The user to change to; `None` if the supervisor has no privileges to drop.
     pub user: Option<RunAs>,
     pub restarts: Restarts,
-    /// Another process serves. The last descriptor is a socket on which that one sends its state.
+    /// Another process serves and sends its state. The last descriptor is the socket for that
+    /// state.
     pub replaces: bool,
     pub listing: Resources,
 }
 
-/// The user that a process becomes.
+/// The user that a process changes to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunAs {
     pub identity: UnixIdentity,
-    /// The folder that is to be its file system.
+    /// The chroot.
     pub chroot: Option<PathBuf>,
-    /// Logs. A log that the user cannot reach is opened before the change of user.
+    /// Log files. A log that the user cannot open is opened before the change of user.
     pub logs: Vec<PathBuf>,
 }
 
-/// Restarts and upgrades under one supervisor.
+/// Counts of restarts and upgrades under one supervisor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restarts {
-    /// Serving processes that died.
+    /// Number of serving processes that died.
     pub deaths: u64,
-    /// Upgrades.
+    /// Number of upgrades.
     pub upgrades: u64,
 }
 
-/// Resources for a configuration. The descriptors of sockets, of the admin socket and of tokens follow, in this order.
+/// Resources for a configuration. The descriptors of the sockets, the admin socket and the tokens
+/// follow in this order.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Resources {
     /// Number of this listing.
     pub number: u32,
-    /// Files that the supervisor opens when it is asked, and folders with what is in them.
+    /// Files that the supervisor opens on request, and folders with their contents.
     pub files: Vec<(PathBuf, ListedPath)>,
-    /// Sockets of an address, or the number of the error.
+    /// Number of sockets of an address, or the error number.
     pub sockets: Vec<(SocketKind, SocketAddr, Result<usize, i32>)>,
-    /// A listening unix socket for the admin pages, or the number of the error.
+    /// The listening unix socket for the admin pages, or the error number.
     pub admin_socket: Option<Result<(), i32>>,
-    /// Number of agents of tokens.
+    /// Number of token agents.
     #[serde(default)]
     pub tokens: usize,
-    /// Logs that the supervisor would create, for a process that only checks.
+    /// Logs that the supervisor would create. Set for a process that only checks.
     pub logs: Vec<PathBuf>,
-    /// The process finds no other file than these.
+    /// The process must use only these files.
     pub is_all: bool,
-    /// Reloads that the process had asked for when this was made.
+    /// Number of reloads that the process had requested when this listing was made.
     pub asked: u64,
 }
 
@@ -188,28 +197,28 @@ pub enum ListedPath {
 /// The result of opening a listed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OpenResult {
-    /// The descriptor of the open file comes with this.
+    /// The file is open, and its descriptor follows.
     Open,
-    /// Others than root can change it: the process opens it itself.
+    /// A user other than root can change the file, so the process opens it itself.
     Own,
-    /// The number of the error.
+    /// The error number.
     Error(i32),
 }
 
 /// The purpose of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum SocketKind {
-    /// Clients: bound, one for each worker.
+    /// Clients: bound sockets, one per worker.
     Clients,
-    /// Clients: passed by the service manager, one for all workers.
+    /// Clients: one socket from the service manager for all workers.
     Passed,
-    /// The admin pages: it listens.
+    /// The admin pages: a listening socket.
     Admin,
-    /// Datagrams of other hosts.
+    /// Datagrams from other hosts.
     Datagrams,
 }
 
-/// Times of a configuration that concern the supervisor.
+/// Timeouts of a configuration that the supervisor needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessTimes {
     /// `timeouts.drain`

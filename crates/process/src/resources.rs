@@ -1,10 +1,13 @@
-//! Resources that the supervisor has for a configuration: bound sockets, which outlive a process, and files that it may open.
+//! Resources that the supervisor has for a configuration: bound sockets, which outlive a process,
+//! and files that it may open.
 //!
-//! Root opens a file only if root alone put it where it is ([`root_only`]), and only if that holds for the configuration as well:
-//! otherwise the owner of either could have root open any file of the host. The process opens everything else itself.
+//! As root, the supervisor opens a file only if root alone controls its path ([`root_only`]) and
+//! the configuration. Otherwise another owner could make root open any file of the host. The
+//! process opens all other files itself.
 //!
-//! A [`Resources`] names files and their kind. Their descriptors follow when the process asks for them, a bounded number at a time,
-//! so the number of certificates is not bounded by the number of descriptors.
+//! A [`Resources`] lists files and their kinds. The process requests their descriptors later, a
+//! bounded number at a time. So the number of certificates is not limited by the number of
+//! descriptors.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -30,10 +33,10 @@ use becket_keys::files::{Files, LARGEST, part};
 use becket_keys::signing::token::agents::Agents;
 use becket_prepare::source::ConfigSource;
 
-/// Sockets by what they are for.
+/// Sockets by kind and address.
 pub(super) type HeldSockets = BTreeMap<(SocketKind, SocketAddr), Vec<OwnedFd>>;
 
-/// Takes what the service manager passed to this process.
+/// Takes the sockets that the service manager passed to this process.
 pub(super) fn passed() -> io::Result<HeldSockets> {
     let by_address = |it: TcpListener| {
         let address = it.local_addr()?;
@@ -42,20 +45,22 @@ pub(super) fn passed() -> io::Result<HeldSockets> {
     inherited_listeners()?.into_iter().map(by_address).collect()
 }
 
-/// The configuration as the supervisor sees it.
+/// The configuration as the supervisor reads it.
 #[derive(Debug, Default)]
 pub(super) struct FoundConfig {
     pub(super) file: File,
-    /// `Ok` if only root can change the configuration file; otherwise the error number.
+    /// `Ok` if only root can change the configuration file, or the error number. `None` if another
+    /// user can change it.
     handed: Option<Result<(), i32>>,
-    /// Folders with parts of it.
+    /// Folders with parts of the configuration.
     folders: Vec<PathBuf>,
-    /// Root alone chose what is in it.
+    /// Only root can change the configuration.
     pub(super) is_roots: bool,
 }
 
 impl FoundConfig {
-    /// Reads the configuration file, if there is one. No file is listed where there are no `rights` to give up.
+    /// Reads the configuration file, if there is one. `rights` is `true` if the supervisor has
+    /// privileges; otherwise no file is listed.
     pub(super) fn by(source: &ConfigSource, rights: bool) -> Self {
         let Some(path) = source.file() else {
             return Self {
@@ -82,7 +87,7 @@ impl FoundConfig {
                 }
             }
             Ok(None) => {
-                // A pipe is left to the serving process.
+                // Only the serving process reads a pipe.
                 let is_file = path.metadata().is_ok_and(|found| found.is_file());
                 let file = is_file.then(|| regular::open(&path).ok()).flatten();
                 let text = file
@@ -102,11 +107,12 @@ impl FoundConfig {
     }
 }
 
-/// Opens parts of a configuration that only root can change, and notes where they are. Other parts are read with plain rights.
+/// Opens parts of a configuration that only root can change, and records their folders. Opens other
+/// parts by path.
 #[derive(Debug, Default)]
 struct PartsByRoot {
     folders: RefCell<Vec<PathBuf>>,
-    /// There are parts that others can change.
+    /// A part of the configuration can be changed by another user.
     is_of_others: Cell<bool>,
 }
 
@@ -125,7 +131,7 @@ impl IncludedFiles for PartsByRoot {
         self.folders.borrow_mut().push(folder.to_owned());
         match self.open(folder)? {
             Some(RootOnly::Folder(names)) => Ok(paths_in(folder, &names)),
-            Some(RootOnly::File(_)) => Err(io::Error::other("no folder")),
+            Some(RootOnly::File(_)) => Err(io::Error::other("not a folder")),
             None => IncludedFiles::list(&Files::default(), folder),
         }
     }
@@ -133,7 +139,7 @@ impl IncludedFiles for PartsByRoot {
     fn text(&self, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
         match self.open(path) {
             Ok(Some(RootOnly::File(file))) => part(&file, most).map(Some),
-            // The serving process reports what is wrong.
+            // The serving process reports the error.
             Ok(Some(RootOnly::Folder(_))) | Err(_) => Ok(None),
             Ok(None) => Files::default().text(path, most),
         }
@@ -144,13 +150,13 @@ impl IncludedFiles for PartsByRoot {
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     pub(super) sockets: HeldSockets,
-    /// Worker threads of the process that uses them.
+    /// Number of worker threads of the process.
     pub(super) workers: usize,
-    /// The file system of that process, where it is not the host's.
+    /// The chroot of the process.
     pub(super) chroot: Option<PathBuf>,
     /// Logs that root creates for the user.
     pub(super) logs: Vec<PathBuf>,
-    /// Files that the process may be given again when they change.
+    /// Files that are checked for changes.
     pub(super) watched: Vec<PathBuf>,
     pub(super) keys: Process,
     pub(super) agents: Agents,
@@ -162,9 +168,9 @@ pub(super) struct Configurations {
     pub(super) current: Holdings,
     /// Configurations that are being loaded, by process.
     offered: Vec<(u32, Holdings)>,
-    /// Agents of tokens for configurations that are not in use any more, until they have ended.
+    /// Token agents of unused configurations, until they have exited.
     pub(super) unused_agents: Vec<Agents>,
-    /// A process has served with a configuration that this process opened.
+    /// A process has served with a configuration that this supervisor opened.
     pub(super) has_committed: bool,
     last_listing: u32,
 }
@@ -174,7 +180,7 @@ impl Configurations {
         self.offered.push((process, holdings));
     }
 
-    /// Addresses where clients of a process arrive that was offered a configuration.
+    /// Returns the addresses that accept clients in the configuration offered to a process.
     pub(super) fn addresses(&self, process: u32) -> Vec<SocketAddr> {
         let offered = self.offered.iter().find(|(of, _)| *of == process);
         let bound = offered.into_iter().flat_map(|(_, it)| it.sockets.keys());
@@ -189,19 +195,19 @@ impl Configurations {
         Some(self.offered.remove(at).1)
     }
 
-    /// Drops the configuration that a process was offered.
+    /// Drops the configuration offered to a process.
     pub(super) fn discard(&mut self, process: u32) {
         let unused = self.take(process).map(|unused| unused.agents);
         self.unused_agents.extend(unused);
     }
 
-    /// Makes the configuration that a process was offered the current one.
+    /// Makes the configuration offered to a process the current one.
     pub(super) fn commit(&mut self, process: u32) {
         self.has_committed = true;
         if let Some(holdings) = self.take(process) {
             let mut unused = std::mem::replace(&mut self.current, holdings);
             self.unused_agents.push(unused.agents);
-            // A later configuration may need them.
+            // A later configuration may need the passed sockets.
             unused
                 .sockets
                 .retain(|(kind, _), _| *kind == SocketKind::Passed);
@@ -222,7 +228,7 @@ impl Configurations {
     }
 }
 
-/// A listing, and the descriptors that go with it.
+/// A listing and its descriptors.
 #[derive(Debug, Default)]
 pub(super) struct ResourceOffer {
     pub(super) listing: Resources,
@@ -245,7 +251,7 @@ impl ResourceOffer {
         offer
     }
 
-    /// Lists files, and those in folders.
+    /// Lists files, and the files in folders.
     pub(super) fn list_all(&mut self, files: &[PathBuf]) {
         files.iter().for_each(|path| self.list(path, true));
     }
@@ -275,7 +281,7 @@ impl ResourceOffer {
         }
     }
 
-    /// Binds what is needed and not held yet. Returns what is to be held from now on.
+    /// Binds the needed addresses that are not bound yet. Returns the sockets to hold.
     pub(super) fn bind(&mut self, needs: &Needs, before: &HeldSockets) -> HeldSockets {
         let mut held = HeldSockets::new();
         for (wanted, address) in needs.addresses() {
@@ -312,14 +318,15 @@ impl ResourceOffer {
         self.fds.extend(found.into_iter().flatten());
     }
 
-    /// Returns `true` if an address could not be bound because another socket has it.
+    /// Returns `true` if an address is in use by another socket.
     pub(super) fn finds_addresses_taken(&self) -> bool {
         let mut sockets = self.listing.sockets.iter();
         sockets.any(|(.., found)| *found == Err(EADDRINUSE))
     }
 
-    /// Adds the unix socket for the admin pages, after all other descriptors. It is created once, and only where root alone can put
-    /// something at its path; elsewhere the process creates it by its own rights.
+    /// Adds the unix socket for the admin pages after all other descriptors. Creates it once, and
+    /// only if root alone controls its path. Otherwise the process creates it with its own
+    /// privileges.
     pub(super) fn add_admin_socket(&mut self, needs: &Needs, held: &mut Option<SocketFile>) {
         let Some(wanted) = &needs.admin_socket else {
             return;
@@ -348,7 +355,8 @@ impl ResourceOffer {
         });
     }
 
-    /// Starts the agents of tokens, processes of `program`, and adds their sockets, after all other descriptors.
+    /// Starts the token agents as processes of `program`, and adds their sockets after all other
+    /// descriptors.
     pub(super) fn start_agents(
         &mut self,
         seen: &FoundConfig,
@@ -363,13 +371,13 @@ impl ResourceOffer {
                 agents
             }
             Err(error) => {
-                tracing::error!(%error, "cannot start the processes of tokens");
+                tracing::error!(%error, "cannot start the token agents");
                 Agents::default()
             }
         }
     }
 
-    /// Notes of each address whether it could be bound.
+    /// Records for each address whether it can be bound.
     pub(super) fn probe(&mut self, needs: &Needs) {
         for (kind, address) in needs.addresses() {
             if kind != SocketKind::Datagrams {
@@ -380,7 +388,7 @@ impl ResourceOffer {
     }
 }
 
-/// Opens listed files by their numbers, in order. Numbers that the listing lacks are errors.
+/// Opens listed files by index, in order. An index outside the listing is an error.
 pub(super) fn open_listed(files: &[PathBuf], numbers: &[u32]) -> (Vec<OpenResult>, Vec<OwnedFd>) {
     let mut fds = Vec::new();
     let open = |place: &u32| {
@@ -401,7 +409,7 @@ pub(super) fn open_listed(files: &[PathBuf], numbers: &[u32]) -> (Vec<OpenResult
     (found, fds)
 }
 
-/// The paths of what is in a folder, sorted, without those that are no text.
+/// Returns the sorted paths of a folder's contents, without paths that are not UTF-8.
 fn paths_in(folder: &Path, names: &[OsString]) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
     paths.retain(|path| path.to_str().is_some());
@@ -413,7 +421,8 @@ fn number(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or_default()
 }
 
-/// The sockets of an address: all that are held, since clients may wait there, and as many more as there must be.
+/// Returns the sockets of an address: all held sockets, because clients may be queued on them, and
+/// new ones up to the required number.
 fn sockets(
     kind: SocketKind,
     address: SocketAddr,
@@ -450,7 +459,7 @@ pub(super) fn times(seen: &FoundConfig) -> ProcessTimes {
     }
 }
 
-/// Refuses a file that the system would hand to a shell, line by line.
+/// Rejects a file that execvp would run as a shell script.
 pub(super) fn check_program(program: &Path) -> io::Result<()> {
     let mut head = [0; 2];
     std::fs::File::open(program)?.read_exact(&mut head)?;
@@ -458,18 +467,18 @@ pub(super) fn check_program(program: &Path) -> io::Result<()> {
         [0x7f, b'E'] | b"#!" => Ok(()),
         _ => Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            "it is no program",
+            "not a program: expected an ELF file or a script with #!",
         )),
     }
 }
 
-/// The folder that is to be the file system of a process.
+/// Returns the configured chroot of a process.
 pub(super) fn chroot(seen: &FoundConfig, source: &ConfigSource) -> Option<PathBuf> {
     let folder = seen.file.process.chroot.as_ref()?;
     Some(source.folder().join(folder))
 }
 
-/// Returns `true` if root alone can change where a path leads, as far as it exists.
+/// Returns `true` if only root can change the existing part of a path.
 pub(super) fn is_roots(path: &Path) -> bool {
     let mut found = path.ancestors().map(root_only::is_roots);
     found.find_map(Result::ok).unwrap_or(false)
@@ -477,5 +486,5 @@ pub(super) fn is_roots(path: &Path) -> bool {
 
 const EINVAL: i32 = 22;
 const EADDRINUSE: i32 = 98;
-/// Receive buffer of a socket for datagrams, which a process without rights could not have.
+/// Receive buffer of a datagram socket in bytes. An unprivileged process cannot set this size.
 const BUFFER: usize = 4 * 1024 * 1024;

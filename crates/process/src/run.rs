@@ -1,7 +1,9 @@
-//! The supervisor's process: waits for signals, files and its processes, and carries out what [`Supervisor`] decides.
+//! The process of the supervisor: waits for signals, files and processes, and carries out the
+//! decisions of [`Supervisor`].
 //!
-//! The process has one thread, and one for its log. It waits for disks only: commands are kept until they are read, the log drops lines that
-//! cannot be written, and no name is looked up. It reads the configuration, but no byte of a peer.
+//! The process has one thread, and one for its log. It blocks on disks only: unread commands are
+//! queued, the log drops lines that cannot be written, and no name is resolved. It reads the
+//! configuration, but no bytes of a peer.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -35,35 +37,35 @@ use becket_keys::watch::{Watch, WatchedPlaces};
 use becket_log::Logging;
 use becket_prepare::source::ConfigSource;
 
-/// The supervisor, and everything that it has.
+/// The supervisor and its resources.
 pub(super) struct Runner {
     pub(super) supervisor: Supervisor,
     pub(super) children: Vec<Child>,
     pub(super) setup: RunnerSettings,
     pub(super) logging: Logging,
     pub(super) held: Configurations,
-    /// For the admin pages, from the first start to the end.
+    /// Socket of the admin pages, kept from the first start to the exit.
     pub(super) admin_socket: Option<SocketFile>,
     pub(super) pid_file: Option<PidFile>,
     pub(super) watch: Watch,
-    /// Reloads that the serving process has asked for.
+    /// Number of reloads that the serving process has requested.
     pub(super) asked: u64,
-    /// Set when this process must become the program of the serving process.
+    /// The supervisor must execute the program of the serving process.
     pub(super) is_replaced: bool,
-    /// Signals that came while this process prepared to become another program.
+    /// Signals that arrived while the exec was prepared.
     pub(super) queued: VecDeque<OperatorRequest>,
-    /// Number of reports since a deadline has been over.
+    /// Number of reports handled since a deadline expired.
     reported: u32,
     /// Origin of all times.
     origin: Instant,
 }
 
-/// Settings that do not change while this process runs.
+/// Settings that stay constant while this program runs.
 pub(super) struct RunnerSettings {
     pub(super) source: ConfigSource,
-    /// The user that serving processes become; absent where there are no rights to give up.
+    /// User of the serving processes; `None` without privileges to drop.
     pub(super) identity: Option<UnixIdentity>,
-    /// The program that an upgrade starts.
+    /// Program that an upgrade starts.
     pub(super) program: PathBuf,
     pub(super) notifier: Option<Notifier>,
 }
@@ -91,7 +93,8 @@ impl Runner {
         self.origin.elapsed()
     }
 
-    /// Supervises until the end. The first actions are those of a start, or of another program's supervisor that continues.
+    /// Runs the supervisor until its end. `first` contains the actions of a start or of a resumed
+    /// supervisor.
     pub(super) async fn run(mut self, first: Vec<Action>, mut signals: Signals) -> ExitCode {
         let mut outputs = first;
         loop {
@@ -109,8 +112,9 @@ impl Runner {
         }
     }
 
-    /// Waits for the next input. Signals come first. A limited number of reports comes before a deadline that is over, since this process may
-    /// not have run for a while. Processes take turns.
+    /// Waits for the next input. Signals come first. After a deadline expires, a limited number of
+    /// reports still comes before it, because this process may have been suspended. Processes take
+    /// turns.
     async fn next(&mut self, signals: &mut Signals) -> Input {
         if let Some(request) = self.queued.pop_front() {
             return Input::Requested(request);
@@ -195,7 +199,7 @@ impl Runner {
             Input::Event(process, Event::Asked(OperatorRequest::Reload)) if is_serving(process) => {
                 self.asked += 1
             }
-            // A log outside of the chroot stays the file that the process has.
+            // A log outside the chroot is never reopened.
             Input::Requested(OperatorRequest::Reopen) => {
                 let chroot = self.held.current.chroot.as_ref();
                 self.give_logs(|log| chroot.is_none_or(|at| log.starts_with(at)));
@@ -206,7 +210,8 @@ impl Runner {
         self.supervisor.handle(now, input)
     }
 
-    /// Carries out actions, and the actions that follow from them. Returns the exit code at the end of the service.
+    /// Carries out actions and their follow-up actions. Returns the exit code when the service
+    /// ends.
     fn carry_out(&mut self, actions: Vec<Action>) -> Option<u8> {
         let mut actions = VecDeque::from(actions);
         while let Some(action) = actions.pop_front() {
@@ -214,7 +219,8 @@ impl Runner {
                 return Some(code);
             }
             if let Some(input) = self.carry_out_one(action) {
-                // These come before earlier actions: a command goes to a process that was started.
+                // Follow-up actions come first: a later command may go to a process that was just
+                // started.
                 for action in self.handle(input).into_iter().rev() {
                     actions.push_front(action);
                 }
@@ -238,7 +244,7 @@ impl Runner {
             Action::Send(process, command) => {
                 self.send(process, &command);
                 if let Command::Serve(_) = command {
-                    tracing::info!(process, "told to serve");
+                    tracing::info!(process, "serve command sent");
                 }
             }
             Action::Yield(process, next) => {
@@ -257,7 +263,7 @@ impl Runner {
             }
             Action::Notify(notice) => self.notify(notice),
             Action::Replace => self.is_replaced = true,
-            // The caller ends.
+            // The caller handles this action.
             Action::Exit(_) => {}
         }
         None
@@ -273,7 +279,7 @@ impl Runner {
         }
     }
 
-    /// Starts a process with what the configuration needs now.
+    /// Starts a process with the current configuration.
     fn start(
         &mut self,
         process: u32,
@@ -282,7 +288,8 @@ impl Runner {
     ) -> io::Result<ProcessTimes> {
         let program = self.program(is_new)?;
         if replaces.is_none() {
-            // The socket is new each time, since settings of a process, such as a multicast group, stay with the socket.
+            // A new socket each time, because settings such as a multicast group stay with a
+            // socket.
             let sockets = &mut self.held.current.sockets;
             sockets.retain(|(kind, _), _| *kind != SocketKind::Datagrams);
         }
@@ -290,12 +297,12 @@ impl Runner {
         let times = times(&seen);
         let (mut offer, mut holdings) = self.offer(&seen, &needs, self.chroot(&seen));
         if !self.held.has_committed {
-            // A process that lost its supervisor may be about to let go of the addresses.
+            // A process that lost its supervisor may be about to release the addresses.
             for _ in 0..TRIES {
                 if !offer.finds_addresses_taken() {
                     break;
                 }
-                // Sockets of this attempt would be in the way of the next one.
+                // Sockets of this attempt would block the next one.
                 drop((offer, holdings));
                 std::thread::sleep(PAUSE);
                 (offer, holdings) = self.offer(&seen, &needs, self.chroot(&seen));
@@ -340,7 +347,7 @@ impl Runner {
         Ok(times)
     }
 
-    /// The program that a new process runs: this one, or the one that an upgrade starts.
+    /// Returns the program for a new process: this one, or for an upgrade the one on disk.
     fn program(&self, is_new: bool) -> io::Result<PathBuf> {
         if !is_new {
             return Ok(PathBuf::from("/proc/self/exe"));
@@ -348,7 +355,7 @@ impl Runner {
         let program = self.setup.program.clone();
         if privileges::is_root() && !root_only::is_program(&program)? {
             let text = format!(
-                "{}: others than root can change this program, or the way to it",
+                "{}: a user other than root can change this program or its path",
                 program.display()
             );
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
@@ -362,7 +369,7 @@ impl Runner {
         Ok(program)
     }
 
-    /// Offers a process the current configuration to load.
+    /// Sends a process the current configuration to load.
     fn reload(&mut self, process: u32) -> ProcessTimes {
         let (seen, mut needs) = self.look();
         needs.workers = self.held.current.workers;
@@ -380,7 +387,7 @@ impl Runner {
         times(&seen)
     }
 
-    /// Asks a process to check the files of its configuration for changes, and watches those that root alone can change.
+    /// Tells a process to check its files for changes, and watches those that only root can change.
     fn renew(&mut self, process: u32) {
         let watched = self.held.current.watched.iter();
         let watched: Vec<PathBuf> = watched.filter(|path| is_roots(path)).cloned().collect();
@@ -398,7 +405,7 @@ impl Runner {
         }
     }
 
-    /// The configuration as it is now, and what it needs.
+    /// Reads the current configuration and its needs.
     fn look(&self) -> (FoundConfig, Needs) {
         let source = &self.setup.source;
         let seen = FoundConfig::by(source, self.setup.identity.is_some());
@@ -406,13 +413,13 @@ impl Runner {
         (seen, needs)
     }
 
-    /// The folder that is to be the file system of a process. Only root can make it so.
+    /// Returns the configured chroot. Only root can enter it.
     fn chroot(&self, seen: &FoundConfig) -> Option<PathBuf> {
         let found = chroot(seen, &self.setup.source);
         found.filter(|_| self.setup.identity.is_some())
     }
 
-    /// Lists, binds and opens what is needed.
+    /// Lists, binds and opens the needed resources.
     fn offer(
         &mut self,
         seen: &FoundConfig,
@@ -453,7 +460,7 @@ impl Runner {
         }
     }
 
-    /// Takes settings from the configuration as it is now, for a process that serves already.
+    /// Loads the settings of the current configuration for a process that already serves.
     pub(super) fn adopt_configuration(&mut self) {
         let (seen, needs) = self.look();
         self.held.current.chroot = self.chroot(&seen);
@@ -465,14 +472,15 @@ impl Runner {
         self.write_pid();
     }
 
-    /// Writes the number of this process, which takes signals, to a file. As root only where root alone can change its path.
+    /// Writes the PID of this process, which handles signals, to a file. Root writes it only if
+    /// root alone controls its path.
     fn write_pid(&mut self) {
         let (seen, _) = self.look();
         let Some(path) = &seen.file.process.pid_file else {
             return;
         };
         if self.setup.identity.is_some() && !seen.is_roots {
-            tracing::warn!("pid file not written: others than root can change its path");
+            tracing::warn!("cannot write the pid file: a user other than root can change its path");
             return;
         }
         match PidFile::write(&self.setup.source.folder().join(path)) {
@@ -481,7 +489,7 @@ impl Runner {
         }
     }
 
-    /// Creates log files for the user where only root can.
+    /// Creates log files for the user in folders that only root can write.
     fn give_logs(&self, which: impl Fn(&&PathBuf) -> bool) {
         let Some(identity) = &self.setup.identity else {
             return;
@@ -497,7 +505,7 @@ impl Runner {
     fn release(&mut self) {
         self.held.release();
         if let Some(Err(error)) = self.admin_socket.as_ref().map(SocketFile::give_way) {
-            tracing::warn!(%error, "the admin socket stays until the end");
+            tracing::warn!(%error, "cannot release the admin socket before the exit");
         }
     }
 
@@ -506,13 +514,13 @@ impl Runner {
         let lines = match notice {
             ServiceNotice::Ready => "READY=1\nSTATUS=serving\n",
             ServiceNotice::ReloadRefused => {
-                "READY=1\nSTATUS=serving; the last reload was refused, the log says why\n"
+                "READY=1\nSTATUS=serving; the last reload was rejected, see the log\n"
             }
             ServiceNotice::ReloadLate => {
-                "READY=1\nSTATUS=serving; a reload is not answered, the log says more\n"
+                "READY=1\nSTATUS=serving; a reload was not answered, see the log\n"
             }
             ServiceNotice::UpgradeRefused => {
-                "READY=1\nSTATUS=serving; the last upgrade failed, the log says why\n"
+                "READY=1\nSTATUS=serving; the last upgrade failed, see the log\n"
             }
             ServiceNotice::Reloading => {
                 reloading = notify::reloading();
@@ -529,7 +537,7 @@ impl Runner {
     }
 }
 
-/// Sleeps until then, or for ever.
+/// Sleeps until `instant`, or forever for `None`.
 async fn at(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
@@ -537,11 +545,12 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
-/// Reports of processes that count before a deadline that is over.
+/// Maximum number of reports handled after a deadline expired.
 const MOST_REPORTED: u32 = 64;
-/// Bytes of event credit that an opened file costs, and that a reload costs.
+/// Event credit in bytes that an opened file and a reload cost.
 const FILE: usize = 16;
 const RELOAD: usize = 8 * 1024;
-/// Attempts to bind an address that is taken, and the time between them: a process that drains has retired its sockets in half of that.
+/// Attempts to bind an address in use, and the pause between them. A draining process closes its
+/// sockets in half the total time.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);

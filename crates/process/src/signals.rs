@@ -1,4 +1,4 @@
-//! Signals, as what they ask for.
+//! Signals as operator requests.
 
 use std::io;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::protocol::OperatorRequest;
 
-/// The signal that asks for this.
+/// Returns the signal of a request.
 pub fn signal_for(request: OperatorRequest) -> process::Signal {
     match request {
         OperatorRequest::Reload => process::Signal::HUP,
@@ -20,7 +20,7 @@ pub fn signal_for(request: OperatorRequest) -> process::Signal {
     }
 }
 
-/// Where signals arrive.
+/// Receiver of signals.
 #[derive(Debug)]
 pub struct Signals {
     hangup: Signal,
@@ -31,11 +31,11 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes over the signals of this process.
+    /// Installs handlers for the signals of this process.
     ///
     /// # Errors
     ///
-    /// When the system refuses, or there is no runtime.
+    /// Fails if a handler cannot be installed, or outside a runtime.
     pub fn listen() -> io::Result<Self> {
         Ok(Self {
             hangup: signal(SignalKind::hangup())?,
@@ -46,7 +46,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one. Nothing is lost when the future is dropped.
+    /// Waits for the next signal. Cancel-safe.
     pub async fn next(&mut self) -> OperatorRequest {
         tokio::select! {
             _ = self.hangup.recv() => OperatorRequest::Reload,
@@ -57,22 +57,23 @@ impl Signals {
         }
     }
 
-    /// Blocks signals until [`Self::release`]; they stay blocked over an execve. Returns the signals that came before.
+    /// Blocks signals until [`Self::release`]; they stay blocked across an exec. Returns the
+    /// signals that arrived before.
     pub async fn hold(&mut self) -> io::Result<Vec<OperatorRequest>> {
         hold_signals()?;
         let mut received = Vec::new();
-        // A signal that came just now is in this process, and would be lost with it.
+        // A signal that was just delivered exists only in this process, and an exec would lose it.
         while let Ok(request) = timeout(MOMENT, self.next()).await {
             received.push(request);
         }
         Ok(received)
     }
 
-    /// Takes signals again.
+    /// Unblocks signals.
     pub fn release(&self) -> io::Result<()> {
         receive_signals()
     }
 }
 
-/// After this a signal that was received would have been seen.
+/// Time in which a delivered signal becomes visible.
 const MOMENT: Duration = Duration::from_millis(1);

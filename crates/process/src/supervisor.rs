@@ -1,5 +1,5 @@
-//! The supervisor's decisions, without a process, a socket or a clock: [`Supervisor::handle`] takes an [`Input`] and returns
-//! [`Action`]s for [`run`](super::run) to carry out.
+//! The supervisor's decisions, without processes, sockets or clock: [`Supervisor::handle`] takes an
+//! [`Input`] and returns [`Action`]s, which [`run`](super::run) carries out.
 //!
 //! ```text
 //!              start                     Ready ─► Serve, Serving
@@ -13,10 +13,12 @@
 //!                                                                            old: Leave, Draining
 //! ```
 //!
-//! Invariants, which the tests hold it to: one process accepts at most; as long as a process serves and no upgrade is between Yield and
-//! Serving, one does; each process that was started ends; each upgrade and reload has one outcome.
+//! Invariants, checked by the tests: at most one process accepts. While a process serves, and
+//! outside the interval from Yield to Serving, exactly one accepts. Each started process ends. Each
+//! upgrade and reload has one outcome.
 //!
-//! A process is not trusted. One that reports what does not fit its stage is killed, and what it is owed is decided from the stage.
+//! Processes are not trusted. A process is killed if its report does not fit its stage, and its
+//! stage determines the cleanup.
 
 mod actions;
 mod events;
@@ -31,7 +33,7 @@ pub(crate) use self::actions::{Action, Input, ProcessEnd, ServiceNotice, Supervi
 use self::stages::{Draining, LATE, ProcessStage, Reload, Serving, StartStep, Starting};
 use crate::protocol::{Command, OperatorRequest, ProcessTimes, Restarts};
 
-/// Requests that wait.
+/// Requests that are queued.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PendingRequests {
     pub upgrade: bool,
@@ -39,7 +41,7 @@ pub(crate) struct PendingRequests {
     pub renew: bool,
 }
 
-/// The service is ending.
+/// The shutdown in progress.
 #[derive(Clone, Copy, Debug)]
 struct Ending {
     /// Deadline after which the serving process is killed.
@@ -47,7 +49,7 @@ struct Ending {
     code: u8,
 }
 
-/// The processes, and the requests that wait.
+/// The processes and the queued requests.
 #[derive(Debug, Default)]
 pub(crate) struct Supervisor {
     /// The process that serves, or that starts while no other process serves.
@@ -60,10 +62,10 @@ pub(crate) struct Supervisor {
     pending: PendingRequests,
     ending: Option<Ending>,
     restart_at: Option<Duration>,
-    /// Processes that died early, in a row.
+    /// Number of consecutive early deaths.
     failures: u32,
     has_served: bool,
-    /// The serving process is of another program than this one.
+    /// The serving process runs a newer program than the supervisor.
     is_outdated: bool,
     last_id: u32,
     restarts: Restarts,
@@ -77,13 +79,14 @@ impl Supervisor {
         out
     }
 
-    /// Starts again after nothing could be carried over: processes of the previous program may still hold the addresses.
+    /// Starts after an exec without usable state: processes of the previous program may still use
+    /// the addresses.
     pub(crate) fn recover(&mut self) -> Vec<Action> {
         self.has_served = true;
         self.begin()
     }
 
-    /// Continues where the previous program was.
+    /// Continues from the state of the previous program.
     pub(crate) fn resume(state: SupervisorState, now: Duration) -> (Self, Vec<Action>) {
         let draining = |(id, left): (u32, Duration)| Draining {
             id,
@@ -113,7 +116,7 @@ impl Supervisor {
         )
     }
 
-    /// Returns the state that another program continues from; `None` while a request is under way.
+    /// Returns the state for the next program; `None` while a request is in progress.
     pub(crate) fn state(&self, now: Duration) -> Option<SupervisorState> {
         let serving = self.free()?;
         if serving.is_renewing || self.ending.is_some() || self.pending.upgrade {
@@ -137,19 +140,19 @@ impl Supervisor {
         self.restarts
     }
 
-    /// The process that serves or starts to.
+    /// Returns the process that serves or starts to serve.
     pub(crate) fn serving(&self) -> Option<u32> {
         self.serving.as_ref().map(ProcessStage::id)
     }
 
-    /// All processes.
+    /// Returns the numbers of all processes.
     fn ids(&self) -> impl Iterator<Item = u32> {
         let next = self.next.iter().map(|next| next.id);
         let leaving = self.leaving.iter().map(|process| process.id);
         self.serving().into_iter().chain(next).chain(leaving)
     }
 
-    /// Returns the serving process if it accepts clients.
+    /// Returns the serving process if it has started to serve.
     fn serves(&self) -> Option<&Serving> {
         match &self.serving {
             Some(ProcessStage::Serving(serving)) => Some(serving),
@@ -164,13 +167,13 @@ impl Supervisor {
         }
     }
 
-    /// Returns the serving process if it has nothing to load.
+    /// Returns the serving process if no upgrade or reload is in progress.
     fn free(&self) -> Option<&Serving> {
         let serving = self.serves()?;
         (self.next.is_none() && serving.reload.is_none()).then_some(serving)
     }
 
-    /// Returns the serving process if it can be replaced. A reload that is late does not delay an upgrade.
+    /// Returns the serving process if it can be replaced. A late reload does not delay an upgrade.
     fn replaceable(&self) -> Option<&Serving> {
         let serving = self.serves()?;
         let reload = serving.reload.as_ref();
@@ -178,7 +181,7 @@ impl Supervisor {
         (self.next.is_none() && is_free).then_some(serving)
     }
 
-    /// The process that got `Serve` last, which gets changes of the ledger.
+    /// Returns the process that received the last `Serve`. It also receives changes of the ledger.
     fn accepting(&self) -> Option<u32> {
         let next = self.next.as_ref();
         let next = next.filter(|next| next.step == StartStep::MayServe);
@@ -198,7 +201,7 @@ impl Supervisor {
         leaving.chain(others.into_iter().flatten()).min()
     }
 
-    /// Decides what to do.
+    /// Handles an input and returns the resulting actions.
     pub(crate) fn handle(&mut self, now: Duration, input: Input) -> Vec<Action> {
         let mut out = Vec::new();
         match input {
@@ -226,7 +229,7 @@ impl Supervisor {
             Input::NotReplaced(error) => {
                 tracing::error!(
                     error,
-                    "the supervisor remains the previous program; the new process serves"
+                    "the supervisor cannot execute the new program; the new process serves"
                 );
                 self.is_outdated = false;
                 out.push(Action::Notify(ServiceNotice::Ready));
@@ -237,7 +240,7 @@ impl Supervisor {
         out
     }
 
-    /// Carries out a request of an operator. `code` is the exit code if the request ends the service.
+    /// Handles an operator's request. `code` is the exit code if the request ends the service.
     fn request(
         &mut self,
         now: Duration,
@@ -271,13 +274,13 @@ impl Supervisor {
         }
     }
 
-    /// The first request lets connections finish; the second one cuts them off.
+    /// Drains connections on the first request, and closes them on the second.
     fn drain(&mut self, now: Duration, code: u8, out: &mut Vec<Action>) {
         if let Some(ending) = &mut self.ending
             && ending.code == ASKED_BY_PROCESS
             && code == NO_FAULT
         {
-            // The first signal after a drain that the admin pages asked for.
+            // First signal after a drain that the admin pages requested.
             ending.code = code;
             return;
         }
@@ -307,7 +310,7 @@ impl Supervisor {
         let before = self.ending;
         self.ending = Some(Ending {
             ends_by: before.map_or(ends_by, |before| before.ends_by.min(ends_by)),
-            // A signal's code counts more than that of a process.
+            // The code of a signal (0) has precedence over the code of a process.
             code: before.map_or(code, |before| before.code.min(code)),
         });
         self.pending = PendingRequests::default();
@@ -315,10 +318,10 @@ impl Supervisor {
         out.extend([Action::Release, Action::Notify(ServiceNotice::Stopping)]);
         if let Some(Starting { id, .. }) = self.next.take() {
             out.extend([Action::Kill(id), Action::Discard(id)]);
-            // Its end is awaited like that of a process that leaves.
+            // Waits for its exit as for the exit of a leaving process.
             let ends_by = now + GRACE;
             self.leaving.push(Draining { id, ends_by });
-            self.resume_serving("becket is ending", out);
+            self.resume_serving("becket is shutting down", out);
         }
         match &self.serving {
             Some(ProcessStage::Starting(starting)) => out.push(Action::Kill(starting.id)),
@@ -328,7 +331,7 @@ impl Supervisor {
         self.finish(out);
     }
 
-    /// Ends if no process is left.
+    /// Exits if no process is left.
     fn finish(&self, out: &mut Vec<Action>) {
         if let Some(ending) = self.ending
             && self.ids().next().is_none()
@@ -348,7 +351,7 @@ impl Supervisor {
         }
     }
 
-    /// Sends `Serve` to the next process if it has loaded.
+    /// Sends `Serve` to the next process if it is loaded.
     fn serve_next(&mut self, out: &mut Vec<Action>) {
         if let Some(next) = &mut self.next
             && next.step == StartStep::Loaded
@@ -376,7 +379,7 @@ impl Supervisor {
         self.proceed(now, out);
     }
 
-    /// The next process serves: the old one leaves.
+    /// Makes the next process the serving one. The old process leaves.
     fn succeed(&mut self, now: Duration, id: u32, times: ProcessTimes, out: &mut Vec<Action>) {
         self.next = None;
         (self.failures, self.restart_at) = (0, None);
@@ -391,7 +394,7 @@ impl Supervisor {
         self.begin_serving(now, id, times, out);
     }
 
-    /// There is no next process: the serving one continues, or another is started.
+    /// Handles a failed upgrade: the serving process continues, or a new one is started.
     fn give_up(&mut self, now: Duration, reason: &str, out: &mut Vec<Action>) {
         let Some(next) = self.next.take() else {
             return;
@@ -422,7 +425,7 @@ impl Supervisor {
         tracing::error!(
             process = id,
             fault,
-            "process violated the control protocol and is killed"
+            "process violated the control protocol; killing it"
         );
         out.push(Action::Kill(id));
         if let Some(next) = self.next.as_mut().filter(|next| next.id == id) {
@@ -447,7 +450,8 @@ impl Supervisor {
         self.last_id
     }
 
-    /// Carries out pending requests once the serving process is free. An upgrade comes first, so that frequent reloads cannot delay it.
+    /// Carries out queued requests when the serving process is free. Upgrades come first, so
+    /// frequent reloads cannot delay them.
     fn proceed(&mut self, now: Duration, out: &mut Vec<Action>) {
         if self.ending.is_some() {
             return;
@@ -470,7 +474,7 @@ impl Supervisor {
         };
         let (id, is_renewing, times) = (serving.id, serving.is_renewing, serving.times);
         if self.is_outdated {
-            // The new program of this process does the rest.
+            // The new program of the supervisor handles the other requests.
             if !is_renewing {
                 out.push(Action::Replace);
             }
@@ -522,7 +526,7 @@ impl Supervisor {
         }
         let kill = |process: u32, ends_by: &mut Duration, out: &mut Vec<Action>| {
             if *ends_by <= now {
-                tracing::error!(process, "a process has not ended in time and is killed");
+                tracing::error!(process, "process did not exit in time; killing it");
                 *ends_by = now + GRACE;
                 out.push(Action::Kill(process));
             }
@@ -538,13 +542,15 @@ impl Supervisor {
 
 const NO_FAULT: u8 = 0;
 const FAILED: u8 = 1;
-/// A drain that no signal asked for: a service manager that restarts failed services starts this one again.
+/// Exit code of a drain without a signal. A service manager that restarts failed services starts
+/// becket again.
 pub(crate) const ASKED_BY_PROCESS: u8 = 4;
-/// Time for the end of a process, in addition to the time of its connections.
+/// Time limit for the exit of a process, added to the drain time.
 const GRACE: Duration = Duration::from_secs(10);
-/// A process that dies after this time did not die of its configuration.
+/// A process that dies later than this did not die because of its configuration.
 const LONG: Duration = Duration::from_secs(60);
-/// Processes in a row that may die early: the first is replaced at once, later ones after 2, 6, 14 and 30 s.
+/// Maximum number of consecutive early deaths. The first process is replaced at once, later ones
+/// after 2, 6, 14 and 30 s.
 const MOST_FAILURES: u32 = 5;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Sends events to the supervisor, and requests files that it opens.
+//! Sends events to the supervisor, and requests files from it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -14,32 +14,32 @@ use becket_sys::fd_messages::{self, Outgoing};
 
 use crate::protocol::{Command, Event, LONGEST_COMMAND, MOST_OPENED, OpenResult};
 
-/// A command, with the descriptors that came with it.
+/// A command and its descriptors.
 pub type Delivered = (Command, Vec<OwnedFd>);
 
-/// Listing, first file, what came of each, and descriptors.
+/// Number of the listing, index of the first file, results, and descriptors.
 pub(super) type OpenAnswer = (u32, u32, Vec<OpenResult>, Vec<OwnedFd>);
 
-/// Requests the files of a listing from the supervisor, some ahead of the one that is needed.
+/// Requests the files of a listing from the supervisor, several at a time.
 #[derive(Debug)]
 pub struct Opener {
     stream: UnixStream,
     outgoing: Mutex<Outgoing>,
     asking: Mutex<Asking>,
-    /// Time of the last `Loading`.
+    /// Time of the last `Loading` event.
     reported: Mutex<Option<Stopwatch>>,
 }
 
-/// Files in the order of a listing; absent where this process is to open one by its path.
+/// Files in the order of a listing; `Ok(None)` if this process must open the file by path.
 type OpenedAhead = VecDeque<io::Result<Option<File>>>;
 
 #[derive(Debug, Default)]
 struct Asking {
-    /// Files that were opened ahead, by their listing: the first one's number, and what came of each.
+    /// Files opened ahead of use, by listing: index of the first file, and the results.
     ahead: BTreeMap<u32, (u32, OpenedAhead)>,
-    /// Answers of the thread that receives commands, once it runs.
+    /// Answers from the thread that receives commands; `None` before it starts.
     answers: Option<Receiver<OpenAnswer>>,
-    /// Commands that came before that.
+    /// Commands received before that thread starts.
     early: Vec<Command>,
 }
 
@@ -62,20 +62,20 @@ impl Opener {
         lock(&self.asking).ahead.clear();
     }
 
-    /// Takes answers from a thread from now on. Returns the commands that came before.
+    /// Takes answers from a thread from now on. Returns the commands received before.
     pub(super) fn answered_by(&self, answers: Receiver<OpenAnswer>) -> Vec<Command> {
         let mut asking = lock(&self.asking);
         asking.answers = Some(answers);
         std::mem::take(&mut asking.early)
     }
 
-    /// Sends an event, or as much of it as the socket takes now.
+    /// Sends the part of an event that fits into the socket, and queues the rest.
     ///
     /// # Errors
-    /// Fails if the supervisor has ended.
+    /// Fails if the supervisor has exited.
     pub fn send(&self, event: &Event) -> io::Result<()> {
         let mut outgoing = lock(&self.outgoing);
-        // These come again: a supervisor that does not read has enough of them.
+        // These events are periodic, so they are skipped while older events are unread.
         let comes_again = matches!(event, Event::Alive | Event::Loading | Event::Wanted(_));
         if outgoing.is_empty() || !comes_again {
             outgoing.push(&serde_json::to_vec(event)?, Vec::new())?;
@@ -83,7 +83,7 @@ impl Opener {
         outgoing.flush(&self.stream).map(drop)
     }
 
-    /// Reports that this process is loading, a few times a second at most.
+    /// Reports that this process is loading, at most four times a second.
     pub fn report_progress(&self) {
         let mut reported = lock(&self.reported);
         let is_due = reported
@@ -91,15 +91,15 @@ impl Opener {
             .is_none_or(|at| at.elapsed() >= BETWEEN_REPORTS);
         if is_due {
             *reported = Some(Stopwatch::start());
-            // The end of the supervisor is noticed where commands arrive.
+            // The receiving thread notices the exit of the supervisor.
             let _ended = self.send(&Event::Loading);
         }
     }
 
-    /// Opens a file by its number in a listing. Absent where this process is to open it by its path.
+    /// Opens a file by its index in a listing. Returns `None` if this process must open it by path.
     ///
     /// # Errors
-    /// Returns the error that the supervisor got, or `TimedOut` if the supervisor does not answer.
+    /// Returns the error of the supervisor, or `TimedOut` without an answer.
     pub fn open(&self, listing: u32, number: u32) -> io::Result<Option<File>> {
         let mut asking = lock(&self.asking);
         let ahead = asking.ahead.remove(&listing);
@@ -112,20 +112,20 @@ impl Opener {
             Some(ahead) => ahead,
             None => (number, self.ask(listing, number, &mut asking)?),
         };
-        // Files before it were passed over.
+        // Skipped files are closed.
         files.drain(..(number - first) as usize);
         let opened = files.pop_front().ok_or(io::ErrorKind::InvalidData)?;
         asking.ahead.insert(listing, (number + 1, files));
         opened
     }
 
-    /// Requests files, from this one on.
+    /// Requests files, starting with `first`.
     fn ask(&self, listing: u32, first: u32, asking: &mut Asking) -> io::Result<OpenedAhead> {
         let files = (first..).take(MOST_OPENED).collect();
         self.send(&Event::Open { listing, files })?;
         let (found, fds) = loop {
             let (of, from, found, fds) = self.answer(asking)?;
-            // A late answer is of another question.
+            // Ignores a late answer to an earlier request.
             if (of, from) == (listing, first) {
                 break (found, fds);
             }
@@ -153,7 +153,7 @@ impl Opener {
                 (Command::Opened(listing, first, found), fds) => {
                     return Ok((listing, first, found, fds));
                 }
-                // No command with descriptors is sent before this process is loaded.
+                // Commands with descriptors are sent only after this process has loaded.
                 (command, _) => asking.early.push(command),
             }
         }
@@ -171,8 +171,8 @@ pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<Delivered>> {
     Ok(Some((serde_json::from_slice(&text)?, fds)))
 }
 
-/// Sockets of all addresses.
+/// Maximum number of descriptors of a command: the sockets of all addresses.
 const MOST_FDS: usize = 1024 * 1024;
-/// Time that the supervisor has to open a batch of files.
+/// Time limit for the supervisor to open a batch of files.
 const PATIENCE: Duration = Duration::from_secs(60);
 const BETWEEN_REPORTS: Duration = Duration::from_millis(250);

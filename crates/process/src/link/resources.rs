@@ -1,6 +1,7 @@
-//! Resources from the supervisor: files that it opens on request, and bound sockets.
+//! Resources from the supervisor: files opened on request, and bound sockets.
 //!
-//! Without a supervisor, [`ProcessResources`] is empty or has the sockets of the service manager, and the process opens and binds with its own rights.
+//! Without a supervisor, [`ProcessResources`] is empty or contains the sockets of the service
+//! manager. The process then opens files and binds sockets itself.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,18 +21,18 @@ pub struct ProcessResources {
     pub files: Files,
     /// Bound sockets.
     pub sockets: BoundSockets,
-    /// The unix socket for the admin pages, where the supervisor made it.
+    /// Unix socket for the admin pages, if the supervisor created it.
     pub admin_socket: Option<io::Result<OwnedFd>>,
     /// Sockets of agents, one for each token.
     pub tokens: Vec<OwnedFd>,
-    /// Logs that root would make, where there is only a check.
+    /// Logs that root would create. Set only for a check.
     pub logs: Vec<PathBuf>,
-    /// Reloads that this process had asked for when these were opened.
+    /// Number of reloads that this process had requested when the resources were opened.
     pub asked: u64,
 }
 
 impl ProcessResources {
-    /// Sorts the descriptors that came with a listing.
+    /// Assigns the descriptors of a listing.
     ///
     /// # Errors
     /// Fails if there are fewer descriptors than the listing names.
@@ -82,7 +83,7 @@ impl ProcessResources {
         })
     }
 
-    /// Takes sockets that the service manager passed to this process.
+    /// Creates the resources from the sockets of the service manager.
     pub(crate) fn passed(sockets: BTreeMap<(SocketKind, SocketAddr), Vec<OwnedFd>>) -> Self {
         let sockets = sockets.into_iter().map(|(at, all)| (at, Ok(all)));
         Self {
@@ -95,16 +96,18 @@ impl ProcessResources {
     }
 }
 
-/// Sockets by what they are for and where they are bound, each to be taken once.
+/// Sockets by kind and address. Each can be taken once.
 #[derive(Debug, Default)]
 pub struct BoundSockets {
     sockets: BTreeMap<(SocketKind, SocketAddr), Result<Vec<OwnedFd>, i32>>,
-    /// Another process serves still: a socket that does not listen yet is not to begin before that has ended.
+    /// Another process still serves. A socket that does not listen yet must not listen before that
+    /// process has ended.
     pub listen_later: bool,
 }
 
 impl BoundSockets {
-    /// Takes the sockets of an address; nothing where none was handed over, and this process binds for itself.
+    /// Takes the sockets of an address. Returns `None` if none was passed; this process then binds
+    /// the address itself.
     pub fn take(
         &mut self,
         kind: SocketKind,
@@ -114,7 +117,7 @@ impl BoundSockets {
         Some(found.map_err(io::Error::from_raw_os_error))
     }
 
-    /// Takes the one socket of an address.
+    /// Takes the only socket of an address.
     pub fn take_one(
         &mut self,
         kind: SocketKind,
@@ -124,7 +127,7 @@ impl BoundSockets {
         found.map(|mut sockets| sockets.pop()).transpose()
     }
 
-    /// Takes the socket for datagrams of an address.
+    /// Takes the datagram socket of an address.
     pub fn take_datagrams(&mut self, address: SocketAddr) -> Option<io::Result<UdpSocket>> {
         let found = self.take_one(SocketKind::Datagrams, address)?;
         Some(found.map(UdpSocket::from))
@@ -141,7 +144,7 @@ impl BoundSockets {
         })
     }
 
-    /// Addresses of sockets that the service manager passed and nobody took.
+    /// Returns the addresses of passed sockets that no listener took.
     pub fn unused(&self) -> impl Iterator<Item = SocketAddr> {
         let passed = self
             .sockets

@@ -8,68 +8,70 @@ use serde::{Deserialize, Serialize};
 
 use crate::protocol::{Command, Event, OperatorRequest, ProcessTimes, Restarts};
 
-/// An event that the supervisor handles.
+/// An input of the supervisor.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// An operator's request, by a signal.
+    /// An operator sent a signal.
     Requested(OperatorRequest),
-    /// A report of a process.
+    /// A process sent an event.
     Event(u32, Event),
-    /// A process was started with a configuration of these times, or not.
+    /// The start of a process succeeded, with the times of its configuration, or failed.
     Started(u32, io::Result<ProcessTimes>),
-    /// A process was sent a configuration to load.
+    /// A process was sent a configuration with these times.
     Offered(u32, ProcessTimes),
-    /// A process has ended.
+    /// A process has exited.
     Exited(u32, ProcessEnd),
     /// A process violated the protocol.
     Broken(u32, String),
     /// Files that the supervisor watches have changed.
     FilesChanged,
-    /// execve of the new program failed, for this reason.
+    /// The exec of the new program failed for this reason.
     NotReplaced(String),
-    /// Time has passed.
+    /// A deadline may have expired.
     Tick,
 }
 
-/// The end of a process.
+/// The exit of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessEnd {
-    /// Exit code; absent where a signal ended the process.
+    /// Exit code; `None` if a signal killed the process.
     pub code: Option<u8>,
     /// Text for logs.
     pub text: String,
 }
 
-/// A step for the runner. Steps are carried out in order.
+/// A step for the runner. The runner carries out steps in order.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// Start a process. `is_new`: the program as it is now, otherwise the one that this process is. Answered by [`Input::Started`].
+    /// Start a process. `is_new` selects the program on disk instead of the running one. Answered
+    /// by [`Input::Started`].
     Start {
         process: u32,
         is_new: bool,
-        /// The process that is to send its state.
+        /// The process that sends its state to the new one.
         replaces: Option<u32>,
     },
-    /// Have a process load the configuration as it is now. Answered by [`Input::Offered`].
+    /// Make a process load the current configuration. Answered by [`Input::Offered`].
     Reload(u32),
-    /// Have a process look for changes in files.
+    /// Make a process check its files for changes.
     Renew(u32),
     Send(u32, Command),
-    /// Send [`Command::Yield`] for the sake of the second process.
+    /// Send [`Command::Yield`] to the first process in favor of the second.
     Yield(u32, u32),
-    /// Files may have changed: check them when they have settled.
+    /// Files may have changed: check them after they settle.
     Watch,
-    /// A process serves by the configuration that it was last offered: keep its sockets, drop the others.
+    /// The process serves with the last offered configuration: keep its resources, drop the
+    /// previous ones.
     Commit(u32),
-    /// A configuration is not used: drop what was opened for it.
+    /// The offered configuration is not used: drop its resources.
     Discard(u32),
     /// The service ends: drop all sockets.
     Release,
     Kill(u32),
     Notify(ServiceNotice),
-    /// Become the program of the serving process.
+    /// Execute the program of the serving process.
     Replace,
-    /// End with this exit code.
+    /// Exit with this code.
     Exit(u8),
 }
 
@@ -90,7 +92,7 @@ pub(crate) enum ServiceNotice {
 pub(crate) struct SupervisorState {
     pub serving: u32,
     pub times: ProcessTimes,
-    /// Process, and how long it may still take to end.
+    /// Process, and its remaining time until it is killed.
     pub leaving: Vec<(u32, Duration)>,
     pub held: Vec<(u32, Counts)>,
     pub reload: bool,

@@ -1,4 +1,4 @@
-//! Handles events of processes, by stage. A process that sends an event which does not fit its stage is killed.
+//! Handles events of processes, by stage. A process is killed if its event does not fit its stage.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl Supervisor {
         }
     }
 
-    /// Handles an event of a process that starts while no other serves.
+    /// Handles an event of a process that starts while no other process serves.
     fn first_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Action>) {
         let Some(ProcessStage::Starting(starting)) = &mut self.serving else {
             return;
@@ -119,20 +119,21 @@ impl Supervisor {
                 }
             }
             Event::Granted(to, counts) => self.granted(id, to, counts, out),
-            // Between yielding and leaving. A process that resumed may have sent these before, and has no row.
+            // Valid between `Yield` and `Leave`. Ignored after `Resume`: the process may have sent
+            // it before.
             event @ (Event::Released(_) | Event::Wanted(_)) => {
                 if serving.yields {
                     self.leaving_event(id, event, out);
                 }
             }
-            // A second request would cut connections off.
+            // A second drain request would close connections.
             Event::Asked(OperatorRequest::Drain) if self.ending.is_some() => {}
             Event::Asked(request) => self.request(now, request, ASKED_BY_PROCESS, out),
             event => self.misfit(id, &event, out),
         }
     }
 
-    /// Passes counts that a process lends to another. A grant for a process that has ended goes back.
+    /// Passes shares that a process lends to another. Returns the grant if that process has exited.
     fn granted(&mut self, id: u32, to: u32, counts: Counts, out: &mut Vec<Action>) {
         let command = if self.ledger.grant(to, &counts) {
             Action::Send(to, Command::Granted(counts))
@@ -147,7 +148,7 @@ impl Supervisor {
         let command = match event {
             Event::Released(counts) => Command::Released(self.ledger.release(id, &counts)),
             Event::Wanted(counts) => Command::Wanted(id, counts),
-            // Sent before the process read `Leave`, or irrelevant since.
+            // The process sent it before it read `Leave`, or it does not matter any more.
             _ => return,
         };
         if let Some(accepting) = accepting {
@@ -156,7 +157,7 @@ impl Supervisor {
     }
 
     fn misfit(&mut self, id: u32, event: &Event, out: &mut Vec<Action>) {
-        // At the end of the service, answers to earlier commands may still arrive.
+        // During a shutdown, answers to earlier commands may still arrive.
         if self.ending.is_none() {
             let text = format!("{event:?}");
             let name: String = text.chars().take_while(char::is_ascii_alphabetic).collect();

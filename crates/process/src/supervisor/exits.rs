@@ -1,4 +1,4 @@
-//! Handles the end of a process, by stage.
+//! Handles the exit of a process, by stage.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ impl Supervisor {
         if let Some(next) = self.next.as_ref().filter(|next| next.id == id) {
             let reason = match &next.reason {
                 Some(reason) => format!("{reason} ({})", ended.text),
-                None => format!("the new process ended before it served ({})", ended.text),
+                None => format!("the new process exited before it served ({})", ended.text),
             };
             return self.give_up(now, &reason, out);
         }
@@ -31,7 +31,7 @@ impl Supervisor {
             tracing::info!(
                 process = id,
                 how = ended.text,
-                "a process that was replaced has ended"
+                "replaced process exited"
             );
         }
         if let Some(accepting) = self.accepting() {
@@ -70,12 +70,12 @@ impl Supervisor {
             "the serving process died"
         );
         if !self.has_served || self.failures > MOST_FAILURES && self.next.is_none() {
-            // A process that ends without a command has failed, with any exit code.
+            // A process that exits without a command has failed, with any exit code.
             let code = ended
                 .code
                 .filter(|code| *code != NO_FAULT)
                 .unwrap_or(FAILED);
-            tracing::error!(code, "no other serving process is started; exiting");
+            tracing::error!(code, "exiting without starting another serving process");
             self.ending = Some(Ending { ends_by: now, code });
             out.push(Action::Release);
             return;
@@ -86,7 +86,7 @@ impl Supervisor {
         } else {
             let pause = Duration::from_secs((1 << self.failures) - 2);
             self.restart_at = Some(now + pause);
-            // Without a pause the next process starts here, so that no client waits for a timer.
+            // Without a pause, the next process starts here, so that no client waits for a timer.
             self.tick(now, out);
         }
     }

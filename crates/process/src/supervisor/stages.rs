@@ -1,4 +1,4 @@
-//! The stages of a process: it starts, serves, and drains once it was replaced.
+//! The stages of a process: starting, serving, draining.
 
 use std::time::Duration;
 
@@ -15,20 +15,20 @@ pub(super) enum ProcessStage {
 pub(super) struct Starting {
     pub(super) id: u32,
     pub(super) step: StartStep,
-    /// Deadline, counted from the last sign of progress; `None` for a process that replaces no other.
+    /// Deadline since the last sign of progress; `None` if the process replaces no other.
     pub(super) late_at: Option<Duration>,
     pub(super) times: ProcessTimes,
-    /// Reported reason of a failed start.
+    /// Reason of a failed start.
     pub(super) reason: Option<String>,
 }
 
-/// Progress of a process that starts.
+/// Progress of a starting process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StartStep {
     Loading,
-    /// Loaded and ready to serve.
+    /// Ready to serve, waiting for `Serve`.
     Loaded,
-    /// `Serve` was sent.
+    /// `Serve` was sent to it.
     MayServe,
 }
 
@@ -39,15 +39,15 @@ pub(super) struct Serving {
     pub(super) times: ProcessTimes,
     pub(super) reload: Option<Reload>,
     pub(super) is_renewing: bool,
-    /// `Yield` was sent.
+    /// `Yield` was sent to it.
     pub(super) yields: bool,
 }
 
-/// A reload on its way.
+/// A reload in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Reload {
     pub(super) times: ProcessTimes,
-    /// Deadline after which a missing answer is logged; `None` once it was.
+    /// Deadline after which a missing answer is logged; `None` after that.
     pub(super) late_at: Option<Duration>,
 }
 
@@ -75,7 +75,7 @@ impl ProcessStage {
         }
     }
 
-    /// Returns the time at which the supervisor must act.
+    /// Returns the time when the supervisor must act.
     pub(super) fn deadline(&self) -> Option<Duration> {
         match self {
             Self::Starting(starting) => starting.late_at,
@@ -83,7 +83,7 @@ impl ProcessStage {
         }
     }
 
-    /// Returns `true` if `Serve` was the last command about accepting.
+    /// Returns `true` if the process may accept clients.
     pub(super) fn may_accept(&self) -> bool {
         match self {
             Self::Starting(starting) => starting.step == StartStep::MayServe,
@@ -103,7 +103,7 @@ impl Starting {
         }
     }
 
-    /// Handles events that are common to processes that start. Returns other events.
+    /// Handles the events that are common to starting processes. Returns all other events.
     pub(super) fn handle(&mut self, event: Event) -> Option<Event> {
         match event {
             Event::Loading | Event::Alive => None,
@@ -131,5 +131,5 @@ const NO_TIMES: ProcessTimes = ProcessTimes {
     drain: Duration::ZERO,
     upgrade: Duration::from_secs(20),
 };
-/// Time after which a reload without an answer is reported. Files of a usual size take less than a second.
+/// Time after which an unanswered reload is reported. A usual reload takes less than a second.
 pub(super) const LATE: Duration = Duration::from_secs(20);

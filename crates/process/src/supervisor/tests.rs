@@ -1,5 +1,5 @@
-//! The supervisor against processes that do what they like: killed, stopped or silent at any time, commands that overlap, and programs
-//! that follow each other. A failure prints its seed.
+//! Tests the supervisor against processes that misbehave: killed, stopped or silent at any time,
+//! with overlapping commands and consecutive programs. A failure prints its seed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -10,7 +10,7 @@ use super::*;
 use crate::protocol::Event;
 use crate::protocol::Resources;
 
-/// A process as the supervisor's commands and chance make it.
+/// A simulated process, driven by commands and a random generator.
 #[derive(Debug, Default)]
 struct Fake {
     is_alive: bool,
@@ -21,9 +21,9 @@ struct Fake {
     code: u8,
     commands: VecDeque<Command>,
     events: VecDeque<Event>,
-    /// Configurations that it was given and not yet answered for.
+    /// Number of configurations that it received and has not answered.
     offers: u32,
-    /// It has reported what is not so.
+    /// The process has sent a false report.
     lies: bool,
 }
 
@@ -33,7 +33,7 @@ struct World {
     rng: Rng,
     now: Duration,
     processes: BTreeMap<u32, Fake>,
-    /// Upgrades under way: the old process waits for one outcome.
+    /// Upgrades in progress: the old process expects one outcome for each.
     awaited: BTreeMap<u32, u32>,
     exit: Option<u8>,
     replaces: bool,
@@ -64,7 +64,7 @@ impl World {
         };
         let outputs = world.supervisor.begin();
         world.carry_out(outputs);
-        // The first start succeeds: a failure of it is the end, which has a test of its own.
+        // The first start succeeds here. Another test covers its failure, which ends the service.
         world.settle();
         assert_eq!(world.accepting(), 1);
         world.fails = true;
@@ -133,7 +133,7 @@ impl World {
     fn command(&mut self, process: u32, command: Command) {
         if matches!(command, Command::Leave | Command::Resume(..)) {
             let awaited = self.awaited.get_mut(&process).filter(|count| **count > 0);
-            // An upgrade whose process could not be started has its outcome as well.
+            // An upgrade whose process cannot be started has an outcome, too.
             if let Some(awaited) = awaited {
                 *awaited -= 1;
             }
@@ -150,7 +150,7 @@ impl World {
         }
     }
 
-    /// A process carries out its next command, or loads.
+    /// Makes a process carry out its next command, or load.
     fn act(&mut self, process: u32) {
         let Some(fake) = self.processes.get_mut(&process) else {
             return;
@@ -164,7 +164,7 @@ impl World {
             } else if !fake.has_served && !fake.events.contains(&Event::Ready) && !fake.accepts {
                 fake.events.push_back(Event::Loading);
                 fake.events.push_back(Event::Ready);
-                // Once: it waits for the next command.
+                // Only once: the process then waits for the next command.
                 fake.has_served = true;
             } else {
                 fake.events.push_back(Event::Alive);
@@ -202,7 +202,8 @@ impl World {
         }
     }
 
-    /// The supervisor hears of a process: an event, or its end once there are no more.
+    /// Delivers the next event of a process to the supervisor, or its exit if there are no more
+    /// events.
     fn report(&mut self, process: u32) {
         let Some(fake) = self.processes.get_mut(&process) else {
             return;
@@ -220,7 +221,7 @@ impl World {
         }
     }
 
-    /// This process becomes another program, or cannot.
+    /// Simulates an exec of another program, or its failure.
     fn replace(&mut self) {
         if !std::mem::take(&mut self.replaces) {
             return;
@@ -274,7 +275,7 @@ impl World {
         }
     }
 
-    /// A process under foreign control says what it likes.
+    /// Sends random events, as a compromised process may.
     fn rubbish(&mut self, process: u32) {
         let all = [
             Event::Ready,
@@ -305,7 +306,7 @@ impl World {
             .count()
     }
 
-    /// Everything runs again, until nothing happens any more.
+    /// Resumes all processes, and runs until no event is left.
     fn settle(&mut self) {
         for _ in 0..2_000 {
             let ids: Vec<u32> = self.processes.keys().copied().collect();
@@ -335,7 +336,7 @@ fn whatever_processes_do_one_accepts_and_each_command_has_one_outcome() {
         let mut world = World::new(seed);
         for _ in 0..600 {
             world.step();
-            // A process that was told nothing wrong never accepts next to another.
+            // A process that has received correct commands never accepts next to another.
             assert!(
                 world.accepting() <= 1,
                 "seed {seed}: {} {world:#?}",
@@ -358,7 +359,7 @@ fn whatever_processes_do_one_accepts_and_each_command_has_one_outcome() {
     }
 }
 
-/// A process that serves, and the supervisor's outputs are forgotten.
+/// Returns a supervisor with a serving process, after discarding its actions.
 fn serving() -> (Supervisor, Duration) {
     let mut supervisor = Supervisor::default();
     let now = Duration::from_secs(1);
