@@ -70,6 +70,9 @@ pub struct RunArgs {
     /// Only cases in which this setting has one of these values: key=rsa2048, or key=p256,rsa2048
     #[arg(long, value_name = "SETTING=VALUES")]
     pub only: Vec<String>,
+    /// Only the values of a quick run, in measurements of full length
+    #[arg(long)]
+    pub few: bool,
     /// Say which cases would run, and measure nothing
     #[arg(long)]
     pub plan: bool,
@@ -110,6 +113,7 @@ impl RunArgs {
         } else {
             Effort::full()
         };
+        effort.few |= self.few;
         effort.rounds = self.rounds.unwrap_or(effort.rounds);
         effort.patience = self.patience.unwrap_or(effort.patience);
         effort.only = self

@@ -24,6 +24,8 @@ pub struct Effort {
     pub idle: usize,
     /// Descriptors that a process may have.
     pub open_files: u64,
+    /// Limits axes to the values of a quick run.
+    pub few: bool,
     /// Settings with the values to which cases are limited.
     pub only: Vec<(String, Vec<String>)>,
 }
@@ -38,6 +40,7 @@ impl Effort {
             patience: Duration::from_secs(300),
             idle: 10_000,
             open_files: 0,
+            few: false,
             only: Vec::new(),
         }
     }
@@ -50,6 +53,7 @@ impl Effort {
             time: Duration::from_millis(350),
             patience: Duration::ZERO,
             idle: 2_000,
+            few: true,
             ..Self::full()
         }
     }
@@ -62,13 +66,14 @@ impl Effort {
             time: Duration::from_millis(60),
             patience: Duration::ZERO,
             idle: 50,
+            few: true,
             ..Self::full()
         }
     }
 
-    /// Returns the cases of a scenario that are asked for: all, the quick values', or the first and the last.
+    /// Returns the requested cases of a scenario: all, those with the values of a quick run, or the first and the last.
     pub fn cases(&self, scenario: &Scenario) -> Result<Vec<(String, Settings)>, Error> {
-        let mut cases = scenario.cases(self.name != "full")?;
+        let mut cases = scenario.cases(self.few)?;
         for (setting, values) in &self.only {
             cases.retain(|(_, settings)| {
                 let value = settings.text.get(setting);
