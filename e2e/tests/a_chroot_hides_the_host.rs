@@ -184,7 +184,7 @@ fn nobody_but_root_starts_with_one() {
         command.uid(user);
     });
     assert!(
-        said.contains("only root can change the file system"),
+        said.contains("only root can enter a chroot"),
         "{said}"
     );
 }

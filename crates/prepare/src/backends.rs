@@ -1,8 +1,8 @@
-//! Makes backends.
+//! Builds backends.
 //!
-//! Names are looked up while becket runs (`health/prober.rs` of control): a server without an address gets no connections,
-//! and one that had some keeps them over a reload. `becket check` resolves them here. A name may have several addresses;
-//! they are kept in the resolver's order.
+//! Server names are resolved at run time (`health/prober.rs` of control). A server without an
+//! address gets no connections, and a reload keeps known addresses. `becket check` resolves the
+//! names here. Several addresses of a name keep the resolver's order.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};
@@ -18,7 +18,7 @@ use becket_keys::files::reason;
 use becket_tls::config::{Backend, MOST_ADDRESSES, Server, ServerAddress};
 
 impl ConfigBuilder<'_> {
-    /// All backends, in the order of the file.
+    /// Returns all backends in the order of the file.
     pub(super) fn backends(&mut self) -> Vec<Arc<Backend>> {
         let file = self.file;
         let sections = file.backend.iter().zip(file.backend_paths());
@@ -53,7 +53,7 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    /// Opens the folder whose files are served, as the user that serves.
+    /// Opens the folder with the served files, with the rights of the serving user.
     fn docroot(&mut self, path: &str, files: Option<&backend::Files>) -> Option<Arc<Docroot>> {
         let files = files?;
         let root = files.root.as_ref().filter(|root| !root.is_empty())?;
@@ -63,10 +63,10 @@ impl ConfigBuilder<'_> {
             Ok(docroot) => Some(Arc::new(docroot)),
             Err(error) => {
                 let fault = match error.kind() {
-                    ErrorKind::Unsupported => "needs openat2, of Linux 5.6".to_owned(),
+                    ErrorKind::Unsupported => "needs openat2(2) (Linux 5.6 or later)".to_owned(),
                     _ => reason(&error),
                 };
-                let accepted = "a folder that the user may enter who serves";
+                let accepted = "a folder that the serving user may enter";
                 let path = key!(path, files.root);
                 self.report
                     .refuse(path, format!("{root}: {fault}"), accepted);
@@ -75,7 +75,7 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    /// Where a server is now, as far as it is known.
+    /// Returns the known addresses of a server.
     fn server_addresses(&mut self, path: &str, address: &Address) -> Vec<ServerAddress> {
         if let Address::Unix(socket) = address {
             return vec![ServerAddress::Unix(socket.clone())];
@@ -90,7 +90,7 @@ impl ConfigBuilder<'_> {
         used.map(ServerAddress::Tcp).collect()
     }
 
-    /// Whether an address is ours only the system knows; a socket that sends nothing asks it.
+    /// Checks that source addresses belong to this host, by binding a socket that sends nothing.
     fn check_sources(&mut self, path: &str, sources: &[IpAddr]) {
         for (index, source) in sources.iter().enumerate() {
             if let Err(error) = UdpSocket::bind((*source, 0)) {

@@ -1,7 +1,7 @@
-//! `[cluster]`: what this becket shares with others.
+//! Builds `[cluster]`: the state that this becket shares with others.
 //!
-//! Secrets are read here, from files that only their owner can read. Names of peers are looked up while it runs, since a
-//! cluster must be able to start in any order.
+//! This module reads the secrets, from files that only their owner can read. Names of peers are
+//! resolved at run time, because the hosts of a cluster must be able to start in any order.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use becket_tls::secret::file::RunUser;
 use becket_tls::secret::shared::SharedSecret;
 
 impl ConfigBuilder<'_> {
-    /// The section, when there is one.
+    /// Builds the section, if it is present and shares anything.
     pub(super) fn cluster(&mut self) -> Option<Cluster> {
         let file = self.file;
         let cluster = file.cluster.as_ref().filter(|cluster| cluster.shares())?;
@@ -64,7 +64,8 @@ impl ConfigBuilder<'_> {
         secrets
     }
 
-    /// Who will read the secrets at reloads. An unknown user is a fault of `process.user`.
+    /// Returns the user that reads the secrets at reloads. An unknown user is reported at
+    /// `process.user`.
     fn run_user(&self) -> RunUser {
         let process = &self.file.process;
         let user = process.user.as_deref();
@@ -81,7 +82,7 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    /// Reads one file.
+    /// Reads one secret file.
     fn secret(&mut self, path: &str, text: &str, secrets: &mut Vec<SharedSecret>) {
         let file = self.environment.base.join(text);
         let problem = |fault: &str| Problem::new(path, fault).text(&file.to_string_lossy());
@@ -101,7 +102,7 @@ impl ConfigBuilder<'_> {
         secrets.push(opened);
     }
 
-    /// Makes something of the one private key that a PEM file has.
+    /// Derives a value from the private key in a PEM file, which must contain exactly one.
     pub(super) fn of_private_key<T>(
         &mut self,
         path: &str,
@@ -110,7 +111,7 @@ impl ConfigBuilder<'_> {
         make: impl FnOnce(&PrivateKeyDer<'_>) -> Result<T, &'static str>,
     ) -> Option<T> {
         if !matches!(KeySource::parse(text), Ok(KeySource::File(_))) {
-            let fault = "a key on a token, and becket cannot read it";
+            let fault = "a key on a token, which becket cannot read";
             self.report.refuse(path, fault, accepted);
             return None;
         }
@@ -130,14 +131,14 @@ impl ConfigBuilder<'_> {
         made.map_err(refuse).ok()
     }
 
-    /// Where one socket can receive datagrams.
+    /// Returns the address of the socket that receives datagrams.
     pub(super) fn udp_address(
         &mut self,
         path: &str,
         listen: Option<&ListenAddress>,
     ) -> Option<SocketAddr> {
         let address = &listen?.address;
-        // One socket for both families, where there are two.
+        // One socket for both families if this host has both.
         let found = match address {
             Address::Any(port) if self.environment.ipv6 => SocketAddr::from(([0u16; 8], *port)),
             _ => self.resolve(path, address).into_iter().next()?,
@@ -147,7 +148,7 @@ impl ConfigBuilder<'_> {
                 .refuse(path, "a multicast address", "an address of this host");
         }
         if found.port() == 0 {
-            let fault = "port 0 is no port that peers could know";
+            let fault = "port 0 is not a fixed port";
             self.report.refuse(path, fault, "a port from 1 to 65535");
         }
         Some(found)
@@ -174,7 +175,7 @@ impl ConfigBuilder<'_> {
     }
 }
 
-/// Why the socket at `listen` cannot reach a peer by this address, and what it could.
+/// Returns why the socket at `listen` cannot reach a peer at this address, and what is accepted.
 fn unreachable(peer: &Address, listen: Option<SocketAddr>) -> Option<(&'static str, &'static str)> {
     let Address::Ip(ip, _) = peer else {
         return None;
@@ -182,11 +183,11 @@ fn unreachable(peer: &Address, listen: Option<SocketAddr>) -> Option<(&'static s
     if ip.is_multicast() {
         return Some(("a multicast address", "the address of one host"));
     }
-    // The unspecified address of IPv6 stands for both families.
+    // The unspecified IPv6 address receives both families.
     let both = |listen: &SocketAddr| listen.is_ipv6() && listen.ip().is_unspecified();
     let listen = listen.filter(|listen| !both(listen))?;
     (listen.is_ipv4() != ip.to_canonical().is_ipv4()).then_some((
-        "of another family than cluster.listen",
+        "not in the address family of cluster.listen",
         "both IPv4 or both IPv6, or listen = \":PORT\"",
     ))
 }

@@ -1,9 +1,8 @@
 //! Reads certificate revocation lists (RFC 5280, section 5).
 //!
-//! A list is taken as it is signed: whether its signature holds is asked by the verifier, for each
-//! client, or server. What can be seen before any comes is said here: a list that does not parse is
-//! an error; one that is overdue, or whose issuer is none of their CAs, is a warning, since to
-//! refuse it would lock everybody out.
+//! The verifier checks the signature of a list for each client or server. This module reports
+//! earlier problems. A list that does not parse is an error. A list that is overdue, or whose
+//! issuer is not a configured CA, is a warning, because rejecting it would lock out all peers.
 
 use std::io;
 use std::path::Path;
@@ -21,17 +20,17 @@ use becket_keys::files::{part, reason};
 use becket_keys::keys::shown;
 use becket_tls::verifier;
 
-/// What is asked about the certificates of clients, or of servers.
+/// The revocation lists for the certificates of clients or of servers.
 pub(super) struct RevocationLists<'a> {
-    /// As the file names them.
+    /// Paths as configured.
     pub files: &'a [String],
-    /// Who issued the certificates, and the key that says so.
+    /// CAs that issued the certificates, and the configuration key of these CAs.
     pub authorities: &'a Arc<RootCertStore>,
     pub key: &'static str,
 }
 
 impl ConfigBuilder<'_> {
-    /// All lists, newest first: of two of one issuer the verifier asks the first.
+    /// Returns all lists, newest first: the verifier uses the first list of an issuer.
     pub(super) fn revocation(
         &mut self,
         path: &str,
@@ -57,7 +56,7 @@ impl ConfigBuilder<'_> {
         lists.into_iter().map(|(_, list)| list).collect()
     }
 
-    /// Reads a file: one list in DER, or any number in PEM.
+    /// Reads a file: one list in DER, or several in PEM.
     fn revocation_lists(
         &mut self,
         path: &str,
@@ -77,7 +76,7 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    /// Looks at what a list says of itself. Returns when it was issued, in seconds since 1970.
+    /// Checks the fields of a list. Returns its time of issue in seconds since 1970.
     fn check_list(
         &mut self,
         path: &str,
@@ -100,7 +99,7 @@ impl ConfigBuilder<'_> {
             let fault = format!("a revocation list that cannot be used: {fault}");
             let problem = shown(path, file, fault);
             self.report
-                .error(problem.accepted("a complete list of one CA (RFC 5280), no delta"));
+                .error(problem.accepted("a complete revocation list of one CA (RFC 5280), not a delta list"));
             return None;
         }
         let issuer = parsed.issuer();
@@ -108,12 +107,12 @@ impl ConfigBuilder<'_> {
         let next = parsed.next_update().map(|next| next.timestamp());
         if next.is_some_and(|next| next <= now) {
             let fault =
-                format!("the revocation list of {issuer} is overdue: a newer one should be there");
+                format!("the revocation list of {issuer} is overdue; install a newer one");
             self.report.warn(shown(path, file, fault));
         }
         if !asked.issued_by(issuer.as_raw()) {
             let fault = format!(
-                "issued by {issuer}, which is no CA of {}: it is used only for certificates below a CA of that name in a chain that is shown",
+                "issued by {issuer}, which is not a CA of {}: the list applies only to certificates below a CA of that name in a presented chain",
                 asked.key
             );
             self.report.warn(shown(path, file, fault));
@@ -123,9 +122,9 @@ impl ConfigBuilder<'_> {
 }
 
 impl RevocationLists<'_> {
-    /// Whether a CA has this subject, a DER-encoded name.
+    /// Returns `true` if a CA has this subject, a DER-encoded name.
     fn issued_by(&self, name: &[u8]) -> bool {
-        // An anchor keeps the contents of the SEQUENCE only.
+        // A trust anchor stores only the contents of the SEQUENCE.
         let mut anchors = self.authorities.roots.iter();
         anchors
             .any(|anchor| name.ends_with(&anchor.subject) && name.len() <= anchor.subject.len() + 6)
@@ -133,14 +132,14 @@ impl RevocationLists<'_> {
 }
 
 fn split(bytes: &[u8]) -> io::Result<Vec<CertificateRevocationListDer<'static>>> {
-    // DER begins with a SEQUENCE.
+    // A DER file begins with a SEQUENCE tag.
     if bytes.first() == Some(&0x30) {
         return Ok(vec![CertificateRevocationListDer::from(bytes.to_vec())]);
     }
     let lists = CertificateRevocationListDer::pem_slice_iter(bytes);
     let lists: Result<Vec<_>, Error> = lists.collect();
     match lists {
-        Ok(lists) if lists.is_empty() => Err(io::Error::other("no revocation list in it")),
+        Ok(lists) if lists.is_empty() => Err(io::Error::other("no revocation list in the file")),
         Ok(lists) => Ok(lists),
         Err(_) => {
             let fault = format!("a broken section {:?}", SectionKind::Crl);
@@ -149,5 +148,5 @@ fn split(bytes: &[u8]) -> io::Result<Vec<CertificateRevocationListDer<'static>>>
     }
 }
 
-/// Lists of large authorities have some tens of MiB.
+/// Maximum file size in bytes. Lists of large CAs have tens of MiB.
 const LARGEST_FILE: u64 = 256 * 1024 * 1024;

@@ -1,8 +1,9 @@
-//! How many descriptors a configuration needs, and how many connections fit into a limit.
+//! Number of descriptors that a configuration needs, and number of connections that fit into a
+//! limit.
 //!
-//! A connection takes two. What is not for connections is needed however few there are (listening
-//! sockets, what each worker has), or may be less where there are few: for pages, health checks,
-//! lookups and files that a reload reads.
+//! A connection takes two descriptors. Listening sockets and the descriptors of each worker do not
+//! depend on the number of connections. Spare descriptors for pages, health checks, lookups and
+//! files read by a reload may be fewer if there are few connections.
 
 use std::io;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use becket_sys::rlimit;
 
 use becket_tls::config::{Backend, Config, Listener};
 
-/// Descriptors that are there without any connection: a listening socket per address and worker,
-/// each worker's poll, waker and reserve, and the files that it keeps open.
+/// Returns the number of descriptors without any connection: a listening socket per address and
+/// worker, the poll, waker and reserve of each worker, and the files that it keeps open.
 pub fn fixed(listeners: &[Arc<Listener>], backends: &[Arc<Backend>], workers: usize) -> u64 {
     let addresses: usize = listeners.iter().map(|listener| listener.bind.len()).sum();
     let files = backends.iter().filter_map(|it| it.keys.files.as_ref());
@@ -22,8 +23,8 @@ pub fn fixed(listeners: &[Arc<Listener>], backends: &[Arc<Backend>], workers: us
     ((addresses + open + OF_WORKER) * workers) as u64
 }
 
-/// Descriptors that the pipes of all workers would take: none where every client's TLS ends here, and not in the kernel, so that
-/// no bytes are passed as they are.
+/// Returns the number of descriptors for the pipes of all workers. Returns 0 if no bytes are
+/// relayed unchanged: becket terminates TLS for every client, and not in the kernel.
 pub fn of_pipes(listeners: &[Arc<Listener>], limits: &LimitsSection, workers: usize) -> u64 {
     let mut routes = listeners.iter().flat_map(|listener| &listener.routes);
     let pass = routes.any(|route| route.policy.is_none());
@@ -35,12 +36,13 @@ pub fn of_pipes(listeners: &[Arc<Listener>], limits: &LimitsSection, workers: us
     }
 }
 
-/// How much of a limit is for pipes before connections have what is left: nothing where there are few.
+/// Returns the part of `limit` that is set aside for pipes; 0 for a small limit.
 pub fn spared_for_pipes(limit: u64, of_pipes: u64) -> u64 {
     of_pipes.min(limit.saturating_sub(FEW) / 8)
 }
 
-/// Pipes that each worker may have: as many as are asked for, if the limit has room for them beside the connections.
+/// Returns the number of pipes per worker: the configured number, or less if the limit has too
+/// little room next to the connections.
 pub fn pipes(config: &Config, workers: usize) -> usize {
     let fixed = fixed(&config.listeners, &config.backends, workers);
     let left = rlimit::most_open_files().saturating_sub(needed(config.connections, fixed));
@@ -48,14 +50,14 @@ pub fn pipes(config: &Config, workers: usize) -> usize {
     usize::try_from(asked.min(left)).map_or(0, |all| all / (2 * workers))
 }
 
-/// Descriptors for so many connections beside those that are [`fixed`].
+/// Returns the number of descriptors for this many connections, including the [`fixed`] ones.
 pub fn needed(connections: usize, fixed: u64) -> u64 {
     let connections = connections as u64;
     let spare = LEAST_SPARE + connections.div_ceil(PER_SPARE);
     fixed + connections * 2 + spare.min(MOST_SPARE)
 }
 
-/// The most connections that need no more descriptors than `limit`.
+/// Returns the maximum number of connections that fit into `limit`.
 pub fn fitting(limit: u64, fixed: u64) -> usize {
     let left = limit.saturating_sub(fixed);
     let many = left.saturating_sub(MOST_SPARE) / 2;
@@ -64,10 +66,10 @@ pub fn fitting(limit: u64, fixed: u64) -> usize {
     usize::try_from(many.max(few)).unwrap_or(usize::MAX)
 }
 
-/// Makes sure of the descriptors that a configuration needs.
+/// Raises the limit of open files to the needs of a configuration.
 ///
 /// # Errors
-/// When the hard limit is too low.
+/// Fails if the hard limit is too low.
 pub fn raise(config: &Config, workers: usize) -> io::Result<()> {
     let fixed = fixed(&config.listeners, &config.backends, workers);
     let wanted = needed(config.connections, fixed) + (2 * pipes(config, workers) * workers) as u64;
@@ -79,18 +81,18 @@ pub fn raise(config: &Config, workers: usize) -> io::Result<()> {
     })
 }
 
-/// What to do about a limit that is too low.
+/// Instruction to raise a limit that is too low.
 pub const HOW_TO_RAISE: &str = "LimitNOFILE= in a service, ulimit -Hn in a shell";
 
-/// What a worker has open beside its sockets.
+/// Descriptors of a worker besides its sockets.
 const OF_WORKER: usize = 8;
-/// Standard streams, the control loop, logs, the page that is being asked for.
+/// Spare descriptors: standard streams, the control loop, logs, one page request.
 const LEAST_SPARE: u64 = 16;
-/// The same with 64 pages or health checks at a time, or as many files of certificates.
+/// Spare descriptors with 64 concurrent pages, health checks or certificate files.
 const MOST_SPARE: u64 = 128;
-/// With fewer, all are for connections: bulk is then copied.
+/// Smallest limit that sets descriptors aside for pipes. Without pipes, bulk data is copied.
 const FEW: u64 = 4096;
-/// One more for so many connections.
+/// Number of connections per additional spare descriptor.
 const PER_SPARE: u64 = 8;
 
 #[cfg(test)]

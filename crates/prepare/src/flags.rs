@@ -1,8 +1,8 @@
-//! Flags of `becket run` as a configuration: they become sections as in a file, so that there is one
-//! validation, and problems name the flag instead of the key.
+//! Flags of `becket run` as a configuration. They become sections of a file, so both are validated
+//! alike, and problems name the flag instead of the key.
 //!
-//! With `--config` the file is everything, and only the few flags that an operator changes for
-//! one start (workers, admin address, logs) may go with it: they replace the file's values.
+//! With `--config`, only the few flags that operators change for one start (workers, admin address,
+//! logs) are allowed. They replace the values of the file.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,7 @@ pub struct Flags {
 
 /// Flags of the listener and its servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
-#[command(next_help_heading = "What to serve")]
+#[command(next_help_heading = "Service")]
 pub struct ServiceFlags {
     /// Addresses to listen on.
     #[arg(long, value_name = "ADDR", help = FRONTEND)]
@@ -45,15 +45,16 @@ pub struct ServiceFlags {
     #[arg(long, value_name = "NAME", value_parser = BALANCE)]
     pub balance: Option<String>,
 
-    /// Connections that each server may have; others wait for a free one
+    /// Maximum connections per server; more connections wait in a queue
     #[arg(long, value_name = "N")]
     pub maxconn: Option<u32>,
 
-    /// How long a connection may wait for a free one, such as 10s; default is 5s
+    /// Maximum waiting time in the queue, such as 10s; default is 5s
     #[arg(long, value_name = "DURATION")]
     pub queue_timeout: Option<String>,
 
-    /// End connections that have been idle this long after an answer, such as 1s, while others wait for a free one; for HTTP/1.1
+    /// Close connections that have been idle this long after a response, such as 1s, while others
+    /// wait in the queue; for HTTP/1.1
     #[arg(long, value_name = "DURATION")]
     pub idle_reclaim: Option<String>,
 
@@ -61,15 +62,15 @@ pub struct ServiceFlags {
     #[arg(value_name = "CERT.pem")]
     pub certificates: Vec<String>,
 
-    /// Chain and key in two files, with a comma between them; repeatable, behind CERT.pem
+    /// Chain and key in two files, separated by a comma; repeatable, after CERT.pem
     #[arg(long, value_name = "CHAIN.pem,KEY.pem")]
     pub certificate: Vec<String>,
 
-    /// A folder whose files are served, in place of servers (`becket files`).
+    /// Folder with the files to serve, instead of servers (`becket files`).
     #[arg(skip)]
     pub folder: Option<PathBuf>,
 
-    /// No TLS (`becket files`).
+    /// Disables TLS (`becket files`).
     #[arg(skip)]
     pub plain: bool,
 
@@ -86,22 +87,22 @@ pub struct ServiceFlags {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, clap::Args)]
 #[command(next_help_heading = "Cluster")]
 pub struct ClusterFlags {
-    /// Share sessions with other beckets: the file that "becket secret FILE" made
+    /// Share sessions with other beckets: the file from "becket secret FILE"
     #[serde(rename = "secret")]
     #[arg(long, value_name = "FILE", requires = "node")]
     pub cluster_secret: Option<String>,
 
-    /// UDP address where the other beckets send new sessions; without, only tickets are shared
+    /// UDP address that receives new sessions of other beckets; without it, only tickets are shared
     #[serde(rename = "listen")]
     #[arg(long, value_name = "ADDR", requires = "cluster_secret")]
     pub cluster_listen: Option<String>,
 
-    /// Another becket: HOST:PORT, IPv6 in brackets, the address it listens on; repeatable
+    /// Address of another becket: HOST:PORT, IPv6 in brackets; repeatable
     #[serde(rename = "peers", skip_serializing_if = "Vec::is_empty")]
     #[arg(long, value_name = "ADDR", requires = "cluster_listen")]
     pub cluster_peer: Vec<String>,
 
-    /// Number of this becket among them, 1 to 65535, another on each
+    /// Number of this becket in the cluster, 1 to 65535, unique
     #[arg(long, value_name = "N", requires = "cluster_secret")]
     pub node: Option<u32>,
 }
@@ -120,11 +121,11 @@ pub struct ProcessFlags {
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<String>,
 
-    /// User to become once the sockets are bound
+    /// User to change to after binding the sockets
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
 
-    /// Group to become; default is the user's
+    /// Group to change to; default is the user's
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
 }
@@ -133,30 +134,31 @@ pub struct ProcessFlags {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, clap::Args)]
 #[command(next_help_heading = "Logs")]
 pub struct LogFlags {
-    /// What to log: error, warn, info, debug, trace, or a filter such as becket_tls=debug
+    /// Log level: error, warn, info, debug, trace, or a filter such as becket_tls=debug
     #[serde(rename = "level")]
     #[arg(long, value_name = "FILTER")]
     pub log_level: Option<String>,
 
-    /// Shape of log lines
+    /// Format of log lines
     #[serde(rename = "format")]
     #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"])]
     pub log_format: Option<String>,
 
-    /// Where to log: stderr or a file, reopened on SIGUSR1
+    /// Log output: stderr or a file, reopened on SIGUSR1
     #[serde(rename = "file")]
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<String>,
 
-    /// One line per connection: off, stderr or a file
+    /// Output for one line per connection: off, stderr or a file
     #[serde(rename = "access")]
     #[arg(long, value_name = "FILE")]
     pub access_log: Option<String>,
 }
 
 impl Flags {
-    /// Returns the flags that are given as sections of a file. Relative paths of logs start at `base`, the folder in which the flag
-    /// was typed. Without a file they make one listener and one backend.
+    /// Returns the given flags as sections of a file. Relative log paths start at `base`, the
+    /// current folder of the command. Without a file, the flags define one listener and one
+    /// backend.
     pub fn to_table(&self, base: &Path) -> Table {
         let place = |text: &String| match text.as_str() {
             "off" | "stderr" | "" => text.clone(),
@@ -188,7 +190,7 @@ impl Flags {
         table
     }
 
-    /// Returns the flag that set the key at `path`, if one did.
+    /// Returns the flag that set the key at `path`, if any.
     pub fn named(&self, path: &str) -> Option<&'static str> {
         if path.starts_with("backend[main].server") && path.ends_with(".maxconn") {
             return self.config.is_none().then_some("--maxconn");
@@ -221,7 +223,7 @@ impl ServiceFlags {
         ])
     }
 
-    /// The certificates as a file lists them.
+    /// Returns the certificates in the form of the configuration file.
     fn listed(&self) -> Vec<Value> {
         let paths = self.certificates.iter().map(|path| path.clone().into());
         let pairs = self
@@ -257,13 +259,13 @@ impl ServiceFlags {
     }
 }
 
-/// Makes a section of the keys that have a value.
+/// Builds a section from the keys that have a value.
 fn given<const N: usize>(keys: [Option<(&str, Value)>; N]) -> Table {
     let keys = keys.into_iter().flatten();
     keys.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Keys and the flags that set them; the first also beside a file.
+/// Keys and the flags that set them. The first [`REPLACING`] flags are allowed with a file.
 const FLAGS: [(&str, &str); 18] = [
     ("process.workers", "--workers"),
     ("admin.address", "--admin"),
@@ -295,10 +297,10 @@ const BALANCE: [&str; 6] = [
     "sni-hash",
 ];
 
-/// The name of the listener and the backend that flags describe; the label in metrics.
+/// Name of the listener and the backend that flags define; also their label in metrics.
 const NAME: &str = "main";
 
 const FRONTEND: &str =
-    "Where clients arrive: HOST:PORT, [V6]:PORT or :PORT (all addresses); repeatable";
+    "Addresses for clients: HOST:PORT, [V6]:PORT or :PORT (all addresses); repeatable";
 const BACKEND: &str =
-    "Where connections go: HOST:PORT, [V6]:PORT or /unix/path; repeatable, one pool";
+    "Addresses of servers: HOST:PORT, [V6]:PORT or /unix/path; repeatable, one pool";

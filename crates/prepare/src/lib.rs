@@ -1,10 +1,13 @@
-//! Preparation of a configuration: from a file to a [`Config`], or to a list of its faults.
+//! Preparation of a configuration: turns a file into a [`Config`] or into a list of its errors.
 //!
-//! This crate reads keys, looks up names for `becket check`, and checks every reference between sections. It changes nothing outside and
-//! starts nothing, so a reload and `becket check` run it next to a running terminator. It does not stop at the first fault: a part with a fault
-//! gets a harmless value, and the result is a `Config` only without any error. It blocks on files and name lookups, and never panics.
+//! This crate reads keys, resolves names for `becket check`, and checks every reference between
+//! sections. It changes and starts nothing, so a reload and `becket check` run it next to a running
+//! terminator. It does not stop at the first error: a faulty part gets a harmless value, and the
+//! result is a `Config` only if there is no error. It blocks on files and name lookups, and never
+//! panics.
 //!
-//! Main types: [`source::ConfigSource`] is the origin of a configuration, [`Environment`] has the inputs besides the file, and [`Prepared`] is the result.
+//! Main types: [`source::ConfigSource`] is the origin of a configuration, [`Environment`] has the
+//! inputs besides the file, and [`Prepared`] is the result.
 //!
 //! ```
 //! use becket_prepare::{ServerNames, flags::Flags, source::ConfigSource};
@@ -14,7 +17,7 @@
 //! assert!(rejected.errors.iter().any(|problem| problem.path == "--frontend"));
 //! ```
 //!
-//! This file has the sections with plain values. Each other section has a file of its own.
+//! This file handles the sections with plain values. Each other section has its own file.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -69,31 +72,31 @@ use becket_tls::config::{Admin, AdminSocket, Config, Listener, worker_count};
 use becket_tls::kernel::cipher_of;
 use becket_tls::trial::Trials;
 
-/// The inputs of a preparation besides the file.
+/// Inputs of a preparation besides the file.
 pub struct Environment<'a> {
-    /// Relative paths start here: the folder of the file.
+    /// The folder of the file, where relative paths start.
     pub base: &'a Path,
-    /// The time at which certificates must be valid.
+    /// Time for which certificates must be valid.
     pub now: UnixTime,
-    /// This machine has IPv6, so `:PORT` means both families.
+    /// This host supports IPv6, so `:PORT` means both families.
     pub ipv6: bool,
     /// Maximum number of open descriptors of the process.
     pub descriptors: u64,
     pub resolver: HostResolver,
     pub server_names: ServerNames,
     pub files: Files,
-    /// Signatures in batches; `None` if the processor cannot.
+    /// RSA signatures in batches; `None` if the processor does not support them.
     pub multibuffer: Option<Multibuffer>,
-    /// Tokens of the configuration that runs, and agents for the one to be loaded.
+    /// Tokens of the running configuration, and agents for the configuration to load.
     pub tokens: Tokens,
-    /// Trials of policies that run.
+    /// Running trials of policies.
     pub trials: Trials,
-    /// The running configuration: chains, policies and CAs that have not changed are taken from it.
+    /// The running configuration. Unchanged chains, policies and CAs are reused from it.
     pub running: Option<&'a Config>,
 }
 
 impl<'a> Environment<'a> {
-    /// Takes the environment from the operating system, without tokens.
+    /// Returns the environment of this host, without tokens.
     pub fn system(base: &'a Path, now: UnixTime, server_names: ServerNames, files: Files) -> Self {
         Self {
             base,
@@ -118,10 +121,10 @@ pub struct Prepared {
     pub warnings: Vec<Problem>,
 }
 
-/// Reads a text, of which `over` replaces some values, and makes a configuration of it. Blocks.
+/// Builds a configuration from a text; `over` replaces some of its values. Blocks.
 ///
 /// # Errors
-/// All that is wrong, each with its line, key path and value.
+/// Returns all problems, each with its line, key path and value.
 pub fn prepare_text(
     text: &str,
     over: &Table,
@@ -130,10 +133,10 @@ pub fn prepare_text(
     prepare_reading(read(text, over), environment)
 }
 
-/// Makes a configuration of what was read. Blocks.
+/// Builds a configuration from the parsed text. Blocks.
 ///
 /// # Errors
-/// All that is wrong, each with its line, key path and value.
+/// Returns all problems, each with its line, key path and value.
 pub fn prepare_reading(
     reading: Reading,
     environment: &Environment<'_>,
@@ -161,7 +164,8 @@ pub fn prepare_reading(
         Some(Err(mut rejected)) => {
             place(&mut rejected.errors);
             place(&mut rejected.warnings);
-            // A key whose value does not fit was left out of the file; that it is missing is no news.
+            // An invalid value was removed from the file. Reporting the key as missing would be a
+            // second error.
             let news = |problem: &Problem| !places.is_cut(&problem.path);
             errors.extend(rejected.errors.into_iter().filter(news));
             errors.sort_by_key(|problem| problem.line);
@@ -175,10 +179,10 @@ pub fn prepare_reading(
     })
 }
 
-/// Makes a configuration. Blocks.
+/// Builds a configuration. Blocks.
 ///
 /// # Errors
-/// All that is wrong, each with its key path.
+/// Returns all problems, each with its key path.
 pub fn prepare(file: &File, environment: &Environment<'_>) -> Result<Prepared, Rejected> {
     let mut builder = ConfigBuilder::new(file, environment);
     builder.loader.tokens = environment.tokens.open(file);
@@ -218,17 +222,17 @@ pub fn prepare(file: &File, environment: &Environment<'_>) -> Result<Prepared, R
     Ok(Prepared { config, warnings })
 }
 
-/// A configuration that is being built.
+/// A configuration in preparation.
 struct ConfigBuilder<'a> {
     file: &'a File,
     environment: &'a Environment<'a>,
     loader: Loader,
     report: Report,
-    /// Addresses of names that were looked up.
+    /// Resolved names.
     names: HashMap<String, HostAddresses>,
-    /// Addresses taken so far, with the key that takes them.
+    /// Addresses in use, with the configuration key of each.
     binds: Vec<(SocketAddr, String)>,
-    /// Faults in changed files, when the files of a running configuration are read again.
+    /// Errors in changed files, if the files of a running configuration are read again.
     kept_out: Option<Vec<Problem>>,
 }
 
@@ -256,13 +260,14 @@ impl<'a> ConfigBuilder<'a> {
 }
 
 impl ConfigBuilder<'_> {
-    /// Signatures in batches, if they are configured.
+    /// Returns the batch signer, if batches are configured and supported.
     fn batches(&self) -> Option<Multibuffer> {
         let asks = self.file.process.rsa_batch == RsaBatch::Auto;
         self.environment.multibuffer.filter(|_| asks)
     }
 
-    /// Returns the configured number, or the number for which descriptors suffice next to the `fixed` ones. Too few of them are an error.
+    /// Returns the configured number of connections, or the number for which descriptors suffice
+    /// next to the `fixed` ones. Reports an error if there are too few.
     fn connections(&mut self, fixed: u64, of_pipes: u64) -> usize {
         if let Some(connections) = self.file.limits.connections {
             return connections;
@@ -300,11 +305,11 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    /// Checks the target of a log; the folder of a file must exist.
+    /// Checks the output of a log. The folder of a file must exist.
     fn log_target(&mut self, path: &str, target: &LogTarget) -> LogTarget {
         let target = self.reachable(target.below(self.environment.base));
         if self.environment.files.is_confined() && target.file().is_some_and(Path::is_absolute) {
-            // It was opened before the process entered the chroot.
+            // The file was opened before the process entered the chroot.
             return target;
         }
         let fault = match target.file().map(|file| (file, file.parent())) {
@@ -316,7 +321,8 @@ impl ConfigBuilder<'_> {
         target
     }
 
-    /// Returns a log as this process finds it: a path in the chroot becomes relative to its current folder, the root.
+    /// Returns a log output as seen by this process. In a chroot, its path becomes relative to the
+    /// current folder, which is the root.
     fn reachable(&self, target: LogTarget) -> LogTarget {
         let (Some(root), Some(file), true) = (
             &self.file.process.chroot,
@@ -334,7 +340,7 @@ impl ConfigBuilder<'_> {
     fn check_identity(&mut self) {
         let process = &self.file.process;
         if self.environment.files.is_confined() {
-            // It is this user already, by the numbers that the supervisor found.
+            // The supervisor has already set this user, by its IDs.
             return;
         }
         let Some(user) = &process.user else { return };
@@ -362,20 +368,20 @@ impl ConfigBuilder<'_> {
                 }
                 if process.chroot.is_some() {
                     let path = key!("process", process.chroot);
-                    let fault = "root can leave a chroot";
-                    self.report.refuse(path, fault, "another user with it");
+                    let fault = "root can escape a chroot";
+                    self.report.refuse(path, fault, "a user other than root in process.user");
                 }
             }
         }
     }
 
-    /// Warns of each key that asks the kernel to take over TLS in vain, since connections work without it.
+    /// Warns about each key that requests kernel TLS without effect. Connections work without it.
     fn kernel_tls(&mut self, listeners: &[Arc<Listener>]) {
         let bears = self.file.limits.kernel_tls_without_rekey;
         for path in self.file.asks_for_kernel_tls() {
             let support = kernel_tls::support();
             if !support.is_of_use(bears) {
-                let fault = format!("the kernel does not take over: {support}");
+                let fault = format!("the kernel cannot take over TLS: {support}");
                 self.report.remark(path, fault);
             }
         }
@@ -392,7 +398,7 @@ impl ConfigBuilder<'_> {
             if support.is_of_use(bears) && !policies.flat_map(|it| &it.suites).any(is_served) {
                 let path = format!("listener[{}].kernel-tls", listener.keys.name);
                 let fault = format!(
-                    "the kernel takes over none of the suites that clients have here: {support}"
+                    "the kernel takes over none of the suites of this listener: {support}"
                 );
                 self.report.remark(path, fault);
             }
@@ -438,18 +444,18 @@ impl ConfigBuilder<'_> {
         Some(socket)
     }
 
-    /// Returns the socket addresses of an address to bind. A name is an error.
+    /// Returns the socket addresses to bind. A host name is an error.
     fn resolve(&mut self, path: &str, address: &Address) -> Vec<SocketAddr> {
         address.to_bind(self.environment.ipv6).unwrap_or_else(|| {
-            let fault = "a name is not looked up to bind it";
+            let fault = "cannot bind a host name";
             let accepted = "an IP address, localhost, or no host for all addresses";
             self.report.refuse(path, fault, accepted);
             Vec::new()
         })
     }
 
-    /// Returns the addresses of a server or a peer, as far as they are known with the configuration: a name is unknown unless all names
-    /// are looked up, and a name that does not resolve is a warning.
+    /// Returns the known addresses of a server or a peer. Names are resolved only with
+    /// [`ServerNames::Now`]; a name that does not resolve is a warning.
     fn known_addresses(&mut self, path: &str, address: &Address) -> Vec<SocketAddr> {
         let is_name = matches!(address, Address::Name(..));
         if is_name && self.environment.server_names == ServerNames::Later {
@@ -467,7 +473,7 @@ impl ConfigBuilder<'_> {
         })
     }
 
-    /// Notes an address for a socket of ours. Of two addresses that overlap the second is an error.
+    /// Records an address to bind. Reports an error if it overlaps with an earlier one.
     fn claim(&mut self, path: &str, address: SocketAddr) {
         let overlaps = |other: &SocketAddr| {
             let (a, b) = (address.ip(), other.ip());
@@ -476,7 +482,7 @@ impl ConfigBuilder<'_> {
         };
         let taken = self.binds.iter().find(|(other, _)| overlaps(other));
         if address.port() == 0 {
-            let fault = "port 0 is no port that clients could know";
+            let fault = "port 0 is not a fixed port";
             self.report.refuse(path, fault, "a port from 1 to 65535");
         } else if let Some((other, by)) = taken {
             let fault = if *other == address {
@@ -490,25 +496,26 @@ impl ConfigBuilder<'_> {
     }
 }
 
-/// The reason why this process cannot serve as the configured user, if there is one: only root can change the user.
+/// Returns why this process cannot serve as the configured user: only root can change the user.
 pub fn refused_user(config: &Config, is_confined: bool) -> Option<Problem> {
     let process = &config.file.process;
-    // The supervisor has looked the user up. In a chroot there is no database of users.
+    // The supervisor has already found the user. A chroot has no user database.
     let user = process.user.as_ref().filter(|_| !is_confined)?;
     let root = "a start as root";
     if process.chroot.is_some() {
-        let fault = "only root can change the file system of a process";
+        let fault = "only root can enter a chroot";
         return Some(Problem::new(key!("process", process.chroot), fault).accepted(root));
     }
     let fault = match UnixIdentity::find(user, process.group.as_deref()) {
         Ok(identity) if identity.uid == effective_user() => return None,
-        Ok(_) => format!("only root can become {user}"),
+        Ok(_) => format!("only root can change to user {user}"),
         Err(error) => reason(&error),
     };
     Some(Problem::new(key!("process", process.user), fault).accepted(root))
 }
 
-/// Returns `true` if `tracing` accepts it, and a single word is a level: as a target it would turn off all logs.
+/// Returns `true` if `tracing` accepts `level` as a filter. A single word must be a level, because
+/// it would otherwise be a target and turn off all logs.
 pub fn is_filter(level: &str) -> bool {
     let parts = level.split(',').map(str::trim);
     let lone = parts.filter(|part| !part.contains(['=', '[']));
@@ -519,7 +526,8 @@ pub fn is_filter(level: &str) -> bool {
             .all(|word| word.parse::<LevelFilter>().is_ok())
 }
 
-/// At 4 KiB each when idle these are 400 MB: more than one machine's sites see, and less than its memory.
+/// At 4 KiB per idle connection these take 400 MB. Most hosts see fewer connections and have more
+/// memory.
 const DEFAULT_CONNECTIONS: usize = 100_000;
-/// Fewer connections must be configured explicitly.
+/// A smaller number must be configured explicitly.
 const LEAST_CONNECTIONS: usize = 16;

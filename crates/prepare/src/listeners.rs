@@ -1,9 +1,10 @@
-//! Makes listeners: addresses, the map of certificates, routes.
+//! Builds listeners: addresses, the certificate map, routes.
 //!
-//! Certificates are loaded in the order of the list, those of a directory by file name. Of two
-//! with one name and one kind of key the later wins. The default, for clients without a name
-//! or with an unknown one, is the last file and those that share a name with it, as in stud and
-//! hitch, or the first. A listener's own backend is its last route, which takes every hello.
+//! Certificates load in the order of the list; the files of a directory load by name. If two
+//! certificates have the same name and kind of key, the later one is used. The default certificate
+//! is for clients with no name or an unknown name. It is the last file (or the first, if configured
+//! so), with all certificates that share a name with it, as in stud and hitch. A listener's own
+//! backend is its last route, which accepts every ClientHello.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ use becket_tls::deferred::deferred;
 use becket_tls::metered::metered;
 
 impl ConfigBuilder<'_> {
-    /// All listeners, in the order of the file.
+    /// Returns all listeners in the order of the file.
     pub(super) fn listeners(
         &mut self,
         policies: &HashMap<String, Arc<Policy>>,
@@ -42,7 +43,7 @@ impl ConfigBuilder<'_> {
             .filter(|it| sign_alike(&it.file, file));
         if let Some(running) = running {
             let chains = running.listeners.iter().flat_map(|it| &it.credentials);
-            // A key on a token is found again: its PIN may be another one.
+            // A key on a token is looked up again, because its PIN may have changed.
             let known = chains.filter(|it| it.token.is_none());
             self.loader.known = known.map(|it| (it.digest, it.clone())).collect();
         }
@@ -105,7 +106,7 @@ impl ConfigBuilder<'_> {
         bind
     }
 
-    /// Every chain of a listener with its key, in the order of the list.
+    /// Loads every chain of a listener with its key, in the order of the list.
     pub(super) fn credentials_of(
         &mut self,
         path: &str,
@@ -118,7 +119,7 @@ impl ConfigBuilder<'_> {
         loaded
     }
 
-    /// Every chain with its key, in the order of the list.
+    /// Loads every chain with its key, in the order of the list.
     pub(super) fn credentials(&mut self, path: &str, listed: &[Certificate]) -> Vec<Loaded> {
         let mut loaded = Vec::new();
         for (index, entry) in listed.iter().enumerate() {
@@ -181,7 +182,7 @@ impl ConfigBuilder<'_> {
         Some(loaded)
     }
 
-    /// Chain and key of a folder as certbot keeps one for each certificate.
+    /// Returns the chain and key of a folder with certbot's layout.
     fn lineage(&self, folder: &Path) -> Option<(PathBuf, PathBuf)> {
         let files = self.environment.files.list(folder).ok()?;
         let is_certbots = |file: &PathBuf| LINEAGE.iter().any(|name| file.ends_with(name));
@@ -195,7 +196,8 @@ impl ConfigBuilder<'_> {
         (whole && alone).then(|| (folder.join(LINEAGE[0]), folder.join(LINEAGE[1])))
     }
 
-    /// One chain with its key, by bundle, pair or folder of certbot's; no key on a token, which the check has refused.
+    /// Loads one chain with its key: a bundle, a pair, or a certbot folder. Skips a key on a token,
+    /// which the check has rejected.
     pub(super) fn credential(&mut self, path: &str, entry: &Certificate) -> Option<Loaded> {
         match entry {
             Certificate::Path(text) => {
@@ -203,7 +205,8 @@ impl ConfigBuilder<'_> {
                 match self.lineage(&place) {
                     Some((chain, key)) => {
                         let mut loaded = self.loader.pair(path, &chain, &key, &mut self.report)?;
-                        // A pair of the same files may have them.
+                        // Another entry may name the same files as a pair with a staple and a
+                        // policy.
                         loaded.unstaple();
                         loaded.policy = None;
                         Some(loaded)
@@ -216,7 +219,7 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    /// Loads every file of a directory that fits a pattern, by name.
+    /// Loads every file of a directory that matches a pattern, sorted by name.
     fn directory(&mut self, path: &str, folder: &Path, pattern: &str, loaded: &mut Vec<Loaded>) {
         let entries = match self.environment.files.list(folder) {
             Ok(entries) => entries,
@@ -247,7 +250,7 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    /// Who answers to which name.
+    /// Builds the map from names to certificates.
     pub(super) fn map(
         &mut self,
         path: &str,
@@ -275,7 +278,7 @@ impl ConfigBuilder<'_> {
         for one in loaded {
             if one.names.is_empty() && !Arc::ptr_eq(&one.key, &chosen.key) {
                 let fault = format!(
-                    "a certificate without a name is used only as the default, which is the {word} one"
+                    "a certificate without a name is used only as the default, and the default is the {word} certificate"
                 );
                 self.report.warn(shown(path, &one.file, fault));
             }
@@ -344,20 +347,20 @@ impl ConfigBuilder<'_> {
                 Some(policy) => Arc::clone(policy),
                 None => Arc::new(self.policy(path, policy::Policy::named(way.policy))),
             }),
-            // Where there is none, that is an error.
+            // A missing backend is reported as an error elsewhere.
             backend: backend.unwrap_or_default(),
         }
     }
 }
 
-/// Whether two lists share every chain and key, for the same clients.
+/// Returns `true` if two lists contain the same chains, keys and policies.
 fn are_one(one: &[Loaded], other: &[Loaded]) -> bool {
     let mut pairs = one.iter().zip(other);
     let is_one = |(a, b): (&Loaded, &Loaded)| Arc::ptr_eq(&a.key, &b.key) && a.policy == b.policy;
     one.len() == other.len() && pairs.all(is_one)
 }
 
-/// Whether a [`signing_key`] of one configuration is one of the other.
+/// Returns `true` if a [`signing_key`] of one configuration is valid in the other.
 fn sign_alike(one: &File, other: &File) -> bool {
     let [one, other] = [one, other].map(|file| {
         let process = &file.process;
@@ -367,7 +370,8 @@ fn sign_alike(one: &File, other: &File) -> bool {
     one == other
 }
 
-/// A chain whose key signs where the configuration wants it, for what it says that this costs.
+/// Returns the key of a chain with the configured way to sign, and with its cost metered if
+/// handshakes are limited.
 fn signing_key(loaded: &Loaded, file: &File) -> Arc<CertifiedKey> {
     let key = if file.process.has_crypto_threads() || loaded.token.is_some() {
         deferred(loaded)
@@ -381,10 +385,10 @@ fn signing_key(loaded: &Loaded, file: &File) -> Arc<CertifiedKey> {
     }
 }
 
-/// What certbot puts into `live/NAME/`: a chain, its key, and the parts of the chain.
+/// Files in certbot's `live/NAME/`: the full chain, its key, and the parts of the chain.
 const LINEAGE: [&str; 4] = ["fullchain.pem", "privkey.pem", "cert.pem", "chain.pem"];
 
-/// What is taken of a directory.
+/// Pattern of the files loaded from a directory.
 const BUNDLES: &str = "*.pem";
 
 fn fits(pattern: &str, file: &Path) -> bool {
@@ -392,7 +396,7 @@ fn fits(pattern: &str, file: &Path) -> bool {
     glob::matches(pattern, &name)
 }
 
-/// Whether a certificate answers to a name, or to one of those a wildcard stands for.
+/// Returns `true` if a certificate covers a name, or a name that matches the wildcard.
 fn covers(certificates: &CertificateMap, name: &NamePattern) -> bool {
     match name {
         NamePattern::Exact(name) => certificates.named(name).is_some(),

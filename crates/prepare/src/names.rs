@@ -1,6 +1,6 @@
-//! Host names of servers and peers, which `becket check` looks up.
+//! Resolves the host names of servers and peers for `becket check`.
 //!
-//! A start and a reload wait for no name: the parts that use servers and peers look their names up while becket serves.
+//! A start and a reload do not wait for names: servers and peers resolve their names at run time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -10,16 +10,16 @@ use becket_config::file::File;
 
 use crate::resolver::{HostAddresses, HostResolver};
 
-/// When names of servers and peers are looked up.
+/// Time when names of servers and peers are resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerNames {
-    /// With the configuration, for `becket check`.
+    /// During the preparation, for `becket check`.
     Now,
-    /// While becket runs.
+    /// At run time.
     Later,
 }
 
-/// Looks up the names of all servers and peers, each once. Blocks, for at most [`PATIENCE`].
+/// Resolves the names of all servers and peers, each once. Blocks for at most [`PATIENCE`].
 pub(super) fn look_up(file: &File, resolver: &HostResolver) -> HashMap<String, HostAddresses> {
     let servers = file.backend.iter().flat_map(|backend| &backend.server);
     let servers = servers.filter_map(|server| Some(&server.address.as_ref()?.address));
@@ -32,7 +32,7 @@ pub(super) fn look_up(file: &File, resolver: &HostResolver) -> HashMap<String, H
     resolver.wait(names.collect::<BTreeSet<_>>(), PATIENCE)
 }
 
-/// Time for three names, one after the other, of a resolver that does not answer.
+/// Time limit: three sequential lookups with a resolver that does not answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

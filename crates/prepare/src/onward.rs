@@ -1,9 +1,9 @@
-//! TLS towards servers: `[backend.tls]`.
+//! TLS to servers: `[backend.tls]`.
 //!
-//! A server's certificate is verified unless the file says, in so many words, that it is not: the
-//! chain against the given CAs or the system's, the time, and a name. The name is the host of the
-//! server's address or one for the whole backend; a unix socket has none, so there it must be
-//! given.
+//! A server's certificate is verified unless the file disables verification explicitly.
+//! Verification covers the chain (against the configured CAs or the system's), the time, and a
+//! name. The name is the host of the server's address, or one name for the whole backend. A unix
+//! socket has no host, so it needs the backend's name.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use becket_tls::server_rules::{Pins, RuleVerifier, ServerRule};
 use becket_tls::verifier;
 
 impl ConfigBuilder<'_> {
-    /// TLS towards servers, as `[backend.tls]` says.
+    /// Builds TLS to servers as configured in `[backend.tls]`.
     pub(super) fn onward(&mut self, path: &str, tls: Option<&ServerTls>) -> Option<Onward> {
         let tls = tls?;
         let provider = Arc::new(aws_lc_rs::default_provider());
@@ -67,7 +67,8 @@ impl ConfigBuilder<'_> {
         })
     }
 
-    /// The same TLS towards servers in the running configuration, made of files with the same contents.
+    /// Returns the matching TLS configuration of the running one, if keys and file contents are the
+    /// same.
     pub(super) fn running_tls(&self, made: &Onward) -> Option<Onward> {
         let running = self.environment.running?;
         let mut all = running.backends.iter().filter_map(|it| it.tls.as_ref());
@@ -131,8 +132,8 @@ impl ConfigBuilder<'_> {
         Some((verifier.ok()?, contents))
     }
 
-    /// The CAs that this system trusts. Those that rustls cannot use are passed over: nobody here
-    /// chose them.
+    /// Returns the CAs that this system trusts. Skips CAs that rustls cannot use, because the
+    /// operator did not choose them.
     fn system_authorities(&mut self, path: &str) -> Option<RootCertStore> {
         let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
         let places = named.into_iter().chain(BUNDLES.iter().map(PathBuf::from));
@@ -145,14 +146,14 @@ impl ConfigBuilder<'_> {
                 return Some(roots);
             }
         }
-        let problem = Problem::new(path, "missing, and this system has no CAs where we look");
+        let problem = Problem::new(path, "missing, and no CA bundle of the system was found");
         self.report
             .error(problem.accepted("a PEM file of CA certificates, or verify = \"none\""));
         None
     }
 }
 
-/// Where Debian, Fedora, openSUSE and Alpine keep their CAs.
+/// CA bundles of Debian, Fedora, openSUSE and Alpine.
 const BUNDLES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",

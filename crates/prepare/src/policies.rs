@@ -1,7 +1,8 @@
-//! Makes policies: suites, groups and client certificates.
+//! Builds policies: suites, groups and client certificates.
 //!
-//! A listener that names no policy has the one of its own name, or else one with every default.
-//! Two policies never share sessions, whatever they have in common: the digest covers the name.
+//! A listener without a policy key uses the policy with its own name, or the defaults if there is
+//! none. Two policies never share sessions, even with equal contents, because the digest includes
+//! the name.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use becket_tls::policy::{contents, digest, versions};
 use becket_tls::{chain, verifier};
 
 impl ConfigBuilder<'_> {
-    /// All policies that the file names.
+    /// Returns all policies of the file.
     pub(super) fn policies(&mut self) -> HashMap<String, Arc<Policy>> {
         let file = self.file;
         let mut policies = HashMap::new();
@@ -36,7 +37,8 @@ impl ConfigBuilder<'_> {
         policies
     }
 
-    /// The same policy of the running configuration, made of files with the same contents.
+    /// Returns the matching policy of the running configuration, if keys and file contents are the
+    /// same.
     fn running_policy(&self, made: &Policy) -> Option<Arc<Policy>> {
         let running = self.environment.running?;
         let routes = running.listeners.iter().flat_map(|it| &it.routes);
@@ -46,7 +48,7 @@ impl ConfigBuilder<'_> {
         same.filter(|_| running.file.limits == self.file.limits)
     }
 
-    /// One policy; `path` is where it is, or the listener it is made for.
+    /// Builds one policy. `path` is its key path, or that of the listener that uses it.
     pub(super) fn policy(&mut self, path: &str, keys: policy::Policy) -> Policy {
         let known = self.client_authorities(path, &keys);
         let (pins, roots) = known.unzip();
@@ -86,7 +88,8 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    /// The certificates that clients may show, where these are listed, and who issues those that they are asked for.
+    /// Returns the listed client certificates, if clients are restricted to a list, and the CAs
+    /// that are sent in certificate requests.
     fn client_authorities(
         &mut self,
         path: &str,
@@ -104,14 +107,15 @@ impl ConfigBuilder<'_> {
             return Some((certificates, Arc::new(roots)));
         }
         if roots.roots.iter().any(chain::is_useless) {
-            let fault = "an authority with a key for RSASSA-PSS alone (id-RSASSA-PSS): no certificate of its is accepted";
+            let fault = "a CA with an RSASSA-PSS key (id-RSASSA-PSS): its certificates are rejected";
             self.report.remark(path, fault);
         }
         Some((Vec::new(), Arc::new(roots)))
     }
 }
 
-/// The suites of the file, or all, in the order that suits this machine; as far as a version allows them.
+/// Returns the configured suites, or all suites in the fastest order for this host, without suites
+/// of disabled versions.
 fn suites(policy: &policy::Policy) -> Vec<SupportedCipherSuite> {
     let default = if aes_in_hardware() {
         ["AES-128-GCM", "AES-256-GCM", "CHACHA20-POLY1305"]
@@ -134,7 +138,7 @@ fn suites(policy: &policy::Policy) -> Vec<SupportedCipherSuite> {
         .collect()
 }
 
-/// Whether AES costs less than ChaCha20 on this machine.
+/// Returns `true` if AES is faster than ChaCha20 on this host.
 fn aes_in_hardware() -> bool {
     #[cfg(target_arch = "x86_64")]
     return std::arch::is_x86_feature_detected!("aes");

@@ -1,9 +1,10 @@
-//! A look at the files of a configuration that runs: what has changed in them is taken.
+//! Reads the files of a running configuration again, and applies their changes.
 //!
-//! The configuration stays as it is written: its text is not read again, no name is looked up, no address is bound. What is
-//! made anew is what comes of files of certificates: chains with their keys, policies with their CAs and revocation lists, TLS
-//! towards servers. Each is taken whole or not at all: one that does not fit is kept out, and what is in use of the same
-//! files stays. What has not changed, by the contents of its files, is the object that it was.
+//! The text of the configuration is not read again, no name is resolved, and no address is bound.
+//! Only objects built from certificate files are renewed: chains with their keys, policies with
+//! their CAs and revocation lists, TLS to servers. Each object is replaced as a whole or not at
+//! all. If a new file is faulty, the object in use is kept. An object with unchanged file contents
+//! is reused.
 
 use std::mem;
 use std::path::Path;
@@ -16,20 +17,20 @@ use super::{ConfigBuilder, Environment};
 use becket_keys::keys::Loaded;
 use becket_tls::config::{Backend, Config, Listener, Policy};
 
-/// What a look at the files came to.
+/// Result of a renewal.
 #[derive(Debug)]
 pub struct Renewal {
-    /// The configuration as it is with them; absent where nothing has changed.
+    /// The renewed configuration; `None` if nothing has changed.
     pub config: Option<Config>,
-    /// What does not fit.
+    /// Errors in changed files, which were therefore rejected.
     pub kept_out: Vec<Problem>,
-    /// What was noticed of what is new.
+    /// Warnings about new files.
     pub warnings: Vec<Problem>,
-    /// Key paths of what is new.
+    /// Key paths of renewed objects.
     pub taken: Vec<String>,
 }
 
-/// Looks at the files of a configuration. Blocks.
+/// Reads the files of a configuration again. Blocks.
 pub fn renew(running: &Config, environment: &Environment<'_>) -> Renewal {
     let mut builder = ConfigBuilder::new(&running.file, environment);
     builder.kept_out = Some(Vec::new());
@@ -59,7 +60,8 @@ pub fn renew(running: &Config, environment: &Environment<'_>) -> Renewal {
 }
 
 impl ConfigBuilder<'_> {
-    /// What a file holds, or, where that does not fit and a configuration is renewed, what is in use of it, or of the folder.
+    /// Returns the result of `load`. During a renewal, returns the credentials in use of that file
+    /// or folder if `load` fails.
     pub(super) fn or_before(
         &mut self,
         place: &Path,
@@ -77,7 +79,8 @@ impl ConfigBuilder<'_> {
         before
     }
 
-    /// Takes the errors from this number on for something that is kept out. Whether there are any.
+    /// Moves the errors from index `from` on to the rejected changes. Returns `true` if there are
+    /// any.
     fn keep_out(&mut self, from: usize) -> bool {
         let Some(kept_out) = &mut self.kept_out else {
             return false;
@@ -87,7 +90,7 @@ impl ConfigBuilder<'_> {
         kept_out.len() > before
     }
 
-    /// The policies in use: each with what replaces it, which may be itself.
+    /// Returns each policy in use with its replacement, which may be the same policy.
     fn renewed_policies(
         &mut self,
         running: &Config,
@@ -174,7 +177,7 @@ impl ConfigBuilder<'_> {
         Arc::new(after)
     }
 
-    /// The chains of a listener with their keys, where they are other ones than before.
+    /// Returns the chains and keys of a listener, if they have changed.
     fn renewed_credentials(&mut self, path: &str, before: &Listener) -> Option<Vec<Loaded>> {
         let keys = &before.keys;
         if !keys.ends_tls() {
@@ -192,7 +195,7 @@ impl ConfigBuilder<'_> {
         if is_same {
             self.report.warnings.truncate(warnings);
         }
-        // None at all would be a listener that answers nobody.
+        // A listener without any certificate could not answer a client.
         (!is_same && !credentials.is_empty()).then_some(credentials)
     }
 }

@@ -1,11 +1,12 @@
-//! The resolver of host names: one for a start, a reload, `becket check`, servers and peers.
+//! The resolver of host names for starts, reloads, `becket check`, servers and peers.
 //!
-//! getaddrinfo(3) blocks and cannot be cancelled: it takes ten seconds where DNS is dead (resolv.conf(5): five, twice), and never
-//! returns where a module of nsswitch.conf hangs. So each lookup has a thread of its own, at most [`MOST_THREADS`] at a time, and the others
-//! wait. A call that never returns keeps its thread: after [`MOST_THREADS`] such names no name is looked up until the next start, and known
-//! addresses stay in use.
+//! getaddrinfo(3) blocks and cannot be cancelled. It takes ten seconds without DNS (two attempts of
+//! five seconds, resolv.conf(5)), and never returns if a module of nsswitch.conf hangs. So each
+//! lookup has its own thread, at most [`MOST_THREADS`] at a time, and other lookups wait. A call
+//! that never returns occupies its thread. After [`MOST_THREADS`] such calls no name is resolved
+//! until the next start, and known addresses stay in use.
 //!
-//! The callers decide when a name is looked up again: `health/prober.rs` of control, and replication.
+//! The callers schedule the lookups: `health/prober.rs` of control, and replication.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -21,19 +22,19 @@ use tokio::time::timeout;
 
 use becket_keys::files::reason;
 
-/// Looks up names on threads of its own. Clones share the limit of threads.
+/// Resolves names on its own threads. Clones share the limit of threads.
 #[derive(Clone)]
 pub struct HostResolver {
     ask: Arc<Ask>,
     threads: Arc<Semaphore>,
-    /// Lookups that have a thread, by host: one host has one thread, however often it is asked for.
+    /// Lookups in progress, by host. Concurrent lookups of a host share one thread.
     running: Arc<Mutex<HashMap<String, broadcast::Sender<HostAddresses>>>>,
 }
 
-/// Addresses, at least one, each once; or why there are none.
+/// Distinct addresses, at least one, or the reason for having none.
 pub type HostAddresses = Result<Arc<[IpAddr]>, String>;
 
-/// Whether this machine has IPv6, so that `:PORT` means both families.
+/// Returns `true` if this host supports IPv6, so that `:PORT` means both families.
 pub fn has_ipv6() -> bool {
     UdpSocket::bind("[::]:0").is_ok()
 }
@@ -41,14 +42,14 @@ pub fn has_ipv6() -> bool {
 type Ask = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 
 impl HostResolver {
-    /// The system's resolver, the same one for all callers.
+    /// Returns the system's resolver, which all callers share.
     pub fn system() -> Self {
         static OF_PROCESS: OnceLock<HostResolver> = OnceLock::new();
         let made = || Self::by(|host| Ok((host, 0).to_socket_addrs()?.map(|at| at.ip()).collect()));
         OF_PROCESS.get_or_init(made).clone()
     }
 
-    /// Another one, for tests and fuzzing.
+    /// Returns a resolver that calls `ask`, for tests and fuzzing.
     pub fn by(ask: impl Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync + 'static) -> Self {
         Self {
             ask: Arc::new(ask),
@@ -57,7 +58,7 @@ impl HostResolver {
         }
     }
 
-    /// Looks up the addresses of a host. The lookup starts when the future is polled.
+    /// Resolves a host. The lookup starts when the future is polled.
     pub fn look_up(&self, host: &str) -> impl Future<Output = HostAddresses> + Send + 'static {
         let Self {
             ask,
@@ -81,7 +82,7 @@ impl HostResolver {
                         let found = found(ask(&asked));
                         let mut running = ended.lock().unwrap_or_else(PoisonError::into_inner);
                         if let Some(sender) = running.remove(&asked) {
-                            // The callers may be gone.
+                            // All callers may have dropped their receivers.
                             let _gone = sender.send(found);
                         }
                         drop(permit);
@@ -97,8 +98,8 @@ impl HostResolver {
         }
     }
 
-    /// Looks up all of these hosts and waits for the answers, in all no longer than `patience`. Blocks; not for
-    /// tasks of a runtime.
+    /// Resolves all these hosts, for at most `patience` in total. Blocks, so tasks of a runtime
+    /// must not call it.
     pub fn wait<'h>(
         &self,
         hosts: impl IntoIterator<Item = &'h str>,
@@ -146,8 +147,7 @@ fn found(answer: io::Result<Vec<IpAddr>>) -> HostAddresses {
     }
 }
 
-/// Names that are looked up at a time: a thread each while the system's resolver thinks, and questions that a DNS
-/// server has to bear at once.
+/// Maximum number of concurrent lookups. Each occupies a thread and adds load to a DNS server.
 const MOST_THREADS: usize = 16;
 
 #[cfg(test)]
@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// A resolver that gives no answer until it is released.
+    /// A resolver that does not answer until it is released.
     #[derive(Default)]
     struct Hung {
         released: (Mutex<bool>, Condvar),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     impl Hung {
-        /// A resolver that hangs for each name until the release.
+        /// Returns a resolver that hangs for each name until the release.
         fn resolver(self: &Arc<Self>) -> HostResolver {
             let asked = Arc::clone(self);
             HostResolver::by(move |_| {

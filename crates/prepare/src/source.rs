@@ -1,8 +1,9 @@
 //! The origin of the configuration, from which it can be loaded again.
 //!
-//! A [`ConfigSource`] is fixed at the start. [`ConfigSource::load`] reads files again each time: the file of `--config`, its PEMs and the flags that
-//! replace values of it, or PEMs alone where there are only flags, or the file and PEMs of another program ([`Dialect`]). A reload is a
-//! second `load` next to the running configuration.
+//! A [`ConfigSource`] is fixed at the start. [`ConfigSource::load`] reads all files each time: the
+//! file of `--config` with its PEM files and the flags that override it, or only PEM files if there
+//! are just flags, or the files of another program ([`Dialect`]). A reload is another `load` next
+//! to the running configuration.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ use becket_tls::trial::Trials;
 #[derive(Clone, Debug)]
 enum SourceKind {
     Flags(Box<Flags>),
-    /// The command line of another program, and the text of standard input where that is its file.
+    /// The command line of another program, and the text of standard input if that is its file.
     Foreign(Dialect, Invocation, Option<Vec<u8>>),
 }
 
@@ -33,7 +34,7 @@ enum SourceKind {
 #[derive(Clone, Debug)]
 pub struct ConfigSource {
     kind: SourceKind,
-    /// The folder in which the command was typed, absolute.
+    /// Absolute path of the current folder of the command.
     base: PathBuf,
     files: Files,
     /// Agents for the next configuration.
@@ -42,23 +43,24 @@ pub struct ConfigSource {
 }
 
 impl ConfigSource {
-    /// Takes the flags of this process.
+    /// Creates a source from the flags of this process.
     ///
     /// # Errors
-    /// The current folder was removed.
+    /// Fails if the current folder was removed.
     pub fn new(flags: Flags) -> io::Result<Self> {
         Ok(Self::at(flags, std::env::current_dir()?))
     }
 
-    /// Takes flags whose relative paths start at `base`.
+    /// Creates a source from flags whose relative paths start at `base`.
     pub fn at(flags: Flags, base: PathBuf) -> Self {
         Self::of(SourceKind::Flags(Box::new(flags)), base)
     }
 
-    /// Takes the command line of another program. Reads standard input where that is the file.
+    /// Creates a source from the command line of another program. Reads standard input if that is
+    /// the configuration file.
     ///
     /// # Errors
-    /// The current folder was removed, or standard input cannot be read.
+    /// Fails if the current folder was removed or standard input cannot be read.
     pub fn foreign(dialect: Dialect, invocation: Invocation) -> io::Result<Self> {
         let mut input = None;
         if invocation.file.as_deref() == Some(STANDARD_INPUT) {
@@ -80,7 +82,7 @@ impl ConfigSource {
         }
     }
 
-    /// Returns this source with other means to open its files, and with agents for its tokens.
+    /// Returns this source with other `files`, and with agents for its tokens.
     pub fn with(&self, files: Files, tokens: Tokens) -> Self {
         Self {
             files,
@@ -89,7 +91,7 @@ impl ConfigSource {
         }
     }
 
-    /// The configuration file, absolute; absent when there are only flags.
+    /// Returns the absolute path of the configuration file; `None` if there are only flags.
     pub fn file(&self) -> Option<PathBuf> {
         let path = match &self.kind {
             SourceKind::Flags(flags) => flags.config.as_deref()?,
@@ -99,7 +101,7 @@ impl ConfigSource {
         Some(self.base.join(path))
     }
 
-    /// The folder at which relative paths in the configuration start.
+    /// Returns the folder where relative paths in the configuration start.
     pub fn folder(&self) -> PathBuf {
         let file = self.file();
         let folder = file.as_deref().and_then(Path::parent);
@@ -107,7 +109,8 @@ impl ConfigSource {
         folder.filter(|_| is_ours).unwrap_or(&self.base).to_owned()
     }
 
-    /// Reads the configuration from the text of its file, its `parts` and the flags. Broken values are left out.
+    /// Parses the configuration from the text of its file, its `parts` and the flags. Skips invalid
+    /// values.
     pub fn written(&self, text: &[u8], parts: &dyn IncludedFiles) -> File {
         let (text, over) = match &self.kind {
             SourceKind::Flags(flags) => (
@@ -123,7 +126,7 @@ impl ConfigSource {
         read(text, &over).file.unwrap_or_default()
     }
 
-    /// Returns its name in messages.
+    /// Returns the name of the source for messages.
     pub fn origin(&self) -> String {
         let file = match &self.kind {
             SourceKind::Flags(flags) => {
@@ -134,10 +137,10 @@ impl ConfigSource {
         file.unwrap_or_else(|| "command line".to_owned())
     }
 
-    /// Translates the configuration of another program; absent where there is none.
+    /// Translates the configuration of another program. Returns `None` for a native configuration.
     ///
     /// # Errors
-    /// Its file cannot be read.
+    /// Fails if the file cannot be read.
     pub fn translation(&self) -> Result<Option<Translation>, Rejected> {
         let SourceKind::Foreign(dialect, invocation, input) = &self.kind else {
             return Ok(None);
@@ -150,7 +153,7 @@ impl ConfigSource {
         Ok(Some(translation))
     }
 
-    /// Replaces key paths by settings of the other program, if the configuration is written for one.
+    /// Replaces key paths by settings of the other program, if the configuration is translated.
     pub fn place(&self, report: &mut Report) {
         if let Ok(Some(translation)) = self.translation() {
             let all = report.errors.iter_mut().chain(&mut report.warnings);
@@ -168,7 +171,7 @@ impl ConfigSource {
         renew(running, &environment)
     }
 
-    /// Returns the files of a configuration that this process opens by its own rights and that may change.
+    /// Returns the certificate files that this process opens itself, for watching.
     pub fn watched(&self, file: &File) -> Vec<PathBuf> {
         let folder = self.folder();
         let named = file.files_of_certificates().into_iter();
@@ -177,23 +180,23 @@ impl ConfigSource {
         paths
     }
 
-    /// Returns the files that the supervisor opens and this process may not.
+    /// Returns the files that the supervisor opens because this process has no access.
     pub fn read_by_root(&self) -> Vec<PathBuf> {
         self.files.closed()
     }
 
-    /// Reads and checks everything. Blocks on files and names.
+    /// Reads and checks the configuration. Blocks on files and names.
     ///
     /// # Errors
-    /// Every fault. Nothing was changed.
+    /// Returns every problem. Nothing has changed.
     pub fn load(&self, now: UnixTime, names: ServerNames) -> Result<Prepared, Rejected> {
         self.load_in(&self.environment(&self.folder(), now, names))
     }
 
-    /// Loads for a reload, which shares unchanged objects with the running configuration.
+    /// Loads for a reload; unchanged objects are shared with the running configuration.
     ///
     /// # Errors
-    /// Every fault. Nothing was changed.
+    /// Returns every problem. Nothing has changed.
     pub fn reload(&self, running: &Config, now: UnixTime) -> Result<Prepared, Rejected> {
         let running = Some(running);
         self.load_in(&Environment {
@@ -246,7 +249,7 @@ impl ConfigSource {
         })
     }
 
-    /// Returns the text of the configuration file; empty without one.
+    /// Returns the text of the configuration file; empty without a file.
     fn text(&self) -> Result<Vec<u8>, Rejected> {
         let Some(path) = self.file() else {
             return Ok(Vec::new());
@@ -262,7 +265,7 @@ impl ConfigSource {
     }
 }
 
-/// Prepares the translation of another program's configuration. Faults name its settings.
+/// Prepares the translated configuration of another program. Problems name its settings.
 fn load_foreign(
     translation: &Translation,
     environment: &Environment<'_>,
@@ -271,7 +274,7 @@ fn load_foreign(
     let mut prepared = placed(prepared, |problem| translation.place(problem));
     if !translation.problems.is_empty() {
         let mut all = prepared.err().unwrap_or_else(|| Rejected::of(Vec::new()));
-        // A value may be missing because it could not be read.
+        // A value may be missing because its setting is invalid, which is reported already.
         all.errors
             .retain(|problem| !problem.fault.starts_with("missing"));
         all.errors.extend(translation.problems.iter().cloned());
@@ -282,7 +285,7 @@ fn load_foreign(
     prepared
 }
 
-/// Completes each problem with its place.
+/// Adds the location to each problem.
 fn placed(
     prepared: Result<Prepared, Rejected>,
     place: impl Fn(&mut Problem),
@@ -300,5 +303,5 @@ fn placed(
     }
 }
 
-/// The name of standard input.
+/// File name that stands for standard input.
 const STANDARD_INPUT: &str = "-";

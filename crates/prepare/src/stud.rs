@@ -1,10 +1,10 @@
-//! The keys of `[cluster]` by which sessions of stud and hitch are received.
+//! The keys of `[cluster]` for receiving sessions of stud and hitch.
 //!
-//! The key that seals their datagrams comes from the RSA key of a certificate: SHA-1 of its PKCS#1 form. With a
-//! certificate of another kind stud and hitch have a key of zeros, which everybody knows, so there is none here.
+//! The key of their datagrams is the SHA-1 hash of a certificate's RSA key in PKCS#1 form. With
+//! other kinds of keys, stud and hitch use a key of zeros; becket does not accept it.
 //!
-//! The sessions come under one policy. It must be in use, must allow TLS 1.2, and must not ask clients for certificates:
-//! the sender does not say who the client was.
+//! The sessions are stored under one policy. It must be in use, must allow TLS 1.2, and must not
+//! request client certificates, because the sender does not report the identity of a client.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::ConfigBuilder;
 use becket_tls::config::{Listener, Policy, Stud};
 
 impl ConfigBuilder<'_> {
-    /// On which terms they are taken, if they are.
+    /// Builds the settings of the receiver, if it is enabled.
     pub(super) fn stud(&mut self, listeners: &[Arc<Listener>]) -> Option<Stud> {
         let file = self.file.cluster.as_ref()?;
         if !file.receive_stud {
@@ -43,7 +43,8 @@ impl ConfigBuilder<'_> {
         })
     }
 
-    /// With `cluster.secret-from-key`, a key of another kind than RSA serves to share sessions with other beckets.
+    /// With `cluster.secret-from-key`, a non-RSA key is allowed, because it still shares sessions
+    /// with other beckets.
     fn stud_key(&mut self, file: &Cluster) -> Option<StudKey> {
         let path = &key!("cluster", file.stud_certificate);
         let text = file.stud_certificate.as_ref()?;
@@ -73,4 +74,4 @@ fn suites(policy: &Policy) -> Vec<u16> {
 }
 
 const NO_RSA_KEY: &str =
-    "no RSA key: with another kind stud and hitch seal with zeros, which everybody can";
+    "not an RSA key; with other keys, stud and hitch use a key of zeros, which is not secret";

@@ -89,7 +89,7 @@ fn a_peer_that_the_socket_cannot_reach_is_refused() {
         (
             "127.0.0.1:7443",
             "[::1]:7443",
-            "cluster.peers[0] = \"[::1]:7443\": of another family",
+            "cluster.peers[0] = \"[::1]:7443\": not in the address family",
         ),
         (
             "[::1]:7443",

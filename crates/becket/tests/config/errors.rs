@@ -68,7 +68,7 @@ fn every_error_is_reported_with_its_key_path() {
         "policy[mtls].client-ca: missing, though client certificates are asked for",
         r#"policy[mtls].suites[0] = "RC4": not a suite"#,
         "policy[mtls].groups: no group for TLS 1.2, which the policy allows",
-        r#"listener[web].bind[3] = "unknown.test:1": a name is not looked up to bind it; accepted: an IP address, localhost, or no host for all addresses"#,
+        r#"listener[web].bind[3] = "unknown.test:1": cannot bind a host name; accepted: an IP address, localhost, or no host for all addresses"#,
         r#"backend[app].server[1].address = ":80": no host"#,
         "limits.connections = 0: not in range; accepted: 1 to 100000000",
         r#"limits.client-hello = "1GiB": not in range; accepted: 1KiB to 64KiB"#,

@@ -96,7 +96,7 @@ fn an_overdue_list_and_a_strange_issuer_are_warnings() {
         warnings[1].starts_with("policy[web].crl[1] = "),
         "{warnings:#?}"
     );
-    assert!(warnings[1].contains("issued by CN=stranger, which is no CA of client-ca"));
+    assert!(warnings[1].contains("issued by CN=stranger, which is not a CA of client-ca"));
 }
 
 #[test]
@@ -111,8 +111,8 @@ fn what_is_no_list_is_refused() {
     let files = "['empty.pem', 'certificate.pem', 'cut.pem', 'half.crl', 'none.pem']";
     let errors = lines(&folder.prepare(&text(files)).unwrap_err().errors);
     let faults = [
-        "no revocation list in it",
-        "no revocation list in it",
+        "no revocation list in the file",
+        "no revocation list in the file",
         "a broken section",
         "not a revocation list",
         "no such file or directory",

@@ -75,7 +75,7 @@ fn an_ecdsa_key_is_refused_since_everybody_has_what_seals_for_it() {
     let keys = RECEIVE.replace("rsa.pem", "a.pem");
     let found = errors(&folder(), &text(&keys));
     assert!(
-        found[0].contains("no RSA key: with another kind stud and hitch seal with zeros"),
+        found[0].contains("not an RSA key; with other keys, stud and hitch use a key of zeros"),
         "{found:?}"
     );
 }
@@ -140,7 +140,7 @@ fn a_secret_may_be_made_from_a_private_key() {
     assert!(prepared.config.stud().is_none());
     let warnings = lines(&prepared.warnings);
     assert!(
-        warnings[0].contains("are not received: no RSA key"),
+        warnings[0].contains("are not received: not an RSA key"),
         "{warnings:?}"
     );
     for (keys, fault) in [
