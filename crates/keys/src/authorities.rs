@@ -1,4 +1,5 @@
-//! Certificates without keys: those of authorities, and those that are pinned, from a bundle or a folder under their hashes.
+//! Certificates without keys: CA certificates and pinned certificates, from a bundle or a folder
+//! with hashed file names.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,8 @@ use rustls_pki_types::CertificateDer;
 use super::keys::{read, shown};
 use crate::files::Files;
 
-/// Loads the certificates of a bundle, or those of a folder that has them under their hashes. `path` is the key path for problems.
+/// Loads the certificates of a bundle, or of a folder with hashed file names. `path` is the key
+/// path for problems.
 pub fn certificates(
     files: &Files,
     path: &str,
@@ -30,11 +32,11 @@ pub fn certificates(
     Some(found)
 }
 
-/// The files of a folder that OpenSSL would look at (`CApath`): named by a hash of eight hexadecimal digits, a dot, and a number behind
-/// this `prefix`, which is `r` for revocation lists.
+/// Returns the files of a folder that OpenSSL would load (`CApath`). Their names consist of eight
+/// hexadecimal digits, a dot, `prefix`, and a number. `prefix` is `r` for revocation lists.
 ///
 /// # Errors
-/// What the system says of the folder.
+/// Returns the error of reading the folder.
 pub fn hashed(files: &Files, folder: &Path, prefix: &str) -> io::Result<Vec<PathBuf>> {
     let is_hashed = |file: &PathBuf| {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
@@ -63,7 +65,7 @@ pub fn authorities(
     anchors(&certificates, path, file, report)
 }
 
-/// Takes certificates for trust anchors.
+/// Converts certificates to trust anchors.
 pub fn anchors(
     certificates: &[CertificateDer<'_>],
     path: &str,
@@ -78,7 +80,7 @@ pub fn anchors(
         }
     }
     if certificates.is_empty() {
-        let accepted = "certificates, PEM, in a file, or in a folder that openssl rehash has made";
+        let accepted = "PEM certificates in a file, or in a folder prepared by openssl rehash";
         report.error(shown(path, file, "no certificate").accepted(accepted));
     }
     (!roots.is_empty()).then_some(roots)

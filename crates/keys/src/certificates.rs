@@ -1,9 +1,9 @@
 //! Certificates by server name, and the choice among the keys of one name.
 //!
-//! A [`CertificateMap`] is what a listener answers with: exact names, wildcard names (one label,
-//! RFC 6125 section 6.4.3), IP addresses and a default. Each name has a [`KeySet`]: one chain per kind of key,
-//! so that a client gets ECDSA where it can (3 to 5 times cheaper to sign than RSA) and RSA
-//! otherwise. Lookups do not allocate. Reading files is `keys`' work, not done here.
+//! A [`CertificateMap`] contains the certificates of a listener: for exact names, wildcard names
+//! (one label, RFC 6125 section 6.4.3), IP addresses and a default. Each name has a [`KeySet`] with
+//! one chain per kind of key. A client gets ECDSA if it supports it, because ECDSA signs 3 to 5
+//! times cheaper than RSA. Lookups do not allocate. The module `keys` reads the files.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -24,12 +24,13 @@ pub struct CertificateMap {
     exact: HashMap<String, KeySet>,
     wildcard: HashMap<String, KeySet>,
     default: KeySet,
-    /// A certificate is for an IP address. Addresses are exact names that no client can send.
+    /// A certificate has an IP address. Addresses are stored as exact names that no client can
+    /// send.
     has_addresses: bool,
 }
 
 impl CertificateMap {
-    /// Makes a map that answers unknown names with `default`.
+    /// Creates a map that returns `default` for unknown names.
     pub fn new(default: KeySet) -> Self {
         Self {
             exact: HashMap::new(),
@@ -39,8 +40,7 @@ impl CertificateMap {
         }
     }
 
-    /// Adds a chain for a name. Of two chains with one kind of key the later wins and the
-    /// earlier is returned.
+    /// Adds a chain for a name. Replaces and returns an earlier chain with the same kind of key.
     pub fn insert(
         &mut self,
         name: NamePattern,
@@ -57,7 +57,7 @@ impl CertificateMap {
         set.or_default().insert(key, offload)
     }
 
-    /// Sets the policy for clients of a name. `None` keeps the one that is set.
+    /// Sets the policy for clients of a name. `None` keeps the current policy.
     pub fn set_policy(&mut self, name: &NamePattern, policy: Option<&Arc<str>>) {
         let set = match name {
             NamePattern::Exact(name) => self.exact.get_mut(name),
@@ -68,8 +68,8 @@ impl CertificateMap {
         }
     }
 
-    /// The keys for a lower-case server name: exact, else wildcard, else nothing. A final dot,
-    /// which some clients send, does not count.
+    /// Returns the keys for a lower-case server name: an exact match, then a wildcard match.
+    /// Ignores a trailing dot, which some clients send.
     pub fn named(&self, name: &str) -> Option<&KeySet> {
         let name = name.strip_suffix('.').unwrap_or(name);
         self.exact.get(name).or_else(|| {
@@ -78,7 +78,7 @@ impl CertificateMap {
         })
     }
 
-    /// The name in a certificate that covers a lower-case server name.
+    /// Returns the certificate name that covers a lower-case server name.
     pub fn covering(&self, name: &str) -> Option<NamePattern> {
         let name = name.strip_suffix('.').unwrap_or(name);
         if self.exact.contains_key(name) {
@@ -89,14 +89,14 @@ impl CertificateMap {
         is_covered.then(|| NamePattern::Wildcard(suffix.to_owned()))
     }
 
-    /// The keys for a client that asks for this name, or for none.
+    /// Returns the keys for a client that requests this name, or no name.
     pub fn keys_for(&self, name: Option<&str>) -> &KeySet {
         name.and_then(|name| self.named(name))
             .unwrap_or_else(|| self.default_keys())
     }
 
-    /// The name of a client that sends none: the address that it connected to, if a certificate is for it. `address` is not
-    /// called if there is no such certificate.
+    /// Returns the name for a client that sends none: the address that it connected to, if a
+    /// certificate has that address. Calls `address` only if any certificate has an address.
     pub fn name_by_address(
         &self,
         address: impl FnOnce() -> Option<SocketAddr>,
@@ -106,12 +106,12 @@ impl CertificateMap {
         self.exact.contains_key(&name).then(|| name.into())
     }
 
-    /// The keys for clients that send no name, or one that is not covered.
+    /// Returns the keys for clients without a name or with an unknown name.
     pub fn default_keys(&self) -> &KeySet {
         &self.default
     }
 
-    /// Whether crypto threads sign with any of all these keys.
+    /// Returns `true` if crypto threads sign with any of these keys.
     pub fn needs_crypto_threads(&self) -> bool {
         let sets = self.exact.values().chain(self.wildcard.values());
         let all = sets.chain([&self.default]).flat_map(|set| &set.keys);
@@ -119,7 +119,7 @@ impl CertificateMap {
         offloads.any(|offload| matches!(offload, Offload::Batches | Offload::Always))
     }
 
-    /// Every name with its keys, exact names first, in no particular order.
+    /// Returns every name with its keys: exact names first, otherwise unordered.
     pub fn names(&self) -> impl Iterator<Item = (NamePattern, &KeySet)> {
         let exact = self
             .exact
@@ -138,22 +138,22 @@ impl CertificateMap {
 pub struct KeySet {
     /// Sorted by [`preference`]; at most one per signature algorithm.
     keys: Vec<HeldKey>,
-    /// Name of the policy of its certificates.
+    /// Policy name of the certificates.
     policy: Option<Arc<str>>,
 }
 
-/// A chain, and what is said of it.
+/// A chain and its properties.
 #[derive(Clone, Debug)]
 struct HeldKey {
     key: Arc<CertifiedKey>,
     offload: Offload,
     presented: Arc<Presented>,
-    /// The same chain without its OCSP response, and when that is over.
+    /// Expiry of the OCSP response, and the chain without it.
     bare: Option<(UnixSeconds, Arc<CertifiedKey>)>,
 }
 
 impl KeySet {
-    /// Adds a chain; the one it replaces, of the same kind of key, is returned.
+    /// Adds a chain. Replaces and returns a chain with the same kind of key.
     pub fn insert(
         &mut self,
         key: Arc<CertifiedKey>,
@@ -190,54 +190,55 @@ impl KeySet {
         None
     }
 
-    /// Sets the policy. `None` keeps the one that is set.
+    /// Sets the policy. `None` keeps the current policy.
     pub fn set_policy(&mut self, policy: Option<&Arc<str>>) {
         if policy.is_some() {
             self.policy = policy.cloned();
         }
     }
 
-    /// Name of the policy for clients that get one of these chains; `None` means that of the route.
+    /// Returns the policy name for clients of these chains; `None` means the policy of the route.
     pub fn policy(&self) -> Option<&str> {
         self.policy.as_deref()
     }
 
-    /// The cheapest chain whose key signs with one of the schemes that the client accepts.
+    /// Returns the cheapest chain whose key supports an accepted signature scheme.
     pub fn choose(&self, accepted: &[SignatureScheme]) -> Option<&Arc<CertifiedKey>> {
         self.iter()
             .find(|key| key.key.choose_scheme(accepted).is_some())
     }
 
-    /// Which signatures are handed over in a handshake that may use any of these keys.
+    /// Returns the signatures to hand over in a handshake that may use any of these keys.
     pub fn offload(&self) -> Offload {
         let each = self.keys.iter().map(|held| held.offload);
         each.max().unwrap_or(Offload::Pointless)
     }
 
-    /// All chains, cheapest key first.
+    /// Returns all chains, cheapest key first.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<CertifiedKey>> {
         self.keys.iter().map(|held| &held.key)
     }
 
-    /// What is said of a chain, by its place in [`Self::iter`].
+    /// Returns the algorithm names of a chain by its index in [`Self::iter`].
     pub fn presented(&self, place: usize) -> Option<&Arc<Presented>> {
         self.keys.get(place).map(|held| &held.presented)
     }
 
-    /// A chain as it is sent now, by its place in [`Self::iter`]: without an OCSP response that has expired.
+    /// Returns the chain to send at `now`, by its index in [`Self::iter`]: without an expired OCSP
+    /// response.
     pub fn sent(&self, place: usize, now: UnixSeconds) -> Option<&Arc<CertifiedKey>> {
         let held = self.keys.get(place)?;
         let over = held.bare.as_ref().filter(|(until, _)| *until <= now);
         Some(over.map_or(&held.key, |(_, bare)| bare))
     }
 
-    /// Whether there is no chain at all.
+    /// Returns `true` if there is no chain.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 }
 
-/// Cheapest to sign first.
+/// Rank of a kind of key; the cheapest to sign is 0.
 fn preference(algorithm: SignatureAlgorithm) -> u8 {
     match algorithm {
         SignatureAlgorithm::ECDSA => 0,

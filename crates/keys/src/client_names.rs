@@ -1,7 +1,8 @@
-//! Whether a client's certificate has one of the names that a policy lets in.
+//! Checks if a client's certificate has a name that a policy accepts.
 //!
-//! The certificate was verified before it comes here, so its authority vouches for the names; they are compared whole, never
-//! the bounded form that goes to logs. A certificate that does not parse, or that has two lists of alternative names, has none.
+//! The certificate is verified before, so its CA vouches for the names. Comparisons use the whole
+//! names, never the truncated form of the logs. A certificate has no names if it does not parse or
+//! contains two lists of alternative names.
 
 use std::net::IpAddr;
 
@@ -11,7 +12,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::identity::whole_subject;
 
-/// Whether a certificate has one of these names.
+/// Returns `true` if a certificate has one of these names.
 pub fn has_one(leaf: &CertificateDer<'_>, wanted: &[ClientName]) -> bool {
     let Ok((_, leaf)) = X509Certificate::from_der(leaf) else {
         return false;

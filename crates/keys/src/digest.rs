@@ -1,8 +1,8 @@
-//! Whether two things are one: SHA-256 over their parts.
+//! Digests for comparing contents: SHA-256 over several parts.
 
 use aws_lc_rs::digest::{Context, SHA256};
 
-/// Computes SHA-256 over a canonical encoding: each part preceded by its length as u64, big endian.
+/// Computes SHA-256 over the parts, each preceded by its length as a big-endian u64.
 pub fn digest(parts: &[&[u8]]) -> [u8; 32] {
     let mut context = Context::new(&SHA256);
     for part in parts {

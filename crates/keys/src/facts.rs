@@ -1,38 +1,40 @@
-//! Certificates and revocation lists, read for what they say. They need not be sound: who trusts them verifies them elsewhere.
+//! Parses certificates and revocation lists without verifying them. The verifiers are elsewhere.
 
 use becket_proto::ticket::UnixSeconds;
 use x509_parser::error::X509Error;
 use x509_parser::nom;
 use x509_parser::prelude::{CertificateRevocationList, FromDer, Validity, X509Certificate};
 
-/// Reads a certificate in DER.
+/// Parses a DER certificate.
 pub fn certificate(der: &[u8]) -> Option<X509Certificate<'_>> {
     X509Certificate::from_der(der).ok().map(|(_, read)| read)
 }
 
-/// Reads a revocation list in DER.
+/// Parses a DER revocation list.
 ///
 /// # Errors
 ///
-/// What is not as RFC 5280 has it.
+/// Returns the first violation of RFC 5280.
 pub fn revocation_list(der: &[u8]) -> Result<CertificateRevocationList<'_>, nom::Err<X509Error>> {
     CertificateRevocationList::from_der(der).map(|(_, read)| read)
 }
 
-/// The end of a certificate's validity; the beginning of 1970 if that was later.
+/// Returns the end of a certificate's validity, or the start of 1970 if it is earlier.
 pub fn not_after(leaf: &[u8]) -> Option<UnixSeconds> {
     let seconds = certificate(leaf)?.validity().not_after.timestamp();
     Some(UnixSeconds(u64::try_from(seconds).unwrap_or(0)))
 }
 
-/// When a certificate becomes a problem, in seconds since 1970: with a third of its lifetime left, at most two weeks.
+/// Returns the time in seconds since 1970 from which a certificate needs renewal: a third of its
+/// lifetime before the expiry, at most two weeks.
 pub fn renew_by(validity: &Validity) -> i64 {
     let (from, until) = (validity.not_before, validity.not_after);
     let lifetime = until.timestamp().saturating_sub(from.timestamp());
     until.timestamp() - (lifetime / 3).clamp(0, TWO_WEEKS)
 }
 
-/// Says when a certificate ends or ended, such as "expires in 3 days" or "expired 2 days ago", by the seconds that are left.
+/// Formats the expiry of a certificate from the remaining seconds, such as "expires in 3 days" or
+/// "expired 2 days ago".
 pub fn expiry(left: i64) -> String {
     let (count, unit) = match left.unsigned_abs() {
         hours @ ..TWO_DAYS => (hours / 3600, "hour"),
@@ -50,9 +52,9 @@ pub fn expiry(left: i64) -> String {
     }
 }
 
-/// A renewal that runs daily has failed many times by then.
+/// Warning time. A daily renewal has then failed many times.
 const TWO_WEEKS: i64 = 14 * 86_400;
-/// Shorter times are shown in hours.
+/// Times below this value are shown in hours.
 const TWO_DAYS: u64 = 2 * 86_400;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! The files that a configuration names: opened by their paths, or by a supervisor that may read more.
+//! Opens the files of a configuration, by path or through a supervisor with more privileges.
 //!
-//! Everything that a start, a reload or a check reads goes through [`Files`]. A path that the supervisor did not list is
-//! opened here, with the rights of this process.
+//! A start, a reload and a check read all files through [`Files`]. This process opens a path that
+//! the supervisor did not list, with its own privileges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,7 +17,7 @@ use becket_sys::identity::user_name;
 use becket_sys::privileges::effective_user;
 use becket_sys::regular;
 
-/// Source of files. The default is the file system alone.
+/// Source of files. The default uses only the file system.
 #[derive(Clone, Default)]
 pub struct Files {
     listed: Arc<BTreeMap<PathBuf, FileAt>>,
@@ -26,19 +26,20 @@ pub struct Files {
     /// Opens listed files.
     opener: Option<Arc<OpenListed>>,
     is_all: bool,
-    /// Logs that were opened before their paths led nowhere.
+    /// Log files that were opened before a chroot or a change of user made their paths
+    /// inaccessible.
     logs: Arc<BTreeMap<PathBuf, io::Result<File>>>,
-    /// Paths that were looked for here, found or not.
+    /// Paths that this process tried to open.
     opened: Arc<Mutex<BTreeSet<PathBuf>>>,
     reach: Option<Arc<Reach>>,
 }
 
-/// Paths that a sandboxed process can open, without links, and everything below them.
+/// Paths that a sandboxed process can open, and everything below them, without following links.
 #[derive(Debug, Default)]
 pub struct Reach {
-    /// Paths that can be read.
+    /// Readable paths.
     pub read: BTreeSet<PathBuf>,
-    /// Paths at which files can be created and written.
+    /// Paths where files can be created and written.
     pub write: BTreeSet<PathBuf>,
 }
 
@@ -52,7 +53,7 @@ impl Reach {
     }
 }
 
-/// Opens a file by its number in the listing. Absent where this process is to open it by its path.
+/// Opens a file by its index in the listing. Returns `None` if this process must open it by path.
 pub type OpenListed = dyn Fn(u32) -> io::Result<Option<File>> + Send + Sync;
 
 impl fmt::Debug for Files {
@@ -61,19 +62,19 @@ impl fmt::Debug for Files {
     }
 }
 
-/// A path as the supervisor found it.
+/// A path as found by the supervisor.
 #[derive(Debug)]
 pub enum FileAt {
-    /// A regular file, by its number in the listing.
+    /// A regular file, with its index in the listing.
     Listed(u32),
-    /// A folder, and what is in it.
+    /// A folder, with the paths in it.
     Folder(Vec<PathBuf>),
-    /// Error number: the path cannot be opened.
+    /// The path cannot be opened, for this error number.
     Error(i32),
 }
 
 impl Files {
-    /// Takes what the supervisor listed, and whether this process finds nothing else by a path.
+    /// Creates a source from the supervisor's list. With `is_all`, no other path can be opened.
     pub fn new(listed: BTreeMap<PathBuf, FileAt>, is_all: bool) -> Self {
         Self {
             listed: Arc::new(listed),
@@ -88,19 +89,19 @@ impl Files {
         Self { reporter, ..self }
     }
 
-    /// Opens listed files by `open`.
+    /// Opens listed files with `open`.
     pub fn opened_by(self, open: Arc<OpenListed>) -> Self {
         let opener = Some(open);
         Self { opener, ..self }
     }
 
-    /// Adds logs that were opened before the change of user.
+    /// Adds log files that were opened before the change of user.
     pub fn with_logs(self, logs: BTreeMap<PathBuf, io::Result<File>>) -> Self {
         let logs = Arc::new(logs);
         Self { logs, ..self }
     }
 
-    /// A log that was opened before; nothing where it is to be opened by its path.
+    /// Returns a log file that was opened before; `None` if it must be opened by path.
     ///
     /// # Errors
     /// Returns the error of opening it.
@@ -121,27 +122,27 @@ impl Files {
         Self { reach, ..self }
     }
 
-    /// Every path that was looked for here so far.
+    /// Returns the paths that this process tried to open so far.
     pub fn opened(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
-        // A set is one also where its owner has panicked.
+        // The set is valid even after a panic of another owner of the lock.
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks that the sandbox allows a path, which need not exist.
+    /// Checks that the sandbox allows a path. The path need not exist.
     ///
     /// # Errors
-    /// Fails if it does not.
+    /// Fails if the sandbox forbids the path.
     pub fn check_reach(&self, path: &Path) -> io::Result<()> {
         match &self.reach {
             Some(reach) if !reach.has(path) => Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
-                "outside of process.sandbox, which has the folders that becket started with: restart or upgrade it",
+                "outside of process.sandbox, which allows only the folders known at the start; restart or upgrade becket",
             )),
             _ => Ok(()),
         }
     }
 
-    /// Opens a path in this process, and explains a denied permission.
+    /// Opens a path in this process, and explains a permission error.
     fn here<T>(&self, path: &Path, open: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
         self.opened().insert(path.to_owned());
         if let Some(reporter) = &self.reporter {
@@ -156,7 +157,7 @@ impl Files {
         })
     }
 
-    /// Files that the supervisor opens, and this process may not.
+    /// Returns the files that the supervisor opens because this process has no access.
     pub fn closed(&self) -> Vec<PathBuf> {
         let is_closed = |path: &&PathBuf| {
             regular::open(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
@@ -164,12 +165,12 @@ impl Files {
         self.listed.keys().filter(is_closed).cloned().collect()
     }
 
-    /// Returns `true` if this process sees no paths of the host.
+    /// Returns `true` if this process cannot see the paths of the host.
     pub fn is_confined(&self) -> bool {
         self.is_all
     }
 
-    /// Returns `true` if this process opens a path with its own rights.
+    /// Returns `true` if this process opens a path itself.
     pub fn is_own(&self, path: &Path) -> bool {
         !self.is_all && !self.listed.contains_key(path)
     }
@@ -178,14 +179,14 @@ impl Files {
     fn listed(&self, path: &Path) -> io::Result<Option<&FileAt>> {
         match self.listed.get(path) {
             None if self.is_all => Err(io::Error::other(
-                "out of reach in process.chroot, as root opens only files that nobody else can change",
+                "out of reach in process.chroot: root opens only files that no other user can change",
             )),
             listed => Ok(listed),
         }
     }
 
-    /// Opens a regular file for reading from its beginning, and never waits. Two at a time of one path would share
-    /// their place in it.
+    /// Opens a regular file for reading from its start, without blocking on a FIFO. Two open copies
+    /// of one path may share their file offset.
     ///
     /// # Errors
     /// Returns the error of a system call; `InvalidInput` if the path is not a regular file.
@@ -207,7 +208,7 @@ impl Files {
         }
     }
 
-    /// The contents of a file. Where it is opened by its path, it may be a pipe.
+    /// Returns the contents of a file. A path that this process opens itself may be a pipe.
     ///
     /// # Errors
     /// Returns the error of a system call.
@@ -230,7 +231,7 @@ impl Files {
         }
     }
 
-    /// The paths of what is in a folder, sorted.
+    /// Returns the sorted paths in a folder.
     ///
     /// # Errors
     /// Returns the error of a system call.
@@ -263,7 +264,7 @@ impl IncludedFiles for Files {
     }
 }
 
-/// Returns the text of a part of at most `most` bytes; a larger one is not read.
+/// Reads an included configuration file of at most `most` bytes. Fails if the file is larger.
 pub fn part(file: &File, most: u64) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     if file.metadata()?.len() > most {
@@ -273,7 +274,7 @@ pub fn part(file: &File, most: u64) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Names the file, or the folder on the way to it, that is closed to the user of this process, and what helps.
+/// Explains a permission error: names the file or folder without access, and a remedy.
 fn denied(path: &Path) -> Option<io::Error> {
     let (place, metadata) = farthest(path)?;
     let text = format!(
@@ -287,7 +288,8 @@ fn denied(path: &Path) -> Option<io::Error> {
     Some(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
-/// Follows a path as far as this process can: to its target, or to the folder that it cannot search.
+/// Follows a path as far as this process may: to its target, or to the first folder without search
+/// permission.
 fn farthest(path: &Path) -> Option<(PathBuf, Metadata)> {
     let mut path = path.to_owned();
     for _ in 0..MOST_STEPS {
@@ -303,9 +305,9 @@ fn farthest(path: &Path) -> Option<(PathBuf, Metadata)> {
     None
 }
 
-/// Maximum bytes of a configuration file of another program.
+/// Maximum size of another program's configuration file in bytes.
 pub const LARGEST: u64 = 16 * 1024 * 1024;
-/// Maximum number of links and folders in a path.
+/// Maximum number of links and folders on a path.
 const MOST_STEPS: usize = 100;
 /// Errors of opening a folder, a socket or a dangling link.
 const IS_NO_FILE: [io::ErrorKind; 3] = [

@@ -1,9 +1,9 @@
-//! Whom a client's certificate names, for the access log and the PROXY header.
+//! Identity in a client's certificate, for the access log and the PROXY header.
 //!
-//! The certificate was verified before it comes here; what it says was still chosen by somebody
-//! else. So everything is bounded, the subject is written by the rules of RFC 4514, in which a
-//! value cannot look like another attribute, and a common name that could be misread (control
-//! characters, no end) is left out rather than cut: half of a name is another name.
+//! The certificate is verified before, but another party chose its contents. So all lengths are
+//! bounded, and the subject follows RFC 4514, where a value cannot look like another attribute. A
+//! common name that could be misread (control characters, excessive length) is omitted, because a
+//! truncated name would be a different name.
 
 use std::fmt::Write;
 
@@ -13,12 +13,12 @@ use x509_parser::prelude::{AttributeTypeAndValue, FromDer, X509Certificate};
 /// A verified identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The subject in the form of RFC 4514, most specific part first; cut behind 512 bytes, with a
-    /// mark.
+    /// Subject in the form of RFC 4514, most specific part first; truncated after 512 bytes with
+    /// `...` appended.
     pub subject: Box<str>,
-    /// The last common name of the subject, which is the most specific one.
+    /// The last and most specific common name of the subject.
     pub common_name: Option<Box<str>>,
-    /// The certificate's serial number in hexadecimal digits, as OpenSSL writes it.
+    /// Serial number of the certificate in hexadecimal digits, in the format of OpenSSL.
     pub serial: Box<str>,
 }
 
@@ -44,7 +44,7 @@ fn serial(leaf: &X509Certificate<'_>) -> String {
     hex(bytes.get(..LONGEST_SERIAL).unwrap_or(bytes))
 }
 
-/// The subject as it is written to logs.
+/// Returns the subject for logs.
 fn subject(leaf: &X509Certificate<'_>) -> String {
     let mut text = write_subject(leaf, LONGEST_SUBJECT);
     if text.len() > LONGEST_SUBJECT {
@@ -56,12 +56,14 @@ fn subject(leaf: &X509Certificate<'_>) -> String {
     text
 }
 
-/// The subject with nothing left out, as no log may have it: to compare it.
+/// Returns the whole subject for comparisons. Logs must not contain it, because its length is
+/// unbounded.
 pub(super) fn whole_subject(leaf: &X509Certificate<'_>) -> String {
     write_subject(leaf, usize::MAX)
 }
 
-/// RFC 4514, section 2.1. Stops behind the attribute with which it is longer than `enough`.
+/// Writes the subject (RFC 4514, section 2.1). Stops after the attribute that exceeds `enough`
+/// bytes.
 fn write_subject(leaf: &X509Certificate<'_>, enough: usize) -> String {
     let mut parts: Vec<_> = leaf.subject().iter_rdn().collect();
     parts.reverse();
@@ -82,8 +84,8 @@ fn write_subject(leaf: &X509Certificate<'_>, enough: usize) -> String {
     text
 }
 
-/// RFC 4514, sections 2.3 and 2.4. A type without a short name, and a value that is no string that
-/// can be read, are written as numbers and bytes.
+/// Writes an attribute (RFC 4514, sections 2.3 and 2.4). An attribute type without a short name is
+/// written as a number, and an unreadable value as bytes.
 fn push_attribute(attribute: &AttributeTypeAndValue<'_>, text: &mut String) {
     let id = attribute.attr_type().to_id_string();
     let name = SHORT_NAMES.iter().find(|(known, _)| *known == id);
@@ -108,7 +110,7 @@ fn push_value(value: &str, text: &mut String) {
             _ if char.is_control() => {
                 let mut bytes = [0; 4];
                 for byte in char.encode_utf8(&mut bytes).bytes() {
-                    // Writing to a `String` cannot fail.
+                    // A write to a `String` cannot fail.
                     let _written = write!(text, "\\{byte:02x}");
                 }
             }
@@ -121,7 +123,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02X}")).collect()
 }
 
-/// RFC 4514, section 3, and two that everybody writes.
+/// Short names of RFC 4514, section 3, and two common ones.
 const SHORT_NAMES: [(&str, &str); 11] = [
     ("2.5.4.3", "CN"),
     ("2.5.4.7", "L"),
@@ -136,11 +138,12 @@ const SHORT_NAMES: [(&str, &str); 11] = [
     ("2.5.4.5", "serialNumber"),
 ];
 
-/// X.520 allows 64 characters; some issue longer ones.
+/// Maximum length of a common name in bytes. X.520 allows 64 characters, but some CAs issue longer
+/// names.
 const LONGEST_NAME: usize = 256;
-/// Bytes of a subject that are kept.
+/// Maximum length of a logged subject in bytes.
 const LONGEST_SUBJECT: usize = 512;
-/// RFC 5280, section 4.1.2.2: at most 20 octets.
+/// Maximum length of a serial number in bytes (RFC 5280, section 4.1.2.2).
 const LONGEST_SERIAL: usize = 20;
 
 #[cfg(test)]

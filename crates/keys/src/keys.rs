@@ -1,8 +1,9 @@
-//! Certificates with their keys, as files hold them: loaded, matched and proved.
+//! Loads certificates with their keys from files, and verifies that they belong together.
 //!
-//! The first certificate of a [`Loaded`] chain belongs to the private key, and each certificate is signed by the next. Faults of the
-//! files go into the report. An expired certificate is a warning, because a refusal would turn a late renewal into an outage.
-//! [`pem`](crate::pem) decodes the files, [`certificates`](crate::certificates) has the map of names.
+//! The first certificate of a [`Loaded`] chain belongs to the private key, and each certificate is
+//! signed by the next. Errors in the files go into the report. An expired certificate is only a
+//! warning, because an error would turn a late renewal into an outage. [`pem`](crate::pem) decodes
+//! the files, and [`certificates`](crate::certificates) maps names to chains.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -36,24 +37,24 @@ use becket_config::key_source::KeyUri;
 #[derive(Clone, Debug)]
 pub struct Loaded {
     pub key: Arc<CertifiedKey>,
-    /// The numbers of the key, if it may sign in batches.
+    /// The RSA key for batches, if the key may sign in batches.
     pub batch_key: Option<Arc<PrivateKey>>,
     pub offload: Offload,
-    /// In lower case; may be empty.
+    /// Names in lower case; may be empty.
     pub names: Arc<[NamePattern]>,
     pub file: Arc<Path>,
     /// The key, if it is on a token.
     pub token: Option<TokenKey>,
-    /// Digest of the files of chain and key, and of their paths.
+    /// Digest of the paths and contents of the chain and key files.
     pub digest: [u8; 32],
-    /// Digest of the OCSP response that is sent.
+    /// Digest of the stapled OCSP response.
     pub ocsp: Option<[u8; 32]>,
-    /// Name of the policy for its clients, if it has one.
+    /// Policy name for clients of this certificate, if configured.
     pub policy: Option<Arc<str>>,
 }
 
 impl Loaded {
-    /// Returns `true` if both are of the same files with the same contents.
+    /// Returns `true` if both were loaded from the same files with the same contents.
     pub fn is_same(&self, other: &Self) -> bool {
         (self.digest, self.ocsp) == (other.digest, other.ocsp)
     }
@@ -66,18 +67,19 @@ struct Private {
     token: Option<TokenKey>,
 }
 
-/// Loads chains and keys, and reports their faults.
+/// Loads chains and keys, and reports errors in them.
 #[derive(Debug)]
 pub struct Loader {
     /// Loads private keys and verifies signatures.
     pub provider: CryptoProvider,
-    /// The time at which certificates must be valid.
+    /// Time for which certificates must be valid.
     pub now: UnixTime,
     pub files: Files,
-    /// Keys may sign in batches, which takes their numbers.
+    /// Keys may sign in batches.
     pub batches: bool,
     pub tokens: Tokens,
-    /// Loaded chains by their digest, also those of the running configuration. They are not loaded again.
+    /// Chains that are already loaded, by digest, including chains of the running configuration.
+    /// They are not loaded again.
     pub known: HashMap<[u8; 32], Loaded>,
 }
 
@@ -122,7 +124,8 @@ impl Loader {
         }
     }
 
-    /// Loads a chain whose key is on a token. The token proves that it has the key. `path` is the key path for problems.
+    /// Loads a chain with its key on a token. The token proves that it has the key. `path` is the
+    /// key path for problems.
     pub fn on_token(
         &self,
         path: &str,
@@ -211,7 +214,7 @@ impl Loader {
         self.finish(at, pem.certificates, private, report)
     }
 
-    /// Checks a chain whose key is known.
+    /// Checks a chain after its key was found.
     fn finish(
         &self,
         (path, file, digest): (&str, &Path, [u8; 32]),
@@ -229,7 +232,7 @@ impl Loader {
             report.warn(shown(path, file, fault));
         }
         if leaf.version() != X509Version::V3 {
-            let fault = "the certificate is older than X.509 version 3, and many clients refuse it";
+            let fault = "the certificate is older than X.509 version 3, and many clients reject it";
             report.warn(shown(path, file, fault));
         }
         let Private {
@@ -251,7 +254,8 @@ impl Loader {
         })
     }
 
-    /// Returns the numbers of a key that may sign in batches. A key of another kind, length or exponent signs alone.
+    /// Returns the RSA key for batches. Returns `None` for a key of an unsupported kind, length or
+    /// exponent.
     fn batch_key(&self, der: &PrivateKeyDer<'_>) -> Option<Arc<PrivateKey>> {
         let key = match der {
             _ if !self.batches => return None,
@@ -262,7 +266,7 @@ impl Loader {
         key.ok().map(Arc::new)
     }
 
-    /// Loads the key and proves that it belongs to the first certificate.
+    /// Loads the key and checks that it belongs to the first certificate.
     fn match_key(
         &self,
         path: &str,
@@ -272,7 +276,7 @@ impl Loader {
     ) -> Option<Arc<dyn SigningKey>> {
         let mut der = pem.keys.pop()?;
         let der = std::mem::replace(&mut *der, PrivateKeyDer::Pkcs8(Vec::new().into()));
-        // The provider erases the bytes once it has parsed them.
+        // The provider erases the bytes after parsing them.
         let key = match self.provider.key_provider.load_private_key(der) {
             Ok(key) => key,
             Err(error) => {
@@ -284,7 +288,8 @@ impl Loader {
             }
         };
         let public = key.public_key();
-        // Not rustls' `keys_match`, which cannot read certificates of X.509 version 1; they can be served.
+        // The function `keys_match` of rustls cannot parse X.509 version 1 certificates, which can
+        // be served.
         let owner = pem.certificates.iter().position(|certificate| {
             let parsed = X509Certificate::from_der(certificate);
             let public = public.as_deref();
@@ -302,7 +307,7 @@ impl Loader {
         None
     }
 
-    /// Proves that each certificate is issued and signed by the next.
+    /// Checks that each certificate is issued and signed by the next one.
     fn check_chain(
         &self,
         path: &str,
@@ -335,7 +340,7 @@ impl Loader {
                 false
             }
             Some(error) => {
-                let fault = format!("clients may refuse this chain: {error}");
+                let fault = format!("clients may reject this chain: {error}");
                 report.warn(shown(path, file, fault));
                 true
             }
@@ -343,8 +348,8 @@ impl Loader {
         }
     }
 
-    /// Verifies the signatures, with the last certificate taken for the root. Dates and purposes
-    /// that concern the client alone are left out.
+    /// Verifies the signatures, with the last certificate as the trust anchor. Ignores expiry,
+    /// which concerns only the client.
     fn verify(
         &self,
         chain: &[CertificateDer<'_>],
@@ -409,7 +414,8 @@ impl Loader {
     }
 }
 
-/// DNS names of a certificate, or else its common name, and its IP addresses; and the names that no ClientHello can contain.
+/// Returns the names of a certificate (DNS names, or the common name without them, and IP
+/// addresses), and names that no ClientHello can contain.
 pub fn names_of(certificate: &X509Certificate<'_>) -> (Vec<NamePattern>, Vec<String>) {
     let (mut names, mut unusable) = (Vec::new(), Vec::new());
     let mut addresses = BTreeSet::new();
@@ -427,7 +433,7 @@ pub fn names_of(certificate: &X509Certificate<'_>) -> (Vec<NamePattern>, Vec<Str
             _ => {}
         }
     }
-    // RFC 6125, section 6.4.4: the common name counts only where there is no other.
+    // RFC 6125, section 6.4.4: the common name is used only without alternative names.
     if general.is_none() {
         let common = certificate.subject().iter_common_name().next();
         common
@@ -439,7 +445,7 @@ pub fn names_of(certificate: &X509Certificate<'_>) -> (Vec<NamePattern>, Vec<Str
     (names, unusable)
 }
 
-/// An address of a certificate as text (RFC 5280, section 4.2.1.6).
+/// Returns an IP address of a certificate as text (RFC 5280, section 4.2.1.6).
 fn ip_address(bytes: &[u8]) -> Option<String> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
     let address = v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from));
@@ -463,7 +469,7 @@ fn parse<'c>(
         .ok()
 }
 
-/// Reads a PEM file that is the value of a key, or reports why not.
+/// Reads the PEM file of a configuration key. Reports an error and returns `None` on failure.
 pub fn read(files: &Files, path: &str, file: &Path, report: &mut Report) -> Option<Pem> {
     Pem::read(files, file)
         .map_err(|fault| {
@@ -473,15 +479,15 @@ pub fn read(files: &Files, path: &str, file: &Path, report: &mut Report) -> Opti
         .ok()
 }
 
-/// Warns of a private key that all users can read.
+/// Warns about a private key that all users can read.
 pub fn warn_if_readable(path: &str, file: &Path, pem: &Pem, report: &mut Report) {
     if pem.world_readable && !pem.keys.is_empty() {
-        let fault = "everybody on this machine can read this private key";
+        let fault = "all users of this host can read this private key";
         report.warn(shown(path, file, fault).accepted("chmod o-r"));
     }
 }
 
-/// A problem with a file as its value.
+/// Returns a problem whose value is a file.
 pub fn shown(path: &str, file: &Path, fault: impl Into<String>) -> Problem {
     Problem::new(path, fault).text(&file.to_string_lossy())
 }

@@ -1,10 +1,12 @@
-//! Certificates, private keys, and the signatures made with them.
+//! Certificates, private keys, and signatures with them.
 //!
-//! This crate reads certificates and keys from files, chooses a certificate by server name, watches files for changes, and signs off the
-//! event loop: on crypto threads, in batches, or on PKCS#11 tokens. It builds no TLS configuration and accepts no connection.
+//! This crate reads certificates and keys from files, chooses a certificate by server name, watches
+//! files for changes, and signs off the event loop: on crypto threads, in batches, or on PKCS#11
+//! tokens. It builds no TLS configuration and accepts no connection.
 //!
-//! Main types: [`files::Files`] opens the files of a configuration, [`certificates::CertificateMap`] finds chains by server name, and
-//! [`signing::queue::SigningQueue`] holds the signatures that wait for a crypto thread.
+//! Main types: [`files::Files`] opens the files of a configuration,
+//! [`certificates::CertificateMap`] finds chains by server name, and
+//! [`signing::queue::SigningQueue`] queues signature requests for the crypto threads.
 //!
 //! ```
 //! let pem = becket_keys::pem::Pem::parse(b"-----BEGIN CERTIFICATE-----\n").unwrap_err();
@@ -12,16 +14,17 @@
 //! ```
 //!
 //! * [`files`]: the only place that opens files of a configuration;
-//! * [`pem`]: PEM files, with private keys only in memory that is erased;
-//! * [`keys`]: chains with their keys, matched and proved;
+//! * [`pem`]: PEM files, with private keys only in erased memory;
+//! * [`keys`]: chains with matching keys;
 //! * [`authorities`]: certificates without keys, from a bundle or a folder;
 //! * [`certificates`]: chains and keys by server name;
 //! * [`client_names`]: names of client certificates that a policy accepts;
-//! * [`digest`]: digests that compare contents;
+//! * [`digest`]: digests for comparing contents;
 //! * [`facts`]: contents of certificates and revocation lists, for status pages;
 //! * [`ocsp`]: stapled OCSP responses;
-//! * [`presented`], [`identity`]: our certificate in PROXY headers; the client's certificate in logs and PROXY headers;
-//! * [`signing`]: signatures off the loop;
+//! * [`presented`], [`identity`]: the server's certificate in PROXY headers, and the client's
+//!   certificate in logs and PROXY headers;
+//! * [`signing`]: signatures off the event loop;
 //! * [`watch`]: changes of files.
 #![forbid(unsafe_code)]
 #![allow(

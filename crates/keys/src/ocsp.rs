@@ -1,6 +1,7 @@
-//! What a response of an OCSP responder says, as a file holds it, to be stapled to handshakes.
+//! Parses OCSP responses from files, for stapling.
 //!
-//! It is read for whom it is about and until when it counts. Clients verify who signed it; nothing is fetched.
+//! The parser extracts the certificate, its status and the validity period. Clients verify the
+//! signature of the response. becket fetches no responses.
 //!
 //! Source: RFC 6960, section 4.2.1.
 
@@ -20,33 +21,33 @@ use super::facts;
 use super::keys::{Loaded, Loader, shown};
 use crate::files::reason;
 
-/// What one response says of one certificate.
+/// Status of one certificate in a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OcspStatus {
-    /// It is neither revoked nor unknown.
+    /// The certificate is neither revoked nor unknown.
     pub is_good: bool,
-    /// When it begins to count.
+    /// Start of the validity period.
     pub from: UnixSeconds,
-    /// When there is a newer one; absent if at any time.
+    /// Time of the next update; `None` without an expiry.
     pub until: Option<UnixSeconds>,
 }
 
-/// Why a response says nothing of a certificate.
+/// The reason why a response has no status for a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// It is something else, or an error of the responder.
-    #[error("not an OCSP response that says something, in DER")]
+    /// The data is not an OCSP response, or is an error response.
+    #[error("not a successful OCSP response in DER")]
     Format,
-    /// It is about others.
+    /// The response is for other certificates.
     #[error("an OCSP response for another certificate")]
     OtherCertificate,
 }
 
 impl OcspStatus {
-    /// Reads what a response says of a certificate.
+    /// Reads the status of a certificate from a response.
     ///
     /// # Errors
-    /// Why it says nothing of it.
+    /// Returns the reason why the response has no status for the certificate.
     pub fn read(response: &[u8], leaf: &CertificateDer<'_>) -> Result<Self, Unusable> {
         let parsed = facts::certificate(leaf).ok_or(Unusable::OtherCertificate)?;
         let serial = parsed.raw_serial();
@@ -59,8 +60,8 @@ impl OcspStatus {
 }
 
 impl Loader {
-    /// Loads what an OCSP responder says of a chain, and has it sent with it for as long as that counts. What does not count, or
-    /// says that the certificate is not good, is not sent: clients would refuse it.
+    /// Loads the OCSP response of a chain for stapling. Does not staple a response that is expired
+    /// or reports another status than good, because clients would reject it.
     pub fn staple(&self, path: &str, file: &Path, to: &mut Loaded, report: &mut Report) {
         let response = match self.files.bytes(file) {
             Ok(response) => response,
@@ -86,7 +87,7 @@ impl Loader {
             OcspStatus { is_good: false, .. } => {
                 "the OCSP response says that the certificate is revoked or unknown"
             }
-            OcspStatus { from, .. } if from > now => "the OCSP response does not count yet",
+            OcspStatus { from, .. } if from > now => "the OCSP response is not valid yet",
             OcspStatus {
                 until: Some(until), ..
             } if until <= now => "the OCSP response has expired",
@@ -103,7 +104,7 @@ impl Loader {
             }
         };
         to.unstaple();
-        report.warn(shown(path, file, format!("{fault}, and is not sent")));
+        report.warn(shown(path, file, format!("{fault}; it is not sent")));
     }
 }
 
@@ -120,8 +121,8 @@ impl Loaded {
     }
 }
 
-/// Everything that a response says: serial numbers without zeros before them, and what holds for each. Linear; nothing where
-/// it is no response.
+/// Returns all statuses of a response, each with a serial number without leading zeros. Takes
+/// linear time. Returns `None` if the data is not a response.
 pub fn statuses(response: &[u8]) -> Option<Vec<(&[u8], OcspStatus)>> {
     let mut entries = entries(response)?;
     let mut all = Vec::new();
@@ -131,7 +132,7 @@ pub fn statuses(response: &[u8]) -> Option<Vec<(&[u8], OcspStatus)>> {
     Some(all)
 }
 
-/// The list of `SingleResponse`.
+/// Returns the list of `SingleResponse`.
 fn entries(response: &[u8]) -> Option<Der<'_>> {
     let mut whole = Der::new(response);
     let mut fields = whole.sequence().filter(|_| whole.is_empty())?;
@@ -147,10 +148,10 @@ fn entries(response: &[u8]) -> Option<Der<'_>> {
     let mut data = basic.sequence()?;
     let mut field = data.next()?;
     if field.0 == TAG_0 {
-        // The version, which is there if it is not the first.
+        // The version field is present if the version is not 1.
         field = data.next()?;
     }
-    // The responder, by name or by key.
+    // ID of the responder, by name or by key.
     if ![TAG_1, TAG_2].contains(&field.0) {
         return None;
     }
@@ -158,7 +159,7 @@ fn entries(response: &[u8]) -> Option<Der<'_>> {
     data.sequence()
 }
 
-/// The serial number that a `SingleResponse` is about, without zeros before it, and what it says.
+/// Returns the serial number of a `SingleResponse`, without leading zeros, and its status.
 fn entry(mut fields: Der<'_>) -> Option<(&[u8], OcspStatus)> {
     let mut of = fields.sequence()?;
     of.sequence()?;
@@ -192,11 +193,11 @@ fn time(contents: &[u8]) -> Option<UnixSeconds> {
 const OBJECT_IDENTIFIER: u8 = 0x06;
 const ENUMERATED: u8 = 0x0a;
 const GENERALIZED_TIME: u8 = 0x18;
-/// `[0]` to `[2]` around an element.
+/// Context tags `[0]` to `[2]` of an explicitly tagged element.
 const TAG_0: u8 = 0xa0;
 const TAG_1: u8 = 0xa1;
 const TAG_2: u8 = 0xa2;
-/// `[0]` instead of NULL.
+/// Status `good`: the context tag `[0]` in place of NULL.
 const GOOD: u8 = 0x80;
 /// id-pkix-ocsp-basic, 1.3.6.1.5.5.7.48.1.1.
 const BASIC: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01];
@@ -224,7 +225,7 @@ mod tests {
         [vec![tag], length, contents].concat()
     }
 
-    /// A response of one entry.
+    /// Returns a response with one entry.
     fn response(serial: &[u8], status: u8, until: Option<&[u8]>) -> Vec<u8> {
         let id = element(
             0x30,

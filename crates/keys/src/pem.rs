@@ -1,10 +1,10 @@
-//! Reads PEM files (RFC 7468) and keeps private keys out of memory that is not erased.
+//! Reads PEM files (RFC 7468) and keeps private keys only in erased memory.
 //!
-//! A [`Pem`] holds the certificates and private keys of one file in their order; other sections,
-//! such as the DH PARAMETERS of older terminators, are passed over. The text of the file, the
-//! decoded keys and everything between are erased when dropped. That is why the sections are
-//! cut out here, where a library would leave a copy of the base64 text behind. Which key
-//! belongs to which certificate is `keys.rs`' concern.
+//! A [`Pem`] contains the certificates and private keys of one file in their order. Other sections,
+//! such as DH PARAMETERS for older terminators, are skipped. The file text, the decoded keys and
+//! all intermediate buffers are erased on drop. This module therefore splits the sections itself: a
+//! library would leave a copy of the base64 text in memory. The module `keys` matches keys with
+//! certificates.
 
 use std::io::{self, Read};
 use std::mem;
@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 use super::digest::digest;
 use crate::files::{Files, reason};
 
-/// Why a PEM file cannot be used.
+/// The reason why a PEM file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PemError {
     #[error("{}", reason(.0))]
@@ -30,22 +30,22 @@ pub enum PemError {
     TooLarge,
     #[error("section {0}: broken {1}")]
     Section(usize, &'static str),
-    #[error("a BEGIN line without its dashes")]
+    #[error("a BEGIN line without closing dashes")]
     Begin,
     #[error("no END {0}")]
     End(String),
 }
 
-/// What a PEM file contains.
+/// Contents of a PEM file.
 #[derive(Debug, Default)]
 pub struct Pem {
-    /// In the order of the file.
+    /// Certificates in the order of the file.
     pub certificates: Vec<CertificateDer<'static>>,
-    /// In the order of the file.
+    /// Private keys in the order of the file.
     pub keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
-    /// There is a private key that needs a password.
+    /// The file has a private key that needs a password.
     pub encrypted: bool,
-    /// Everybody on this machine can read the file.
+    /// All users of this host can read the file.
     pub world_readable: bool,
     /// SHA-256 of the file.
     pub digest: [u8; 32],
@@ -55,13 +55,14 @@ impl Pem {
     /// Reads a file of at most 16 MiB. Blocks.
     ///
     /// # Errors
-    /// The file cannot be read, or a section is broken.
+    /// Fails if the file cannot be read or a section is broken.
     pub fn read(files: &Files, path: &Path) -> Result<Self, PemError> {
         let (mut file, meta) = files.open(path)?;
         if meta.len() > LARGEST_FILE {
             return Err(PemError::TooLarge);
         }
-        // One byte more than the file, so that the buffer never moves and leaves a copy.
+        // One byte more than the file size, so that the buffer is never reallocated, which would
+        // leave a copy behind.
         let room = usize::try_from(meta.len()).unwrap_or_default() + 1;
         let mut text = Zeroizing::new(Vec::with_capacity(room));
         file.by_ref().take(meta.len()).read_to_end(&mut text)?;
@@ -74,7 +75,7 @@ impl Pem {
     /// Parses the text of a file.
     ///
     /// # Errors
-    /// A section is broken.
+    /// Fails if a section is broken.
     pub fn parse(text: &[u8]) -> Result<Self, PemError> {
         let mut pem = Self::default();
         let mut rest = text;
@@ -110,13 +111,13 @@ impl Pem {
 /// One section, borrowed from the text.
 struct Section<'a> {
     label: &'a [u8],
-    /// With its first and last line.
+    /// The section with its BEGIN and END lines.
     whole: &'a [u8],
     body: &'a [u8],
 }
 
 impl<'a> Section<'a> {
-    /// Takes the next section off the text.
+    /// Removes the next section from the text and returns it.
     fn next(rest: &mut &'a [u8]) -> Result<Option<Self>, PemError> {
         let text = *rest;
         let Some(start) = find(text, BEGIN) else {
@@ -145,12 +146,13 @@ impl<'a> Section<'a> {
         }))
     }
 
-    /// RFC 1421 headers, as OpenSSL writes them above a key with a password.
+    /// Returns `true` if the body has the RFC 1421 headers that OpenSSL writes for a key with a
+    /// password.
     fn is_encrypted(&self) -> bool {
         find(self.body, b"ENCRYPTED").is_some()
     }
 
-    /// The body decoded.
+    /// Decodes the body.
     fn secret(&self) -> Option<Vec<u8>> {
         let mut digits = Zeroizing::new(Vec::with_capacity(self.body.len()));
         digits.extend(self.body.iter().filter(|byte| !byte.is_ascii_whitespace()));
@@ -169,7 +171,8 @@ const BEGIN: &[u8] = b"-----BEGIN ";
 const END: &[u8] = b"-----END ";
 const DASHES: &[u8] = b"-----";
 
-/// Far above any bundle of CAs; below what a mistyped path could make us read.
+/// Maximum size of a file in bytes. Every bundle of CAs is much smaller; the limit stops reading
+/// after a mistyped path.
 const LARGEST_FILE: u64 = 16 * 1024 * 1024;
 
 #[cfg(test)]

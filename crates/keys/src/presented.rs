@@ -1,8 +1,8 @@
-//! What the PROXY header says of the certificate that we present: how it is signed, and what kind
-//! of key it has.
+//! Algorithm names of the server's certificate for the PROXY header: its signature algorithm and
+//! its kind of key.
 //!
-//! Found once, when certificates are loaded. Source: HAProxy's proxy-protocol.txt, section 2.2.6,
-//! whose examples are `SHA256` and `RSA2048`.
+//! Computed when certificates are loaded. Source: HAProxy's proxy-protocol.txt, section 2.2.6, with
+//! the examples `SHA256` and `RSA2048`.
 
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -11,9 +11,9 @@ use x509_parser::public_key::PublicKey;
 /// Names of algorithms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Presented {
-    /// With what the certificate was signed, such as `SHA256`; `None` where it has no short name.
+    /// Signature algorithm of the certificate, such as `SHA256`; `None` without a short name.
     pub signature: Option<&'static str>,
-    /// What kind of key it is for, such as `RSA2048` or `EC256`.
+    /// Kind of key, such as `RSA2048` or `EC256`.
     pub key: Option<Box<str>>,
 }
 
@@ -33,7 +33,7 @@ impl Presented {
 fn key(leaf: &X509Certificate<'_>) -> Option<String> {
     match leaf.public_key().parsed() {
         Ok(PublicKey::RSA(key)) => Some(format!("RSA{}", key.key_size())),
-        // Its coordinates take whole bytes.
+        // P-521 coordinates are padded to whole bytes, 66 of 8 bits.
         Ok(PublicKey::EC(key)) if key.key_size() == 528 => Some("EC521".to_owned()),
         Ok(PublicKey::EC(key)) => Some(format!("EC{}", key.key_size())),
         _ if leaf.public_key().algorithm.algorithm.to_id_string() == ED25519 => {
@@ -43,7 +43,7 @@ fn key(leaf: &X509Certificate<'_>) -> Option<String> {
     }
 }
 
-/// The hash of a signature algorithm, or its name where the hash is part of it.
+/// Returns the hash of a signature algorithm, or the algorithm name if it implies the hash.
 fn signature(id: &str) -> Option<&'static str> {
     Some(match id {
         "1.2.840.113549.1.1.5" | "1.2.840.10045.4.1" => "SHA1",
@@ -56,7 +56,7 @@ fn signature(id: &str) -> Option<&'static str> {
     })
 }
 
-/// RFC 8410, section 3.
+/// OID of Ed25519 (RFC 8410, section 3).
 const ED25519: &str = "1.3.101.112";
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! Watches files for changes.
 //!
-//! A [`Watch`] asks the system every second what it says of the files, on a thread that may wait for a disk, and reads none of them. A change
-//! settles when two looks find the same. The owner then acts: control renews what it has of the files, a supervisor lists them again.
+//! A [`Watch`] reads the metadata of the files every second, on a thread that may block on a disk.
+//! It does not read their contents. A change has settled when two consecutive checks return the
+//! same result. The owner then acts: the control thread renews objects built from the files, a
+//! supervisor lists the files again.
 //!
-//! This sees every way in which a file changes, on every file system: a rename over it, a write in place, a link on the way to it that
-//! leads elsewhere, a folder that comes or goes.
+//! This detects every kind of change on every file system: a rename over the file, a write in
+//! place, a changed link on the path, a folder that appears or disappears.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,17 +20,17 @@ use becket_sys::process::without_signals;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep_until};
 
-/// Watched files and folders, and what the system said of them.
+/// Watched files and folders, with a hash of their metadata.
 #[derive(Clone, Debug, Default)]
 pub struct WatchedPlaces {
     paths: Arc<[PathBuf]>,
     seen: u64,
-    /// Duration of the look.
+    /// Duration of the last check.
     took: Duration,
 }
 
 impl WatchedPlaces {
-    /// Looks at these files and folders. Blocks.
+    /// Checks these files and folders. Blocks.
     pub fn of(paths: Vec<PathBuf>) -> Self {
         let places = Self {
             paths: paths.into(),
@@ -54,7 +56,8 @@ impl WatchedPlaces {
     }
 }
 
-/// Adds what tells one content of a path from another. No program sets the time of the last change of an inode.
+/// Hashes the metadata that identifies a file's contents. Programs cannot set the change time
+/// (ctime).
 fn note(path: &Path, hasher: &mut DefaultHasher) {
     path.hash(hasher);
     match fs::metadata(path) {
@@ -71,19 +74,19 @@ fn note(path: &Path, hasher: &mut DefaultHasher) {
     }
 }
 
-/// The default waits forever.
+/// A watch for file changes. The default waits forever.
 #[derive(Debug, Default)]
 pub struct Watch {
     places: WatchedPlaces,
-    /// Time of the first change since the owner looked.
+    /// Time of the first change that is not reported yet.
     changed: Option<Instant>,
-    /// Time of the next look.
+    /// Time of the next check.
     looks_at: Option<Instant>,
     look: Option<JoinHandle<WatchedPlaces>>,
 }
 
 impl Watch {
-    /// Replaces the watched places. A change that was noted stays.
+    /// Replaces the watched places. A change that was noted stays pending.
     pub fn replace(&mut self, places: WatchedPlaces) {
         *self = Self {
             looks_at: Some(Instant::now() + pause(&places)),
@@ -93,19 +96,19 @@ impl Watch {
         };
     }
 
-    /// Watches nothing any more.
+    /// Stops watching.
     pub fn stop(&mut self) {
         *self = Self::default();
     }
 
-    /// Notes a change.
+    /// Records a change.
     pub fn note(&mut self) {
         let now = Instant::now();
         self.changed.get_or_insert(now);
         self.looks_at = Some(now + BETWEEN_LOOKS);
     }
 
-    /// Waits until a change has settled. Cancel safe.
+    /// Waits until a change has settled. Cancel-safe.
     pub async fn settled(&mut self) {
         loop {
             if let Some(look) = &mut self.look {
@@ -117,7 +120,8 @@ impl Watch {
             } else if let Some(at) = self.looks_at {
                 sleep_until(at).await;
                 let places = self.places.clone();
-                // A signal that the thread took would be lost when a supervisor becomes another program.
+                // A signal that this thread receives would be lost when a supervisor executes
+                // another program.
                 let look = without_signals(|| spawn_blocking(move || places.again()));
                 self.look = look.ok();
                 self.looks_at = Some(Instant::now() + BETWEEN_LOOKS);
@@ -128,7 +132,7 @@ impl Watch {
     }
 
     fn has_settled(&mut self, found: Option<WatchedPlaces>) -> bool {
-        // A look that failed found nothing new.
+        // A failed check counts as unchanged.
         let found = found.unwrap_or_else(|| self.places.clone());
         let now = Instant::now();
         self.looks_at = Some(now + pause(&found));
@@ -142,17 +146,17 @@ impl Watch {
     }
 }
 
-/// Time until the next look: so long that looks take at most a hundredth of a core, unless a disk is slow.
+/// Returns the time until the next check. Checks take at most 1 % of a core, unless a disk is slow.
 fn pause(places: &WatchedPlaces) -> Duration {
     (places.took * 100).clamp(BETWEEN_LOOKS, LONGEST_PAUSE)
 }
 
-/// The duration of a look includes the wait for a disk, which may stall.
+/// Maximum time between checks. A check may include the wait for a stalled disk.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Programs that renew a certificate write its files within milliseconds.
+/// Minimum time between checks. Certificate renewal programs write their files within milliseconds.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
-/// Time from the first change: if something is written all the time, whole states are in between.
+/// Maximum time from the first change to its report, if files change continuously.
 const LONGEST: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -161,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// Changes of many kinds, each done in turn, and files beside that do not matter.
+    /// Makes changes of many kinds, one after the other, and changes of unrelated files.
     #[test]
     fn each_way_to_change_a_file_is_seen_and_its_neighbours_are_not() {
         let folder = tempfile::tempdir().unwrap();

@@ -131,7 +131,7 @@ fn a_module_that_others_than_root_can_change_is_not_loaded() {
     let refused = Agent::start(&site, &[uri]).receive().unwrap();
     let why = refused["Failed"]["Refused"].as_str().unwrap();
     assert!(
-        why.contains("others than root can change this module"),
+        why.contains("a user other than root can change this module"),
         "{why}"
     );
 }

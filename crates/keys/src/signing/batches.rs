@@ -1,7 +1,8 @@
-//! Signatures with RSA, eight at a time.
+//! RSA signatures in batches of eight.
 //!
-//! The arithmetic is `becket_multibuffer`'s, which verifies each signature before it returns it. If it returns none, AWS-LC signs, as
-//! it would have without batches: the client notices nothing, and a counter shows it. docs/decisions/0031 says when a batch is made.
+//! `becket_multibuffer` computes a batch and verifies each signature. AWS-LC signs a message whose
+//! batch signature fails, as without batches. The client does not notice this; a counter shows it.
+//! docs/decisions/0031 explains when a batch is used.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -21,9 +22,9 @@ pub struct Batches {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct BatchCounts {
     pub made: u64,
-    /// Signatures of batches that were used.
+    /// Signatures from batches that were used.
     pub signatures: u64,
-    /// Signatures that were made singly because the one of a batch did not verify.
+    /// Signatures that were repeated singly because the batch signature did not verify.
     pub repeated: u64,
 }
 
@@ -72,7 +73,8 @@ impl Batches {
     }
 }
 
-/// Returns the key and the padded message; `None` if the request is not for a batch, or random numbers are missing.
+/// Returns the key and the padded message. Returns `None` if the request cannot use a batch or
+/// random bytes are unavailable.
 fn pad(request: &SignatureRequest) -> Option<(&PrivateKey, Vec<u8>)> {
     let key = request.batch_key.as_deref()?;
     let message = scheme_of(request.scheme)?.encode(key, &request.message);
@@ -174,7 +176,7 @@ mod tests {
         assert_eq!(batches.counts(), counts);
     }
 
-    /// What a batch has no signature for has one all the same, and nobody else's.
+    /// A message without a batch signature is signed singly, with the right key.
     #[test]
     fn what_a_batch_does_not_make_is_made_singly() {
         let (ours, other) = (key(), key());

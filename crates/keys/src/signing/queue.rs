@@ -1,8 +1,9 @@
-//! Signatures that wait for a crypto thread: one queue for all workers.
+//! Signature requests for the crypto threads: one queue for all workers.
 //!
-//! The oldest job always goes next: with others of its length of key if enough of them wait for a batch to pay, alone otherwise.
-//! No job waits for company. Each worker has a bounded number of signatures under way ([`super::worker::WorkerSigning`]), which
-//! bounds the queue. The lock is held to push or to pop; a thread is woken only if one sleeps.
+//! The oldest job is always next. It runs in a batch with jobs of the same key length if enough are
+//! queued for a batch to pay off, and alone otherwise. No job waits for a batch to fill. Each
+//! worker has a bounded number of signatures in progress ([`super::worker::WorkerSigning`]), which
+//! bounds the queue. The lock is held to push or to pop. A thread is woken only if one sleeps.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,13 +22,13 @@ use super::request::SignatureRequest;
 pub struct SigningJob {
     pub request: SignatureRequest,
     pub asker: Asker,
-    /// No handshake waits for the signature.
+    /// No handshake needs the signature any more.
     pub abandoned: Arc<AtomicBool>,
     pub asked: Stopwatch,
     pub answers: Arc<dyn Answers>,
 }
 
-/// Answers each job. `sign` gets the requests for which a handshake still waits.
+/// Answers each job. `sign` receives the requests that a handshake still waits for.
 pub fn answer(
     jobs: Vec<SigningJob>,
     sign: impl FnOnce(&[&SignatureRequest]) -> Vec<Result<Vec<u8>, Error>>,
@@ -64,22 +65,22 @@ pub fn answer(
     }
 }
 
-/// A connection, and the number of its request.
+/// A connection and the number of its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asker {
-    /// Place of the connection in its worker. Another connection may have it by now.
+    /// Index of the connection in its worker. Another connection may have replaced it.
     pub place: usize,
-    /// Unique within a worker.
+    /// Number that is unique within a worker.
     pub number: u64,
 }
 
-/// The result of a request.
+/// Result of a request.
 #[derive(Debug)]
 pub struct Signed {
     pub asker: Asker,
-    /// A token signed.
+    /// A token made the signature.
     pub by_token: bool,
-    /// `None` if the request was abandoned.
+    /// The signature; `None` if the request was abandoned.
     pub signature: Option<Result<Vec<u8>, Error>>,
     /// Time until a thread took the request.
     pub waited: Duration,
@@ -87,13 +88,13 @@ pub struct Signed {
     pub took: Duration,
 }
 
-/// Takes answers for one worker, from any thread.
+/// Receives answers for one worker, from any thread.
 pub trait Answers: fmt::Debug + Send + Sync {
-    /// Passes answers on, and wakes the worker once for all of them.
+    /// Delivers answers, and wakes the worker once for all of them.
     fn answer(&self, signed: Vec<Signed>);
 }
 
-/// Jobs that wait for crypto threads.
+/// Jobs for the crypto threads.
 #[derive(Debug)]
 pub struct SigningQueue {
     threads: usize,
@@ -106,15 +107,15 @@ pub struct SigningQueue {
 #[derive(Debug, Default)]
 struct QueueState {
     jobs: VecDeque<SigningJob>,
-    /// Sleeping threads that were not woken.
+    /// Sleeping threads, without those already woken.
     asleep: usize,
-    /// Woken threads that have not looked yet.
+    /// Woken threads that have not checked the queue yet.
     woken: usize,
     closed: bool,
 }
 
 impl SigningQueue {
-    /// Makes an empty queue. Without threads, workers sign.
+    /// Creates an empty queue. With zero threads, workers sign themselves.
     pub fn new(threads: usize, multibuffer: Option<Multibuffer>) -> Self {
         Self {
             threads,
@@ -125,12 +126,12 @@ impl SigningQueue {
         }
     }
 
-    /// Number of threads that serve the queue once there is a job.
+    /// Returns the number of threads that are started for the first job.
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Number of threads that serve the queue now.
+    /// Returns the number of running threads.
     pub fn serving(&self) -> usize {
         if self.served.load(Relaxed) {
             self.threads
@@ -147,12 +148,12 @@ impl SigningQueue {
         self.batches.as_ref()
     }
 
-    /// Returns `true` if this may be signed in a batch.
+    /// Returns `true` if a request may be signed in a batch.
     pub fn batches_take(&self, request: &SignatureRequest) -> bool {
         self.class_of(request).is_some()
     }
 
-    /// Jobs of one class can be signed together.
+    /// Returns the class of a request. Jobs of one class can be signed together.
     fn class_of(&self, request: &SignatureRequest) -> Option<usize> {
         let key = request
             .batch_key
@@ -175,19 +176,21 @@ impl SigningQueue {
             .collect()
     }
 
-    /// Leaves jobs for the next thread that is free.
+    /// Queues jobs for the next free thread.
     pub fn push(&self, jobs: impl IntoIterator<Item = SigningJob>) {
         let mut state = self.lock();
         state.jobs.extend(jobs);
         self.wake_one(state);
     }
 
-    /// Takes the oldest job, or the batch that it begins. Empty if there is none.
+    /// Takes the oldest job, or the batch that starts with it. Returns an empty list if there is no
+    /// job.
     pub fn try_pop(&self) -> Vec<SigningJob> {
         self.take(&mut self.lock().jobs)
     }
 
-    /// Waits for a job, or the batch that it begins. Returns `None` after the queue was closed.
+    /// Waits for a job, or the batch that starts with it. Returns `None` after the queue was
+    /// closed.
     pub fn pop(&self) -> Option<Vec<SigningJob>> {
         let mut state = self.lock();
         while !state.closed {
@@ -206,8 +209,8 @@ impl SigningQueue {
         None
     }
 
-    /// Wakes a thread if there is a job for it. A woken thread wakes the next, so there is a system call for each thread that has to
-    /// wake up, and none for a job.
+    /// Wakes a thread if there is a job for it. A woken thread wakes the next one. So the number of
+    /// system calls depends on the threads to wake, not on the jobs.
     fn wake_one(&self, mut state: MutexGuard<'_, QueueState>) {
         if state.asleep == 0 || state.jobs.is_empty() {
             return;
@@ -218,17 +221,18 @@ impl SigningQueue {
         self.filled.notify_one();
     }
 
-    /// Ends the threads. Waiting jobs are dropped.
+    /// Ends the threads and drops queued jobs.
     pub fn close(&self) {
         self.lock().closed = true;
         self.filled.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
-        // A poisoned queue is still a queue.
+        // The queue is valid even after a panic of another owner of the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A batch takes as long for one as for eight, and five signatures take as long one by one (docs/decisions/0023).
+/// Minimum size of a batch. A batch takes the same time for one to eight signatures, about as long
+/// as five single signatures (docs/decisions/0023).
 pub(super) const PAYS: usize = 6;

@@ -1,4 +1,4 @@
-//! The signature that a handshake needs, and which thread makes it.
+//! The signature that a handshake needs, and the choice of the thread that makes it.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use super::token::TokenKey;
 #[derive(Debug)]
 pub struct SignatureRequest {
     pub key: Arc<dyn SigningKey>,
-    /// The numbers of the key, if it may sign in a batch.
+    /// The RSA key for batches, if the key may sign in batches.
     pub batch_key: Option<Arc<PrivateKey>>,
     /// The same key, if it is on a token.
     pub token: Option<TokenKey>,
-    /// Accepted by the peer and offered by the key.
+    /// Scheme that the peer accepts and the key supports.
     pub scheme: SignatureScheme,
     pub message: Vec<u8>,
 }
@@ -25,7 +25,7 @@ impl SignatureRequest {
     /// Signs on this thread.
     ///
     /// # Errors
-    /// The key lacks the scheme, or fails.
+    /// Fails if the key lacks the scheme or cannot sign.
     pub fn sign(&self) -> Result<Vec<u8>, Error> {
         let signer = self.key.choose_scheme(&[self.scheme]);
         let signer = signer.ok_or_else(|| Error::General("the key lacks the scheme".into()))?;
@@ -33,25 +33,27 @@ impl SignatureRequest {
     }
 }
 
-/// Which signatures of a key are handed over to crypto threads, if there are any; the cheapest first.
+/// Signatures that are handed over to crypto threads, if there are any; sorted by the cost of the
+/// key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Offload {
-    /// None, and the worker signs at once if no client waits: with P-256 and Ed25519 a signature costs about as much as handing it
-    /// over, 15 us.
+    /// None, and the worker signs at once if no client waits. A P-256 or Ed25519 signature costs
+    /// about as much as a handover, 15 us.
     Pointless,
-    /// None; clients wait for their turn. With RSA of 2048 bits a signature costs a
-    /// quarter of a millisecond, and a handshake whose lone signature is handed over costs 15 to 22 % more CPU.
+    /// None, and clients wait for their turn. An RSA-2048 signature takes a quarter of a
+    /// millisecond, and handing over a single one costs 15 to 22 % more CPU per handshake.
     Never,
-    /// Signatures that fill a batch, and none while few wait: RSA of 2048 bits, if there are batches.
+    /// Signatures that fill a batch: RSA-2048, if there are batches.
     Batches,
-    /// All. They take longer than a slice on every processor.
+    /// All signatures, because they take longer than a time slice on every processor.
     Always,
-    /// All, to the token that has the key, also without crypto threads.
+    /// All signatures, to the token that has the key, even without crypto threads.
     Token,
 }
 
 impl Offload {
-    /// Returns what is best for a key, by its kind. docs/decisions/0029 and 0031 have the figures.
+    /// Returns the best choice for a key by its kind. docs/decisions/0029 and 0031 have the
+    /// figures.
     pub fn of(key: &dyn SigningKey, in_batches: bool) -> Self {
         let is_short_rsa = || {
             key.algorithm() == SignatureAlgorithm::RSA
@@ -69,7 +71,7 @@ impl Offload {
     }
 }
 
-/// Bytes of a public key: 294 with RSA of 2048 bits, 422 with 3072.
+/// Minimum length of a long RSA public key in bytes: RSA-2048 takes 294 bytes, RSA-3072 422.
 const LONG_RSA: usize = 360;
 
 const CHEAP: [SignatureScheme; 2] = [

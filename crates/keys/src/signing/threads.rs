@@ -1,6 +1,6 @@
-//! The crypto threads: they sign for workers, with a lower priority on every core.
+//! The crypto threads, which sign for workers at a lower priority on every core.
 //!
-//! They are not pinned: the scheduler moves them to cores that workers leave idle.
+//! They are not pinned, so the scheduler moves them to idle cores.
 
 use std::io;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ impl CryptoThreads {
     /// Starts the threads that serve the queue.
     ///
     /// # Errors
-    /// The system limits the number of threads.
+    /// Fails if a thread cannot be started.
     pub fn start(queue: &Arc<SigningQueue>) -> io::Result<Self> {
-        // Made first: if one of many threads cannot be started, the others end.
+        // Created first: if one of the threads cannot be started, the drop ends the others.
         let threads = Self(Arc::clone(queue));
         for number in 0..queue.threads() {
             let queue = Arc::clone(queue);
@@ -35,7 +35,7 @@ impl CryptoThreads {
             tracing::info!(
                 crypto_threads = queue.serving(),
                 rsa_batches = queue.batches().is_some(),
-                "signatures with expensive keys off the loop"
+                "crypto threads started"
             );
         }
         Ok(threads)
@@ -57,7 +57,7 @@ fn run(queue: &SigningQueue) {
     }
 }
 
-/// Signs jobs that were taken together, in a batch if that still pays.
+/// Signs jobs that were taken together, in a batch if it still pays off.
 pub fn sign(requests: &[&SignatureRequest], queue: &SigningQueue) -> Vec<Result<Vec<u8>, Error>> {
     match queue.batches() {
         Some(batches) if requests.len() >= PAYS => batches.sign(requests),
@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    /// Of several workers and by several threads: each job is answered once, where it was asked for.
+    /// With several workers and threads, each job is answered once, to its worker.
     #[test]
     fn every_job_is_answered_to_its_worker() {
         let rsa = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap();

@@ -1,12 +1,15 @@
-//! One worker's signatures: how many are under way, and the stacks on which handshakes wait for them.
+//! Signatures of one worker: the number in progress, and the stacks of suspended handshakes.
 //!
-//! The limit keeps the crypto threads busy until the worker looks again. Other handshakes wait before they begin, where they cost
-//! a hello and where the rules for overload apply. A handshake that may resume, by its hello, and so may need no signature begins
-//! up to twice the limit: it does not wait for the others, and a hello that deceives is bounded, too.
+//! The limit is high enough to keep the crypto threads busy until the worker's next check. Further
+//! handshakes wait before they start, where they cost only a ClientHello and where the overload
+//! rules apply. A handshake that may resume, according to its ClientHello, may need no signature.
+//! It starts below twice the limit, so it does not wait for the others, and a misleading
+//! ClientHello is bounded, too.
 //!
-//! Signatures for a batch are held back until the batch is full, or until no waiting handshake could begin now. So no thread signs
-//! the first of eight alone, and one wake-up does for all. If a lone signature is the worker's own work ([`Offload::Batches`]), the
-//! worker hands over only what fills a batch.
+//! Batch signatures are held back until the batch is full, or until no waiting handshake could
+//! start now. So a thread does not sign the first of eight alone, and one wake-up suffices for all.
+//! If the worker itself makes single signatures ([`Offload::Batches`]), it hands over only
+//! signatures that fill a batch.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -21,7 +24,7 @@ use becket_sys::coroutine::{CoroutineState, Stacks};
 use super::queue::{Answers, Asker, PAYS, Signed, SigningJob, SigningQueue, answer};
 use super::request::{Offload, SignatureRequest};
 
-/// One worker's way to the crypto threads, and to tokens.
+/// One worker's access to the crypto threads and to tokens.
 #[derive(Debug)]
 pub struct WorkerSigning {
     queue: Arc<SigningQueue>,
@@ -29,9 +32,9 @@ pub struct WorkerSigning {
     stacks: Stacks,
     threads: SigningLane,
     tokens: SigningLane,
-    /// Jobs of crypto threads that are held back.
+    /// Jobs for crypto threads that are held back for a batch.
     held: RefCell<Vec<SigningJob>>,
-    /// Clients whose handshakes wait to begin, without the one that is being served.
+    /// Number of clients whose handshakes wait to start, without the current one.
     waiting: Cell<usize>,
     last: Cell<u64>,
 }
@@ -39,19 +42,19 @@ pub struct WorkerSigning {
 /// A worker's requests to crypto threads, or to tokens.
 #[derive(Debug)]
 struct SigningLane {
-    /// Maximum number under way for a handshake that needs one to begin.
+    /// Maximum number in progress for a new handshake that needs a signature.
     most: usize,
     under_way: Cell<usize>,
 }
 
-/// Returns whether crypto threads and tokens take one more request.
+/// Whether crypto threads and tokens accept another request.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     pub threads: bool,
     pub tokens: bool,
 }
 
-/// A request for a signature. Dropping it abandons the request.
+/// A pending request for a signature. Dropping it abandons the request.
 #[derive(Debug)]
 pub struct PendingSignature {
     number: u64,
@@ -59,7 +62,7 @@ pub struct PendingSignature {
 }
 
 impl WorkerSigning {
-    /// Makes the part of one of `workers` workers in a queue. Answers arrive at `answers`.
+    /// Creates the access of one worker, of `workers` in total. Answers are delivered to `answers`.
     pub fn new(queue: Arc<SigningQueue>, workers: usize, answers: Arc<dyn Answers>) -> Self {
         let share = (PER_THREAD * queue.threads()).div_ceil(workers);
         Self {
@@ -81,7 +84,7 @@ impl WorkerSigning {
         Self { tokens, ..self }
     }
 
-    /// Returns whether handshakes that need a signature may begin or continue.
+    /// Returns whether handshakes that need a signature may start or continue.
     pub fn room(&self) -> Room {
         let has_room = |lane: &SigningLane| lane.under_way.get() < lane.most;
         Room {
@@ -90,7 +93,7 @@ impl WorkerSigning {
         }
     }
 
-    /// Returns `true` if no handshake may begin that might need a signature with such a key.
+    /// Returns `true` if no handshake may start that might need a signature with such a key.
     pub fn is_crowded(&self, offload: Offload) -> bool {
         let lane = self.lane(offload == Offload::Token);
         lane.under_way.get() >= 2 * lane.most
@@ -104,7 +107,7 @@ impl WorkerSigning {
         }
     }
 
-    /// Returns what is handed over if there may be no crypto threads.
+    /// Returns the offload without crypto threads, if none are allowed.
     pub fn limit(&self, offload: Offload) -> Offload {
         match offload {
             Offload::Batches | Offload::Always if self.queue.threads() == 0 => Offload::Never,
@@ -112,12 +115,14 @@ impl WorkerSigning {
         }
     }
 
-    /// Sets the number of clients that wait for a signature, without the one that is served next.
+    /// Sets the number of clients that wait for a signature, without the next one to be served.
     pub fn note_waiting(&self, clients: usize) {
         self.waiting.set(clients);
     }
 
-    /// Returns `true` if the next signature with such a key is handed over: if a batch has begun that pays, or a whole one can be filled.
+    /// Returns `true` if the next signature with such a key is handed over. With batches, this
+    /// requires a started batch large enough to pay off, or enough waiting clients to fill a whole
+    /// one.
     pub fn takes(&self, offload: Offload) -> bool {
         let fills_batch = || {
             let held = self.held.borrow().len();
@@ -134,7 +139,7 @@ impl WorkerSigning {
     /// Runs a step that may need a signature.
     ///
     /// # Errors
-    /// There is no memory for a stack.
+    /// Fails if there is no memory for a stack.
     pub fn run<T: 'static>(
         &self,
         step: impl FnOnce() -> T + 'static,
@@ -142,7 +147,7 @@ impl WorkerSigning {
         self.stacks.run(step)
     }
 
-    /// Requests a signature for the connection at `place`.
+    /// Requests a signature for the connection at index `place`.
     pub fn ask(&self, place: usize, request: SignatureRequest) -> PendingSignature {
         let number = self.last.get() + 1;
         self.last.set(number);
@@ -172,7 +177,7 @@ impl WorkerSigning {
         PendingSignature { number, abandoned }
     }
 
-    /// Hands over what was held back.
+    /// Hands over the jobs that were held back.
     pub fn flush(&self) {
         let mut held = self.held.borrow_mut();
         if !held.is_empty() {
@@ -180,13 +185,13 @@ impl WorkerSigning {
         }
     }
 
-    /// Stacks on which no handshake waits.
+    /// Returns the number of unused stacks.
     #[cfg(any(test, feature = "script"))]
     pub fn free_stacks(&self) -> usize {
         self.stacks.free()
     }
 
-    /// Signatures that were asked for since the beginning, and those of tokens that were not answered.
+    /// Returns the number of requests since the start, and the number of unanswered token requests.
     #[cfg(any(test, feature = "script"))]
     pub fn asked_of_tokens(&self) -> (u64, usize) {
         (self.last.get(), self.tokens.under_way.get())
@@ -219,14 +224,15 @@ impl Drop for PendingSignature {
     }
 }
 
-/// Signatures under way for each crypto thread: two batches of eight, one that is computed and one that waits. With RSA-2048
-/// they last for four milliseconds, with RSA-4096 for thirty, and a worker looks for answers between any two connections.
+/// Maximum signatures in progress per crypto thread: two batches of eight, one in computation and
+/// one queued. They take 4 ms with RSA-2048 and 30 ms with RSA-4096. A worker checks for answers
+/// between any two connections.
 const PER_THREAD: usize = 16;
-/// Signatures under way for each session with a token: one that is made and one that waits.
+/// Maximum signatures in progress per token session: one in computation and one queued.
 const PER_SESSION: usize = 2;
-/// Minimum for a worker.
+/// Minimum of the limit for a worker.
 const LEAST: usize = 4;
-/// Bytes of a stack. Debug builds, whose frames are the largest, pass all tests with it.
+/// Stack size in bytes. All tests pass with it in debug builds, which have the largest frames.
 const STACK: usize = 256 * 1024;
 
 #[cfg(test)]
@@ -290,7 +296,7 @@ mod tests {
         for _ in 1..PAYS {
             assert_eq!(queue.try_pop().len(), 1, "too few for a batch");
         }
-        // Others in between do not keep those of one length from a batch, and keep their place.
+        // Jobs of other classes in between do not prevent a batch, and keep their position.
         for _ in 0..PAYS {
             let mut other = request.again();
             other.batch_key = None;

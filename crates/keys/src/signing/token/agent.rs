@@ -1,9 +1,9 @@
 //! The agent: this program, executed again to use the keys on one token.
 //!
-//! The agent has what the serving process lacks: the PIN, and the module with its files, sockets and threads.
-//! Everything that it loads is in the [`Setup`] of the process that started it. The serving process can ask for a signature with one
-//! of the configured keys, and for nothing else. A thread for each session signs. The agent ends when its
-//! socket is closed, or when it receives an unexpected packet.
+//! Only the agent has the PIN and the module with its files, sockets and threads. The [`Setup`]
+//! from its parent process determines everything that it loads. The serving process can only
+//! request signatures with the configured keys. Each session has a thread that signs. The agent
+//! exits when its socket is closed, or on an unexpected packet.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -26,9 +26,9 @@ use super::wire::{
     LONGEST, OpenToken, Setup, TokenAnswer, TokenFault, TokenRequest, receive, write,
 };
 
-/// The name of the process.
+/// Name of the process.
 pub(super) const NAME: &str = "becket-token";
-/// The exit code of an agent whose token refused the PIN.
+/// Exit code of an agent whose token rejected the PIN.
 pub(super) const REFUSED: u8 = 3;
 
 /// Returns `true` if this process was started as an agent.
@@ -42,7 +42,7 @@ pub fn run() -> ! {
         eprintln!("{NAME}: {error}");
         1
     });
-    // Threads of the module may be in the middle of a call.
+    // Threads of the module may be inside a call.
     exit_at_once(code)
 }
 
@@ -88,9 +88,11 @@ fn serve() -> io::Result<u8> {
     Ok(0)
 }
 
-/// Becomes the run user without any rights of root, and forbids debuggers and core dumps.
+/// Changes to the configured user, drops all privileges of root, and forbids debuggers and core
+/// dumps.
 fn secure(setup: &Setup) -> io::Result<()> {
-    // The kernel took the name of the process from the executed link. After the next line this file belongs to root.
+    // Sets the process name, which the kernel copied from the executed link. Core dumps are
+    // forbidden after this, because then root owns this file.
     std::fs::write("/proc/self/comm", NAME).ok();
     rlimit::forbid_core_dumps()?;
     if let Some((uid, gid, groups)) = setup.user.clone() {
@@ -107,11 +109,11 @@ fn open(keys: &[KeyUri], pin: Option<OwnedFd>) -> Result<(Module, Session), Toke
         return refused("no key".to_owned());
     };
     let module = token.module.display();
-    // The serving process runs as the same user, and must not be able to put code of its own there.
+    // The serving process runs as the same user, and must not be able to replace the module.
     match root_only::is_program(&token.module) {
         Ok(true) => {}
         Ok(false) => {
-            let why = "others than root can change this module, or the way to it";
+            let why = "a user other than root can change this module or its path";
             return refused(format!("{module}: {why}"));
         }
         Err(error) => return Err(failed(&module.to_string(), error)),
@@ -121,18 +123,20 @@ fn open(keys: &[KeyUri], pin: Option<OwnedFd>) -> Result<(Module, Session), Toke
     Module::open(token, pin)
 }
 
-/// Forbids programs and other processes. Called before a module is loaded, which may have files, threads and sockets.
+/// Forbids executing programs and access to other processes. Called before loading a module, which
+/// may use files, threads and sockets.
 fn confine() -> io::Result<()> {
     file_reach::forbid_programs()?;
     match call_filter::restrict_foreign_code() {
-        // The kernel has no filters.
+        // The kernel does not support filters.
         Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
         done => done,
     }
 }
 
-/// Reads the first line of the file of the PIN. The file is `given` if root alone can change it. Any other file is opened with the
-/// rights of the run user. Returns `None` if the configuration names no file.
+/// Reads the first line of the PIN file. `given` is the open file if only root can change it;
+/// otherwise the file is opened with the privileges of the user. Returns `None` if no file is
+/// configured.
 fn read_pin(given: Option<OwnedFd>, keys: &[KeyUri]) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     let path = keys.iter().find_map(|key| key.pin_source.as_ref());
     let mut file = match (given, path) {
@@ -152,7 +156,7 @@ fn read_pin(given: Option<OwnedFd>, keys: &[KeyUri]) -> io::Result<Option<Zeroiz
     Ok(Some(pin))
 }
 
-/// Signs in a session of its own.
+/// Signs requests from the queue in its own session.
 fn sign(
     module: &Module,
     socket: &Seqpacket,
@@ -190,7 +194,8 @@ fn send(socket: &Seqpacket, answer: &TokenAnswer) -> io::Result<()> {
     }
 }
 
-/// Maximum length of a PIN in bytes. No token accepts longer ones.
+/// Maximum length of a PIN in bytes. No token accepts a longer one.
 const LONGEST_PIN: usize = 1024;
-/// Maximum number of requests that wait for a session: twice as many as a serving process has in flight with the most sessions.
+/// Maximum number of queued requests: twice the requests in flight of a serving process with the
+/// maximum number of sessions.
 const MOST_WAITING: usize = 2048;

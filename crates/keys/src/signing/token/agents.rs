@@ -1,7 +1,9 @@
-//! Starts the agents of a configuration, one for each token. The process that does so has the rights of root, if any process has.
+//! Starts the agents of a configuration, one per token. The starting process is the supervisor,
+//! which has root privileges if any process does.
 //!
-//! An agent runs as the run user, and ends when the serving process closes its socket. The serving process can ask for a
-//! replacement of an agent that failed, by the index of the token ([`Agents::again`]).
+//! An agent runs as the configured user, and exits when the serving process closes its socket. The
+//! serving process can request a replacement for a failed agent by the index of its token
+//! ([`Agents::again`]).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,19 +23,19 @@ use serde::{Deserialize, Serialize};
 use super::agent::{NAME, REFUSED};
 use super::wire::{Setup, TokenSpec, write};
 
-/// The agents of one configuration. They continue if this is dropped.
+/// The agents of one configuration. They keep running when this is dropped.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Agents {
     agents: Vec<Agent>,
     user: Option<(u32, u32, Vec<u32>)>,
-    /// Root alone can change the configuration, so root opens the files of PINs.
+    /// Only root can change the configuration, so root opens the PIN files.
     is_roots: bool,
     /// Program of an agent; `None` for the running program.
     #[serde(skip)]
     program: Option<PathBuf>,
     /// Killed processes that may still run.
     killed: Vec<u32>,
-    /// Time without a configuration that uses them.
+    /// Time since the configuration was dropped.
     #[serde(skip)]
     unused: Option<Stopwatch>,
 }
@@ -41,17 +43,18 @@ pub struct Agents {
 #[derive(Debug, Serialize, Deserialize)]
 struct Agent {
     token: TokenSpec,
-    /// Process that may still run.
+    /// PID of the process, which may still run.
     pid: Option<u32>,
     #[serde(skip, default = "Stopwatch::start")]
     since: Stopwatch,
-    /// Number of consecutive agents that failed early; the length of `PAUSES_SECONDS` after the token has refused the PIN.
+    /// Number of consecutive early failures; the length of `PAUSES_SECONDS` after the token
+    /// rejected the PIN.
     failures: usize,
 }
 
 impl Agents {
-    /// Starts an agent for each token, as `user` if it is given. `is_roots` means that root alone can change the configuration.
-    /// Returns a socket for each token, in their order.
+    /// Starts an agent for each token, as `user` if given. `is_roots` means that only root can
+    /// change the configuration. Returns a socket for each token in order.
     pub fn start(
         tokens: Vec<TokenSpec>,
         user: Option<&UnixIdentity>,
@@ -78,8 +81,9 @@ impl Agents {
         Ok((all, sockets))
     }
 
-    /// Replaces an agent, and returns the socket of the new one. Returns `None` if it is too early for that, and after the token has
-    /// refused the PIN, since another attempt may lock the token.
+    /// Replaces an agent and returns the socket of the new one. Returns `None` during the pause
+    /// after a failure, and after the token rejected the PIN, because another attempt may lock the
+    /// token.
     pub fn again(&mut self, index: usize) -> Option<OwnedFd> {
         self.killed.retain(is_running);
         let agent = self.agents.get_mut(index)?;
@@ -103,15 +107,15 @@ impl Agents {
         agent.since = Stopwatch::start();
         let spawned = self.spawn(&self.agents.get(index)?.token);
         let spawned = spawned.inspect_err(|error| {
-            tracing::error!(%error, "cannot start the process of a token");
+            tracing::error!(%error, "cannot start a token agent");
         });
         let (pid, socket) = spawned.ok()?;
         self.agents.get_mut(index)?.pid = Some(pid);
         Some(socket)
     }
 
-    /// Returns `true` after all agents have ended. Call this repeatedly after the configuration was dropped: it kills agents
-    /// that do not end.
+    /// Returns `true` after all agents have exited. Call it repeatedly after dropping the
+    /// configuration: it kills agents that do not exit.
     pub fn have_ended(&mut self) -> bool {
         if self.unused.get_or_insert_with(Stopwatch::start).elapsed() > GRACE {
             self.kill();
@@ -124,7 +128,7 @@ impl Agents {
         self.killed.is_empty() && agents.all(|agent| agent.pid.is_none())
     }
 
-    /// Kills all agents that run.
+    /// Kills all running agents.
     pub fn kill(&mut self) {
         let pids = self.agents.iter_mut().filter_map(|it| it.pid.take());
         self.killed.extend(pids.map(kill));
@@ -136,7 +140,7 @@ impl Agents {
         let pin = keys.iter().find_map(|key| key.pin_source.as_deref());
         let pin = match pin.filter(|_| self.is_roots).map(root_only::open) {
             Some(Ok(Some(RootOnly::File(file)))) => Some(file),
-            // The agent opens the path and reports what is wrong with it.
+            // The agent opens the path and reports errors.
             _ => None,
         };
         let (here, there) = Seqpacket::pair()?;
@@ -149,7 +153,7 @@ impl Agents {
         let mut command = Command::new(self.program.as_deref().unwrap_or(own));
         command
             .arg0(NAME)
-            // The agent ignores it; lists of processes show it.
+            // Only for process listings; the agent ignores this argument.
             .args(keys.first().map(|key| &key.token.module))
             .env_remove("NOTIFY_SOCKET")
             .env_remove("SSLKEYLOGFILE")
@@ -160,9 +164,9 @@ impl Agents {
     }
 }
 
-/// Kills a process and returns its number. Call [`is_running`] until the process has ended.
+/// Kills a process and returns its PID. Call [`is_running`] until the process has exited.
 fn kill(pid: u32) -> u32 {
-    // Fails only if the process has ended and was waited for.
+    // Fails only if the process has exited and was reaped.
     let killed = ChildProcess::of(pid).and_then(|process| process.kill());
     killed.ok();
     pid
@@ -173,11 +177,13 @@ fn is_running(pid: &u32) -> bool {
     matches!(ended, Ok(None))
 }
 
-/// Minimum age in seconds of an agent before it is replaced, by the number of consecutive agents that failed early.
+/// Minimum age of an agent in seconds before its replacement, by the number of consecutive early
+/// failures.
 const PAUSES_SECONDS: [u64; 5] = [0, 1, 2, 5, 10];
-/// Age from which an agent has not failed early.
+/// A failure after this age is not early.
 const LONG: Duration = Duration::from_secs(10);
-/// Maximum time that an agent runs without a configuration. Handshakes that began with the configuration end earlier.
+/// Maximum lifetime of an agent without a configuration. Handshakes of that configuration end
+/// earlier.
 const GRACE: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
@@ -186,10 +192,10 @@ mod tests {
 
     use super::*;
 
-    /// Starts an agent that is a shell script with these commands, and waits until it has ended.
+    /// Starts an agent that is a shell script with these commands, and waits until it has exited.
     fn after(commands: &str) -> Agents {
         let folder = tempfile::tempdir().unwrap();
-        // The path of the module is the argument of an agent, here of a shell.
+        // An agent gets the path of its module as an argument; here it is the script of a shell.
         let script = folder.path().join("script");
         fs::write(&script, commands).unwrap();
         let token = TokenSpec {

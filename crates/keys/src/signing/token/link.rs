@@ -1,13 +1,17 @@
-//! The link to one token: its agent, the requests in flight, and what is known of its keys.
+//! The link to one token: its agent, the requests in flight, and the state of its keys.
 //!
-//! A link begins with an agent that opens its token, and proves the keys of certificates one after the other ([`TokenLink::prove`]), on the thread
-//! that loads the configuration. [`TokenLink::serve`] starts a thread that receives answers. The thread drops an agent that ends, sends an
-//! unexpected message, does not answer in time or fails to sign: a call of a module cannot be broken off, and a module that has
-//! lost its token often does not find it again. Then the thread waits for another agent ([`TokenLink::replace`]), which has to prove every
-//! key again. Workers send requests on the same socket, without waiting. The thread holds no link, so that a link that is dropped
-//! ends both its thread and its agent.
+//! A link starts with an agent that opens its token. The thread that loads the configuration then
+//! proves the keys of the certificates one after the other ([`TokenLink::prove`]).
+//! [`TokenLink::serve`] starts a thread that receives answers. This thread drops an agent that
+//! exits, sends an unexpected message, does not answer in time, or fails to sign. A new agent is
+//! needed because a module call cannot be cancelled, and many modules do not recover from a lost
+//! token. The thread then waits for a replacement ([`TokenLink::replace`]), which must prove every
+//! key again.
 //!
-//! The agent may be under foreign control: it can end handshakes, and nothing else.
+//! Workers send requests on the same socket without waiting. The thread has only a weak reference
+//! to the link, so dropping the link ends the thread and the agent.
+//!
+//! A compromised agent can make handshakes fail, but nothing else.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -24,26 +28,26 @@ use rustls::{Error, SignatureScheme};
 use super::public::PublicKey;
 use super::wire::{self, LONGEST, OpenToken, TokenAnswer, TokenFault, TokenRequest};
 
-/// State that the thread of a token shares with workers.
+/// State shared by the thread of a token and the workers.
 #[derive(Debug)]
 pub(super) struct TokenLink {
     pub(super) id: TokenId,
     /// URIs by index.
     pub(super) keys: Vec<String>,
     pub(super) known: Arc<TokenFacts>,
-    /// Maximum duration of a signature.
+    /// Time limit for a signature.
     time_out: Duration,
     /// Number of the last request.
     last: AtomicU64,
     state: Mutex<LinkState>,
 }
 
-/// Facts about a token that outlive a configuration.
+/// State of a token that is kept across reloads.
 #[derive(Debug, Default)]
 pub(super) struct TokenFacts {
     /// Keys that have signed a challenge, by URI, with their schemes.
     proved: Mutex<BTreeMap<String, (PublicKey, Vec<SignatureScheme>)>>,
-    /// The log says that the token is not available.
+    /// The log reported the token as not available.
     is_away: AtomicBool,
     pub(super) signatures: AtomicU64,
     pub(super) failures: AtomicU64,
@@ -52,12 +56,12 @@ pub(super) struct TokenFacts {
 
 #[derive(Debug)]
 struct LinkState {
-    /// The agent in use, or why there is none.
+    /// The agent in use, or the reason why there is none.
     agent: Result<Arc<OpenedAgent>, TokenFault>,
-    /// Keys that have certificates, by index.
+    /// Keys with certificates, by index.
     keys: BTreeMap<usize, KeyProof>,
     pending: BTreeMap<u64, (SignatureReply, Stopwatch)>,
-    /// Passes agents to the thread; `None` before it is started.
+    /// Passes agents to the thread; `None` before the thread starts.
     replacements: Option<Sender<Seqpacket>>,
     /// The thread waits for another agent.
     is_lost: bool,
@@ -66,11 +70,11 @@ struct LinkState {
 #[derive(Clone, Debug)]
 struct KeyProof {
     public: PublicKey,
-    /// Why the agent in use does not sign with this key, if it does not.
+    /// The reason why the agent in use cannot sign with this key, or `Ok`.
     proved: Result<(), TokenFault>,
 }
 
-/// Takes the answer to a request.
+/// Callback that receives the answer to a request.
 pub(super) struct SignatureReply(pub(super) Box<dyn FnOnce(Result<Vec<u8>, Error>) + Send>);
 
 impl fmt::Debug for SignatureReply {
@@ -84,17 +88,17 @@ impl fmt::Debug for SignatureReply {
 #[serde(default)]
 pub struct TokenStatus {
     pub module: String,
-    /// The token's attributes.
+    /// Attributes of the token.
     pub token: String,
-    /// Every key in use signs.
+    /// All keys in use can sign.
     pub available: bool,
-    /// Why the token is not available.
+    /// The reason why the token is not available.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub fault: String,
     pub signatures: u64,
-    /// Signatures not made, or not in time.
+    /// Signatures that failed or timed out.
     pub failures: u64,
-    /// Signatures requested and not answered yet.
+    /// Requests without an answer yet.
     pub in_flight: usize,
     pub starts: u64,
 }
@@ -116,7 +120,8 @@ impl OpenedAgent {
         }
     }
 
-    /// Has a key sign a challenge. Returns the schemes of the key. Nothing else may be in flight.
+    /// Makes a key sign a challenge. Returns the schemes of the key. No other request may be in
+    /// flight.
     fn prove(&self, key: usize, public: &PublicKey) -> Result<Vec<SignatureScheme>, TokenFault> {
         let refused = |why: &str| Err(TokenFault::Refused(why.to_owned()));
         match self.token.faults.get(key) {
@@ -173,8 +178,9 @@ impl TokenLink {
         }
     }
 
-    /// Proves that a key belongs to a certificate, and returns the schemes of the key. Blocks before [`Self::serve`]. A key that
-    /// was proved with an earlier configuration needs no proof while its token is away.
+    /// Proves that a key belongs to a certificate, and returns the schemes of the key. Blocks
+    /// before [`Self::serve`]. A key that was proved in an earlier configuration needs no proof
+    /// while its token is unavailable.
     pub(super) fn prove(
         &self,
         key: usize,
@@ -187,7 +193,7 @@ impl TokenLink {
         let before = before.map(|(_, schemes)| schemes.clone());
         let state = self.lock();
         if state.replacements.is_some() {
-            // A private key has one public key.
+            // A private key has exactly one public key.
             let why = || format!("{OTHER}; if it was replaced, reload becket");
             return before.ok_or_else(|| TokenFault::Refused(why()));
         }
@@ -205,7 +211,7 @@ impl TokenLink {
         Ok(schemes)
     }
 
-    /// Starts the thread that receives answers, unless it was started before.
+    /// Starts the thread that receives answers, unless it runs already.
     pub(super) fn serve(self: &Arc<Self>) -> io::Result<()> {
         let mut state = self.lock();
         if state.replacements.is_some() {
@@ -220,7 +226,8 @@ impl TokenLink {
         thread.spawn(move || run(&link, &replacements)).map(drop)
     }
 
-    /// Has a replacement prove all keys. It serves if one of them signs.
+    /// Makes a replacement agent prove all keys. Uses the agent if it can sign with at least one
+    /// key.
     fn adopt(&self, agent: Arc<OpenedAgent>) {
         let mut keys = self.lock().keys.clone();
         for (index, key) in &mut keys {
@@ -240,19 +247,20 @@ impl TokenLink {
         self.lock().is_lost
     }
 
-    /// Replaces the agent if the token lacks one. An agent that was requested before a reload may arrive after it.
+    /// Replaces the agent if the token has none. An agent requested before a reload may arrive
+    /// after it.
     pub(super) fn replace(&self, socket: Seqpacket) {
         let mut state = self.lock();
         if mem::take(&mut state.is_lost)
             && let Some(replacements) = &state.replacements
         {
             self.known.starts.fetch_add(1, Relaxed);
-            // Fails if the thread has panicked.
+            // Fails only if the thread has panicked.
             replacements.send(socket).ok();
         }
     }
 
-    /// Requests a signature. Fails at once if the agent does not sign with the key.
+    /// Requests a signature. Fails at once if the agent cannot sign with the key.
     pub(super) fn request(
         &self,
         key: usize,
@@ -278,7 +286,7 @@ impl TokenLink {
         reply(Err(Error::General("the token did not sign".into())));
     }
 
-    /// Passes an answer on.
+    /// Delivers an answer to its request.
     fn take(&self, answer: TokenAnswer) -> Result<(), TokenFault> {
         let TokenAnswer::Signed { number, signature } = answer else {
             return Err(TokenFault::unexpected());
@@ -313,7 +321,7 @@ impl TokenLink {
             .for_each(|(reply, _)| self.fail(reply));
     }
 
-    /// Logs whether the token is available, if that has changed.
+    /// Logs a change in the availability of the token.
     fn log_availability(&self) {
         let status = self.status();
         let (module, token) = (status.module, status.token);
@@ -343,21 +351,22 @@ impl TokenLink {
     }
 
     fn lock(&self) -> MutexGuard<'_, LinkState> {
-        // A state is valid even after a panic: requests without an answer time out.
+        // The state is valid even after a panic, because requests without an answer time out.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for TokenLink {
     fn drop(&mut self) {
-        // Requests in flight hold their key, and so the link: none is left here.
+        // Requests in flight refer to their key and so to the link: there are none when it is
+        // dropped.
         if let Ok(agent) = &self.lock().agent {
             agent.socket.end();
         }
     }
 }
 
-/// Receives the answers of one agent after the other. Returns `None` after the link was dropped.
+/// Receives the answers of consecutive agents. Returns `None` after the link was dropped.
 fn run(link: &Weak<TokenLink>, replacements: &Receiver<Seqpacket>) -> Option<()> {
     loop {
         let agent = link.upgrade()?.lock().agent.clone();
@@ -397,16 +406,17 @@ fn receive_answers(link: &Weak<TokenLink>, socket: &Seqpacket) -> Option<TokenFa
 
 impl TokenFault {
     fn unexpected() -> Self {
-        Self::Away("its process sent an unexpected message".to_owned())
+        Self::Away("the token agent sent an unexpected message".to_owned())
     }
 
     fn silent() -> Self {
-        Self::Away("the token does not answer in time".to_owned())
+        Self::Away("the token did not answer in time".to_owned())
     }
 }
 
 impl fmt::Display for TokenFault {
-    /// Writes the reason in a form that is safe for a log.
+    /// Writes the reason without control characters and with a bounded length, which is safe for a
+    /// log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Self::Away(why) | Self::Refused(why)) = self;
         let plain = why.chars().filter(|c| !c.is_control());
@@ -420,7 +430,7 @@ impl From<io::Error> for TokenFault {
     }
 }
 
-/// Waits for an answer, for as long as a start may take.
+/// Waits for the first answer, for up to the time limit of a start.
 fn first_answer(socket: &Seqpacket) -> Result<TokenAnswer, TokenFault> {
     if socket.wait(STARTS)? {
         receive(socket, &mut vec![0; LONGEST])
@@ -433,13 +443,14 @@ fn receive(socket: &Seqpacket, room: &mut [u8]) -> Result<TokenAnswer, TokenFaul
     match wire::receive(socket, room)? {
         Some((answer, None)) => Ok(answer),
         Some(_) => Err(TokenFault::unexpected()),
-        None => Err(TokenFault::Away("its process ended".to_owned())),
+        None => Err(TokenFault::Away("the token agent exited".to_owned())),
     }
 }
 
-/// Maximum time to load a module, log in, find a key, and sign once. Tokens behind a network take seconds.
+/// Time limit for loading a module, logging in, finding a key, and signing once. Network tokens
+/// take seconds.
 const STARTS: Duration = Duration::from_secs(20);
-/// Maximum length of a reason in a log, in characters.
+/// Maximum length of a logged reason in characters.
 const LONGEST_REASON: usize = 300;
 const OTHER: &str = "the key on the token belongs to another certificate";
 

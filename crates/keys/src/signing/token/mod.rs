@@ -1,10 +1,11 @@
-//! Keys on PKCS#11 tokens: another process, which has the module and the PIN, makes the signatures.
+//! Keys on PKCS#11 tokens: a separate process with the module and the PIN makes the signatures.
 //!
-//! The supervisor starts an [`agent`] for each token of a configuration before it hands the configuration over ([`agents`]), and
-//! passes a socket for each. The serving process pairs sockets with tokens by their order ([`Tokens`]). While a configuration is
-//! loaded, each key signs a challenge, which proves that it belongs to its certificate. After that a thread for each token receives
-//! answers ([`link`]), and workers send requests without waiting. A token that fails gets another agent: the
-//! serving process requests it from the supervisor by the token's index. See docs/decisions/0032.
+//! The supervisor starts an [`agent`] for each token before it sends a configuration ([`agents`]),
+//! and passes a socket for each. The serving process matches sockets to tokens by their order
+//! ([`Tokens`]). While a configuration loads, each key signs a challenge to prove that it belongs
+//! to its certificate. After that, a thread per token receives answers ([`link`]), and workers send
+//! requests without waiting. If a token fails, the serving process requests another agent from the
+//! supervisor, by the token's index. See docs/decisions/0032.
 
 pub mod agent;
 pub mod agents;
@@ -33,11 +34,11 @@ use self::link::{SignatureReply, TokenLink};
 pub use self::public::PublicKey;
 use self::wire::{TokenFault, TokenSpec};
 
-/// The tokens of a configuration, in the order of their first keys.
+/// The tokens of a configuration in the order of their first keys.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
     links: Vec<Arc<TokenLink>>,
-    /// Sockets of agents for a configuration that is about to be loaded.
+    /// Sockets of agents for the next configuration.
     given: Arc<Mutex<Vec<OwnedFd>>>,
 }
 
@@ -55,7 +56,8 @@ struct ProvedKey {
 }
 
 impl Tokens {
-    /// Takes the sockets of agents that were started for a configuration. `before` are the tokens of the previous one.
+    /// Takes the sockets of agents for the next configuration. `before` contains the tokens of the
+    /// previous one.
     pub fn adopt(sockets: Vec<OwnedFd>, before: &Self) -> Self {
         Self {
             links: before.links.clone(),
@@ -63,7 +65,7 @@ impl Tokens {
         }
     }
 
-    /// Waits until the agents have opened the tokens of a configuration that is being loaded.
+    /// Waits until the agents have opened the tokens of the configuration that is being loaded.
     pub fn open(&self, file: &File) -> Self {
         let given = mem::take(&mut *self.given.lock().unwrap_or_else(PoisonError::into_inner));
         let open = |(spec, socket): (TokenSpec, OwnedFd)| {
@@ -81,10 +83,11 @@ impl Tokens {
         }
     }
 
-    /// Has a key prove that it belongs to a certificate. Blocks while a configuration is loaded, since a token may take seconds.
+    /// Makes a key prove that it belongs to a certificate. Blocks during the loading of a
+    /// configuration, because a token may take seconds.
     ///
     /// # Errors
-    /// The key cannot be used.
+    /// Returns the reason if the key cannot be used.
     pub fn key(&self, uri: &KeyUri, public: PublicKey) -> Result<TokenKey, TokenFault> {
         let uri = uri.to_string();
         let index = |link: &TokenLink| link.keys.iter().position(|key| *key == uri);
@@ -100,10 +103,11 @@ impl Tokens {
         })))
     }
 
-    /// Starts a thread for each token. After that workers can request signatures. Threads inherit the sandbox of the caller.
+    /// Starts a thread for each token. Workers can request signatures after that. Threads inherit
+    /// the sandbox of the caller.
     ///
     /// # Errors
-    /// Fails if the system limits the number of threads.
+    /// Fails if no thread can be started.
     pub fn serve(&self) -> io::Result<()> {
         self.links.iter().try_for_each(|link| link.serve())
     }
@@ -128,7 +132,7 @@ impl Tokens {
 }
 
 impl TokenKey {
-    /// Requests a signature without waiting. Another thread may call `reply`.
+    /// Requests a signature without waiting. `reply` may run on another thread.
     pub fn request(
         &self,
         scheme: SignatureScheme,
@@ -157,7 +161,8 @@ impl SigningKey for TokenKey {
     }
 }
 
-/// Waits for the token, as `becket check` does. Workers do not wait (`crates/tls/src/deferred.rs`).
+/// A signer that blocks on the token, for `becket check`. Workers do not block
+/// (`crates/tls/src/deferred.rs`).
 #[derive(Debug)]
 struct WaitingSigner {
     key: TokenKey,
@@ -167,10 +172,10 @@ struct WaitingSigner {
 impl Signer for WaitingSigner {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
         let (sender, answer) = channel();
-        // The receiver waits until there is an answer.
+        // The receiver lives until the answer arrives.
         let reply = move |signature| drop(sender.send(signature));
         self.key.request(self.scheme, message, reply);
-        // Each request gets an answer, within `timeouts.token`.
+        // Each request gets an answer within `timeouts.pkcs11`.
         let signature = answer.recv().ok();
         signature.unwrap_or_else(|| Err(Error::General("the token did not sign".into())))
     }
@@ -180,4 +185,4 @@ impl Signer for WaitingSigner {
     }
 }
 
-const NO_AGENT: &str = "no process was started for this token: restart becket with its configuration in a regular file";
+const NO_AGENT: &str = "no agent was started for this token; put the configuration in a regular file and restart becket";

@@ -1,7 +1,8 @@
 //! A PKCS#11 module with one token: finds private keys and signs.
 //!
-//! Tokens sign with the plainest mechanisms, which every module has: they get the digest, and this file converts the signature
-//! to the form of TLS. Source: PKCS#11 Specification 3.1; RFC 8017, section 9.2; RFC 5480.
+//! Tokens sign with the simplest mechanisms, which every module supports: they receive the digest,
+//! and this module converts the signature to TLS format. Source: PKCS#11 Specification 3.1; RFC
+//! 8017, section 9.2; RFC 5480.
 
 use becket_config::key_source::{Attribute as Names, KeyUri, TokenId};
 use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};
@@ -25,9 +26,9 @@ use super::wire::TokenFault;
 pub(super) struct Module {
     library: Pkcs11,
     slot: Slot,
-    /// Schemes of TLS that the token supports.
+    /// TLS signature schemes that the token supports.
     pub(super) schemes: Vec<u16>,
-    /// Maximum number of sessions in addition to the first one.
+    /// Maximum number of sessions besides the first one.
     pub(super) most_sessions: usize,
 }
 
@@ -38,7 +39,8 @@ impl From<Error> for TokenFault {
 }
 
 impl Module {
-    /// Loads a module, finds the token, and logs in. The login covers all sessions until the returned one is closed.
+    /// Loads a module, finds the token, and logs in. The login is valid for all sessions until the
+    /// returned one is closed.
     pub(super) fn open(
         id: &TokenId,
         pin: Option<Zeroizing<Vec<u8>>>,
@@ -100,7 +102,7 @@ impl Module {
     }
 }
 
-/// Finds the one private key that a URI names.
+/// Finds the private key of a URI. Fails unless exactly one key matches.
 pub(super) fn find_key(session: &Session, uri: &KeyUri) -> Result<ObjectHandle, TokenFault> {
     let mut template = vec![Attribute::Class(ObjectClass::PRIVATE_KEY)];
     let label = uri.object.as_ref().map(|label| label.clone().into_bytes());
@@ -113,14 +115,14 @@ pub(super) fn find_key(session: &Session, uri: &KeyUri) -> Result<ObjectHandle, 
             "the token has no such private key".to_owned(),
         )),
         _ => Err(TokenFault::Refused(format!(
-            "{} private keys on the token fit",
+            "{} private keys on the token match",
             found.len()
         ))),
     }
 }
 
 fn log_in(session: &Session, mut pin: Zeroizing<Vec<u8>>) -> Result<(), TokenFault> {
-    // `RawAuthPin` erases its buffer when it is dropped.
+    // `RawAuthPin` erases its buffer on drop.
     let pin = RawAuthPin::new(Box::new(mem::take(&mut *pin)));
     match session.login_with_raw(UserType::User, &pin) {
         Ok(()) | Err(Error::Pkcs11(RvError::UserAlreadyLoggedIn, _)) => Ok(()),
@@ -139,7 +141,7 @@ fn log_in(session: &Session, mut pin: Zeroizing<Vec<u8>>) -> Result<(), TokenFau
     }
 }
 
-/// Finds the one slot whose token and slot have the configured attributes.
+/// Finds the slot with the configured attributes. Fails unless exactly one slot matches.
 fn find_slot(library: &Pkcs11, id: &TokenId) -> Result<Slot, TokenFault> {
     let slots = library.get_slots_with_initialized_token()?;
     let fits = |slot: &Slot| {
@@ -161,11 +163,12 @@ fn find_slot(library: &Pkcs11, id: &TokenId) -> Result<Slot, TokenFault> {
     match found[..] {
         [slot] => Ok(slot),
         [] => Err(TokenFault::Away("no such token".to_owned())),
-        _ => Err(TokenFault::Away(format!("{} tokens fit", found.len()))),
+        _ => Err(TokenFault::Away(format!("{} tokens match", found.len()))),
     }
 }
 
-/// Returns the mechanism and the data for a signature. Returns `None` for an unknown scheme, or a digest of another length.
+/// Returns the mechanism and the data to sign. Returns `None` for an unknown scheme or a wrong
+/// digest length.
 fn prepared(scheme: SignatureScheme, input: &[u8]) -> Option<(Mechanism<'static>, Vec<u8>)> {
     let (.., mechanism) = *SCHEMES.iter().find(|(known, ..)| *known == scheme)?;
     if digest_of(scheme).is_some_and(|digest| digest.output_len() != input.len()) {
@@ -196,8 +199,8 @@ fn prepared(scheme: SignatureScheme, input: &[u8]) -> Option<(Mechanism<'static>
     })
 }
 
-/// Converts the two halves of an ECDSA signature to a sequence of two integers (RFC 3279, section 2.2.3). Returns `None` for
-/// another length than that of P-256 and P-384.
+/// Converts the two halves of an ECDSA signature to a DER sequence of two integers (RFC 3279,
+/// section 2.2.3). Returns `None` unless the length fits P-256 or P-384.
 fn in_der(signature: &[u8]) -> Option<Vec<u8>> {
     if !matches!(signature.len(), 64 | 96) {
         return None;
@@ -211,7 +214,7 @@ fn in_der(signature: &[u8]) -> Option<Vec<u8>> {
     }))
 }
 
-/// Returns the text of a module's error, for a log.
+/// Formats a module error for a log.
 fn shown(error: Error) -> String {
     match error {
         Error::LibraryLoading(error) => error.to_string(),
@@ -220,8 +223,8 @@ fn shown(error: Error) -> String {
     }
 }
 
-/// The part of a DigestInfo that all hash functions of SHA-2 share, up to the last number of their object identifiers
-/// (RFC 8017, section 9.2, note 1).
+/// Common part of the DigestInfo of all SHA-2 functions, up to the last number of their object
+/// identifiers (RFC 8017, section 9.2, note 1).
 const HASH_FUNCTION: [u8; 12] = [
     0x30, 0x0d, 0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02,
 ];
@@ -241,7 +244,7 @@ mod tests {
         let kind = &ECDSA_P256_SHA256_FIXED_SIGNING;
         let key = EcdsaKeyPair::generate(kind).unwrap();
         let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, key.public_key().as_ref());
-        // In 600 signatures some halves begin with zeros, and some with a high bit.
+        // Among 600 signatures, some halves start with zeros and some with a high bit.
         for _ in 0..600 {
             let raw = key.sign(&random, b"message").unwrap();
             public

@@ -1,4 +1,5 @@
-//! The public half of a key on a token, from its certificate, and the signature schemes that tokens support.
+//! Public part of a key on a token, from its certificate, and the signature schemes that tokens
+//! support.
 
 use aws_lc_rs::digest::{Algorithm, SHA256, SHA384, SHA512};
 use cryptoki::mechanism::MechanismType;
@@ -20,7 +21,8 @@ pub struct PublicKey {
 }
 
 impl PublicKey {
-    /// Reads the `SubjectPublicKeyInfo` of a certificate. Returns `None` for a kind of key that tokens are not asked to sign with.
+    /// Parses the `SubjectPublicKeyInfo` of a certificate. Returns `None` for a kind of key that
+    /// tokens do not support.
     pub fn of(info: &[u8]) -> Option<Self> {
         let (_, parsed) = SubjectPublicKeyInfo::from_der(info).ok()?;
         let bits = parsed.subject_public_key.data.to_vec();
@@ -51,7 +53,7 @@ impl PublicKey {
             .collect()
     }
 
-    /// Returns `true` if this is a signature of the message by the private half.
+    /// Returns `true` if `signature` is valid for the message and this key.
     pub(super) fn verifies(
         &self,
         scheme: SignatureScheme,
@@ -65,7 +67,8 @@ impl PublicKey {
     }
 }
 
-/// Returns the digest that a token signs. Returns `None` if the scheme has none of its own, so that the token signs the message.
+/// Returns the digest that a token signs. Returns `None` if the scheme has no separate digest, so
+/// the token signs the message.
 pub(super) fn digest_of(scheme: SignatureScheme) -> Option<&'static Algorithm> {
     match scheme {
         Scheme::ED25519 => None,
@@ -77,7 +80,8 @@ pub(super) fn digest_of(scheme: SignatureScheme) -> Option<&'static Algorithm> {
     }
 }
 
-/// The schemes that tokens support, each with the kind of key and the mechanism of PKCS#11; for each kind of key the best first.
+/// Signature schemes that tokens support, with their kind of key and PKCS#11 mechanism, sorted best
+/// first for each kind of key.
 pub(super) const SCHEMES: [(SignatureScheme, AlgorithmIdentifier, MechanismType); 9] = [
     (Scheme::RSA_PSS_SHA512, RSA, MechanismType::RSA_PKCS_PSS),
     (Scheme::RSA_PSS_SHA384, RSA, MechanismType::RSA_PKCS_PSS),

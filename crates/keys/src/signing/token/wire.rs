@@ -1,8 +1,8 @@
-//! Messages on the socket of an agent: a JSON value in each packet.
+//! Messages on the socket of an agent: one JSON value per packet.
 //!
-//! The first packet is the supervisor's [`Setup`], which is in the socket before the serving process gets it. After that the
-//! serving process sends [`TokenRequest`]s, and the agent answers. Either side may be under foreign control: a packet that is too
-//! long or does not parse ends the conversation.
+//! The first packet is the supervisor's [`Setup`], sent before the serving process gets the socket.
+//! After that, the serving process sends [`TokenRequest`]s, and the agent answers. Either side may
+//! be compromised, so a packet that is too long or does not parse ends the connection.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,40 +21,40 @@ use super::public::digest_of;
 /// Maximum length of a packet in bytes.
 pub const LONGEST: usize = 64 * 1024;
 
-/// The keys of one token that a configuration names. Requests name a key by its index in this list.
+/// The configured keys of one token. Requests refer to a key by its index in this list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenSpec {
-    /// URIs.
+    /// URIs of the keys.
     pub keys: Vec<String>,
-    /// Maximum number of signatures at a time.
+    /// Maximum number of concurrent signatures.
     pub sessions: u16,
 }
 
-/// The first packet, from the supervisor. The open file of the PIN comes with it if root alone can change that file.
+/// First packet, sent by the supervisor. The open PIN file is attached if only root can change it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Setup {
-    /// User, group and supplementary groups to run as; `None` to keep them.
+    /// User, group and supplementary groups to change to; `None` to keep them.
     pub user: Option<(u32, u32, Vec<u32>)>,
     /// The token and its keys.
     pub token: TokenSpec,
 }
 
-/// A packet of the serving process, which asks for a signature.
+/// A request of the serving process for a signature.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
-    /// Returned with the answer.
+    /// Request number, repeated in the answer.
     pub number: u64,
     /// Index of the key.
     pub key: usize,
-    /// `SignatureScheme` of TLS.
+    /// TLS `SignatureScheme`.
     pub scheme: u16,
-    /// Digest of the message, or the message if the scheme has no digest of its own.
+    /// Digest of the message, or the message if the scheme has no separate digest.
     pub input: Vec<u8>,
 }
 
 impl TokenRequest {
-    /// Encodes the request for a signature of a message.
+    /// Encodes a signature request for a message.
     pub(super) fn packet(
         number: u64,
         key: usize,
@@ -75,35 +75,35 @@ impl TokenRequest {
     }
 }
 
-/// A packet of the agent.
+/// A packet from the agent.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TokenAnswer {
-    /// The first packet: the token is open.
+    /// First packet: the token is open.
     Opened(OpenToken),
-    /// The first and last packet: the token cannot be used.
+    /// First and last packet: the token cannot be used.
     Failed(TokenFault),
-    /// The answer to a request.
+    /// Answer to a request.
     Signed {
         /// Number of the request.
         number: u64,
-        /// The signature in the form of TLS, or why there is none.
+        /// Signature in TLS format, or the reason why it failed.
         signature: Result<Vec<u8>, TokenFault>,
     },
 }
 
-/// A token that is open.
+/// An open token.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenToken {
-    /// Schemes that the token supports: each a `SignatureScheme` of TLS.
+    /// TLS `SignatureScheme`s that the token supports.
     pub schemes: Vec<u16>,
-    /// For each key the reason why it cannot be used.
+    /// For each key, the reason why it cannot be used, if any.
     pub faults: Vec<Option<TokenFault>>,
 }
 
-/// Why a token, or a key of it, cannot be used.
+/// The reason why a token or a key cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TokenFault {
-    /// Another agent may succeed.
+    /// The token is unavailable; another agent may succeed.
     Away(String),
     /// Configuration and token do not match. Another attempt with the same PIN may lock the token.
     Refused(String),
@@ -111,20 +111,20 @@ pub enum TokenFault {
 
 /// Encodes a message as a packet.
 pub fn write(message: &impl Serialize) -> Vec<u8> {
-    // No message has a map whose keys JSON lacks.
+    // Serialization cannot fail, because no message has a map with keys that are not strings.
     serde_json::to_vec(message).unwrap_or_default()
 }
 
-/// Parses a packet. Returns `None` for anything but one whole message of this kind.
+/// Parses a packet. Returns `None` if it is not exactly one message of this type.
 pub fn read<T: DeserializeOwned>(packet: &[u8]) -> Option<T> {
     let packet = Some(packet).filter(|packet| packet.len() <= LONGEST)?;
     serde_json::from_slice(packet).ok()
 }
 
-/// Waits for a message, and returns it with the descriptor that came with it. Returns `None` after the other end was closed.
+/// Waits for a message and its descriptor. Returns `None` after the other end was closed.
 ///
 /// # Errors
-/// `InvalidData` for anything but one whole message of this kind.
+/// Returns `InvalidData` if the packet is not exactly one message of this type.
 pub(super) fn receive<T: DeserializeOwned>(
     socket: &Seqpacket,
     room: &mut [u8],
@@ -142,7 +142,7 @@ pub(super) fn receive<T: DeserializeOwned>(
     }
 }
 
-/// Returns the tokens that a configuration names, in the order of their first keys.
+/// Returns the tokens of a configuration in the order of their first keys.
 pub fn tokens(file: &File) -> Vec<TokenSpec> {
     let listeners = file.listener.iter();
     let certificates = listeners.flat_map(|listener| &listener.certificates);

@@ -1,4 +1,5 @@
-//! Links to agents that are scripts: an agent that hangs, dies or lies costs signatures, and nothing else.
+//! Tests links with simulated agents: an agent that hangs, exits or sends wrong answers only costs
+//! signatures.
 
 use becket_config::key_source::KeyUri;
 use rcgen::{KeyPair, PublicKeyData};
@@ -8,7 +9,7 @@ use crate::signing::token::script::{AgentBehaviour, FIRST_KEY, play};
 
 type Signature = Result<Vec<u8>, Error>;
 
-/// A token whose agents are threads of the test.
+/// A token with agents that run as threads of the test.
 struct Bench {
     link: Arc<TokenLink>,
     key: Arc<KeyPair>,
@@ -41,7 +42,7 @@ impl Bench {
         self.link.prove(0, &public(&self.key))
     }
 
-    /// Proves the key and serves.
+    /// Proves the key and starts the receiving thread.
     fn serving(self) -> Self {
         self.prove().unwrap();
         self.link.serve().unwrap();
@@ -54,7 +55,7 @@ impl Bench {
         self.link.request(0, SCHEME, b"message", reply);
     }
 
-    /// Returns `true` if the next answer is a signature.
+    /// Waits for the next answer. Returns `true` if it is a signature.
     fn answer(&self) -> bool {
         match self.answers.1.lock().unwrap().recv().unwrap() {
             Ok(signature) => {
@@ -65,7 +66,7 @@ impl Bench {
         }
     }
 
-    /// Replaces the agent, and asks until there is a signature, as clients do.
+    /// Replaces the agent, and requests signatures until one succeeds, like clients that retry.
     fn comes_back(&self) {
         while {
             if self.link.is_lost() {
@@ -147,7 +148,7 @@ fn a_key_that_was_proved_is_believed_while_its_token_is_away() {
     assert!(Bench::new(AgentBehaviour::IsEmpty).prove().is_err());
 }
 
-/// The configuration that is in use keeps its agent.
+/// The configuration in use keeps its agent.
 #[test]
 fn a_configuration_is_refused_whose_pin_or_key_the_token_refuses() {
     let before = Bench::new(AgentBehaviour::Signs).serving();
@@ -171,7 +172,7 @@ fn an_agent_that_comes_too_late_replaces_none_that_signs() {
     assert_eq!(bench.link.status().starts, 1);
 }
 
-/// An agent that served a closed link would never end.
+/// The agent would otherwise run forever.
 #[test]
 fn a_agent_that_opens_its_token_after_the_link_was_closed_does_not_serve() {
     let bench = Bench::new(AgentBehaviour::Signs);
@@ -191,7 +192,7 @@ fn a_agent_that_opens_its_token_after_the_link_was_closed_does_not_serve() {
     assert!(serving.join().unwrap().is_none());
 }
 
-/// An agent under foreign control answers what it likes.
+/// A compromised agent may send any answer.
 #[test]
 fn whatever_is_answered_each_request_gets_one_answer() {
     let mut random = fastrand::Rng::with_seed(7512);

@@ -1,4 +1,5 @@
-//! Agents that are threads of a test. The test chooses their behaviour for each request.
+//! Simulated agents that run as threads of a test. The test chooses their behaviour for each
+//! request.
 
 #![expect(
     clippy::unwrap_used,
@@ -21,7 +22,7 @@ use super::Tokens;
 use super::link::TokenFacts;
 use super::wire::{LONGEST, OpenToken, TokenAnswer, TokenFault, TokenRequest, receive, write};
 
-/// Behaviour of an agent that has proved its key.
+/// Behaviour of an agent after the proof of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentBehaviour {
     Signs,
@@ -43,12 +44,12 @@ pub enum AgentBehaviour {
     LacksKey,
 }
 
-/// A URI of the first key.
+/// URI of the first key.
 pub const FIRST_KEY: &str = "pkcs11:object=a?module-path=/x";
-/// A URI of the second key.
+/// URI of the second key.
 pub const SECOND_KEY: &str = "pkcs11:object=b?module-path=/x";
 
-/// Runs an agent with one key, of P-256.
+/// Runs an agent with one P-256 key.
 pub(super) fn play(socket: &Seqpacket, pair: &KeyPair, way: impl Fn() -> AgentBehaviour) {
     let say = |answer: &TokenAnswer| socket.send(&write(answer), None).ok();
     let open = |fault: Option<&str>| OpenToken {
@@ -106,7 +107,7 @@ fn sign(key: &KeyPair, digest: &[u8]) -> Vec<u8> {
     signed.unwrap().as_ref().to_vec()
 }
 
-/// A token of a test, and the supervisor that starts its agents.
+/// A simulated token, and the supervisor that starts its agents.
 pub struct Script {
     keys: Vec<KeyPair>,
     way: Mutex<AgentBehaviour>,
@@ -151,7 +152,7 @@ impl Script {
         agents.len()
     }
 
-    /// Starts an agent for a configuration that names this key, if the token has it.
+    /// Starts an agent for a configuration with this key, if the token has the key.
     pub fn start(self: &Arc<Self>, key: usize) -> Vec<OwnedFd> {
         if key >= self.keys.len() {
             return Vec::new();
@@ -164,7 +165,7 @@ impl Script {
         vec![here.into()]
     }
 
-    /// Replaces the agents that failed, and includes these tokens in [`Self::counts`].
+    /// Replaces failed agents, and includes these tokens in [`Self::counts`].
     pub fn supervise(self: &Arc<Self>, tokens: &Tokens, key: usize) {
         let mut known = self.known.lock().unwrap();
         for link in &tokens.links {
@@ -187,12 +188,12 @@ impl Script {
         way
     }
 
-    /// Returns the maximum number of signatures that are wrong.
+    /// Returns the maximum number of wrong signatures.
     pub fn odd(&self) -> u64 {
         self.odd.load(Relaxed)
     }
 
-    /// Returns the numbers of signatures and of failures.
+    /// Returns the numbers of signatures and failures.
     pub fn counts(&self) -> [u64; 2] {
         let known = self.known.lock().unwrap();
         let sum = |count: fn(&TokenFacts) -> u64| known.iter().map(|known| count(known)).sum();
