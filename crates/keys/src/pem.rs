@@ -202,7 +202,7 @@ mod tests {
             ("-----BEGIN CERTIFICATE-----\nAAAA\n", "no END CERTIFICATE"),
             (
                 "-----BEGIN CERTIFICATE\n-----",
-                "a BEGIN line without its dashes",
+                "a BEGIN line without closing dashes",
             ),
             (
                 "-----BEGIN PRIVATE KEY-----\n-----BEGIN PRIVATE KEY-----\n-----END PRIVATE KEY-----",
