@@ -1,31 +1,31 @@
-//! How many clients may wait in the kernel's queue of a listening socket, while more come than can be
-//! looked at.
+//! Length of the kernel's accept queue while clients connect faster than a worker accepts them.
 //!
-//! The kernel's queue is first come, first served, and nobody in it can be told anything. So it
-//! must not be longer than what is accepted within the [`TARGET`] of the queue behind it: a client
-//! that does not fit costs its SYN, a few microseconds, and comes again after a second. In calm it
-//! is as long as configured, for bursts.
+//! The kernel's queue is first in, first out, and becket cannot answer a client in it. Under
+//! overload it must therefore hold no more clients than the worker accepts within [`TARGET`], the
+//! delay target of the queue that follows. If a client does not fit, its SYN is dropped, which costs
+//! a few microseconds, and the client retries after a second. Without overload the queue has its
+//! configured length, to absorb bursts.
 //!
-//! Reads no clock. [`Backlog::handle_look`] after each look at the listening sockets, then
-//! [`Backlog::poll`], which changes its mind once in a target at most.
+//! Reads no clock. Call [`Backlog::handle_look`] after each pass over the listening sockets, then
+//! [`Backlog::poll`], which changes the bound at most once per [`TARGET`].
 
 use std::time::Duration;
 
 use crate::fresh_queue::TARGET;
 
-/// The bound of one worker's listening sockets.
+/// Bound on the accept queues of one worker's listening sockets.
 #[derive(Debug, Default)]
 pub struct Backlog {
-    /// Since when somebody has always been left in the kernel's queue.
+    /// Time since which every pass has left clients in the kernel's queue.
     behind_since: Option<Duration>,
-    /// When accepted ones began to be counted.
+    /// Start of the interval in which `accepted` is counted.
     counted_from: Duration,
     accepted: u64,
     bound: Option<u32>,
 }
 
 impl Backlog {
-    /// So many clients were accepted, and `emptied` says whether nobody is left.
+    /// Records a pass that accepted `accepted` clients; `emptied` tells whether none is left.
     pub fn handle_look(&mut self, now: Duration, accepted: u64, emptied: bool) {
         self.accepted += accepted;
         if emptied {
@@ -35,12 +35,12 @@ impl Backlog {
         }
     }
 
-    /// Whether somebody has been left for longer than the target.
+    /// Returns whether clients have been left in the queue for longer than [`TARGET`].
     pub fn is_behind(&self, now: Duration) -> bool {
         self.has_been_behind(now, TARGET)
     }
 
-    /// Whether that will be so before long, unless everybody who waits there is looked at first.
+    /// Returns whether clients have been left in the queue for longer than half of [`TARGET`].
     pub fn is_falling_behind(&self, now: Duration) -> bool {
         self.has_been_behind(now, TARGET / 2)
     }
@@ -50,17 +50,19 @@ impl Backlog {
         since.is_some_and(|since| now.saturating_sub(since) > time)
     }
 
-    /// When to poll at the latest, though nobody comes: it is to be as configured when somebody does.
+    /// Returns the time of the next poll if no client connects: then the bound can be lifted.
     pub fn deadline(&self) -> Option<Duration> {
         self.bound.map(|_| self.counted_from + TARGET)
     }
 
-    /// The bound; `None` if the queue is as long as configured.
+    /// Returns the bound, or `None` if the queue has its configured length.
     pub fn bound(&self) -> Option<u32> {
         self.bound
     }
 
-    /// Returns whether the bound has changed. `over` says whether clients wait for too long, here or behind.
+    /// Updates the bound and returns whether it changed.
+    ///
+    /// `over` tells whether clients wait too long, in this queue or in the next one.
     pub fn poll(&mut self, now: Duration, over: bool) -> bool {
         let counted = now.saturating_sub(self.counted_from);
         if counted < TARGET {
@@ -74,7 +76,7 @@ impl Backlog {
     }
 }
 
-/// Clients are accepted in spurts, and the queue must not run dry between two.
+/// Minimum bound: workers accept in batches, and the queue must not run dry between two of them.
 const LEAST: u32 = 16;
 
 #[cfg(test)]
@@ -112,7 +114,7 @@ mod tests {
     }
 
     proptest! {
-        /// A queue that more come to than are taken from it, however many more and however fast.
+        /// More clients connect than are accepted, by various factors and at various rates.
         #[test]
         fn nobody_waits_for_longer_than_two_targets_once_it_is_bounded(
             come in 20..200_u64, accept in 2..20_u64,

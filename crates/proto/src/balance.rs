@@ -1,11 +1,12 @@
-//! Who of a backend's servers gets the next connection.
+//! Load balancing: chooses the server of a backend for a new connection.
 //!
-//! Policy only: the caller says of each server whether it may be chosen, how much it weighs and how many connections it
-//! has, and gets an index back. Nothing is allocated and nothing is counted; each choice looks at every server once or
-//! twice, some nanoseconds each. Who is in service and who is full is the caller's knowledge
-//! (`crates/proxy/src/backend/`).
+//! Policy only: for each server the caller passes whether it may be chosen, its weight and its number
+//! of connections, and receives an index. Nothing is allocated or counted. Each choice visits every
+//! server once or twice, which takes a few nanoseconds per server. The caller tracks which servers
+//! are in service and which are full (`crates/proxy/src/backend/`).
 //!
-//! Invariants: a server that is not open, or whose weight is 0, is never chosen; if another one is there, someone is.
+//! Invariants: a server that is not open or has weight 0 is never chosen; if any other server
+//! exists, one is chosen.
 //!
 //! Sources: smooth weighted round robin as nginx documents it (`ngx_http_upstream_round_robin`: no bursts towards the
 //! heavy server); M. Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001); D. Thaler and
@@ -14,16 +15,16 @@
 
 use std::net::IpAddr;
 
-/// What a choice depends on, of one server.
+/// State of one server as input for a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its name as a number, the same in every process: [`name_key`].
+    /// Number derived from the server's name by [`name_key`], the same in every process.
     pub key: u64,
-    /// Its share of new connections, against the others.
+    /// Share of new connections relative to the other servers.
     pub weight: u32,
-    /// Connections that it has now.
+    /// Current connections.
     pub in_use: u32,
-    /// Whether it may be chosen now: in service, with a free slot, not tried before.
+    /// `true` if the server may be chosen now: in service, with a free slot, not tried before.
     pub open: bool,
 }
 
@@ -32,36 +33,36 @@ impl Candidate {
         self.open && self.weight > 0
     }
 
-    /// Whether one more connection weighs less on this server than on `other`.
+    /// Returns whether one more connection would load this server less than `other`, relative to weight.
     fn is_lighter(&self, other: &Self) -> bool {
         let after = |server: &Self| u64::from(server.in_use) + 1;
         after(self) * u64::from(other.weight) < after(other) * u64::from(self.weight)
     }
 }
 
-/// Smooth weighted round robin: in a row of as many choices as the weights sum up to, each server is chosen as often as
-/// it weighs, and evenly spread.
+/// Smooth weighted round robin: among as many choices as the sum of all weights, each server is
+/// chosen as often as its weight says, evenly spread.
 #[derive(Clone, Debug)]
 pub struct Wheel {
-    /// What each server is owed, in units of weight; the sum is zero while the same servers are open.
+    /// Credit of each server in units of weight; the sum is zero while the same servers are open.
     owed: Box<[i64]>,
 }
 
 impl Wheel {
-    /// A wheel for so many servers.
+    /// Creates a wheel for `servers` servers.
     pub fn new(servers: usize) -> Self {
         Self {
             owed: vec![0; servers].into(),
         }
     }
 
-    /// Chooses, and turns on. Candidates come in the same order each time.
+    /// Chooses a server and advances the wheel. Candidates must come in the same order each time.
     pub fn turn(&mut self, candidates: &[Candidate]) -> Option<usize> {
         let mut total = 0;
         let mut best: Option<(usize, i64)> = None;
         for (index, (owed, candidate)) in self.owed.iter_mut().zip(candidates).enumerate() {
             if !candidate.is_eligible() {
-                // What a server was owed before it left is not made up for when it is back.
+                // Drops the credit of an unavailable server, so that it is not flooded on its return.
                 *owed = 0;
                 continue;
             }
@@ -80,8 +81,10 @@ impl Wheel {
     }
 }
 
-/// The server that is least busy for its weight; of equals the first one from `start` on, so that a caller that counts
-/// `start` up spreads them.
+/// Chooses the server with the fewest connections for its weight.
+///
+/// A tie goes to the first of the equal servers from index `start` on, so a caller that increments
+/// `start` spreads them.
 pub fn least_connections(candidates: &[Candidate], start: usize) -> Option<usize> {
     let count = candidates.len();
     let start = start.checked_rem(count)?;
@@ -107,7 +110,7 @@ pub fn two_choices(candidates: &[Candidate], random: u64) -> Option<usize> {
     Some(if second.is_lighter(first) { other } else { one })
 }
 
-/// Draws by weight among those that are eligible and not `without`.
+/// Draws by weight among the eligible servers other than `without`.
 fn draw(candidates: &[Candidate], without: Option<usize>, random: u32) -> Option<usize> {
     let takes_part = |(index, candidate): &(usize, &Candidate)| {
         candidate.is_eligible() && Some(*index) != without
@@ -116,7 +119,7 @@ fn draw(candidates: &[Candidate], without: Option<usize>, random: u32) -> Option
     let total: u64 = all()
         .map(|(_, candidate)| u64::from(candidate.weight))
         .sum();
-    // Below `total`: the bias is one part in 2^32 over the sum of weights.
+    // Below `total`. The probability of each value is off by less than 2^-32.
     let mut mark = ((u128::from(random) * u128::from(total)) >> 32) as u64;
     all().find_map(|(index, candidate)| {
         let weight = u64::from(candidate.weight);
@@ -128,17 +131,19 @@ fn draw(candidates: &[Candidate], without: Option<usize>, random: u32) -> Option
     })
 }
 
-/// The first server that is eligible: fills one up before it begins with the next.
+/// Chooses the first eligible server, which fills one server before it uses the next.
 pub fn first(candidates: &[Candidate]) -> Option<usize> {
     candidates.iter().position(Candidate::is_eligible)
 }
 
-/// Rendezvous hash: the same server for the same `key` as long as it is eligible. When a server goes, only its own keys
-/// move, and they spread over the others by weight; when a weight changes, only that difference moves.
+/// Rendezvous hash: maps a `key` to the same server for as long as that server is eligible.
+///
+/// When a server becomes ineligible, only its keys move, spread over the others by weight. When a
+/// weight changes, only the difference moves.
 pub fn rendezvous(candidates: &[Candidate], key: u64) -> Option<usize> {
     let mut eligible = candidates.iter().filter(|one| one.is_eligible());
     let weight = eligible.next()?.weight;
-    // A logarithm per server is needed only where weights differ: it is monotone.
+    // The logarithm is monotone, so it is needed only if weights differ.
     let alike = eligible.all(|one| one.weight == weight);
     let mut best: Option<(usize, f64, u64)> = None;
     for (index, candidate) in candidates.iter().enumerate() {
@@ -158,21 +163,22 @@ pub fn rendezvous(candidates: &[Candidate], key: u64) -> Option<usize> {
     best.map(|(index, ..)| index)
 }
 
-/// The logarithm of a uniform number in (0, 1], over the weight: the highest wins in proportion to the weights.
+/// Returns the logarithm of a uniform number in (0, 1], divided by the weight. The probability of
+/// the highest score is proportional to the weight.
 fn score(hash: u64, weight: u32) -> f64 {
     let uniform = (hash as f64 + 1.0) / (u64::MAX as f64 + 1.0);
     uniform.ln() / f64::from(weight)
 }
 
-/// A name as a number that is the same in every process and version: FNV-1a, stirred.
+/// Hashes a name to a number that is the same in every process and version: FNV-1a, then [`mix`].
 pub fn name_key(name: &str) -> u64 {
     mix(name.bytes().fold(FNV_OFFSET, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME)
     }))
 }
 
-/// An address as a number that is the same in every process and version. An IPv4 address that is written as IPv6
-/// (RFC 4291, section 2.5.5.2) is the IPv4 address.
+/// Hashes an address to a number that is the same in every process and version. An IPv4-mapped IPv6
+/// address (RFC 4291, section 2.5.5.2) counts as IPv4.
 pub fn address_key(address: IpAddr) -> u64 {
     match address.to_canonical() {
         IpAddr::V4(v4) => mix(u64::from(v4.to_bits())),
@@ -183,7 +189,8 @@ pub fn address_key(address: IpAddr) -> u64 {
     }
 }
 
-/// Stirs 64 bits so that each depends on all: the finalizer of SplitMix64 (Steele, Lea, Flood, 2014).
+/// Mixes 64 bits so that each output bit depends on all input bits: the finalizer of SplitMix64
+/// (Steele, Lea, Flood, 2014).
 pub fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,63 +1,65 @@
-//! A table with a bound on its entries and on their bytes, for what clients and peers make us remember.
+//! A table with a bound on its entries and on their bytes, for state that clients and peers create.
 //!
-//! Entries lie in places of a vector, joined in a list, with an index of place numbers over them: 5 bytes an entry, where a map
-//! with its own keys would hold the key twice. The caller brings hash and comparison; 32 bits of the hash are kept beside the
-//! entry, so that neither eviction nor growth hashes again. [`Order`] says who makes room for a new entry: the one that came
-//! first, the one that was not used for longest, or nobody that is not idle.
+//! Entries are in places of a vector, linked in a list, with an index of place numbers: the index
+//! costs 5 bytes per entry, whereas a map with its own keys would store each key twice. The caller
+//! supplies hash and comparison. Each place keeps 32 bits of the hash, so that neither eviction nor
+//! growth hashes again. [`Order`] determines which entry makes room for a new one.
 //!
-//! Keys come from peers, so the hash must be keyed with a secret: a peer that could choose collisions could make a table slow.
+//! Keys come from peers, so the hash must be keyed with a secret. Otherwise a peer could choose keys
+//! that collide and slow the table down.
 //!
-//! [`Sharded`] spreads tables over locks. It knows no order between shards: each bounds, and evicts, its own part.
+//! [`Sharded`] spreads tables over locks. There is no order across shards: each shard bounds and
+//! evicts its own entries.
 //!
-//! Invariants: each place is in the list and in the index, or in the chain of free ones; entries and bytes never exceed the
-//! bounds (but for [`Order::Idle`], after the bound was lowered). A place keeps its number for as long as its entry lives,
-//! except when the bound is lowered.
+//! Invariants: each place is either in the list and the index, or in the chain of free places;
+//! entries and bytes never exceed the bounds (except with [`Order::Idle`] after the bound was
+//! lowered). A place keeps its number while its entry exists, unless the bound is lowered.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashTable;
 
-/// What a table holds. The default stands in free places, and holds nothing.
+/// Entry of a table. Free places hold the default value, which must own nothing.
 pub trait Entry: Default {
-    /// How many bytes count against the bound. They must not change while the entry is in the table.
+    /// Bytes that count against the bound. They must not change while the entry is in the table.
     fn bytes(&self) -> usize {
         0
     }
 }
 
-/// Who makes room.
+/// Order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// The entry that was inserted first, whether it was used or not.
+    /// Evicts the oldest entry, regardless of use.
     Inserted,
-    /// The entry that was not used for longest.
+    /// Evicts the least recently used entry.
     Used,
-    /// Nobody: what finds no room is refused, until [`BoundedTable::look_over`] finds an entry that is idle. Each look goes on
-    /// behind the last one.
+    /// Evicts nothing: a full table refuses new entries until [`BoundedTable::look_over`] removes an
+    /// idle one. Each call of it continues after the last entry that it checked.
     Idle,
 }
 
-/// How much a table may hold.
+/// Capacity of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Entries; with 0 nothing is stored.
+    /// Maximum number of entries; with 0 nothing is stored.
     pub entries: usize,
-    /// Bytes of all entries.
+    /// Maximum bytes of all entries.
     pub bytes: usize,
 }
 
-/// The number of a place.
+/// Number of a place in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place(u32);
 
-/// Entries in an order, bounded. Nothing is allocated before it is used.
+/// Bounded, ordered set of entries. Allocates nothing before the first insertion.
 #[derive(Debug)]
 pub struct BoundedTable<E> {
     slots: Vec<Slot<E>>,
     index: HashTable<u32>,
     first: u32,
     last: u32,
-    /// The first free slot; the others follow through `newer`.
+    /// First free slot; the others follow through `newer`.
     free: u32,
     order: Order,
     bounds: Bounds,
@@ -68,13 +70,13 @@ pub struct BoundedTable<E> {
 struct Slot<E> {
     entry: E,
     hash: u32,
-    /// The neighbour towards the front of the list; [`FREE`] in a free slot.
+    /// Neighbour towards the front of the list; [`FREE`] in a free slot.
     older: u32,
     newer: u32,
 }
 
 impl<E: Entry> BoundedTable<E> {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new(order: Order, bounds: Bounds) -> Self {
         Self {
             slots: Vec::new(),
@@ -88,7 +90,7 @@ impl<E: Entry> BoundedTable<E> {
         }
     }
 
-    /// Where the entry with this hash is that the condition holds for.
+    /// Returns the place of the entry that has this hash and satisfies `is`.
     pub fn find(&self, hash: u64, is: impl Fn(&E) -> bool) -> Option<Place> {
         let short = hash as u32;
         let same = |at: &u32| {
@@ -98,13 +100,13 @@ impl<E: Entry> BoundedTable<E> {
         self.index.find(spread(short), same).copied().map(Place)
     }
 
-    /// The entry at a place; nothing at a free one.
+    /// Returns the entry at a place, or `None` if the place is free.
     pub fn get(&self, at: Place) -> Option<&E> {
         let slot = self.slots.get(at.0 as usize)?;
         (slot.older != FREE).then_some(&slot.entry)
     }
 
-    /// The entry at a place, which is used by this.
+    /// Returns the entry at a place and counts this as a use.
     pub fn used(&mut self, at: Place) -> Option<&mut E> {
         self.get(at)?;
         if self.order == Order::Used {
@@ -116,8 +118,10 @@ impl<E: Entry> BoundedTable<E> {
             .map(|slot| &mut slot.entry)
     }
 
-    /// Puts in an entry that is not there yet, and returns its place and how many had to make room. Nothing when it does not
-    /// fit. O(1), and one step for each that makes room.
+    /// Inserts an entry that is not in the table yet.
+    ///
+    /// Returns its place and the number of evicted entries, or `None` if it does not fit. O(1), plus one
+    /// step per evicted entry.
     pub fn insert(&mut self, hash: u64, entry: E) -> Option<(Place, usize)> {
         let Bounds { entries, bytes } = self.bounds;
         let most_bytes = bytes.checked_sub(entry.bytes())?;
@@ -130,7 +134,7 @@ impl<E: Entry> BoundedTable<E> {
         Some((Place(at), evicted))
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub fn remove(&mut self, at: Place) -> Option<E> {
         self.get(at)?;
         let Place(at) = at;
@@ -147,7 +151,8 @@ impl<E: Entry> BoundedTable<E> {
         Some(entry)
     }
 
-    /// Looks at `at_most` entries from the front on, drops those that the condition holds for, and returns how many.
+    /// Checks up to `at_most` entries from the front, removes every one for which `is_dead` holds, and returns
+    /// their number.
     pub fn look_over(&mut self, at_most: usize, mut is_dead: impl FnMut(&E) -> bool) -> usize {
         let (mut dropped, mut at) = (0, self.first);
         for _ in 0..at_most.min(self.len()) {
@@ -165,7 +170,8 @@ impl<E: Entry> BoundedTable<E> {
         dropped
     }
 
-    /// Changes the bounds, and returns how many had to go. A lower bound gives memory back, and moves entries to do so.
+    /// Changes the bounds and returns the number of evicted entries. A lower bound frees memory, for
+    /// which entries move.
     pub fn set_bounds(&mut self, bounds: Bounds) -> usize {
         self.bounds = capped(bounds);
         if self.order == Order::Idle {
@@ -183,7 +189,8 @@ impl<E: Entry> BoundedTable<E> {
         dropped
     }
 
-    /// Shows the entries of up to `at_most` places from `from` on; returns the place to go on from, if there is one.
+    /// Shows the entries in up to `at_most` places, starting at place `from`. Returns the place to
+    /// continue from, if any is left.
     pub fn visit(&self, from: usize, at_most: usize, mut show: impl FnMut(&E)) -> Option<usize> {
         let slots = self.slots.iter().skip(from).take(at_most);
         slots
@@ -193,12 +200,12 @@ impl<E: Entry> BoundedTable<E> {
         (next < self.slots.len()).then_some(next)
     }
 
-    /// How many entries there are.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()
     }
@@ -208,12 +215,12 @@ impl<E: Entry> BoundedTable<E> {
         self.bytes
     }
 
-    /// Bytes of the places, used or not, and of the index.
+    /// Bytes of the index and of all places, used or free.
     pub fn overhead_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<Slot<E>>() + self.index.allocation_size()
     }
 
-    /// Drops from the front until no more entries and bytes are left than these, and returns how many.
+    /// Evicts from the front until at most `entries` and `bytes` are left. Returns the number evicted.
     fn shrink(&mut self, entries: usize, bytes: usize) -> usize {
         let mut dropped = 0;
         while (self.len() > entries || self.bytes > bytes)
@@ -224,7 +231,7 @@ impl<E: Entry> BoundedTable<E> {
         dropped
     }
 
-    /// Puts an entry at the end. The caller has made room.
+    /// Appends an entry. The caller has made room.
     fn attach(&mut self, hash: u32, entry: E) -> u32 {
         self.bytes += entry.bytes();
         let at = self.vacant();
@@ -237,14 +244,14 @@ impl<E: Entry> BoundedTable<E> {
         at
     }
 
-    /// A free slot: a used one, or a new one at the end.
+    /// Returns a free slot, or a new one at the end.
     fn vacant(&mut self) -> u32 {
         if let Some(slot) = self.slots.get(self.free as usize) {
             return std::mem::replace(&mut self.free, slot.newer);
         }
         let len = self.slots.len();
         if len == self.slots.capacity() {
-            // Doubles as a vector would, but never beyond the bound.
+            // Doubles like a vector, but never beyond the bound.
             let left = self.bounds.entries.saturating_sub(len).max(1);
             self.slots.reserve_exact(len.max(FIRST_SLOTS).min(left));
         }
@@ -257,7 +264,7 @@ impl<E: Entry> BoundedTable<E> {
         len as u32
     }
 
-    /// Puts a slot at the end of the list.
+    /// Appends a slot to the list.
     fn link(&mut self, at: u32) {
         let last = std::mem::replace(&mut self.last, at);
         let slot = &mut self.slots[at as usize];
@@ -280,7 +287,7 @@ impl<E: Entry> BoundedTable<E> {
         }
     }
 
-    /// Walks everything and asserts, in debug builds, that list, index and bounds agree.
+    /// Asserts, in debug builds, that list, index and bounds agree. Visits every slot.
     pub fn check_invariants(&self) {
         let (mut seen, mut bytes) = (0, 0);
         let (mut older, mut at) = (NONE, self.first);
@@ -319,8 +326,8 @@ impl<E: Entry> BoundedTable<E> {
     }
 }
 
-/// Parts of something, each behind a lock of its own, two cache lines apart so that neighbouring locks do not share one (x86
-/// fetches lines in pairs).
+/// Parts of a whole, each behind its own lock. The locks are two cache lines apart, since x86 fetches
+/// lines in pairs.
 #[derive(Debug)]
 pub struct Sharded<T>(Box<[Shard<T>]>);
 
@@ -328,7 +335,7 @@ pub struct Sharded<T>(Box<[Shard<T>]>);
 #[repr(align(128))]
 struct Shard<T>(Mutex<T>);
 
-/// A place in a walk by [`Sharded::visit`]; the default is the start.
+/// Position in a walk by [`Sharded::visit`]. The default is the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     shard: usize,
@@ -336,46 +343,50 @@ pub struct Cursor {
 }
 
 impl<T> Sharded<T> {
-    /// Makes so many parts, rounded up to a power of two, from their numbers and how many they are.
+    /// Creates `count` parts, rounded up to a power of two. `make` receives the number of the part and
+    /// the number of parts.
     pub fn new(count: usize, make: impl Fn(usize, usize) -> T) -> Self {
         let count = count.max(1).next_power_of_two();
         let shards = (0..count).map(|number| Shard(Mutex::new(make(number, count))));
         Self(shards.collect())
     }
 
-    /// How many parts there are.
+    /// Number of parts.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The number of the part that a hash belongs to. A [`BoundedTable`] uses the other half of the hash.
+    /// Returns the number of the part for a hash. A [`BoundedTable`] uses the other half of the hash.
     pub fn number(&self, hash: u64) -> usize {
         (hash >> 32) as usize & (self.0.len() - 1)
     }
 
-    /// The part that a hash belongs to. Takes its lock.
+    /// Locks the part for a hash.
     pub fn of(&self, hash: u64) -> MutexGuard<'_, T> {
         self.0[self.number(hash)].lock()
     }
 
-    /// All parts. Takes every lock in turn.
+    /// Iterates over all parts, each locked in turn.
     pub fn all(&self) -> impl Iterator<Item = MutexGuard<'_, T>> {
         self.0.iter().map(Shard::lock)
     }
 }
 
 impl<T> Shard<T> {
-    /// A poisoned lock is taken all the same: only a closure given to a walk can panic under it, and that one cannot change
-    /// the part.
+    /// Locks the part and ignores poisoning: only a closure passed to a walk can panic under the lock,
+    /// and that closure cannot change the part.
     fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<E: Entry> Sharded<BoundedTable<E>> {
-    /// Shows entries from `from` on, looking at no more than `at_most` places (at least one) of one shard, under its lock.
-    /// Returns where to go on, or nothing at the end: for a paced dump. An entry that is there all the time of a walk is shown
-    /// once, unless the bound is lowered meanwhile. `show` must not call the table.
+    /// Shows entries from `from` on, in at most `at_most` places (at least one) of one shard, under its
+    /// lock.
+    ///
+    /// Returns the position to continue from, or `None` at the end, so that a dump can be paced. An entry
+    /// that exists throughout the walk is shown once, unless the bound is lowered meanwhile. `show` must
+    /// not call the table.
     pub fn visit(&self, from: Cursor, at_most: usize, show: impl FnMut(&E)) -> Option<Cursor> {
         let table = self.0.get(from.shard)?.lock();
         let next = match table.visit(from.place, at_most.max(1), show) {
@@ -388,28 +399,28 @@ impl<E: Entry> Sharded<BoundedTable<E>> {
         (next.shard < self.0.len()).then_some(next)
     }
 
-    /// How many entries there are. Takes every lock in turn.
+    /// Number of entries. Takes every lock in turn.
     pub fn len(&self) -> usize {
         self.all().map(|table| table.len()).sum()
     }
 
-    /// Whether there is none. Takes every lock in turn.
+    /// Returns whether there are no entries. Takes every lock in turn.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A part's share of the whole; all shares add up to it.
+/// Share of part `number` out of `parts`; all shares add up to `whole`.
 pub fn share(whole: usize, number: usize, parts: usize) -> usize {
     whole / parts + usize::from(number < whole % parts)
 }
 
-/// The index takes a bucket from the lowest bits and a tag from the highest seven.
+/// Repeats the hash: the index takes a bucket from the lowest bits and a tag from the highest seven.
 fn spread(hash: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(hash)
 }
 
-/// Slot numbers are 32 bits wide, and two of them are [`NONE`] and [`FREE`].
+/// Limits the entries to valid slot numbers: 32 bits without [`NONE`] and [`FREE`].
 fn capped(bounds: Bounds) -> Bounds {
     Bounds {
         entries: bounds.entries.min(FREE as usize - 1),
@@ -417,10 +428,10 @@ fn capped(bounds: Bounds) -> Bounds {
     }
 }
 
-/// The end of a list; as a slot number, beyond every vector.
+/// End of the list. No slot has this number.
 const NONE: u32 = u32::MAX;
-/// Before a free slot.
+/// Value of `older` in a free slot.
 const FREE: u32 = u32::MAX - 1;
 
-/// The first allocation of a table, in places.
+/// Places in the first allocation of a table.
 const FIRST_SLOTS: usize = 16;

@@ -1,106 +1,107 @@
-//! Why a connection ended: one value that is the metric label, the field of the access log and
-//! what tests assert.
+//! Reasons for the end of a connection: the metric label, the field in the access log, and the
+//! value that tests assert.
 //!
-//! What a peer does is an outcome, not an error. Every connection ends with exactly one reason,
-//! chosen by the first thing that made its end inevitable.
+//! Behaviour of a peer is an outcome, not an error. Every connection ends with exactly one reason:
+//! the first event that made its end inevitable.
 
 use crate::labelled;
 
 labelled! {
-/// Why a connection ended.
+/// Reason for the end of a connection.
 pub enum CloseReason {
     /// Both sides sent their end of data; nothing was lost.
     Finished = "finished",
-    /// The client ended its stream without close_notify; what it sent may be cut short.
+    /// The client ended its stream without close_notify; its data may be cut short.
     ClientTruncated = "client-truncated",
     /// The client reset the connection while relaying.
     ClientReset = "client-reset",
-    /// The client sent a fatal alert or broken TLS while relaying.
+    /// The client sent a fatal alert or malformed TLS while relaying.
     ClientTlsError = "client-tls-error",
-    /// The client sent more records without data (key updates, alerts, empty ones) than its data allows.
+    /// The client sent too many records without data (key updates, alerts, empty ones) for its data.
     RecordsWithoutData = "records-without-data",
-    /// Who connected is not of `trusted-networks`, and a PROXY header is expected.
+    /// The client's address is not in `trusted-networks`, and a PROXY header is expected.
     UntrustedProxy = "untrusted-proxy",
-    /// The first bytes are not the PROXY header that is expected.
+    /// The first bytes are not the expected PROXY header.
     ProxyHeader = "proxy-header",
-    /// The client left before the handshake was done.
+    /// The client left before the end of the handshake.
     HandshakeAborted = "handshake-aborted",
-    /// The client left without a byte, a PROXY header aside: a check whether becket is there, and no failure.
+    /// The client left without a byte except for a PROXY header: a health check, not a failure.
     HealthCheck = "health-check",
-    /// No whole hello came within `timeouts.hello`, the PROXY header before it included, or within
-    /// `timeouts.handshake` where that is shorter.
+    /// No complete hello arrived within `timeouts.hello`, which includes a PROXY header before it, or
+    /// within `timeouts.handshake` if that is shorter.
     HelloTimeout = "hello-timeout",
     /// The handshake took longer than `timeouts.handshake`.
     HandshakeTimeout = "handshake-timeout",
-    /// The handshake failed: nothing in common, bad signature, broken message.
+    /// The handshake failed: no common parameters, bad signature, malformed message.
     HandshakeFailed = "handshake-failed",
     /// The ClientHello is larger than `limits.client-hello`.
     HelloTooLarge = "hello-too-large",
-    /// The client said more in clear behind its request for TLS, where somebody else could have put
-    /// it (CVE-2011-0411, CVE-2021-23214).
+    /// The client sent more clear text after its request for TLS, which an attacker could have inserted
+    /// (CVE-2011-0411, CVE-2021-23214).
     StarttlsInjected = "starttls-injected",
-    /// The client did not ask for TLS where it should: it left politely, or went on in clear.
+    /// The client did not request TLS as required: it left politely, or continued in clear text.
     Cleartext = "cleartext",
-    /// A CancelRequest of PostgreSQL: it was passed on to the servers of the listener's backends.
+    /// A PostgreSQL CancelRequest was forwarded to the servers of the listener's backends.
     Cancel = "cancel",
-    /// A CancelRequest of PostgreSQL that was not passed on: too many were under way.
+    /// A PostgreSQL CancelRequest was not forwarded, since too many were in progress.
     CancelLimit = "cancel-limit",
-    /// The server's greeting refused service, or was none; the client was told.
+    /// The server's greeting refused service or was invalid; the client received an error.
     ServerGreeting = "server-greeting",
     /// The first bytes are not TLS.
     NotTls = "not-tls",
     /// The first bytes are an HTTP request in clear text; it was answered with status 400.
     PlainHttp = "plain-http",
-    /// No certificate covers the server name and unknown names are refused.
+    /// No certificate covers the server name, and unknown names are refused.
     UnknownName = "unknown-name",
-    /// No protocol in common and the route refuses that.
+    /// Client and server have no ALPN protocol in common, and the route refuses that.
     AlpnMismatch = "alpn-mismatch",
     /// The client's certificate was missing, not trusted or no longer valid.
     ClientCertificate = "client-certificate",
     /// The client's chain of certificates is longer than `limits.certificate-chain`, or has more
     /// certificates than any path needs.
     ClientChain = "client-chain",
-    /// The client's certificate is good and has none of the names in `policy.client-names`.
+    /// The client's certificate is valid, but has none of the names in `policy.client-names`.
     ClientName = "client-name",
-    /// `limits.handshakes` was reached, by clients with whole hellos.
+    /// `limits.handshakes` was reached by clients with complete hellos.
     HandshakeLimit = "handshake-limit",
-    /// `limits.handshakes` was reached, and it was the oldest without a whole hello: a newcomer has
-    /// its place.
+    /// `limits.handshakes` was reached: a new client replaced this one, the oldest without a complete
+    /// hello.
     HandshakeDisplaced = "handshake-displaced",
-    /// More clients waited for full handshakes than could be served, and it had waited for half a second, or came when enough
-    /// waited.
+    /// More clients waited for full handshakes than could be served, and this one had waited for half a
+    /// second, or arrived when enough clients waited.
     Overload = "overload",
-    /// It came from a network that `deny` names, or from none that `allow` names.
+    /// The client's network is in `deny`, or is missing in `allow`.
     DeniedNetwork = "denied-network",
-    /// Its source had `admission.connections-per-source` connections.
+    /// The source had `admission.connections-per-source` connections.
     SourceConnections = "source-connections",
-    /// Its source had `admission.half-open-per-source` unfinished handshakes.
+    /// The source had `admission.half-open-per-source` unfinished handshakes.
     SourceHalfOpen = "source-half-open",
-    /// A full handshake, and `admission.full-handshakes-per-second` was used up.
+    /// A full handshake was needed, and `admission.full-handshakes-per-second` was used up.
     AdmissionRate = "admission-rate",
-    /// A full handshake, and `admission.full-handshakes-in-flight` was reached.
+    /// A full handshake was needed, and `admission.full-handshakes-in-flight` was reached.
     AdmissionInFlight = "admission-in-flight",
-    /// A full handshake, and its source had all that it may have of them.
+    /// A full handshake was needed, and the source had reached its limits for them.
     AdmissionSource = "admission-source",
-    /// Its server name had `admission.name.connections` connections.
+    /// The server name had `admission.name.connections` connections.
     NameConnections = "name-connections",
-    /// A full handshake, and `admission.name.full-handshakes-per-second` of its server name was used up.
+    /// A full handshake was needed, and `admission.name.full-handshakes-per-second` was used up.
     AdmissionName = "admission-name",
-    /// Clients of its server name had their share of the backend's queue (`admission.name.queue-share`).
+    /// Clients of this server name had used their share of the backend's queue
+    /// (`admission.name.queue-share`).
     NameQueue = "name-queue",
-    /// Its fingerprint had `admission.ja4.connections` connections.
+    /// The fingerprint had `admission.ja4.connections` connections.
     Ja4Connections = "ja4-connections",
-    /// A full handshake, and `admission.ja4.full-handshakes-per-second` of its fingerprint was used up.
+    /// A full handshake was needed, and `admission.ja4.full-handshakes-per-second` was used up.
     AdmissionJa4 = "admission-ja4",
-    /// `admission.ja4.refuse` names its fingerprint.
+    /// The fingerprint is in `admission.ja4.refuse`.
     Ja4Refused = "ja4-refused",
-    /// A full handshake, and the token that has the key did not sign.
+    /// A full handshake was needed, and the token with the private key did not sign.
     Token = "token",
-    /// `limits.connections` was reached, and its listening socket was to be closed.
+    /// `limits.connections` was reached, and the client's listening socket was about to be closed.
     ConnectionLimit = "connection-limit",
-    /// No descriptor was left for it.
+    /// No file descriptor was available.
     NoDescriptor = "no-descriptor",
-    /// As many wait for a slot of the backend as `queue-length` allows.
+    /// The queue of the backend was full: `queue-length` clients waited for a slot.
     QueueFull = "queue-full",
     /// No slot became free within `queue-timeout`.
     QueueTimeout = "queue-timeout",
@@ -108,61 +109,61 @@ pub enum CloseReason {
     LeftQueue = "left-queue",
     /// No server of the backend is in service.
     NoServer = "no-server",
-    /// No server of the backend could be connected.
+    /// No server of the backend could be reached.
     ConnectFailed = "connect-failed",
     /// No server of the backend answered within `timeouts.connect`.
     ConnectTimeout = "connect-timeout",
-    /// The handshake with the last server that was tried failed, or a server sent broken TLS or a
-    /// fatal alert while relaying; the client saw no clean end.
+    /// The TLS handshake with the last server tried failed, or a server sent malformed TLS or a fatal
+    /// alert while relaying; the client saw no clean end.
     ServerTlsError = "server-tls-error",
-    /// A server sent more records without data (key updates, tickets, empty ones) than its data allows;
-    /// the client saw no clean end.
+    /// A server sent too many records without data (key updates, tickets, empty ones) for its data; the
+    /// client saw no clean end.
     ServerRecordsWithoutData = "server-records-without-data",
-    /// The certificate of the last server that was tried was not trusted, not valid or not its own.
+    /// The certificate of the last server tried was not trusted, not valid, or for another name.
     ServerCertificate = "server-certificate",
-    /// That of the last server that was tried is longer than `limits.certificate-chain`, or has more
-    /// certificates than any path needs.
+    /// The certificate chain of the last server tried is longer than `limits.certificate-chain`, or has
+    /// more certificates than any path needs.
     ServerChain = "server-chain",
     /// The server ended its stream without close_notify; the client saw no clean end.
     ServerTruncated = "server-truncated",
     /// The server reset the connection; the client saw no clean end.
     ServerReset = "server-reset",
-    /// The kernel was to take over TLS and refused a key.
+    /// The kernel refused a key when it was to take over TLS.
     KernelTls = "kernel-tls",
-    /// The kernel had TLS, a KeyUpdate came or a key was worn out, and the kernel replaces none.
+    /// The kernel handled TLS when a KeyUpdate arrived or a key wore out, and it replaces no keys.
     KeyUpdate = "key-update",
     /// The server went out of service, and its backend has `connections-on-failure = "close"`.
     ServerDown = "server-down",
-    /// Nothing moved for `timeouts.idle`.
+    /// No data moved for `timeouts.idle`.
     IdleTimeout = "idle-timeout",
-    /// Nothing moved for `timeouts.half-closed` after one side had finished.
+    /// No data moved for `timeouts.half-closed` after one side had finished.
     HalfClosedTimeout = "half-closed-timeout",
-    /// No whole head of a request for a file came within `timeouts.request`.
+    /// No complete head of a request for a file arrived within `timeouts.request`.
     RequestTimeout = "request-timeout",
-    /// A file became shorter while it was sent, or could not be read; the client saw no clean end.
+    /// A file shrank while it was sent, or could not be read; the client saw no clean end.
     FileCut = "file-cut",
-    /// The process drains, and nothing moved for `timeouts.drain-idle` while no answer was due.
+    /// The process drains, and no data moved for `timeouts.drain-idle` while no response was due.
     Drained = "drained",
-    /// The client did not take the last bytes within `timeouts.linger`.
+    /// The client did not accept the last bytes within `timeouts.linger`.
     LingerTimeout = "linger-timeout",
-    /// The client went on sending behind the end of all it was to get, and was reset after 1 MiB of it.
+    /// The client kept sending after the end of its response, and was reset after 1 MiB.
     LingerLimit = "linger-limit",
-    /// Memory was short (`limits.memory`), and it was at rest.
+    /// Memory was short (`limits.memory`), and the connection was idle.
     MemoryRest = "memory-rest",
-    /// Memory was short, and it was new.
+    /// Memory was short, and the connection was new.
     MemoryLimit = "memory-limit",
-    /// An operator ended it.
+    /// An operator closed the connection.
     Killed = "killed",
     /// The process stopped.
     Stopped = "stopped",
-    /// A fault of ours; the log says which.
+    /// Internal error of becket; the log has the details.
     Internal = "internal",
 }
 }
 
 impl CloseReason {
-    /// Whether a handshake came to nothing by what the client did or did not do. Who was turned away so that others could be
-    /// served, or looked whether becket is there, is not among them.
+    /// Returns whether a handshake failed because of the client. A client that was turned away in favour
+    /// of others, or was only a health check, does not count.
     pub const fn is_failed_handshake(self) -> bool {
         matches!(
             self,
@@ -182,8 +183,8 @@ impl CloseReason {
         )
     }
 
-    /// Whether a handshake failed that a client which asks for the right name makes well: then our certificate, versions or
-    /// suites may be wrong.
+    /// Returns whether the failed handshake would succeed for a client with the right name if the
+    /// configuration is right. If not, the certificate, versions or suites here may be wrong.
     pub const fn may_be_our_fault(self) -> bool {
         matches!(
             self,
@@ -195,7 +196,7 @@ impl CloseReason {
         )
     }
 
-    /// Whether a server, or the way to it, is at fault: somebody has to mend that.
+    /// Returns whether a server, or the path to it, is at fault and needs repair.
     pub const fn is_fault_of_servers(self) -> bool {
         matches!(
             self,

@@ -1,33 +1,33 @@
-//! A reader of the few DER elements (X.690, section 10) that sessions of OpenSSL and private keys of RSA consist of.
+//! A reader for the few DER elements (X.690, section 10) in OpenSSL sessions and RSA private keys.
 //!
-//! Short tags only, definite lengths in their shortest form, at most 64 KiB: everything else is refused. Integers are
-//! unsigned, without a superfluous zero.
+//! Accepts only short tags, definite lengths in their shortest form, and elements of at most 64 KiB.
+//! Integers must be unsigned and without superfluous zeros.
 
 use crate::reader::Reader;
 
-/// Reads elements one after the other.
+/// Reader of consecutive elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Der<'a> {
     rest: Reader<'a>,
 }
 
 impl<'a> Der<'a> {
-    /// Reads from the start of these.
+    /// Creates a reader at the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self {
             rest: Reader::new(bytes),
         }
     }
 
-    /// Whether every element was taken.
+    /// Returns whether every element was taken.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// Takes the next element, whatever it is: its tag and its contents.
+    /// Takes the next element of any kind: its tag and its contents.
     #[expect(
         clippy::should_implement_trait,
-        reason = "an end and a fault are one answer here"
+        reason = "both the end and a malformed element return `None`"
     )]
     pub fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let tag = self.rest.u8().filter(|tag| tag & LONG_TAG != LONG_TAG)?;
@@ -57,7 +57,7 @@ impl<'a> Der<'a> {
         self.element(OCTET_STRING)
     }
 
-    /// Takes an INTEGER that is not negative: its bytes without a zero before them, so none for zero.
+    /// Takes a non-negative INTEGER: its bytes without a leading zero, so none for zero.
     pub fn integer(&mut self) -> Option<&'a [u8]> {
         match self.element(INTEGER)? {
             [] | [0x80..=0xff, ..] | [0, 0..=0x7f, ..] => None,
@@ -65,7 +65,7 @@ impl<'a> Der<'a> {
         }
     }
 
-    /// Takes an INTEGER of at most 64 bits that is not negative.
+    /// Takes a non-negative INTEGER of at most 64 bits.
     pub fn unsigned(&mut self) -> Option<u64> {
         let digits = self.integer().filter(|digits| digits.len() <= 8)?;
         let join = |number: u64, digit: &u8| number << 8 | u64::from(*digit);
@@ -73,7 +73,7 @@ impl<'a> Der<'a> {
     }
 }
 
-/// X.690, section 8.1.2.4: the tag goes on.
+/// X.690, section 8.1.2.4: the tag continues in the next byte.
 const LONG_TAG: u8 = 0x1f;
 const INTEGER: u8 = 0x02;
 const OCTET_STRING: u8 = 0x04;

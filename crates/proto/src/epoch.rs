@@ -1,39 +1,40 @@
-//! Epochs by the wall clock: which one it is, when the next begins, and which are kept open.
+//! Epochs of the wall clock: the current one, the start of the next, and the accepted ones.
 //!
-//! Nodes of a cluster never agree on an epoch: each reads its own clock, and epochs begin at multiples of their length
-//! since 1970, so that equal lengths give equal epochs. A node whose clock differs by less than one length is in an epoch
-//! that the others keep open: the one before or the one after. Owns that arithmetic and nothing else: `crates/control/src/rotation/`
-//! has the secrets, and the clock is an argument.
+//! Nodes of a cluster do not agree on an epoch: each node reads its own clock. Epochs start at
+//! multiples of their length since 1970, so equal lengths give equal epochs. If the clock of a node
+//! differs by less than one length, its epoch is the previous or the next one of the other nodes,
+//! which they accept as well. This module contains only the arithmetic, with the time as an argument:
+//! `crates/control/src/rotation/` holds the secrets.
 //!
-//! Invariants: [`Epochs::current`] is never below the floor that is asked for, and start times never pass the 32 bits
-//! that a ticket has for them (the year 2106): from then on the last epoch does not end.
+//! Invariant: start times never exceed the 32 bits that a ticket has for them (the year 2106). The
+//! last epoch before that does not end.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::ticket::{Epoch, UnixSeconds};
 
-/// How long an epoch lasts: whole seconds, at least one.
+/// Length of an epoch: whole seconds, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochLength(NonZeroU32);
 
-/// Counts epochs of one length from 1970.
+/// Number of an epoch, counted from 1970 in epochs of one length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EpochNumber(pub u32);
 
-/// The epochs whose tickets open at some moment, by one clock.
+/// Epochs whose tickets are accepted at some moment, by one clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epochs {
-    /// Peers may be in it still, and tickets from it are good for its length after it has ended.
+    /// Peers may still be in it, and its tickets stay valid for one length after its end.
     pub previous: Option<EpochNumber>,
-    /// New tickets are sealed in it.
+    /// Seals new tickets.
     pub current: EpochNumber,
-    /// Peers may be in it already.
+    /// Peers may already be in it.
     pub next: Option<EpochNumber>,
 }
 
 impl EpochLength {
-    /// Takes a length; none if it is zero, not in whole seconds, or longer than 136 years.
+    /// Creates a length. Returns `None` if it is zero, not in whole seconds, or longer than 136 years.
     pub fn of(length: Duration) -> Option<Self> {
         if length.subsec_nanos() != 0 {
             return None;
@@ -42,30 +43,30 @@ impl EpochLength {
         NonZeroU32::new(seconds).map(Self)
     }
 
-    /// The length.
+    /// Returns the length.
     pub fn duration(self) -> Duration {
         Duration::from_secs(self.0.get().into())
     }
 
-    /// The epoch of a moment.
+    /// Returns the epoch at a time.
     pub fn number_at(self, now: UnixSeconds) -> EpochNumber {
         let now = u32::try_from(now.0).unwrap_or(u32::MAX);
         EpochNumber(now / self.0.get())
     }
 
-    /// When an epoch begins; of those that no clock here reaches, the last that one does.
+    /// Returns the start of an epoch. An epoch beyond the 32-bit range has the start of the last one in it.
     pub fn start(self, number: EpochNumber) -> Epoch {
         let length = self.0.get();
         Epoch(number.0.min(u32::MAX / length).saturating_mul(length))
     }
 
-    /// When an epoch ends, which is when the next begins.
+    /// Returns the end of an epoch, which is the start of the next.
     pub fn end(self, number: EpochNumber) -> UnixSeconds {
         let starts = u64::from(self.start(number).0);
         UnixSeconds(starts + u64::from(self.0.get()))
     }
 
-    /// The epochs around `now`.
+    /// Returns the epochs around `now`.
     pub fn epochs_at(self, now: UnixSeconds) -> Epochs {
         let current = self.number_at(now);
         let last = u32::MAX / self.0.get();
@@ -80,7 +81,7 @@ impl EpochLength {
 }
 
 impl Epochs {
-    /// All of them, the oldest first.
+    /// Iterates over all of them, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = EpochNumber> {
         let current = std::iter::once(self.current);
         self.previous.into_iter().chain(current).chain(self.next)

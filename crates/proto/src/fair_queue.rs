@@ -1,11 +1,12 @@
-//! A short queue of what several sources leave, none of which can keep the others out.
+//! A short queue for several sources, in which no source can crowd out the others.
 //!
-//! When it is full, a source that has more in it than the newcomer's gives way. And no source is served twice while
-//! another waits. Everything costs a walk over the queue, so it is for some dozens.
+//! When the queue is full, the source with the most items loses its newest one. No source is served
+//! twice in a row while another one waits. Every operation scans the queue, so it is meant for a few
+//! dozen items.
 
 use std::collections::VecDeque;
 
-/// What waits, each with its source.
+/// Bounded queue of items, each with its source.
 #[derive(Debug)]
 pub struct FairQueue<S, T> {
     most: usize,
@@ -14,7 +15,7 @@ pub struct FairQueue<S, T> {
 }
 
 impl<S: Copy + Eq, T> FairQueue<S, T> {
-    /// An empty queue for so many. Allocates nothing.
+    /// Creates an empty queue for `most` items. Allocates nothing.
     pub fn new(most: usize) -> Self {
         Self {
             most,
@@ -23,8 +24,10 @@ impl<S: Copy + Eq, T> FairQueue<S, T> {
         }
     }
 
-    /// Puts one at the end. Returns what finds no room: the newest of the source that has most, if it has more than
-    /// `source` would have; else the newcomer.
+    /// Appends an item and returns the item that finds no room.
+    ///
+    /// That is the newest item of the source with the most items, if it has more than `source` would
+    /// have; otherwise it is `item` itself.
     pub fn push(&mut self, source: S, item: T) -> Option<T> {
         let mut out = None;
         if self.waiting.len() >= self.most {
@@ -37,7 +40,7 @@ impl<S: Copy + Eq, T> FairQueue<S, T> {
         out
     }
 
-    /// Takes the first whose source is not that of the last one, or the first of all.
+    /// Takes the first item whose source was not the last one served; otherwise the first item.
     pub fn pop(&mut self) -> Option<T> {
         let other = |(source, _): &(S, T)| Some(*source) != self.served;
         let place = self.waiting.iter().position(other).unwrap_or(0);
@@ -53,7 +56,7 @@ impl<S: Copy + Eq, T> FairQueue<S, T> {
             .count()
     }
 
-    /// Where the last one is of a source that has most, if that is at least so many.
+    /// Returns the newest place of the largest source if that source has at least `least` items.
     fn newest_of_largest(&self, least: usize) -> Option<usize> {
         let places = self.waiting.iter().enumerate();
         let counts = places.map(|(place, (source, _))| (self.count(*source), place));

@@ -1,38 +1,40 @@
-//! A queue that never serves the dead.
+//! A queue that serves clients before they give up.
 //!
-//! Who waits for a full handshake wants it soon: after some seconds it gives up, and whatever is
-//! done for it then is lost. First come, first served makes that the rule once more come than can
-//! be served: each is served when it is about to give up. So this queue
+//! A client gives up after a few seconds of waiting for a full handshake, and all work for it after
+//! that is wasted. With first in, first out, that happens to most clients once they arrive faster
+//! than they can be served: each client is served when it is about to give up. So this queue
 //!
-//! * serves the oldest first while that has waited for no longer than [`PATIENCE`];
-//! * serves the newest first while the oldest has, so that those who are served are alive;
-//! * keeps three for two that it serves meanwhile, and [`SPARE`] more: the others would only wait to be given up;
-//! * gives up those who have waited for [`LIMIT`], the oldest first: they are told, and may try
-//!   elsewhere.
+//! * serves the oldest client first while it has waited for no longer than [`PATIENCE`];
+//! * serves the newest client first after that, so that the served clients are still connected;
+//! * meanwhile keeps three new clients for every two served, and [`SPARE`] more, since others would
+//!   only wait to be dropped;
+//! * drops clients that have waited for [`LIMIT`], oldest first, so that they learn it and can try
+//!   another server.
 //!
-//! Who waits for how long is all that it knows: a burst that can be served within the limit is
-//! served whole, so is a crowd that always comes back and takes no longer than [`PATIENCE`] to serve once,
-//! and nothing has to be set. (CoDel, RFC 8289, bounds the time in a queue, not its
-//! length; to turn to the newest in overload is Facebook's "adaptive LIFO", Maurer, 2015.)
+//! Waiting time is the only criterion, and nothing has to be configured. A burst that can be served
+//! within the limit is served in full. So is a crowd that always reconnects, if serving it once
+//! takes no longer than [`PATIENCE`]. (CoDel, RFC 8289, bounds the time in a queue, not its length;
+//! serving the newest first under overload is Facebook's "adaptive LIFO", Maurer, 2015.)
 //!
-//! Owns 24 bytes for each number up to the largest that was ever in it, and reads no clock. Anyone
-//! may leave at any time, in constant time.
+//! Owns 24 bytes for each number up to the largest ever queued, and reads no clock. Any
+//! client can leave at any time, in constant time.
 
 use std::time::Duration;
 
 use crate::index_queue::IndexQueue;
 
-/// Numbers that wait, each with the time at which it came.
+/// Queue of client numbers, each with its arrival time.
 #[derive(Debug, Default)]
 pub struct FreshQueue {
     waiting: IndexQueue,
     arrived: Vec<Duration>,
-    /// How many have come beyond those that are kept, while the newest goes first, in halves; negative where more are.
+    /// Arrivals beyond the number to keep, in half clients, while the newest goes first. Negative while
+    /// more clients may arrive.
     excess: i32,
 }
 
 impl FreshQueue {
-    /// Puts a number at the end, unless it is in the queue.
+    /// Appends a number, unless it is queued already.
     pub fn push(&mut self, index: usize, arrived: Duration) {
         if self.waiting.contains(index) {
             return;
@@ -45,7 +47,7 @@ impl FreshQueue {
         self.excess += ONE;
     }
 
-    /// A number had waited for so long when it was put into the queue. Returns whether it is there.
+    /// Moves the arrival time of a number back by `waited`. Returns whether the number is queued.
     pub fn came_before(&mut self, index: usize, waited: Duration) -> bool {
         let waits = self.waiting.contains(index);
         if let Some(arrived) = self.arrived.get_mut(index).filter(|_| waits) {
@@ -54,27 +56,27 @@ impl FreshQueue {
         waits
     }
 
-    /// Takes a number out, if it is in the queue.
+    /// Removes a number if it is queued.
     pub fn remove(&mut self, index: usize) {
         self.waiting.remove(index);
     }
 
-    /// How many wait.
+    /// Number of waiting clients.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether nobody waits.
+    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Whether the oldest has waited for longer than the target.
+    /// Returns whether the oldest client has waited for longer than [`TARGET`].
     pub fn is_over_target(&self, now: Duration) -> bool {
         self.waited(now).is_some_and(|waited| waited > TARGET)
     }
 
-    /// Takes out who is served next.
+    /// Takes out the client to serve next.
     pub fn pop(&mut self, now: Duration) -> Option<usize> {
         let next = if self.is_out_of_patience(now) {
             self.waiting.last()
@@ -85,7 +87,7 @@ impl FreshQueue {
         self.take(next)
     }
 
-    /// Takes out the newest if more have come than are kept. To be asked whenever one has come.
+    /// Takes out the newest client if more have arrived than are kept. Call it after each arrival.
     pub fn pop_excess(&mut self, now: Duration) -> Option<usize> {
         if !self.is_out_of_patience(now) {
             self.excess = -ONE * SPARE;
@@ -101,7 +103,7 @@ impl FreshQueue {
         self.waited(now).is_some_and(|waited| waited > PATIENCE)
     }
 
-    /// Takes out one who has waited for too long.
+    /// Takes out a client that has waited for longer than [`LIMIT`].
     pub fn pop_overdue(&mut self, now: Duration) -> Option<usize> {
         let overdue = self.waited(now).is_some_and(|waited| waited > LIMIT);
         let oldest = self.waiting.first().filter(|_| overdue);
@@ -115,24 +117,24 @@ impl FreshQueue {
         index
     }
 
-    /// For how long the oldest has waited.
+    /// Returns how long the oldest client has waited.
     fn waited(&self, now: Duration) -> Option<Duration> {
         let arrived = self.arrived.get(self.waiting.first()?)?;
         Some(now.saturating_sub(*arrived))
     }
 }
 
-/// Beyond this too many wait: a tenth of a second is what people notice, and far more than
-/// what random arrivals make anybody wait below the capacity.
+/// Target for the waiting time; a longer wait means overload. People notice a tenth of a second, and
+/// random arrivals below the capacity cause far shorter waits.
 pub const TARGET: Duration = Duration::from_millis(100);
-/// Beyond this the newest goes first. Not sooner: the oldest of a crowd that always comes back would never be served, though all could be,
-/// one after the other.
+/// Wait of the oldest client beyond which the newest goes first. With a shorter time the oldest
+/// clients of a crowd that always reconnects would never be served, although all could be in turn.
 pub const PATIENCE: Duration = Duration::from_millis(300);
-/// How many may come at once while too many wait.
+/// Number of clients that may arrive at once during overload.
 pub const SPARE: i32 = 32;
 /// One client in [`FreshQueue::excess`].
 const ONE: i32 = 2;
-/// Beyond this nobody waits: soon enough for a client with any time-out to try once more.
+/// Maximum wait: short enough for a client with any timeout to try once more.
 pub const LIMIT: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
@@ -165,7 +167,7 @@ mod tests {
     }
 
     proptest! {
-        /// The model is a list that is searched.
+        /// Model: a list that is searched.
         #[test]
         fn it_agrees_with_a_list(steps in prop::collection::vec(step(), 1..200)) {
             let mut queue = FreshQueue::default();
@@ -202,7 +204,8 @@ mod tests {
             }
         }
 
-        /// A crowd that comes back as soon as it is served, and is served once within the patience, is served whole.
+        /// A crowd that reconnects as soon as it is served, and is served once within the patience, is
+        /// served in full.
         #[test]
         fn nobody_of_a_steady_crowd_is_given_up(crowd in 1..150_u64, serve_us in 500..2000_u64) {
             let mut queue = FreshQueue::default();
@@ -216,8 +219,8 @@ mod tests {
             }
         }
 
-        /// More come than can be served, however much more: all the capacity goes to clients who
-        /// have hardly waited, and nobody is kept for longer than the limit.
+        /// More clients arrive than can be served, by any factor: the whole capacity goes to clients that
+        /// have hardly waited, and none is kept longer than the limit.
         #[test]
         fn in_overload_the_living_are_served_and_the_rest_is_told_in_time(
             every_us in 100..900_u64, serve_us in 1000..1600_u64,
@@ -242,10 +245,10 @@ mod tests {
                 let served = queue.pop(now);
                 prop_assert!(served.is_some(), "the capacity is used");
                 let settled = now > ms(2000);
-                // No more than can be served within the limit, however many come.
+                // No more than can be served within the limit, however many arrive.
                 let kept = u64::try_from(queue.len()).unwrap();
                 prop_assert!(!settled || kept < 500_000 / serve_us + 64, "{kept} are kept");
-                // At first the oldest goes first, the longer the less too many come.
+                // At first the oldest goes first, for longer if the overload is small.
                 let settled = served.filter(|_| now > ms(4000));
                 waits.extend(settled.map(|index| now - came[index]));
                 now += Duration::from_micros(serve_us);

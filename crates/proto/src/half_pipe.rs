@@ -1,48 +1,48 @@
-//! One direction of a relayed connection: what to do next, and the bytes that had to wait.
+//! One direction of a relayed connection: the next step, and the bytes that wait.
 //!
 //! A [`HalfPipe`] joins a *source* to a *sink*. It owns no socket and no cipher: the relay asks
-//! [`HalfPipe::next`], does that one thing, and reports what happened. The same core serves both
-//! directions, whatever is done to the bytes on the way (decrypting, encrypting, nothing).
+//! [`HalfPipe::next`], performs that step, and reports the result. Both directions use the same core,
+//! whether their bytes are decrypted, encrypted or unchanged on the way.
 //!
-//! Bytes that have to wait are on the heap, or in a pipe of the kernel (`P`) that was lent to the
-//! direction because it carries bulk: [`HalfPipe::is_bulk`], [`HalfPipe::lend`], [`HalfPipe::fill`].
-//! What a pipe is, the core does not know.
+//! Waiting bytes are on the heap, or in a kernel pipe (`P`) that was lent to the direction because it
+//! carries bulk data: [`HalfPipe::is_bulk`], [`HalfPipe::lend`], [`HalfPipe::fill`]. The core does not
+//! know what a pipe is.
 //!
 //! Order of use, per turn: report readiness (`handle_readable`, `handle_writable`), then repeat
-//! `next` and the call that it asks for until it says [`Next::Wait`] or [`Next::Done`].
+//! `next` and the call that it asks for until it returns [`Next::Wait`] or [`Next::Done`].
 //!
 //! Invariants:
 //! * back-pressure: the source is not read while bytes wait for the sink;
 //! * order: bytes leave in the order in which they were offered, each once;
-//! * the end of the source reaches the sink after the last byte, once;
-//! * what is held ([`HalfPipe::hold`]) keeps nobody waiting: it leaves in front of the next bytes, or with the end;
-//! * heap is owned only while bytes wait, and given back when they are gone;
+//! * the end of the source reaches the sink once, after the last byte;
+//! * held bytes ([`HalfPipe::hold`]) block nothing: they leave before the next bytes, or with the end;
+//! * heap memory is owned only while bytes wait, and freed once they are sent;
 //! * bytes wait on the heap or in a pipe, never in both.
 //!
 //! Readiness is edge-triggered: it is remembered until a call reports that it would block.
 
 use std::{fmt, mem};
 
-/// What the relay should do now for this direction.
+/// Next step of the relay for this direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Read from the source and offer what came: [`HalfPipe::offer`], [`HalfPipe::end_source`]
-    /// or [`HalfPipe::block_source`].
+    /// Read from the source, then call [`HalfPipe::offer`], [`HalfPipe::end_source`] or
+    /// [`HalfPipe::block_source`].
     Read,
-    /// Send [`HalfPipe::waiting`] to the sink: [`HalfPipe::sent`] or [`HalfPipe::block_sink`].
+    /// Send [`HalfPipe::waiting`] to the sink, then call [`HalfPipe::sent`] or [`HalfPipe::block_sink`].
     Write,
-    /// Tell the sink that no more bytes come, then [`HalfPipe::finish`].
+    /// Send the end of the stream to the sink, then call [`HalfPipe::finish`].
     Finish,
-    /// Nothing until the next readiness.
+    /// Nothing until the next readiness event.
     Wait,
-    /// The end of the source has reached the sink, or the sink is gone.
+    /// The end of the source has reached the sink, or the sink is closed.
     Done,
 }
 
-/// One direction between two sockets, with a pipe of the kind `P` while one is lent.
+/// One direction between two sockets. `P` is the type of a pipe that may be lent to it.
 pub struct HalfPipe<P> {
     waiting: Waiting<P>,
-    /// Bytes that passed lately; halved whenever the source ran dry.
+    /// Bytes that passed recently; halved whenever the source runs dry.
     run: u32,
     source_readable: bool,
     sink_writable: bool,
@@ -50,17 +50,17 @@ pub struct HalfPipe<P> {
     finished: bool,
 }
 
-/// Where bytes wait for the sink.
+/// Bytes for the sink.
 enum Waiting<P> {
-    /// The first `gone` of them are sent already.
+    /// Waiting bytes; the first `gone` of them are already sent.
     Heap { bytes: Vec<u8>, gone: usize },
-    /// They do not wait, and are sent with what comes next.
+    /// Bytes that do not wait, and are sent with the next ones.
     Held(Vec<u8>),
-    /// `filled` of them, perhaps none yet.
+    /// A lent pipe that contains `filled` bytes, possibly none yet.
     Pipe { pipe: P, filled: usize },
 }
 
-/// Shows nothing of the bytes.
+/// Omits the bytes.
 impl<P> fmt::Debug for HalfPipe<P> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let waiting = match &self.waiting {
@@ -75,7 +75,7 @@ impl<P> fmt::Debug for HalfPipe<P> {
     }
 }
 
-/// A direction of whose source nothing is known yet, and whose sink is worth trying at once.
+/// A direction whose source has an unknown state and whose sink is assumed to be writable.
 impl<P> Default for HalfPipe<P> {
     fn default() -> Self {
         Vec::new().into()
@@ -97,17 +97,17 @@ impl<P> From<Vec<u8>> for HalfPipe<P> {
 }
 
 impl<P> HalfPipe<P> {
-    /// The source may have bytes, or its end.
+    /// Reports that the source may have bytes, or its end.
     pub fn handle_readable(&mut self) {
         self.source_readable = true;
     }
 
-    /// The sink may take bytes.
+    /// Reports that the sink may accept bytes.
     pub fn handle_writable(&mut self) {
         self.sink_writable = true;
     }
 
-    /// What to do now.
+    /// Returns the next step.
     pub fn next(&self) -> Next {
         if self.finished {
             return Next::Done;
@@ -129,28 +129,28 @@ impl<P> HalfPipe<P> {
         }
     }
 
-    /// The source gave all it had for now.
+    /// Reports that the source has nothing more for now.
     pub fn block_source(&mut self) {
         self.source_readable = false;
         self.run /= 2;
     }
 
-    /// The source ended: what waits, and what is offered in this turn, is the last.
+    /// Reports the end of the source: bytes that wait, or are offered in this turn, are the last.
     pub fn end_source(&mut self) {
         self.source_ended = true;
     }
 
-    /// The sink takes nothing for now.
+    /// Reports that the sink accepts nothing for now.
     pub fn block_sink(&mut self) {
         self.sink_writable = false;
     }
 
-    /// Keeps bytes that the sink did not take. Copies them once; they wait behind what waits
-    /// already. Bytes that the sink took directly are never offered.
+    /// Stores bytes that the sink did not accept, after the bytes that already wait. Copies them once. Bytes
+    /// that the sink accepted directly are never offered.
     ///
     /// # Panics
     ///
-    /// When a pipe is lent, behind whose bytes they could not wait.
+    /// If a pipe is lent, since the bytes could not wait behind its contents.
     pub fn offer(&mut self, more: &[u8]) {
         debug_assert!(!self.finished, "offered bytes after the end");
         if !more.is_empty() {
@@ -162,8 +162,8 @@ impl<P> HalfPipe<P> {
         }
     }
 
-    /// Keeps bytes for which no send of their own is worth while, until there are more or the end comes. Where others wait already they
-    /// go with those.
+    /// Stores bytes that are not worth a send of their own until more bytes or the end arrive. If other
+    /// bytes already wait, these wait with them.
     pub fn hold(&mut self, bytes: &[u8]) {
         match &self.waiting {
             Waiting::Heap { bytes: others, .. } if others.is_empty() && !bytes.is_empty() => {
@@ -173,7 +173,7 @@ impl<P> HalfPipe<P> {
         }
     }
 
-    /// Takes what is held, which the caller sends in front of something else.
+    /// Takes the held bytes, which the caller sends before other bytes.
     pub fn take_held(&mut self) -> Vec<u8> {
         match &mut self.waiting {
             Waiting::Held(bytes) => {
@@ -185,12 +185,12 @@ impl<P> HalfPipe<P> {
         }
     }
 
-    /// Whether bytes are held.
+    /// Returns whether bytes are held.
     pub fn is_holding(&self) -> bool {
         matches!(self.waiting, Waiting::Held(_))
     }
 
-    /// What is held waits for the sink from now on.
+    /// Makes the held bytes wait for the sink from now on.
     pub fn release(&mut self) {
         let held = self.take_held();
         if !held.is_empty() {
@@ -201,7 +201,7 @@ impl<P> HalfPipe<P> {
         }
     }
 
-    /// The bytes on the heap that wait for the sink or are held, oldest first.
+    /// Returns the bytes on the heap that wait for the sink or are held, oldest first.
     pub fn waiting(&self) -> &[u8] {
         match &self.waiting {
             Waiting::Heap { bytes, gone } => &bytes[*gone..],
@@ -210,7 +210,7 @@ impl<P> HalfPipe<P> {
         }
     }
 
-    /// Whether bytes wait for the sink, wherever. What is held does not.
+    /// Returns whether bytes wait for the sink, on the heap or in a pipe. Held bytes do not count.
     pub fn waits(&self) -> bool {
         !self.is_holding() && !self.is_empty()
     }
@@ -222,7 +222,7 @@ impl<P> HalfPipe<P> {
         }
     }
 
-    /// The sink took `n` of the bytes that wait. Gives the heap back when none waits any more.
+    /// Reports that the sink accepted `n` of the waiting bytes. Frees the heap memory after the last one.
     pub fn sent(&mut self, n: usize) {
         self.release();
         match &mut self.waiting {
@@ -237,45 +237,45 @@ impl<P> HalfPipe<P> {
         }
     }
 
-    /// The sink has been told of the end, or is gone: nothing more will be done.
+    /// Reports that the sink received the end, or is closed: no more steps follow.
     pub fn finish(&mut self) {
         self.finished = true;
         self.waiting = Waiting::none();
     }
 
-    /// Whether bytes may go to the sink directly, with nothing before them.
+    /// Returns whether bytes can go to the sink directly: it is writable, and no bytes are before them.
     pub fn is_clear(&self) -> bool {
         self.is_empty() && self.sink_writable
     }
 
-    /// Whether the source has ended.
+    /// Returns whether the source has ended.
     pub fn source_ended(&self) -> bool {
         self.source_ended
     }
 
-    /// Whether [`Self::finish`] was called.
+    /// Returns whether [`Self::finish`] was called.
     pub fn is_finished(&self) -> bool {
         self.finished
     }
 
-    /// `n` bytes of the source have passed, on whatever way.
+    /// Reports that `n` bytes of the source have passed, on any path.
     pub fn passed(&mut self, n: usize) {
         let run = u32::try_from(n).map_or(MOST_RUN, |n| self.run.saturating_add(n));
         self.run = run.min(MOST_RUN);
     }
 
-    /// Whether so many bytes passed without the source running dry, or a bit less each time.
+    /// Returns whether at least `bytes` passed before the source ran dry, or slightly fewer each time.
     pub fn is_bulk(&self, bytes: u32) -> bool {
         self.run >= bytes
     }
 
-    /// Lends a pipe. Only to a direction in which nothing waits.
+    /// Lends a pipe. No bytes may wait in this direction.
     pub fn lend(&mut self, pipe: P) {
         debug_assert!(self.is_empty(), "lent a pipe to bytes on the heap");
         self.waiting = Waiting::Pipe { pipe, filled: 0 };
     }
 
-    /// The pipe that was lent, and how many bytes are in it.
+    /// Returns the lent pipe and the number of bytes in it.
     pub fn lent(&self) -> Option<(&P, usize)> {
         match &self.waiting {
             Waiting::Heap { .. } | Waiting::Held(_) => None,
@@ -283,7 +283,7 @@ impl<P> HalfPipe<P> {
         }
     }
 
-    /// `n` bytes of the source were moved into the pipe that was lent.
+    /// Reports that `n` bytes of the source were moved into the lent pipe.
     pub fn fill(&mut self, n: usize) {
         if let Waiting::Pipe { filled, .. } = &mut self.waiting {
             *filled += n;
@@ -291,7 +291,7 @@ impl<P> HalfPipe<P> {
         self.passed(n);
     }
 
-    /// Takes the pipe back, and has `bytes` wait in place of what is in it.
+    /// Takes the pipe back; `bytes` then wait instead of its contents.
     pub fn take_pipe(&mut self, bytes: Vec<u8>) -> Option<P> {
         match mem::replace(&mut self.waiting, Waiting::none()) {
             Waiting::Pipe { pipe, .. } => {
@@ -315,8 +315,8 @@ impl<P> Waiting<P> {
     }
 }
 
-/// What a run counts up to. A source of which less than half of it comes at a time carries no bulk
-/// any more after a few times.
+/// Maximum of `run`. A source that delivers less than half of it at a time stops being bulk after a
+/// few times.
 const MOST_RUN: u32 = 256 * 1024;
 
 #[cfg(test)]
@@ -328,20 +328,20 @@ mod tests {
 
     use super::*;
 
-    /// What the world does next.
+    /// Event in the outside world.
     #[derive(Clone, Debug)]
     enum Event {
         /// Bytes arrive at the source.
         Arrive(u8),
         /// The source's peer ends its stream.
         End,
-        /// The sink's window opens by so many bytes.
+        /// The sink's window opens by this many bytes.
         Open(u8),
-        /// The relay gets a turn of so many steps.
+        /// The relay runs for this many steps.
         Turn(u8),
     }
 
-    /// A pipe of the kernel, as far as the core may see it: a place for bytes.
+    /// A kernel pipe as the core sees it: storage for bytes.
     #[derive(Default)]
     struct Kernel(RefCell<VecDeque<u8>>);
 
@@ -450,7 +450,7 @@ mod tests {
             self.pipe.offer(&chunk[taken..]);
         }
 
-        /// A sink that takes what its window allows and reports when it is full.
+        /// A sink that accepts what its window allows and reports when it is full.
         fn take(&mut self, bytes: &[u8]) -> usize {
             let n = bytes.len().min(self.window);
             self.received.extend_from_slice(&bytes[..n]);
@@ -478,7 +478,7 @@ mod tests {
             held in prop::option::of(1..9_usize),
             events in prop::collection::vec(event(), 0..200)
         ) {
-            // Nothing that is held is in a direction that carries bulk from its first byte on.
+            // Held bytes never occur in a direction that carries bulk from its first byte on.
             let mut world = World::new(if held.is_some() { u32::MAX } else { bulk });
             if let Some(held) = held {
                 let bytes: Vec<u8> = (0..held).map(|i| i as u8).collect();
@@ -491,7 +491,7 @@ mod tests {
                 prop_assert_eq!(&world.received, &expected);
                 prop_assert!(world.told_end == 0 || world.received.len() == world.sent_total);
             }
-            // With the end told and the window open, all must arrive.
+            // After the end and with an open window, all bytes must arrive.
             world.apply(&Event::End);
             while world.told_end == 0 {
                 let before = world.received.len();
@@ -536,7 +536,7 @@ mod tests {
             (b"ticket".to_vec(), Next::Read)
         );
         assert!(pipe.is_clear() && pipe.take_held().is_empty());
-        // Behind bytes that wait it waits like them.
+        // If other bytes wait, held bytes wait with them.
         let mut pipe = HalfPipe::<Kernel>::default();
         pipe.offer(b"x");
         pipe.hold(b"y");
@@ -547,7 +547,7 @@ mod tests {
     fn bulk_is_what_keeps_coming() {
         const BULK: u32 = 32 * 1024;
         let mut pipe = HalfPipe::<Kernel>::default();
-        // Sixteen KiB at a time, however often, are none.
+        // 16 KiB at a time are not bulk, however often.
         for _ in 0..100 {
             pipe.passed(16 * 1024);
             pipe.block_source();
@@ -555,7 +555,7 @@ mod tests {
         }
         pipe.passed(BULK as usize);
         assert!(pipe.is_bulk(BULK));
-        // Bursts are, and a few small ones after them are not.
+        // Bursts are bulk; a few small reads after them are not.
         for _ in 0..100 {
             pipe.passed(BULK as usize);
             assert!(pipe.is_bulk(BULK));

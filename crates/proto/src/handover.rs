@@ -4,8 +4,8 @@
 //! `crates/control/src/handover/` does. A stream begins with a [`HEAD`], then records follow, each with its length in front (32 bits,
 //! big-endian), in the format of [postcard](https://postcard.jamesmunns.com/).
 //!
-//! Another head is that of another version. A record that cannot be read is skipped, since a newer program may send other kinds: each record
-//! stands for itself.
+//! A different head means a different version. A record that cannot be read is skipped, since a newer
+//! program may send new kinds; no record depends on another.
 
 use std::fmt;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub const LENGTH: usize = 4;
 /// Bytes of the longest record: a session has a chain of 64 KiB at most.
 pub const LONGEST: usize = 256 * 1024;
 
-/// One piece of state. New kinds are added at the end. Debug output leaves secrets out.
+/// One piece of state. New kinds are added at the end. Debug output omits secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Record {
     /// A session that clients may resume.
@@ -41,29 +41,29 @@ pub enum Record {
     },
     /// A session that was sent and has ended.
     Forgotten(SessionName),
-    /// The ticket secrets of a host that is alone.
+    /// Ticket secrets of a host that is not in a cluster.
     Secrets(Secrets),
     /// The state of a server.
     Server(Server),
-    /// Clients of a backend that stick.
+    /// Clients that stick to servers of a backend.
     Sticks {
-        /// Its name.
+        /// Name of the backend.
         backend: String,
         /// The clients.
         sticks: Vec<StickEntry>,
     },
-    /// The old process does not accept any more, and has sent what there was.
+    /// The old process has stopped accepting, and has sent all of its state.
     Cut,
-    /// The old process has left the addresses of the cluster.
+    /// The old process has released its cluster addresses.
     Left,
 }
 
 /// The state of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Server {
-    /// The name of its backend.
+    /// Name of the backend.
     pub backend: String,
-    /// Its own.
+    /// Name of the server.
     pub name: String,
     /// Health.
     pub known: Known,
@@ -71,33 +71,33 @@ pub struct Server {
     pub failures: u32,
     /// Time of the last change, since 1970; 0 if there was none.
     pub since: Duration,
-    /// Reason.
+    /// Reason for the state.
     pub reason: String,
-    /// Addresses of its name at the last lookup.
+    /// Addresses from the last DNS lookup of its name.
     pub addresses: Vec<String>,
 }
 
-/// A client that sticks to a server.
+/// Assignment of a client to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StickEntry {
-    /// The number that stands for it.
+    /// Number that stands for the client.
     pub client: u64,
-    /// The number of the server.
+    /// Number that stands for the server.
     pub server: u64,
     /// Remaining lifetime.
     pub remaining: Duration,
 }
 
-/// Ticket secrets drawn at random, and when they change.
+/// Random ticket secrets and the time of their next change.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Secrets {
-    /// Names them in tickets.
+    /// Identifies the secrets in tickets.
     pub id: SecretId,
     /// Epochs before the current one.
     pub rotations: u64,
     /// Time until the next epoch.
     pub due: Duration,
-    /// At least one; the last one seals.
+    /// Epochs and their secrets, at least one; the last one seals new tickets.
     pub epochs: Vec<(Epoch, Zeroizing<[u8; 32]>)>,
 }
 
@@ -110,14 +110,14 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// Length of the record behind these bytes. Returns `None` for a record that is too long.
+/// Returns the length of the record that follows, or `None` if the record is too long.
 pub fn length(head: [u8; LENGTH]) -> Option<usize> {
     let length = usize::try_from(u32::from_be_bytes(head)).ok()?;
     (length <= LONGEST).then_some(length)
 }
 
 impl Record {
-    /// Appends the record and its length. A record that is longer than [`LONGEST`] is left out.
+    /// Appends the record and its length. Omits a record that is longer than [`LONGEST`].
     pub fn write(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&[0; LENGTH]);
@@ -142,7 +142,7 @@ impl Record {
     }
 }
 
-/// Appends to a vector that the caller erases.
+/// Serializes to a vector that the caller erases.
 struct Append<'a>(&'a mut Vec<u8>);
 
 impl postcard::ser_flavors::Flavor for Append<'_> {

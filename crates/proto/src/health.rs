@@ -1,10 +1,10 @@
-//! Whether one server is in service: by checks, by what its connects tell, and by time.
+//! Health of one server, from checks, from connects and over time.
 //!
-//! A [`Health`] is the memory of one server and knows nothing of sockets: `crates/control/src/health/prober.rs` makes the
-//! checks and counts connects, and tells it here. In which order to use it: `handle_check` after every check,
-//! `handle_connects` now and then with the count of connects that failed in a row, `handle_time` as time goes by. Each
-//! returns a [`Change`] when there is one, which is then logged once. `until_next_check` says how long to wait.
-//!
+//! A [`Health`] is the state of one server and uses no sockets: `crates/control/src/health/prober.rs`
+//! runs the checks, counts connects, and reports both here. Call `handle_check` after every check,
+//! `handle_connects` now and then with the number of connects that failed in a row, and `handle_time`
+//! as time passes. Each returns a [`Change`] if the condition changed, to be logged once.
+//! `until_next_check` is the delay before the next check.
 //! ```text
 //!              first outcome good                    `fall` bad ones in a row,
 //!  OnTrial ─────────────────────────► InService ─────────────────────────────► OutOfService
@@ -15,33 +15,34 @@
 //!     └────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A server that nobody has looked at yet is used: at the start of a process nothing speaks against it, and to refuse
-//! clients until the first check is done would make every start an outage. One bad outcome takes it out again.
+//! A server without any outcome is used. At the start of a process nothing speaks against it, and
+//! refusing clients until the first check is done would make every start an outage. One bad outcome
+//! takes it out of service again.
 //!
-//! Invariants: a server in service has had fewer than `fall` bad checks in a row; one out of service fewer than `rise`
-//! good ones.
+//! Invariants: a server in service has had fewer than `fall` bad checks in a row; a server out of
+//! service has had fewer than `rise` good ones.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What takes a server out of service, and what brings it back.
+/// Rules for taking a server out of service and bringing it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Checks; nothing when only connects are watched.
+    /// Active checks; `None` if only connects count.
     pub checks: Option<Checks>,
-    /// Connects that fail; nothing when they do not count.
+    /// Failed connects; `None` if they do not count.
     pub passive: Option<Passive>,
-    /// How long a server that came back takes to its full weight; zero is at once.
+    /// Time from a server's return until it has its full weight; zero means at once.
     pub slow_start: Duration,
 }
 
 /// Rules of checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checks {
-    /// From one check to the next while the condition is sure.
+    /// Interval between checks while the condition is certain.
     pub interval: Duration,
-    /// The same while outcomes speak against the condition, or none is known.
+    /// Interval while outcomes contradict the condition, or none is known.
     pub fast_interval: Duration,
     /// Good checks in a row that bring a server back; at least 1.
     pub rise: u32,
@@ -54,26 +55,26 @@ pub struct Checks {
 pub struct Passive {
     /// Failures in a row that take a server out; at least 1.
     pub failures: u32,
-    /// How long it then stays out, where no check can bring it back.
+    /// Time out of service, if no check can bring the server back.
     pub pause: Duration,
 }
 
-/// What is thought of a server.
+/// Condition of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Condition {
-    /// Nobody looks: it is used as it is.
+    /// Not checked, and always used.
     #[default]
     Unchecked,
-    /// It is used, and the next outcome decides.
+    /// Used; the next outcome decides.
     OnTrial,
-    /// It is used.
+    /// Used.
     InService,
-    /// It is not used.
+    /// Not used.
     OutOfService,
 }
 
 impl Condition {
-    /// The word in logs, in metrics and on the status page.
+    /// Returns the word for logs, metrics and the status page.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Unchecked => "unchecked",
@@ -83,52 +84,52 @@ impl Condition {
         }
     }
 
-    /// Whether clients may be sent to the server.
+    /// Returns whether clients may be sent to the server.
     pub const fn is_usable(self) -> bool {
         !matches!(self, Self::OutOfService)
     }
 }
 
-/// From one condition to another.
+/// Change of a server's condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Until now.
+    /// Previous condition.
     pub from: Condition,
-    /// From now on.
+    /// New condition.
     pub to: Condition,
 }
 
-/// What another process goes on with. Times are from now, since it has another clock.
+/// State for another process to continue with. Times are relative, since its clock differs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
-    /// What is thought of the server.
+    /// Condition of the server.
     pub condition: Condition,
-    /// Checks in a row that spoke against that.
+    /// Checks in a row that contradict the condition.
     pub against: u32,
-    /// Until it goes on trial without a check.
+    /// Time until the server goes on trial without a check.
     pub paused: Option<Duration>,
     /// Connects that had failed in a row when it went on trial.
     pub failures_before: u32,
-    /// Since it came back.
+    /// Time since the server came back.
     pub returned: Option<Duration>,
 }
 
-/// The memory of one server.
+/// Health state of one server.
 #[derive(Clone, Debug)]
 pub struct Health {
     condition: Condition,
-    /// Checks in a row that spoke against the condition.
+    /// Checks in a row that contradict the condition.
     against: u32,
-    /// When it goes on trial without a check.
+    /// Time at which the server goes on trial without a check.
     paused_until: Option<Duration>,
-    /// Connects that had failed in a row when it went on trial: one more is one too many.
+    /// Connects that had failed in a row when it went on trial or was taken out; only later ones count.
     failures_before: u32,
-    /// When it came back, or when this process went on with it, and for how long it had been back by then.
+    /// Time of its return and zero, or of its takeover by this process and the time since its return.
     returned: Option<(Duration, Duration)>,
 }
 
 impl Health {
-    /// A server of which nothing is known.
+    /// Creates the state of an unknown server.
     pub fn new(rules: &Rules) -> Self {
         let condition = match (rules.checks, rules.passive) {
             (Some(_), _) => Condition::OnTrial,
@@ -144,7 +145,7 @@ impl Health {
         }
     }
 
-    /// What is known of the server, for another process.
+    /// Returns the state for another process.
     pub fn known(&self, now: Duration) -> Known {
         let since = |(at, had)| now.saturating_sub(at).saturating_add(had);
         Known {
@@ -156,7 +157,8 @@ impl Health {
         }
     }
 
-    /// Goes on with what another process knew; nothing where no outcome by these rules would ever change that.
+    /// Continues with the state of another process. Returns `None` if no outcome under these rules could
+    /// ever change that state.
     pub fn of(known: Known, rules: &Rules, now: Duration) -> Option<Self> {
         let enough = rules.checks.map(|checks| match known.condition {
             Condition::InService => checks.fall,
@@ -175,7 +177,7 @@ impl Health {
         };
         ends.then(|| Self {
             condition: known.condition,
-            // One more decides, at the latest.
+            // One more outcome decides, at the latest.
             against: known.against.min(enough.unwrap_or(1).saturating_sub(1)),
             paused_until: paused.map(|left| now.saturating_add(left)),
             failures_before: known.failures_before,
@@ -183,12 +185,12 @@ impl Health {
         })
     }
 
-    /// What is thought of the server.
+    /// Returns the condition.
     pub fn condition(&self) -> Condition {
         self.condition
     }
 
-    /// A check has ended.
+    /// Handles the outcome of a check.
     pub fn handle_check(&mut self, good: bool, rules: &Rules, now: Duration) -> Option<Change> {
         let checks = rules.checks?;
         match (self.condition, good) {
@@ -211,7 +213,7 @@ impl Health {
         }
     }
 
-    /// Looks at how many connects have failed in a row, over all workers: 0 when the last one succeeded.
+    /// Handles the number of connects that failed in a row, over all workers: 0 if the last one succeeded.
     pub fn handle_connects(
         &mut self,
         failures: u32,
@@ -230,7 +232,7 @@ impl Health {
             Condition::InService | Condition::OnTrial
                 if failures.saturating_sub(before) >= passive.failures =>
             {
-                // What was counted is spent: a server that a check brings back starts anew.
+                // These failures are used up: a server that a check brings back starts at zero.
                 self.failures_before = failures;
                 Some(if checked {
                     self.leave(None)
@@ -242,7 +244,7 @@ impl Health {
         }
     }
 
-    /// Time has passed. `failures` is as in [`Self::handle_connects`].
+    /// Handles the passage of time. `failures` is as in [`Self::handle_connects`].
     pub fn handle_time(&mut self, failures: u32, now: Duration) -> Option<Change> {
         if self.paused_until.is_none_or(|until| now < until) {
             return None;
@@ -251,8 +253,10 @@ impl Health {
         Some(self.come_back(Condition::OnTrial, now))
     }
 
-    /// How long to wait for the next check. `random` spreads the checks of many servers, and of many beckets, over a
-    /// fifth of the interval: 0 is a tenth less than it, the greatest number a tenth more.
+    /// Returns the delay before the next check.
+    ///
+    /// `random` spreads the checks of many servers and processes over a fifth of the interval: 0 gives
+    /// nine tenths of it, the maximum gives eleven tenths.
     pub fn until_next_check(&self, checks: &Checks, random: u32) -> Duration {
         let unsure = self.condition == Condition::OnTrial || self.against > 0;
         let interval = if unsure {
@@ -264,7 +268,8 @@ impl Health {
         interval.mul_f64(0.9 + 0.2 * spread)
     }
 
-    /// How much of its weight the server has, 1 to 100: less than all for `slow_start` after it came back.
+    /// Returns the percentage of its weight that the server has, 1 to 100. It is below 100 only during
+    /// `slow_start` after a return.
     pub fn weight_percent(&self, rules: &Rules, now: Duration) -> u8 {
         let Some((at, had)) = self.returned.filter(|_| !rules.slow_start.is_zero()) else {
             return 100;
@@ -455,7 +460,7 @@ mod tests {
         );
         let out = next.handle_connects(4, &WATCHED, at(1));
         assert_eq!(to(out), Some(Condition::OutOfService));
-        // Where checks bring it back, time does not, and one good check is not two.
+        // With checks, time does not bring it back, and one good check of two is not enough.
         let mut checked = Health::of(known, &CHECKED, at(1)).unwrap();
         assert_eq!(checked.handle_time(0, at(1000)), None);
         checked.handle_check(true, &CHECKED, at(2));
@@ -477,7 +482,7 @@ mod tests {
             slow_start: Duration::ZERO,
         };
         assert!(Health::of(Health::new(&WATCHED).known(at(1)), &none, at(1)).is_none());
-        // Nor a pause that is longer than those here, or a count beyond what decides.
+        // A pause longer than in the rules is shortened, and a count above the threshold is lowered.
         let long = Known {
             condition: Condition::OutOfService,
             against: u32::MAX,
@@ -511,7 +516,7 @@ mod tests {
             [100, 105, 110, 120, 500].map(percent),
             [1, 25, 50, 100, 100]
         );
-        // Also in another process, which began a second ago.
+        // Another process, started a second ago, continues the increase.
         let next = Health::of(health.known(at(105)), &rules, at(1)).unwrap();
         assert_eq!(
             [1, 6, 16].map(|now| next.weight_percent(&rules, at(now))),
@@ -520,7 +525,7 @@ mod tests {
     }
 
     proptest! {
-        /// In service is who has not had `fall` bad checks in a row since `rise` good ones.
+        /// A server is in service unless it has had `fall` bad checks in a row since `rise` good ones.
         #[test]
         fn the_condition_is_that_of_the_last_run_that_was_long_enough(
             outcomes in proptest::collection::vec(any::<bool>(), 1..100),
@@ -549,7 +554,7 @@ mod tests {
             }
         }
 
-        /// A server is out for a pause each time, whatever its connects do.
+        /// A server is out of service for one pause each time, regardless of its connects.
         #[test]
         fn a_paused_server_always_comes_back(
             counts in proptest::collection::vec(0_u32..8, 1..100),

@@ -1,4 +1,4 @@
-//! Which statuses of HTTP a health check expects, as people write them: `200`, `2xx`, `200-399`.
+//! HTTP statuses that a health check expects, as written by people: `200`, `2xx`, `200-399`.
 //!
 //! Source: RFC 9110 section 15 (status codes).
 
@@ -13,7 +13,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Whether a status is expected.
+    /// Returns whether a status is expected.
     pub fn contains(self, status: u16) -> bool {
         (self.first..=self.last).contains(&status)
     }
@@ -31,7 +31,7 @@ impl fmt::Display for Expected {
     }
 }
 
-/// The text is no status, no class and no range.
+/// The text is not a status, a class or a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a status")]
 pub struct NotStatus;

@@ -1,13 +1,13 @@
-//! A queue of small numbers that anyone can leave: who has been in it for longest, in constant time.
+//! A queue of small numbers in order of arrival, from which any number can leave in constant time.
 //!
-//! Numbers are places of a slab, so the links between them are an array and nothing is searched or
-//! allocated for one that comes or goes. The terminator keeps its clients without a whole hello in
-//! it: when there are too many, the one that came first goes.
+//! Numbers are places of a slab, so the links between them are an array, and adding or removing a
+//! number neither searches nor allocates. The terminator queues its clients without a complete hello
+//! here: when there are too many, the first one is removed.
 //!
-//! Owns eight bytes for each number up to the largest that was ever in it. Invariants: a number is
-//! in it once or not at all; what comes again goes to the end.
+//! Owns eight bytes for each number up to the largest ever queued. Invariant: a number
+//! is in the queue once or not at all; if it is added again later, it goes to the end.
 
-/// Numbers in the order in which they came.
+/// Numbers in order of arrival.
 #[derive(Debug)]
 pub struct IndexQueue {
     links: Vec<Link>,
@@ -24,7 +24,7 @@ struct Link {
 }
 
 impl IndexQueue {
-    /// An empty queue, without memory of its own.
+    /// Creates an empty queue. Allocates nothing.
     pub fn new() -> Self {
         Self {
             links: Vec::new(),
@@ -34,7 +34,7 @@ impl IndexQueue {
         }
     }
 
-    /// Puts a number at the end, unless it is in the queue. Numbers from `u32::MAX - 1` on are not taken.
+    /// Appends a number, unless it is queued already. Ignores numbers from `u32::MAX - 1` on.
     pub fn push(&mut self, index: usize) {
         let Some(number) = u32::try_from(index).ok().filter(|number| *number < ABSENT) else {
             return;
@@ -58,7 +58,7 @@ impl IndexQueue {
         self.len += 1;
     }
 
-    /// Takes a number out, if it is in the queue.
+    /// Removes a number if it is queued.
     pub fn remove(&mut self, index: usize) {
         let Some(link) = self.links.get_mut(index) else {
             return;
@@ -78,28 +78,28 @@ impl IndexQueue {
         }
     }
 
-    /// Whether a number is in the queue.
+    /// Returns whether a number is in the queue.
     pub fn contains(&self, index: usize) -> bool {
         let link = self.links.get(index);
         link.is_some_and(|link| link.before != ABSENT)
     }
 
-    /// How many numbers are in the queue.
+    /// Number of queued numbers.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The number that came first.
+    /// Returns the number that arrived first.
     pub fn first(&self) -> Option<usize> {
         (self.first != NONE).then_some(self.first as usize)
     }
 
-    /// The number that came last.
+    /// Returns the number that arrived last.
     pub fn last(&self) -> Option<usize> {
         (self.last != NONE).then_some(self.last as usize)
     }
@@ -118,7 +118,7 @@ impl Default for IndexQueue {
 }
 
 impl Link {
-    /// Of a number that is not in the queue.
+    /// Link of a number that is not in the queue.
     const ABSENT: Self = Self {
         before: ABSENT,
         after: ABSENT,
@@ -153,7 +153,7 @@ mod tests {
         ]
     }
 
-    /// What is in the queue, by walking it from either end.
+    /// Contents of the queue, walked from either end.
     fn walk(queue: &IndexQueue) -> (Vec<usize>, Vec<usize>) {
         let follow = |start: u32, next: fn(&Link) -> u32| {
             let mut found = Vec::new();

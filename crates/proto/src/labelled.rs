@@ -1,6 +1,6 @@
-//! Enums whose values are words of metrics and logs, declared once: variant, word, meaning.
+//! Enums whose values have a word for metrics and logs: variant, word and meaning in one place.
 
-/// Declares an enum with `ALL`, of which `ALL[value as usize] == value`, and `label`.
+/// Declares an enum with `label` and `ALL`, where `ALL[value as usize] == value`.
 #[macro_export]
 macro_rules! labelled {
     ($(#[$meta:meta])* $vis:vis enum $name:ident {
@@ -14,7 +14,7 @@ macro_rules! labelled {
             /// Every value, in the order of declaration: `ALL[value as usize] == value`.
             pub const ALL: [Self; [$($label),*].len()] = [$(Self::$variant,)*];
 
-            /// The word in metrics, pages and logs.
+            /// Returns the word for metrics, pages and logs.
             pub const fn label(self) -> &'static str {
                 match self { $(Self::$variant => $label,)* }
             }

@@ -1,11 +1,12 @@
 //! The pure part of becket: codecs, tables and policies.
 //!
-//! Nothing here does I/O, reads a clock, draws a random number or contains `unsafe`: bytes, the time and seeds are
-//! arguments, so that every rule can be tested without a socket and every parser can be fuzzed. The programs own the
-//! sockets and call in; this crate imports none of the others.
+//! Nothing here does I/O, reads a clock, draws a random number or contains `unsafe`: bytes, times and
+//! seeds are arguments, so that every rule can be tested without a socket and every parser can be
+//! fuzzed. The other crates own the sockets and call this one; it depends on none of them.
 //!
-//! Parsers of peer bytes share one manner: they take the bytes that came until now, answer "incomplete", the value or
-//! the reason of refusal, never change that answer when more bytes come, and never panic.
+//! Parsers of peer bytes share one contract: the input is the bytes received so far, the result is
+//! "incomplete", the value, or the reason for refusing it. A final result never changes when more
+//! bytes arrive, and no parser panics.
 //!
 //! ```
 //! use becket_proto::client_hello::{Peek, peek};

@@ -1,33 +1,34 @@
 //! Limits that hold over several processes, such as `maxconn` of a server while one process replaces another.
 //!
-//! No memory is shared. Each process counts its own connections with a [`SharedCount`]: one atomic operation, bounded by the
-//! process's *share* of the limit. Shares move as messages, which the supervisor relays and records:
+//! No memory is shared. Each process counts its own connections with a [`SharedCount`]: one atomic
+//! operation, bounded by the process's *share* of the limit. Shares move as messages, which the
+//! supervisor relays and records:
 //!
-//! * The serving process has the limit minus what the other processes hold ([`Lender`]).
-//! * A leaving process holds what it used when it stopped accepting. It gives back what it no longer uses, and asks for more
-//!   while its clients wait ([`Borrower`]).
-//! * The supervisor keeps a row for each leaving process ([`Ledger`]). A process that starts to serve is given the sum of the
-//!   rows. The end of a process deletes its row.
+//! * The serving process has the limit minus the shares of the other processes ([`Lender`]).
+//! * A leaving process keeps what it used when it stopped accepting. It gives back what it no longer
+//!   uses, and asks for more while its clients wait ([`Borrower`]).
+//! * The supervisor keeps a row for each leaving process ([`Ledger`]). A process that starts to serve
+//!   receives the sum of the rows. When a process ends, its row is deleted.
 //!
-//! Invariant: the shares of all processes never add up to more than the limit, since a process lowers its own share before it
-//! sends the message that raises another one. All messages are differences except [`Wanted`](Lender::set_wanted), so messages that cross
-//! on the way do no harm.
+//! Invariant: the shares of all processes never add up to more than the limit, since a process lowers
+//! its own share before it sends the message that raises another one. All messages are differences
+//! except [`Wanted`](Lender::set_wanted), so messages may cross on the way.
 //!
-//! Order of use in a turn of the serving process: handle the messages, then [`Lender::settle`] for each limit. In a leaving process:
-//! [`Borrower::settle`] for each limit.
+//! Order of use in a turn of the serving process: handle the messages, then [`Lender::settle`] for each
+//! limit. In a leaving process: [`Borrower::settle`] for each limit.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Numbers of connections by limit.
+/// Numbers of connections, by limit.
 pub type Counts = BTreeMap<u64, u32>;
 
-/// Connections in use, and how many this process may use.
+/// Connections in use, and the share of this process.
 #[derive(Debug)]
 pub struct SharedCount(AtomicU64);
 
-/// The share of a process that has the whole limit.
+/// Share of a process that has the whole limit.
 pub const UNSHARED: u32 = u32::MAX;
 
 impl Default for SharedCount {
@@ -37,7 +38,7 @@ impl Default for SharedCount {
 }
 
 impl SharedCount {
-    /// Returns how many are in use.
+    /// Returns the number in use.
     pub fn count(&self) -> u32 {
         parts(self.0.load(SeqCst)).1
     }
@@ -67,13 +68,13 @@ impl SharedCount {
         self.0.fetch_add(1, SeqCst);
     }
 
-    /// Gives one back. Each call follows one that took.
+    /// Gives one back. Each call must follow a call that took one.
     pub fn give_back(&self) {
         self.0.fetch_sub(1, SeqCst);
     }
 
-    /// Sets the share, which may be below what is in use: then nothing is taken until enough was given back. Returns how many are in
-    /// use.
+    /// Sets the share and returns the number in use. If the share is below that number, nothing can be
+    /// taken until enough was given back.
     pub fn set_share(&self, share: u32) -> u32 {
         let other = |before| Some(word(share, parts(before).1));
         let before = self.0.fetch_update(SeqCst, SeqCst, other);
@@ -81,7 +82,8 @@ impl SharedCount {
     }
 }
 
-/// The share in the upper half. The count below never overflows, since each one is a socket of this process.
+/// Packs the share into the upper half and the count into the lower one. The count never overflows,
+/// since each connection is a socket of this process.
 fn word(share: u32, count: u32) -> u64 {
     u64::from(share) << 32 | u64::from(count)
 }
@@ -90,19 +92,20 @@ fn parts(word: u64) -> (u32, u32) {
     ((word >> 32) as u32, word as u32)
 }
 
-/// The supervisor's record: what each leaving process holds.
+/// The supervisor's record of the shares of all leaving processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     rows: BTreeMap<u32, Counts>,
 }
 
 impl Ledger {
-    /// Records what a process holds when it stops accepting.
+    /// Records the share of a process when it stops accepting.
     pub fn set(&mut self, process: u32, held: Counts) {
         self.rows.insert(process, held);
     }
 
-    /// Records what a process gave back, at most what it held. Returns the difference to pass to the serving process.
+    /// Records what a process gave back, at most its share. Returns the amounts to pass to the serving
+    /// process.
     pub fn release(&mut self, process: u32, released: &Counts) -> Counts {
         let Some(row) = self.rows.get_mut(&process) else {
             return Counts::new();
@@ -122,13 +125,13 @@ impl Ledger {
         passed
     }
 
-    /// Records what a process was granted. Returns whether the process has a row; without one the grant goes back.
+    /// Records a grant to a process. Returns `false` if the process has no row; the grant then goes back.
     pub fn grant(&mut self, process: u32, granted: &Counts) -> bool {
         let Some(row) = self.rows.get_mut(&process) else {
             return false;
         };
         for (key, count) in granted {
-            // A serving process under foreign control grows no row without end.
+            // A compromised serving process must not make a row grow without bound.
             if row.len() >= MOST_LIMITS && !row.contains_key(key) {
                 continue;
             }
@@ -138,12 +141,12 @@ impl Ledger {
         true
     }
 
-    /// Deletes the row of a process that ended or serves again. Returns what it held.
+    /// Deletes the row of a process that ended or serves again. Returns its shares.
     pub fn remove(&mut self, process: u32) -> Counts {
         self.rows.remove(&process).unwrap_or_default()
     }
 
-    /// Returns the sum of what all processes with a row hold.
+    /// Returns the sum of the shares in all rows.
     pub fn held(&self) -> Counts {
         let mut sum = Counts::new();
         for (key, count) in self.rows.values().flatten() {
@@ -152,33 +155,33 @@ impl Ledger {
         sum
     }
 
-    /// The rows, to be carried over to another program.
+    /// Returns the rows, for the next program.
     pub fn rows(&self) -> &BTreeMap<u32, Counts> {
         &self.rows
     }
 }
 
-/// Limits of which a process may hold some.
+/// Maximum number of limits in the row of a process.
 const MOST_LIMITS: usize = 20_000;
 
-/// The serving process's view of the others.
+/// The serving process's view of the other processes.
 #[derive(Debug, Default)]
 pub struct Lender {
     held: Counts,
     wanted: BTreeMap<u32, Counts>,
 }
 
-/// The result of [`Lender::settle`].
+/// Result of [`Lender::settle`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grants {
-    /// Process, and how many it may use from now on.
+    /// Processes, each with the number of connections added to its share.
     pub granted: Vec<(u32, u32)>,
-    /// The own share has grown.
+    /// `true` if the serving process's own share has grown.
     pub has_grown: bool,
 }
 
 impl Lender {
-    /// Starts with what the other processes hold together.
+    /// Starts with the sum of the shares of the other processes.
     pub fn new(held: Counts) -> Self {
         Self {
             held,
@@ -186,7 +189,7 @@ impl Lender {
         }
     }
 
-    /// Handles what the other processes gave back.
+    /// Handles shares that other processes gave back.
     pub fn release(&mut self, released: &Counts) {
         for (key, count) in released {
             if let Some(held) = self.held.get_mut(key) {
@@ -196,19 +199,21 @@ impl Lender {
         self.held.retain(|_, held| *held > 0);
     }
 
-    /// Handles what a process asks for, which replaces what it asked for before.
+    /// Handles the request of a process, which replaces its previous one.
     pub fn set_wanted(&mut self, process: u32, wanted: Counts) {
         self.wanted.insert(process, wanted);
         self.wanted.retain(|_, counts| !counts.is_empty());
     }
 
-    /// Returns whether another process holds or wants anything, so that [`Self::settle`] has work.
+    /// Returns whether another process has a share or wants one, so that [`Self::settle`] has work.
     pub fn is_active(&self) -> bool {
         !self.held.is_empty() || !self.wanted.is_empty()
     }
 
-    /// Sets the own share of one limit, and grants what other processes want as far as it is free. Their clients came first, so
-    /// what they want is kept free for them. `most` is the limit; without one everything is granted.
+    /// Sets the own share of one limit, and grants the requests of other processes as far as possible.
+    ///
+    /// Clients of the other processes came first, so connections that those processes want stay reserved.
+    /// `most` is the limit; without a limit everything is granted.
     pub fn settle(&mut self, key: u64, most: Option<u32>, count: &SharedCount) -> Grants {
         let held = self.held.get(&key).copied().unwrap_or(0);
         let wanted = self.wanted.values().filter_map(|wanted| wanted.get(&key));
@@ -241,24 +246,24 @@ impl Lender {
     }
 }
 
-/// A leaving process's shares.
+/// Shares of a leaving process.
 #[derive(Debug, Default)]
 pub struct Borrower {
     shares: Counts,
 }
 
-/// The result of [`Borrower::settle`].
+/// Result of [`Borrower::settle`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// Given back: the own share is lower already.
+    /// Connections given back; the own share is lower already.
     pub released: u32,
-    /// Number of further places that are needed.
+    /// Further connections that are needed.
     pub wanted: u32,
 }
 
 impl Borrower {
-    /// Keeps what is in use of one limit, and `spare` more if the share has them. Returns what the process holds. Called once no
-    /// worker accepts.
+    /// Keeps the connections in use of one limit, and up to `spare` more from the share. Returns the new
+    /// share. Call it once no worker accepts any more.
     pub fn hold(&mut self, key: u64, most: u32, count: &SharedCount, spare: u32) -> u32 {
         let before = count.share().min(most);
         let used = count.set_share(0);
@@ -268,7 +273,7 @@ impl Borrower {
         share
     }
 
-    /// Gives back what is not used, except `spare`, or says how many the `waiting` clients need.
+    /// Gives back unused connections except `spare`, or returns how many more the `waiting` clients need.
     pub fn settle(&mut self, key: u64, count: &SharedCount, waiting: u32, spare: u32) -> Settled {
         let share = self.shares.entry(key).or_insert(0);
         let needed = |used: u32| used.saturating_add(waiting).saturating_add(spare);
@@ -286,7 +291,7 @@ impl Borrower {
         }
     }
 
-    /// Uses what was granted.
+    /// Adds granted connections to the share.
     pub fn granted(&mut self, key: u64, granted: u32, count: &SharedCount) {
         let share = self.shares.entry(key).or_insert(0);
         *share = share.saturating_add(granted);

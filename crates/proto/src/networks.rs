@@ -1,11 +1,12 @@
-//! Sets of networks: who may come in, who may not, whose word is trusted.
+//! Sets of networks: allowed, denied or trusted clients.
 //!
-//! A [`Network`] is an address and the length of its prefix, as people write it (`10.0.0.0/8`, `2001:db8::/32`, or an
-//! address alone). A [`Networks`] answers whether an address lies in one of them; it keeps ranges that are sorted and
-//! do not touch, so the answer is one binary search and does not depend on the order in which they were written.
+//! A [`Network`] is an address with a prefix length, in the usual notation (`10.0.0.0/8`,
+//! `2001:db8::/32`, or a single address). A [`Networks`] tells whether an address is in one of them. It
+//! stores sorted ranges that do not touch, so a lookup is one binary search, and the order in which the
+//! networks are listed does not matter.
 //!
-//! IPv4 and IPv6 are two worlds: `::/0` holds no IPv4 address. An IPv4 address that arrives in the form of IPv6
-//! (`::ffff:192.0.2.1`, RFC 4291 section 2.5.5.2) is an IPv4 address.
+//! IPv4 and IPv6 are separate: `::/0` contains no IPv4 address. An IPv4-mapped IPv6 address
+//! (`::ffff:192.0.2.1`, RFC 4291 section 2.5.5.2) counts as IPv4.
 //!
 //! Source: RFC 4632 section 3.1 (IPv4 prefixes), RFC 4291 section 2.3 (IPv6 prefixes).
 
@@ -21,8 +22,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// The network of `length` bits in which `address` lies; its other bits are dropped. Returns nothing when the
-    /// family has fewer bits.
+    /// Returns the network of `length` bits that contains `address`, with the other bits cleared. Returns
+    /// `None` if addresses of the family are shorter than `length`.
     pub fn around(address: IpAddr, length: u8) -> Option<Self> {
         let address = address.to_canonical();
         let address = match address {
@@ -33,7 +34,7 @@ impl Network {
         Some(Self { address, length })
     }
 
-    /// Whether an address lies in it.
+    /// Returns whether the network contains an address.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
@@ -53,17 +54,17 @@ impl fmt::Display for Network {
     }
 }
 
-/// Why a text is no network.
+/// Reason why a text is not a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotNetwork {
-    /// What stands before the slash is no address.
+    /// The part before the slash is not an address.
     #[error("not an IP address")]
     Address,
-    /// What stands behind the slash is no length that the family has.
-    #[error("not the length of a prefix")]
+    /// The part after the slash is not a valid prefix length of the address family.
+    #[error("invalid prefix length")]
     Length,
-    /// Bits behind the prefix are set: one of the two is a slip.
-    #[error("bits are set behind the prefix; the network is {0}")]
+    /// Bits after the prefix are set, so either the address or the length is a mistake.
+    #[error("host bits are set; the network is {0}")]
     Bits(Network),
 }
 
@@ -77,7 +78,7 @@ impl FromStr for Network {
         };
         let address: IpAddr = address.parse().map_err(|_| NotNetwork::Address)?;
         if address.to_canonical() != address {
-            // A prefix of the mapped form would count other bits than it says.
+            // A prefix length of the mapped form would refer to other bits than it seems to.
             return Err(NotNetwork::Address);
         }
         let whole = if address.is_ipv4() { 32 } else { 128 };
@@ -106,7 +107,7 @@ pub struct Networks {
 }
 
 impl Networks {
-    /// Whether an address lies in one of the networks. Costs a binary search.
+    /// Returns whether an address is in one of the networks. Costs a binary search.
     pub fn contains(&self, address: IpAddr) -> bool {
         match address.to_canonical() {
             IpAddr::V4(v4) => covers(&self.v4, v4.to_bits()),
@@ -114,7 +115,7 @@ impl Networks {
         }
     }
 
-    /// Whether there is no network in it.
+    /// Returns whether the set has no networks.
     pub fn is_empty(&self) -> bool {
         self.v4.is_empty() && self.v6.is_empty()
     }
@@ -157,7 +158,7 @@ fn mask_v6(length: u8) -> u128 {
         .unwrap_or(0)
 }
 
-/// Sorts ranges and joins those that overlap or touch.
+/// Sorts ranges and joins overlapping or adjacent ones.
 fn merged<T: Ord + Copy>(mut ranges: Vec<(T, T)>, next: impl Fn(T) -> Option<T>) -> Vec<(T, T)> {
     ranges.sort_unstable();
     let mut out: Vec<(T, T)> = Vec::with_capacity(ranges.len());
@@ -263,7 +264,7 @@ mod tests {
         assert_eq!(set(&["128.0.0.0/1", "0.0.0.0/1"]), set(&["0.0.0.0/0"]));
     }
 
-    /// Addresses close together, so that they meet.
+    /// Addresses close together, so that networks contain them.
     fn address() -> impl Strategy<Value = IpAddr> {
         let v4 = any::<u32>().prop_map(|bits| IpAddr::V4((0xc000_0200 | bits & 0x3ff).into()));
         let near = any::<u128>().prop_map(|bits| IpAddr::V6((1 << 127 | bits & 0xfff).into()));
@@ -294,7 +295,7 @@ mod tests {
         }
     }
 
-    /// Bit by bit.
+    /// Compares bit by bit.
     fn naive(network: &Network, address: IpAddr) -> bool {
         let (own, other) = (bits(network.address), bits(address.to_canonical()));
         let length = usize::from(network.length);

@@ -1,22 +1,22 @@
-//! A request of HTTP in clear text that comes to a TLS port: how it is told apart, and what it is answered.
+//! Clear-text HTTP requests on a TLS port: detection and response.
 //!
-//! Looks at the first bytes alone, borrows them, and reads no request.
+//! Reads only the first bytes, borrows them, and does not parse the request.
 //! Source: RFC 9110 section 9, RFC 9112, RFC 9113 section 3.4.
 
 use crate::reader::{Prefix, prefix};
 
-/// How the first bytes of a connection compare with an HTTP request.
+/// Result of comparing the first bytes of a connection with an HTTP request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resemblance {
     /// Too few bytes to tell.
     Undecided,
-    /// They start with a method and a blank, or with the preface of HTTP/2.
+    /// A method and a space, or the preface of HTTP/2.
     Request,
-    /// They are something else.
+    /// Anything else.
     Other,
 }
 
-/// Says whether the first bytes of a connection look like an HTTP request in clear text.
+/// Compares the first bytes of a connection with an HTTP request in clear text.
 pub fn resemblance(input: &[u8]) -> Resemblance {
     let mut result = Resemblance::Other;
     for token in REQUEST_STARTS {
@@ -29,7 +29,7 @@ pub fn resemblance(input: &[u8]) -> Resemblance {
     result
 }
 
-/// The whole answer, in clear text, to a clear-text request on a TLS port. Close the connection after it.
+/// Complete clear-text response to a clear-text request on a TLS port. Close the connection after it.
 pub const PLAIN_HTTP_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     Content-Type: text/plain; charset=utf-8\r\n\
     Content-Length: 81\r\n\
@@ -37,7 +37,7 @@ pub const PLAIN_HTTP_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     \r\n\
     This port speaks HTTPS, and a plain HTTP request came. Use https:// to reach it.\n";
 
-/// What tells a request in its first bytes. The methods are those of RFC 9110 9 and PATCH (RFC 5789).
+/// First bytes of requests. The methods are those of RFC 9110 9 and PATCH (RFC 5789).
 const REQUEST_STARTS: [&[u8]; 10] = [
     b"GET ",
     b"POST ",

@@ -1,26 +1,28 @@
-//! What a peer says beside data once a connection is established, where the kernel opens its records: alerts and messages.
+//! Alerts and handshake messages of a peer on an established connection whose records the kernel opens.
 //!
-//! The kernel gives the type and the content of each record that holds no data, and nothing more. Messages may lie one behind
-//! the other in a record, and a long one in several ([`Messages`]); an alert is a record of its own ([`Alert`]). The caller decides
-//! what a version allows and what follows (`crates/proxy/src/connection/kernel_tls.rs`). Sources: RFC 8446 sections 4, 4.6, 5.1 and 6; RFC 5246
-//! sections 7.2 and 7.4.
+//! For each record without data, the kernel delivers only the type and the content. A record may
+//! contain several messages, and a long message may span several records ([`Messages`]); an alert is a
+//! record of its own ([`Alert`]). The caller decides which messages a version allows, and how to react
+//! (`crates/proxy/src/connection/kernel_tls.rs`). Sources: RFC 8446 sections 4, 4.6, 5.1 and 6;
+//! RFC 5246 sections 7.2 and 7.4.
 
 use std::mem;
 
 /// An alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alert {
-    /// The peer sends no more.
+    /// The peer sends no more data.
     CloseNotify,
-    /// Nothing ends by it.
+    /// The connection continues.
     Warning,
     /// The connection is over.
     Fatal,
 }
 
 impl Alert {
-    /// Reads the content of a record. In TLS 1.3 all but two alerts are fatal, whatever their level says (RFC 8446, section
-    /// 6); `None` for what is no alert.
+    /// Reads the content of a record. Returns `None` if it is not an alert.
+    ///
+    /// In TLS 1.3 all but two alerts are fatal, regardless of their level (RFC 8446, section 6).
     pub fn read(content: &[u8], tls13: bool) -> Option<Self> {
         let [level, description] = *content else {
             return None;
@@ -35,37 +37,38 @@ impl Alert {
     }
 }
 
-/// A message of a handshake that is over.
+/// A handshake message after the end of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// The peer has a new key, and may want us to have one.
+    /// The peer has a new sending key.
     KeyUpdate {
-        /// It does.
+        /// `true` if the peer requests a new sending key from the receiver as well.
         requested: bool,
     },
-    /// A ticket, without the header of the message.
+    /// A session ticket, without the header of the message.
     Ticket(&'a [u8]),
-    /// Another handshake, of TLS 1.2: HelloRequest or ClientHello.
+    /// A request for a second handshake in TLS 1.2: HelloRequest or ClientHello.
     Renegotiation,
 }
 
-/// What is no message that may come here, or too long a one.
+/// A message that is not allowed here, or is too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unexpected;
 
-/// Messages, and the beginning of one that goes on in the next record.
+/// Reader of messages, with the beginning of a message that continues in the next record.
 #[derive(Debug, Default)]
 pub struct Messages {
     begun: Vec<u8>,
 }
 
 impl Messages {
-    /// Takes the content of a record, and shows each message that is whole.
+    /// Takes the content of a record and passes each complete message to `each`.
     ///
     /// # Errors
     ///
-    /// What `each` returns; [`Unexpected`] for other messages, for one of more than [`MOST`] bytes, and for a KeyUpdate that does
-    /// not end its record: what follows is sealed with another key (RFC 8446, section 5.1).
+    /// The error of `each`; [`Unexpected`] for other messages, for a message longer than [`MOST`] bytes,
+    /// and for a KeyUpdate that is not the end of its record, since another key seals whatever follows it
+    /// (RFC 8446, section 5.1).
     pub fn take<E: From<Unexpected>>(
         &mut self,
         content: &[u8],
@@ -101,13 +104,13 @@ impl Messages {
         Ok(())
     }
 
-    /// Whether a message is not whole.
+    /// Returns whether a message is incomplete.
     pub fn is_begun(&self) -> bool {
         !self.begun.is_empty()
     }
 }
 
-/// The first message: its type, what it says, and what is behind it.
+/// Splits off the first message: its type, its body, and the rest.
 fn split(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let ([kind, len @ ..], rest) = bytes.split_first_chunk::<4>()?;
     let [high, middle, low] = *len;
@@ -116,19 +119,19 @@ fn split(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((*kind, body, behind))
 }
 
-/// Bytes of a message that is not whole: the longest record, as for connections that are opened here.
+/// Maximum bytes of an incomplete message: the length of the longest record, as in the TLS engine.
 pub const MOST: usize = 16 * 1024;
-/// An alert.
+/// Alert description.
 const CLOSE_NOTIFY: u8 = 0;
-/// An alert.
+/// Alert description.
 const USER_CANCELED: u8 = 90;
-/// A message.
+/// Message type.
 const HELLO_REQUEST: u8 = 0;
-/// A message.
+/// Message type.
 const CLIENT_HELLO: u8 = 1;
-/// A message.
+/// Message type.
 const TICKET: u8 = 4;
-/// A message.
+/// Message type.
 const KEY_UPDATE: u8 = 24;
 
 #[cfg(test)]
@@ -137,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// What records with these contents say, one behind the other.
+    /// Returns the messages in consecutive records with these contents.
     fn said(records: &[&[u8]]) -> Result<Vec<String>, Unexpected> {
         let (mut messages, mut said) = (Messages::default(), Vec::new());
         for record in records {

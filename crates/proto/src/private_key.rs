@@ -1,17 +1,17 @@
-//! The secret numbers of a private key, which are the same however a file encodes it.
+//! The secret numbers of a private key, which are the same in every encoding of a key file.
 //!
-//! Reads PKCS#1 (RFC 8017), SEC1 (RFC 5915) and PKCS#8 (RFC 5208 and 5958), and borrows the numbers. It does not check that they are a
-//! key: the provider does, when it loads the same file.
+//! Reads PKCS#1 (RFC 8017), SEC1 (RFC 5915) and PKCS#8 (RFC 5208 and 5958), and borrows the numbers. It
+//! does not check that they form a key: the provider does, when it loads the same file.
 
 use crate::der::Der;
 use crate::rsa_key::{RSA_ENCRYPTION, RsaKey, pkcs8};
 
-/// Numbers that only the holder of a key knows.
+/// Secret numbers by type of key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum SecretNumbers<'a> {
     /// Primes of an RSA key, the larger one first.
     Rsa([&'a [u8]; 2]),
-    /// Scalar of a key on a curve, without zeros before it.
+    /// Scalar of an elliptic-curve key, without leading zeros.
     Ecdsa(&'a [u8]),
     /// Seed of an Ed25519 key.
     Ed25519(&'a [u8]),
@@ -35,7 +35,7 @@ impl<'a> SecretNumbers<'a> {
         scalar.get(first..).map(Self::Ecdsa)
     }
 
-    /// Reads a PKCS#8 private key of a kind that signs here.
+    /// Reads a PKCS#8 private key of a supported type: RSA, ECDSA or Ed25519.
     pub fn of_pkcs8(der: &'a [u8]) -> Option<Self> {
         let (algorithm, key) = pkcs8(der)?;
         match algorithm {

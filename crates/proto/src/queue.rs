@@ -1,15 +1,17 @@
-//! A queue in order of arrival, from which anyone may leave, and to which anyone may return.
+//! A queue in order of arrival, in which a waiter may leave at any time and may return to its place.
 //!
-//! A waiter does not take servers that have failed it: it has *tried* them. What a waiter that has tried nothing cannot use, none of these
-//! can, so a search for the waiter that a slot serves is over at the first while all have tried nothing, as almost always.
+//! A waiter does not accept servers whose connections have failed for it: it has *tried* them. If a
+//! waiter that has tried nothing cannot use the available servers, no other such waiter can. So the
+//! search for a waiter ends at the first one if none has tried anything, which is almost always true.
 //!
-//! One that is sent away again keeps its [`Arrival`], also if it had not to wait the first time. The order in which they come
-//! back is up to the servers that send them, so the queue is a tree: a place in its middle is found as fast as its ends.
+//! A waiter that must wait again keeps its [`Arrival`], even if it did not wait the first time. Servers
+//! determine the order in which waiters return, so the queue is a tree: a place in its middle is found
+//! as fast as one at its ends.
 //!
-//! A waiter holds a [`Stay`], which names one stay for ever: a stay whose holder was served or has left is
-//! simply not found.
+//! A waiter holds a [`Stay`], a unique name of its time in the queue. After the waiter was served or
+//! has left, its stay is simply not found.
 //!
-//! It knows no lock, no clock and no limit: `crates/proxy/src/backend/backend_state.rs` does, and hands out slots.
+//! It has no lock, clock or limit: `crates/proxy/src/backend/backend_state.rs` has, and assigns slots.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +19,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub struct Queue<T> {
     waiting: BTreeMap<Stay, QueuedItem<T>>,
-    /// Those of them that have tried nothing.
+    /// Number of waiting items that have tried nothing.
     novices: usize,
     arrivals: Arrival,
     stays: u64,
@@ -29,33 +31,33 @@ struct QueuedItem<T> {
     tried: Box<[u64]>,
 }
 
-/// When a waiter first came, among all that ever came. Even numbers are of those that had to wait; one that is served at once
-/// comes between two of them, and has the odd one.
+/// Position of a waiter's first arrival among all arrivals. Waiters in the queue have even numbers. A
+/// client served at once arrived between two of them, and has the odd number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Arrival(pub u64);
 
-/// Names one stay in the queue. Stays are in the order of the queue: by arrival, then by number, which no two have in common.
+/// Identifies one stay in the queue. Stays sort in queue order: by arrival, then by unique number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stay {
     arrival: Arrival,
     number: u64,
 }
 
-/// A waiter that was taken out, with what it was taken for.
+/// A waiter that was taken from the queue, and the result of the search for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken<T, S> {
-    /// Which stay ends.
+    /// The stay that has ended.
     pub stay: Stay,
-    /// When it first came.
+    /// First arrival of the waiter.
     pub arrival: Arrival,
-    /// Who it is.
+    /// The waiter.
     pub item: T,
-    /// What was found for it.
+    /// Result of `find` for the waiter.
     pub found: S,
 }
 
 impl Arrival {
-    /// The arrival of one that is served at once, when this one was the last that had to wait.
+    /// Returns the arrival of a client served at once, if `self` is that of the newest waiter.
     pub fn served_at_once(self) -> Self {
         Self(self.0 | 1)
     }
@@ -73,27 +75,27 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// How many wait.
+    /// Number of waiters.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether nobody waits.
+    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// The arrival of the last that had to wait.
+    /// Returns the arrival of the newest waiter so far.
     pub fn arrivals(&self) -> Arrival {
         self.arrivals
     }
 
-    /// Whether a waiter has tried nothing.
+    /// Returns whether any waiter has tried nothing.
     pub fn holds_novices(&self) -> bool {
         self.novices > 0
     }
 
-    /// Joins: a newcomer at the end, one that was here `before` at its place by that.
+    /// Enqueues at the tail, or at the position of the arrival `before` when returning.
     pub fn join(&mut self, item: T, tried: &[u64], before: Option<Arrival>) -> Stay {
         let arrival = before.unwrap_or(Arrival((self.arrivals.0 | 1) + 1));
         self.arrivals = self.arrivals.max(Arrival(arrival.0 & !1));
@@ -108,8 +110,10 @@ impl<T> Queue<T> {
         stay
     }
 
-    /// Takes out the longest waiter for which something is found. `find` gets what a waiter has tried, and is called once for those
-    /// that have tried nothing. Walks over these only while others wait as well.
+    /// Takes out the longest waiter for which `find` returns something.
+    ///
+    /// `find` receives the servers that a waiter has tried, and is called once for all waiters that have
+    /// tried nothing. Such waiters are walked over only while other waiters exist.
     pub fn take_first<S>(
         &mut self,
         mut find: impl FnMut(&[u64]) -> Option<S>,
@@ -137,7 +141,7 @@ impl<T> Queue<T> {
         None
     }
 
-    /// Leaves the queue, from wherever. Nothing when the stay's holder is no longer in it.
+    /// Removes a waiter from any position. Returns `None` if it is no longer in the queue.
     pub fn cancel(&mut self, stay: Stay) -> Option<T> {
         let QueuedItem { item, tried } = self.waiting.remove(&stay)?;
         self.novices -= usize::from(tried.is_empty());
@@ -176,15 +180,15 @@ mod tests {
         assert_eq!(asked, [vec![7, 8], vec![]]);
     }
 
-    /// What happens; servers are the bits of a set.
+    /// Servers are bits of a set.
     #[derive(Clone, Debug)]
     enum Step {
         Join(u8),
-        /// Who was taken by that step comes again, having tried this as well.
+        /// The waiter taken in that step returns, and has tried this server as well.
         Return(usize, u8),
-        /// One who was served at once is sent away.
+        /// A client that was served at once must wait now.
         Turn(u8),
-        /// These servers have slots.
+        /// These servers have free slots.
         Take(u8),
         Cancel(usize),
     }
@@ -205,7 +209,7 @@ mod tests {
         bits.map(|bit| 100 - bit).collect()
     }
 
-    /// The same in a list.
+    /// Model: a list.
     #[derive(Default)]
     struct Row {
         waiting: Vec<One>,

@@ -1,9 +1,9 @@
 //! A bounds-checked cursor over bytes that a peer sent.
 //!
-//! Owns no bytes. Every step returns `None` when too few bytes are left, and nothing here panics: this is where the
-//! codecs of this crate and of replication get their safety from, so that none of them indexes a slice by a number off the wire.
-//! A [`Span`] remembers a place in the bytes without borrowing them, for structures that own their bytes.
-//! [`prefix`] compares the start of a stream, of which any part may have come, with a fixed token.
+//! Owns no bytes. Every step returns `None` when too few bytes are left, and nothing here panics. The
+//! codecs of this crate and of replication rely on that: none indexes a slice by a number that a peer
+//! sent. A [`Span`] is a position in the bytes that does not borrow them, for structures that own their
+//! bytes. [`prefix`] compares the start of a stream, received in part, with a fixed token.
 
 /// Reads big-endian numbers and slices from the front of a byte range.
 #[derive(Clone, Copy, Debug)]
@@ -13,26 +13,26 @@ pub struct Reader<'a> {
     end: usize,
 }
 
-/// A place in a byte string of at most 64 KiB.
+/// Range in a byte string of at most 64 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     start: u16,
     end: u16,
 }
 
-/// How the start of a stream compares with a token.
+/// Result of comparing the start of a stream with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Prefix {
-    /// It cannot become the token, whatever follows.
+    /// The stream does not start with the token, whatever follows.
     Differs,
-    /// It is the token's beginning; more bytes are needed.
+    /// The stream is a beginning of the token; more bytes are needed.
     Partial,
-    /// It starts with the whole token.
+    /// The stream starts with the whole token.
     Whole,
 }
 
 impl<'a> Reader<'a> {
-    /// Reads from the start of these.
+    /// Creates a reader at the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self {
             bytes,
@@ -41,7 +41,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Says whether all was taken.
+    /// Returns whether all bytes were taken.
     pub fn is_empty(&self) -> bool {
         self.at >= self.end
     }
@@ -57,7 +57,7 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
-    /// Takes the next `count` bytes as a reader of their own, whose spans still count from the outermost start.
+    /// Takes the next `count` bytes as a separate reader, whose spans still count from the outermost start.
     pub fn sub(&mut self, count: usize) -> Option<Self> {
         let at = self.at;
         self.take(count)?;
@@ -73,34 +73,34 @@ impl<'a> Reader<'a> {
         self.array().map(u8::from_be_bytes)
     }
 
-    /// Takes a number of two bytes.
+    /// Takes a two-byte number.
     pub fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_be_bytes)
     }
 
-    /// Takes a number of four bytes.
+    /// Takes a four-byte number.
     pub fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// Takes a vector with a one-byte length in front.
+    /// Takes a vector with a one-byte length prefix.
     pub fn vec8(&mut self) -> Option<Self> {
         let len = self.u8()?;
         self.sub(len.into())
     }
 
-    /// Takes a vector with a two-byte length in front.
+    /// Takes a vector with a two-byte length prefix.
     pub fn vec16(&mut self) -> Option<Self> {
         let len = self.u16()?;
         self.sub(len.into())
     }
 
-    /// Returns all that is left.
+    /// Returns all remaining bytes.
     pub fn rest(&self) -> &'a [u8] {
         self.bytes.get(self.at..self.end).unwrap_or_default()
     }
 
-    /// Returns the place of all that is left, or `None` if it lies beyond 64 KiB.
+    /// Returns the range of all remaining bytes, or `None` if it lies beyond 64 KiB.
     pub(crate) fn span(&self) -> Option<Span> {
         Some(Span {
             start: self.at.try_into().ok()?,
@@ -115,7 +115,7 @@ impl<'a> Reader<'a> {
 }
 
 impl Span {
-    /// Returns the spanned part of `bytes`, which must be those that the span was made from; of others, perhaps nothing.
+    /// Returns this range of `bytes`, which must be the bytes that the span was created from.
     pub(crate) fn of(self, bytes: &[u8]) -> &[u8] {
         bytes
             .get(self.start.into()..self.end.into())

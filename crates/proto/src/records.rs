@@ -1,22 +1,21 @@
-//! What the records of established TLS weigh, and how many of them may hold no data.
+//! The cost of TLS records on an established connection, and a bound on records without data.
 //!
-//! A record costs work whatever is in it. One that holds no data (a KeyUpdate, an alert, a ticket,
-//! nothing at all) costs more for its bytes than any other, and a peer can send as many as it likes.
-//! So each record has a weight: what it is charged for in a turn of its connection. And records
-//! without data are paid for with [`Allowance`], which data restores: a peer that goes on sending
-//! them has to send data as well.
+//! Every record costs work. Without data (a KeyUpdate, an alert, a ticket, nothing at all) it costs
+//! more per byte than any other, and a peer can send any number of them. So each record has a weight,
+//! which is charged to the current turn of its connection. Records without data also use up an
+//! [`Allowance`], which data restores: a peer that keeps sending them must send data as well.
 //!
-//! The engine asks, record by record; it knows what came out of each. Only headers are read here,
-//! and none is judged: what is no record is for TLS to refuse. Source: RFC 8446 sections 4.6, 5.1 and 6.
+//! The TLS engine asks here for each record, since it knows the content. This module reads only headers
+//! and validates none; TLS refuses invalid records. Source: RFC 8446 sections 4.6, 5.1 and 6.
 
-/// Length of the record at the front, header included; `None` while it is not whole.
+/// Returns the length of the first record, header included, or `None` if the record is incomplete.
 pub fn first(bytes: &[u8]) -> Option<usize> {
     let [_, _, _, high, low] = *bytes.first_chunk()?;
     let len = HEADER + usize::from(u16::from_be_bytes([high, low]));
     (bytes.len() >= len).then_some(len)
 }
 
-/// How many of these bytes are whole records.
+/// Returns the total length of the complete records in `bytes`.
 pub fn whole(bytes: &[u8]) -> usize {
     let mut end = 0;
     while let Some(len) = bytes.get(end..).and_then(first) {
@@ -25,21 +24,21 @@ pub fn whole(bytes: &[u8]) -> usize {
     end
 }
 
-/// What a peer may still send that holds no data.
+/// Remaining allowance of a peer for records without data.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowance {
-    /// In bytes of data.
+    /// Bytes of data.
     left: usize,
 }
 
 impl Allowance {
-    /// As much as there ever is.
+    /// Creates a full allowance.
     pub fn new() -> Self {
         Self { left: MOST }
     }
 
-    /// Charges for a record of `len` bytes that held `data` bytes of data. Returns its weight,
-    /// which is in bytes and never less than `len`; `None` if the peer may not send this record.
+    /// Charges for a record of `len` bytes with `data` bytes of data. Returns its weight in bytes, at
+    /// least `len`, or `None` if the peer may not send this record.
     pub fn charge(&mut self, len: usize, data: usize) -> Option<usize> {
         if data > 0 {
             self.left = self.left.saturating_add(data).min(MOST);
@@ -57,20 +56,22 @@ impl Default for Allowance {
     }
 }
 
-/// Type of records that hold handshake messages in clear.
+/// Type of records with handshake messages in clear.
 pub const HANDSHAKE: u8 = 22;
-/// Type of records that hold data, and in TLS 1.3 of all that are sealed.
+/// Type of records with data, and in TLS 1.3 of all encrypted records.
 pub const APPLICATION_DATA: u8 = 23;
-/// Type, version, length.
+/// Bytes of type, version and length.
 const HEADER: usize = 5;
-/// Of a record with data: to open one takes as long as to open this many bytes more of a long one.
+/// Minimum weight of a record with data: opening one takes as long as opening this many more bytes of
+/// a long record.
 const LEAST: usize = 1024;
-/// Of a record without data: two and a half microseconds for a KeyUpdate are less than a kilobyte
-/// of data in the same time on slower machines, and nobody needs many.
+/// Minimum weight of a record without data. A KeyUpdate takes two and a half microseconds, less than
+/// opening that much data on slower machines, and no peer needs many.
 const LEAST_DATALESS: usize = 4096;
-/// A record may hold one message behind the other: nine hundred tickets take milliseconds.
+/// Weight per byte of a record without data. A record may contain many messages: 900 tickets take
+/// milliseconds.
 const DATALESS: usize = 16;
-/// 256 KeyUpdates, or 64 KiB of tickets; as much again for each MiB of data.
+/// Maximum allowance: 256 KeyUpdates, or 64 KiB of tickets, and as much again for each MiB of data.
 const MOST: usize = 1 << 20;
 
 #[cfg(test)]
@@ -97,7 +98,7 @@ mod tests {
     }
 
     proptest! {
-        /// Among any records in a row.
+        /// Holds for any sequence of records.
         #[test]
         fn what_holds_no_data_is_bounded_by_what_does(
             records in prop::collection::vec((1..=16_640usize, 0..3usize, 0..=16_384usize), 0..400),

@@ -1,17 +1,18 @@
-//! Connections at rest: the one that has rested longest in a group, without a search.
+//! Idle connections: finds the connection of a group that has been idle longest, without a search.
 //!
-//! A place of a slab *rests* in a group since a time, or is *busy*. Both are one store for a place that was at rest before, since the
-//! order is only repaired when it is read: a place is listed under a time that is never later than the true one, and
-//! [`RestQueue::longest`] lists it again until the first one of the group is listed under its true time. Each such step belongs to a change
-//! that came before it.
+//! A place of a slab *rests* in a group since a time, or is *busy*. For a place that rested before,
+//! either change is a single store, since the order is repaired only when it is read. A place is listed
+//! under a time that is never later than the true one. [`RestQueue::longest`] lists the first place of
+//! the group again until that place is listed under its true time. Each such step pays for one
+//! earlier change.
 //!
-//! Owns 40 bytes for each place up to the largest that ever rested, and a node of a tree for each place that is listed.
-//! Invariant: a place is listed once or not at all, and a place that rests is listed.
+//! Owns 40 bytes for each place up to the largest that ever rested, and a tree node for each listed
+//! place. Invariant: a place is listed once or not at all, and every place that rests is listed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Places at rest, by group.
+/// Resting places, by group.
 #[derive(Debug, Default)]
 pub struct RestQueue {
     /// Group, time and place.
@@ -27,7 +28,8 @@ struct Rest {
 }
 
 impl RestQueue {
-    /// Notes that a place rests in a group from `now` on. `now` is never earlier than in any call before.
+    /// Records that a place rests in a group from `now` on. `now` must not be earlier than in any call
+    /// before.
     pub fn rest(&mut self, place: usize, group: usize, now: Duration) {
         if self.places.len() <= place {
             self.places.resize(place + 1, Rest::default());
@@ -39,14 +41,14 @@ impl RestQueue {
         self.places[place].since = Some(now);
     }
 
-    /// Notes that a place does not rest.
+    /// Records that a place does not rest.
     pub fn stir(&mut self, place: usize) {
         if let Some(rest) = self.places.get_mut(place) {
             rest.since = None;
         }
     }
 
-    /// Forgets a place.
+    /// Removes a place.
     pub fn remove(&mut self, place: usize) {
         let Some(rest) = self.places.get_mut(place) else {
             return;
@@ -66,7 +68,7 @@ impl RestQueue {
         self.order.is_empty()
     }
 
-    /// Returns the place that has rested longest in a group, and since when.
+    /// Returns the place that has rested longest in a group, and the time since when.
     pub fn longest(&mut self, group: usize) -> Option<(usize, Duration)> {
         loop {
             let first = self.order.range((group, Duration::ZERO, 0)..).next();

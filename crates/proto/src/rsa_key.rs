@@ -1,12 +1,12 @@
-//! Private keys of RSA in DER: PKCS#1 (RFC 8017, appendix A.1.2), and what holds one in PKCS#8 (RFC 5208).
+//! RSA private keys in DER: PKCS#1 (RFC 8017, appendix A.1.2), also inside PKCS#8 (RFC 5208).
 //!
-//! Finds the numbers and borrows them. Whether they are a key is not looked at.
+//! Finds the numbers and borrows them, but does not check that they form a key.
 
 use crate::der::Der;
 
-/// The numbers of a private key with two primes, big endian, without zeros before them.
+/// Numbers of a private key with two primes, big-endian, without leading zeros.
 #[derive(Clone, Copy)]
-#[expect(missing_docs, reason = "RFC 8017 has the names and says what they are")]
+#[expect(missing_docs, reason = "RFC 8017 defines the names")]
 pub struct RsaKey<'a> {
     pub modulus: &'a [u8],
     pub public_exponent: &'a [u8],
@@ -18,7 +18,7 @@ pub struct RsaKey<'a> {
 }
 
 impl<'a> RsaKey<'a> {
-    /// Reads a PKCS#1 private key; nothing when it is none, or has more than two primes.
+    /// Reads a PKCS#1 private key. Returns `None` if it is invalid or has more than two primes.
     pub fn parse(pkcs1: &'a [u8]) -> Option<Self> {
         let mut whole = Der::new(pkcs1);
         let mut fields = whole.sequence().filter(|_| whole.is_empty())?;
@@ -38,13 +38,13 @@ impl<'a> RsaKey<'a> {
     }
 }
 
-/// The PKCS#1 form inside of a PKCS#8 one; nothing when it is no RSA key.
+/// Returns the PKCS#1 key inside a PKCS#8 one, or `None` if it is not an RSA key.
 pub fn pkcs1_of(der: &[u8]) -> Option<&[u8]> {
     let (algorithm, key) = pkcs8(der)?;
     (algorithm == RSA_ENCRYPTION).then_some(key)
 }
 
-/// The object identifier of a PKCS#8 private key, and the key itself.
+/// Returns the object identifier of a PKCS#8 private key, and the key inside.
 pub(crate) fn pkcs8(der: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut whole = Der::new(der);
     let mut info = whole.sequence()?;

@@ -1,27 +1,29 @@
-//! The time in which a loop ran: a monotonic clock that leaves out the time in which the host did not run the loop's thread.
+//! Running time of a loop: a monotonic clock without the time in which the loop's thread did not run.
 //!
-//! A stopped process, a virtual machine without a processor or a throttled container makes every client look late at once,
-//! although each of them was in time. Waiting times and deadlines in this clock do not count that.
+//! A stopped process, a virtual machine without a processor or a throttled container would make every
+//! client look late at once, although each client was in time. Waiting times and deadlines in this
+//! clock exclude such stalls.
 //!
-//! The rule is HAProxy's for a wall clock that jumps (`clock_update_local_date`): a loop knows for how long it meant to sleep,
-//! and that no step of its work takes longer than [`LONGEST_STEP`]. Time beyond both passed without the loop. A stall in a
-//! long sleep counts as sleep; a client that came during a sleep waits from its end on ([`RunningTime::since`]).
+//! The rule is HAProxy's for a wall clock that jumps (`clock_update_local_date`): a loop knows how long
+//! it intended to sleep, and that no step of its work takes longer than [`LONGEST_STEP`]. Time beyond
+//! the two is a stall. A stall during a long sleep counts as sleep, so the waiting time of a client
+//! that arrives during a sleep starts at the end of that sleep ([`RunningTime::since`]).
 //!
 //! Reads no clock. Advance it wherever the loop reads its clock.
 
 use std::time::Duration;
 
-/// A clock that does not advance while its loop does not run.
+/// A clock that advances only while its loop runs or sleeps.
 #[derive(Debug)]
 pub struct RunningTime {
-    /// The last reading of the monotonic clock.
+    /// Last reading of the monotonic clock.
     read: Duration,
     now: Duration,
     since: Duration,
 }
 
 impl RunningTime {
-    /// Begins at the time of the monotonic clock.
+    /// Starts at a reading of the monotonic clock.
     pub fn new(now: Duration) -> Self {
         Self {
             read: now,
@@ -30,7 +32,8 @@ impl RunningTime {
         }
     }
 
-    /// Advances to a reading of the monotonic clock, after a step of work or a sleep of at most `sleep`. Returns the time.
+    /// Advances to a reading of the monotonic clock, after a step of work or a sleep of at most `sleep`.
+    /// Returns the running time.
     pub fn advance(&mut self, read: Duration, sleep: Duration) -> Duration {
         let passed = read.saturating_sub(self.read);
         let counted = passed.min(sleep.saturating_add(LONGEST_STEP));
@@ -42,13 +45,14 @@ impl RunningTime {
         self.now
     }
 
-    /// Returns the time from which on the loop has run without a sleep or a stall.
+    /// Returns the time since which the loop has run without a sleep or a stall.
     pub fn since(&self) -> Duration {
         self.since
     }
 }
 
-/// Longer than any step between two readings. A longer one, such as building a large configuration, counts as this much.
+/// Upper bound of a step between two readings. A longer step, such as building a large configuration,
+/// counts as this much.
 const LONGEST_STEP: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
@@ -62,7 +66,7 @@ mod tests {
     }
 
     proptest! {
-        /// The model knows which part of the time was work, which sleep, and which a stall.
+        /// The model separates the time into work, sleep and stalls.
         #[test]
         fn work_and_sleep_count_in_full_and_a_stall_as_one_step_at_most(
             turns in prop::collection::vec((0..50_u64, 0..1000_u64, prop_oneof![3 => Just(0), 1 => 0..5000_u64]), 1..100),

@@ -1,28 +1,28 @@
-//! A peek at the TLS ServerHello in the first bytes that a server sends: version and session ID.
+//! A peek at the TLS ServerHello in the first bytes from a server: version and session ID.
 //!
-//! A becket that passes TLS on without ending it learns here which server gave which session ID, so that a TLS 1.2
-//! client that resumes comes back to it. [`ServerHello::session_to_learn`] is the rule of what may be learnt: an ID that
-//! the server made. One that merely echoes the client's is the client's choice, and to learn it would let clients write
-//! into the table; in TLS 1.3 every ID is such an echo (RFC 8446 4.1.3).
+//! When becket forwards TLS without terminating it, this shows which server issued a session ID, so
+//! that a TLS 1.2 client that resumes reaches that server again. [`ServerHello::session_to_learn`]
+//! returns only an ID that the server made. If the server echoes an ID, the client chose it, and
+//! learning it would let clients write to the table; in TLS 1.3 every ID is an echo (RFC 8446 4.1.3).
 //!
-//! Reads what it needs and no more: nothing here says that the rest of the handshake is valid. A ServerHello above
-//! [`MAX_HELLO_BYTES`], which none that was ever seen comes near, is none to learn from.
+//! Reads only the fields it needs and does not validate the rest of the handshake. A ServerHello above
+//! [`MAX_HELLO_BYTES`], far more than any real one, is ignored.
 //! Source: RFC 8446 4.1.3 and 5.1; RFC 5246 7.4.1.3.
 
 use crate::reader::Reader;
 
-/// What the first bytes from a server are.
+/// Classification of the first bytes from a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerHelloPeek {
-    /// A ServerHello as far as can be told; more bytes are needed.
+    /// A ServerHello so far; more bytes are needed.
     Incomplete,
-    /// A whole ServerHello.
+    /// A complete ServerHello.
     Hello(ServerHello),
-    /// Something else: an alert, a broken or an enormous message. More bytes cannot change that.
+    /// Anything else: an alert, or a malformed or oversized message. More bytes cannot change that.
     Other,
 }
 
-/// What a ServerHello says of its session.
+/// Session data of a ServerHello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerHello {
     tls12: bool,
@@ -35,14 +35,14 @@ impl ServerHello {
         &self.session_id
     }
 
-    /// Returns the ID if the server made it for a session that can be resumed by it: in TLS 1.2, not empty, and not
-    /// the one that the client offered.
+    /// Returns the ID if the server made it for a session that it can resume: in TLS 1.2, not empty, and
+    /// different from the client's `offered` ID.
     pub fn session_to_learn(&self, offered: &[u8]) -> Option<&[u8]> {
         let made = self.tls12 && !self.session_id.is_empty() && self.session_id != offered;
         made.then_some(&self.session_id)
     }
 
-    /// Reads the message behind its four-byte header.
+    /// Reads the message after its four-byte header.
     fn parse(body: &[u8]) -> Option<Self> {
         let mut body = Reader::new(body);
         let legacy_version = body.u16()?;
@@ -67,10 +67,10 @@ impl ServerHello {
     }
 }
 
-/// Says what the first bytes from a server are, given those that came until now.
+/// Classifies the first bytes from a server, given the bytes received so far.
 ///
-/// An answer other than [`ServerHelloPeek::Incomplete`] stays the same when more bytes come. Copies the hello, at most
-/// [`MAX_HELLO_BYTES`]. Never panics.
+/// A result other than [`ServerHelloPeek::Incomplete`] stays the same when more bytes arrive. Copies
+/// the hello, at most [`MAX_HELLO_BYTES`]. Never panics.
 pub fn peek(input: &[u8]) -> ServerHelloPeek {
     let mut records = Reader::new(input);
     let mut message = Vec::new();
@@ -102,7 +102,7 @@ pub fn peek(input: &[u8]) -> ServerHelloPeek {
         if length == 0 || length > MAX_RECORD_BYTES {
             return ServerHelloPeek::Other;
         }
-        // What has come of the record is enough if it holds the whole hello.
+        // The received part of the record is enough if it contains the whole hello.
         let come = records.rest();
         let part = come.get(..length).unwrap_or(come);
         let room = (4 + MAX_HELLO_BYTES).saturating_sub(message.len());
@@ -113,7 +113,7 @@ pub fn peek(input: &[u8]) -> ServerHelloPeek {
     }
 }
 
-/// The length that the message's header announces.
+/// Returns the length in the message's header.
 fn announced(message: &[u8]) -> Option<usize> {
     let mut header = Reader::new(message);
     header.u8()?;
@@ -121,7 +121,8 @@ fn announced(message: &[u8]) -> Option<usize> {
     Some(usize::from(high) << 16 | usize::from(low))
 }
 
-/// Largest ServerHello that is looked into: the largest in use has about 1.3 KB, with a post-quantum key share.
+/// Maximum ServerHello that is read. The largest in use has about 1.3 KB, with a post-quantum key
+/// share.
 pub const MAX_HELLO_BYTES: usize = 4096;
 /// RFC 8446 5.1.
 const MAX_RECORD_BYTES: usize = 1 << 14;

@@ -1,7 +1,7 @@
 //! A TLS 1.2 session: its name, which is policy and ID, and its content.
 //!
-//! An ID means nothing without the policy under which it was made. The name is not secret: IDs
-//! travel in clear.
+//! An ID has a meaning only together with the policy under which it was made. The name is not secret:
+//! IDs are sent in clear.
 //!
 //! Source: RFC 5246 section 7.4.1.2 (a session ID has at most 32 bytes; none is empty).
 
@@ -12,7 +12,8 @@ use zeroize::Zeroizing;
 
 use crate::ticket::{Origin, TicketPolicy};
 
-/// The short name of a resumption policy: the first 8 bytes of its digest. A session never crosses policies.
+/// Short name of a resumption policy: the first 8 bytes of its digest. A session is never resumed under
+/// another policy.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -25,13 +26,13 @@ impl PolicyTag {
         Self(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
     }
 
-    /// The still shorter name of the same policy in a ticket's header: the first 4 bytes.
+    /// Returns the even shorter name of the policy in a ticket's header: the first 4 bytes.
     pub fn for_ticket(self) -> TicketPolicy {
         TicketPolicy((self.0 >> 32) as u32)
     }
 }
 
-/// The name of one session.
+/// Name of a session.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionName {
     policy: PolicyTag,
@@ -40,7 +41,7 @@ pub struct SessionName {
 }
 
 impl SessionName {
-    /// Puts policy and ID together; nothing for an ID that no session can have.
+    /// Combines policy and ID. Returns `None` if the ID is empty or too long.
     pub fn new(policy: PolicyTag, id: &[u8]) -> Option<Self> {
         let mut bytes = [0; LONGEST_ID];
         bytes.get_mut(..id.len())?.copy_from_slice(id);
@@ -48,12 +49,12 @@ impl SessionName {
         Some(Self { policy, len, bytes })
     }
 
-    /// The policy under which it was made.
+    /// Returns the policy under which the session was made.
     pub fn policy(&self) -> PolicyTag {
         self.policy
     }
 
-    /// The ID, 1 to 32 bytes.
+    /// Returns the ID, 1 to 32 bytes.
     pub fn id(&self) -> &[u8] {
         self.bytes.get(..self.len.into()).unwrap_or_default()
     }
@@ -68,19 +69,19 @@ impl fmt::Debug for SessionName {
     }
 }
 
-/// What is stored for a resumption. Debug output leaves out the state, which holds a master secret.
+/// Data for resuming a session. Debug output omits the state, which contains a master secret.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
     /// rustls' encoding of the session, erased on drop.
     pub state: Zeroizing<Box<[u8]>>,
-    /// The full handshake from which it descends.
+    /// The full handshake from which the session descends.
     pub origin: Origin,
 }
 
 impl Session {
     /// Wraps a state. A `Vec` with spare capacity is copied and the original erased.
     pub fn new(state: Vec<u8>, origin: Origin) -> Self {
-        // `into_boxed_slice` may move a vector that is too large, and leave the secret behind.
+        // `into_boxed_slice` may move a vector with spare capacity, and leave a copy of the secret behind.
         let state = if state.len() == state.capacity() {
             state.into_boxed_slice()
         } else {
@@ -92,7 +93,7 @@ impl Session {
         }
     }
 
-    /// Takes the state out, without a copy. To erase it is then the receiver's task.
+    /// Takes the state out, without a copy. The caller must erase it.
     pub fn into_state(mut self) -> Vec<u8> {
         std::mem::take(&mut *self.state).into_vec()
     }

@@ -1,34 +1,34 @@
-//! The client's chain of certificates in a session as rustls encodes it.
+//! The client's certificate chain in a session state as encoded by rustls.
 //!
-//! Found, not judged, and left out in part: clients show more than verifies them. The rest of the state is rustls' own.
-//! States come out of our tables and tickets, but also from the peers of a cluster, so nothing in them is believed. The
-//! encoding is private to rustls: it may change with any version, and tests that resume with a client's certificate then
-//! fail.
+//! Finds the chain without verifying it, and removes parts of it, since clients send more certificates
+//! than verification needs. The rest of the state is opaque. States come from our tables and tickets,
+//! but also from peers of a cluster, so the parser trusts nothing. The encoding is private to rustls
+//! and may change with any version; tests that resume with a client's certificate then fail.
 //!
 //! Source: rustls 0.23.46, `msgs/persist.rs`, `ServerSessionValue`.
 
 use crate::reader::Reader;
 
-/// Finds the chain, leaf first: nothing in it where the client showed none.
+/// Returns the chain, leaf first; empty if the client sent none.
 ///
 /// # Errors
 ///
-/// When the bytes are no state that rustls could have made.
+/// If rustls could not have made these bytes.
 pub fn client_chain(state: &[u8]) -> Result<Vec<&[u8]>, NotAState> {
     let parts = parts(state).ok_or(NotAState)?;
     Ok(parts.chain)
 }
 
-/// Writes the state again with those certificates of the chain that are at these places, and no others. Costs a copy.
+/// Encodes the state with only the certificates at `places` of its chain. Costs a copy.
 ///
 /// # Errors
 ///
-/// When the bytes are no state that rustls could have made, or have no chain with these places.
+/// If rustls could not have made these bytes, or their chain lacks one of these places.
 pub fn with_chain(state: &[u8], places: &[usize]) -> Result<Vec<u8>, NotAState> {
     let parts = parts(state).ok_or(NotAState)?;
     let kept = places.iter().map(|at| parts.chain.get(*at).copied());
     let kept: Vec<&[u8]> = kept.collect::<Option<_>>().ok_or(NotAState)?;
-    // Never moved: the master secret is in it.
+    // Must not be reallocated, since it contains the master secret.
     let mut out = Vec::with_capacity(state.len());
     out.extend(parts.before);
     if parts.is_shown {
@@ -42,12 +42,12 @@ pub fn with_chain(state: &[u8], places: &[usize]) -> Result<Vec<u8>, NotAState> 
     Ok(out)
 }
 
-/// The bytes are no state of a session.
+/// The bytes are not a session state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAState;
 
 struct Parts<'a> {
-    /// With the flag that says whether there is a chain.
+    /// Everything before the chain, including the flag that tells whether there is one.
     before: &'a [u8],
     is_shown: bool,
     chain: Vec<&'a [u8]>,
@@ -59,9 +59,9 @@ fn parts(state: &[u8]) -> Option<Parts<'_>> {
     if flag(&mut reader)? {
         reader.vec8()?;
     }
-    // Version, suite.
+    // Version and suite.
     reader.take(4)?;
-    // The master secret, and whether it is extended.
+    // The master secret, and the flag for an extended one.
     reader.vec8()?;
     reader.take(1)?;
     let is_shown = flag(&mut reader)?;

@@ -1,18 +1,22 @@
-//! The TLS sessions of one process, by policy and session id, shared by all workers.
+//! TLS sessions of one process, by policy and session ID, shared by all workers.
 //!
-//! Owns the bound, the age and the order of eviction. Sessions are spread over shards by a seeded hash of the id; each
-//! shard has its own lock, held for one lookup. It counts nothing: every call returns what happened, and the caller
-//! counts. It is not the store that rustls calls (`crates/tls/src/sessions/store.rs`), and it replicates nothing.
+//! Owns the bounds, the expiry and the order of eviction. Sessions are spread over shards by a seeded
+//! hash of the ID; each shard has its own lock, held for one lookup. The table counts nothing: every
+//! call returns what happened, and the caller counts. The store that rustls calls is in
+//! `crates/tls/src/sessions/store.rs`. Replication is elsewhere, too.
 //!
-//! Invariants: a session is found under the policy it was stored with and under no other; an expired one is never
-//! returned; a state is erased from memory when its entry goes, for whatever reason. Entries are at most the limit, in
-//! every shard and in sum, and so are the bytes of their states; when a shard is full, its oldest entries make room, whether it was used or not: a TLS 1.2
-//! session has a fixed life, and use does not lengthen it.
+//! Invariants: a session is found only under the policy it was stored with; an expired session is never
+//! returned; a state is erased from memory whenever its entry is removed. The number of entries and the
+//! bytes of their states stay within the limit, in every shard and in total. When a shard is full, its
+//! oldest entries make room, used or not: a TLS 1.2 session has a fixed lifetime, and use does not
+//! extend it.
 //!
-//! An id comes from a peer at each lookup, so the hash must be keyed with a secret: a peer that could choose collisions
-//! could make one shard slow. The key arrives as the `BuildHasher` (`std::hash::RandomState::new()`).
+//! At each lookup the ID comes from a peer, so the hash must be keyed with a secret. Otherwise a peer
+//! could choose IDs that collide and slow one shard down. The key is in the `BuildHasher`
+//! (`std::hash::RandomState::new()`).
 //!
-//! Times are durations since one arbitrary origin of a monotonic clock, the caller's; births are wall-clock time.
+//! Times are durations since an arbitrary origin of the caller's monotonic clock; origins of sessions
+//! are in wall-clock time.
 //!
 //! Source: RFC 5246 section 7.3 and appendix F.1.4 (TLS 1.2 session ids), RFC 8446 section 4.6.1.
 
@@ -25,10 +29,11 @@ use std::time::Duration;
 use crate::bounded_table::{BoundedTable, Bounds, Cursor, Entry, Order, Sharded, share};
 use crate::session::{PolicyTag, Session, SessionName};
 
-/// Holds sessions for resumption, bounded and expiring. Each call takes one shard's lock unless it says otherwise.
+/// Bounded table of sessions for resumption, with expiry. Each call takes the lock of one shard unless
+/// stated otherwise.
 ///
-/// Costs, beside the state itself, at most 300 bytes per entry just after a shard has grown, and half of that just
-/// before. Nothing is allocated before it is used.
+/// Costs, besides the state itself, at most 300 bytes per entry just after a shard has grown, and half
+/// of that just before. Allocates nothing before its first use.
 pub struct SessionTable<S = RandomState> {
     seed: S,
     shards: Sharded<BoundedTable<Stored>>,
@@ -42,7 +47,8 @@ pub struct SessionTable<S = RandomState> {
 pub struct SessionObserver(Arc<dyn Fn(SessionName) + Send + Sync>);
 
 impl SessionObserver {
-    /// Calls a function whenever a table changes: it must be short, and must not call the table.
+    /// Calls a function whenever a session is stored or removed. The function must be short, and must not
+    /// call the table.
     pub fn new(observe: impl Fn(SessionName) + Send + Sync + 'static) -> Self {
         Self(Arc::new(observe))
     }
@@ -51,18 +57,18 @@ impl SessionObserver {
 /// Bounds of a [`SessionTable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How many sessions are held at most; 0 stores nothing.
+    /// Maximum number of sessions; 0 stores nothing.
     pub entries: usize,
-    /// How many bytes their states have at most.
+    /// Maximum bytes of all states.
     pub bytes: usize,
-    /// How many locks the table is spread over: rounded up to a power of two, at most 1024.
+    /// Number of locks, rounded up to a power of two, at most 1024.
     pub shards: usize,
 }
 
 impl Default for Limits {
-    /// 200 000 sessions: 300 s of 660 new ones each second, beside their states in some 60 MB at worst. 128 MiB of states:
-    /// 600 bytes for each of these, five times what one without a client's certificate has. 64 shards: with 64 workers, two
-    /// rarely meet at one lock.
+    /// 200 000 sessions: 660 new ones per second for 300 s, with an overhead of about 60 MB at worst. 128
+    /// MiB of states: 600 bytes per session, five times as much as one without a client certificate has.
+    /// 64 shards: with 64 workers, two rarely need the same lock.
     fn default() -> Self {
         Self {
             entries: 200_000,
@@ -72,44 +78,44 @@ impl Default for Limits {
     }
 }
 
-/// What [`SessionTable::insert`] did.
+/// Result of [`SessionTable::insert`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inserted {
-    /// The session is in the table. It is not when the limit is 0, the id is empty or longer than 32 bytes, or the time
-    /// to live ends within the current second, or the state has more bytes than a shard may have.
+    /// `true` if the session is in the table. It is not if the limit is 0, the ID is empty or longer than
+    /// 32 bytes, the lifetime ends within the current second, or the state exceeds the bytes of a shard.
     pub stored: bool,
-    /// A session with the same policy and id was there and is gone.
+    /// `true` if a session with the same policy and ID was replaced.
     pub replaced: bool,
-    /// So many of the oldest sessions, still alive, made room.
+    /// Number of the oldest live sessions that made room.
     pub evicted: usize,
-    /// How many expired sessions were reclaimed on the way.
+    /// Number of expired sessions removed.
     pub expired: usize,
 }
 
-/// What [`SessionTable::get`] and [`SessionTable::take`] found. Each is a counter.
+/// Result of [`SessionTable::get`] and [`SessionTable::take`]. Each has a counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Lookup {
     /// A live session, copied (`get`) or removed from the table (`take`).
     Hit(Session),
-    /// No such id.
+    /// The table has no such ID.
     Miss,
-    /// The session's time was over; it is removed.
+    /// The session had expired and was removed.
     Expired,
-    /// The id lives under another policy only: a client moved between names, or someone tries a door.
+    /// The ID exists only under another policy: a client changed names, or probes for sessions.
     OtherPolicy,
 }
 
-/// One session as [`SessionTable::visit`] shows it.
+/// A session as [`SessionTable::visit`] shows it.
 #[derive(Debug)]
 pub struct Visited<'a> {
-    /// The policy it was stored with.
+    /// Policy of the session.
     pub policy: PolicyTag,
-    /// Its id, 1 to 32 bytes.
+    /// ID, 1 to 32 bytes.
     pub id: &'a [u8],
     /// The session.
     pub session: &'a Session,
-    /// How long it has still to live, in whole seconds.
+    /// Remaining lifetime, in whole seconds.
     pub remaining: Duration,
 }
 
@@ -117,7 +123,7 @@ pub struct Visited<'a> {
 #[derive(Default)]
 struct Stored {
     name: SessionName,
-    /// The first second in which it is dead.
+    /// First second in which the session is expired.
     expires: u64,
     session: Session,
 }
@@ -129,7 +135,7 @@ impl Entry for Stored {
 }
 
 impl<S: BuildHasher> SessionTable<S> {
-    /// Starts an empty table. `seed` must be secret from peers.
+    /// Creates an empty table. `seed` must be secret from peers.
     pub fn new(limits: Limits, seed: S) -> Self {
         let shards = Sharded::new(limits.shards.min(MAX_SHARDS), |number, count| {
             let bounds = bounds((limits.entries, limits.bytes), number, count);
@@ -143,8 +149,8 @@ impl<S: BuildHasher> SessionTable<S> {
         }
     }
 
-    /// Sends, from now on, the name of each session that is stored or removed to an observer: it receives what a walk that begins
-    /// later does not show. Sessions that expire or make room are not sent.
+    /// Sends the name of each session that is stored or removed from now on to an observer, which thus
+    /// learns of changes that a walk begun later does not show. Expired and evicted sessions are not sent.
     pub fn observe(&self, observer: Option<SessionObserver>) {
         let is_observed = observer.is_some();
         *self.observer.lock().unwrap_or_else(PoisonError::into_inner) = observer;
@@ -162,9 +168,11 @@ impl<S: BuildHasher> SessionTable<S> {
         }
     }
 
-    /// Stores a session until `now + ttl`, in place of one with the same policy and id, and of the oldest if its shard is full.
-    /// O(1), and one step for each that makes room: besides, the four oldest of the shard are looked at, and dropped if their
-    /// time is over.
+    /// Stores a session until `now + ttl`. Replaces a session with the same policy and ID; if the shard is
+    /// full, evicts its oldest sessions.
+    ///
+    /// O(1), plus one step per evicted session. Also checks the four oldest sessions of the shard and
+    /// removes the expired ones.
     ///
     /// A session never outlives its `ttl`; rounded to whole seconds, it lives up to a second less.
     pub fn insert(&self, policy: PolicyTag, id: &[u8], session: Session, lives: Lives) -> Inserted {
@@ -202,7 +210,7 @@ impl<S: BuildHasher> SessionTable<S> {
         self.look_up(policy, id, now, false)
     }
 
-    /// Looks a session up and removes it: for single use.
+    /// Looks a session up and removes it, for single use.
     pub fn take(&self, policy: PolicyTag, id: &[u8], now: Duration) -> Lookup {
         self.look_up(policy, id, now, true)
     }
@@ -229,7 +237,7 @@ impl<S: BuildHasher> SessionTable<S> {
         }
     }
 
-    /// Returns a copy of a live session for another table, and how long it may live there, in whole seconds.
+    /// Returns a copy of a live session for another table, and its remaining lifetime in whole seconds.
     pub fn copy(&self, name: &SessionName, now: Duration) -> Option<(Session, Duration)> {
         let hash = self.seed.hash_one(name.id());
         let now = now.as_secs();
@@ -240,8 +248,8 @@ impl<S: BuildHasher> SessionTable<S> {
         Some((stored.session.clone(), remaining))
     }
 
-    /// Removes a session, e.g. because its connection ended with a fatal alert (RFC 5246 section 7.2.2). Returns
-    /// whether it was there.
+    /// Removes a session, e.g. because its connection ended with a fatal alert (RFC 5246 section 7.2.2).
+    /// Returns whether it was in the table.
     pub fn remove(&self, policy: PolicyTag, id: &[u8]) -> bool {
         let Some((hash, name)) = self.key(policy, id) else {
             return false;
@@ -256,8 +264,9 @@ impl<S: BuildHasher> SessionTable<S> {
         was_there
     }
 
-    /// Drops what has expired among the `at_most` oldest sessions of each shard, and returns how many. Takes every lock
-    /// in turn. For a clock of the control thread: without new sessions nothing else erases the old secrets.
+    /// Removes the expired ones of the `at_most` oldest sessions in each shard, and returns their number.
+    /// Takes every lock in turn. Call it periodically: without new sessions nothing else erases the old
+    /// secrets.
     pub fn sweep(&self, now: Duration, at_most: usize) -> usize {
         let now = now.as_secs();
         let shards = self.shards.all();
@@ -266,8 +275,8 @@ impl<S: BuildHasher> SessionTable<S> {
             .sum()
     }
 
-    /// Changes the bounds, and returns how many of the oldest sessions had to go. Takes every lock in turn; a lower
-    /// bound gives memory back, and moves a shard's entries under its lock to do so.
+    /// Changes the bounds and returns the number of evicted sessions. Takes every lock in turn. A lower
+    /// bound frees memory, for which a shard's entries move under its lock.
     pub fn set_limits(&self, entries: usize, bytes: usize) -> usize {
         let shards = self.shards.all().enumerate();
         shards
@@ -298,12 +307,12 @@ impl<S: BuildHasher> SessionTable<S> {
         })
     }
 
-    /// How many sessions are held, the expired ones that nobody met included. Takes every lock in turn.
+    /// Number of sessions, including expired ones that are not removed yet. Takes every lock in turn.
     pub fn len(&self) -> usize {
         self.shards.len()
     }
 
-    /// Says whether no session is held. Takes every lock in turn.
+    /// Returns whether the table is empty. Takes every lock in turn.
     pub fn is_empty(&self) -> bool {
         self.shards.is_empty()
     }
@@ -313,18 +322,18 @@ impl<S: BuildHasher> SessionTable<S> {
         self.shards.all().map(|shard| shard.bytes()).sum()
     }
 
-    /// Bytes held beside the states: places, used or not, and the index. Takes every lock in turn.
+    /// Bytes of the index and of all places, used or free. Takes every lock in turn.
     pub fn overhead_bytes(&self) -> usize {
         self.shards.all().map(|shard| shard.overhead_bytes()).sum()
     }
 
-    /// Walks everything and asserts, in debug builds, that lists, index and bounds agree.
+    /// Asserts, in debug builds, that lists, index and bounds agree. Visits every entry.
     pub fn check_invariants(&self) {
         self.shards.all().for_each(|shard| shard.check_invariants());
     }
 
-    /// Nothing for an id that no session can have. The hash is of the id alone, so that all policies of an id meet in one
-    /// shard.
+    /// Returns hash and name, or `None` if no session can have this ID. Only the ID is hashed, so that one
+    /// shard has all policies of an ID.
     fn key(&self, policy: PolicyTag, id: &[u8]) -> Option<(u64, SessionName)> {
         let name = SessionName::new(policy, id)?;
         Some((self.seed.hash_one(id), name))
@@ -339,16 +348,16 @@ impl<S> fmt::Debug for SessionTable<S> {
     }
 }
 
-/// When a session is stored and how long it may stay.
+/// Time of storing a session, and its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lives {
-    /// The time of the call, since the caller's origin.
+    /// Time of the call, since the caller's origin.
     pub now: Duration,
-    /// The time to live from then on.
+    /// Lifetime from `now` on.
     pub ttl: Duration,
 }
 
-/// A shard's part of entries and bytes.
+/// Bounds of one shard.
 fn bounds((entries, bytes): (usize, usize), number: usize, count: usize) -> Bounds {
     Bounds {
         entries: share(entries, number, count),
@@ -356,8 +365,8 @@ fn bounds((entries, bytes): (usize, usize), number: usize, count: usize) -> Boun
     }
 }
 
-/// How many of the oldest entries an insertion looks at. More than one, so that the dead are reclaimed faster than sessions
-/// arrive; few, so that an insertion stays O(1).
+/// Number of oldest entries that an insertion checks: more than one, so that expired sessions are
+/// removed faster than new ones arrive; few, so that an insertion stays O(1).
 const SWEEP: usize = 4;
 
 const MAX_SHARDS: usize = 1024;

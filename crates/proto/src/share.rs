@@ -1,31 +1,31 @@
-//! A guaranteed share of one thread's time for work that otherwise comes last.
+//! A guaranteed share of a thread's time for work of lower priority.
 //!
-//! Two kinds of work want a thread: the *first* goes first, the *second* when none of the first is
-//! left. Where the first never ends, the second would never go; so it has a part of the time all
-//! the same. It is paid for that by the time that the first takes while it leaves work behind, and
-//! it spends what it has been paid. A single step may be longer than what it has: then it owes the
-//! rest, and goes again once that is paid off. So in the long run it has its part, neither less nor
-//! more, whatever its steps cost.
+//! A thread has two kinds of work: the *first* has priority, and the *second* runs when no first work
+//! is left. If the first work never ends, the second would never run, so it has a guaranteed part of
+//! the time. It earns credit while the first kind runs and leaves work waiting, and spends
+//! this credit. A single step may take longer than the credit; the second kind then pays off its debt
+//! before it runs again. In the long run it gets its part, neither less nor more, whatever its steps
+//! cost.
 //!
-//! Owns one number and reads no clock. In which order to use it: [`TimeShare::pay`] when the first kind
-//! has had its time; the second kind if that said so; [`TimeShare::spend`] with what it took.
+//! Owns one number and reads no clock. Order of use: call [`TimeShare::pay`] after the first kind has
+//! run; run the second kind if that returned `true`; call [`TimeShare::spend`] with its time.
 
 use std::time::Duration;
 
-/// What the second kind of work may still take.
+/// Time credit of the second kind of work.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeShare {
-    /// Nanoseconds; below zero where a step took more than there was.
+    /// Nanoseconds; negative after a step that took longer than the credit.
     credit: i64,
-    /// The second kind is paid this part of the time that the first kind takes.
+    /// The second kind earns one part in this many of the time of the first kind.
     part: i64,
-    /// Most that is saved.
+    /// Maximum credit in nanoseconds.
     most: i64,
 }
 
 impl TimeShare {
-    /// Pays one nanosecond for `part` of the first kind's, and saves at most `most`: as much goes
-    /// at once after a rest.
+    /// Earns one nanosecond per `part` of the first kind, and saves at most `most`, which the second kind
+    /// can use at once after a pause.
     pub const fn one_of(part: i64, most: Duration) -> Self {
         let most = most.as_nanos() as i64;
         Self {
@@ -35,19 +35,19 @@ impl TimeShare {
         }
     }
 
-    /// The first kind has taken so much time, and `waits` says whether it wants more. Returns
-    /// whether the second kind goes now.
+    /// Records that the first kind took `took`; `waits` tells whether it has more work. Returns whether
+    /// the second kind runs now.
     pub fn pay(&mut self, took: Duration, waits: bool) -> bool {
         let paid = nanos(took) / self.part;
         self.credit = self.credit.saturating_add(paid).min(self.most);
         if !waits {
-            // Nobody is kept waiting, so nothing is owed.
+            // No first work waits, so any debt is cancelled.
             self.credit = self.credit.max(1);
         }
         self.credit > 0
     }
 
-    /// The second kind has taken so much time.
+    /// Records that the second kind took `took`.
     pub fn spend(&mut self, took: Duration) {
         let credit = self.credit.saturating_sub(nanos(took));
         self.credit = credit.max(-nanos(MOST_OWED));
@@ -58,7 +58,7 @@ fn nanos(time: Duration) -> i64 {
     i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Longer than any step: what is beyond it was a process that stood still, or a clock that jumped.
+/// Maximum debt, longer than any step: a longer time means a stopped process or a clock that jumped.
 const MOST_OWED: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
@@ -97,8 +97,8 @@ mod tests {
     }
 
     proptest! {
-        /// Both kinds always have work. The first goes for a slice of four times the second's, or a
-        /// step longer; the second for its slice and one expensive step.
+        /// Both kinds always have work. The first kind runs for a slice of four times the second's, or one
+        /// step longer; the second kind runs for its slice and one expensive step.
         #[test]
         fn whatever_steps_cost_the_second_has_its_part_and_the_first_waits_for_one_slice_and_step(
             steps in prop::collection::vec((0..50_u64, 0..5_000_u64), 200..400),
@@ -115,7 +115,7 @@ mod tests {
                     second += took;
                     share.spend(took);
                 }
-                // At any time, not only in the end.
+                // At any time, not only at the end.
                 let due = first / 4;
                 prop_assert!(second <= due + MOST + longest, "{second:?} of {due:?}");
                 prop_assert!(second + MOST + longest >= due, "{second:?} of {due:?}");

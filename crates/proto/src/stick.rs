@@ -1,16 +1,18 @@
-//! Which server a client had: a table from one number to another, bounded and expiring, shared by all workers.
+//! Last server of each client: a table from one number to another, shared by all workers.
 //!
-//! The first number names the client (a hash of its address, or the origin of its session), the second the server
-//! (a hash of its name), so that an entry says the same before and after a reload, and on another host. Entries are
-//! spread over shards by a seeded hash; each shard has its own lock, held for one lookup.
+//! The first number identifies the client (a hash of its address, or the origin of its session), the
+//! second one the server (a hash of its name). So an entry means the same after a reload and on another
+//! host. Entries are spread over shards by a seeded hash; each shard has its own lock, held for one
+//! lookup.
 //!
-//! Unlike a session, an entry lives on by use: whoever comes back within its life is remembered for another one. When a
-//! shard is full, the entry that was not used for longest makes room. An expired entry is never returned.
+//! The table is bounded, and entries expire. In contrast to a session, use extends the life of an
+//! entry: a client that returns within its life is remembered for another one. When a shard is full,
+//! the least recently used entry makes room. An expired entry is never returned.
 //!
-//! It counts nothing and decides nothing: whether the server can take the client is the caller's question.
+//! It counts nothing and decides nothing: the caller checks whether the server can take the client.
 //!
-//! Clients choose their addresses, so the hash must be keyed: the key arrives as the `BuildHasher`. Times are durations
-//! since one arbitrary origin of a monotonic clock, the caller's.
+//! Clients choose their addresses, so the hash must be keyed; the key is in the `BuildHasher`. Times
+//! are durations since an arbitrary origin of the caller's monotonic clock.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -19,29 +21,29 @@ use std::time::Duration;
 use crate::admission::nanos;
 use crate::bounded_table::{BoundedTable, Bounds, Cursor, Entry, Order, Sharded};
 
-/// Remembers servers of clients. Each call takes one shard's lock, unless it says otherwise.
+/// Remembers the servers of clients. Each call takes the lock of one shard, unless stated otherwise.
 ///
-/// Costs 64 bytes an entry. Nothing is allocated before it is used.
+/// Costs 64 bytes per entry. Allocates nothing before its first use.
 pub struct Stick<S = RandomState> {
     seed: S,
     shards: Sharded<BoundedTable<StuckClient>>,
 }
 
-/// A client whose server is remembered.
+/// A client and its server.
 #[derive(Default)]
 struct StuckClient {
     client: u64,
     server: u64,
     /// In nanoseconds.
     expires: u64,
-    /// The second in which this was news.
+    /// Second in which the entry was last reported as news.
     news: u32,
 }
 
 impl Entry for StuckClient {}
 
 impl<S: BuildHasher> Stick<S> {
-    /// A table of at most `entries`, rounded up to a multiple of the number of shards.
+    /// Creates a table for at most `entries`, rounded up to a multiple of the number of shards.
     pub fn new(entries: usize, seed: S) -> Self {
         let shard = |_, _| BoundedTable::new(Order::Used, bounds(entries));
         Self {
@@ -50,7 +52,7 @@ impl<S: BuildHasher> Stick<S> {
         }
     }
 
-    /// The server that `client` had, unless it was `life` ago or more; lengthens the memory by another `life`.
+    /// Returns the server of `client`, unless the entry has expired, and extends the entry by `life`.
     pub fn recall(&self, client: u64, now: Duration, life: Duration) -> Option<u64> {
         let hash = self.seed.hash_one(client);
         let mut shard = self.shards.of(hash);
@@ -64,8 +66,11 @@ impl<S: BuildHasher> Stick<S> {
         Some(known.server)
     }
 
-    /// From now on `client` has `server`, for `life` from its last use. Returns whether that is news: not kept already, or
-    /// kept by use for more than half a life since it was news, so that whoever is told of news does not forget before us.
+    /// Stores `server` as the server of `client` for `life` from its last use. Returns whether that is news
+    /// for other nodes.
+    ///
+    /// It is news if the entry is new or has changed, or if it was news more than half a life ago: so a
+    /// node that receives the news does not forget the client before this one does.
     pub fn learn(&self, client: u64, server: u64, now: Duration, life: Duration) -> bool {
         let hash = self.seed.hash_one(client);
         let mut shard = self.shards.of(hash);
@@ -84,12 +89,12 @@ impl<S: BuildHasher> Stick<S> {
             *known = StuckClient { news: since, ..new };
             return news;
         }
-        // Two at most, so that the table shrinks by itself and no call takes long.
+        // Two are enough to shrink the table over time, and no call takes long.
         shard.look_over(2, |known| known.expires <= nanos(now));
         shard.insert(hash, new).is_some()
     }
 
-    /// The same for what was learnt elsewhere and some time ago: a client that is known keeps the server that it has.
+    /// Like [`Self::learn`] for an entry from another node, some time old: a known client keeps its server.
     pub fn learn_unless_known(
         &self,
         client: u64,
@@ -100,11 +105,11 @@ impl<S: BuildHasher> Stick<S> {
         let hash = self.seed.hash_one(client);
         let is_known = |known: &StuckClient| known.client == client && known.expires > nanos(now);
         let known = self.shards.of(hash).find(hash, is_known).is_some();
-        // Whoever learns between the two knows it as well.
+        // If another thread adds the client in between, the client is known as well.
         !known && self.learn(client, server, now, life)
     }
 
-    /// Shows who is remembered, with server and remaining life, as [`Sharded::visit`] does.
+    /// Shows the live entries, with client, server and remaining life, as [`Sharded::visit`] does.
     pub fn visit(
         &self,
         from: Cursor,
@@ -121,19 +126,19 @@ impl<S: BuildHasher> Stick<S> {
         })
     }
 
-    /// Changes how many entries there may be; those not used for longest go. Takes every lock.
+    /// Changes the maximum number of entries and evicts the least recently used. Takes every lock.
     pub fn set_limit(&self, entries: usize) {
         for mut shard in self.shards.all() {
             shard.set_bounds(bounds(entries));
         }
     }
 
-    /// How many entries there are, expired ones included. Takes every lock.
+    /// Number of entries, expired ones included. Takes every lock.
     pub fn len(&self) -> usize {
         self.shards.len()
     }
 
-    /// Whether nothing is remembered. Takes every lock.
+    /// Returns whether the table is empty. Takes every lock.
     pub fn is_empty(&self) -> bool {
         self.shards.is_empty()
     }
@@ -149,7 +154,7 @@ fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
 }
 
-/// Those of one shard.
+/// Bounds of one shard.
 fn bounds(entries: usize) -> Bounds {
     Bounds {
         entries: entries.div_ceil(SHARDS),
@@ -157,7 +162,7 @@ fn bounds(entries: usize) -> Bounds {
     }
 }
 
-/// Workers meet at one lock rarely, and a small table is not spread thin.
+/// Number of locks: enough that workers rarely need the same one, few enough for a small table.
 const SHARDS: usize = 32;
 
 #[cfg(test)]
@@ -220,7 +225,7 @@ mod tests {
         for client in 0..1000 {
             stick.learn(client, client + 1, at(0), at(client));
         }
-        // Forgotten, one by one: their places are free.
+        // Recalling expired entries removes them, so their places are free.
         (900..950).for_each(|client| assert!(stick.recall(client, at(2000), at(1)).is_none()));
         let (mut shown, mut calls, mut cursor) = (Vec::new(), 0, Some(Cursor::default()));
         while let Some(from) = cursor {
@@ -257,7 +262,7 @@ mod tests {
         fn it_does_what_a_plain_list_does(steps in prop::collection::vec(step(), 0..200)) {
             const LIFE: u64 = 10;
             let stick = Stick::new(6 * SHARDS, One::default());
-            // Client, server, end of life, when it was news; the least recently used first.
+            // Client, server, expiry, time of the last news; the least recently used first.
             let mut model: Vec<[u64; 4]> = Vec::new();
             let mut now = 0;
             for step in steps {

@@ -1,8 +1,8 @@
-//! What a session ticket carries around its sealed bytes, and the ring of keys that may open it.
+//! The clear-text and sealed parts of a session ticket, and the ring of keys that may open it.
 //!
-//! Owns the codec of the ticket's header (sent in clear, authenticated as associated data), the codec of the context
-//! that is sealed in front of rustls' state, the choice of the key, and the rule of age. It seals and opens nothing:
-//! `crates/tls/src/sessions/tickets.rs` has the AEAD and calls this module before and after it.
+//! Owns the codec of the ticket's header (sent in clear, authenticated as associated data), the codec of
+//! the context that is sealed before rustls' state, the selection of the key, and the age limit. It
+//! neither seals nor opens: `crates/tls/src/sessions/tickets.rs` has the AEAD and calls this module.
 //!
 //! Layout, integers big-endian:
 //!
@@ -11,9 +11,10 @@
 //! origin = id u64 | at u64
 //! ```
 //!
-//! Invariants: a ring belongs to one policy, so no key in it can open a ticket of another (the fault of
-//! CVE-2025-23419); the header names its key exactly, so one AEAD open at most is tried, and a ticket that has no key
-//! here is counted by its cause. Everything in a header is a peer's claim until that open succeeds.
+//! Invariants: a ring belongs to one policy, so none of its keys can open a ticket of another policy
+//! (as in CVE-2025-23419). The header identifies its key exactly, so at most one AEAD open is tried, and
+//! a ticket without a key here is counted by its cause. Everything in a header is an unverified claim of
+//! the peer until that open succeeds.
 //!
 //! Source: RFC 5077 section 4 and RFC 8446 section 4.6.1, which leave the format of a ticket to the server.
 
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Orders the keys of one policy: one that seals, and those that still open what was sealed before or elsewhere.
+/// Keys of one policy: a sealing key, and keys that only open tickets from earlier or elsewhere.
 ///
 /// Moving a value in memory can leave a copy of its bytes behind, so `K` should be a pointer (`Box`, `Arc`) to a key
 /// that erases itself on drop. The ring never clones a key.
@@ -32,28 +33,28 @@ pub struct KeyRing<K> {
     opening: Vec<RingKey<K>>,
 }
 
-/// Names a key within the ring of a policy.
+/// Identifies a key in the ring of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyId {
-    /// The configured secret that the key comes from.
+    /// Configured secret from which the key is derived.
     pub secret: SecretId,
-    /// The start of the epoch that the key serves.
+    /// Start of the epoch of the key.
     pub epoch: Epoch,
 }
 
-/// The answer of [`KeyRing::select`]: a key to try, or why there is none. Each is a counter.
+/// Result of [`KeyRing::select`]: a key to try, or the reason why there is none. Each has a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Selection<'a, K> {
     /// The one key that can open the ticket, if it is genuine.
     Key(&'a K),
-    /// Sealed in a layout or with a state encoding that this build does not speak, or not a ticket of ours at all.
+    /// Sealed in a layout or with a state encoding that this build does not support, or not our ticket.
     UnknownVersion,
-    /// Sealed under a secret that is not, or no longer, accepted here.
+    /// Sealed with a secret that is not accepted here, or no longer.
     UnknownSecret,
     /// Sealed for another policy.
     OtherPolicy,
-    /// Sealed in an epoch whose key is erased, or not made yet.
+    /// Sealed in an epoch whose key is erased or does not exist yet.
     OtherEpoch,
 }
 
@@ -63,7 +64,7 @@ struct RingKey<K> {
 }
 
 impl<K> KeyRing<K> {
-    /// Starts a ring with the key that seals.
+    /// Creates a ring with the key that seals.
     pub fn new(policy: TicketPolicy, id: KeyId, key: K) -> Self {
         Self {
             policy,
@@ -72,8 +73,9 @@ impl<K> KeyRing<K> {
         }
     }
 
-    /// Adds a key that only opens: of another accepted secret, or of an epoch that a peer may already or still be in.
-    /// The key that seals is never replaced; of two keys of one name the later is kept.
+    /// Adds a key that only opens: of another accepted secret, or of an epoch that a peer may be in.
+    ///
+    /// Replaces an opening key with the same ID, but never the key that seals.
     pub fn accept(&mut self, id: KeyId, key: K) {
         if id != self.sealing.id {
             self.opening.retain(|held| held.id != id);
@@ -81,14 +83,15 @@ impl<K> KeyRing<K> {
         }
     }
 
-    /// The key that seals, and its name for the header.
+    /// Returns the key that seals, and its ID for the header.
     pub fn sealing(&self) -> (KeyId, &K) {
         (self.sealing.id, &self.sealing.key)
     }
 
-    /// Picks the only key that can open the ticket with this header. Costs a walk over a handful of keys.
+    /// Selects the only key that can open the ticket with this header. Costs a walk over a few keys.
     ///
-    /// Causes are tried in the order version, secret, policy, epoch, so that each count means that all before it agreed.
+    /// Checks version, secret, policy and epoch in this order, so each count means that all earlier checks
+    /// passed.
     pub fn select(&self, header: &TicketHeader) -> Selection<'_, K> {
         if header.version != TicketHeader::VERSION {
             return Selection::UnknownVersion;
@@ -105,7 +108,7 @@ impl<K> KeyRing<K> {
         }
     }
 
-    /// The policy whose tickets this ring seals and opens.
+    /// Returns the policy whose tickets this ring seals and opens.
     pub fn policy(&self) -> TicketPolicy {
         self.policy
     }
@@ -125,24 +128,24 @@ impl<K> fmt::Debug for KeyRing<K> {
     }
 }
 
-/// The part of a ticket in clear. The whole of it is associated data of the seal.
+/// Clear-text part of a ticket. All of it is associated data of the seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TicketHeader {
-    /// The layout of the ticket *and* rustls' private encoding of the state inside.
+    /// Version of the ticket's layout *and* of rustls' private encoding of the state inside.
     pub version: u8,
-    /// The key that sealed the ticket.
+    /// Key that sealed the ticket.
     pub key: KeyId,
-    /// The short name of the policy; the full policy is in the associated data.
+    /// Short name of the policy; the full policy is in the associated data.
     pub policy: TicketPolicy,
-    /// The node that sealed the ticket: a hint for routing, never trusted.
+    /// Node that sealed the ticket: a hint for routing, never trusted.
     pub node: NodeId,
-    /// The nonce of the seal.
+    /// Nonce of the seal.
     pub nonce: [u8; 12],
 }
 
 impl TicketHeader {
-    /// The version that this build seals, and the only one it opens. Bump it when the layout or rustls' encoding of its
-    /// server session state changes.
+    /// Version that this build seals, and the only one it opens. Increment it when the layout or rustls'
+    /// encoding of its server session state changes.
     pub const VERSION: u8 = 1;
     /// Bytes of an encoded header.
     pub const LEN: usize = 27;
@@ -159,10 +162,10 @@ impl TicketHeader {
         out
     }
 
-    /// Splits a ticket into its header and the sealed rest, or returns nothing when it is too short to have one.
+    /// Splits a ticket into its header and the sealed rest. Returns `None` if the ticket is too short.
     ///
-    /// Any 27 bytes decode: an unknown version is for [`KeyRing::select`] to refuse. The associated data of the open are
-    /// the ticket's first [`TicketHeader::LEN`] bytes as received.
+    /// Any 27 bytes decode: [`KeyRing::select`] refuses unknown versions. The associated data for opening
+    /// are the ticket's first [`TicketHeader::LEN`] bytes as received.
     pub fn decode(ticket: &[u8]) -> Option<(Self, &[u8])> {
         let (version, rest) = take::<1>(ticket)?;
         let (secret, rest) = take(rest)?;
@@ -184,12 +187,13 @@ impl TicketHeader {
     }
 }
 
-/// The full handshake from which a session descends: what a resumption inherits, and what is sealed in front of rustls' state.
+/// The full handshake from which a session descends. Resumptions inherit it, and tickets contain it
+/// sealed before rustls' state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// Shared by all sessions that descend from it.
+    /// Shared by all sessions that descend from the handshake.
     pub id: OriginId,
-    /// Its time, never that of a later re-issue.
+    /// Time of the handshake, never of a later ticket.
     pub at: UnixSeconds,
 }
 
@@ -205,7 +209,7 @@ impl Origin {
         out
     }
 
-    /// Splits opened bytes into the origin and rustls' state, or returns nothing when they are too short.
+    /// Splits opened bytes into the origin and rustls' state. Returns `None` if they are too short.
     pub fn decode(opened: &[u8]) -> Option<(Self, &[u8])> {
         let (id, rest) = take(opened)?;
         let (at, state) = take(rest)?;
@@ -216,29 +220,31 @@ impl Origin {
         Some((origin, state))
     }
 
-    /// Whether a session of this origin may no longer be resumed at `now`; at exactly `max_age` it may not.
+    /// Returns whether a session of this origin is too old for resumption at `now`; at exactly `max_age` it
+    /// is.
     ///
-    /// The origin can lie ahead: the clock was set back, or the ticket is from a node whose clock is ahead. Up to `max_age`
-    /// ahead it counts as new; beyond, the clock was wrong by more than a whole life, and the session is refused rather than
-    /// kept until the clock catches up. So whatever clocks do, no session outlives twice `max_age`.
+    /// An origin can be in the future if the clock was set back, or if the node that issued the ticket has
+    /// a clock that is ahead. Up to `max_age` ahead, it counts as new. Beyond that, the clock was wrong by
+    /// more than a lifetime, and the session is refused instead of being kept until the clock catches up.
+    /// So no session outlives twice `max_age`, whatever the clocks do.
     pub fn is_too_old(&self, now: UnixSeconds, max_age: Duration) -> bool {
         now.0.abs_diff(self.at.0) >= max_age.as_secs()
     }
 }
 
-/// Names a configured secret: the same secret has the same id on all nodes.
+/// Identifies a configured secret: the same secret has the same ID on all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SecretId(pub u32);
 
-/// The short name of a policy in a ticket. It selects; it proves nothing.
+/// Short name of a policy in a ticket. It selects keys, but proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TicketPolicy(pub u32);
 
-/// The start of a ticket key's epoch, in seconds since the Unix epoch (until 2106).
+/// Start of a ticket key's epoch, in seconds since the Unix epoch (until 2106).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Epoch(pub u32);
 
-/// Names a node of a cluster.
+/// Identifies a node of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u16);
 
@@ -255,7 +261,7 @@ pub struct OriginId(pub u64);
 pub struct UnixSeconds(pub u64);
 
 impl From<Duration> for UnixSeconds {
-    /// Cuts the time since the epoch to whole seconds.
+    /// Rounds the time since the epoch down to whole seconds.
     fn from(since_epoch: Duration) -> Self {
         Self(since_epoch.as_secs())
     }
@@ -392,7 +398,7 @@ mod tests {
             prop_assert_eq!(Origin::decode(&ticket).is_none(), ticket.len() < Origin::LEN);
         }
 
-        /// The model remembers every key ever given and recomputes which must be held.
+        /// The model stores every key ever added, and recomputes which must be kept.
         #[test]
         fn the_ring_agrees_with_a_model(steps in proptest::collection::vec((0_u32..3, 0_u32..12), 1..40)) {
             let sealing = id(0, 25);

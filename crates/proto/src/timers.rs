@@ -1,42 +1,46 @@
 //! A hashed timer wheel for the connections of one worker (Varghese and Lauck, 1987, scheme 6).
 //!
-//! Owns a ring of slots, one per tick, and the entries waiting in them; an entry due later than one turn of the wheel
-//! stays in its slot and is looked at once per turn. It does not know what a key means, reads no clock, and cannot
-//! cancel: the worker does. In which order to use it: `insert` at any time; sleep until `next_deadline`; then call
-//! `poll_expired` with the time until it returns nothing. How many entries are looked at is bounded by the caller; what
-//! that leaves is for the next time, and `next_deadline` says that it is due.
+//! Owns a ring of slots, one per tick, with their entries. An entry that is due later than one turn of
+//! the wheel stays in its slot and is checked once per turn. The wheel does not interpret keys, reads
+//! no clock, and cannot cancel: the worker does. Order of use: `insert` at any time; sleep until
+//! `next_deadline`; then call `poll_expired` with the time until it returns `None`. The caller bounds
+//! how many entries are checked. Other due entries remain for the next round, and `next_deadline`
+//! reports them as due.
 //!
-//! Lazy re-arming: a connection's deadline moves with each byte, so moving its timer would cost more than the timer.
-//! The worker only writes the new deadline into the connection. When the entry fires, it compares: if the connection's
-//! own deadline lies ahead, it inserts the key again. A deadline that moves *nearer* needs a second entry, and the first
-//! fires in vain. A key must be told from a later user of the same slab place (keep a generation in it).
+//! Lazy re-arming: a connection's deadline moves with each byte, so moving its timer would cost more
+//! than the timer. The worker only writes the new deadline to the connection. When the entry fires, the
+//! worker compares, and inserts the key again if the connection's deadline is still ahead. A deadline
+//! that moves *nearer* needs a second entry, and the first one fires in vain. Keys must differ for
+//! successive users of a slab place (include a generation).
 //!
-//! Times are durations since one arbitrary origin, the caller's.
+//! Times are durations since an arbitrary origin of the caller's choice.
 //!
-//! Invariants: an entry never fires early; polled in time, and to the end, it fires less than one tick late; an entry
-//! inserted with a deadline that has passed fires at the next tick and not in the same round of polls, so that a worker
-//! that always re-inserts cannot loop for ever. However far the time jumps, the walk is one turn of the wheel.
+//! Invariants: an entry never fires early. If polled in time and to the end, it fires less than one tick
+//! late. An entry inserted with a past deadline fires at the next tick and not in the same round of
+//! polls, so a worker that always re-inserts cannot loop for ever. However far the time jumps, the
+//! walk is one turn of the wheel.
 
 use std::time::Duration;
 
-/// Wakes keys at their deadlines, to a tick. `K` is a small copyable name, e.g. a slab index with its generation.
+/// Timer wheel with a resolution of one tick. `K` is a small copyable key, e.g. a slab index with its
+/// generation.
 ///
 /// Memory is `size_of::<K>()` + 16 bytes per entry at the peak, kept for reuse, and 8 KiB for the wheel.
 #[derive(Debug)]
 pub struct Timers<K> {
     origin: Duration,
     tick_nanos: u64,
-    /// The first tick whose slot was not taken out yet.
+    /// First tick whose slot was not taken out yet.
     cursor: u64,
-    /// The first tick after the last poll: nothing that is inserted is due before.
+    /// First tick after the last poll; no new entry is due before it.
     ahead: u64,
-    /// The first entry of each slot, or [`NONE`].
+    /// First entry of each slot, or [`NONE`].
     slots: Box<[usize]>,
-    /// A bit per slot: not empty. Makes `next_deadline` a scan over 16 words.
+    /// One bit per slot, set if the slot is not empty: `next_deadline` scans only 16 words.
     occupied: Box<[u64]>,
-    /// The first entry of a slot that was taken out and not looked at yet.
+    /// First unchecked entry of the slot that was taken out.
     taken: usize,
-    /// The first entry free for reuse.
+    /// First entry that is free for reuse.
     free: usize,
     entries: Vec<TimerEntry<K>>,
     len: usize,
@@ -50,7 +54,7 @@ struct TimerEntry<K> {
 }
 
 impl<K: Copy> Timers<K> {
-    /// Starts an empty wheel at `now`. A turn is 1024 ticks; `tick` is at least one millisecond.
+    /// Creates an empty wheel at `now`. A turn is 1024 ticks; `tick` is at least one millisecond.
     pub fn new(now: Duration, tick: Duration) -> Self {
         Self::with_slots(now, tick, SLOTS)
     }
@@ -71,8 +75,8 @@ impl<K: Copy> Timers<K> {
         }
     }
 
-    /// Adds an entry that fires at `deadline`, rounded up to a tick. Costs O(1), plus one look per turn of the wheel
-    /// that the entry waits.
+    /// Adds an entry that fires at `deadline`, rounded up to a tick. Costs O(1), plus one check per turn of
+    /// the wheel until it fires.
     ///
     /// A deadline further than 584 years from the origin never fires.
     pub fn insert(&mut self, deadline: Duration, key: K) {
@@ -96,10 +100,12 @@ impl<K: Copy> Timers<K> {
         self.len += 1;
     }
 
-    /// Takes one key whose deadline is not after `now`, in no particular order. Returns nothing when none is left, or
-    /// when `looks` entries were looked at, of which it takes off each. A `now` that goes back does nothing.
+    /// Takes one key whose deadline is not after `now`, in no particular order.
     ///
-    /// Costs O(1) for each look, and a scan of 16 words for each slot.
+    /// Returns `None` if none is left, or if `looks` entries were checked, each of which lowers `looks` by
+    /// one. A `now` before that of an earlier call has no effect.
+    ///
+    /// Costs O(1) for each check, and a scan of 16 words for each slot.
     pub fn poll_expired(&mut self, now: Duration, looks: &mut usize) -> Option<K> {
         let now = nanos(now.saturating_sub(self.origin)) / self.tick_nanos;
         self.ahead = self.ahead.max(now + 1);
@@ -124,10 +130,10 @@ impl<K: Copy> Timers<K> {
         None
     }
 
-    /// The time at which to poll next: never after the earliest deadline, rounded up to its tick.
+    /// Returns the time of the next poll: never after the earliest deadline, rounded up to its tick.
     ///
-    /// It can be before: an entry that waits for more than a turn of the wheel wakes the caller once per turn. Nothing
-    /// when nothing waits. Costs a scan of 16 words.
+    /// It can be before that: an entry that is due later than one turn of the wheel wakes the caller once
+    /// per turn. Returns `None` if there are no entries. Costs a scan of 16 words.
     pub fn next_deadline(&self) -> Option<Duration> {
         if self.taken != NONE {
             return Some(self.time(self.cursor.saturating_sub(1)));
@@ -135,19 +141,19 @@ impl<K: Copy> Timers<K> {
         Some(self.time(self.next_tick()?))
     }
 
-    /// How many entries wait.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Says whether no entry waits.
+    /// Returns whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Takes out the next slot that is not empty, of those up to the tick `now`.
+    /// Takes out the next non-empty slot, up to the tick `now`.
     fn take_slot(&mut self, now: u64) -> Option<()> {
-        // After a jump of more than a turn every slot is visited once, and none twice.
+        // After a jump of more than a turn, every slot is visited exactly once.
         let turn = self.slots.len() as u64;
         self.cursor = self.cursor.max((now + 1).saturating_sub(turn));
         let tick = self.next_tick().filter(|tick| *tick <= now);
@@ -162,7 +168,7 @@ impl<K: Copy> Timers<K> {
         Some(())
     }
 
-    /// The next tick, from the cursor on, whose slot is not empty.
+    /// Returns the next tick from the cursor on whose slot is not empty.
     fn next_tick(&self) -> Option<u64> {
         let start = self.slot(self.cursor);
         let slot = self.first_occupied(start)?;
@@ -170,7 +176,7 @@ impl<K: Copy> Timers<K> {
         Some(self.cursor.saturating_add(ahead as u64))
     }
 
-    /// Puts an entry in front of its slot's list.
+    /// Prepends an entry to its slot's list.
     fn link(&mut self, index: usize) {
         let slot = self.slot(self.entries[index].tick);
         self.entries[index].next = self.slots[slot];
@@ -178,14 +184,14 @@ impl<K: Copy> Timers<K> {
         self.occupied[slot / 64] |= 1 << (slot % 64);
     }
 
-    /// The first slot that is not empty, from `start` around the wheel.
+    /// Returns the first non-empty slot from `start` around the wheel.
     fn first_occupied(&self, start: usize) -> Option<usize> {
         let words = self.occupied.len();
         let ahead = self.occupied[start / 64] & (u64::MAX << (start % 64));
         if ahead != 0 {
             return Some(start / 64 * 64 + ahead.trailing_zeros() as usize);
         }
-        // The last step comes back to the first word, for its slots before `start`.
+        // The last step returns to the first word, for its slots before `start`.
         (1..=words)
             .map(|step| (start / 64 + step) % words)
             .find_map(|word| {
@@ -208,13 +214,13 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The end of a list.
+/// End of a list.
 const NONE: usize = usize::MAX;
 
-/// With ticks of 64 ms a turn is 65 s: most timeouts of a terminator are shorter and are looked at once.
+/// With ticks of 64 ms a turn is 65 s: most timeouts are shorter, so their entries are checked once.
 const SLOTS: usize = 1024;
 
-/// The resolution of `epoll_wait`; it also keeps tick numbers far from the end of their type.
+/// Resolution of `epoll_wait`. It also keeps tick numbers far below the maximum of their type.
 const SHORTEST_TICK: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
@@ -294,7 +300,7 @@ mod tests {
             timers.insert(turn + TICK * 5, key);
         }
         timers.insert(TICK * 6, 1000);
-        // They share the slot of a tick that is due, and are not.
+        // They share the slot of a due tick, but are not due.
         for round in 0..10 {
             let mut looks = 100;
             assert_eq!(timers.poll_expired(TICK * 6, &mut looks), None);
@@ -330,7 +336,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
-        /// The model keeps, per key, the time from which it may fire and the time by which it must.
+        /// The model has, per key, the earliest and the latest time for it to fire.
         #[test]
         fn the_wheel_agrees_with_a_sorted_map(steps in proptest::collection::vec(step(), 1..200), start in 0_u64..1000) {
             let mut now = ms(start);

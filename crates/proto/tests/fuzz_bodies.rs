@@ -1,8 +1,9 @@
 //! Runs the bodies of the fuzz targets without a fuzzer: on real inputs, mutated by a seeded generator.
 //!
-//! The bodies live in `fuzz/src` and are shared by path, so that `cargo test` holds every change to what the fuzzer
-//! would: no panic, no change of mind as bytes come, and no hello that the peek reads otherwise than rustls.
-//! A failure prints the input; `cargo +nightly fuzz run` searches deeper.
+//! The bodies are in `fuzz/src` and are included by path, so that `cargo test` checks the same
+//! properties as the fuzzer: no panic, no change of a result as bytes arrive, and no hello that the
+//! peek reads differently than rustls. A failure prints the input; `cargo +nightly fuzz run` searches
+//! deeper.
 
 #![expect(
     clippy::unwrap_used,
@@ -53,7 +54,7 @@ fn the_peek_agrees_with_rustls_on_mutated_hellos() {
     let mut hellos = testdata("client_hello");
     hellos.extend(testdata("client_hello_refused"));
     let mut inputs: Vec<_> = hellos.iter().map(|hello| fragmented(hello, 3)).collect();
-    // The target frames its input also as the body of a hello and as a list of extensions.
+    // The target also frames its input as the body of a hello and as a list of extensions.
     inputs.extend(hellos.iter().map(|hello| hello[9..].to_vec()));
     inputs.extend(hellos.iter().map(|hello| extensions(hello).to_vec()));
     inputs.extend(hellos);

@@ -75,7 +75,7 @@ fn every_fault_is_reported_with_its_key_path() {
         "admission.name.burst = 3: a burst of nothing: admission.name.full-handshakes-per-second is not set",
         "admission.ja4.refuse[0] = \"t13d\": not a fingerprint of TLS over TCP; accepted: a JA4 fingerprint such as",
         "admission.ja4.refuse[1] = \"q13d1516h2_8daaf6152771_e5627efa2ab1\": not a fingerprint",
-        "listener[web].allow[0] = \"192.0.2.1/24\": bits are set behind the prefix; the network is 192.0.2.0/24",
+        "listener[web].allow[0] = \"192.0.2.1/24\": host bits are set; the network is 192.0.2.0/24",
         "listener[web].deny[0] = \"here\": not an IP address; accepted: an address, or a network",
     ]);
 }

@@ -280,7 +280,7 @@ fn a_header_from_in_front_needs_someone_to_believe_and_the_other_way_round() {
         ),
         (
             with("accept-proxy = 'v1'\ntrusted-networks = ['10.0.0.1/8']", ""),
-            "listener[web].trusted-networks[0] = \"10.0.0.1/8\": bits are set behind the prefix",
+            "listener[web].trusted-networks[0] = \"10.0.0.1/8\": host bits are set",
         ),
         (
             with("", "proxy-header = 'v1'\nproxy-tlvs = ['unique-id']"),

@@ -1,12 +1,13 @@
-//! Who may come in when more want to than can be served: rates with bursts, and what each source has in hand.
+//! Admission control under overload: rates with bursts, and the usage of each client network.
 //!
-//! [`Rate`] is a token bucket that is kept as one number: the time at which the bucket will be full again. That number
-//! fits an atomic, so one bucket serves all workers without a lock. [`Sources`] keeps the same, and counts, for each
-//! network that clients come from, bounded and expiring. Neither knows what a token is for: a full handshake costs one
-//! where the private key would be used, and `crates/tls/src/admission.rs` asks for it there.
+//! [`Rate`] is a token bucket stored as one number: the time at which the bucket is full again. The
+//! number fits an atomic, so one bucket serves all workers without a lock. [`Sources`] stores such a
+//! bucket and counters for each client network; it is bounded, and idle entries are removed. Neither
+//! type knows what a token pays for: `crates/tls/src/admission.rs` takes one for each full handshake
+//! before the private key is used.
 //!
-//! Times are durations since one arbitrary origin of a monotonic clock, the caller's. A caller whose clock is a little
-//! behind another's asks of a bucket as it will be a moment later, never of one that has more.
+//! Times are durations since an arbitrary origin of the caller's monotonic clock. A caller whose
+//! clock is slightly behind may see fewer tokens than there are, never more.
 //!
 //! Source: ITU-T I.371, section A.2 (generic cell rate algorithm, virtual scheduling).
 

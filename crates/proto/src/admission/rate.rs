@@ -3,18 +3,20 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// So many tokens a second, and a burst of so many at once.
+/// Token rate per second, with a maximum burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Nanoseconds in which one token grows.
+    /// Nanoseconds per token.
     interval: u64,
-    /// Nanoseconds by which a bucket may be from full and still give one.
+    /// A bucket holds a token if it will be full within this many nanoseconds.
     tolerance: u64,
 }
 
 impl Rate {
-    /// `burst` is how many a full bucket holds. Exact to a nanosecond per token: at 100 000 a second to 0.01 %. More than
-    /// a thousand million a second are no limit.
+    /// Creates a rate; `burst` is the number of tokens in a full bucket.
+    ///
+    /// The interval is rounded down to whole nanoseconds per token: at 100 000 per second the error is
+    /// at most 0.01 %. More than 1 000 000 000 per second means no limit.
     pub fn new(per_second: NonZeroU32, burst: NonZeroU32) -> Self {
         let interval = SECOND / u64::from(per_second.get());
         Self {
@@ -23,18 +25,18 @@ impl Rate {
         }
     }
 
-    /// Tokens that grow in a second.
+    /// Tokens per second.
     pub fn per_second(self) -> u64 {
         SECOND.checked_div(self.interval).unwrap_or(u64::MAX)
     }
 
-    /// Tokens that a full bucket holds.
+    /// Tokens in a full bucket.
     pub fn burst(self) -> u64 {
         let more = self.tolerance.checked_div(self.interval);
         more.map_or(u64::MAX, |more| more.saturating_add(1))
     }
 
-    /// The bucket after one token was taken; nothing when there is none.
+    /// Takes a token. Returns the bucket after that, or `None` if it holds no token.
     pub fn take(self, bucket: Bucket, now: Duration) -> Option<Bucket> {
         let now = nanos(now);
         let full_at = bucket.0.max(now);
@@ -42,24 +44,24 @@ impl Rate {
         has_one.then(|| Bucket(full_at.saturating_add(self.interval)))
     }
 
-    /// Whether there is a token to take.
+    /// Returns whether the bucket holds a token.
     pub fn has_one(self, bucket: Bucket, now: Duration) -> bool {
         self.take(bucket, now).is_some()
     }
 }
 
-/// A bucket: the time, in nanoseconds, at which it will be full again. The default one is full.
+/// A bucket: the time, in nanoseconds, at which it is full again. The default bucket is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket(pub u64);
 
 impl Bucket {
-    /// Whether it is as good as new.
+    /// Returns whether the bucket is full.
     pub fn is_full(self, now: Duration) -> bool {
         self.0 <= nanos(now)
     }
 }
 
-/// Saturates after 584 years.
+/// Converts to nanoseconds; saturates after 584 years.
 pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -88,7 +90,7 @@ mod tests {
     }
 
     proptest! {
-        /// A bucket that is filled by the clock, as the textbook has it.
+        /// Model: a credit that grows with the clock up to a maximum.
         #[test]
         fn it_gives_what_a_bucket_that_is_filled_by_the_clock_gives(
             per_second in 1_u32..2000,
@@ -100,7 +102,7 @@ mod tests {
             let (mut bucket, mut now) = (Bucket::default(), 0_u64);
             let mut credit = interval * most;
             for wait in waits {
-                // Often not at all, so that bursts end.
+                // Often no wait at all, so that bursts run out.
                 let wait = if wait % 3 == 0 { 0 } else { wait / u64::from(per_second) };
                 now += wait;
                 credit = (credit + wait).min(interval * most);

@@ -1,20 +1,22 @@
-//! What each source has in hand: connections, full handshakes under way, and a bucket of tokens.
+//! Usage of each source: connections, full handshakes in progress, and a token bucket.
 //!
-//! A *source* is the network that a client comes from, of a configured length: one IPv4 address by default, and a /64 of
-//! IPv6, which one household has to itself and can draw addresses from at will (RFC 6177, RFC 8981).
+//! A *source* is the network of a client, with a configured prefix length: by default one IPv4
+//! address, or an IPv6 /64, in which a single household can choose addresses freely (RFC 6177,
+//! RFC 8981).
 //!
-//! The table is bounded and never grows by itself: a source that holds nothing and whose bucket is full is as good as
-//! one that was never seen, so it is forgotten, and nothing is lost by it. Each new source looks at a few others for
-//! such. When all that were looked at hold something and the table is full, the new one is not tracked, and is told so
-//! ([`Claim::Untracked`]): an attacker with more networks than places must not lock the rest out, and the limits that
-//! concern all clients together hold nevertheless. The caller counts it.
+//! The table is bounded. A source without connections and handshakes and with a full bucket is
+//! equivalent to one that was never seen, so it is removed. Each new source checks a few others for
+//! that. If the table is full and none of the checked sources is idle, the new source is not tracked
+//! ([`Claim::Untracked`]): an attacker with more networks than entries must not lock the other
+//! clients out, and the limits over all clients still apply. The caller counts untracked sources.
 //!
-//! The same table counts anything else that clients have in common, such as the name that they ask for: it is generic over its key `K`.
+//! The key `K` is generic, so the same table also counts by other attributes of clients, such as the
+//! server name.
 //!
-//! Addresses come from peers, so the hash must be keyed with a secret; it arrives as the `BuildHasher`.
+//! Keys come from peers, so the `BuildHasher` must be keyed with a secret.
 //!
-//! Invariants: at most `limit` sources are tracked, or as many as were when the limit was lowered; what was granted is
-//! tracked until it is given back.
+//! Invariants: the table tracks at most `limit` sources (more only after the limit was lowered); a
+//! source stays tracked until it has returned everything that it was granted.
 
 use std::hash::{BuildHasher, Hash};
 use std::net::{IpAddr, Ipv6Addr};
@@ -23,12 +25,12 @@ use std::time::Duration;
 use super::rate::{Bucket, Rate};
 use crate::bounded_table::{BoundedTable, Bounds, Entry, Order, Place};
 
-/// How much of an address makes a source, in bits.
+/// Prefix lengths that define a source, in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefixes {
-    /// Of 32.
+    /// IPv4 prefix length, at most 32.
     pub v4: u8,
-    /// Of 128.
+    /// IPv6 prefix length, at most 128.
     pub v6: u8,
 }
 
@@ -38,12 +40,12 @@ impl Default for Prefixes {
     }
 }
 
-/// A network that clients come from.
+/// Network of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Source(u64, u64);
 
 impl Source {
-    /// The first address of the network.
+    /// Returns the first address of the network.
     pub fn address(self) -> IpAddr {
         let bits = u128::from(self.0) << 64 | u128::from(self.1);
         Ipv6Addr::from_bits(bits).to_canonical()
@@ -51,9 +53,9 @@ impl Source {
 }
 
 impl Prefixes {
-    /// The source of an address. An IPv4 address in the form of IPv6 is an IPv4 address.
+    /// Returns the source of an address. An IPv4-mapped IPv6 address counts as IPv4.
     pub fn source(self, address: IpAddr) -> Source {
-        // An IPv4 address is kept in that form (RFC 4291, section 2.5.5.2): no other source looks like it.
+        // IPv4 is stored as an IPv4-mapped address (RFC 4291, section 2.5.5.2), which no IPv6 source equals.
         let (bits, length) = match address.to_canonical() {
             IpAddr::V4(v4) => (v4.to_ipv6_mapped().to_bits(), 96 + u32::from(self.v4)),
             IpAddr::V6(v6) => (v6.to_bits(), u32::from(self.v6)),
@@ -64,49 +66,49 @@ impl Prefixes {
     }
 }
 
-/// What a source may have of full handshakes.
+/// Limits on the full handshakes of one source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Begun in a second.
+    /// Rate at which handshakes may start.
     pub rate: Option<Rate>,
-    /// Begun and not ended.
+    /// Maximum number of handshakes in progress.
     pub in_flight: Option<u32>,
 }
 
-/// How a request ended.
+/// Result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// It is counted until it is given back.
+    /// Counted until the caller gives it back.
     Granted,
-    /// The source has all that it may have.
+    /// The source has reached its limit.
     Refused,
-    /// The table has no place for this source: nothing is counted, and nothing must be given back.
+    /// The table has no room for the source: nothing is counted, and nothing must be given back.
     Untracked,
 }
 
-/// The sources that have something in hand. Behind a lock, where it is shared.
+/// Table of the sources that are in use. Needs a lock if it is shared.
 #[derive(Debug)]
 pub struct Sources<S, K = Source> {
     seed: S,
     table: BoundedTable<Held<K>>,
 }
 
-/// What one source has, to be shown.
+/// Usage of one source, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding<K = Source> {
-    /// Whose it is.
+    /// Key of the source.
     pub source: K,
-    /// Connections, where they are limited.
+    /// Connections; counted only if they are limited.
     pub connections: u32,
-    /// Full handshakes begun and not ended.
+    /// Full handshakes in progress.
     pub in_flight: u32,
-    /// Whether it may begin another one.
+    /// `true` if the source may start another full handshake.
     pub may_begin: bool,
-    /// Requests that were refused while it was tracked.
+    /// Requests refused while the source was tracked.
     pub refused: u32,
 }
 
-/// What one source has.
+/// Table entry of one source.
 #[derive(Debug, Default)]
 struct Held<K> {
     source: K,
@@ -119,7 +121,7 @@ struct Held<K> {
 impl<K: Default> Entry for Held<K> {}
 
 impl<S: BuildHasher, K: Clone + Default + Eq + Hash> Sources<S, K> {
-    /// An empty table for at most `limit` sources.
+    /// Creates an empty table for at most `limit` sources.
     pub fn new(limit: usize, seed: S) -> Self {
         Self {
             seed,
@@ -132,17 +134,17 @@ impl<S: BuildHasher, K: Clone + Default + Eq + Hash> Sources<S, K> {
         self.table.set_bounds(bounds(limit));
     }
 
-    /// Sources that are tracked.
+    /// Number of tracked sources.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Whether none is tracked.
+    /// Returns whether no source is tracked.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
 
-    /// Counts a connection, of which a source may have `most`.
+    /// Counts a connection; a source may have at most `most`.
     pub fn connect(&mut self, source: &K, most: u32, now: Duration) -> Claim {
         match self.enter(source, now) {
             None => Claim::Untracked,
@@ -154,14 +156,14 @@ impl<S: BuildHasher, K: Clone + Default + Eq + Hash> Sources<S, K> {
         }
     }
 
-    /// Gives back what [`Self::connect`] granted.
+    /// Gives back a connection that [`Self::connect`] granted.
     pub fn disconnect(&mut self, source: &K) {
         if let Some(held) = self.held(source) {
             held.connections = held.connections.saturating_sub(1);
         }
     }
 
-    /// Counts a full handshake, and takes a token for it.
+    /// Counts a full handshake and takes a token for it.
     pub fn begin_full(&mut self, source: &K, share: Share, now: Duration) -> Claim {
         match self.enter(source, now) {
             None => Claim::Untracked,
@@ -188,14 +190,16 @@ impl<S: BuildHasher, K: Clone + Default + Eq + Hash> Sources<S, K> {
         may
     }
 
-    /// Gives back what [`Self::begin_full`] granted. The token stays spent.
+    /// Gives back a handshake that [`Self::begin_full`] granted. The token stays spent.
     pub fn end_full(&mut self, source: &K) {
         if let Some(held) = self.held(source) {
             held.in_flight = held.in_flight.saturating_sub(1);
         }
     }
 
-    /// Shows the sources of up to `at_most` places from `from` on. Returns the place to go on from, if there is one.
+    /// Shows the sources in up to `at_most` places, starting at place `from`.
+    ///
+    /// Returns the place to continue from, if any is left.
     pub fn visit(
         &self,
         from: usize,
@@ -225,7 +229,7 @@ impl<S: BuildHasher, K: Clone + Default + Eq + Hash> Sources<S, K> {
         self.table.find(hash, |held| held.source == *source)
     }
 
-    /// What a source has; of a new one nothing, if there is room for it.
+    /// Returns the entry of a source. Adds an empty entry for a new source if there is room.
     fn enter(&mut self, source: &K, now: Duration) -> Option<&mut Held<K>> {
         let at = match self.find(source) {
             Some(at) => at,
@@ -252,7 +256,7 @@ impl<K> Held<K> {
         self.connections == 0 && self.in_flight == 0 && self.bucket.is_full(now)
     }
 
-    /// The bucket after one more full handshake, if there may be one.
+    /// Returns the bucket after one more full handshake, or `None` if a limit forbids it.
     fn after_one(&self, share: Share, now: Duration) -> Option<Bucket> {
         if share.in_flight.is_some_and(|most| self.in_flight >= most) {
             return None;
@@ -264,8 +268,8 @@ impl<K> Held<K> {
     }
 }
 
-/// Sources that each new one looks at: eight forgotten for one that comes empties the table in an eighth of the time
-/// in which it was filled.
+/// Entries that each new source checks. With eight removed per new source, a table of idle entries
+/// empties in an eighth of the time that it took to fill.
 const LOOKS: usize = 8;
 
 fn bounds(limit: usize) -> Bounds {
@@ -394,7 +398,7 @@ mod tests {
         ]
     }
 
-    /// Everything that was ever seen, kept for ever.
+    /// Model: every source ever seen, never removed.
     #[derive(Default)]
     struct Naive {
         connections: u32,

@@ -1,8 +1,8 @@
-//! A complete ClientHello and what can be asked of it.
+//! A complete ClientHello and its getters.
 //!
-//! Everything was checked when it was made, so the getters cannot fail; each is a slice or a walk over a short list,
-//! none allocates. They say what the client sent, not what will be negotiated: that is decided by policy and rustls.
-//! Sources are named at the getters; the numbers are those of the IANA TLS registries.
+//! Parsing checks everything, so the getters cannot fail. Each returns a slice or walks a short list;
+//! none allocates. They return what the client sent, not what will be negotiated: policy and rustls
+//! decide that. Sources are named at the getters; the numbers are those of the IANA TLS registries.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ pub struct ClientHello<'a> {
 pub struct PskIdentity<'a> {
     /// The ticket, or the label of an external key; never empty.
     pub identity: &'a [u8],
-    /// Milliseconds since the ticket came, plus the ticket's secret offset, modulo 2^32.
+    /// Milliseconds since the ticket was received, plus the ticket's secret offset, modulo 2^32.
     pub obfuscated_age: u32,
 }
 
@@ -38,12 +38,12 @@ impl<'a> ClientHello<'a> {
         })
     }
 
-    /// Returns the bytes that the hello took at the start of the input, record headers included.
+    /// Returns the length of the hello in the input, record headers included.
     pub fn wire_len(&self) -> usize {
         self.wire_len
     }
 
-    /// Returns the version field, which says 0x0303 in every TLS 1.3 hello (RFC 8446 4.1.2).
+    /// Returns the version field, which is 0x0303 in every TLS 1.3 hello (RFC 8446 4.1.2).
     pub fn legacy_version(&self) -> u16 {
         self.fields.legacy_version
     }
@@ -53,28 +53,28 @@ impl<'a> ClientHello<'a> {
         self.fields.random.of(&self.body)
     }
 
-    /// Returns the session ID, 0 to 32 bytes: in TLS 1.2 an offer to resume, in TLS 1.3 without meaning.
+    /// Returns the session ID, 0 to 32 bytes: an offer to resume in TLS 1.2, without meaning in TLS 1.3.
     pub fn session_id(&self) -> &[u8] {
         self.fields.session_id.of(&self.body)
     }
 
-    /// Returns the host name asked for (SNI), `None` if there is none or an address stands in its place.
+    /// Returns the requested host name (SNI), or `None` if it is absent or an IP address.
     pub fn server_name(&self) -> Option<ServerName<'_>> {
         ServerName::of(self.fields.extensions.server_name?, &self.body)
     }
 
-    /// Walks over the protocols offered by ALPN in the client's order, none if there is no ALPN (RFC 7301).
+    /// Iterates over the ALPN protocols in the client's order; empty without ALPN (RFC 7301).
     pub fn alpn(&self) -> impl Iterator<Item = &[u8]> {
         let mut list = Reader::new(self.at(self.fields.extensions.alpn));
         std::iter::from_fn(move || Some(list.vec8()?.rest()))
     }
 
-    /// Says whether TLS 1.3 is offered (RFC 8446 4.2.1).
+    /// Returns whether TLS 1.3 is offered (RFC 8446 4.2.1).
     pub fn offers_tls13(&self) -> bool {
         self.supported_versions().any(|version| version == TLS13)
     }
 
-    /// Says whether TLS 1.2 is offered: by supported_versions, or where that is absent by the version field.
+    /// Returns whether TLS 1.2 is offered: in supported_versions, otherwise by the version field.
     pub fn offers_tls12(&self) -> bool {
         match self.fields.extensions.supported_versions {
             Some(_) => self.supported_versions().any(|version| version == TLS12),
@@ -82,33 +82,36 @@ impl<'a> ClientHello<'a> {
         }
     }
 
-    /// Walks over the supported_versions extension, none if it is absent.
+    /// Iterates over the supported_versions extension; empty if it is absent.
     pub fn supported_versions(&self) -> impl Iterator<Item = u16> {
         u16s(self.at(self.fields.extensions.supported_versions))
     }
 
-    /// Walks over the cipher suites in the client's order, signalling values and GREASE included.
+    /// Iterates over the cipher suites in the client's order, including signalling values and GREASE.
     pub fn cipher_suites(&self) -> impl Iterator<Item = u16> {
         u16s(self.fields.cipher_suites.of(&self.body))
     }
 
-    /// Walks over the signature schemes in the client's order, none if the extension is absent (RFC 8446 4.2.3).
+    /// Iterates over the signature schemes in the client's order; empty without the extension
+    /// (RFC 8446 4.2.3).
     pub fn signature_schemes(&self) -> impl Iterator<Item = u16> {
         u16s(self.at(self.fields.extensions.signature_schemes))
     }
 
-    /// Walks over the named groups in the client's order, none if the extension is absent (RFC 8446 4.2.7).
+    /// Iterates over the named groups in the client's order; empty without the extension
+    /// (RFC 8446 4.2.7).
     pub fn groups(&self) -> impl Iterator<Item = u16> {
         u16s(self.at(self.fields.extensions.groups))
     }
 
-    /// Returns the content of the session_ticket extension if it is there: empty asks for a ticket (RFC 5077 3.2).
+    /// Returns the content of the session_ticket extension. Empty content requests a ticket
+    /// (RFC 5077 3.2).
     pub fn session_ticket(&self) -> Option<&[u8]> {
         let span = self.fields.extensions.session_ticket?;
         Some(span.of(&self.body))
     }
 
-    /// Walks over the pre-shared keys offered, which in practice are tickets of TLS 1.3 sessions.
+    /// Iterates over the offered pre-shared keys, which in practice are tickets of TLS 1.3 sessions.
     pub fn psk_identities(&self) -> impl Iterator<Item = PskIdentity<'_>> {
         let mut list = Reader::new(self.at(self.fields.extensions.psk_identities));
         std::iter::from_fn(move || {
@@ -119,7 +122,8 @@ impl<'a> ClientHello<'a> {
         })
     }
 
-    /// Walks over the types of the extensions in the client's order, GREASE included; at most [`super::MAX_EXTENSIONS`].
+    /// Iterates over the extension types in the client's order, including GREASE; at most
+    /// [`super::MAX_EXTENSIONS`].
     pub fn extension_types(&self) -> impl Iterator<Item = u16> {
         let mut list = Reader::new(self.at(self.fields.extensions.all));
         std::iter::from_fn(move || {
@@ -129,12 +133,12 @@ impl<'a> ClientHello<'a> {
         })
     }
 
-    /// Says whether early data (0-RTT) follows the hello, RFC 8446 4.2.10.
+    /// Returns whether early data (0-RTT) follows the hello, RFC 8446 4.2.10.
     pub fn offers_early_data(&self) -> bool {
         self.fields.extensions.early_data
     }
 
-    /// Returns the message without its headers: what a fingerprint or a log may want.
+    /// Returns the message without its headers, for fingerprints and logs.
     pub fn body(&self) -> &[u8] {
         &self.body
     }

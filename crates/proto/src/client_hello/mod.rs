@@ -1,17 +1,21 @@
-//! A peek at the TLS ClientHello in the first bytes of a connection, before any of them is given to the TLS engine.
+//! A peek at the TLS ClientHello in the first bytes of a connection, before the TLS engine reads them.
 //!
-//! [`peek`] reads a prefix of a stream of TLS records and says what it is: the beginning of a ClientHello, a whole one,
-//! or something else ([`NotHello`] says what came instead), as early as the bytes allow and never taking it back.
-//! A hello in one record is borrowed; one that is spread over several records is put together in a buffer of its own.
+//! [`peek`] classifies a prefix of a stream of TLS records: the beginning of a ClientHello, a complete
+//! one, or something else ([`NotHello`] is the reason). It decides as early as the bytes allow and
+//! never changes a decision. A hello in one record is borrowed; a hello in several records is
+//! assembled in its own buffer.
 //!
-//! The peek picks policy and configuration; the TLS engine then sees the same bytes. So the peek must never read
-//! another hello than the engine: whatever rustls accepts, the peek reads alike (name, ALPN, suites, schemes, groups)
-//! or refuses, and a fuzz target holds the two together. It is stricter than rustls in these: records above 2^14 bytes, record versions
-//! other than 0x03xx, more than [`MAX_EXTENSIONS`] extensions. It is laxer where nothing that it reads is concerned
-//! (compression methods, key shares, contents of extensions it has no getter for): there rustls refuses.
+//! The peek selects policy and configuration; the TLS engine then reads the same bytes. So the peek
+//! must never read a different hello than the engine. It either reads everything that rustls accepts
+//! in the same way (name, ALPN, suites, schemes, groups) or refuses the hello; a fuzz target compares
+//! the two. The peek is stricter than rustls in three points: records above 2^14 bytes, record
+//! versions other than 0x03xx, and more than [`MAX_EXTENSIONS`] extensions. It accepts more in fields
+//! that it does not read (compression methods, key shares, extensions without a getter), and rustls
+//! then refuses those.
 //!
-//! Nothing here limits how many bytes of an unfinished hello a connection may hold: that is the caller's limit.
-//! Files: `not_hello` (refusals), `records` (record layer), `parse` (hello to spans), `hello` (getters), `server_name` (SNI).
+//! The caller must limit the bytes of an unfinished hello that a connection may hold; nothing here does.
+//! Files: `not_hello` (refusals), `records` (record layer), `parse` (hello to spans), `hello`
+//! (getters), `server_name` (SNI).
 //! Sources: RFC 8446 4.1.2, 4.2 and 5.1; RFC 5246 7.4.1; RFC 6066 3; RFC 7301 3.1; RFC 5077 3.2.
 
 mod hello;
@@ -26,22 +30,22 @@ pub use self::parse::MAX_EXTENSIONS;
 pub use self::records::{MAX_HELLO_BYTES, MAX_RECORD_BYTES};
 pub use self::server_name::{MAX_NAME_BYTES, ServerName};
 
-/// What the first bytes of a connection are.
+/// Classification of the first bytes of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peek<'a> {
-    /// A ClientHello as far as can be told; more bytes are needed.
+    /// A ClientHello so far; more bytes are needed.
     Incomplete,
-    /// A whole ClientHello. The input may go on behind it; [`ClientHello::wire_len`] says where it ended.
+    /// A complete ClientHello. The input may continue after its [`ClientHello::wire_len`] bytes.
     Hello(ClientHello<'a>),
     /// Something else. More bytes cannot change that.
     Refused(NotHello),
 }
 
-/// Says what the first bytes of a connection are, given those that came until now.
+/// Classifies the first bytes of a connection, given the bytes received so far.
 ///
-/// An answer other than [`Peek::Incomplete`] stays the same when more bytes come. Costs one pass over the record
-/// headers and one over the hello; copies (and allocates, once) only a complete hello that is spread over records.
-/// Never panics.
+/// A result other than [`Peek::Incomplete`] stays the same when more bytes arrive. Costs one pass over
+/// the record headers and one over the hello. Copies, with one allocation, only a complete hello that
+/// is spread over records. Never panics.
 pub fn peek(input: &[u8]) -> Peek<'_> {
     let assembled = match records::assemble(input) {
         Ok(Some(assembled)) => assembled,

@@ -1,6 +1,6 @@
-//! Reasons for which the first bytes of a connection are no ClientHello, and the alerts that answer them.
+//! Reasons why the first bytes of a connection are not a ClientHello, and the alerts to answer with.
 
-/// What came instead of a ClientHello.
+/// Content of the first bytes instead of a ClientHello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotHello {
@@ -24,61 +24,62 @@ pub enum NotHello {
         /// The description, RFC 8446 6.
         description: u8,
     },
-    /// A TLS record of another content type than handshake (22).
+    /// A TLS record with a content type other than handshake (22).
     #[error("tls record of type {0} instead of a handshake")]
     NotHandshake(u8),
-    /// A handshake message of another type than client_hello (1).
+    /// A handshake message with a type other than client_hello (1).
     #[error("handshake message of type {0} instead of a client hello")]
     NotClientHello(u8),
-    /// A ClientHello that breaks the rules of its encoding.
+    /// A ClientHello that violates its encoding.
     #[error("malformed client hello: {0}")]
     Malformed(Malformed),
 }
 
-/// The rule that a ClientHello broke.
+/// Rule that a ClientHello violates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {
     /// A handshake record without content (RFC 8446 5.1).
     #[error("empty record")]
     EmptyRecord,
-    /// A record announcing more than [`MAX_RECORD_BYTES`](super::MAX_RECORD_BYTES).
+    /// A record that announces more than [`MAX_RECORD_BYTES`](super::MAX_RECORD_BYTES).
     #[error("oversized record")]
     OversizedRecord,
-    /// A later record of another version than 0x03xx.
+    /// A later record with a version other than 0x03xx.
     #[error("record version changed")]
     RecordVersion,
     /// A record of another content type between the parts of the hello (RFC 8446 5.1).
     #[error("interrupted by a record of type {0}")]
     Interleaved(u8),
-    /// A hello announcing more than [`MAX_HELLO_BYTES`](super::MAX_HELLO_BYTES).
+    /// A hello that announces more than [`MAX_HELLO_BYTES`](super::MAX_HELLO_BYTES).
     #[error("longer than 64 KiB")]
     OversizedHello,
-    /// More bytes behind the hello in the record that ends it (RFC 8446 5.1: it precedes a key change).
-    #[error("more data in its record")]
+    /// More bytes after the hello in its last record (RFC 8446 5.1: a key change follows the hello).
+    #[error("more data after it in the same record")]
     TrailingBytes,
-    /// A length inside the hello that does not fit what surrounds it, or a list of an impossible length.
+    /// A length inside the hello that does not fit its surroundings, or an impossible length of a list.
     #[error("inconsistent length")]
     Length,
-    /// An extension that came twice.
-    #[error("extension {0} came twice")]
+    /// An extension that occurs twice.
+    #[error("duplicate extension {0}")]
     DuplicateExtension(u16),
     /// More extensions than [`MAX_EXTENSIONS`](super::MAX_EXTENSIONS).
     #[error("too many extensions")]
     TooManyExtensions,
-    /// An extension of this type whose content does not decode.
+    /// An extension whose content does not decode.
     #[error("extension {0} does not decode")]
     Extension(u16),
-    /// The pre_shared_key extension before another (RFC 8446 4.2.11).
+    /// A pre_shared_key extension that is not the last one (RFC 8446 4.2.11).
     #[error("pre_shared_key is not the last extension")]
     PskNotLast,
-    /// A server_name that names no host, names two, or names one in a form that is no DNS name.
+    /// A server_name extension without a host name, with two, or with an invalid DNS name.
     #[error("invalid server name")]
     ServerName,
 }
 
 impl NotHello {
-    /// Returns the description of the fatal alert (RFC 8446 6.2) that answers this, `None` where TLS was not spoken.
+    /// Returns the description of the fatal alert to send (RFC 8446 6.2), or `None` if the peer does not
+    /// use TLS.
     pub fn alert(self) -> Option<u8> {
         match self {
             Self::PlainHttp | Self::ProxyHeader | Self::NotTls | Self::Alert { .. } => None,
@@ -90,7 +91,7 @@ impl NotHello {
 }
 
 impl Malformed {
-    /// Returns the description of the fatal alert that answers this, RFC 8446 6.2.
+    /// Returns the description of the fatal alert to send, RFC 8446 6.2.
     pub fn alert(self) -> u8 {
         match self {
             Self::OversizedRecord => RECORD_OVERFLOW,

@@ -1,15 +1,16 @@
-//! The ClientHello taken apart: one pass over its body that checks every length and remembers where things are.
+//! Parser of the ClientHello body: one pass that checks every length and records where the parts are.
 //!
-//! Keeps [`Span`]s instead of slices, so that a hello that owns its bytes costs no more than one that borrows them.
-//! An extension is checked as far as a getter of `ClientHello` reads it, by the grammar that rustls applies; others are
-//! only skipped, but none may come twice. Versions, suites and groups are not judged here: policy and rustls do that.
+//! Keeps [`Span`]s instead of slices, so that an owned hello costs no more than a borrowed one. An
+//! extension is checked as far as a getter of `ClientHello` reads it, by the grammar
+//! that rustls applies. Other extensions are skipped, but none may occur twice. Versions, suites and
+//! groups are not judged here: policy and rustls do that.
 //! Sources: RFC 8446 4.1.2 and 4.2, RFC 5246 7.4.1.2.
 
 use super::not_hello::Malformed;
 use super::server_name;
 use crate::reader::{Reader, Span};
 
-/// Where the parts of a hello are in its body.
+/// Positions of the fields of a hello in its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fields {
     pub(super) legacy_version: u16,
@@ -19,7 +20,7 @@ pub(super) struct Fields {
     pub(super) extensions: Extensions,
 }
 
-/// Where the extensions' contents are, without their lengths in front; `None` for those that are absent.
+/// Positions of the extensions' contents, without their length prefixes; `None` if absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extensions {
     pub(super) server_name: Option<Span>,
@@ -30,12 +31,12 @@ pub(super) struct Extensions {
     pub(super) psk_identities: Option<Span>,
     pub(super) supported_versions: Option<Span>,
     pub(super) early_data: bool,
-    /// All of them, types and lengths included.
+    /// The whole list, types and lengths included.
     pub(super) all: Option<Span>,
 }
 
 impl Fields {
-    /// Reads the body of a ClientHello: what follows the handshake header.
+    /// Reads the body of a ClientHello, which follows the handshake header.
     pub(super) fn read(body: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(body);
         let (mut fields, extensions) = Self::read_fixed(&mut reader).ok_or(Malformed::Length)?;
@@ -45,7 +46,7 @@ impl Fields {
         Ok(fields)
     }
 
-    /// Reads up to the extensions, which are absent from the hellos of very old clients.
+    /// Reads up to the extensions, which hellos of very old clients lack.
     fn read_fixed<'a>(reader: &mut Reader<'a>) -> Option<(Self, Option<Reader<'a>>)> {
         let legacy_version = reader.u16()?;
         let random = reader.sub(RANDOM_LEN)?.span()?;
@@ -104,7 +105,7 @@ impl Extensions {
         Ok(())
     }
 
-    /// Reads one extension's content, `None` if it does not decode or has bytes left over.
+    /// Reads the content of one extension. Returns `None` if it does not decode or has trailing bytes.
     fn read_one(&mut self, kind: u16, mut content: Reader<'_>) -> Option<()> {
         match kind {
             SERVER_NAME => self.server_name = server_name::read(content.vec16()?).ok()?,
@@ -129,8 +130,8 @@ impl Extensions {
     }
 }
 
-/// The extension types of one hello so far. A hello has some twenty: looking through them all beats any set, and
-/// [`MAX_EXTENSIONS`] bounds what a hostile one costs.
+/// Extension types of one hello so far. A hello has about 20, and a linear search in so few beats any
+/// set; [`MAX_EXTENSIONS`] bounds the cost of a hostile hello.
 struct Seen {
     kinds: [u16; MAX_EXTENSIONS],
     count: usize,
@@ -164,7 +165,7 @@ fn non_empty(list: Reader<'_>) -> Option<Span> {
     if list.is_empty() { None } else { list.span() }
 }
 
-/// Checks a list of two-byte numbers that must not be empty.
+/// Checks a non-empty list of two-byte numbers.
 fn u16_list(list: Reader<'_>) -> Option<Span> {
     if list.rest().len().is_multiple_of(2) {
         non_empty(list)
@@ -192,7 +193,7 @@ fn identity_list(mut list: Reader<'_>) -> Option<Span> {
     Some(span)
 }
 
-/// Checks `PskBinderEntry binders<33..2^16-1>`, RFC 8446 4.2.11, as loosely as rustls does about their lengths.
+/// Checks `PskBinderEntry binders<33..2^16-1>`, RFC 8446 4.2.11. Lengths are as lax as in rustls.
 fn binder_list(mut list: Reader<'_>) -> Option<()> {
     non_empty(list)?;
     while !list.is_empty() {
@@ -201,7 +202,7 @@ fn binder_list(mut list: Reader<'_>) -> Option<()> {
     Some(())
 }
 
-/// The most extensions that a hello may have. Browsers send about twenty.
+/// Maximum number of extensions in a hello. Browsers send about 20.
 pub const MAX_EXTENSIONS: usize = 128;
 
 const RANDOM_LEN: usize = 32;

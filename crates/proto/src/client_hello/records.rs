@@ -1,11 +1,11 @@
-//! The record layer under the ClientHello: from TLS records to one handshake message.
+//! The record layer below the ClientHello: from TLS records to one handshake message.
 //!
-//! Tells by the first bytes whether TLS is spoken at all, then walks over the records until the message is whole.
-//! Decides on what it sees, not on what it has waited for: a wrong type or an excessive length is refused at the byte
-//! that shows it. Does not look into the message beyond its four-byte header; `parse` does.
+//! Detects from the first bytes whether the peer uses TLS, then walks over the records until the
+//! message is complete. Refuses a wrong type or an excessive length at the byte that shows it,
+//! without waiting for more. Reads only the four-byte header of the message; `parse` reads the rest.
 //!
-//! The walk starts again with every call: a hello that comes byte by byte costs its record headers each time,
-//! and no state has to be kept between calls. Source: RFC 8446 5.1, RFC 5246 6.2.1 and E.2.
+//! Every call starts the walk again: a hello that arrives byte by byte costs its record headers each
+//! time, and no state has to be kept between calls. Source: RFC 8446 5.1, RFC 5246 6.2.1 and E.2.
 
 use std::borrow::Cow;
 
@@ -14,21 +14,21 @@ use crate::plain_http::{self, Resemblance};
 use crate::proxy_header;
 use crate::reader::Prefix;
 
-/// A whole ClientHello without its record headers and its handshake header.
+/// A complete ClientHello without its record headers and its handshake header.
 #[derive(Debug)]
 pub(super) struct Assembled<'a> {
     pub(super) body: Cow<'a, [u8]>,
-    /// Bytes of the input up to the end of the record that ends the hello.
+    /// Bytes of the input up to the end of the hello's last record.
     pub(super) wire_len: usize,
 }
 
-/// A handshake record: what its header announces and what has come of its content.
+/// A handshake record: the length in its header and the content received so far.
 struct HelloRecord<'a> {
     content: &'a [u8],
     len: usize,
 }
 
-/// Finds the first handshake message, `None` if more bytes are needed.
+/// Finds the first handshake message. Returns `None` if more bytes are needed.
 pub(super) fn assemble(input: &[u8]) -> Result<Option<Assembled<'_>>, NotHello> {
     if !starts_handshake(input)? {
         return Ok(None);
@@ -55,7 +55,7 @@ pub(super) fn assemble(input: &[u8]) -> Result<Option<Assembled<'_>>, NotHello> 
     Ok(None)
 }
 
-/// Says whether a TLS record of type handshake begins here; `false` is not known yet.
+/// Returns whether a TLS handshake record begins here; `false` means that more bytes are needed.
 fn starts_handshake(input: &[u8]) -> Result<bool, NotHello> {
     match input {
         [] | [CHANGE_CIPHER_SPEC..=HEARTBEAT] => Ok(false),
@@ -71,7 +71,7 @@ fn starts_handshake(input: &[u8]) -> Result<bool, NotHello> {
     }
 }
 
-/// Reads a plain-text alert from behind the first two bytes of its record.
+/// Reads a plain-text alert; `rest` follows the first two bytes of its record.
 fn alert(rest: &[u8]) -> Result<bool, NotHello> {
     match rest {
         [_, 0, 2, level, description, ..] => Err(NotHello::Alert {
@@ -83,7 +83,7 @@ fn alert(rest: &[u8]) -> Result<bool, NotHello> {
     }
 }
 
-/// Names the other protocols that are known to come to a TLS port by mistake.
+/// Detects other protocols that reach TLS ports by mistake.
 fn foreign(input: &[u8]) -> Result<bool, NotHello> {
     let http = plain_http::resemblance(input);
     let proxy = proxy_header::signature(input);
@@ -95,7 +95,7 @@ fn foreign(input: &[u8]) -> Result<bool, NotHello> {
     }
 }
 
-/// Reads the header of the record at `at`, `None` if it is not there yet.
+/// Reads the header of the record at `at`. Returns `None` if it is not complete yet.
 fn record(input: &[u8], at: usize) -> Result<Option<HelloRecord<'_>>, NotHello> {
     let rest = input.get(at..).unwrap_or_default();
     if let [kind, ..] = rest
@@ -122,7 +122,7 @@ fn record(input: &[u8], at: usize) -> Result<Option<HelloRecord<'_>>, NotHello> 
     }
 }
 
-/// Returns the message behind its header out of whole records, borrowed if they are one.
+/// Returns the message without its header from complete records, borrowed if there is only one.
 fn body(records: &[u8], is_single: bool) -> Cow<'_, [u8]> {
     if is_single {
         return Cow::Borrowed(
@@ -143,7 +143,7 @@ fn body(records: &[u8], is_single: bool) -> Cow<'_, [u8]> {
     Cow::Owned(message)
 }
 
-/// The type and length in front of a handshake message, which may itself be spread over records.
+/// Type and length before a handshake message. Even these may be spread over several records.
 #[derive(Default)]
 struct MessageHeader {
     bytes: [u8; MESSAGE_HEADER_LEN],
@@ -151,7 +151,7 @@ struct MessageHeader {
 }
 
 impl MessageHeader {
-    /// Takes what is still missing from the next content; refuses what is no ClientHello.
+    /// Takes the missing bytes from the next content. Fails if the message is not a ClientHello.
     fn feed(&mut self, content: &[u8]) -> Result<(), NotHello> {
         let missing = self.bytes.iter_mut().skip(self.filled);
         for (slot, byte) in missing.zip(content) {
@@ -168,7 +168,7 @@ impl MessageHeader {
         Ok(())
     }
 
-    /// Returns the length of the whole message with its header, once known.
+    /// Returns the length of the whole message including its header, once known.
     fn len(&self) -> Option<usize> {
         let [_, _, high, low] = self.bytes;
         (self.filled == MESSAGE_HEADER_LEN)
@@ -176,11 +176,11 @@ impl MessageHeader {
     }
 }
 
-/// The most content a plain-text record may have, in bytes (RFC 8446 5.1).
+/// Maximum content of a plain-text record, in bytes (RFC 8446 5.1).
 pub const MAX_RECORD_BYTES: usize = 1 << 14;
 
-/// The longest hello accepted, in bytes without its headers: what rustls accepts. Implied by refusing any length of
-/// which the first of three bytes is not zero.
+/// Maximum hello without its headers, in bytes, as in rustls. `MessageHeader::feed` enforces it: the
+/// first of the three length bytes must be zero.
 pub const MAX_HELLO_BYTES: usize = 0xffff;
 
 const HEADER_LEN: usize = 5;

@@ -1,24 +1,24 @@
-//! The host name of the server_name extension (SNI): which are names, and how they compare.
+//! The host name of the server_name extension (SNI): validation and comparison.
 //!
-//! What counts as a name is what rustls counts as one, since a certificate is chosen by rustls' answer and the policy
-//! by this one: labels of letters, digits, hyphens and underscores, 1 to 63 bytes, not starting or ending with a
-//! hyphen, the last not all digits; 253 bytes in all; one trailing dot is allowed and kept.
-//! An address literal is against RFC 6066 3 but sent in practice: it counts as no name.
-//! Anything else refuses the hello. Source: RFC 6066 3, RFC 1035 2.3.1.
+//! The rules for a name are those of rustls, since rustls' name selects the certificate and this one
+//! the policy: labels of 1 to 63 letters, digits, hyphens and underscores, without a hyphen at either
+//! end; a last label that is not all digits; 253 bytes in total. One trailing dot is allowed and kept.
+//! RFC 6066 3 forbids address literals, but clients send them: they count as no name. Anything else
+//! refuses the hello. Source: RFC 6066 3, RFC 1035 2.3.1.
 
 use std::net::IpAddr;
 
 use super::not_hello::Malformed;
 use crate::reader::{Reader, Span};
 
-/// A DNS name as the client wrote it, which may be in upper case and may end in a dot.
+/// A DNS name as the client sent it, possibly in upper case and with a trailing dot.
 ///
-/// Compare it after [`to_lowercase`](Self::to_lowercase): DNS knows no case.
+/// DNS ignores case, so compare it after [`to_lowercase`](Self::to_lowercase).
 #[derive(Clone, Copy, Debug)]
 pub struct ServerName<'a>(&'a str);
 
 impl<'a> ServerName<'a> {
-    /// Returns the name as the client wrote it.
+    /// Returns the name as the client sent it.
     pub fn as_str(self) -> &'a str {
         self.0
     }
@@ -33,15 +33,15 @@ impl<'a> ServerName<'a> {
         std::str::from_utf8(lower).unwrap_or_default()
     }
 
-    /// Takes the name at a span that [`read`] has checked.
+    /// Takes the name from a span that [`read`] has checked.
     pub(super) fn of(span: Span, body: &'a [u8]) -> Option<Self> {
         std::str::from_utf8(span.of(body)).ok().map(Self)
     }
 }
 
-/// Reads the content of a server_name extension: the name, or none where an address stands in its place.
+/// Reads the content of a server_name extension. Returns `None` if it is an address instead of a name.
 ///
-/// Another type than host_name ends the list: its length is unknown, so nothing behind it can be read.
+/// A name type other than host_name ends the list: its length is unknown, so the rest is unreadable.
 pub(super) fn read(list: Reader<'_>) -> Result<Option<Span>, Malformed> {
     let name = only_name(list).ok_or(Malformed::ServerName)?;
     let text = std::str::from_utf8(name.rest()).map_err(|_| Malformed::ServerName)?;
@@ -83,7 +83,8 @@ fn is_label(label: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
 }
 
-/// The longest DNS name, in bytes (RFC 1035 2.3.4 without the length of the first label and the root).
+/// Maximum length of a DNS name, in bytes (RFC 1035 2.3.4 without the length of the first label and
+/// the root).
 pub const MAX_NAME_BYTES: usize = 253;
 
 const MAX_LABEL_BYTES: usize = 63;

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What travels between a process and the supervisor.
+/// Message between a process and the supervisor.
 #[derive(Clone, Debug)]
 enum Message {
     Released(Counts),
@@ -18,7 +18,7 @@ enum Message {
 enum Role {
     Serving(Lender),
     Leaving(Borrower),
-    /// Loaded, not serving yet.
+    /// Loaded, but not serving yet.
     Waiting,
 }
 
@@ -105,7 +105,7 @@ impl World {
         self.serving = index;
     }
 
-    /// The counted process among those that exist.
+    /// Maps any number to an existing process.
     fn index(&self, process: usize) -> usize {
         process % self.processes.len()
     }
@@ -158,7 +158,7 @@ impl World {
             Step::FailedUpgrade if self.processes[self.serving].is_alive => {
                 self.yields();
                 let old = self.serving;
-                // The command to resume is behind all that was sent before.
+                // The command to resume follows all messages sent before.
                 while !self.processes[old].down.is_empty() {
                     self.down(old);
                 }
@@ -250,7 +250,7 @@ impl World {
         if !self.processes[one].is_alive {
             return;
         }
-        // What it sent before it died is read first.
+        // Messages sent before its death are read first.
         while !self.processes[one].up.is_empty() {
             self.up(one);
         }
@@ -266,7 +266,7 @@ impl World {
         }
     }
 
-    /// Everything on its way arrives, twice over.
+    /// Delivers all messages, repeatedly, until nothing changes.
     fn exchange(&mut self) {
         for _ in 0..3 {
             for one in 0..self.processes.len() {
@@ -334,7 +334,7 @@ proptest! {
         while world.processes[new].count.take(most) {}
         world.processes[old].waiting = 1;
         world.exchange();
-        // Whichever place becomes free, the serving process does not take it.
+        // The serving process cannot take any place that becomes free.
         let holder = (0..world.processes.len()).find(|one| {
             world.processes[*one].is_alive && world.processes[*one].count.count() > 0
         });

@@ -1,12 +1,13 @@
-//! The PROXY protocol header, versions 1 and 2: who the client of a relayed connection is.
+//! The PROXY protocol header, versions 1 and 2: addresses of the client behind a relayed connection.
 //!
-//! Encodes what becket tells its servers, and decodes what stands in front of becket when it is itself behind a proxy.
-//! Whether a header is expected is configuration, never guesswork: whoever may send one may claim any address
-//! (section 5 of the specification). [`decode`] therefore knows no answer "no header".
+//! Encodes the header that becket sends to its servers, and decodes the header from a proxy before
+//! becket. Configuration, never guesswork, decides whether a header is expected, since a sender of
+//! headers can claim any address (section 5 of the specification). [`decode`] therefore has no result
+//! "no header".
 //!
-//! Borrows everything; the header is a value that both ends can be tested against: what [`ProxyHeader::encode`] writes,
-//! [`decode`] reads back. Where the specification leaves a choice, see `v1`, `v2` and `tlv`.
-//! Source: HAProxy's doc/proxy-protocol.txt.
+//! Decoding borrows everything. [`decode`] reads back everything that [`ProxyHeader::encode`] writes,
+//! so each end tests the other. Modules `v1`, `v2` and `tlv` describe choices that the specification
+//! leaves open. Source: HAProxy's doc/proxy-protocol.txt.
 
 mod header;
 mod tlv;
@@ -18,7 +19,7 @@ pub use self::v1::MAX_V1_BYTES;
 pub use self::v2::MAX_V2_BYTES;
 use crate::reader::{Prefix, prefix};
 
-/// How a header is written.
+/// Version to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Version 1: one line of text.
@@ -27,7 +28,7 @@ pub enum Format {
     V2,
 }
 
-/// Which versions a receiver takes.
+/// Versions that a receiver accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Accept {
@@ -40,20 +41,20 @@ pub enum Accept {
     Either,
 }
 
-/// What the first bytes of a connection are to a receiver that expects a header.
+/// Classification of the first bytes of a connection for a receiver that expects a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "made once per connection and taken apart at once"
+    reason = "created once per connection and destructured at once"
 )]
 pub enum Decoded<'a> {
     /// The beginning of a header; more bytes are needed.
     Incomplete,
-    /// A whole header. The input may go on behind it.
+    /// A complete header. The input may continue after it.
     Header {
         /// The header.
         header: ProxyHeader<'a>,
-        /// Bytes that it took at the start of the input.
+        /// Length of the header at the start of the input.
         len: usize,
     },
     /// No acceptable header: the connection must be closed. More bytes cannot change that.
@@ -63,11 +64,11 @@ pub enum Decoded<'a> {
 impl ProxyHeader<'_> {
     /// Appends the header to `out`.
     ///
-    /// An IPv4 and an IPv6 end together are written as two IPv6 addresses, the first one mapped.
+    /// If only one of the two addresses is IPv4, it is written as IPv4-mapped IPv6.
     ///
     /// # Errors
     ///
-    /// Something is longer than the format allows; `out` is then as before. Version 1 never fails.
+    /// If a part is longer than the format allows; `out` is then unchanged. Version 1 never fails.
     pub fn encode(&self, format: Format, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         match format {
             Format::V1 => v1::encode(&self.endpoints, out),
@@ -80,10 +81,10 @@ impl ProxyHeader<'_> {
     }
 }
 
-/// Reads the header at the start of `input`, given the bytes that came until now.
+/// Reads the header at the start of `input`, given the bytes received so far.
 ///
-/// An answer other than [`Decoded::Incomplete`] stays the same when more bytes come. Never allocates, never panics;
-/// at most [`MAX_V2_BYTES`] are needed for a decision.
+/// A result other than [`Decoded::Incomplete`] stays the same when more bytes arrive. Never allocates,
+/// never panics. A decision needs at most [`MAX_V2_BYTES`].
 pub fn decode(input: &[u8], accept: Accept) -> Decoded<'_> {
     let v1 = match accept {
         Accept::V1 | Accept::Either => prefix(input, v1::SIGNATURE),

@@ -1,4 +1,4 @@
-//! Headers of both versions: written and read back, cut, damaged, and as HAProxy writes them.
+//! Headers of both versions: written and read back, truncated, damaged, and as HAProxy writes them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -321,7 +321,7 @@ fn tlvs_of_our_own_are_skipped_by_readers() {
     assert_eq!((header.tlvs, len), (Tlvs::default(), out.len()));
 }
 
-/// Owned parts out of which a header can be put together.
+/// Owned parts of a header.
 #[derive(Clone, Debug)]
 struct Parts {
     kind: u8,

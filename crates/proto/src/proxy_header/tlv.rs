@@ -1,10 +1,10 @@
-//! The TLVs of a version 2 header: what a proxy says about a connection besides its addresses.
+//! The TLVs of a version 2 header: information about a connection besides its addresses.
 //!
-//! Reads those that have a field in [`Tlvs`], skips the others. Strings are checked to be what the specification calls
-//! them, UTF-8 or US-ASCII. A checksum (CRC32C) is not looked at: TCP has its own. A duplicate of a type that is read refuses the
-//! header, since another reader might take the other one. Types 0xE0 to 0xEF are free for applications: becket writes
-//! two of its own and one of hitch's, and skips them all when it reads.
-//! Source: sections 2.2.1 to 2.2.8.
+//! Reads the types that have a field in [`Tlvs`], and skips the others. Strings must have the encoding
+//! of the specification, UTF-8 or US-ASCII. The checksum (CRC32C) is ignored, since TCP has its own. A
+//! duplicate of a type that is read refuses the header, since another reader might use the other one.
+//! Types 0xE0 to 0xEF are free for applications: becket writes two types of its own and one of
+//! hitch's, and skips them all when reading. Source: sections 2.2.1 to 2.2.8.
 
 use super::header::{EncodeError, Refusal, SslTlv, Tlvs};
 use crate::reader::Reader;
@@ -40,7 +40,7 @@ pub(super) fn encode(tlvs: &Tlvs<'_>, out: &mut Vec<u8>) -> Result<(), EncodeErr
     Ok(())
 }
 
-/// Reads the TLVs from where `reader` stands to its end.
+/// Reads TLVs up to the end of `reader`.
 pub(super) fn decode(mut reader: Reader<'_>) -> Result<Tlvs<'_>, Refusal> {
     let mut tlvs = Tlvs::default();
     while let Some(kind) = reader.u8() {
@@ -61,7 +61,7 @@ pub(super) fn decode(mut reader: Reader<'_>) -> Result<Tlvs<'_>, Refusal> {
     Ok(tlvs)
 }
 
-/// Says whether the rest of `reader` is a sequence of whole TLVs.
+/// Returns whether the rest of `reader` is a sequence of complete TLVs.
 pub(super) fn are_whole(mut reader: Reader<'_>) -> bool {
     while reader.u8().is_some() {
         if reader.vec16().is_none() {
@@ -130,7 +130,7 @@ fn read_ssl(mut reader: Reader<'_>) -> Result<SslTlv<'_>, Refusal> {
     Ok(ssl)
 }
 
-/// Fills a field that must still be empty with a value that must be valid.
+/// Sets a field that must still be empty to a value that must be valid.
 fn set<T>(field: &mut Option<T>, kind: u8, value: Option<T>) -> Result<(), Refusal> {
     let value = value.ok_or(Refusal::Tlv(kind))?;
     match field.replace(value) {
@@ -151,18 +151,18 @@ const ALPN: u8 = 0x01;
 const AUTHORITY: u8 = 0x02;
 const UNIQUE_ID: u8 = 0x05;
 const SSL: u8 = 0x20;
-/// Of the range "reserved for application-specific data" (section 2.2.7), because no type for it exists.
+/// Type "reserved for application-specific data" (section 2.2.7), since no standard type exists.
 const EARLY_DATA: u8 = 0xed;
-/// Likewise.
+/// Type "reserved for application-specific data" (section 2.2.7), since no standard type exists.
 const JA4: u8 = 0xec;
-/// Of hitch, in the same range.
+/// hitch's type in the range for applications.
 const CLIENT_CERTIFICATE_PEM: u8 = 0xe0;
 const SSL_VERSION: u8 = 0x21;
 const SSL_CN: u8 = 0x22;
 const SSL_CIPHER: u8 = 0x23;
 const SSL_SIG_ALG: u8 = 0x24;
 const SSL_KEY_ALG: u8 = 0x25;
-/// Of HAProxy 3.2 on.
+/// Defined by HAProxy 3.2.
 const SSL_CLIENT_CERT: u8 = 0x28;
 
 const CLIENT_SSL: u8 = 0x01;
@@ -171,5 +171,5 @@ const CLIENT_CERT_SESS: u8 = 0x04;
 
 const MAX_UNIQUE_ID_BYTES: usize = 128;
 
-/// What the SSL TLV's value usually fits into, in bytes.
+/// Usual maximum of the SSL TLV's value, in bytes.
 const SSL_VALUE_BYTES: usize = 128;

@@ -1,9 +1,9 @@
 //! Version 1 of the header: one line of text, at most 107 bytes.
 //!
-//! Addresses are written in the form that every receiver knows: IPv6 in groups of hexadecimal digits, also where it
-//! holds a mapped IPv4 address. They are read in that form and, since senders that use `inet_ntop` write it, with
-//! such an address in dotted form. The line is read only when its CRLF has come; a CR or LF on its own refuses it.
-//! Source: section 2.1 of the specification.
+//! Writes IPv6 addresses in the form that every receiver knows: only groups of hexadecimal digits,
+//! also for a mapped IPv4 address. Reads that form and also mapped addresses with a dotted part, since
+//! senders that use `inet_ntop` write them. The line is read only when its CRLF has arrived; a lone CR
+//! or LF refuses it. Source: section 2.1 of the specification.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -21,7 +21,7 @@ pub(super) fn encode(endpoints: &Endpoints, out: &mut Vec<u8>) {
     out.extend_from_slice(line.as_bytes());
 }
 
-/// Reads a line that starts with the signature; `None` if its end has not come.
+/// Reads a line that starts with the signature. Returns `None` if its end has not arrived.
 pub(super) fn decode(input: &[u8]) -> Result<Option<(ProxyHeader<'_>, usize)>, Refusal> {
     let Some(len) = line_len(input)? else {
         return Ok(None);
@@ -44,12 +44,12 @@ pub(super) fn decode(input: &[u8]) -> Result<Option<(ProxyHeader<'_>, usize)>, R
     Ok(Some((ProxyHeader { endpoints, tlvs }, len)))
 }
 
-/// Finds the length of the line with its CRLF.
+/// Returns the length of the line with its CRLF.
 fn line_len(input: &[u8]) -> Result<Option<usize>, Refusal> {
     let line = input.get(..MAX_V1_BYTES).unwrap_or(input);
     let Some(end) = line.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
         return match line.len() {
-            // Without a CR in the last place but one, CRLF can no longer come in time.
+            // If the second-to-last byte is not a CR, the CRLF can no longer fit.
             0..=LAST_CR => Ok(None),
             _ => Err(Refusal::LineEnd),
         };
@@ -112,10 +112,10 @@ fn port(word: &str) -> Option<u16> {
 
 pub(super) const SIGNATURE: &[u8] = b"PROXY ";
 
-/// The longest line with its CRLF, in bytes.
+/// Maximum length of the line with its CRLF, in bytes.
 pub const MAX_V1_BYTES: usize = 107;
 
 const LINE_END: &[u8] = b"\r\n";
 
-/// Where the CR of the longest line is.
+/// Position of the CR in the longest line.
 const LAST_CR: usize = MAX_V1_BYTES - LINE_END.len();

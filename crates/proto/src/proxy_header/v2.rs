@@ -1,9 +1,10 @@
 //! Version 2 of the header: a binary block of 16 bytes, the addresses and the TLVs.
 //!
-//! Choices where the specification has none: a LOCAL header is skipped unread, whatever it holds. With an unspecified
-//! family or transport the length of the addresses is unknown; senders such as HAProxy put TLVs right behind the 16
-//! bytes then, so the block is read as TLVs if it is made of whole ones and skipped otherwise.
-//! Refuses as soon as a byte shows it, without waiting for the announced length. Source: section 2.2.
+//! Choices that the specification leaves open: the content of a LOCAL header is skipped unread. With
+//! an unspecified family or transport, the length of the addresses is unknown. Senders such as HAProxy
+//! then put TLVs right after the 16 bytes, so the rest is read as TLVs if it consists of complete ones,
+//! and skipped otherwise. Refuses a header as soon as a byte shows the fault, without waiting for the
+//! announced length. Source: section 2.2.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -11,7 +12,7 @@ use super::header::{EncodeError, Endpoints, ProxyHeader, Refusal, Tlvs, one_fami
 use super::tlv;
 use crate::reader::Reader;
 
-/// Appends the header; leaves a part of it in `out` when it fails.
+/// Appends the header. On failure, a part of it stays in `out`.
 pub(super) fn encode(header: &ProxyHeader<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let start = out.len();
     out.extend_from_slice(SIGNATURE);
@@ -28,7 +29,7 @@ pub(super) fn encode(header: &ProxyHeader<'_>, out: &mut Vec<u8>) -> Result<(), 
     Ok(())
 }
 
-/// Reads a header that starts with the signature; `None` if its end has not come.
+/// Reads a header that starts with the signature. Returns `None` if its end has not arrived.
 pub(super) fn decode(input: &[u8]) -> Result<Option<(ProxyHeader<'_>, usize)>, Refusal> {
     let head = input.get(SIGNATURE.len()..).unwrap_or_default();
     let Some((command, family, len)) = head_of(head)? else {
@@ -58,7 +59,8 @@ pub(super) fn decode(input: &[u8]) -> Result<Option<(ProxyHeader<'_>, usize)>, R
     Ok(Some((header, total)))
 }
 
-/// Reads what follows the signature: command, family and length. Refuses what is seen to be wrong before all came.
+/// Reads command, family and length, which follow the signature. Refuses invalid bytes even before
+/// all have arrived.
 fn head_of(head: &[u8]) -> Result<Option<(u8, u8, u16)>, Refusal> {
     let command = match head {
         [first, ..] if first & 0xf0 != VERSION => return Err(Refusal::Version),
@@ -96,7 +98,7 @@ fn address_len(family: u8) -> u16 {
     }
 }
 
-/// Reads the addresses; `None` if they are cut. Addresses other than those of TCP are skipped.
+/// Reads the addresses. Returns `None` if they are truncated. Skips addresses that are not TCP.
 fn read_addresses(family: u8, reader: &mut Reader<'_>) -> Option<Endpoints> {
     let mut addresses = reader.sub(address_len(family).into())?;
     let (source, destination): (IpAddr, IpAddr) = match family {
@@ -145,7 +147,7 @@ fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
 
 pub(super) const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// The longest header read, in bytes. The format could say 64 KiB; real ones have some hundred bytes.
+/// Maximum header that is read, in bytes. The format allows 64 KiB; usual headers have a few hundred.
 pub const MAX_V2_BYTES: usize = 4096;
 
 const HEADER_LEN: usize = 16;
@@ -157,7 +159,7 @@ const VERSION: u8 = 0x20;
 const LOCAL: u8 = 0x0;
 const PROXY: u8 = 0x1;
 
-/// The family or transport that says nothing.
+/// Unspecified family or transport.
 const UNSPEC: u8 = 0x0;
 const INET: u8 = 0x1;
 const INET6: u8 = 0x2;
@@ -166,5 +168,5 @@ const TCP4: u8 = INET << 4 | 0x1;
 const TCP6: u8 = INET6 << 4 | 0x1;
 const DGRAM: u8 = 0x2;
 
-/// Bytes of a Unix path in the header.
+/// Length of a Unix path in the header.
 const MAX_PATH: u16 = 108;

@@ -1,4 +1,4 @@
-//! One behaviour each, and the table against a naive model.
+//! One test per behaviour, and the table against a naive model.
 
 mod handing_over;
 
@@ -35,7 +35,7 @@ fn origin(serial: u64) -> Origin {
     }
 }
 
-/// One whose state has some more bytes, the more the higher the second digit of its number.
+/// Returns a session whose state has more bytes the higher the second digit of its number is.
 fn sized(serial: u64) -> Session {
     let mut state = serial.to_be_bytes().to_vec();
     state.resize(8 + serial as usize / 10 % 10 * 4, 0);
@@ -227,7 +227,7 @@ fn threads_that_hammer_the_table_never_see_a_wrong_session() {
     assert!(table.len() <= 200);
 }
 
-/// The worst seed: all ids collide.
+/// The worst seed: all IDs collide.
 #[derive(Default)]
 struct Constant;
 
@@ -239,7 +239,7 @@ impl Hasher for Constant {
     fn write(&mut self, _: &[u8]) {}
 }
 
-/// What is kept of a session by the naive model: a vector in order of insertion.
+/// Session in the naive model, which is a vector in order of insertion.
 #[derive(Clone)]
 struct Kept {
     shard: usize,

@@ -1,7 +1,7 @@
-//! IMAP before STARTTLS (RFC 9051 6.2.1, RFC 3501 6.2.1), with the server's greeting in front.
+//! IMAP before STARTTLS (RFC 9051 6.2.1, RFC 3501 6.2.1), after the server's greeting.
 //!
-//! The capabilities of a server without TLS offer to log in, so those in its greeting are replaced by ours. A greeting
-//! that says PREAUTH leaves no state in which STARTTLS is allowed, and is refused.
+//! Capabilities of a server without TLS offer login, so those in its greeting are replaced. A greeting
+//! with PREAUTH leaves no state in which STARTTLS is allowed, and is refused.
 
 use super::line::{Lines, command, put};
 use super::progress::{LONGEST_GREETING, Over, Progress};
@@ -80,7 +80,7 @@ impl Imap {
     }
 }
 
-/// Replaces the response code that lists capabilities, if the greeting has one.
+/// Replaces the capabilities in the greeting, if it lists any.
 fn with_our_capabilities(text: &[u8]) -> Vec<u8> {
     let code = text.get(..12).unwrap_or_default().to_ascii_uppercase();
     let end = text.iter().position(|byte| *byte == b']');
@@ -99,5 +99,5 @@ fn is_tag(tag: &[u8]) -> bool {
 }
 
 const CAPABILITIES: &[u8] = b"IMAP4rev1 STARTTLS LOGINDISABLED";
-/// Ours to choose; those in use have five letters.
+/// A limit of our own; tags in use have about five characters.
 const LONGEST_TAG: usize = 64;

@@ -1,11 +1,11 @@
-//! Lines that come in pieces: bounded, ended by LF, with or without CR.
+//! Lines that arrive in pieces: bounded, ended by LF, with or without CR.
 //!
-//! Also what the mail protocols have in common: the walk over the lines of a client with its bounds, and the rule that
-//! nothing comes behind the one that asks for TLS.
+//! Also contains the common part of the mail protocols: the bounded walk over the lines of a client,
+//! and the rule that nothing follows the request for TLS.
 
 use super::progress::{LONGEST_COMMAND, MOST_COMMANDS, Over, Progress};
 
-/// A line that is not whole, and how many there were.
+/// An incomplete line, and the number of lines so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lines {
     begun: Vec<u8>,
@@ -13,11 +13,12 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Takes the next line out of `input`, without its end; `None` when it is not whole. Holds at most `most` bytes.
+    /// Takes the next line from `input`, without its end. Returns `None` if the line is incomplete.
+    /// Stores at most `most` bytes.
     ///
     /// # Errors
     ///
-    /// When a line is longer than `most`.
+    /// If a line is longer than `most`.
     pub(super) fn next(&mut self, input: &mut &[u8], most: usize) -> Result<Option<Vec<u8>>, ()> {
         let end = input.iter().position(|byte| *byte == b'\n');
         let (part, rest) = match end {
@@ -40,7 +41,7 @@ impl Lines {
         Ok(Some(line))
     }
 
-    /// Gives each line of a client to `answer` until one of them ends the talk.
+    /// Passes each line of a client to `answer` until one of them ends the dialog.
     pub(super) fn each_command(
         &mut self,
         mut input: &[u8],
@@ -65,7 +66,7 @@ impl Lines {
     }
 }
 
-/// Splits a line at its first space: the word in upper case, and what follows without the spaces around it.
+/// Splits a line at its first space: the word in upper case, and the rest without surrounding spaces.
 pub(super) fn command(line: &[u8]) -> (Vec<u8>, &[u8]) {
     let line = line.trim_ascii();
     let end = line.iter().position(|byte| *byte == b' ');
@@ -75,7 +76,7 @@ pub(super) fn command(line: &[u8]) -> (Vec<u8>, &[u8]) {
     (word.to_ascii_uppercase(), rest.trim_ascii())
 }
 
-/// Appends a line with its end. What is not printable ASCII, and could be taken for the end of a line, is left out.
+/// Appends a line with its end. Omits control characters, which could be taken for the end of a line.
 pub(super) fn put(line: &[u8], out: &mut Vec<u8>) {
     let printable = line.iter().filter(|byte| **byte >= b' ' && **byte != 0x7f);
     out.extend(printable);

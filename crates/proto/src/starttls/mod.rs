@@ -1,21 +1,23 @@
-//! The talk in clear before TLS begins on a mail or database port, as its server's side: "STARTTLS".
+//! Server side of the clear-text dialog before TLS on a mail or database port: "STARTTLS".
 //!
-//! A [`Dialog`] answers a client by itself until the client asks for TLS. What the server behind says first, its
-//! greeting, is passed on; nothing that a client says in clear ever reaches the server, but for a CancelRequest of
-//! PostgreSQL, which is handed out whole. Order of use: as long as
-//! [`Dialog::awaits_greeting`], give it what the server says ([`Dialog::handle_server`]) and leave the client unread; then
-//! what the client says ([`Dialog::handle_client`]). Each appends to `out` what is to be sent to the client, and answers
-//! with a [`Progress`].
+//! A [`Dialog`] answers a client by itself until the client requests TLS. The server's greeting is
+//! forwarded to the client. No clear text from a client reaches the server, except for a PostgreSQL
+//! CancelRequest, which the caller receives whole. Order of use: while [`Dialog::awaits_greeting`],
+//! pass bytes from the server to [`Dialog::handle_server`] and do not read from the client; then pass
+//! bytes from the client to [`Dialog::handle_client`]. Each call appends to `out` what to send to the
+//! client, and returns a [`Progress`].
 //!
-//! Invariants: the bytes that ask for TLS are the last that came in clear. A client that says more behind them, before
-//! it can know that TLS begins, is cut off: otherwise somebody between the two could put words into the mouth of a client
-//! that is about to prove who it is (CVE-2011-0411, CVE-2021-23214). The same holds for a server that says more than its
-//! greeting. Lines, greetings and the number of commands are bounded; input may come byte by byte, and how it is split
-//! does not matter.
+//! Invariants: the request for TLS is the last clear text. If a client sends more after it, before it
+//! can know that TLS begins, the connection is closed: otherwise an attacker on the path could insert
+//! commands for a client that is about to authenticate (CVE-2011-0411, CVE-2021-23214). A server that
+//! sends more than its greeting is refused as well. Lines, greetings and the number of commands are
+//! bounded.
+//! Input may arrive byte by byte, and its division into pieces does not matter.
 //!
-//! Files: `progress` (protocols and outcomes), `line` (bounded lines), `smtp`, `imap`, `pop3`, `postgresql`; `request` is the client's side, towards servers that have TLS.
-//! Sources: RFC 3207, RFC 9051 6.2.1, RFC 2595 4, PostgreSQL's "Frontend/Backend Protocol", section "SSL Session
-//! Encryption".
+//! Files: `progress` (protocols and outcomes), `line` (bounded lines), `smtp`, `imap`, `pop3`,
+//! `postgresql`; `request` is the client side, towards servers with TLS.
+//! Sources: RFC 3207, RFC 9051 6.2.1, RFC 2595 4, PostgreSQL's "Frontend/Backend Protocol", section
+//! "SSL Session Encryption".
 
 mod imap;
 mod line;
@@ -34,7 +36,7 @@ pub use self::progress::{
 pub use self::request::{Asked, NoTls, TlsRequest};
 use self::smtp::Smtp;
 
-/// One client's talk in clear.
+/// Clear-text dialog with one client.
 #[derive(Clone, Debug)]
 pub enum Dialog {
     /// See [`Protocol::Smtp`].
@@ -58,7 +60,7 @@ impl Dialog {
         }
     }
 
-    /// Says whether the server's greeting is still to come; the client is not listened to before.
+    /// Returns whether the server's greeting is still missing; until then nothing is read from the client.
     pub fn awaits_greeting(&self) -> bool {
         match self {
             Self::Smtp(dialog) => dialog.awaits_greeting(),
@@ -68,13 +70,13 @@ impl Dialog {
         }
     }
 
-    /// Says whether the client begins with TLS at once, by the first byte that it sends: then nothing was said in clear,
-    /// and the byte is for TLS and not for [`Dialog::handle_client`].
+    /// Returns whether the client starts TLS at once, according to its first byte. If so, there is no clear
+    /// text, and the byte belongs to TLS and not to [`Dialog::handle_client`].
     pub fn begins_with_tls(&self, first: u8) -> bool {
         matches!(self, Self::Postgresql(dialog) if dialog.begins_with_tls(first))
     }
 
-    /// The request that ended the dialog, where that was [`Over::Cancel`]: whole, at most 268 bytes.
+    /// Returns the complete request that ended the dialog with [`Over::Cancel`], at most 268 bytes.
     pub fn cancel_request(&self) -> Option<&[u8]> {
         match self {
             Self::Postgresql(dialog) => dialog.cancel_request(),
@@ -82,7 +84,7 @@ impl Dialog {
         }
     }
 
-    /// Takes what the server said.
+    /// Handles bytes from the server.
     pub fn handle_server(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Progress {
         match self {
             Self::Smtp(dialog) => dialog.handle_server(bytes, out),
@@ -92,7 +94,7 @@ impl Dialog {
         }
     }
 
-    /// Takes what the client said.
+    /// Handles bytes from the client.
     pub fn handle_client(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Progress {
         match self {
             Self::Smtp(dialog) => dialog.handle_client(bytes, out),

@@ -1,6 +1,6 @@
-//! POP3 before STLS (RFC 2595 4), with the server's greeting in front.
+//! POP3 before STLS (RFC 2595 4), after the server's greeting.
 //!
-//! The greeting is passed on as it is: the timestamp in it is what the client needs for APOP (RFC 1939 7), behind TLS.
+//! The greeting is forwarded unchanged: the client needs its timestamp for APOP (RFC 1939 7) after TLS.
 
 use super::line::{Lines, command, put};
 use super::progress::{LONGEST_GREETING, Over, Progress};

@@ -1,12 +1,13 @@
-//! PostgreSQL before TLS: SSLRequest, or TLS at once (from PostgreSQL 17 on).
+//! PostgreSQL before TLS: SSLRequest, or TLS at once (since PostgreSQL 17).
 //!
-//! The client speaks first, and the server behind is not asked: it hears nothing before the StartupMessage that comes
-//! through TLS. A StartupMessage in clear is refused as PostgreSQL itself refuses one: by an ErrorResponse. A CancelRequest
-//! in clear is no session: it names a running one by a number and a secret that only its client and its server know, and
-//! nothing answers it. So it is taken whole, for whoever passes it on; what comes behind it is nobody's.
+//! The client sends first, and the server receives nothing before the StartupMessage inside TLS. A
+//! StartupMessage in clear is refused with an ErrorResponse, as PostgreSQL does. A CancelRequest in
+//! clear is not a session: it identifies a running one by a number and a secret that only its client
+//! and its server know, and there is no response to it. So the dialog reads it whole, for the caller
+//! to forward, and ignores any bytes after it.
 //!
-//! Source: PostgreSQL 18, "Message Formats" (the secret has 4 to 256 bytes since protocol 3.2, 4 before), "Canceling
-//! Requests in Progress" and "SSL Session Encryption".
+//! Source: PostgreSQL 18, "Message Formats" (the secret has 4 to 256 bytes since protocol 3.2, 4
+//! before), "Canceling Requests in Progress" and "SSL Session Encryption".
 
 use super::progress::{Over, Progress};
 
@@ -14,24 +15,24 @@ use super::progress::{Over, Progress};
 #[derive(Clone, Debug, Default)]
 pub struct Postgresql {
     begun: Vec<u8>,
-    /// GSSAPI encryption was asked for and declined.
+    /// GSSAPI encryption was requested and declined.
     declined: bool,
 }
 
 impl Postgresql {
-    /// The CancelRequest, once that is what the client sent.
+    /// Returns the CancelRequest, once it is complete.
     pub(super) fn cancel_request(&self) -> Option<&[u8]> {
         let length = cancel_length(self.head()?)?;
         (self.begun.len() == length).then_some(&self.begun)
     }
 
-    /// Length and code, once they are there.
+    /// Returns length and code, once they have arrived.
     fn head(&self) -> Option<u64> {
         let head = self.begun.first_chunk::<REQUEST_BYTES>()?;
         Some(u64::from_be_bytes(*head))
     }
 
-    /// How long the request is, as far as is known.
+    /// Returns the length of the request, as far as it is known.
     fn wanted(&self) -> usize {
         let length = self.head().and_then(cancel_length);
         length.unwrap_or(REQUEST_BYTES)
@@ -48,7 +49,7 @@ impl Postgresql {
             self.begun.extend_from_slice(part);
             bytes = rest;
             if self.begun.len() < self.wanted() {
-                // Of a CancelRequest more is wanted once its head is there.
+                // A CancelRequest needs more bytes once its head is complete.
                 continue;
             }
             let Some(head) = self.head() else {
@@ -80,19 +81,20 @@ impl Postgresql {
     }
 }
 
-/// Whether a length and a code are those of a StartupMessage of version 3.
+/// Returns whether length and code are those of a StartupMessage of version 3.
 fn is_in_clear(request: u64) -> bool {
     let (length, code) = (request >> 32, request & 0xffff_ffff);
     code >> 16 == 3 && (9..=LONGEST_STARTUP).contains(&length)
 }
 
-/// The length of a CancelRequest, if a length and a code are those of one: a number and a secret come behind.
+/// Returns the length of a CancelRequest, if length and code are valid for one. A number and a secret
+/// follow them.
 fn cancel_length(request: u64) -> Option<usize> {
     let (length, code) = ((request >> 32) as usize, request & 0xffff_ffff);
     (code == CANCEL && (SHORTEST_CANCEL..=LONGEST_CANCEL).contains(&length)).then_some(length)
 }
 
-/// An ErrorResponse with severity, SQLSTATE 28000 (invalid authorization) and a sentence.
+/// Appends an ErrorResponse with severity, SQLSTATE 28000 (invalid authorization) and a message.
 fn refuse(out: &mut Vec<u8>) {
     let fields =
         b"SFATAL\0VFATAL\0C28000\0Mthis server is reached through TLS only (sslmode=require)\0\0";
@@ -112,7 +114,7 @@ const GSSENC_REQUEST: u64 = 8 << 32 | 80_877_104;
 const CANCEL: u64 = 80_877_102;
 /// Length, code, number, and a secret of 4 bytes.
 const SHORTEST_CANCEL: usize = 16;
-/// The same with a secret of 256.
+/// Length, code, number, and a secret of 256 bytes.
 const LONGEST_CANCEL: usize = 12 + 256;
 /// MAX_STARTUP_PACKET_LENGTH of PostgreSQL.
 const LONGEST_STARTUP: u64 = 10_000;

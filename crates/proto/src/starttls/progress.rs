@@ -1,4 +1,4 @@
-//! Protocols that begin in clear, the progress of a dialog, and its bounds.
+//! Protocols that begin in clear, the progress of a dialog, and its limits.
 
 /// A protocol that begins in clear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -15,46 +15,48 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Says whether the client speaks first, so that a client that is silent waits for nothing.
+    /// Returns whether the client sends first, so that a silent client does not wait for a greeting.
     pub fn client_speaks_first(self) -> bool {
         self == Self::Postgresql
     }
 }
 
-/// How far a dialog is.
+/// Progress of a dialog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Progress {
-    /// Goes on when more bytes come.
+    /// Continues when more bytes arrive.
     Talking,
-    /// The client's next byte begins TLS.
+    /// The next byte of the client begins TLS.
     Begin,
-    /// It is over; what is to be sent is the last.
+    /// The dialog is over; close after sending the output.
     Over(Over),
 }
 
-/// Why a dialog ended without TLS.
+/// Reason for a dialog's end without TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// The client said good-bye.
+    /// The client ended the session.
     Quit,
-    /// The client said more behind the request for TLS.
+    /// The client sent more after its request for TLS.
     Injected,
-    /// The client broke the protocol: a line without end, too many commands, or bytes that are none.
+    /// The client violated the protocol: an endless line, too many commands, or invalid bytes.
     Broken,
-    /// The client insists on going on in clear.
+    /// The client continues in clear text.
     Cleartext,
-    /// The client asks to cancel what another connection does; see [`Dialog::cancel_request`](super::Dialog::cancel_request).
+    /// The client cancels a query of another connection; see
+    /// [`Dialog::cancel_request`](super::Dialog::cancel_request).
     Cancel,
-    /// The server's greeting refuses service; the client was told so.
+    /// The server's greeting refuses service, and was forwarded to the client.
     Refused,
-    /// What the server said is no greeting, or more than one.
+    /// The server sent no valid greeting, or more than one.
     BadGreeting,
 }
 
-/// Commands that a client may give before it asks for TLS; a client needs two.
+/// Maximum number of commands before the request for TLS; a client needs two.
 pub const MOST_COMMANDS: u32 = 32;
-/// The longest line of a client, its end included: RFC 5321 4.5.3.1.4 asks for 512, and before TLS nothing is longer.
+/// Maximum line of a client in bytes, including its end: RFC 5321 4.5.3.1.4 requires 512, and no other
+/// command before TLS is longer.
 pub const LONGEST_COMMAND: usize = 1024;
-/// The longest greeting, all its lines together: capabilities of an IMAP server take some 500 bytes.
+/// Maximum greeting in bytes, all lines together: an IMAP server's capabilities take about 500.
 pub const LONGEST_GREETING: usize = 8192;

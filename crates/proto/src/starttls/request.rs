@@ -1,48 +1,49 @@
-//! The talk in clear before TLS begins with a mail or database server, as its client: "STARTTLS".
+//! Client side of the clear-text dialog before TLS with a mail or database server: "STARTTLS".
 //!
-//! A [`TlsRequest`] asks a server for TLS. Order of use: send what [`TlsRequest::new`] appends to `out`, give it what the server
-//! says ([`TlsRequest::handle`]) and send what that appends, until it is [`Asked::Begin`]; then the next bytes of both sides are
-//! TLS. The greeting of the server is kept, for a client that waits for one ([`TlsRequest::into_greeting`]).
+//! A [`TlsRequest`] requests TLS from a server. Order of use: send what [`TlsRequest::new`] appends to
+//! `out`, pass bytes from the server to [`TlsRequest::handle`] and send what that appends, until it
+//! returns [`Asked::Begin`]; then both sides start TLS. The server's greeting is kept for a client that
+//! waits for one ([`TlsRequest::into_greeting`]).
 //!
-//! Invariants: nothing that a client says goes out before TLS. The answer that TLS begins is the last that comes in clear: a server
-//! that says more, which may be somebody on the way, is refused (CVE-2021-23222). Lines, the greeting and the whole talk are
-//! bounded; input may come byte by byte.
+//! Invariants: no bytes of a client are sent before TLS. The server's response that TLS begins is the
+//! last clear text: a server, or an attacker on the path, that sends more is refused (CVE-2021-23222).
+//! Lines, the greeting and the whole dialog are bounded; input may arrive byte by byte.
 //!
 //! Sources: as for [`super::Dialog`].
 
 use super::line::{Lines, put};
 use super::progress::{LONGEST_GREETING, Protocol};
 
-/// How far a request is.
+/// Progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Asked {
-    /// Goes on when the server says more.
+    /// Continues when the server sends more.
     Waiting,
-    /// Our next byte begins TLS.
+    /// The next byte to send begins TLS.
     Begin,
-    /// There will be no TLS.
+    /// The server does not begin TLS.
     Not(NoTls),
 }
 
-/// Why a server does not begin TLS.
+/// Reason why a server does not begin TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoTls {
-    /// It serves nobody now.
+    /// The server refuses service.
     #[error("the server refuses service before TLS")]
     Closed,
-    /// It does not want to.
+    /// The server refuses TLS.
     #[error("the server refuses TLS")]
     Refused,
-    /// It said more behind its answer.
-    #[error("the server sent more in clear after its answer that TLS begins")]
+    /// The server sent more after its response.
+    #[error("the server sent more clear text after its response that TLS begins")]
     Injected,
-    /// What it says is not of this protocol, or too long.
-    #[error("the server does not speak the protocol in which it is asked for TLS")]
+    /// The server's response is invalid in the protocol, or too long.
+    #[error("invalid response of the server to the request for TLS")]
     Broken,
 }
 
-/// One server's talk in clear.
+/// Clear-text dialog with one server.
 #[derive(Clone, Debug)]
 pub struct TlsRequest {
     protocol: Protocol,
@@ -52,18 +53,18 @@ pub struct TlsRequest {
     heard: usize,
 }
 
-/// What the next line of the server is.
+/// Meaning of the next line from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Greeting,
-    /// The answer to EHLO.
+    /// Response to EHLO.
     Hello,
-    /// The answer to our request.
+    /// Response to the request for TLS.
     Request,
 }
 
 impl TlsRequest {
-    /// Begins to ask. Appends to `out` what is sent before the server says a word.
+    /// Starts a request. Appends to `out` what to send before the server sends anything.
     pub fn new(protocol: Protocol, out: &mut Vec<u8>) -> Self {
         let step = match protocol {
             Protocol::Postgresql => {
@@ -81,7 +82,7 @@ impl TlsRequest {
         }
     }
 
-    /// Takes what the server said, and appends to `out` what it is told.
+    /// Handles bytes from the server, and appends to `out` what to send to it.
     pub fn handle(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Asked {
         self.heard += bytes.len();
         if self.heard > LONGEST_TALK {
@@ -115,7 +116,7 @@ impl TlsRequest {
         }
     }
 
-    /// What the server said first, for a client that it would have said it to.
+    /// Returns the server's greeting, to be sent to the client.
     pub fn into_greeting(self) -> Vec<u8> {
         self.greeting
     }
@@ -157,7 +158,7 @@ impl TlsRequest {
                 return Asked::Not(NoTls::Closed);
             }
             let Some(text) = line.get(5..).filter(|_| upper.starts_with(b"* OK ")) else {
-                // Also PREAUTH, which leaves no state in which TLS could be asked for.
+                // Includes PREAUTH, which leaves no state in which TLS could be requested.
                 return Asked::Not(NoTls::Broken);
             };
             put(
@@ -197,7 +198,8 @@ impl TlsRequest {
     }
 }
 
-/// The text of a greeting without the code that lists capabilities: those hold before TLS, and the client may ask for those behind it.
+/// Removes the capabilities from a greeting: they are valid before TLS only, and the client can request
+/// those after it.
 fn without_capabilities(text: &[u8]) -> &[u8] {
     let code = text.get(..12).unwrap_or_default().to_ascii_uppercase();
     let end = text.iter().position(|byte| *byte == b']');
@@ -207,9 +209,9 @@ fn without_capabilities(text: &[u8]) -> &[u8] {
     }
 }
 
-/// A length of 8, and the number that stands for a request of TLS.
+/// Length 8 and the code of an SSLRequest.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 0xd2, 0x16, 0x2f];
-/// All that a server may say before TLS, its greeting and two answers.
+/// Maximum bytes of a server before TLS: its greeting and two responses.
 const LONGEST_TALK: usize = 2 * LONGEST_GREETING;
 
 #[cfg(test)]
@@ -250,7 +252,7 @@ mod tests {
         ),
     ];
 
-    /// Has a server say all this, in pieces of so many bytes.
+    /// Lets a server send `said` in pieces of `each` bytes.
     fn talk(protocol: Protocol, said: &str, each: usize) -> (Asked, Vec<u8>, Vec<u8>) {
         let mut out = Vec::new();
         let mut request = TlsRequest::new(protocol, &mut out);

@@ -1,7 +1,8 @@
-//! SMTP before STARTTLS (RFC 3207), with the server's greeting in front.
+//! SMTP before STARTTLS (RFC 3207), after the server's greeting.
 //!
-//! The server is greeted by nobody until the client has TLS: its 220 is passed on, and our EHLO answer offers STARTTLS
-//! and nothing else. Behind the handshake the client must say EHLO again (RFC 3207 4.2), and that reaches the server.
+//! The server receives nothing until the client has TLS: its 220 is forwarded, and the EHLO response
+//! from here offers only STARTTLS. After the handshake the client must send EHLO again (RFC 3207 4.2),
+//! and that one reaches the server.
 
 use super::line::{Lines, command, put};
 use super::progress::{LONGEST_GREETING, Over, Progress};

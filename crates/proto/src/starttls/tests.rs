@@ -1,10 +1,10 @@
-//! Dialogs as RFCs and PostgreSQL's manual have them, however they are cut into pieces.
+//! Dialogs from the RFCs and PostgreSQL's manual, divided into pieces in various ways.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What one side says.
+/// Bytes from one side.
 #[derive(Clone, Copy, Debug)]
 enum Said<'a> {
     Server(&'a [u8]),
@@ -12,7 +12,7 @@ enum Said<'a> {
 }
 use Said::{Client, Server};
 
-/// Runs a dialog in which all is said in pieces of `each` bytes. Returns what the client was told, and how it ended.
+/// Runs a dialog in pieces of `each` bytes. Returns the output for the client and the last progress.
 fn talk(protocol: Protocol, said: &[Said<'_>], each: usize) -> (String, Progress) {
     let mut dialog = Dialog::new(protocol);
     let mut out = Vec::new();
@@ -32,7 +32,7 @@ fn talk(protocol: Protocol, said: &[Said<'_>], each: usize) -> (String, Progress
     (String::from_utf8_lossy(&out).into_owned(), progress)
 }
 
-/// The same answer byte by byte, in pieces, and at once.
+/// Expects the same output byte by byte, in pieces, and at once.
 #[track_caller]
 fn told(protocol: Protocol, said: &[Said<'_>], expected: &str, end: Progress) {
     for each in [1, 3, usize::MAX] {
@@ -236,7 +236,7 @@ proptest! {
     }
 }
 
-/// For each protocol: a greeting, and what asks for TLS.
+/// For each protocol: a greeting and a request for TLS.
 const ASKING: [(Protocol, &[u8], &[u8]); 4] = [
     (Protocol::Smtp, b"220 mx\r\n", b"STARTTLS\r\n"),
     (Protocol::Imap, b"* OK hello\r\n", b"a STARTTLS\r\n"),
@@ -305,8 +305,8 @@ fn nothing_unprintable_is_echoed() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// How input is cut into pieces changes nothing, but for one thing: whether bytes behind the request for TLS came
-    /// with it. A dialog that has ended is not given more.
+    /// The division of input into pieces matters in one case only: whether bytes after the request for TLS
+    /// arrived together with it. A dialog that has ended receives no more input.
     #[test]
     fn pieces_do_not_matter(
         index in 0..ASKING.len(),
@@ -335,7 +335,7 @@ proptest! {
         if end == end_of_pieces {
             prop_assert_eq!(whole, pieces);
         } else {
-            // Who is cut for what came along is not told to begin.
+            // A dialog may also begin TLS if the bytes after the request arrive separately.
             prop_assert!(began(end) && began(end_of_pieces));
         }
     }

@@ -1,4 +1,4 @@
-//! Sessions on their way to another process.
+//! Sessions that are copied to another process.
 
 use super::*;
 
