@@ -1,25 +1,29 @@
-//! Admission of clients: by network (`deny` and `allow` of a listener), by connections of a source at accept, and by the rate of full
-//! handshakes where the private key would be used.
+//! Admission control for clients: by network (`deny` and `allow` of a listener), by connections per
+//! source at accept, and by the rate of full handshakes when the private key is used.
 //!
-//! Unfinished handshakes of a source are counted by each worker for itself, without a lock, since that is done for every
-//! client: the kernel spreads the connections of a source over the workers, and each admits its part of the bound.
+//! Each worker counts unfinished handshakes per source without a lock, because this happens for
+//! every client. The kernel spreads the connections of a source over the workers, so each worker
+//! admits its share of the limit.
 //!
-//! Connections and full handshakes are limited for each [`LimitKey`]: the source of a client, the server name that it asks for, and its JA4. The
-//! latter two are known with the hello. Names are those of certificates and routes, so a client cannot make new ones; all others count as one.
+//! Connections and full handshakes are limited per [`LimitKey`]: the source of a client, its server
+//! name, and its JA4 fingerprint. The latter two are known after the ClientHello. Only names of
+//! certificates and routes are counted, so a client cannot create new keys; all other names share
+//! one key.
 //!
-//! [`SharedAdmission`] is what all workers share: one bucket for all full handshakes, which is one atomic number, and the
-//! keys, with a table for each kind, spread over shards with a lock each. A [`WorkerAdmission`] is a worker's way in, under the rules of its configuration;
-//! what is not limited takes neither a lock nor an atomic number.
+//! All workers share [`SharedAdmission`]: one token bucket for all full handshakes, which is one
+//! atomic number, and the keys. Each kind of key has a table, spread over shards with one lock
+//! each. A [`WorkerAdmission`] is the admission of one worker under the rules of its configuration.
+//! An unlimited check takes neither a lock nor an atomic operation.
 //!
-//! The signature is what a full handshake costs more than a resumed one, so only the former needs a
-//! token. Whether a handshake is full is
-//! known for sure only when rustls asks the private key for a signature: by then our ticketer did not open the ticket,
-//! or the table does not hold the ID, for this policy and name. So the [`HandshakePermit`] of a handshake is claimed there
-//! ([`metered`](crate::metered)), and a hello cannot pass for a resumption by what it claims. A hello that offers nothing that
-//! could resume is looked at before ([`HandshakePermit::look`]): if there is no token for it, not even keys are exchanged.
+//! A full handshake needs a token because of its signature; a resumed handshake needs none. A
+//! handshake is certainly full only when rustls requests a signature. At that point the ticket was
+//! not opened, or the session ID was not found, for this policy and name. So the
+//! [`HandshakePermit`] is claimed there ([`metered`](crate::metered)), and a client cannot fake a
+//! resumption. A ClientHello that cannot resume is checked earlier ([`HandshakePermit::look`]):
+//! without a token, the handshake ends before the key exchange.
 //!
-//! What is not admitted is *shed*: reset, which costs the least on both sides, and counted by its [`CloseReason`].
-//! The arithmetic is [`becket_proto::admission`]'s.
+//! A client that is not admitted is *shed*: its connection is reset, which is cheapest for both
+//! sides, and counted by its [`CloseReason`]. [`becket_proto::admission`] contains the arithmetic.
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
@@ -38,25 +42,25 @@ use crate::limit_key::{JA4, KINDS, KeyRule, KeyRules, LimitKey, NAME, QUEUE};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use becket_proto::close_reason::CloseReason;
 
-/// What all workers share.
+/// State shared by all workers.
 #[derive(Debug)]
 pub struct SharedAdmission {
     workers: usize,
     /// A [`Bucket`] of tokens for full handshakes.
     bucket: AtomicU64,
-    /// Full handshakes that have begun and not ended.
+    /// Full handshakes in progress.
     in_flight: AtomicU32,
-    /// Times that a table had no place for a key.
+    /// Number of times that a table had no room for a key.
     untracked: AtomicU64,
     seed: RandomState,
-    /// By kind, so that no kind takes the place of another.
+    /// Tables by kind, so that one kind of key cannot displace another.
     shards: [Box<[Mutex<KeyTable>]>; KINDS],
 }
 
 type KeyTable = Sources<RandomState, LimitKey>;
 
 impl SharedAdmission {
-    /// Counts nothing yet. Tables allocate nothing until they are used.
+    /// Creates empty tables. They allocate nothing before their first use.
     pub fn new(workers: usize) -> Self {
         let seed = RandomState::new();
         let shard = |_| Mutex::new(Sources::new(0, seed.clone()));
@@ -70,8 +74,8 @@ impl SharedAdmission {
         }
     }
 
-    /// How many sources and how many JA4s are tracked at most, rounded up to a multiple of 64. Names are those of the configuration, and all are
-    /// tracked.
+    /// Sets the maximum number of tracked sources and of tracked JA4 fingerprints, rounded up to a
+    /// multiple of 64. Names come from the configuration, so all of them are tracked.
     pub fn set_limit(&self, keys: usize) {
         for (kind, shards) in self.shards.iter().enumerate() {
             let limit = match kind {
@@ -84,24 +88,24 @@ impl SharedAdmission {
         }
     }
 
-    /// Full handshakes that have begun and not ended, where they are limited.
+    /// Returns the number of full handshakes in progress, if they are limited.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Relaxed)
     }
 
-    /// Sources that are tracked. Takes every shard's lock in turn.
+    /// Returns the number of tracked sources. Takes the lock of every shard in turn.
     pub fn sources(&self) -> usize {
         let [sources, ..] = &self.shards;
         sources.iter().map(|shard| lock(shard).len()).sum()
     }
 
-    /// Times that a client was let in without being counted for its source, name or fingerprint: the table was full.
+    /// Returns the number of clients that were admitted without counting, because a table was full.
     pub fn untracked(&self) -> u64 {
         self.untracked.load(Relaxed)
     }
 
-    /// Shows all keys that are tracked, and whether each may begin a full handshake. Takes one shard's lock at a time, for
-    /// some hundred keys.
+    /// Passes all tracked keys to `show`, with their state for full handshakes. Takes one shard's
+    /// lock at a time, for up to 256 keys.
     pub fn visit(&self, rules: &KeyRules, now: Duration, mut show: impl FnMut(Holding<LimitKey>)) {
         for (shards, rule) in self.shards.iter().zip(&rules.0) {
             for shard in &**shards {
@@ -114,7 +118,7 @@ impl SharedAdmission {
     }
 
     fn shard(&self, key: &LimitKey) -> MutexGuard<'_, KeyTable> {
-        // The table takes its low and its highest bits.
+        // Uses other hash bits than the table, which uses the lowest and highest ones.
         let index = (self.seed.hash_one(key) >> 32) as usize % SHARDS;
         lock(&self.shards[key.kind()][index])
     }
@@ -126,7 +130,7 @@ impl SharedAdmission {
         claim
     }
 
-    /// Takes a token of the bucket for all.
+    /// Takes a token from the shared bucket.
     fn take(&self, rate: Option<Rate>, now: Duration) -> bool {
         let Some(rate) = rate else {
             return true;
@@ -140,7 +144,7 @@ impl SharedAdmission {
         rate.is_none_or(|rate| rate.has_one(bucket, now))
     }
 
-    /// Counts a full handshake, of which there may be `most`.
+    /// Counts a full handshake, unless `most` are in progress.
     fn start(&self, most: Option<u32>) -> bool {
         let before = self.in_flight.fetch_add(1, Relaxed);
         let admitted = most.is_none_or(|most| before < most);
@@ -152,35 +156,35 @@ impl SharedAdmission {
 }
 
 fn lock(shard: &Mutex<KeyTable>) -> MutexGuard<'_, KeyTable> {
-    // Counts in a poisoned shard are whole: no step of the table leaves them otherwise.
+    // Counts in a poisoned shard are valid, because every step of the table is complete.
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What counts a client that was let in.
+/// Counters of an admitted client. They are decremented on drop.
 #[derive(Debug, Default)]
 pub struct Admitted {
-    /// Until it is gone, where connections of a source are limited.
+    /// Counted until the connection closes, if connections per source are limited.
     pub permit: Option<Box<ConnectionPermit>>,
-    /// Until it has keys.
+    /// Counted until the handshake has traffic keys.
     pub half_open: Option<Box<HalfOpen>>,
 }
 
-/// One worker's way in.
+/// Admission control of one worker.
 #[derive(Debug)]
 pub struct WorkerAdmission {
     shared: Arc<SharedAdmission>,
     keys: Admission,
-    /// Full handshakes of all clients together.
+    /// Limits for full handshakes of all clients together.
     all: Share,
-    /// Limits of each source, name and fingerprint.
+    /// Limits per source, name and fingerprint.
     rules: KeyRules,
-    /// This worker's clients without keys, counted as connections.
+    /// This worker's clients in a handshake, counted as connections.
     half_open: Rc<RefCell<Sources<RandomState>>>,
 }
 
 impl WorkerAdmission {
-    /// Admission under these rules, which the tables take their limit from. It goes on with what the worker's before it
-    /// has counted.
+    /// Creates the admission for these rules, and sets the limits of the tables. Keeps the counts
+    /// of `before`.
     pub fn new(shared: &Arc<SharedAdmission>, keys: &Admission, before: Option<&Self>) -> Rc<Self> {
         shared.set_limit(keys.sources);
         let half_open = match before {
@@ -198,12 +202,13 @@ impl WorkerAdmission {
         })
     }
 
-    /// Lets a client in by its address, or says why not. What is returned counts it for its source, where that is
-    /// limited.
+    /// Admits a client by its address. The returned value counts the client for its source, if
+    /// sources are limited.
     ///
     /// # Errors
     ///
-    /// Its network is denied, or its source has as many connections, or handshakes, as it may have.
+    /// Returns the close reason if the network is denied, or if the source has reached its limit of
+    /// connections or unfinished handshakes.
     pub fn admit(
         &self,
         listener: &Listener,
@@ -222,16 +227,16 @@ impl WorkerAdmission {
         Ok(Admitted { permit, half_open })
     }
 
-    /// Returns whether the fingerprint of a hello is needed.
+    /// Returns `true` if the fingerprint of a ClientHello is needed.
     pub fn needs_ja4(&self) -> bool {
         self.limits(JA4) || !self.keys.ja4.refuse.is_empty()
     }
 
-    /// Returns the name and the fingerprint of a hello, if they are limited.
+    /// Returns the name and fingerprint of a ClientHello as keys, if they are limited.
     ///
     /// # Errors
     ///
-    /// The fingerprint is refused.
+    /// Returns the close reason if the fingerprint is on the list of refused ones.
     pub fn keys_of_hello(
         &self,
         listener: &Listener,
@@ -243,7 +248,7 @@ impl WorkerAdmission {
             keys.push(LimitKey::Name(listener.configured_name(name)));
         }
         if self.needs_ja4() {
-            // A hello without a fingerprint is no client's; all such are one.
+            // Real clients have a fingerprint. All other clients share one key.
             let ja4 = ja4.map_or_else(String::new, |ja4| ja4.to_string());
             if self.keys.ja4.refuse.iter().any(|it| it.as_str() == ja4) {
                 return Err(CloseReason::Ja4Refused);
@@ -253,8 +258,8 @@ impl WorkerAdmission {
         Ok(keys)
     }
 
-    /// Makes the permit that a full handshake of `client` has to claim; `None` if full handshakes are not limited. `of_hello` is from
-    /// [`Self::keys_of_hello`].
+    /// Creates the permit that a full handshake of `client` must claim. Returns `None` if full
+    /// handshakes are not limited. `of_hello` is the result of [`Self::keys_of_hello`].
     pub fn handshake_permit(
         self: &Rc<Self>,
         client: IpAddr,
@@ -275,18 +280,20 @@ impl WorkerAdmission {
         self.rules.0[kind] != KeyRule::default()
     }
 
-    /// The source of a client.
+    /// Returns the source of a client.
     pub fn source(&self, client: IpAddr) -> Source {
         self.keys.prefixes().source(client)
     }
 
-    /// Counts a client without keys, until the [`HalfOpen`] is dropped. Takes no lock: each worker admits its part.
+    /// Counts a client in a handshake until the [`HalfOpen`] is dropped. Takes no lock: each worker
+    /// admits its share.
     fn half_open(
         &self,
         client: IpAddr,
         now: Duration,
     ) -> Result<Option<Box<HalfOpen>>, CloseReason> {
-        // More workers than connections do not exist; then each admits one.
+        // Each worker admits at least one client, even if there are more workers than allowed
+        // connections.
         let most = self
             .keys
             .half_open_per_source
@@ -303,12 +310,12 @@ impl WorkerAdmission {
         }
     }
 
-    /// Counts a connection for a key, until the [`ConnectionPermit`] is dropped. Takes one shard's lock if connections of such keys are
-    /// limited.
+    /// Counts a connection for a key until the [`ConnectionPermit`] is dropped. Takes one shard's
+    /// lock if connections of such keys are limited.
     ///
     /// # Errors
     ///
-    /// When the key has as many as it may have.
+    /// Returns the close reason if the key has reached its limit.
     pub fn enter(
         &self,
         key: LimitKey,
@@ -321,12 +328,13 @@ impl WorkerAdmission {
         }
     }
 
-    /// Counts a client that waits in the queue of a backend, which has `room`, until the [`ConnectionPermit`] is dropped. `connection` is
-    /// the permit of the client's connection.
+    /// Counts a client that waits in the queue of a backend until the [`ConnectionPermit`] is
+    /// dropped. The queue has `room` places, and `connection` is the permit of the client's
+    /// connection.
     ///
     /// # Errors
     ///
-    /// When the clients of its name have their share of the queue.
+    /// Returns the close reason if clients with the same name fill their share of the queue.
     pub fn wait(
         &self,
         (backend, room): (&str, usize),
@@ -372,7 +380,7 @@ impl WorkerAdmission {
         }
     }
 
-    /// Whether a full handshake would be admitted now. Takes nothing.
+    /// Checks that a full handshake would be admitted now. Takes no token.
     fn look(&self, keys: &[LimitKey], now: Duration) -> Result<(), CloseReason> {
         let Self { shared, all, .. } = self;
         let in_flight = shared.in_flight();
@@ -390,15 +398,15 @@ impl WorkerAdmission {
         }
     }
 
-    /// Takes what a full handshake costs. A client that is refused takes no token of its source, name or fingerprint, unless another worker
-    /// took the last one since the look.
+    /// Takes the tokens of a full handshake. A rejected client takes no token of its source, name
+    /// or fingerprint, except when another worker takes the last shared token after the check.
     fn begin(&self, keys: &[LimitKey], now: Duration) -> Result<FullHandshake, CloseReason> {
         let Self { shared, all, .. } = self;
         self.look(keys, now)?;
         if !shared.start(all.in_flight) {
             return Err(CloseReason::AdmissionInFlight);
         }
-        // From here on, dropping it gives back what was taken.
+        // From here on, dropping `begun` returns the counts.
         let mut begun = FullHandshake {
             shared: Arc::clone(shared),
             keys: Vec::new(),
@@ -432,7 +440,7 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// A client without keys that is counted for its source.
+/// A client in a handshake, counted for its source.
 #[derive(Debug)]
 pub struct HalfOpen {
     sources: Rc<RefCell<Sources<RandomState>>>,
@@ -445,7 +453,7 @@ impl Drop for HalfOpen {
     }
 }
 
-/// A full handshake that is under way.
+/// A full handshake in progress.
 #[derive(Debug)]
 struct FullHandshake {
     shared: Arc<SharedAdmission>,
@@ -462,7 +470,7 @@ impl Drop for FullHandshake {
     }
 }
 
-/// The right of one handshake to be a full one, to be claimed when it turns out to be that.
+/// Permission for one full handshake, claimed when the handshake turns out to be full.
 #[derive(Debug)]
 pub struct HandshakePermit {
     admission: Rc<WorkerAdmission>,
@@ -482,20 +490,20 @@ enum PermitState {
 }
 
 impl HandshakePermit {
-    /// Whether there is a token, for a handshake that can only be a full one. Takes none.
+    /// Checks that there is a token, for a handshake that can only be full. Takes no token.
     ///
     /// # Errors
     ///
-    /// Why the client is to be shed.
+    /// Returns the close reason if the client must be shed.
     pub fn look(&self, now: Duration) -> Result<(), CloseReason> {
         self.admission.look(&self.keys, now)
     }
 
-    /// Claims it, once. What was taken is given back, but for the token, when this is dropped.
+    /// Claims the permit once. Dropping it returns the counts, but not the token.
     ///
     /// # Errors
     ///
-    /// Why the client is to be shed.
+    /// Returns the close reason if the client must be shed.
     pub fn claim(&mut self, now: Duration) -> Result<(), CloseReason> {
         if matches!(self.state, PermitState::NotYet) {
             self.state = match self.admission.begin(&self.keys, now) {
@@ -506,7 +514,7 @@ impl HandshakePermit {
         self.refused().map_or(Ok(()), Err)
     }
 
-    /// Why it was refused, if it was.
+    /// Returns the close reason if the permit was refused.
     pub fn refused(&self) -> Option<CloseReason> {
         match self.state {
             PermitState::Refused(reason) => Some(reason),
@@ -515,9 +523,9 @@ impl HandshakePermit {
     }
 }
 
-/// Locks that the keys of a kind are spread over: as many as the session table's.
+/// Number of locks for the keys of a kind, as in the session table.
 const SHARDS: usize = 64;
-/// Keys that are shown under one lock: some microseconds.
+/// Maximum number of keys shown under one lock; takes microseconds.
 const SHOWN_AT_ONCE: usize = 256;
 
 #[cfg(test)]
@@ -598,7 +606,7 @@ mod tests {
         });
         let name = |name: &str| LimitKey::Name(name.into());
         let mut held = Vec::new();
-        // More fingerprints than are tracked, and one name that wants everything.
+        // More fingerprints than the table can track, and one name at its limit.
         for number in 0..10_000 {
             held.extend(enter(&admission, LimitKey::Ja4(number.to_string().into())));
             held.extend(enter(&admission, name("a.test")));
@@ -635,7 +643,7 @@ mod tests {
         assert_eq!(flooded.refused, 9_998 + 1 + 97);
         drop(held);
         enter(&admission, name("a.test")).unwrap().unwrap();
-        // Each name has a place, also if there are more of them than sources may be.
+        // Each name is tracked, even if there are more names than trackable sources.
         let names = (0..1000).map(|number| name(&number.to_string()));
         let entered: Vec<_> = names.map(|it| enter(&admission, it).unwrap()).collect();
         assert!(entered.iter().all(Option::is_some));

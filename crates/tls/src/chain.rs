@@ -1,14 +1,14 @@
-//! What a peer's chain of certificates may be before anybody builds paths of it: of clients and of
-//! servers alike.
+//! Limits on a peer's certificate chain, checked before a verifier builds paths. They apply to
+//! clients and servers.
 //!
-//! webpki looks for a path from the leaf to an authority by depth-first search, and parses *all*
-//! certificates of the chain again at each step. Its budget counts the steps (200 000) and the
-//! signature checks (100), not what is parsed on the way, so nine certificates that name each
-//! other, with some filler, cost seconds. Here each certificate is parsed once, and a chain is
-//! refused if such a search could become long. Of what passes, webpki gets only what a path from
-//! the leaf could lead through: it makes at most [`MOST_STEPS`] steps, and parses those
-//! certificates at the leaf and at each step, so 39 times, or 234 certificates in all. That it
-//! does so lies in its search and cannot be changed from outside.
+//! webpki searches a path from the leaf to a CA depth first, and parses *all* certificates of the
+//! chain again at each step. Its budget counts steps (200 000) and signature checks (100), but not
+//! the parsed certificates. So nine certificates that name each other, with some filler, cost
+//! seconds. This module parses each certificate once, and rejects a chain if such a search could
+//! become long. For an accepted chain, webpki gets only certificates on a possible path from the
+//! leaf. It then makes at most [`MOST_STEPS`] steps. It parses the certificates at the leaf and at
+//! each step, 39 times in total, or at most 234 certificates. This repeated parsing is inherent in
+//! webpki's search.
 //!
 //! Source: RFC 5280 section 6; rustls-webpki 0.103.16, `verify_cert.rs`, `build_chain_inner`.
 
@@ -24,24 +24,25 @@ use super::engine::Overfull;
 use super::names;
 use crate::scratch::LARGEST_RECORD;
 
-/// What a chain has too much of.
+/// The limit that a chain exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Excess {
-    /// Bytes, the leaf included.
+    /// The chain has too many bytes, including the leaf.
     Bytes {
-        /// What was shown.
+        /// Bytes in the chain.
         shown: usize,
         /// `limits.certificate-chain`.
         most: usize,
     },
-    /// Certificates beside the leaf.
+    /// The chain has too many certificates besides the leaf.
     Intermediates {
-        /// What was shown.
+        /// Number of these certificates.
         shown: usize,
         /// `limits.chain-intermediates`.
         most: usize,
     },
-    /// Certificates beside the leaf that have one subject: more than `limits.chain-same-subject`.
+    /// Too many certificates besides the leaf have the same subject. Contains
+    /// `limits.chain-same-subject`.
     OneSubject(usize),
 }
 
@@ -60,7 +61,7 @@ impl fmt::Display for Excess {
             ),
             Self::OneSubject(most) => write!(
                 out,
-                "more intermediate certificates of the chain have one subject than limits.chain-same-subject, {most}"
+                "more than {most} intermediate certificates have the same subject (limits.chain-same-subject)"
             ),
         }
     }
@@ -68,13 +69,13 @@ impl fmt::Display for Excess {
 
 impl std::error::Error for Excess {}
 
-/// Looks at a chain, and parses each certificate once.
-/// Returns those intermediates that a path could lead through: the leaf's issuers by name, then
-/// theirs. Among certificates of one subject the order stays.
+/// Checks a chain, parsing each certificate once. Returns the intermediates on possible paths: the
+/// issuers of the leaf by name, then their issuers. Certificates with the same subject keep their
+/// order.
 ///
 /// # Errors
 ///
-/// [`Excess`], in a way that makes rustls send an alert; [`is_excess`] finds it again.
+/// Returns [`Excess`] in a form that makes rustls send an alert; [`is_excess`] recognizes it.
 pub fn usable<'a>(
     leaf: &CertificateDer<'_>,
     intermediates: &'a [CertificateDer<'_>],
@@ -83,7 +84,7 @@ pub fn usable<'a>(
     if let Some(excess) = too_long(leaf, intermediates, most) {
         return Err(refused(excess));
     }
-    // What webpki cannot parse it passes over, so it is of no subject.
+    // webpki skips certificates that it cannot parse.
     let parsed = intermediates.iter().map(EndEntityCert::try_from);
     let parsed: Vec<_> = parsed.filter_map(Result::ok).collect();
     let alike = |one: &EndEntityCert<'_>| {
@@ -96,14 +97,14 @@ pub fn usable<'a>(
     {
         return Err(refused(Excess::OneSubject(most.chain_same_subject)));
     }
-    // That of a leaf that cannot be parsed nobody looks for.
+    // A leaf that does not parse needs no path.
     let Ok(leaf) = EndEntityCert::try_from(leaf) else {
         return Ok(Vec::new());
     };
     Ok(reachable(leaf.issuer(), &parsed))
 }
 
-/// Follows the issuers' names. Each certificate is found once, so this ends.
+/// Follows the names of issuers. Ends because each certificate is found once.
 fn reachable<'a>(first: &[u8], parsed: &[EndEntityCert<'a>]) -> Vec<CertificateDer<'a>> {
     let (mut found, mut left): (Vec<_>, Vec<_>) =
         (parsed.iter()).partition(|one| one.subject() == first);
@@ -136,8 +137,8 @@ fn refused(excess: Excess) -> Error {
     Error::InvalidCertificate(CertificateError::Other(cause))
 }
 
-/// Whether a peer was refused for the size of its chain: by [`usable`], or because the message did
-/// not even fit into what an engine holds.
+/// Returns `true` if a peer was rejected for the size of its chain: by [`usable`], or because its
+/// message did not fit into the engine.
 pub fn is_excess(error: &Error) -> bool {
     match error {
         Error::InvalidCertificate(CertificateError::Other(OtherError(cause))) => {
@@ -148,7 +149,7 @@ pub fn is_excess(error: &Error) -> bool {
     }
 }
 
-/// Whether a certificate was refused for its version alone: before X.509 version 3.
+/// Returns `true` if a certificate was rejected only because it is older than X.509 version 3.
 pub fn is_of_old_version(error: &Error) -> bool {
     let Error::InvalidCertificate(CertificateError::Other(OtherError(cause))) = error else {
         return false;
@@ -159,7 +160,8 @@ pub fn is_of_old_version(error: &Error) -> bool {
     )
 }
 
-/// What is wrong with a peer or its certificate, in words, also where webpki refuses what others take.
+/// Describes an error of a peer or its certificate, including certificates that only webpki
+/// rejects.
 pub fn explain(error: &Error) -> String {
     let fault = match error {
         Error::AlertReceived(alert) => {
@@ -191,7 +193,8 @@ pub fn explain(error: &Error) -> String {
     in_words(error)
 }
 
-/// An error whose cause, at its end, rustls may name as its code does.
+/// Formats an error. rustls may end its text with the name of an enum variant, which is split into
+/// words.
 fn in_words(error: &Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(' ') {
@@ -202,42 +205,45 @@ fn in_words(error: &Error) -> String {
     }
 }
 
-/// Whether an authority's key is for RSASSA-PSS alone, so that nothing it signs can be verified.
+/// Returns `true` if a CA's key is restricted to RSASSA-PSS, so that its signatures cannot be
+/// verified.
 pub fn is_useless(authority: &TrustAnchor<'_>) -> bool {
-    // The algorithm is a SEQUENCE of its own, shorter than 128 bytes.
+    // Skips the header of the outer SEQUENCE, which is shorter than 128 bytes.
     let algorithm = authority.subject_public_key_info.get(2..);
     algorithm.is_some_and(|algorithm| algorithm.starts_with(&RSASSA_PSS))
 }
 
-/// What an engine has to hold of a message with a chain of `most_bytes`, or of any record.
+/// Returns the maximum bytes that an engine holds of one message with a chain of `most_bytes`, or
+/// of any record.
 pub fn most_held(most_bytes: usize) -> usize {
     LARGEST_RECORD.max(most_bytes + FRAMING)
 }
 
-/// How often webpki may go on to another certificate: three names with two certificates each, each
-/// certificate once on a path, make 2 + 4 + 8 + 8 + 8 + 8 beginnings of paths. A test tries all.
+/// Maximum number of steps in webpki's search. Three names with two certificates each, with each
+/// certificate at most once on a path, give 2 + 4 + 8 + 8 + 8 + 8 partial paths. A test tries all
+/// chains.
 pub const MOST_STEPS: usize = 38;
-/// What webpki does not take, and what to do.
-const VERSION_1: &str = "X.509 version 1 is not supported; an authority of today issues version 3";
-const PSS_KEY: &str = "a key for RSASSA-PSS alone is not supported; one of kind rsaEncryption is, and signs by PSS as well";
-/// The algorithm of a public key that may only sign by PSS: 1.2.840.113549.1.1.10 in DER
-/// (RFC 4055, section 1.2).
+/// Certificates that webpki does not support, with the remedy.
+const VERSION_1: &str = "X.509 version 1 is not supported; use a certificate of version 3";
+const PSS_KEY: &str = "keys restricted to RSASSA-PSS are not supported; use an rsaEncryption key, which can sign with PSS, too";
+/// OID of public keys restricted to RSASSA-PSS: 1.2.840.113549.1.1.10 in DER (RFC 4055, section
+/// 1.2).
 const RSASSA_PSS: [u8; 11] = [6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0a];
-/// Lengths, extensions of certificates in TLS 1.3 with an answer of OCSP, headers of records.
+/// Bytes for lengths, TLS 1.3 certificate extensions with an OCSP response, and record headers.
 const FRAMING: usize = 4 * 1024;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The most that `limits.chain-intermediates` allows.
+    /// Maximum value of `limits.chain-intermediates`.
     const MOST_INTERMEDIATES: usize = 6;
 
-    /// A chain as webpki's search sees it: for each certificate the number of its subject and of
-    /// its issuer. Names that are the leaf's issuer have number 0.
+    /// A chain in webpki's search: the numbers of subject and issuer for each certificate. Number 0
+    /// is the issuer name of the leaf.
     type Chain = Vec<(usize, usize)>;
 
-    /// Counts the steps of the search when no path is good, as `build_chain_inner` makes them.
+    /// Counts the steps of a search without a valid path, as in `build_chain_inner`.
     fn steps(chain: &Chain, wanted: usize, path: &mut Vec<usize>) -> usize {
         let mut made = 0;
         for (at, (subject, issuer)) in chain.iter().enumerate() {
@@ -270,7 +276,7 @@ mod tests {
     fn no_chain_that_passes_takes_more_steps_than_are_stated() {
         let mut most = 0;
         for names in 1..=MOST_INTERMEDIATES {
-            // Subjects in order, the first ones twice as long as there is room for it.
+            // Subjects in ascending order; the first ones occur twice if there is room.
             let doubles = MOST_INTERMEDIATES - names;
             if doubles > names {
                 continue;
@@ -303,13 +309,13 @@ mod tests {
         let Err(webpki::Error::UnsupportedSignatureAlgorithmForPublicKeyContext(context)) =
             key.verify_signature(by, b"", b"")
         else {
-            panic!("webpki has come to take keys for RSASSA-PSS alone");
+            panic!("webpki accepts keys restricted to RSASSA-PSS now");
         };
         let key = CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext {
             signature_algorithm_id: context.signature_algorithm_id,
             public_key_algorithm_id: context.public_key_algorithm_id,
         };
-        for (error, said) in [(version, "version 1"), (key, "RSASSA-PSS alone")] {
+        for (error, said) in [(version, "version 1"), (key, "restricted to RSASSA-PSS")] {
             let text = explain(&Error::InvalidCertificate(error));
             assert!(text.contains(said), "{text}");
         }
@@ -325,7 +331,7 @@ mod tests {
         let alone = [&[0x30, 13], &RSASSA_PSS[..], &[5, 0, 3, 2, 0, 0]].concat();
         assert!(is_useless(&authority(&alone)));
         let mut any = alone;
-        // rsaEncryption.
+        // The OID of rsaEncryption.
         any[12] = 1;
         assert!(!is_useless(&authority(&any)));
         assert!(!is_useless(&authority(&[])));

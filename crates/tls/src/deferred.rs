@@ -1,9 +1,11 @@
-//! Private keys whose signatures crypto threads or tokens make: see [`becket_keys::signing`].
+//! Private keys whose signatures are made by crypto threads or tokens: see
+//! [`becket_keys::signing`].
 //!
-//! rustls asks for a signature as if it had it at once. Where a worker runs the step of a handshake as a coroutine, the
-//! request is left in the handshake that is lent to this thread (`sessions/context.rs`), the coroutine is suspended, and when it
-//! goes on, the answer lies there. Anywhere else, as in `becket check`, the key signs at once. Only keys whose signatures may be
-//! handed over ([`Offload`]) are wrapped, and only where there are crypto threads; those on tokens always.
+//! rustls requests a signature synchronously. If a worker runs the handshake step as a coroutine,
+//! the request is stored in the handshake that is lent to this thread (`sessions/context.rs`), and
+//! the coroutine is suspended. When it resumes, the answer is in the same place. Without a
+//! coroutine, as in `becket check`, the key signs at once. Only keys with a suitable [`Offload`]
+//! are wrapped, and only if there are crypto threads. Keys on tokens are always wrapped.
 
 use std::sync::Arc;
 
@@ -17,7 +19,7 @@ use becket_keys::keys::Loaded;
 use becket_keys::signing::token::TokenKey;
 use becket_keys::signing::{Offload, SignatureRequest};
 
-/// The same chain with a key whose signatures may be made elsewhere, if it is one of those.
+/// Returns a chain whose key defers its signatures, or the same chain if the key never does.
 pub fn deferred(loaded: &Loaded) -> Arc<CertifiedKey> {
     if loaded.offload < Offload::Batches {
         return Arc::clone(&loaded.key);
@@ -78,7 +80,7 @@ impl Signer for DeferredSigner {
             });
         });
         if !becket_sys::coroutine::suspend() {
-            return Err(Error::General("nobody waits for the signature".into()));
+            return Err(Error::General("the handshake was abandoned".into()));
         }
         let answer = context::with(|handshake| {
             let answer = handshake.signature.answer.take();
@@ -88,7 +90,7 @@ impl Signer for DeferredSigner {
         });
         answer
             .flatten()
-            .unwrap_or_else(|| Err(Error::General("no signature came".into())))
+            .unwrap_or_else(|| Err(Error::General("no signature was made".into())))
     }
 
     fn scheme(&self) -> SignatureScheme {

@@ -1,21 +1,21 @@
-//! rustls' unbuffered connections, of either side, as "bytes in, bytes out".
+//! The unbuffered connections of rustls, for clients and servers, as "bytes in, bytes out".
 //!
 //! Ciphertext and plaintext pass through the worker's scratch buffers. [`Engine::receive`] takes
-//! whole records from the front of its input; what is left, a partial record or handshake
-//! message, the engine holds, bounded, and the caller puts it in front of the next input.
+//! whole records from the front of its input. The engine holds the rest (a partial record or
+//! handshake message, of bounded size), and the caller puts it in front of the next input.
 //!
-//! rustls is shown one record more at a time, since it processes all that it is shown, and says
-//! nothing of records that hold no data. Once there are traffic keys each record is weighed
-//! (`proto::records`), and a call that has taken in enough leaves the rest for [`Engine::resume`].
+//! The engine shows rustls one more record at a time, because rustls processes everything it sees
+//! and does not report records without data. After the handshake each record has a weight
+//! (`proto::records`). A call stops at a maximum weight and leaves the rest for [`Engine::resume`].
 //!
-//! Invariant: rustls is shown what it has taken in and not discarded, in every call. Its deframer
-//! keeps positions in those bytes, and indexes out of them when they are missing.
+//! Invariant: each call shows rustls all bytes that it has processed and not discarded. Its
+//! deframer stores positions in these bytes, and missing bytes make it index out of bounds.
 //!
-//! Early data (0-RTT) comes out like other data, before the client has finished its handshake. From
-//! then on the engine may be written to, and it keeps what the rest of the handshake needs.
+//! Early data (0-RTT) is returned like other data, before the client finishes its handshake. From
+//! then on the engine accepts data to send, and keeps the state for the rest of the handshake.
 //!
-//! Whatever TLS itself wants to send (handshake flights, tickets, key updates, alerts) is
-//! appended to `out` in the right order.
+//! All messages that TLS itself sends (handshake flights, tickets, key updates, alerts) are
+//! appended to `out` in order.
 
 use std::sync::Arc;
 use std::{fmt, mem};
@@ -34,37 +34,38 @@ use super::skipping::{Skipping, Verdict};
 use crate::scratch::{Buffer, LARGEST_RECORD, READ};
 use crate::sessions::context::{self, HandshakeContext};
 
-/// The TLS state of one leg: `C` says which side of TLS we are on it. To a client we are the
-/// server, which is the default.
+/// TLS state of one leg. `C` is the side of becket on this leg: by default the server, for a client
+/// leg.
 pub struct Engine<C = UnbufferedServerConnection> {
-    /// On the heap: a transition between phases then moves a pointer, not a kilobyte.
+    /// Boxed, so that a phase transition moves a pointer instead of a kilobyte.
     connection: Box<C>,
-    /// Bytes that rustls has not discarded, and bytes that it was not shown.
+    /// Bytes that rustls has not discarded, and bytes that it has not seen.
     held: Vec<u8>,
-    /// How much of that rustls has taken in, in whole records.
+    /// Number of these bytes that rustls has processed, in whole records.
     taken: usize,
-    /// Behind that, a whole record waits.
+    /// A whole record follows the processed bytes.
     waits: bool,
-    /// How much of an unfinished record or message may be held.
+    /// Maximum bytes held of an unfinished record or message.
     most_held: usize,
-    /// Data may pass, and records are weighed.
+    /// Data may pass, and records have a weight.
     traffic: bool,
     allowance: Allowance,
-    /// For a client that announced early data, until it has sent more.
+    /// Skips rejected early data; set for a client that announced some, until it sends other data.
     skipping: Option<Box<Skipping>>,
-    /// For a handshake that continues while data moves already, because it began with early data.
+    /// State of a handshake that continues while data is relayed already, because it started with
+    /// early data.
     unfinished: Option<Box<HandshakeContext>>,
     close_notify_sent: bool,
-    /// The peer has been sent something.
+    /// Something was sent to the peer.
     spoken: bool,
-    /// The secrets may be given out: the kernel may take over.
+    /// The secrets may be extracted, so the kernel may take over.
     movable: bool,
-    /// A record without data came that was no ticket, perhaps a KeyUpdate, and rustls may hold its answer back until there is
-    /// data to send.
+    /// A record without data arrived that was no ticket, possibly a KeyUpdate. rustls may hold back
+    /// its answer until there is data to send.
     owes: bool,
 }
 
-/// Shows nothing of the keys.
+/// Hides the keys.
 impl<C: TlsSide> fmt::Debug for Engine<C> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let common = self.connection.common();
@@ -75,20 +76,20 @@ impl<C: TlsSide> fmt::Debug for Engine<C> {
     }
 }
 
-/// The outcome of [`Engine::receive`].
+/// Result of [`Engine::receive`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Application data may be sent: the handshake is complete, or early data has come.
+    /// Application data may be sent: the handshake is complete, or early data has arrived.
     pub ready: bool,
-    /// Some of the data came as early data: it may be a replay (RFC 8446, section 2.3).
+    /// Some of the data is early data, which may be a replay (RFC 8446, section 2.3).
     pub early: bool,
     /// The peer sent close_notify: no more data follows.
     pub ended: bool,
-    /// Weight of the records that were taken in, in bytes.
+    /// Weight of the processed records in bytes.
     pub weight: usize,
 }
 
-/// A peer's message, or record, is longer than this many bytes, which is all that is held of it.
+/// A peer's message or record exceeds the maximum size that is held, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overfull(pub usize);
 
@@ -101,12 +102,12 @@ impl fmt::Display for Overfull {
 impl std::error::Error for Overfull {}
 
 impl Engine {
-    /// Starts the server's side of a handshake. Of an unfinished record or message at most
-    /// `most_held` bytes are held while it lasts, and one record afterwards.
+    /// Starts the server side of a handshake. Holds at most `most_held` bytes of an unfinished
+    /// record or message during the handshake, and one record afterwards.
     ///
     /// # Errors
     ///
-    /// Only when the configuration is unusable.
+    /// Fails only if the configuration is unusable.
     pub fn new(config: Arc<ServerConfig>, most_held: usize) -> Result<Self, Error> {
         let movable = config.enable_secret_extraction;
         let connection = UnbufferedServerConnection::new(config)?;
@@ -115,8 +116,8 @@ impl Engine {
 }
 
 impl<C: TlsSide> Engine<C> {
-    /// Wraps a connection of rustls that has not begun; `most_held` as for [`Engine::new`]. `movable` is whether the
-    /// configuration lets secrets out.
+    /// Wraps a rustls connection that has not started. `most_held` is the same as for
+    /// [`Engine::new`]. `movable` means that the configuration allows extracting the secrets.
     pub fn of(connection: C, most_held: usize, movable: bool) -> Self {
         Self {
             connection: Box::new(connection),
@@ -135,29 +136,32 @@ impl<C: TlsSide> Engine<C> {
         }
     }
 
-    /// Expects early data, which the policy takes or not. What is not taken is thrown away.
+    /// Expects early data. `may_be_taken` is `true` if the policy accepts it; rejected early data
+    /// is discarded.
     pub fn expecting_early_data(mut self, may_be_taken: bool) -> Self {
         self.skipping = Some(Box::new(Skipping::new(may_be_taken)));
         self.most_held = self.most_held.max(LARGEST_RECORD);
         self
     }
 
-    /// The bytes that belong in front of the next input.
+    /// Returns the bytes that belong in front of the next input.
     pub fn held(&self) -> &[u8] {
         &self.held
     }
 
-    /// Returns whether a whole record is held: [`Self::resume`] continues with it, and nothing need be received.
+    /// Returns `true` if a whole record is held. [`Self::resume`] then continues without more
+    /// input.
     pub fn waits(&self) -> bool {
         self.waits
     }
 
-    /// Processes `input`, which begins with what was held: appends what the records held to
-    /// `plain` and what TLS wants to send to `out`. What does not fit into one call waits.
+    /// Processes `input`, which starts with the held bytes. Appends decrypted data to `plain` and
+    /// TLS output to `out`. Input beyond the maximum weight of one call waits.
     ///
     /// # Errors
     ///
-    /// When the peer broke the protocol or the handshake failed; the alert to send is in `out`.
+    /// Fails if the peer violates the protocol or the handshake fails. The alert to send is in
+    /// `out`.
     pub fn receive(
         &mut self,
         input: &mut [u8],
@@ -170,11 +174,11 @@ impl<C: TlsSide> Engine<C> {
         Ok(received)
     }
 
-    /// Goes on with what is held.
+    /// Continues with the held bytes.
     ///
     /// # Errors
     ///
-    /// As [`Self::receive`].
+    /// Returns the errors of [`Self::receive`].
     pub fn resume(&mut self, plain: &mut Buffer, out: &mut Buffer) -> Result<Received, Error> {
         let mut held = mem::take(&mut self.held);
         let outcome = self.process(&mut held, plain, out);
@@ -184,17 +188,17 @@ impl<C: TlsSide> Engine<C> {
         Ok(received)
     }
 
-    /// Returns whether the client has still to finish its handshake, though it may be served already.
+    /// Returns `true` if the client has not finished its handshake, even if it is served already.
     pub fn is_unfinished(&self) -> bool {
         self.connection.common().is_handshaking()
     }
 
-    /// Keeps what the rest of a handshake needs to make sessions, lent by [`Self::receive`].
+    /// Keeps the state for the rest of a handshake. [`Self::receive`] lends it to rustls.
     pub fn keep(&mut self, handshake: Option<HandshakeContext>) {
         self.unfinished = handshake.map(Box::new);
     }
 
-    /// Lends what an unfinished handshake needs while records are taken in.
+    /// Lends the state of an unfinished handshake while records are processed.
     fn process(
         &mut self,
         input: &mut [u8],
@@ -212,7 +216,7 @@ impl<C: TlsSide> Engine<C> {
         taken
     }
 
-    /// Shows rustls one record after the other. Returns how many bytes it has done with.
+    /// Shows rustls one record after the other. Returns the number of bytes to discard.
     fn take_in(
         &mut self,
         input: &mut [u8],
@@ -294,7 +298,7 @@ impl<C: TlsSide> Engine<C> {
         skipping.map_or(Ok(()), |skipping| skipping.refuse(len))
     }
 
-    /// Lets rustls process what it is shown until it wants more. Returns how much to discard.
+    /// Makes rustls process its input until it needs more. Returns the number of bytes to discard.
     fn show(
         &mut self,
         input: &mut [u8],
@@ -335,8 +339,8 @@ impl<C: TlsSide> Engine<C> {
             }
             consumed += discard;
             if settled {
-                // If early data is taken, rustls writes as soon as its own flight is out. That
-                // alone admits nobody: a hello can be sent again and again.
+                // With early data, rustls may write as soon as its own flight is sent. That alone
+                // does not admit a client, because a ClientHello can be replayed.
                 let handshaking = self.connection.common().is_handshaking();
                 received.ready = writable && (received.early || !handshaking);
                 if received.ready {
@@ -348,24 +352,25 @@ impl<C: TlsSide> Engine<C> {
         }
     }
 
-    /// Sends an error to the peer, and returns it. `rest` is what rustls was shown and did not
-    /// discard. What is still to be sent comes first, and last the alert.
+    /// Sends an error to the peer and returns it. `rest` contains the bytes that rustls has seen
+    /// and not discarded. Pending output comes first, then the alert.
     fn refuse(&mut self, rest: &[u8], out: &mut Buffer, error: Error) -> Error {
         let mut rest = rest.to_vec();
         if matches!(error, Error::General(_)) && self.connection.common().wants_write() {
-            // A key that does not sign: what goes before its signature is there, and no alert behind it.
+            // A key failed to sign: the messages before the signature are pending, without an alert
+            // after them.
             self.collect_alert(&mut rest, out);
             self.spoken = true;
         }
         let silent = !self.connection.common().wants_write();
         if silent && !matches!(error, Error::AlertReceived(_)) && !self.close_notify_sent {
             if !self.spoken {
-                // Nothing in common was found, and there are no keys yet.
+                // There is nothing in common with the peer, and no keys exist yet.
                 out.push(&HANDSHAKE_FAILURE);
                 return error;
             }
-            // rustls has no alert for some errors, and no call that sends one: it makes its own,
-            // under the keys of the moment, of a record that cannot be.
+            // rustls has no alert for some errors, and no function to send one. An invalid record
+            // makes it send its own alert, encrypted with the current keys.
             rest.extend(IMPOSSIBLE);
             let UnbufferedStatus { discard, state } = self.connection.process(&mut rest);
             drop(state);
@@ -375,7 +380,7 @@ impl<C: TlsSide> Engine<C> {
         error
     }
 
-    /// Not one call more than there is to collect: the error would be found again.
+    /// Stops when there is no more output. Another call would report the error again.
     fn collect_alert(&mut self, rest: &mut [u8], out: &mut Buffer) {
         let mut discarded = 0;
         while self.connection.common().wants_write() {
@@ -391,23 +396,23 @@ impl<C: TlsSide> Engine<C> {
         }
     }
 
-    /// Encrypts `plain` into records behind what is in `out`; a ticket or key update that waits
-    /// goes first.
+    /// Encrypts `plain` into records and appends them to `out`. A pending ticket or key update
+    /// comes first.
     ///
     /// # Errors
     ///
-    /// When the handshake is not complete, or the keys are worn out (RFC 8446, section 5.5).
+    /// Fails before the end of the handshake, or if the keys are exhausted (RFC 8446, section 5.5).
     pub fn encrypt(&mut self, plain: &[u8], out: &mut Buffer) -> Result<(), Error> {
         self.write(out, |traffic, room| traffic.encrypt(plain, room))?;
         self.owes &= plain.is_empty();
         Ok(())
     }
 
-    /// Appends close_notify, once: no data may follow.
+    /// Appends close_notify once. No data may follow.
     ///
     /// # Errors
     ///
-    /// As [`Self::encrypt`].
+    /// Returns the errors of [`Self::encrypt`].
     pub fn close_notify(&mut self, out: &mut Buffer) -> Result<(), Error> {
         if self.close_notify_sent {
             return Ok(());
@@ -416,11 +421,11 @@ impl<C: TlsSide> Engine<C> {
         self.write(out, |traffic, room| traffic.queue_close_notify(room))
     }
 
-    /// Encrypts `plain`, if there is any, and at the `end` of all data appends close_notify.
+    /// Encrypts `plain` if it is not empty, and appends close_notify at the `end` of all data.
     ///
     /// # Errors
     ///
-    /// As [`Self::encrypt`].
+    /// Returns the errors of [`Self::encrypt`].
     pub fn seal(&mut self, plain: &[u8], end: bool, out: &mut Buffer) -> Result<(), Error> {
         if !plain.is_empty() {
             self.encrypt(plain, out)?;
@@ -464,17 +469,18 @@ impl<C: TlsSide> Engine<C> {
         }
     }
 
-    /// Returns whether the kernel may take over, some time.
+    /// Returns `true` if the kernel may take over later.
     pub fn is_movable(&self) -> bool {
         self.movable
     }
 
-    /// The kernel will not.
+    /// Rules out that the kernel takes over.
     pub fn stay(&mut self) {
         self.movable = false;
     }
 
-    /// Returns whether nothing is under way: no part of a record or message, no answer that rustls owes, and no end.
+    /// Returns `true` if nothing is in progress: no partial record or message, no pending answer of
+    /// rustls, no close_notify.
     pub fn is_at_rest(&self) -> bool {
         self.traffic
             && self.held.is_empty()
@@ -484,27 +490,28 @@ impl<C: TlsSide> Engine<C> {
             && !self.is_unfinished()
     }
 
-    /// Ends, and gives out the secrets, from the next record in each direction on.
+    /// Ends the engine, and returns the secrets for the next record in each direction.
     ///
     /// # Errors
     ///
-    /// As [`TlsSide::into_secrets`].
+    /// Returns the errors of [`TlsSide::into_secrets`].
     pub fn into_secrets(self) -> Result<(ExtractedSecrets, KernelConnection<C::Data>), Error> {
         self.connection.into_secrets()
     }
 
-    /// Full or resumed, once that is known.
+    /// Returns whether the handshake is full or resumed, once that is known.
     pub fn handshake_kind(&self) -> Option<HandshakeKind> {
         self.connection.common().handshake_kind()
     }
 
-    /// The negotiated parameters, and the peer's chain.
+    /// Returns the negotiated parameters and the peer's chain.
     pub fn facts(&self) -> &C {
         &self.connection
     }
 }
 
-/// Returns whether the peer sent more records without data than it may, by our count or by one of rustls'.
+/// Returns `true` if the peer exceeded a limit on records without data, either the engine's or one
+/// of rustls.
 pub fn is_without_data(error: &Error) -> bool {
     matches!(
         error,
@@ -517,7 +524,7 @@ pub fn is_without_data(error: &Error) -> bool {
     )
 }
 
-/// The two kinds of "too small" that rustls reports, and what else may go wrong.
+/// Result of a failed encoding: the buffer is too small, or another error.
 enum Encoding {
     TooSmall(usize),
     Failed(Error),
@@ -545,7 +552,7 @@ impl From<EncryptError> for Encoding {
     }
 }
 
-/// Encodes behind what is filled, making room once if there was too little.
+/// Encodes after the filled part of `out`. Enlarges the buffer once if it is too small.
 fn encode_into<E: Into<Encoding>>(
     out: &mut Buffer,
     mut encode: impl FnMut(&mut [u8]) -> Result<usize, E>,
@@ -564,10 +571,10 @@ fn encode_into<E: Into<Encoding>>(
     Err(Error::EncryptError)
 }
 
-/// Weight of the records that one call takes in: that of the records that one read can complete,
-/// if they are long.
+/// Maximum weight of the records processed in one call. Fits the full-sized records that one read
+/// can complete.
 const MOST_WEIGHT: usize = READ + LARGEST_RECORD;
-/// A fatal alert in clear: RFC 8446, section 6.2.
+/// A fatal handshake_failure alert in plaintext (RFC 8446, section 6.2).
 const HANDSHAKE_FAILURE: [u8; 7] = [21, 3, 3, 0, 2, 2, 40];
-/// The header of a record that is longer than any, which is a decode_error.
+/// Header of a record with an invalid length, which causes a decode_error.
 const IMPOSSIBLE: [u8; 5] = [23, 3, 3, 0xff, 0xff];

@@ -1,7 +1,9 @@
-//! The TLS side of one listener: from a peeked hello to a route's configuration, or to a refusal.
+//! The TLS side of one listener: chooses a route's configuration for a peeked ClientHello, or
+//! rejects it.
 //!
-//! Owned by one worker, rebuilt on reload and when ticket keys rotate. Choosing allocates only
-//! the lower-cased server name, which the connection keeps for the log and the PROXY header.
+//! Each worker owns its routers. They are rebuilt on a reload and on a rotation of ticket keys.
+//! Choosing allocates only the server name in lower case, which the connection keeps for the log
+//! and the PROXY header.
 
 use std::sync::Arc;
 
@@ -19,51 +21,51 @@ use becket_proto::close_reason::CloseReason;
 #[derive(Debug)]
 pub struct HelloRouter {
     listener: Arc<Listener>,
-    /// By route; none where TLS passes.
+    /// Configurations by route; `None` if the route passes TLS through.
     configs: Vec<Option<RouteConfigs>>,
 }
 
-/// How a hello is answered.
+/// The answer to a ClientHello.
 #[derive(Debug)]
 pub enum Choice {
-    /// By a handshake.
+    /// Perform a handshake.
     Serve(Served),
-    /// By the server that it is passed on to, through the route of this index.
+    /// Pass the connection through to a server of the route with this index.
     Pass(usize),
-    /// By a fatal alert.
+    /// Send a fatal alert.
     Refuse {
         /// AlertDescription (RFC 8446, section 6).
         alert: u8,
-        /// For the log and the metrics.
+        /// Reason for the log and the metrics.
         reason: CloseReason,
     },
 }
 
-/// A hello that is answered here.
+/// A ClientHello that this process answers with a handshake.
 #[derive(Debug)]
 pub struct Served {
     /// Index of the route in its listener.
     pub route: usize,
-    /// The configuration to handshake with.
+    /// Configuration for the handshake.
     pub config: Arc<ServerConfig>,
-    /// It offers something that might resume; otherwise the handshake can only be a full one.
+    /// The ClientHello offers a session that might resume. Otherwise the handshake is full.
     pub may_resume: bool,
-    /// What that would be.
+    /// Kind of the offered resumption.
     pub offer: Offer,
-    /// How much early data the policy takes.
+    /// Maximum early data that the policy accepts, in bytes.
     pub early_data: u32,
-    /// The client is asked for a certificate.
+    /// A certificate is requested from the client.
     pub asks: bool,
-    /// The client, as the trial of the policy evaluates its hello.
+    /// Result of the policy on trial for this ClientHello.
     pub trial: Option<Evaluated>,
 }
 
 impl HelloRouter {
-    /// Builds the configurations of every route on which TLS ends.
+    /// Builds the configurations of every route that terminates TLS.
     ///
     /// # Errors
     ///
-    /// As [`RouteConfigs::new`].
+    /// Returns the errors of [`RouteConfigs::new`].
     pub fn new(listener: Arc<Listener>, parts: &RouteParts) -> Result<Self, rustls::Error> {
         let configs = listener.routes.iter().map(|route| {
             let policy = route.policy.as_deref();
@@ -74,20 +76,21 @@ impl HelloRouter {
         Ok(Self { listener, configs })
     }
 
-    /// The listener's configuration.
+    /// Returns the configuration of the listener.
     pub fn listener(&self) -> &Arc<Listener> {
         &self.listener
     }
 
-    /// Chooses the route by name, or by the address that stands for it, and protocols; where TLS ends, also its configuration,
-    /// by what the hello can resume.
+    /// Chooses the route by protocols and name (or the address in its place). For a route that
+    /// terminates TLS, also chooses the configuration by the offered resumption.
     pub fn choose(&self, hello: &ClientHello<'_>, name: Option<&str>) -> Choice {
         let refuse = |alert, reason| Choice::Refuse { alert, reason };
         let Some((index, route)) = self.find(hello, name) else {
             return refuse(INTERNAL_ERROR, CloseReason::Internal);
         };
         let configs = self.configs.get(index).and_then(Option::as_ref);
-        // rustls would look at signature algorithms first, and answer with the wrong alert.
+        // Checked here because rustls checks signature algorithms first and would send the wrong
+        // alert.
         if configs.is_some() && !hello.offers_tls12() && !hello.offers_tls13() {
             return refuse(PROTOCOL_VERSION, CloseReason::HandshakeFailed);
         }
@@ -131,7 +134,7 @@ impl HelloRouter {
         })
     }
 
-    /// The first route that is for this name and, if it insists, for a protocol on offer.
+    /// Returns the first route for this name whose required protocol, if any, is offered.
     fn find(&self, hello: &ClientHello<'_>, name: Option<&str>) -> Option<(usize, &Route)> {
         let mut routes = self.listener.routes_for(name);
         routes.find(|(_, route)| !route.keys.is_for_alpn() || route.overlaps(hello))
@@ -139,21 +142,21 @@ impl HelloRouter {
 }
 
 impl Route {
-    /// Whether the route takes clients that ask for this name, which is in lower case.
+    /// Returns `true` if the route accepts clients that request this name (in lower case).
     pub fn is_for(&self, name: Option<&str>) -> bool {
         let names = &self.keys.names;
         names.is_empty()
             || name.is_some_and(|name| names.iter().any(|pattern| pattern.matches(name)))
     }
 
-    /// Whether a hello offers a protocol of this route.
+    /// Returns `true` if the ClientHello offers a protocol of this route.
     fn overlaps(&self, hello: &ClientHello<'_>) -> bool {
         let ours = |offer| self.alpn.iter().any(|ours| ours == offer);
         hello.alpn().any(ours)
     }
 }
 
-/// The hello's server name in lower case.
+/// Returns the server name of the ClientHello in lower case.
 pub fn server_name(hello: &ClientHello<'_>) -> Option<Box<str>> {
     let mut buffer = [0; MAX_NAME_BYTES];
     hello
@@ -161,11 +164,11 @@ pub fn server_name(hello: &ClientHello<'_>) -> Option<Box<str>> {
         .map(|name| Box::from(name.to_lowercase(&mut buffer)))
 }
 
-/// RFC 8446, section 6.2 and appendix D.2.
+/// Alert `protocol_version` (RFC 8446, section 6.2 and appendix D.2).
 const PROTOCOL_VERSION: u8 = 70;
-/// RFC 6066, section 3.
+/// Alert `unrecognized_name` (RFC 6066, section 3).
 const UNRECOGNIZED_NAME: u8 = 112;
-/// RFC 7301, section 3.2.
+/// Alert `no_application_protocol` (RFC 7301, section 3.2).
 const NO_APPLICATION_PROTOCOL: u8 = 120;
-/// RFC 8446, section 6.2.
+/// Alert `internal_error` (RFC 8446, section 6.2).
 const INTERNAL_ERROR: u8 = 80;

@@ -1,25 +1,30 @@
-//! JA4: by what a client's hello looks like, which software it is.
+//! JA4 fingerprints: identify a client's software by its ClientHello.
 //!
-//! Ten letters that a person can read (version, whether a name is asked for, numbers of suites and extensions, the first
-//! protocol of ALPN), then twelve hexadecimal digits of the hash of the suites, and twelve of that of extensions and signature
-//! schemes. Suites and extensions are sorted first, since some clients shuffle them; values of GREASE count nowhere.
+//! A fingerprint has three parts. Ten readable letters give the version, the presence of a server
+//! name, the numbers of suites and extensions, and the first ALPN protocol. Twelve hexadecimal
+//! digits are the hash of the suites, and twelve more the hash of extensions and signature schemes.
+//! Suites and extensions are sorted first, because some clients shuffle them. GREASE values are
+//! ignored.
 //!
-//! A client can claim any fingerprint: it tells honest clients apart and proves nothing.
-//! Source: FoxIO's technical_details/JA4.md; of that family only JA4 itself, which is under the BSD licence.
+//! A client can imitate any fingerprint: it distinguishes honest clients and proves nothing.
+//! Source: FoxIO's technical_details/JA4.md. Only JA4 itself is implemented, which is under the BSD
+//! licence.
 
 use std::fmt::{self, Write};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use becket_proto::client_hello::ClientHello;
 
-/// The fingerprint of a client, such as `t13d1516h2_8daaf6152771_e5627efa2ab1`.
+/// Fingerprint of a client, such as `t13d1516h2_8daaf6152771_e5627efa2ab1`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Ja4([u8; 36]);
 
 impl Ja4 {
-    /// Computes the fingerprint of a hello. `None` where a list has more than [`MOST`] entries: then it is no client's.
+    /// Computes the fingerprint of a ClientHello. Returns `None` if a list has more than [`MOST`]
+    /// entries, which no real client sends.
     ///
-    /// Costs one pass over three lists of the hello, two sorts of what is bounded, and two hashes; allocates nothing.
+    /// Makes one pass over three lists, two sorts of bounded size, and two hashes. Does not
+    /// allocate.
     pub fn of(hello: &ClientHello<'_>) -> Option<Self> {
         let mut suites = Numbers::gather(hello.cipher_suites())?;
         let mut extensions = Numbers::gather(hello.extension_types())?;
@@ -47,7 +52,7 @@ impl Ja4 {
         Some(Self(out.bytes))
     }
 
-    /// The text, which is ASCII.
+    /// Returns the text, which is ASCII.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -67,14 +72,14 @@ impl fmt::Debug for Ja4 {
     }
 }
 
-/// A list of the hello, without values of GREASE.
+/// A list of the ClientHello without GREASE values.
 struct Numbers {
     all: [u16; MOST],
     count: usize,
 }
 
 impl Numbers {
-    /// `None` where there are more than fit.
+    /// Collects a list. Returns `None` if it has too many entries.
     fn gather(list: impl Iterator<Item = u16>) -> Option<Self> {
         let mut numbers = Self {
             all: [0; MOST],
@@ -95,7 +100,7 @@ impl Numbers {
         &mut self.all[..self.count]
     }
 
-    /// Drops the extensions that the readable part tells of.
+    /// Removes the extensions that the readable part already covers.
     fn drop_named_elsewhere(&mut self) {
         let mut kept = 0;
         for at in 0..self.count {
@@ -109,7 +114,7 @@ impl Numbers {
     }
 }
 
-/// Text of a bounded length.
+/// Text of bounded length.
 struct Text<const N: usize> {
     bytes: [u8; N],
     len: usize,
@@ -131,13 +136,13 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// RFC 8701, section 2: 0x0a0a, 0x1a1a and so on.
+/// Returns `true` for GREASE values (RFC 8701, section 2): 0x0a0a, 0x1a1a and so on.
 fn is_grease(number: u16) -> bool {
     let [high, low] = number.to_be_bytes();
     high == low && low & 0x0f == 0x0a
 }
 
-/// The highest version on offer.
+/// Returns the highest offered version.
 fn version(hello: &ClientHello<'_>) -> &'static [u8; 2] {
     let offered = hello.supported_versions().filter(|one| !is_grease(*one));
     match offered.max().unwrap_or(hello.legacy_version()) {
@@ -158,7 +163,8 @@ fn two_digits(count: usize) -> [u8; 2] {
     })
 }
 
-/// The ends of the first protocol, or of its hexadecimal form where they are no letters or digits.
+/// Returns the first and last character of the first protocol, or of its hexadecimal form if they
+/// are not alphanumeric.
 fn protocol(first: Option<&[u8]>) -> [u8; 2] {
     let Some(&[start, ..]) = first else {
         return *b"00";
@@ -171,7 +177,7 @@ fn protocol(first: Option<&[u8]>) -> [u8; 2] {
     }
 }
 
-/// Twelve digits of the hash of two lists, zeros where the first is empty.
+/// Returns twelve digits of the hash of two lists; zeros if the first is empty.
 fn hash(first: &[u16], second: &[u16]) -> [u8; 12] {
     if first.is_empty() {
         return [b'0'; 12];
@@ -198,7 +204,7 @@ fn hash(first: &[u16], second: &[u16]) -> [u8; 12] {
     })
 }
 
-/// The most entries that a list may have: all suites that are registered are some 350.
+/// Maximum number of entries in a list. About 350 suites are registered.
 pub const MOST: usize = 400;
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -212,7 +218,7 @@ mod tests {
 
     use super::*;
 
-    /// The record of a hello.
+    /// Returns a record with a ClientHello.
     fn record(version: u16, suites: &[u16], extensions: &[(u16, Vec<u8>)]) -> Vec<u8> {
         let list: Vec<u8> = (extensions.iter())
             .flat_map(|(kind, content)| {
@@ -265,7 +271,7 @@ mod tests {
         0x002b, 0xff01, 0x000b, 0x000a, 0x0015,
     ];
 
-    /// The extensions of the published example.
+    /// Returns the extensions of the published example.
     fn extensions() -> Vec<(u16, Vec<u8>)> {
         let content = |kind| match kind {
             0x0000 => list16([&[0][..], &list16(b"a.test".to_vec())].concat()),
@@ -291,7 +297,7 @@ mod tests {
         assert_eq!(&hash(&types, &[]), b"6d807ffa2a79");
     }
 
-    /// Their fingerprints were computed by a script of a few lines that has nothing of this.
+    /// The expected fingerprints were computed by an independent script.
     #[test]
     fn clients_have_theirs() {
         macro_rules! sample {

@@ -1,9 +1,9 @@
-//! Suites as the kernel knows them, where it is to take over TLS.
+//! Maps TLS suites to the kernel's versions and ciphers.
 
 use becket_sys::kernel_tls::{Cipher, TlsVersion};
 use rustls::{CipherSuite, ProtocolVersion, SupportedCipherSuite};
 
-/// The version and the cipher of a suite, if kernels know them.
+/// Returns version and cipher of a suite, if the kernel can support them.
 pub fn cipher_of(suite: SupportedCipherSuite) -> Option<(TlsVersion, Cipher)> {
     let version = match suite.version().version {
         ProtocolVersion::TLSv1_2 => TlsVersion::Tls12,

@@ -1,13 +1,13 @@
-//! The file that `SSLKEYLOGFILE` names, opened when the first secret is to be written.
+//! Opens the file of `SSLKEYLOGFILE` when the first secret is written.
 //!
-//! rustls opens it when the object is made. A configuration is made while becket may still be root, and what is root's to open
-//! by a name that the environment chose is more than the run user could.
+//! rustls opens it when the object is created. At that time becket may still be root, and root must
+//! not open a file whose name comes from the environment.
 
 use std::sync::OnceLock;
 
 use rustls::{KeyLog, KeyLogFile};
 
-/// Opens the file at the first secret.
+/// A key log that opens its file at the first secret.
 #[derive(Debug, Default)]
 pub struct LateKeyLog(OnceLock<KeyLogFile>);
 

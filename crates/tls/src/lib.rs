@@ -1,28 +1,35 @@
 //! TLS policies as rustls configurations, and handshakes as bytes in and bytes out.
 //!
-//! This crate owns the prepared configuration ([`config`]), the choice of a `ServerConfig` for a hello, the engine around rustls, sessions and
-//! tickets, admission, and TLS towards servers. It has no socket and no event loop, and opens no file but the cluster's secrets and the key log.
+//! This crate owns the prepared configuration ([`config`]), the choice of a `ServerConfig` for a
+//! ClientHello, the engine around rustls, sessions and tickets, admission control, and TLS to
+//! servers. It has no sockets and no event loop. It opens only the cluster's secrets and the key
+//! log.
 //!
-//! Main types: [`config::Config`] is the validated configuration, [`hello_router::HelloRouter`] chooses the configuration for a hello, and
-//! [`engine::Engine`] runs a connection of rustls.
+//! Main types: [`config::Config`] is the prepared configuration, [`hello_router::HelloRouter`]
+//! chooses the configuration for a ClientHello, and [`engine::Engine`] runs a connection of rustls.
 //!
-//! * [`hello_router`]: the routes of one listener; [`route_configs`]: the `ServerConfig`s of one route;
+//! * [`hello_router`]: the routes of one listener; [`route_configs`]: the `ServerConfig`s of one
+//!   route;
 //! * [`policy`]: the digest of a policy, which separates sessions;
-//! * [`verifier`]: client certificates; [`chain`]: limits that are checked first; [`path`]: the path that verified a chain;
-//!   [`server_rules`]: rules for certificates of servers;
-//! * [`deferred`]: keys whose signatures are made off the loop;
-//! * [`admission`]: limits; [`metered`]: keys that cost a token, if full handshakes are limited;
-//! * [`engine`]: rustls' unbuffered connections; [`skipping`]: drops rejected early data; [`scratch`]: buffers;
-//! * [`sessions`]: sessions by ID, tickets, early data; [`resumption`]: outcomes of resumption; [`secret`]: secrets of a cluster;
-//! * [`to_servers`]: TLS towards the servers of a backend;
-//! * [`trial`]: trials of policies; [`ja4`]: fingerprints of hellos;
+//! * [`verifier`]: client certificates; [`chain`]: limits that are checked first; [`path`]: the
+//!   path that verified a chain; [`server_rules`]: rules for server certificates;
+//! * [`deferred`]: keys whose signatures are made off the event loop;
+//! * [`admission`]: limits on clients; [`metered`]: keys that take a token if full handshakes are
+//!   limited;
+//! * [`engine`]: rustls' unbuffered connections; [`skipping`]: discards rejected early data;
+//!   [`scratch`]: buffers;
+//! * [`sessions`]: sessions by ID, tickets, early data; [`resumption`]: results of resumption;
+//!   [`secret`]: cluster secrets;
+//! * [`to_servers`]: TLS to the servers of a backend;
+//! * [`trial`]: policies on trial; [`ja4`]: fingerprints of clients;
 //! * [`key_log`]: the file of `SSLKEYLOGFILE`;
 //! * [`names`]: names of versions, suites and groups.
 //!
-//! Every worker builds its own [`hello_router::HelloRouter`]s from the shared configuration. So one thread owns all that a handshake touches
-//! (configurations, ticket keys), and threads do not compete for a reference count.
+//! Each worker builds its own [`hello_router::HelloRouter`]s from the shared configuration. So one
+//! thread owns all objects that a handshake uses (configurations, ticket keys), and threads do not
+//! contend for reference counts.
 //!
-//! The id of a cluster's secret is the same on every node that has it:
+//! The ID of a cluster's secret is the same on every node with that secret:
 //!
 //! ```
 //! use becket_tls::secret::shared::{SecretBytes, SharedSecret};

@@ -1,4 +1,4 @@
-//! The keys by which clients are limited, and the limits of each key. [`admission`](crate::admission) counts.
+//! Keys for client limits, and the limits per key. [`admission`](crate::admission) counts.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use becket_config::process::Admission;
 use becket_proto::admission::{Share, Source};
 use becket_proto::close_reason::CloseReason;
 
-/// A key that has limits.
+/// A key with limits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LimitKey {
-    /// The network of a client.
+    /// Network of a client.
     Source(Source),
-    /// A server name as a certificate or a route has it; empty for all other names, and none.
+    /// Server name from a certificate or a route; empty for all other names and for no name.
     Name(Arc<str>),
-    /// A fingerprint.
+    /// JA4 fingerprint.
     Ja4(Arc<str>),
-    /// A server name and the backend in whose queue its clients wait.
+    /// Server name, and the backend whose queue its clients wait in.
     Queue(Arc<str>),
 }
 
@@ -26,7 +26,7 @@ impl Default for LimitKey {
 }
 
 impl LimitKey {
-    /// The place of its kind among all kinds.
+    /// Index of the kind of this key.
     pub(crate) fn kind(&self) -> usize {
         match self {
             Self::Source(_) => SOURCE,
@@ -36,7 +36,7 @@ impl LimitKey {
         }
     }
 
-    /// Close reasons of a client that gets no connection and of one that gets no full handshake.
+    /// Close reasons of a client that exceeds the limit of connections, or of full handshakes.
     pub(crate) fn refusals(&self) -> (CloseReason, CloseReason) {
         match self {
             Self::Source(_) => (CloseReason::SourceConnections, CloseReason::AdmissionSource),
@@ -47,23 +47,23 @@ impl LimitKey {
     }
 }
 
-/// Limits of each key of a kind.
+/// Limits per key of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyRule {
-    /// Open connections; `None` where they are not counted.
+    /// Maximum open connections; `None` if they are not counted.
     pub connections: Option<u32>,
-    /// Full handshakes.
+    /// Limits on full handshakes.
     pub share: Share,
 }
 
-/// Limits by the kind of the key.
+/// Limits by kind of key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRules(pub(crate) [KeyRule; KINDS]);
 
 impl KeyRules {
     pub fn new(keys: &Admission) -> Self {
         let rule = |connections, share| KeyRule { connections, share };
-        // A connection is counted for the name whose share of a queue it may need.
+        // Connections are counted for a name if the name has a share of a queue.
         let uncounted = keys.name.queue_share.map(|_| u32::MAX);
         Self([
             rule(keys.connections_per_source, keys.source()),
@@ -73,12 +73,12 @@ impl KeyRules {
         ])
     }
 
-    /// The rule of a key.
+    /// Returns the limits of a key.
     pub fn of(&self, key: &LimitKey) -> KeyRule {
         self.0[key.kind()]
     }
 
-    /// Returns whether no key has a limit.
+    /// Returns `true` if no key has a limit.
     pub fn is_empty(&self) -> bool {
         self.0 == [KeyRule::default(); KINDS]
     }

@@ -1,9 +1,11 @@
-//! Private keys that cost a token: a signature is what makes a full handshake expensive, so admission is asked there.
+//! Private keys that take an admission token: the signature is the expensive part of a full
+//! handshake, so admission is checked there.
 //!
-//! rustls asks a [`SigningKey`] for a signer and the signer for a signature, once per full handshake and never in a
-//! resumed one: TLS 1.2 signs the key exchange, TLS 1.3 the transcript (RFC 5246 section 7.4.3, RFC 8446 section
-//! 4.4.3). The handshake that pays is the one that is lent to this thread ([`sessions::context`](crate::sessions::context)); outside of any, as in
-//! `becket check`, nothing is asked. Keys are wrapped where the configuration limits full handshakes, and only there.
+//! rustls requests a signer from a [`SigningKey`] and a signature from the signer, once per full
+//! handshake and never in a resumed one. TLS 1.2 signs the key exchange, TLS 1.3 the transcript
+//! (RFC 5246 section 7.4.3, RFC 8446 section 4.4.3). The handshake that is lent to this thread pays
+//! ([`sessions::context`](crate::sessions::context)). Without one, as in `becket check`, no token
+//! is taken. Keys are wrapped only if the configuration limits full handshakes.
 
 use std::sync::Arc;
 
@@ -13,7 +15,7 @@ use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 
 use crate::sessions::context;
 
-/// The same chain with a key that costs a token.
+/// Returns the same chain with a key that takes a token per signature.
 pub fn metered(key: &CertifiedKey) -> Arc<CertifiedKey> {
     Arc::new(CertifiedKey {
         key: Arc::new(MeteredKey(Arc::clone(&key.key))),
@@ -44,7 +46,7 @@ struct MeteredSigner(Box<dyn Signer>);
 
 impl Signer for MeteredSigner {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
-        // The charge keeps the reason, and the handshake is ended by it.
+        // The permit stores the reason, which ends the handshake.
         context::pay().map_err(|reason| Error::General(reason.label().to_owned()))?;
         self.0.sign(message)
     }

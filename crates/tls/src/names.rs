@@ -1,42 +1,42 @@
-//! What versions, suites, groups and alerts are called in logs and PROXY headers: as in the configuration
-//! ([`becket_config::suites`]), and as RFC 8446 calls alerts.
+//! Names of versions, suites, groups and alerts in logs and PROXY headers: the names of the
+//! configuration ([`becket_config::suites`]), and those of RFC 8446 for alerts.
 
 use becket_config::suites::{group_name, suite_names, version_name};
 use rustls::{AlertDescription, CipherSuite, NamedGroup, ProtocolVersion};
 
-/// Such as `TLSv1.3`.
+/// Returns the name of a version, such as `TLSv1.3`.
 pub fn version(version: ProtocolVersion) -> &'static str {
     version_name(version.into()).unwrap_or(UNKNOWN)
 }
 
-/// Such as `TLS_AES_128_GCM_SHA256`.
+/// Returns the IANA name of a suite, such as `TLS_AES_128_GCM_SHA256`.
 pub fn suite(suite: CipherSuite) -> &'static str {
     suite_names(suite.into()).map_or(UNKNOWN, |[iana, _]| iana)
 }
 
-/// What OpenSSL calls it, such as `ECDHE-RSA-AES128-GCM-SHA256`: what readers of PROXY headers expect. The
-/// suites of TLS 1.3 have one name.
+/// Returns the OpenSSL name of a suite, such as `ECDHE-RSA-AES128-GCM-SHA256`, which readers of
+/// PROXY headers expect. TLS 1.3 suites have only one name.
 pub fn openssl_suite(suite: CipherSuite) -> &'static str {
     suite_names(suite.into()).map_or(UNKNOWN, |[_, openssl]| openssl)
 }
 
-/// Such as `X25519MLKEM768`.
+/// Returns the name of a group, such as `X25519MLKEM768`.
 pub fn group(group: NamedGroup) -> &'static str {
     group_name(group.into()).unwrap_or(UNKNOWN)
 }
 
-/// Such as `bad_certificate`; the number of one that has no name.
+/// Returns the name of an alert, such as `bad_certificate`, or its number if it has no name.
 pub fn alert(alert: AlertDescription) -> String {
     let name = alert.as_str().map(|name| words(name, '_'));
     name.unwrap_or_else(|| u8::from(alert).to_string())
 }
 
-/// The words of a name in camel case, as rustls writes many a cause.
+/// Splits a camel case name, as in rustls' error texts, into words.
 pub fn words(camel: &str, between: char) -> String {
     let (mut words, mut before) = (String::new(), None::<char>);
     let mut letters = camel.chars().peekable();
     while let Some(letter) = letters.next() {
-        // An acronym is one word: it ends before the capital that begins the next one.
+        // An acronym is one word. It ends before the capital letter of the next word.
         let ends_acronym = letters.peek().is_some_and(|next| next.is_lowercase());
         let begins = before.is_some_and(|before| before.is_lowercase() || ends_acronym);
         if letter.is_uppercase() && begins {
@@ -48,7 +48,7 @@ pub fn words(camel: &str, between: char) -> String {
     words
 }
 
-/// What we do not speak. A handshake agrees on nothing of that kind.
+/// Name of an unsupported value. A handshake never negotiates one.
 const UNKNOWN: &str = "unknown";
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
-//! The path from a peer's certificate to an authority: what verifies it, of all that was shown.
+//! Finds the verified path from a peer's certificate to a CA among the presented certificates.
 //!
-//! rustls' own verifier of clients asks webpki the same, and keeps the answer to itself. Sessions are kept with the leaf and
-//! its path alone ([`context`](crate::sessions::context)), so webpki is asked here, with the options of that verifier: the
-//! whole path looked up in revocation lists, lists that are overdue used all the same. Its verifier of servers insists on a
-//! name, which `verify = "chain"` does not have. [`chain`] chooses what webpki gets to see.
+//! rustls' own client verifier calls webpki in the same way, but does not return the path. Sessions
+//! store only the leaf and its path ([`context`](crate::sessions::context)). So this module calls
+//! webpki with the options of that verifier: revocation lists are checked for the whole path, and
+//! overdue lists are used as well. rustls' server verifier requires a name, which `verify =
+//! "chain"` does not have. [`chain`] selects the certificates that webpki gets.
 //!
-//! Source: RFC 5280 section 6; rustls 0.23.46, `webpki/client_verifier.rs`, and `pki_error` in `webpki/mod.rs`.
+//! Source: RFC 5280 section 6; rustls 0.23.46, `webpki/client_verifier.rs`, and `pki_error` in
+//! `webpki/mod.rs`.
 
 use std::sync::Arc;
 
@@ -21,7 +23,7 @@ use webpki::{
 
 use super::chain;
 
-/// Finds paths to these authorities.
+/// Finds paths to these CAs.
 #[derive(Debug)]
 pub struct Paths {
     roots: Arc<RootCertStore>,
@@ -30,16 +32,16 @@ pub struct Paths {
     algorithms: WebPkiSupportedAlgorithms,
     /// Authentication of clients or of servers.
     usage: KeyUsage,
-    /// What a chain may have.
+    /// Limits on a chain.
     most_chain: LimitsSection,
 }
 
 impl Paths {
-    /// Takes chains as `most_chain` allows.
+    /// Creates a finder for chains within the limits of `most_chain`.
     ///
     /// # Errors
     ///
-    /// When a list cannot be used.
+    /// Fails if a revocation list cannot be used.
     pub fn new(
         roots: Arc<RootCertStore>,
         (lists, unknown): (&[CertificateRevocationListDer<'static>], UnknownStatus),
@@ -63,12 +65,12 @@ impl Paths {
         })
     }
 
-    /// Verifies the leaf. Returns the places of its issuers among the intermediates, from the leaf on, without the
-    /// authority.
+    /// Verifies the leaf. Returns the indices of its issuers among the intermediates, starting at
+    /// the leaf and without the CA.
     ///
     /// # Errors
     ///
-    /// Why there is no path, as rustls says it, so that the alert is the right one.
+    /// Returns the reason as a rustls error, so that the right alert is sent.
     pub fn find(
         &self,
         leaf: &CertificateDer<'_>,
@@ -78,7 +80,7 @@ impl Paths {
         let usable = chain::usable(leaf, intermediates, self.most_chain)?;
         let leaf = EndEntityCert::try_from(leaf).map_err(fault)?;
         let lists: Vec<_> = self.lists.iter().collect();
-        // There is nothing to build without lists.
+        // The builder fails without any list.
         let revocation = RevocationOptionsBuilder::new(&lists).ok().map(|options| {
             options
                 .with_depth(RevocationCheckDepth::Chain)
@@ -102,7 +104,8 @@ impl Paths {
     }
 }
 
-/// The faults for which there is an alert, or words in [`chain::explain`]; the others are told as webpki tells them.
+/// Maps a webpki error to a rustls error with an alert, or with a text in [`chain::explain`]. Other
+/// errors keep webpki's text.
 fn fault(fault: webpki::Error) -> Error {
     use webpki::Error as E;
     Error::InvalidCertificate(match fault {

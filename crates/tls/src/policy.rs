@@ -1,11 +1,11 @@
-//! The digest of a policy: the border that sessions never cross.
+//! The digest of a policy, which separates sessions.
 //!
-//! A session or ticket is bound to the digest of the policy it was made under, and no other
-//! opens it. The digest covers what makes two sessions exchangeable: the policy's name, whether
-//! and against which CAs clients authenticate, and whether extended master secret was required.
-//! It leaves out what may differ between hosts that share sessions: addresses, certificates,
-//! ALPN, revocation lists. The class of fault this keeps out: a session made on a name without
-//! client certificates that opens a name with them (nginx CVE-2025-23419).
+//! A session or ticket is bound to the digest of the policy that created it, and no other policy
+//! accepts it. The digest covers the properties that make two sessions exchangeable: the policy's
+//! name, the mode and CAs of client authentication, and the extended master secret. It excludes
+//! properties that may differ between hosts that share sessions: addresses, certificates, ALPN,
+//! revocation lists. This prevents that a session created for a name without client certificates is
+//! resumed for a name with them (nginx CVE-2025-23419).
 
 use becket_config::choices::{ClientCertificates, ClientTrust};
 use becket_config::suites::{KeyExchangeGroup, ServedVersion};
@@ -16,8 +16,8 @@ use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, TrustAnchor
 
 use becket_keys::digest::digest as encode;
 
-/// Computes SHA-256 over a canonical encoding: each part preceded by its length as u64,
-/// big endian. The set of CAs enters as the sorted digests of their names and keys.
+/// Computes SHA-256 over the parts, each preceded by its length as a big-endian u64. The CAs are
+/// represented by the sorted digests of their names and keys.
 pub fn digest(
     name: &str,
     (asked, trust): (ClientCertificates, ClientTrust),
@@ -32,7 +32,7 @@ pub fn digest(
     let authorities = authorities(roots);
     let mut parts: Vec<&[u8]> = vec![b"becket policy 1", name.as_bytes(), mode.as_bytes()];
     if trust == ClientTrust::Certificates {
-        // Without it the digests of policies that have always been are what they were.
+        // Added only in this case, to keep the digests of older policies unchanged.
         parts.push(b"certificates");
     }
     let ems: &[u8] = if require_ems { b"ems" } else { b"" };
@@ -41,7 +41,7 @@ pub fn digest(
     encode(&parts)
 }
 
-/// The names and keys of a set of CAs, as digests; each once, sorted.
+/// Returns the sorted, distinct digests of the names and keys of a set of CAs.
 pub fn authorities(roots: &RootCertStore) -> Vec<[u8; 32]> {
     let digest = |anchor: &TrustAnchor<'_>| {
         let constraints = anchor.name_constraints.as_ref();
@@ -57,7 +57,8 @@ pub fn authorities(roots: &RootCertStore) -> Vec<[u8; 32]> {
     authorities
 }
 
-/// Computes SHA-256 over what decides whose certificates are taken: CAs, single certificates, revocation lists.
+/// Computes SHA-256 over the files that decide which certificates are accepted: CAs, single
+/// certificates, revocation lists.
 pub fn contents(
     roots: &RootCertStore,
     certificates: &[CertificateDer<'_>],
@@ -74,7 +75,7 @@ pub fn contents(
     encode(&parts.collect::<Vec<_>>())
 }
 
-/// The versions of a list, highest first.
+/// Returns the listed versions, highest first.
 pub fn versions(listed: &[ServedVersion]) -> Vec<&'static SupportedProtocolVersion> {
     let tls13 = (ServedVersion::Tls13, &version::TLS13);
     let both = [tls13, (ServedVersion::Tls12, &version::TLS12)].into_iter();
@@ -82,7 +83,7 @@ pub fn versions(listed: &[ServedVersion]) -> Vec<&'static SupportedProtocolVersi
     allowed.map(|(_, version)| version).collect()
 }
 
-/// The groups of a list.
+/// Returns the listed groups.
 pub fn groups(listed: &[KeyExchangeGroup]) -> Vec<&'static dyn SupportedKxGroup> {
     let known = |number| {
         ALL_KX_GROUPS

@@ -1,9 +1,10 @@
-//! Resumption as metrics and the access log name it: the way, and the outcome.
+//! Resumption in metrics and the access log: its kind and its result.
 
 use becket_proto::labelled;
 
 labelled! {
-/// By what a client may resume; TLS has one way for each version, and TLS 1.2 two. The words are those of the access log.
+/// The kind of resumption that a client may use. TLS 1.2 has two, TLS 1.3 one. The words are those
+/// of the access log.
 pub enum Offer {
     /// TLS 1.2, session ID.
     Id = "id",
@@ -15,24 +16,25 @@ pub enum Offer {
 }
 
 labelled! {
-/// What became of a session or ticket that a client offered.
+/// The result for a session or ticket that a client offered.
 pub enum Resumption {
     /// Opened, or found in the table.
     Opened = "opened",
-    /// Not in the table, or not a ticket of ours.
+    /// Not in the table, or not a ticket of this cluster.
     Unknown = "unknown",
-    /// Its time in the table was over, or its key is gone.
+    /// Expired in the table, or its key was dropped.
     Expired = "expired",
     /// Older than `sessions.max-age` since the full handshake.
     TooOld = "too-old",
-    /// Made under another policy.
+    /// Created under another policy.
     OtherPolicy = "other-policy",
-    /// The seal does not open.
+    /// The seal does not verify.
     BadSeal = "bad-seal",
-    /// Sealed under a secret that is not accepted here: of another cluster, of a host that is
-    /// alone, or of this one before it was restarted alone.
+    /// Sealed under a secret that is not accepted here: of another cluster, of a single host, or of
+    /// this host before its last restart.
     UnknownSecret = "unknown-secret",
-    /// The client's chain in it no longer verifies, or is the second that was offered.
+    /// The client's chain in it does not verify any more, or it is the second chain in this
+    /// ClientHello.
     ClientCertificate = "client-certificate",
 }
 }

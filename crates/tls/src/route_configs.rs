@@ -1,13 +1,13 @@
-//! The few `ServerConfig`s of one route, alike but for how sessions resume and whether ALPN is
-//! negotiated. Their `ResolvesServerCert` chooses the certificate, from [`becket_keys::certificates`].
+//! The `ServerConfig`s of one route, which differ only in resumption and ALPN. Their
+//! `ResolvesServerCert` chooses the certificate from [`becket_keys::certificates`].
 //!
-//! rustls fixes per configuration what should depend on the hello: whether ALPN may fail to
-//! overlap, how many tickets are sent, whether a TLS 1.2 client gets a ticket or an ID. So each
-//! route has a few, and the peeked hello picks one ([`RouteConfigs::pick`]). They differ in nothing that
-//! concerns trust: certificates, verifier and policy are the same.
+//! rustls fixes some choices per configuration that should depend on the ClientHello: a failed ALPN
+//! negotiation, the number of tickets, and ticket or session ID for TLS 1.2. So each route has
+//! several configurations, and the peeked ClientHello selects one ([`RouteConfigs::pick`]). They
+//! have the same certificates, verifier and policy.
 //!
-//! If a policy takes early data, they have no ticketer: their sessions are kept by
-//! a [`Store`] of their own, and nothing else opens.
+//! If a policy accepts early data, its configurations have no ticketer: their own [`Store`] keeps
+//! the sessions, and no other session resumes.
 
 use std::sync::Arc;
 
@@ -35,25 +35,25 @@ use crate::sessions::tickets::{TicketSecrets, Ticketer};
 use becket_cluster::Outbox;
 use becket_keys::certificates::CertificateMap;
 
-/// The parts of a route's configurations, apart from the route itself.
+/// Inputs for a route's configurations besides the route.
 #[derive(Clone, Debug)]
 pub struct RouteParts {
-    /// Shared by all workers.
+    /// Session table, shared by all workers.
     pub table: Arc<SessionTable>,
-    /// Shared by all workers alone: sessions that admit early data.
+    /// Table of sessions that allow early data, shared by all workers but not with peers.
     pub early: Arc<SessionTable>,
     /// Current ticket secrets.
     pub secrets: Arc<TicketSecrets>,
-    /// The configuration: lifetimes.
+    /// The configuration file, for lifetimes.
     pub file: Arc<File>,
-    /// Write secrets to the file that SSLKEYLOGFILE names.
+    /// Secrets are written to the file of SSLKEYLOGFILE.
     pub key_log: bool,
-    /// Takes new sessions for the peers; `None` without a cluster.
+    /// Receives new sessions for the peers; `None` without a cluster.
     pub outbox: Option<Outbox>,
 }
 
 impl RouteParts {
-    /// Parts that share nothing with those that serve: to see whether configurations can be built, and what they do.
+    /// Returns inputs that share nothing with the running service, to test configurations.
     pub fn apart(secrets: &Arc<TicketSecrets>, file: &Arc<File>) -> Self {
         let table = || Arc::new(SessionTable::new(Default::default(), Default::default()));
         Self {
@@ -73,21 +73,21 @@ pub struct RouteConfigs {
     with_alpn: Resuming,
     without_alpn: Resuming,
     ticketer: Arc<Ticketer>,
-    /// `None` unless the policy takes early data.
+    /// `None` unless the policy accepts early data.
     early: Option<Store>,
     tls13: bool,
     tls12_tickets: bool,
     verifier: Option<Arc<dyn ClientCertVerifier>>,
 }
 
-/// One ALPN setting, by how sessions resume.
+/// Configurations with one ALPN setting, by kind of resumption.
 #[derive(Debug)]
 struct Resuming {
-    /// TLS 1.3, two tickets: the client has none of ours.
+    /// TLS 1.3 with two tickets, for a client without a valid ticket.
     two_tickets: Arc<ServerConfig>,
-    /// TLS 1.3 with a ticket of ours: one new one replaces it. Also TLS 1.2 by ticket.
+    /// TLS 1.3 with one ticket that replaces the client's ticket. Also TLS 1.2 with tickets.
     one_ticket: Arc<ServerConfig>,
-    /// TLS 1.2 by session ID.
+    /// TLS 1.2 with session IDs.
     by_id: Arc<ServerConfig>,
 }
 
@@ -96,8 +96,8 @@ impl RouteConfigs {
     ///
     /// # Errors
     ///
-    /// When the policy's suites, groups and versions do not fit each other, when the set of CAs
-    /// is empty, or when there is no ticket secret.
+    /// Fails if suites, groups and versions of the policy do not fit together, if the set of CAs is
+    /// empty, or if there is no ticket secret.
     pub fn new(
         route: &Route,
         policy: &Policy,
@@ -143,7 +143,7 @@ impl RouteConfigs {
         })
     }
 
-    /// The configuration that answers this hello. `alpn` says whether to negotiate it.
+    /// Returns the configuration for this ClientHello. `alpn` selects whether to negotiate ALPN.
     pub fn pick(&self, hello: &ClientHello<'_>, alpn: bool) -> &Arc<ServerConfig> {
         let by_resumption = if alpn {
             &self.with_alpn
@@ -163,7 +163,7 @@ impl RouteConfigs {
         &by_resumption.by_id
     }
 
-    /// The way in which a hello of this kind resumes here, if it offers anything.
+    /// Returns the kind of resumption for such a ClientHello, if it offers a session.
     pub fn offer(&self, hello: &ClientHello<'_>) -> Offer {
         match hello.session_ticket() {
             _ if self.tls13 && hello.offers_tls13() => Offer::Psk,
@@ -172,11 +172,12 @@ impl RouteConfigs {
         }
     }
 
-    /// Returns whether the hello offers what might resume: something that looks like a ticket of ours, or
-    /// a TLS 1.2 session ID. No proof; that there is nothing is one.
+    /// Returns `true` if the ClientHello offers a possible session: a well-formed ticket with a
+    /// known key, or a TLS 1.2 session ID. `true` is a hint; `false` is definite.
     pub fn may_resume(&self, hello: &ClientHello<'_>) -> bool {
         if self.tls13 && hello.offers_tls13() {
-            // The session ID is there for the sake of middle boxes (RFC 8446, appendix D.4).
+            // In TLS 1.3, the session ID exists only for compatibility with middleboxes (RFC 8446,
+            // appendix D.4).
             return match &self.early {
                 Some(early) => early.recognises(hello),
                 None => hello
@@ -190,7 +191,7 @@ impl RouteConfigs {
         }
     }
 
-    /// Verifies client certificates; `None` when the policy asks for none.
+    /// Returns the verifier of client certificates; `None` if the policy requests none.
     pub fn verifier(&self) -> Option<&Arc<dyn ClientCertVerifier>> {
         self.verifier.as_ref()
     }
@@ -230,8 +231,9 @@ impl Resuming {
         }
     }
 
-    /// TLS 1.3 with sessions that admit early data; rustls hands out the keys of the store as
-    /// tickets. That data may be answered before the client has finished is the point of it.
+    /// Creates TLS 1.3 configurations with sessions that allow early data. rustls sends the keys of
+    /// the store as tickets. Data may be sent before the client has finished, so that early data is
+    /// answered early.
     fn early(base: ServerConfig, policy: &Policy, store: &Store) -> Self {
         let mut two_tickets = base;
         two_tickets.session_storage = Arc::new(store.clone());
@@ -248,7 +250,7 @@ impl Resuming {
     }
 }
 
-/// The part that all configurations of a route share.
+/// Builds the common part of all configurations of a route.
 fn base(
     policy: &Policy,
     certificates: &Arc<CertificateMap>,
@@ -272,8 +274,8 @@ fn base(
     Ok(config)
 }
 
-/// Finds the chain for the name that rustls read, and refuses when that is not the name by which
-/// the route was chosen: two parsers saw the hello, and they must not disagree on it.
+/// Finds the chain for the server name parsed by rustls. Refuses if it differs from the name that
+/// selected the route, because two parsers must not disagree about a ClientHello.
 #[derive(Debug)]
 struct ChainResolver(Arc<CertificateMap>);
 

@@ -1,27 +1,27 @@
-//! The buffers that a worker lends to whichever connection it serves.
+//! Buffers that a worker lends to the connection that it serves.
 //!
-//! Ciphertext and plaintext are only ever in transit here: what a connection must keep (a partial
-//! record, output that the socket did not take) it copies to heap bytes of its own. So ten
-//! thousand idle connections share one set of buffers.
+//! Data stays in these buffers only during one call. A connection copies bytes that it must keep (a
+//! partial record, output that the socket did not accept) to its own heap memory. So ten thousand
+//! idle connections share one set of buffers.
 
 use std::fmt;
 
-/// Bytes being filled from the front; grows on demand and is reused.
+/// A reusable byte buffer that is filled from the front and grows on demand.
 #[derive(Default)]
 pub struct Buffer {
     bytes: Vec<u8>,
-    /// Where the buffer begins in `bytes`; see [`Buffer::at`].
+    /// Start of the buffer in `bytes`; see [`Buffer::at`].
     start: usize,
     filled: usize,
 }
 
 impl Buffer {
-    /// A buffer with room for `capacity` bytes that begins `offset` bytes into a memory page.
+    /// Returns a buffer with room for `capacity` bytes that starts `offset` bytes into a memory
+    /// page.
     ///
-    /// Copies between two places whose addresses differ by a few bytes modulo a page run at a
-    /// twentieth of the speed where the C library copies with `rep movsb` on Zen 3 and 4
-    /// (glibc bug 30994). rustls copies every record to and from blocks that begin with a page,
-    /// so no buffer of ours does.
+    /// On Zen 3 and 4, copying with `rep movsb` is 20 times slower between addresses that differ by
+    /// a few bytes modulo the page size (glibc bug 30994). rustls copies every record to and from
+    /// blocks that start at a page boundary, so these buffers must not start there.
     pub fn at(offset: usize, capacity: usize) -> Self {
         let bytes = vec![0; capacity + PAGE];
         let misplaced = bytes.as_ptr().addr() % PAGE;
@@ -32,17 +32,18 @@ impl Buffer {
         }
     }
 
-    /// What was filled in.
+    /// Returns the filled part.
     pub fn filled(&self) -> &[u8] {
         &self.bytes[self.start..self.start + self.filled]
     }
 
-    /// What was filled in, to be changed in place.
+    /// Returns the filled part for changes in place.
     pub fn filled_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.filled]
     }
 
-    /// Room behind what is filled, at least `least` bytes: grows when there is less.
+    /// Returns the free space after the filled part. Grows the buffer if fewer than `least` bytes
+    /// are free.
     pub fn room(&mut self, least: usize) -> &mut [u8] {
         let end = self.start + self.filled;
         if self.bytes.len() - end < least {
@@ -51,56 +52,56 @@ impl Buffer {
         &mut self.bytes[end..]
     }
 
-    /// The next `n` bytes behind what is filled.
+    /// Returns the next `n` bytes after the filled part.
     pub fn next(&mut self, n: usize) -> &mut [u8] {
         &mut self.room(n)[..n]
     }
 
-    /// `n` bytes of the room were filled.
+    /// Marks `n` more bytes as filled.
     pub fn advance(&mut self, n: usize) {
         self.filled = (self.filled + n).min(self.bytes.len() - self.start);
     }
 
-    /// Copies bytes behind what is filled.
+    /// Appends bytes to the filled part.
     pub fn push(&mut self, bytes: &[u8]) {
         self.next(bytes.len()).copy_from_slice(bytes);
         self.advance(bytes.len());
     }
 
-    /// Forgets what is filled in behind the first `n` bytes.
+    /// Drops the filled bytes after the first `n`.
     pub fn truncate(&mut self, n: usize) {
         self.filled = self.filled.min(n);
     }
 
-    /// Forgets what was filled in; keeps the memory.
+    /// Drops the filled bytes and keeps the memory.
     pub fn clear(&mut self) {
         self.filled = 0;
     }
 
-    /// Returns the number of bytes that are filled in.
+    /// Returns the number of filled bytes.
     pub fn len(&self) -> usize {
         self.filled
     }
 
-    /// Returns `true` if nothing is filled in.
+    /// Returns `true` if nothing is filled.
     pub fn is_empty(&self) -> bool {
         self.filled == 0
     }
 }
 
-/// Shows nothing of what passes through.
+/// Hides the data.
 impl fmt::Debug for Buffer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Buffer({} bytes)", self.filled)
     }
 }
 
-/// One worker's buffers.
+/// The buffers of one worker.
 #[derive(Debug)]
 pub struct Scratch {
     /// Ciphertext from a client.
     pub sealed_in: Buffer,
-    /// Plaintext, in either direction.
+    /// Plaintext in either direction.
     pub plain: Buffer,
     /// Ciphertext to a client.
     pub sealed_out: Buffer,
@@ -125,13 +126,14 @@ impl Default for Scratch {
     }
 }
 
-/// Bytes taken from a socket at once. Bulk throughput stops growing at four records.
+/// Maximum bytes per read from a socket. Bulk throughput does not grow beyond four records.
 pub const READ: usize = 64 * 1024;
-/// A record with all that encryption may add (RFC 8446 section 5.2, RFC 5246 section 6.2.3).
+/// Maximum size of a record with encryption overhead (RFC 8446 section 5.2, RFC 5246 section
+/// 6.2.3).
 pub const LARGEST_RECORD: usize = 5 + (1 << 14) + 2048;
-/// Memory page.
+/// Size of a memory page.
 const PAGE: usize = 4096;
-/// Offsets into a page, far from each other and from its beginning.
+/// Offsets into a page, far from each other and from the page boundary.
 const SEALED_IN_OFFSET: usize = 3072;
 const PLAIN_OFFSET: usize = 2048;
 const SEALED_OUT_OFFSET: usize = 1024;

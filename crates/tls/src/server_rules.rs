@@ -1,4 +1,5 @@
-//! Rules for certificates of servers: the one that a backend is configured with decides, whatever name was sent.
+//! Rules for server certificates. The configured rule decides, independent of the SNI that was
+//! sent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,7 +16,8 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 use super::chain;
 use super::path::Paths;
 
-/// Verifies certificates of servers by a rule. The provider always verifies that a server holds its key.
+/// Verifies server certificates by a rule. The provider always verifies that a server has the
+/// private key.
 #[derive(Debug)]
 pub struct RuleVerifier {
     /// Decides which certificates are accepted.
@@ -24,35 +26,36 @@ pub struct RuleVerifier {
     pub provider: Arc<CryptoProvider>,
 }
 
-/// Decides which certificates of servers are accepted.
+/// Decides which server certificates are accepted.
 #[derive(Debug)]
 pub enum ServerRule {
     /// Accepts every certificate, for `verify = "none"`.
     Any,
-    /// A path must lead to an authority, for `verify = "chain"`.
+    /// Requires a path to a CA, for `verify = "chain"`.
     Chain(Paths),
-    /// A certificate must be listed, and where there is a name, be for that, for `verify = "pinned"`.
+    /// Requires a listed certificate, and the given name if there is one, for `verify = "pinned"`.
     Pinned {
         /// Accepted certificates.
         pins: Pins,
         /// Name that the certificate must have.
         name: Option<ServerName<'static>>,
     },
-    /// A certificate must be for one name, whatever name was sent as SNI. Looks at the chain before anybody else does.
+    /// Requires a certificate for one name, independent of the SNI that was sent. Checks the limits
+    /// of the chain first.
     Named {
         /// Name that the certificate must have.
         name: ServerName<'static>,
         /// Verifies the certificate for that name.
         verifier: Arc<dyn ServerCertVerifier>,
-        /// What a chain may have.
+        /// Limits on a chain.
         most_chain: LimitsSection,
-        /// The first end of a certificate that was good, in seconds since 1970.
+        /// Earliest expiry of a verified certificate, in seconds since 1970.
         until: Arc<AtomicU64>,
     },
 }
 
 impl RuleVerifier {
-    /// Accepts any certificate.
+    /// Returns a verifier that accepts any certificate.
     pub fn none(provider: Arc<CryptoProvider>) -> Self {
         let rule = ServerRule::Any;
         Self { rule, provider }
@@ -88,7 +91,8 @@ impl ServerCertVerifier for RuleVerifier {
                 let usable = chain::usable(end_entity, intermediates, *most_chain)?;
                 let _verified =
                     verifier.verify_server_cert(end_entity, &usable, name, ocsp_response, now)?;
-                // What is over already is on no path that verified: servers show such ones, too.
+                // Skips expired certificates, which servers may send but which are on no verified
+                // path.
                 let certificates = [end_entity].into_iter().chain(&usable);
                 let ends = certificates.filter_map(|one| not_after(one));
                 let later = ends.map(|end| end.0).filter(|end| *end > now.as_secs());
@@ -127,15 +131,15 @@ impl ServerCertVerifier for RuleVerifier {
     }
 }
 
-/// Certificates that are trusted on their own, regardless of the issuer, while they are valid.
+/// Certificates that are trusted without their issuer while they are valid.
 #[derive(Debug)]
 pub struct Pins(pub Vec<CertificateDer<'static>>);
 
 impl Pins {
-    /// Checks that a certificate is one of them and valid.
+    /// Checks that a certificate is listed and valid.
     ///
     /// # Errors
-    /// Returns the reason to reject it.
+    /// Returns the reason to reject the certificate.
     pub fn verify(&self, leaf: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
         if !self.0.iter().any(|pin| pin == leaf) {
             return Err(CertificateError::UnknownIssuer.into());

@@ -1,4 +1,4 @@
-//! The two sides of TLS: rustls has a type for each, and one set of states for both.
+//! The two sides of TLS. rustls has one type for each side, and common states for both.
 
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::kernel::KernelConnection;
@@ -8,43 +8,44 @@ use rustls::{CommonState, Error, ExtractedSecrets};
 
 use crate::scratch::Buffer;
 
-/// A side of TLS: rustls has a type for each, and one set of states for both.
+/// A side of TLS: client or server.
 pub trait TlsSide {
-    /// What rustls keeps for this side alone.
+    /// rustls' data for this side.
     type Data;
 
     /// Processes records; see `UnbufferedConnectionCommon::process_tls_records`.
     fn process<'c, 'i>(&'c mut self, input: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
 
-    /// What both sides know alike.
+    /// Returns the state that both sides have in common.
     fn common(&self) -> &CommonState;
 
-    /// Gives out the secrets, and ends. See `dangerous_into_kernel_connection` of rustls.
+    /// Ends the connection and returns its secrets. See `dangerous_into_kernel_connection` of
+    /// rustls.
     ///
     /// # Errors
     ///
-    /// When secrets may not be given out, or something waits to be sent.
+    /// Fails if the secrets may not be extracted, or if output is pending.
     fn into_secrets(self) -> Result<(ExtractedSecrets, KernelConnection<Self::Data>), Error>;
 
-    /// How many tickets have come.
+    /// Returns the number of received tickets.
     fn tickets(&self) -> u32 {
         0
     }
 
-    /// Stores a ticket that came when the secrets had been given out.
+    /// Stores a ticket that arrived after the secrets were extracted.
     ///
     /// # Errors
     ///
-    /// When it is none, or nobody sends one here.
+    /// Fails if the message is not a ticket, or if the peer of this side may not send one.
     fn take_ticket(_: &mut KernelConnection<Self::Data>, _: &[u8]) -> Result<(), Error> {
         Err(Error::General("a ticket from a client".into()))
     }
 
-    /// Takes early data, which only a server gets. Returns how many bytes to discard.
+    /// Reads early data, which only a server receives. Returns the number of bytes to discard.
     ///
     /// # Errors
     ///
-    /// When a record does not open.
+    /// Fails if a record cannot be decrypted.
     fn read_early(_: ReadEarlyData<'_, '_, Self::Data>, _: &mut Buffer) -> Result<usize, Error> {
         Ok(0)
     }

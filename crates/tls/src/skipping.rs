@@ -1,18 +1,21 @@
-//! Early data that is not taken: its records are thrown away here, so that rustls never sees them.
+//! Discards rejected early data, so that rustls never sees its records.
 //!
-//! A client sends early data before it knows whether that is taken. If not, a server is to skip the
-//! records that its handshake key does not open (RFC 8446, section 4.2.10). rustls does, but reads
-//! skipped records again in every call, charges its budget each time, and counts seals as data: a client that
-//! sent what it was allowed to would be told that its records are broken. What rustls has skipped cannot be
-//! taken from it either: it looks like the beginning of a message, of which it keeps positions.
+//! A client sends early data before it knows if the server accepts it. Otherwise the server must
+//! skip the records that its handshake key does not open (RFC 8446, section 4.2.10). rustls does
+//! this, but it reads skipped records again in every call, charges its budget each time, and counts
+//! authentication tags as data. So a client within its limit could get an error about bad records.
+//! Bytes that rustls has skipped cannot be removed either, because it stores their positions as the
+//! start of a message.
 //!
-//! So each record is tried here first, on a copy, with the key that rustls derived ([`ClientSecrets`], by way of its
-//! key log). The client's first message has number 0, so nothing else has to be known. One that does not open is
-//! skipped, [`MOST`] bytes of them; with the first that opens this is over. After a HelloRetryRequest the client's second hello ends it. A record is tried once, and counts as
-//! [`LEAST`] bytes at least, which bounds the work.
+//! So each record is tried here first, on a copy, with the key that rustls derived
+//! ([`ClientSecrets`], from its key log). The client's first record has sequence number 0, so only
+//! the key is needed. Records that do not open are skipped, up to [`MOST`] bytes. The first record
+//! that opens ends the skipping. After a HelloRetryRequest, the second ClientHello ends it. A
+//! record is tried once and counts as at least [`LEAST`] bytes, which bounds the work.
 //!
-//! Where early data may be taken and the session resumed, only rustls knows whether it is: it is shown the
-//! first record, if that holds early data by its own key, and when nothing comes out, it was skipped.
+//! If early data may be accepted and the session was resumed, only rustls knows the result. rustls
+//! gets the first record if it contains early data under its own key. If it returns no data, it has
+//! rejected early data.
 //!
 //! Source: RFC 8446, sections 4.2.10, 5.2, 7.1 and 7.3.
 
@@ -26,10 +29,10 @@ use zeroize::Zeroizing;
 
 use crate::sessions::context::{self, ClientSecrets};
 
-/// Leaves a client's secrets in the handshake that is lent to this thread, if it wants them.
+/// Stores a client's secrets in the handshake that is lent to this thread, if it needs them.
 #[derive(Debug)]
 pub struct SecretsForSkipping {
-    /// Gets everything as well.
+    /// Receives all secrets as well.
     pub next: Arc<dyn KeyLog>,
 }
 
@@ -58,31 +61,31 @@ impl KeyLog for SecretsForSkipping {
     }
 }
 
-/// Watches the records of a client that announced early data.
+/// State for the records of a client that announced early data.
 pub struct Skipping {
-    /// The policy takes early data, so this client's may be taken.
+    /// The policy accepts early data, so this client's may be accepted.
     may_be_taken: bool,
     /// Bytes that may still be skipped.
     left: usize,
     key: Option<FirstKey>,
 }
 
-/// What is to be done with a record.
+/// Decision about a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is early data that is not taken.
+    /// The record is rejected early data.
     Skip,
-    /// It is early data, and rustls knows whether that is taken: if it makes nothing of it,
-    /// [`Skipping::refuse`] and throw it away.
+    /// The record is early data, and rustls knows if it is accepted. If rustls returns no data,
+    /// call [`Skipping::refuse`] and discard the record.
     Ask,
-    /// It is for rustls, and the next may not be.
+    /// The record is for rustls; the next one may not be.
     Pass,
-    /// All that follow are for rustls.
+    /// This record and all following ones are for rustls.
     Over,
 }
 
 impl Skipping {
-    /// Begins before the hello is processed.
+    /// Starts before the ClientHello is processed.
     pub fn new(may_be_taken: bool) -> Self {
         Self {
             may_be_taken,
@@ -91,11 +94,11 @@ impl Skipping {
         }
     }
 
-    /// Judges a whole record that rustls has not seen.
+    /// Decides about a whole record that rustls has not seen.
     ///
     /// # Errors
     ///
-    /// When more was sent than is skipped.
+    /// Fails if the client sent more than the limit.
     pub fn judge(&mut self, record: &[u8], common: &CommonState) -> Result<Verdict, Error> {
         let kind = common.handshake_kind();
         let is_retried = kind == Some(HandshakeKind::FullWithHelloRetryRequest);
@@ -117,7 +120,7 @@ impl Skipping {
             self.key = key_of(common, |secrets| &secrets.handshake);
         }
         match &self.key {
-            // The client is to send another hello, and what is sealed before it is early data.
+            // The client must send another ClientHello; encrypted records before it are early data.
             None if is_retried => {}
             Some(key) if key.open(record).is_none() => {}
             None | Some(_) => return Ok(Verdict::Over),
@@ -126,11 +129,11 @@ impl Skipping {
         Ok(Verdict::Skip)
     }
 
-    /// rustls was asked about a record of so many bytes, and has skipped it: so it takes no early data.
+    /// Records that rustls skipped a record of `len` bytes, and so rejects early data.
     ///
     /// # Errors
     ///
-    /// When more was sent than is skipped.
+    /// Fails if the client sent more than the limit.
     pub fn refuse(&mut self, len: usize) -> Result<(), Error> {
         self.may_be_taken = false;
         self.skip(len)
@@ -146,7 +149,7 @@ impl Skipping {
     }
 }
 
-/// The key of a secret that the lent handshake knows.
+/// Returns the key of a secret in the lent handshake.
 fn key_of(
     common: &CommonState,
     secret: impl FnOnce(&ClientSecrets) -> &Option<Zeroizing<Vec<u8>>>,
@@ -165,7 +168,7 @@ struct FirstKey {
 }
 
 impl FirstKey {
-    /// RFC 8446, section 7.3.
+    /// Derives key and IV (RFC 8446, section 7.3).
     fn derive(suite: CipherSuite, secret: &[u8]) -> Option<Self> {
         let (hash, cipher) = match suite {
             CipherSuite::TLS13_AES_128_GCM_SHA256 => (hkdf::HKDF_SHA256, &aead::AES_128_GCM),
@@ -187,21 +190,21 @@ impl FirstKey {
         })
     }
 
-    /// The type of what is in a record, if it opens.
+    /// Returns the content type of a record, if it opens.
     fn open(&self, record: &[u8]) -> Option<u8> {
         let (header, sealed) = record.split_first_chunk::<5>()?;
         let mut sealed = Zeroizing::new(sealed.to_vec());
-        // RFC 8446, section 5.3: the number is 0, so the nonce is the IV.
+        // RFC 8446, section 5.3: the sequence number is 0, so the nonce is the IV.
         let nonce = Nonce::assume_unique_for_key(self.iv);
         let plain = self
             .key
             .open_in_place(nonce, Aad::from(header), &mut sealed);
-        // Section 5.4: behind the type there may be zeros.
+        // Section 5.4: zeros may follow the content type.
         plain.ok()?.iter().rev().copied().find(|byte| *byte != 0)
     }
 }
 
-/// HKDF-Expand-Label without a context: RFC 8446, section 7.1.
+/// HKDF-Expand-Label without a context (RFC 8446, section 7.1).
 fn expand(secret: &hkdf::Prk, label: &[u8], out: &mut [u8]) -> Option<()> {
     struct Length(usize);
     impl hkdf::KeyType for Length {
@@ -218,9 +221,11 @@ fn expand(secret: &hkdf::Prk, label: &[u8], out: &mut [u8]) -> Option<()> {
 
 const EARLY: &str = "CLIENT_EARLY_TRAFFIC_SECRET";
 const HANDSHAKE: &str = "CLIENT_HANDSHAKE_TRAFFIC_SECRET";
-/// The most that `early-data` allows anywhere, here or where the client got its session.
+/// Maximum bytes to skip: the maximum of `early-data` on this host or the host of the client's
+/// session.
 const MOST: usize = 64 * 1024;
-/// Some 4000 trials in all, which take as long as two or three signatures.
+/// Minimum charge per record in bytes. Allows about 4000 trials, which take as long as two or three
+/// signatures.
 const LEAST: usize = 16;
-/// Header, type and tag.
+/// Overhead of a record in bytes: header, content type and tag.
 const OVERHEAD: usize = 5 + 1 + 16;

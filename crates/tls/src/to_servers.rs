@@ -1,14 +1,14 @@
-//! TLS towards the servers of one backend, as one worker has it.
+//! TLS to the servers of one backend, for one worker.
 //!
-//! Each server has a `ClientConfig` of its own, because each has a name of its own to verify and
-//! sessions of its own to resume: a ticket of one server is wasted on another. The sessions stay
-//! with the worker, so the lock inside of rustls' store is never fought over. A resumption shows no
-//! certificate, so sessions end with the first certificate of a chain that was verified: the
-//! `ClientConfig` is then made anew, with nothing to resume. A reload makes all of them anew.
+//! Each server has its own `ClientConfig`, because each has its own name to verify and its own
+//! sessions to resume. The sessions stay with the worker, so there is no contention for the lock in
+//! rustls' store. A resumption presents no certificate, so sessions expire with the first
+//! certificate of the verified chain. The `ClientConfig` is then replaced by one without sessions.
+//! A reload replaces all of them.
 //!
-//! rustls takes one name for what is sent as SNI and for what is verified. Here these are two: the
-//! name that rustls is given is the one to send, and [`ServerRule::Named`] verifies the other. An IP address
-//! is never sent (RFC 6066, section 3), so it stands for "send none".
+//! rustls uses one name for SNI and for verification. Here they may differ: rustls gets the name to
+//! send, and [`ServerRule::Named`] verifies the other name. An IP address is never sent (RFC 6066,
+//! section 3), so it represents "send no name".
 
 use std::cell::RefCell;
 use std::net::Ipv4Addr;
@@ -28,35 +28,35 @@ use super::engine::Engine;
 use super::server_rules::{RuleVerifier, ServerRule};
 use crate::config::{Backend, Onward};
 
-/// Sessions that end together, in the configuration that offers them.
+/// Sessions with a common expiry, and the configuration that offers them.
 #[derive(Debug)]
 struct Generation {
     config: Arc<ClientConfig>,
-    /// When the first certificate is over on which they rest, in seconds since 1970.
+    /// Earliest expiry of a certificate of these sessions, in seconds since 1970.
     until: Arc<AtomicU64>,
 }
 
-/// Servers of a backend with what it takes to open TLS to each.
+/// TLS configurations for the servers of a backend.
 #[derive(Debug)]
 pub struct ServerTls {
-    /// Where its TLS is configured.
+    /// Backend with the TLS configuration.
     backend: Arc<Backend>,
     servers: Vec<ServerTlsConfig>,
-    /// What an engine holds of an unfinished record or message, in bytes.
+    /// Maximum bytes that an engine holds of an unfinished record or message.
     most_held: usize,
 }
 
-/// One server's.
+/// TLS configuration of one server.
 #[derive(Debug)]
 struct ServerTlsConfig {
     server: Arc<str>,
     sessions: RefCell<Generation>,
-    /// The name that is sent when neither the client nor the configuration says another.
+    /// Default name to send, without a name from the client or the configuration.
     own: ServerName<'static>,
 }
 
 impl ServerTls {
-    /// Prepares every server of a backend; `None` when its servers speak plain TCP.
+    /// Prepares every server of a backend. Returns `None` for plain TCP.
     pub fn new(backend: &Arc<Backend>) -> Option<Self> {
         let onward = backend.tls.as_ref()?;
         let servers = backend.servers.iter();
@@ -69,23 +69,23 @@ impl ServerTls {
         })
     }
 
-    /// Whether clients have a say in what servers are asked for: then a server that refuses need not
-    /// be broken.
+    /// Returns `true` if clients influence the handshake with servers. A server that rejects one is
+    /// then not necessarily faulty.
     pub fn speaks_for_client(&self) -> bool {
         let keys = self.backend.tls.as_ref().map(|onward| &onward.keys);
         keys.is_some_and(|keys| keys.sni == Some(Sni::Client) || keys.alpn == ServerAlpn::Client)
     }
 
-    /// The protocol in which the servers are asked for TLS, where it does not begin at once.
+    /// Returns the STARTTLS protocol of the servers, if they do not start with TLS.
     pub fn starttls(&self) -> Option<Protocol> {
         starttls(&self.backend)
     }
 
-    /// Begins TLS to a server at this time, for a client that sent this name and has agreed on this protocol.
+    /// Starts TLS to a server at this time, for a client with this server name and ALPN protocol.
     ///
     /// # Errors
     ///
-    /// When rustls cannot begin.
+    /// Fails if rustls cannot start a connection.
     pub fn open(
         &self,
         server: &str,
@@ -99,7 +99,7 @@ impl ServerTls {
             .find(|server_tls| *server_tls.server == *server);
         let onward = self.backend.tls.as_ref();
         let onward = onward.ok_or_else(|| Error::General("a backend without TLS".into()))?;
-        // A reload brought it, and this client has waited since before. It resumes nothing.
+        // A server added by a reload while this client was waiting. It has no sessions to resume.
         let fresh;
         let server_tls = match known {
             Some(server_tls) => server_tls,
@@ -127,14 +127,13 @@ impl ServerTls {
     }
 }
 
-/// The protocol in which the servers of a backend are asked for TLS.
+/// Returns the STARTTLS protocol of a backend's servers.
 pub fn starttls(backend: &Backend) -> Option<Protocol> {
     backend.tls.as_ref()?.keys.starttls
 }
 
-/// What a health check opens TLS to a server with, and the name to send. There is no client whose
-/// name or protocol could be passed on. `alpn` keeps those of the configured protocols that the check
-/// speaks.
+/// Returns the TLS configuration and the SNI for a health check. A check has no client whose name
+/// or protocol could be used. `alpn` selects the configured protocols that the check supports.
 pub fn for_check(
     onward: &Onward,
     server: &Arc<str>,
@@ -142,7 +141,7 @@ pub fn for_check(
 ) -> (Arc<ClientConfig>, ServerName<'static>) {
     let server_tls = ServerTlsConfig::new(onward, server);
     let mut config = (*server_tls.sessions.into_inner().config).clone();
-    // A check sees what a new client would, the certificate among it.
+    // A check sees the same as a new client, including the certificate.
     config.resumption = Resumption::disabled();
     if let ServerAlpn::Fixed(protocols) = &onward.keys.alpn {
         config.alpn_protocols = protocols.iter().filter(|one| alpn(one)).cloned().collect();
@@ -165,8 +164,8 @@ impl ServerTlsConfig {
         }
     }
 
-    /// What is offered now. Connections that are open keep the configuration of theirs, and what
-    /// tickets they still get are offered to nobody.
+    /// Returns the current configuration. Open connections keep their older one, and later tickets
+    /// on them are not used.
     fn config(&self, onward: &Onward, now: UnixSeconds) -> Arc<ClientConfig> {
         let mut sessions = self.sessions.borrow_mut();
         if sessions.until.load(Relaxed) <= now.0 {
@@ -183,7 +182,7 @@ impl Generation {
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
         let name = match onward.keys.verify {
             Verify::Full => name,
-            // `ServerRule::Chain` ignores it.
+            // `ServerRule::Chain` ignores the name.
             Verify::Chain => Some(no_name()),
             Verify::Pinned | Verify::None => None,
         };
@@ -205,10 +204,11 @@ impl Generation {
     }
 }
 
-/// An address, which is never sent as a name.
+/// Returns an address, which is never sent as a name.
 fn no_name() -> ServerName<'static> {
     ServerName::from(Ipv4Addr::UNSPECIFIED)
 }
 
-/// Sessions kept per server and worker: 32 names that clients ask for, eight tickets each.
+/// Number of sessions kept per server and worker: 32 names requested by clients, with eight tickets
+/// each.
 const SESSIONS: usize = 256;

@@ -1,11 +1,12 @@
-//! The trial of a policy: which of its clients a stricter policy would refuse.
+//! A policy on trial: counts the clients of a policy that a stricter policy would reject.
 //!
-//! A [`TrialPolicy`] evaluates each hello that reaches its policy ([`TrialPolicy::evaluate`]) and refuses no client. The result goes
-//! with the client through its handshake, as [`Evaluated`], and is counted when the handshake is complete: a client that the policy
-//! itself does not serve would not be lost, and only then it is known whether the client has shown a certificate.
+//! A [`TrialPolicy`] evaluates each ClientHello that reaches its policy ([`TrialPolicy::evaluate`])
+//! and rejects no client. The result accompanies the client through its handshake as [`Evaluated`]
+//! and is counted after the handshake. Only then is it known that the policy itself serves the
+//! client, and if the client presented a certificate.
 //!
-//! [`Trials`] finds the running trial for a configuration that is read again, so that its counters outlive a reload that leaves the
-//! policy alone. They end with the process: a new process counts from zero.
+//! [`Trials`] finds the running trial when a configuration is loaded again, so counters survive a
+//! reload that does not change the policy. A new process counts from zero.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,24 +20,24 @@ use becket_proto::labelled;
 use rustls::SupportedCipherSuite;
 
 labelled! {
-    /// The answer of a trial to a client.
+    /// The result of a trial for a client.
     pub enum TrialResult {
         /// The client would be served.
         Passed = "passed",
-        /// No version in common.
+        /// No common version.
         Version = "version",
-        /// No suite of the version in common, or none for our certificate.
+        /// No common suite for the version, or none for the server's certificate.
         Suite = "suite",
-        /// No key exchange group in common.
+        /// No common key exchange group.
         Group = "group",
         /// TLS 1.2 without extended master secret.
         Ems = "extended-master-secret",
-        /// The client has shown no certificate.
+        /// The client presented no certificate.
         ClientCertificate = "client-certificate",
     }
 }
 
-/// A policy that is tried, with its counters.
+/// A policy on trial, with its counters.
 #[derive(Debug)]
 pub struct TrialPolicy {
     requirements: Policy,
@@ -44,17 +45,18 @@ pub struct TrialPolicy {
     counts: [AtomicU64; TrialResult::ALL.len()],
 }
 
-/// A client whose hello was evaluated.
+/// A client whose ClientHello was evaluated.
 #[derive(Debug)]
 pub struct Evaluated {
     trial: Arc<TrialPolicy>,
-    /// [`TrialResult::ClientCertificate`] if nothing else is wrong and the trial requires a certificate.
+    /// [`TrialResult::ClientCertificate`] if there is no other problem and the trial requires a
+    /// certificate.
     result: TrialResult,
 }
 
 impl TrialPolicy {
-    /// Evaluates a hello by the rules by which rustls chooses. `signs` says whether one of our certificates for the client fits a
-    /// suite. Signature schemes are no part of a policy. Is linear in the hello.
+    /// Evaluates a ClientHello by the rules of rustls. `signs` returns `true` if a certificate for
+    /// the client fits a suite. Signature schemes are not part of a policy. Takes linear time.
     pub fn evaluate(
         self: &Arc<Self>,
         hello: &ClientHello<'_>,
@@ -104,7 +106,7 @@ impl TrialPolicy {
         }
     }
 
-    /// Handshakes since the trial began, by result.
+    /// Returns the number of handshakes since the start of the trial, by result.
     pub fn counts(&self) -> BTreeMap<&'static str, u64> {
         let counts = self.counts.iter().map(|count| count.load(Relaxed));
         let labels = TrialResult::ALL.map(TrialResult::label);
@@ -113,7 +115,7 @@ impl TrialPolicy {
 }
 
 impl Evaluated {
-    /// Counts the client, whose handshake is complete. Returns the reason for which the trial would refuse it.
+    /// Counts a client after its handshake. Returns the reason if the trial would reject it.
     pub fn count(self, has_certificate: bool) -> Option<&'static str> {
         let result = match self.result {
             TrialResult::ClientCertificate if has_certificate => TrialResult::Passed,
@@ -129,7 +131,8 @@ impl Evaluated {
 pub struct Trials(Arc<Mutex<Vec<Weak<TrialPolicy>>>>);
 
 impl Trials {
-    /// The trial of a policy with `requirements`, which allow `suites`. Returns the running trial if it is the same.
+    /// Returns the trial of a policy with `requirements` and the allowed `suites`. Returns the
+    /// running trial if it is the same.
     pub fn of(&self, requirements: Policy, suites: Vec<SupportedCipherSuite>) -> Arc<TrialPolicy> {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         running.retain(|trial| trial.strong_count() > 0);
@@ -148,7 +151,7 @@ impl Trials {
     }
 }
 
-/// RFC 7627, section 5.1.
+/// Extension `extended_master_secret` (RFC 7627, section 5.1).
 const EXTENDED_MASTER_SECRET: u16 = 23;
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
-//! The verifiers of certificates: of servers, and of clients, which also tells how long the certificate
-//! is good for.
+//! Verifiers of client and server certificates.
 //!
-//! The verification itself is webpki's (RFC 5280), revocation lists included: the whole path is
-//! looked up in them. A list that is overdue is used all the same: it is the operator who is
-//! told, and no client could help it. What is added is the names that a policy lets in, a look at the chain before webpki gets it
-//! ([`chain`](super::chain)), and notes in the handshake's [`HandshakeContext`](crate::sessions::context::HandshakeContext): a
-//! session ends with the certificate that it rests on, and keeps the path that verified it
-//! ([`path`](super::path)) and no more.
+//! webpki verifies (RFC 5280), including revocation lists for the whole path. An overdue list is
+//! still used: becket warns the operator, and a client could not fix it. For clients this module
+//! adds: the names that a policy accepts, the limits of [`chain`](super::chain) before webpki runs,
+//! and results in the handshake's [`HandshakeContext`](crate::sessions::context::HandshakeContext).
+//! A session expires with its certificate, and stores only the path that verified it
+//! ([`path`](super::path)).
 
 use std::sync::Arc;
 
@@ -32,12 +31,12 @@ use super::server_rules::{Pins, RuleVerifier, ServerRule};
 use crate::sessions::context;
 use becket_keys::{client_names, facts};
 
-/// Makes the verifier of a policy that asks for certificates: of those authorities, or where the policy trusts certificates, one of
-/// these. Chains have at most what `most_chain` allows.
+/// Creates the verifier for a policy that requests client certificates. It trusts the CAs, or only
+/// the listed certificates if the policy says so. `most_chain` limits chains.
 ///
 /// # Errors
 ///
-/// When the set of CAs is empty, or a list cannot be used.
+/// Fails if the set of CAs is empty or a revocation list cannot be used.
 pub fn of_clients(
     policy: &Policy,
     (roots, pins): (&Arc<RootCertStore>, Vec<CertificateDer<'static>>),
@@ -62,11 +61,12 @@ pub fn of_clients(
     }))
 }
 
-/// Makes the verifier of servers' certificates; [`to_servers`](crate::to_servers) chooses the name to verify.
+/// Creates the verifier for server certificates; [`to_servers`](crate::to_servers) chooses the name
+/// to verify.
 ///
 /// # Errors
 ///
-/// As for clients.
+/// Fails in the same cases as for clients.
 pub fn of_servers(
     authorities: Arc<RootCertStore>,
     (lists, unknown): (Vec<CertificateRevocationListDer<'static>>, UnknownStatus),
@@ -82,11 +82,11 @@ pub fn of_servers(
     Ok(verifier)
 }
 
-/// Makes the verifier of servers' certificates that takes any name.
+/// Creates the verifier for server certificates with any name.
 ///
 /// # Errors
 ///
-/// When a list cannot be used.
+/// Fails if a revocation list cannot be used.
 pub fn of_any_server(
     authorities: Arc<RootCertStore>,
     (lists, unknown): (Vec<CertificateRevocationListDer<'static>>, UnknownStatus),
@@ -102,11 +102,11 @@ pub fn of_any_server(
     }))
 }
 
-/// Whether a verifier takes a list, apart from its signature.
+/// Checks that a verifier accepts a revocation list, apart from its signature.
 ///
 /// # Errors
 ///
-/// Why not.
+/// Returns the reason to reject the list.
 pub fn accepts(
     authorities: &Arc<RootCertStore>,
     list: &CertificateRevocationListDer<'static>,
@@ -116,13 +116,13 @@ pub fn accepts(
     builder.with_crls([list.clone()]).build().map(drop)
 }
 
-/// Verifies as the inner verifier would, and notes by what.
+/// Verifies like the inner verifier, and records the verified path.
 #[derive(Debug)]
 struct Noting {
-    /// What is asked of clients, and signatures.
+    /// Settings for certificate requests, and signatures.
     inner: Arc<dyn ClientCertVerifier>,
     paths: Paths,
-    /// In the place of paths.
+    /// Listed certificates, verified instead of paths.
     pins: Option<Pins>,
     /// `policy.client-names`.
     names: Vec<ClientName>,

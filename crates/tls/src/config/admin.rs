@@ -1,4 +1,4 @@
-//! Where the admin pages are.
+//! Addresses of the admin pages.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,35 +8,35 @@ use becket_config::process;
 use becket_sys::identity::UnixIdentity;
 use becket_sys::socket_file::SocketAccess;
 
-/// Where the admin pages are.
+/// Addresses of the admin pages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Admin {
-    /// Over TCP; nothing listens when absent.
+    /// TCP address; `None` disables TCP.
     pub address: Option<SocketAddr>,
-    /// At a path; nothing listens when absent.
+    /// Unix socket; `None` disables it.
     pub socket: Option<AdminSocket>,
 }
 
 /// A unix socket for the admin pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminSocket {
-    /// Its path, absolute.
+    /// Absolute path of the socket.
     pub path: PathBuf,
-    /// Who may connect.
+    /// Users that may connect.
     pub access: SocketAccess,
 }
 
 impl AdminSocket {
-    /// The socket that a file asks for, whose relative paths start at `folder`.
+    /// Returns the configured socket, whose relative path starts at `folder`.
     ///
     /// # Errors
-    /// There is no such user, or no such group.
+    /// Fails if the user or the group does not exist.
     pub fn of(keys: &process::Admin, folder: &Path) -> io::Result<Option<Self>> {
         let Some(path) = &keys.socket else {
             return Ok(None);
         };
         let (owner, group) = (keys.socket_owner.as_deref(), keys.socket_group.as_deref());
-        // A group is looked up with a user; root is one everywhere.
+        // The group is looked up together with a user; root exists everywhere.
         let found = UnixIdentity::find(owner.unwrap_or("0"), group)?;
         let access = SocketAccess {
             mode: keys.socket_mode.0,

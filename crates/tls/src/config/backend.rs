@@ -1,4 +1,4 @@
-//! Backends and servers as they are used: what the file says, and what was built of it.
+//! Prepared backends and servers: their configuration and the objects built from it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,36 +15,37 @@ use becket_http::docroot::Docroot;
 /// A pool of servers.
 #[derive(Clone, Debug)]
 pub struct Backend {
-    /// As the file has it.
+    /// The configured keys.
     pub keys: backend::Backend,
-    /// The folder whose files are served in place of servers.
+    /// Folder whose files are served instead of relaying to servers.
     pub docroot: Option<Arc<Docroot>>,
-    /// Servers, at least one unless files are served.
+    /// Servers; at least one unless files are served.
     pub servers: Vec<Server>,
-    /// Names of servers of the file that an operator removed.
+    /// Names of configured servers that an operator removed.
     pub removed: Vec<Arc<str>>,
-    /// TLS towards the servers; `None` is plain TCP.
+    /// TLS to the servers; `None` for plain TCP.
     pub tls: Option<Onward>,
-    /// How long a connection may wait for a slot: the key, or else `timeouts.connect`.
+    /// Maximum time in the queue: the configured value, or `timeouts.connect`.
     pub queue_timeout: Duration,
 }
 
 /// One server of a backend.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// As the file has it.
+    /// The configured keys.
     pub keys: backend::ServerSection,
-    /// Its address as configured; a label of metrics and logs.
+    /// Configured address, which is also the label in metrics and logs.
     pub name: Arc<str>,
-    /// Its addresses, tried in order; a unix socket has one. None for a name, unless names of servers were
-    /// looked up with the configuration: those of a server that runs are in its state.
+    /// Addresses in the order of connection attempts; a unix socket has one. Empty for a host name,
+    /// unless names were resolved with the configuration. The state of a running server has its
+    /// resolved addresses.
     pub addresses: Vec<ServerAddress>,
-    /// It is not in the file: an operator has added it.
+    /// The server is not in the file: an operator added it.
     pub added: bool,
 }
 
 impl Backend {
-    /// A backend with every key at its default and no names to look up, for tests and benches.
+    /// Returns a backend with default keys and no names to resolve, for tests and benchmarks.
     pub fn plain(name: &str, servers: Vec<Server>) -> Self {
         Self {
             keys: backend::Backend {
@@ -60,7 +61,7 @@ impl Backend {
         }
     }
 
-    /// How many clients are remembered.
+    /// Returns the maximum number of clients that the stick table remembers.
     pub fn most_remembered(&self) -> usize {
         match self.keys.stick {
             StickBy::None => 0,
@@ -70,7 +71,7 @@ impl Backend {
 }
 
 impl Server {
-    /// A server with every key at its default, for tests and benches.
+    /// Returns a server with default keys, for tests and benchmarks.
     pub fn plain(name: &str, addresses: Vec<ServerAddress>) -> Self {
         Self {
             keys: backend::ServerSection::default(),
@@ -80,7 +81,7 @@ impl Server {
         }
     }
 
-    /// Host and port, where the server is known by a name.
+    /// Returns host and port if the server is configured by name.
     pub fn host(&self) -> Option<(String, u16)> {
         match Written::parse(&self.name).ok()?.address {
             Address::Name(host, port) => Some((host, port)),

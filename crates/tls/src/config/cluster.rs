@@ -1,4 +1,4 @@
-//! `[cluster]` as it is used: what this becket shares with others.
+//! Prepared `[cluster]`: the state that this becket shares with others.
 
 use std::net::SocketAddr;
 
@@ -11,36 +11,37 @@ use becket_proto::ticket::NodeId;
 
 use crate::secret::shared::SharedSecret;
 
-/// What this becket shares with others.
+/// Settings for the state that this becket shares with others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
-    /// As the file has it.
+    /// The configured keys.
     pub keys: cluster::Cluster,
-    /// Names this becket among the others; at least 1. A hint in tickets, and the name of a peer.
+    /// Number of this node in the cluster; at least 1. A hint in tickets, and the name of a peer.
     pub node: NodeId,
-    /// The first one seals; all of them open and let peers in. Never empty, each id once.
+    /// Cluster secrets. The first one seals; all of them open tickets and authenticate peers. Never
+    /// empty; IDs are unique.
     pub secrets: Vec<SharedSecret>,
-    /// How long an epoch of ticket keys lasts; the same on all nodes.
+    /// Duration of a ticket key epoch, equal on all nodes.
     pub rotation: EpochLength,
-    /// Where datagrams of peers arrive; without, only tickets are shared.
+    /// Address for datagrams of peers; `None` if only tickets are shared.
     pub listen: Option<SocketAddr>,
-    /// Peers by address. Each name once.
+    /// Peers by address. Names are unique.
     pub peers: Vec<Peer>,
 }
 
-/// Terms on which sessions of stud and hitch are taken.
+/// Settings for receiving sessions of stud and hitch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stud {
-    /// Where their datagrams arrive.
+    /// Address for their datagrams.
     pub listen: SocketAddr,
-    /// What seals them.
+    /// Key that seals the datagrams.
     pub key: StudKey,
     /// Configuration name of the policy.
     pub policy_name: String,
-    /// The policy under which they resume.
+    /// Policy under which the sessions resume.
     pub policy: PolicyTag,
-    /// Numbers of its suites for TLS 1.2.
+    /// Numbers of the policy's TLS 1.2 suites.
     pub suites: Vec<u16>,
-    /// It refuses sessions without extended master secret.
+    /// The policy rejects sessions without extended master secret.
     pub require_ems: bool,
 }

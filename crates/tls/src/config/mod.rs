@@ -1,9 +1,10 @@
-//! The configuration as the program uses it: validated, immutable, shared by `Arc`.
+//! The prepared configuration: validated, immutable, shared by `Arc`.
 //!
-//! A [`Config`] is the [`File`] and what was built of it: certificates are read, names are resolved, every reference between
-//! sections is an index. What needs no building is read where it is written, in the file, or in the `keys` of a section. It is
-//! made by `becket_prepare`, and valid by construction. A reload makes a second `Config` beside the first and swaps the
-//! `Arc`: nothing in here changes after it was made.
+//! A [`Config`] contains the [`File`] and the objects built from it: certificates are loaded, names
+//! are resolved, and references between sections are indices. Values that need no preparation are
+//! read from the file or from the `keys` of a section. `becket_prepare` builds it, and it is valid
+//! by construction. A reload builds a second `Config` and swaps the `Arc`; a `Config` never
+//! changes.
 
 mod admin;
 mod backend;
@@ -36,69 +37,71 @@ use becket_keys::certificates::{CertificateMap, KeySet};
 use becket_keys::keys::Loaded;
 use becket_keys::signing::token::Tokens;
 
-/// Everything that a running terminator was configured with.
+/// The prepared configuration of a running terminator.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// As it was written, with every default.
+    /// The configuration file with all defaults.
     pub file: Arc<File>,
-    /// Where clients arrive. Names are unique; addresses are unique over all listeners.
+    /// Listeners for clients. Names and addresses are unique.
     pub listeners: Vec<Arc<Listener>>,
-    /// Where connections go. [`Route::backend`] indexes this list.
+    /// Backends. [`Route::backend`] is an index into this list.
     pub backends: Vec<Arc<Backend>>,
-    /// Connections in all: those of the limits, or what descriptors allow.
+    /// Maximum number of connections: the configured limit, or the number that fits the
+    /// descriptors.
     pub connections: usize,
-    /// What is shared with other hosts; absent when it is alone.
+    /// Settings of the cluster; `None` without a cluster.
     pub cluster: Option<Cluster>,
-    /// Sessions of stud and hitch; received only where this is set.
+    /// Settings for receiving sessions of stud and hitch; `None` to receive none.
     pub stud: Option<Stud>,
-    /// The section, with whole paths.
+    /// The log section with absolute paths.
     pub log: Log,
-    /// What signs in batches, where that is configured and the processor can do it.
+    /// Batch signer, if batches are configured and the processor supports them.
     pub batches: Option<Multibuffer>,
-    /// Where the admin pages are.
+    /// Addresses of the admin pages.
     pub admin: Admin,
-    /// The tokens that have keys of it.
+    /// The tokens with keys of this configuration.
     pub tokens: Tokens,
 }
 
 impl Config {
-    /// What the kernel can take over; `None` where it is not asked to.
+    /// Returns the kernel's TLS support; `None` if kernel TLS is not configured.
     pub fn kernel_tls(&self) -> Option<&'static Support> {
         let asks = self.file.asks_for_kernel_tls().next();
         asks.map(|_| kernel_tls::support())
     }
 }
 
-/// A listener: addresses, certificates, and routes behind it.
+/// A listener: addresses, certificates, and routes.
 #[derive(Clone, Debug)]
 pub struct Listener {
-    /// As the file has it.
+    /// The configured keys.
     pub keys: listener::ListenerSection,
     /// Addresses to bind, at least one.
     pub bind: Vec<SocketAddr>,
-    /// Chains and keys by name, with the default; empty where no TLS ends.
+    /// Chains and keys by name, with the default; empty if this listener does not terminate TLS.
     pub certificates: Arc<CertificateMap>,
-    /// The same, as they were loaded.
+    /// The same chains and keys as a list.
     pub credentials: Vec<Loaded>,
-    /// Who may come in; `None` is everybody who is not denied.
+    /// Networks that may connect; `None` for all networks.
     pub allow: Option<Networks>,
-    /// Who may not, even if allowed.
+    /// Networks that may not connect, even if allowed.
     pub deny: Networks,
-    /// Whose PROXY headers are believed; others are reset.
+    /// Networks whose PROXY headers are accepted; other clients are reset.
     pub trusted: Networks,
-    /// Tried in order; the last one matches every hello.
+    /// Routes in the order of matching. The last one matches every ClientHello.
     pub routes: Vec<Route>,
 }
 
 impl Listener {
-    /// Whether a client may come in from this address. Costs a binary search where there is a list.
+    /// Returns `true` if this address may connect. Takes a binary search per list.
     pub fn lets_in(&self, client: IpAddr) -> bool {
         let allowed = self.allow.as_ref();
         allowed.is_none_or(|networks| networks.contains(client)) && !self.deny.contains(client)
     }
 
-    /// The name by which clients that ask for `name` are counted: the one in a certificate or a route that covers it, an exact one before a
-    /// wildcard. Empty if none does.
+    /// Returns the name under which clients that request `name` are counted: the name in a
+    /// certificate or route that covers it. Exact names come before wildcards. Empty without such a
+    /// name.
     pub fn configured_name(&self, name: Option<&str>) -> Arc<str> {
         let Some(name) = name else {
             return Arc::default();
@@ -111,7 +114,7 @@ impl Listener {
         name.map_or_else(Arc::default, |name| name.to_string().into())
     }
 
-    /// The routes of clients that ask for this name, with their indices, in the order in which they are tried.
+    /// Returns the routes for a requested name with their indices, in the order of matching.
     pub fn routes_for(&self, name: Option<&str>) -> impl Iterator<Item = (usize, &Route)> {
         let by_certificate = self.routes.iter().any(|route| route.is_of_certificate);
         let keys = by_certificate.then(|| self.certificates.keys_for(name));
@@ -125,41 +128,42 @@ impl Listener {
     }
 }
 
-/// Where a hello goes: the first route whose names and protocols match.
+/// A route for clients. The first route with matching names and protocols is used.
 #[derive(Clone, Debug)]
 pub struct Route {
-    /// As the file has it; with every default where it is the listener's own.
+    /// The configured keys, or defaults if this is the listener's own route.
     pub keys: listener::Route,
-    /// For clients whose certificate has this policy, and for no others.
+    /// Only for clients whose certificate has this policy.
     pub is_of_certificate: bool,
-    /// Protocols offered by ALPN, most preferred first, perhaps the listener's; empty means that ALPN is not negotiated.
+    /// ALPN protocols to offer, most preferred first, possibly those of the listener. An empty list
+    /// disables ALPN.
     pub alpn: Vec<Vec<u8>>,
-    /// TLS parameters and the border that sessions never cross; absent where no TLS ends, since there is none or it passes.
+    /// TLS parameters, which also separate sessions; `None` if the route does not terminate TLS.
     pub policy: Option<Arc<Policy>>,
     /// Index into [`Config::backends`].
     pub backend: usize,
 }
 
-/// TLS parameters of a group of clients. A session made under one policy never opens another.
+/// TLS parameters for a group of clients. A session is valid only under the policy that created it.
 #[derive(Debug)]
 pub struct Policy {
-    /// As the file has it; with every default, and the listener's name, where a listener has none.
+    /// The configured keys, or defaults with the listener's name if none are configured.
     pub keys: policy::Policy,
-    /// SHA-256 over what makes sessions exchangeable; see [`crate::policy`].
+    /// SHA-256 of the properties that separate sessions; see [`crate::policy`].
     pub digest: [u8; 32],
-    /// SHA-256 over what its files hold: CAs, clients' certificates, revocation lists.
+    /// SHA-256 of the contents of its files: CAs, client certificates, revocation lists.
     pub contents: [u8; 32],
-    /// Suites, most preferred first: the server's order decides.
+    /// Suites, most preferred first. The server's order decides.
     pub suites: Vec<SupportedCipherSuite>,
-    /// Verifies client certificates; `None` when none is asked for. Built once for all workers:
+    /// Verifies client certificates; `None` if none are requested. All workers share it, because
     /// revocation lists may be large.
     pub verifier: Option<Arc<dyn ClientCertVerifier>>,
-    /// A policy that is tried on the clients of this one, and refuses none.
+    /// A policy on trial: it is evaluated for the clients of this policy, but rejects none.
     pub trial: Option<Arc<TrialPolicy>>,
 }
 
 impl Policy {
-    /// The digest as it is shown.
+    /// Returns the digest in hexadecimal.
     pub fn digest_in_hex(&self) -> String {
         let bytes = self.digest.iter();
         bytes.map(|byte| format!("{byte:02x}")).collect()
@@ -167,7 +171,7 @@ impl Policy {
 }
 
 impl Config {
-    /// Handshakes by policy that has a trial, and by result.
+    /// Returns the number of handshakes by policy with a trial, and by result.
     pub fn trials(&self) -> BTreeMap<String, BTreeMap<&'static str, u64>> {
         let routes = self.listeners.iter().flat_map(|it| &it.routes);
         let policies = routes.filter_map(|route| route.policy.as_deref());
@@ -175,30 +179,30 @@ impl Config {
         policies.filter_map(counts).collect()
     }
 
-    /// Where datagrams of peers arrive, if they do.
+    /// Returns the address for datagrams of peers, if any.
     pub fn peers_arrive_at(&self) -> Option<SocketAddr> {
         self.cluster.as_ref()?.listen
     }
 
-    /// Terms on which sessions of stud and hitch are taken, if they are.
+    /// Returns the settings for receiving sessions of stud and hitch, if enabled.
     pub fn stud(&self) -> Option<&Stud> {
         self.stud.as_ref()
     }
 
-    /// Whether there is a key with which crypto threads sign.
+    /// Returns `true` if crypto threads sign with any key.
     pub fn has_expensive_keys(&self) -> bool {
         let mut listeners = self.listeners.iter();
         listeners.any(|listener| listener.certificates.needs_crypto_threads())
     }
 }
 
-/// How many worker threads there are to be.
+/// Returns the number of worker threads.
 pub fn worker_count(process: &Process) -> usize {
     let workers = process.workers;
     workers.unwrap_or_else(|| becket_sys::affinity::worker_count().get())
 }
 
-/// How many threads sign for so many workers.
+/// Returns the number of crypto threads for this number of workers.
 pub fn crypto_thread_count(process: &Process, workers: usize) -> usize {
     process.crypto_threads.unwrap_or(workers)
 }

@@ -1,4 +1,4 @@
-//! `[backend.tls]` as it is used.
+//! Prepared `[backend.tls]`.
 
 use std::sync::Arc;
 
@@ -10,23 +10,24 @@ use rustls::ClientConfig;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::ServerName;
 
-/// TLS towards the servers of a backend.
+/// TLS to the servers of a backend.
 #[derive(Clone, Debug)]
 pub struct Onward {
-    /// As the file has it.
+    /// The configured keys.
     pub keys: ServerTls,
-    /// What all servers have in common: versions, and the certificate that we show.
+    /// Settings common to all servers: versions, and the client certificate.
     pub client: ClientConfig,
-    /// Verifies chains and times, or nothing.
+    /// Verifies chains and validity, or nothing.
     pub verifier: Arc<dyn ServerCertVerifier>,
-    /// What a server's chain may have.
+    /// Limits on a server's chain.
     pub most_chain: LimitsSection,
-    /// SHA-256 over what its files hold: CAs, certificates of servers, revocation lists, the certificate that we show.
+    /// SHA-256 of the contents of its files: CAs, server certificates, revocation lists, the client
+    /// certificate.
     pub contents: [u8; 32],
 }
 
 impl Onward {
-    /// The name that a server's certificate must have; `server` is its address as configured.
+    /// Returns the name that a server's certificate must have. `server` is the configured address.
     pub fn name_of(&self, server: &str) -> Option<ServerName<'static>> {
         let written = self.keys.name.as_ref();
         written
@@ -35,7 +36,7 @@ impl Onward {
     }
 }
 
-/// The name that a server's address has by itself.
+/// Returns the name that follows from a server's address.
 fn host_of(server: &str) -> Option<ServerName<'static>> {
     match Written::parse(server).ok()?.address {
         Address::Ip(ip, _) => Some(ServerName::from(ip)),

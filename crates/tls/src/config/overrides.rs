@@ -1,24 +1,24 @@
-//! What an operator changed of a running server; it overrides the configuration file.
+//! Changes of a running server by an operator, which override the configuration file.
 
 use becket_config::choices::ServerMode;
 
 use super::server_address::ServerAddress;
 
-/// What was changed; what is absent is as the file has it.
+/// Changed values; `None` keeps the value of the file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overrides {
     /// Mode of the server.
     pub mode: Option<ServerMode>,
-    /// Weight in balancing.
+    /// Weight in load balancing.
     pub weight: Option<u32>,
-    /// Most connections at a time; 0 is no limit.
+    /// Maximum number of connections; 0 for no limit.
     pub maxconn: Option<u32>,
-    /// At least one.
+    /// Addresses, at least one.
     pub addresses: Option<Vec<ServerAddress>>,
 }
 
 impl Overrides {
-    /// Each override, as text.
+    /// Returns each override as text.
     pub fn lines(&self) -> Vec<String> {
         let addresses = self.addresses.as_ref().map(|all| {
             let all: Vec<String> = all.iter().map(ToString::to_string).collect();

@@ -1,4 +1,4 @@
-//! The addresses of a server.
+//! Addresses of a server.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use becket_config::address::Address;
 
-/// Where a server listens.
+/// One address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerAddress {
     /// TCP over IPv4 or IPv6.
@@ -16,7 +16,7 @@ pub enum ServerAddress {
 }
 
 impl ServerAddress {
-    /// One that needs no lookup; `None` for the others.
+    /// Returns an address that needs no lookup, or `None`.
     pub fn fixed(address: &Address) -> Option<Self> {
         match address {
             Address::Ip(ip, port) => Some(Self::Tcp((*ip, *port).into())),
@@ -35,5 +35,5 @@ impl fmt::Display for ServerAddress {
     }
 }
 
-/// Addresses of a server that are used: some more than a client would be led to, and a DNS server may say thousands.
+/// Maximum number of addresses used per server. A DNS response may contain thousands.
 pub const MOST_ADDRESSES: usize = 64;

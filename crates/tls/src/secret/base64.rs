@@ -1,24 +1,24 @@
-//! Base64 (RFC 4648, section 4) of exactly 32 bytes: 44 characters, the last one `=`.
+//! Base64 (RFC 4648, section 4) of exactly 32 bytes: 44 characters with one `=` at the end.
 //!
-//! Strict both ways: no blanks, no line breaks, no missing padding, no set bits behind the end, so that one secret is
-//! written in one way only. The intermediate values are erased.
+//! The codec is strict, so that each secret has one encoding: no blanks, no line breaks, no missing
+//! padding, no bits set in the padding. Intermediate values are erased.
 
 use base64ct::{Base64, Encoding};
 use zeroize::Zeroizing;
 
-/// Writes 32 bytes as 44 characters.
+/// Encodes 32 bytes as 44 characters.
 pub fn encode(bytes: &[u8; 32]) -> Zeroizing<String> {
-    // Room for all of it and a line end: a string that grows leaves its former bytes behind.
+    // Allocates room for a line end, too: a string that grows leaves a copy of its bytes in memory.
     let mut text = Zeroizing::new(String::with_capacity(LEN + 1));
     let mut letters = Zeroizing::new([0; LEN]);
     text.push_str(Base64::encode(bytes, &mut *letters).unwrap_or_default());
     text
 }
 
-/// Reads 44 characters.
+/// Decodes 44 characters.
 ///
 /// # Errors
-/// What is wrong, in words and without a character of the text.
+/// Returns the problem in words that do not include the text.
 pub fn decode(text: &str) -> Result<Zeroizing<[u8; 32]>, &'static str> {
     match text.len() {
         0 => return Err("empty"),
@@ -61,7 +61,7 @@ mod tests {
         let altered = [
             good.replacen('B', "-", 1),
             good.replace('=', "A"),
-            // The four bits behind the last byte must be unset.
+            // The four padding bits after the last byte must be zero.
             good.replace("c=", "d="),
         ];
         for text in altered {

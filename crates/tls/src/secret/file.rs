@@ -1,4 +1,5 @@
-//! Files with secrets: read only if nobody else can, and made once, with mode 0600, never overwritten.
+//! Secret files: read only if no other user has access, and created with mode 0600, never
+//! overwritten.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -10,20 +11,20 @@ use zeroize::Zeroizing;
 
 use becket_keys::files::{Files, reason};
 
-/// What is accepted as a secret.
+/// Accepted value, for error messages.
 pub const ROOT_FILE: &str = "a file that \"becket secret FILE\" made";
 
-/// What is wrong with a file, and what would be accepted.
+/// A problem with a file, and the accepted alternative.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFault {
-    /// In words.
+    /// Description of the problem.
     pub fault: String,
-    /// In words, too.
+    /// Accepted value or remedy.
     pub accepted: String,
 }
 
 impl FileFault {
-    /// Describes a fault.
+    /// Creates a problem.
     pub fn new(fault: impl Into<String>, accepted: impl Into<String>) -> Self {
         Self {
             fault: fault.into(),
@@ -32,17 +33,17 @@ impl FileFault {
     }
 }
 
-/// The user that becket runs as, or will run as.
+/// The user that becket runs as, or will change to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunUser {
-    /// The number.
+    /// User ID.
     pub uid: u32,
-    /// As a shell command names it.
+    /// Name for shell commands.
     pub name: String,
 }
 
 impl RunUser {
-    /// Whoever runs this process.
+    /// Returns the user of this process.
     pub fn effective() -> Self {
         let uid = privileges::effective_user();
         let name = match uid {
@@ -52,32 +53,33 @@ impl RunUser {
         Self { uid, name }
     }
 
-    /// Whoever else owns a file can change its mode, and read and replace what is in it.
+    /// Rejects another owner, who could change the mode, and read and replace the contents.
     fn check_owner(&self, path: &Path, owner: u32) -> Result<(), FileFault> {
         if owner == 0 || owner == self.uid {
             return Ok(());
         }
         let name = &self.name;
         let fault = match self.uid {
-            0 => format!("it belongs to user {owner}, and not to root"),
-            _ => format!("it belongs to user {owner}, and neither to root nor to {name}"),
+            0 => format!("it belongs to user {owner}, not to root"),
+            _ => format!("it belongs to user {owner}, not to root or {name}"),
         };
         let advice = format!("chown {} {}", quoted(Path::new(name)), quoted(path));
         Err(FileFault::new(fault, advice))
     }
 }
 
-/// Reads a small file that belongs to root or to this user, and that only its owner can read.
+/// Reads a small file that belongs to root or this user, and that only its owner can access.
 ///
 /// # Errors
-/// When it is not there, is no file, is larger than any secret, is not text, belongs to somebody else or is open to others.
+/// Fails if the path is missing or not a file, if the file is too large or not text, or if another
+/// user owns it or has access.
 pub fn read(files: &Files, path: &Path, user: &RunUser) -> Result<Zeroizing<String>, FileFault> {
     let fault = |error: &io::Error| FileFault::new(reason(error), ROOT_FILE);
     let (file, metadata) = files.open(path).map_err(|error| fault(&error))?;
     user.check_owner(path, metadata.uid())?;
     let mode = metadata.mode() & 0o777;
     if mode & 0o077 != 0 {
-        let fault = format!("others than its owner may use it (mode {mode:04o})");
+        let fault = format!("users other than its owner have access (mode {mode:04o})");
         let advice = format!("chmod 600 {}", quoted(path));
         return Err(FileFault::new(fault, advice));
     }
@@ -94,10 +96,10 @@ pub fn read(files: &Files, path: &Path, user: &RunUser) -> Result<Zeroizing<Stri
     Ok(text)
 }
 
-/// Makes a file that was not there, and syncs it and its folder.
+/// Creates a new file, and syncs the file and its folder.
 ///
 /// # Errors
-/// What the system says; `AlreadyExists` when there is something by that name. Nothing is left behind.
+/// Returns the error of the system call, such as `AlreadyExists`. No file is left after a failure.
 pub fn create(path: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
@@ -108,7 +110,7 @@ pub fn create(path: &Path, text: &str) -> io::Result<()> {
         .write_all(text.as_bytes())
         .and_then(|()| file.sync_all());
     if written.is_err() {
-        // If that fails, too, the first error is what matters.
+        // If the removal fails too, the first error is more useful.
         let _left_behind = fs::remove_file(path);
     }
     written?;
@@ -119,7 +121,7 @@ pub fn create(path: &Path, text: &str) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// A path as a shell takes it.
+/// Quotes a path for a shell.
 fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
@@ -130,7 +132,7 @@ fn quoted(path: &Path) -> String {
     }
 }
 
-/// More than a secret has.
+/// Maximum size of a secret file in bytes; larger than any secret.
 const LARGEST: usize = 1024;
 
 #[cfg(test)]
@@ -188,7 +190,7 @@ mod tests {
             assert!(refused.unwrap_err().fault.starts_with("it belongs to"));
             return;
         }
-        // As root, a file can be given to somebody else.
+        // Root can give a file to another user.
         std::os::unix::fs::chown(&path, Some(12345), None).unwrap();
         let refused = super::read(&Files::default(), &path, &user);
         assert!(refused.unwrap_err().fault.contains("user 12345"));

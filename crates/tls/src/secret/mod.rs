@@ -1,11 +1,12 @@
-//! The secrets that the nodes of a cluster share, as files have them.
+//! Secrets that the nodes of a cluster share, from files.
 //!
-//! `becket secret` makes a file with 32 random bytes that never change. Two things are derived from them and never mixed: what
-//! ticket keys come from, and a replication key, by which nodes know each other. The id that names a secret on all nodes
-//! is a hash of the latter, so it tells nothing about the former.
+//! `becket secret` creates a file with 32 random bytes that never change. Two independent values
+//! are derived from them: the root of the ticket keys, and a replication key that authenticates
+//! nodes. The ID of a secret, equal on all nodes, is a hash of the replication key and reveals
+//! nothing about the ticket keys.
 //!
-//! Bytes are erased when they are dropped and never shown. `crates/prepare/src/cluster.rs` reads the files and
-//! reports their faults; `crates/control/src/rotation/` decides which epochs there are.
+//! Bytes are erased on drop and never displayed. `crates/prepare/src/cluster.rs` reads the files
+//! and reports problems. `crates/control/src/rotation/` determines the epochs.
 
 pub mod base64;
 pub mod file;
@@ -17,10 +18,10 @@ use self::file::{FileFault, ROOT_FILE, RunUser};
 use self::shared::{SecretBytes, SharedSecret};
 use becket_keys::files::Files;
 
-/// Reads a file, for a becket that runs as this user.
+/// Reads a secret file for a becket that runs as this user.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// Returns the problem with the file.
 pub fn open(files: &Files, path: &Path, user: &RunUser) -> Result<SharedSecret, FileFault> {
     let text = file::read(files, path, user)?;
     let line = text.strip_suffix('\n').unwrap_or(&text);

@@ -1,4 +1,4 @@
-//! A secret of a cluster in memory, and what is derived from it.
+//! A cluster secret in memory, and the values derived from it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,36 +11,36 @@ use becket_proto::ticket::{Epoch, SecretId};
 use rustls_pki_types::PrivateKeyDer;
 use zeroize::Zeroizing;
 
-/// 32 secret bytes: erased when dropped, never shown, compared in constant time.
+/// 32 secret bytes: erased on drop, never displayed, compared in constant time.
 #[derive(Clone)]
 pub struct SecretBytes(Zeroizing<[u8; 32]>);
 
 impl SecretBytes {
-    /// Takes bytes over.
+    /// Takes ownership of bytes.
     pub fn new(bytes: Zeroizing<[u8; 32]>) -> Self {
         Self(bytes)
     }
 
-    /// Draws bytes at random.
+    /// Generates random bytes.
     ///
     /// # Errors
-    /// When the system gives none.
+    /// Fails if the system provides no random bytes.
     pub fn draw() -> Result<Self, NoRandomness> {
         let mut bytes = Zeroizing::new([0; 32]);
         aws_lc_rs::rand::fill(&mut bytes[..]).map_err(|_| NoRandomness)?;
         Ok(Self(bytes))
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn expose(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// Derives other bytes: HKDF-Expand of SHA-256 (RFC 5869, section 2.3), as these are uniform already. Costs a
-    /// microsecond.
+    /// Derives other bytes by HKDF-Expand with SHA-256 (RFC 5869, section 2.3), because these bytes
+    /// are uniform already. Takes a microsecond.
     ///
     /// # Errors
-    /// When the library refuses, which for 32 bytes it does not.
+    /// Fails if the library refuses, which it never does for 32 bytes.
     pub fn derive(&self, info: &[&[u8]]) -> Result<Self, NotDerived> {
         let mut out = Zeroizing::new([0; 32]);
         Prk::new_less_safe(HKDF_SHA256, self.expose())
@@ -65,7 +65,7 @@ impl fmt::Debug for SecretBytes {
     }
 }
 
-/// The system gave no random bytes.
+/// The system provides no random bytes.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("no random bytes from the system")]
 pub struct NoRandomness;
@@ -75,38 +75,38 @@ pub struct NoRandomness;
 #[error("the key cannot be derived")]
 pub struct NotDerived;
 
-/// One secret of a cluster, as the configuration keeps it.
+/// One cluster secret of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedSecret {
-    /// Names it on all nodes.
+    /// ID of the secret on all nodes.
     pub id: SecretId,
-    /// Where it came from.
+    /// Path of the file.
     pub path: PathBuf,
-    /// By this nodes know each other and derive the keys of each pair. The same in every epoch.
+    /// Key that authenticates nodes and derives the keys of each pair. The same in every epoch.
     pub replication: SecretBytes,
-    /// What ticket keys come from.
+    /// Root of the ticket keys.
     pub root: TicketRoot,
 }
 
-/// What the secrets of all epochs come from.
+/// Root of the secrets of all epochs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TicketRoot(SecretBytes);
 
 impl TicketRoot {
-    /// The secret of an epoch. Any epoch, also a past one: whoever has the root has them all.
+    /// Returns the secret of an epoch. The root derives every epoch, including past ones.
     ///
     /// # Errors
-    /// When the library refuses.
+    /// Fails if the library refuses.
     pub fn epoch_secret(&self, epoch: Epoch) -> Result<SecretBytes, NotDerived> {
         self.0.derive(&[TICKETS, &epoch.0.to_be_bytes()])
     }
 }
 
 impl SharedSecret {
-    /// A secret made from a private key, the same whatever form a file has the key in: for hosts that share a key and
-    /// nothing else. It tells nothing of the key (HKDF with SHA-256, RFC 5869).
+    /// Derives a secret from a private key, for hosts that share only a key. The encoding of the
+    /// key does not matter. The secret reveals nothing about the key (HKDF with SHA-256, RFC 5869).
     ///
-    /// Returns `None` for a key of another kind than RSA, ECDSA and Ed25519.
+    /// Returns `None` unless the key is RSA, ECDSA or Ed25519.
     pub fn of_private_key(key: &PrivateKeyDer<'_>, path: &Path) -> Option<Self> {
         let numbers = match key {
             PrivateKeyDer::Pkcs1(key) => SecretNumbers::of_pkcs1(key.secret_pkcs1_der()),
@@ -128,10 +128,10 @@ impl SharedSecret {
         Self::of_root(SecretBytes::new(root), path).ok()
     }
 
-    /// A secret from its root.
+    /// Creates a secret from its root.
     ///
     /// # Errors
-    /// When the library refuses.
+    /// Fails if the library refuses.
     pub fn of_root(root: SecretBytes, path: &Path) -> Result<Self, NotDerived> {
         let replication = root.derive(&[REPLICATION])?;
         Ok(Self {
@@ -143,7 +143,7 @@ impl SharedSecret {
     }
 }
 
-/// The first bytes of a labelled SHA-256.
+/// Returns the first bytes of a labelled SHA-256 hash.
 fn id_of(replication: &SecretBytes) -> SecretId {
     let mut context = Context::new(&SHA256);
     context.update(ID);
@@ -162,7 +162,7 @@ impl KeyType for KeyLength {
     }
 }
 
-// Labels: no two derivations from the same bytes have one in common, nor one that begins another.
+// Labels of derivations from the same bytes. They are unique, and none is a prefix of another.
 const TICKETS: &[u8] = b"becket epoch 1";
 const REPLICATION: &[u8] = b"becket replication 1";
 const ID: &[u8] = b"becket secret id 1";

@@ -1,13 +1,14 @@
-//! The running handshake, as rustls' session store and ticketer see it.
+//! The running handshake, for rustls' session store and ticketer.
 //!
-//! rustls calls the store and the ticketer synchronously from `process_tls_records` and passes
-//! nothing but bytes. So the worker lends the handshake's [`HandshakeContext`] to this thread for the
-//! time of that call: `encrypt` and `put` seal its origin next to rustls' state, `decrypt` and
-//! `get` leave in it what they opened or why they did not. The certificate resolver finds the
-//! peeked server name here and refuses if rustls read another one.
+//! rustls calls the store and the ticketer synchronously from `process_tls_records` and passes only
+//! bytes. So the worker lends the handshake's [`HandshakeContext`] to this thread during that call.
+//! `encrypt` and `put` store its origin with rustls' state. `decrypt` and `get` record the opened
+//! session, or the reason of a failure. The certificate resolver finds the peeked server name here,
+//! and refuses if rustls parsed another name.
 //!
-//! RFC 8446 has no notion of the *origin*: the full handshake from which all later tickets of a
-//! client descend. rustls stamps every ticket again and checks no age, so the age is kept here.
+//! The *origin* is the full handshake from which all later tickets of a client descend. RFC 8446
+//! does not have this concept: rustls issues every ticket with a new time and checks no age, so
+//! this module tracks the age.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use crate::resumption::Resumption;
 use becket_keys::signing::SignatureRequest;
 use becket_proto::close_reason::CloseReason;
 
-/// One handshake, as rustls' callbacks see it.
+/// One handshake, as seen by rustls' callbacks.
 #[derive(Debug)]
 pub struct HandshakeContext {
     pub clock: HandshakeClock,
@@ -34,67 +35,68 @@ pub struct HandshakeContext {
     /// `None` unless the client announced early data.
     pub secrets: Option<Box<ClientSecrets>>,
     pub signature: AwaitedSignature,
-    /// Pays for a full handshake; `None` if full handshakes are not limited.
+    /// Permit for a full handshake; `None` if full handshakes are not limited.
     pub permit: Option<HandshakePermit>,
 }
 
-/// The time of this loop turn.
+/// Time of this loop turn.
 #[derive(Clone, Copy, Debug)]
 pub struct HandshakeClock {
     pub unix: UnixSeconds,
-    /// Monotonic, from the process start.
+    /// Monotonic time since the process start.
     pub mono: Duration,
 }
 
-/// The certificate that the client gets.
+/// The certificate for the client.
 #[derive(Debug)]
 pub struct ServerCertificate {
-    /// The name that was peeked from the hello, lower case.
+    /// Peeked server name in lower case.
     pub server_name: Option<Box<str>>,
-    /// Without such a name: the address that the client connected to, if a certificate is for it.
+    /// Without a server name: the address that the client connected to, if a certificate has that
+    /// address.
     pub address: Option<Box<str>>,
-    /// Index of the chain that was chosen among those of the name; a resumption presents none, but
-    /// has one to be known by.
+    /// Index of the chosen chain among those of the name. A resumption presents none, but still has
+    /// an index for logs and PROXY headers.
     pub presented: Option<usize>,
 }
 
-/// The session that the client brought, and the one that it gets.
+/// The session that the client offered, and the new one for it.
 #[derive(Debug, Default)]
 pub struct ResumptionState {
-    /// The session that the client brought, once it was opened.
+    /// The offered session, after it was opened.
     pub opened: Option<OpenedSession>,
-    /// `None` while the client has offered nothing.
+    /// Result for the offered session; `None` if the client offered none.
     pub outcome: Option<Resumption>,
-    /// The session in the table that this handshake made or found: what must be forgotten if the
-    /// connection fails (RFC 5246, section 7.2.2).
+    /// The table entry that this handshake created or found. It must be removed if the connection
+    /// fails (RFC 5246, section 7.2.2).
     pub session: Option<SessionName>,
-    /// The chain of a session that the client brought was verified.
+    /// The chain of an offered session was verified.
     pub verified: bool,
-    /// A ticket was not made, because it would be too long.
+    /// A ticket was not created because it would be too long.
     pub withheld: bool,
-    /// This handshake's own origin; made when first needed.
+    /// Origin of this handshake, created on first use.
     fresh: Option<Origin>,
 }
 
-/// The chain that the client has just shown.
+/// The chain that the client presented in this handshake.
 #[derive(Debug, Default)]
 pub struct ClientChain {
-    /// When its certificate expires.
+    /// Expiry of the client's certificate.
     pub until: Option<UnixSeconds>,
-    /// Indices of that certificate's issuers among the certificates that the client has shown with it.
+    /// Indices of that certificate's issuers among the presented certificates.
     pub path: Option<Vec<usize>>,
 }
 
-/// A signature that is made elsewhere; the step is suspended until it is there.
+/// A signature that is made elsewhere. The handshake step is suspended until it arrives.
 #[derive(Debug, Default)]
 pub struct AwaitedSignature {
     pub request: Option<SignatureRequest>,
     pub answer: Option<Result<Vec<u8>, rustls::Error>>,
-    /// The token that has the key did not make it.
+    /// The token with the key failed to sign.
     pub token_failed: bool,
 }
 
-/// Secrets under which a client that announced early data seals, while its handshake lasts.
+/// Traffic secrets of a client that announced early data, kept during its handshake.
 #[derive(Default)]
 pub struct ClientSecrets {
     /// Traffic secret of early data.
@@ -103,24 +105,24 @@ pub struct ClientSecrets {
     pub handshake: Option<Zeroizing<Vec<u8>>>,
 }
 
-/// Shows nothing of the secrets.
+/// Hides the secrets.
 impl fmt::Debug for ClientSecrets {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("ClientSecrets")
     }
 }
 
-/// A session that was opened; whether rustls also used it, only `handshake_kind` tells.
+/// An opened session. Only `handshake_kind` reports if rustls used it.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenedSession {
-    /// The full handshake from which it descends.
+    /// The full handshake from which the session descends.
     pub origin: Origin,
-    /// Found by ID in the table, else sealed in a ticket.
+    /// Found by ID in the table; otherwise from a ticket.
     pub by_id: bool,
 }
 
 impl HandshakeContext {
-    /// Starts for a hello with this server name.
+    /// Creates the context of a handshake with this server name.
     pub fn new(server_name: Option<Box<str>>) -> Self {
         Self {
             clock: HandshakeClock {
@@ -140,12 +142,13 @@ impl HandshakeContext {
         }
     }
 
-    /// The origin to seal: the one that was opened, or this handshake's own. Must not be called
-    /// for a handshake that opened a session and did not use it; see [`ResumptionState::forget_opened`].
+    /// Returns the origin to store: that of the opened session, or the handshake's own. Must not be
+    /// called for a handshake that opened a session without using it; see
+    /// [`ResumptionState::forget_opened`].
     ///
-    /// A session must not outlive the certificate that the client showed: it would be refused
-    /// each time it resumed, and the client never asked for its new one. So its origin is dated
-    /// back until `max_age` ends with the certificate.
+    /// A session must not outlive the client's certificate. Otherwise each resumption would be
+    /// rejected, and the client would not be asked for a new certificate. So the origin is dated
+    /// back such that `max_age` ends with the certificate.
     pub fn origin(&mut self, max_age: Duration) -> Origin {
         if let Some(opened) = self.resumption.opened {
             return opened.origin;
@@ -159,23 +162,23 @@ impl HandshakeContext {
         })
     }
 
-    /// Why admission refused it, if it did.
+    /// Returns the reason if admission control rejected the handshake.
     pub fn shed(&self) -> Option<CloseReason> {
         self.permit.as_ref().and_then(HandshakePermit::refused)
     }
 }
 
 impl ServerCertificate {
-    /// The name by which the certificate is chosen.
+    /// Returns the name that selects the certificate.
     pub fn name(&self) -> Option<&str> {
         self.server_name.as_deref().or(self.address.as_deref())
     }
 }
 
 impl ClientChain {
-    /// The state to keep: of the client's chain only what verified it in this handshake. One that a
-    /// session brought is as short already. Nothing when rustls' state is not what it was taken for:
-    /// such a session could not be verified later. To erase it is the receiver's task.
+    /// Returns the state to store, with only the verified path of the client's chain. The chain of
+    /// a resumed session is reduced already. Returns `None` if rustls' state has an unexpected
+    /// format, because it could not be verified later. The caller must erase the state.
     pub fn kept(&self, state: &[u8]) -> Option<Vec<u8>> {
         let Some(path) = &self.path else {
             return Some(state.to_vec());
@@ -187,17 +190,18 @@ impl ClientChain {
 }
 
 impl ResumptionState {
-    /// The line that this handshake continued or began; nothing when it made no session. Ask when
-    /// the handshake is complete, and only one that used what it opened.
+    /// Returns the ID of the origin that this handshake continued or started. Returns `None` if it
+    /// created no session. Valid only after the handshake, and only if the handshake used the
+    /// session that it opened.
     pub fn origin_id(&self) -> Option<OriginId> {
         let origin = self.opened.map(|opened| opened.origin).or(self.fresh);
-        // 0 is what is left when the system gives no random bytes.
+        // ID 0 means that the system provided no random bytes.
         origin
             .map(|origin| origin.id)
             .filter(|origin| origin.0 != 0)
     }
 
-    /// Keeps what became of an offered session or ticket.
+    /// Records the result for an offered session or ticket.
     pub fn note<T>(
         &mut self,
         result: &Result<T, Resumption>,
@@ -212,7 +216,7 @@ impl ResumptionState {
         }
     }
 
-    /// The handshake turned out to be a full one: what was opened is not its origin.
+    /// Drops the opened session after the handshake turned out to be full.
     pub fn forget_opened(&mut self) {
         self.opened = None;
         self.session = None;
@@ -221,7 +225,7 @@ impl ResumptionState {
 
 fn random_id() -> OriginId {
     let mut bytes = [0; 8];
-    // Only a broken system source fails, and then the handshake before this call has failed too.
+    // Fails only without a system random source, and then the handshake has failed before.
     match aws_lc_rs::rand::fill(&mut bytes) {
         Ok(()) => OriginId(u64::from_ne_bytes(bytes)),
         Err(_) => OriginId(0),
@@ -240,16 +244,16 @@ pub fn lend<T>(handshake: &mut Option<HandshakeContext>, body: impl FnOnce() -> 
     result
 }
 
-/// Gives `body` the handshake that is lent to this thread; `None` outside of [`lend`].
+/// Passes the lent handshake to `body`. Returns `None` outside [`lend`].
 pub fn with<T>(body: impl FnOnce(&mut HandshakeContext) -> T) -> Option<T> {
     CURRENT.with_borrow_mut(|current| current.as_mut().map(body))
 }
 
-/// Pays for the signature that the lent handshake needs. Outside of [`lend`] nothing is paid.
+/// Claims the permit for the signature of the lent handshake. Does nothing outside [`lend`].
 ///
 /// # Errors
 ///
-/// Why the client is to be shed.
+/// Returns the close reason if the client must be shed.
 pub fn pay() -> Result<(), CloseReason> {
     with(|handshake| {
         let now = handshake.clock.mono;

@@ -1,9 +1,10 @@
-//! Sessions with clients: what is kept of a handshake, where, and who may resume it.
+//! Sessions with clients: the stored state, where it is kept, and the conditions for resumption.
 //!
-//! * [`context`]: what the running handshake tells the store and the ticketer, and back;
-//! * [`store`]: sessions that we keep: of TLS 1.2 by ID, and those that admit early data;
-//! * [`tickets`]: sessions sealed by us and kept by clients;
-//! * [`stored`]: whether the client of a session may come back.
+//! * [`context`]: data exchanged between the running handshake, the store and the ticketer;
+//! * [`store`]: sessions kept by the server: TLS 1.2 sessions by ID, and sessions that allow early
+//!   data;
+//! * [`tickets`]: sessions sealed by the server and kept by clients;
+//! * [`stored`]: the check that a client may resume its session.
 
 pub mod context;
 pub mod store;

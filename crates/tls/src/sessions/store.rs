@@ -1,20 +1,21 @@
-//! Sessions that we keep: one table for all workers, seen by rustls through one policy.
+//! Sessions kept by the server, in tables shared by all workers. rustls accesses them through the
+//! store of one policy.
 //!
-//! The table is [`becket_proto::session_table`]'s: sharded, bounded, expiring. A [`Store`] adds
-//! the policy to every key, so that an ID of one policy is never found under another, and the
-//! handshake's origin to every entry. It serves two kinds of sessions, each in a table of its own.
+//! The table is [`becket_proto::session_table`]: sharded, bounded, with expiry. A [`Store`] adds
+//! the policy to every key, so that no other policy finds an ID, and the handshake's origin to
+//! every entry. It has two kinds of sessions, each in its own table.
 //!
-//! TLS 1.2 sessions by ID: rustls reads them ([`StoresServerSessions::get`]), as often as they are
-//! good. In a cluster each new one is announced to the peers.
+//! TLS 1.2 sessions by ID: rustls reads them ([`StoresServerSessions::get`]) any number of times
+//! until they expire. In a cluster, each new session is sent to the peers.
 //!
-//! TLS 1.3 sessions of policies that take early data (0-RTT): what a client sends as early data can
-//! be recorded and sent again by an attacker, so a session that admits it must open once and never
-//! more (RFC 8446, section 8.1, "single-use tickets"). [`StoresServerSessions::take`] removes it under
-//! its shard's lock, so of two hellos that offer it, on whichever workers, one resumes and the other
-//! makes a full handshake. A ticket could not do that: it carries the session with it, as often as it
-//! is copied. So these sessions are not replicated, and they end with the process, or move to the one that replaces it. rustls keeps to
-//! the same: it takes early data only where there is no ticketer, and only if the client's idea of
-//! the age of the session agrees with ours (section 8.3).
+//! TLS 1.3 sessions of policies that accept early data (0-RTT): an attacker can record early data
+//! and replay it, so such a session must resume only once (RFC 8446, section 8.1, "single-use
+//! tickets"). [`StoresServerSessions::take`] removes it under its shard's lock. If two clients
+//! offer it, on any workers, one resumes and the other makes a full handshake. A ticket cannot
+//! ensure this, because it contains the session and can be copied. So these sessions are not
+//! replicated. They end with the process, or move to the next process in an upgrade. rustls follows
+//! the same rules: it accepts early data only without a ticketer, and only if the client's age of
+//! the session is plausible (section 8.3).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,47 +31,47 @@ use super::context::{self, OpenedSession};
 use super::stored::ReturningClients;
 use crate::resumption::Resumption;
 
-/// The view of one policy on a table that all workers share.
+/// Access of one policy to a table shared by all workers.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// Shared by all workers; each call takes one shard's lock.
+    /// Shared by all workers. Each call takes one shard's lock.
     pub table: Arc<SessionTable>,
-    /// The border that no session crosses.
+    /// Policy whose sessions are visible.
     pub policy: PolicyTag,
-    /// Age since the full handshake at which nothing resumes.
+    /// Maximum age since the full handshake.
     pub max_age: Duration,
     pub clients: ReturningClients,
     pub kind: StoreKind,
 }
 
-/// The sessions that a store keeps.
+/// Kind of sessions in a store.
 #[derive(Clone, Debug)]
 pub enum StoreKind {
-    /// Sessions of TLS 1.2 by ID.
+    /// TLS 1.2 sessions by ID.
     ById {
-        /// How long an ID is good for.
+        /// Lifetime of an ID.
         lifetime: Duration,
-        /// New sessions are stored. Not for clients that get a ticket: they would never
-        /// come back by ID.
+        /// New sessions are stored. `false` for clients that get a ticket, because they never
+        /// resume by ID.
         stores: bool,
-        /// Takes new sessions for the peers; `None` without a cluster.
+        /// Receives new sessions for the peers; `None` without a cluster.
         outbox: Option<Outbox>,
     },
-    /// Sessions that admit early data, each for one resumption.
+    /// Sessions that allow early data, each for one resumption.
     Early,
 }
 
 impl Store {
-    /// Returns whether a hello offers a session by PSK that is kept here. Takes none: that is rustls' part,
-    /// and another worker may be faster.
+    /// Returns `true` if the ClientHello offers a PSK whose session is stored here. Does not take
+    /// the session: rustls does that later, and another worker may be faster.
     pub fn recognises(&self, hello: &ClientHello<'_>) -> bool {
-        // An expired session does not matter to the caller, so no clock is needed.
+        // An expired session is acceptable for the caller, so no clock is needed.
         let find = |id| self.table.get(self.policy, id, Duration::ZERO);
         let mut offered = hello.psk_identities();
         offered.any(|psk| matches!(find(psk.identity), Lookup::Hit(_)))
     }
 
-    /// Opens a session for the lent handshake: by `get` or `take` of the table.
+    /// Opens a session for the lent handshake with `get` or `take` of the table.
     fn open(
         &self,
         id: &[u8],
@@ -130,7 +131,7 @@ impl StoresServerSessions for Store {
         .unwrap_or(false)
     }
 
-    /// rustls asks this for TLS 1.2 only.
+    /// rustls calls this only for TLS 1.2.
     fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         match self.kind {
             StoreKind::ById { .. } => self.open(key, SessionTable::get),
@@ -138,7 +139,7 @@ impl StoresServerSessions for Store {
         }
     }
 
-    /// rustls asks this for TLS 1.3 only.
+    /// rustls calls this only for TLS 1.3.
     fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
         match self.kind {
             StoreKind::ById { .. } => None,
@@ -154,7 +155,7 @@ impl StoresServerSessions for Store {
     }
 }
 
-/// The lifetime that rustls tells clients of sessions that are not tickets.
+/// Lifetime that rustls advertises to clients for sessions without tickets.
 const ADVERTISED: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[cfg(test)]

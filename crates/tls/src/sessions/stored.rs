@@ -1,11 +1,11 @@
-//! The check if the client of a stored session may come back, before the session is accepted.
+//! Checks that the client of a stored session may resume it, before the session is accepted.
 //!
-//! A resumption skips the client's certificate (RFC 8446, section 2.2). Since the full handshake it may have
-//! expired, been revoked, or lost its CA, so the chain in the state is verified again. That is done
-//! where the state is opened, in the ticketer and the stores: one that fails is as good as unknown, so
-//! the handshake continues as a full one, and a client that has a new certificate by now can show it.
+//! A resumption skips the client's certificate (RFC 8446, section 2.2). Since the full handshake,
+//! the certificate may have expired, been revoked, or lost its CA. So the ticketer and the stores
+//! verify the chain in the state again when they open it. A failed session counts as unknown: the
+//! handshake continues as a full one, and the client can present a new certificate.
 //!
-//! A client may offer many sessions; one chain is judged for each hello.
+//! A client may offer several sessions; only one chain is verified per ClientHello.
 
 use std::mem::replace;
 use std::sync::Arc;
@@ -18,22 +18,23 @@ use rustls::server::danger::ClientCertVerifier;
 use super::context;
 use crate::resumption::Resumption;
 
-/// Admits clients of one policy's sessions; the default admits all.
+/// Checks the clients of one policy's sessions. The default admits all.
 #[derive(Clone, Debug, Default)]
 pub struct ReturningClients(Option<Arc<dyn ClientCertVerifier>>);
 
 impl ReturningClients {
-    /// Admits as `verifier` does; without one no client has to show a certificate.
+    /// Creates a check with `verifier`. Without one, clients need no certificate.
     pub fn new(verifier: Option<Arc<dyn ClientCertVerifier>>) -> Self {
         Self(verifier)
     }
 
-    /// Returns whether a client with this session may come back, at the time of the lent handshake. Must
-    /// not be called while [`context::with`] runs: the verifier leaves notes there.
+    /// Checks that the client of this session may resume, at the time of the lent handshake. Must
+    /// not be called inside [`context::with`], because the verifier writes to the context.
     ///
     /// # Errors
     ///
-    /// When its chain does not verify, another was judged before, or there is none and must be one.
+    /// Fails if the chain does not verify, if another chain was verified before, or if a required
+    /// chain is missing.
     pub fn admits(&self, state: &[u8]) -> Result<(), Resumption> {
         let Some(verifier) = &self.0 else {
             return Ok(());
@@ -54,7 +55,7 @@ impl ReturningClients {
         let now = first.flatten().ok_or(refused)?;
         let now = UnixTime::since_unix_epoch(Duration::from_secs(now.0));
         let verified = verifier.verify_client_cert(leaf, intermediates, now);
-        // That was of a session, which may still not be used.
+        // Removes the verifier's results, because the session may not be used.
         context::with(|handshake| {
             handshake.client.until = None;
             handshake.client.path = None;

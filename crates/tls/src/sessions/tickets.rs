@@ -1,15 +1,15 @@
-//! Session tickets: one key per policy and epoch, sealed with AES-256-GCM-SIV.
+//! Session tickets with one key per policy and epoch, sealed with AES-256-GCM-SIV.
 //!
-//! A ticket is a header, then the sealed context and rustls' state (the layout is
-//! [`becket_proto::ticket`]'s). The header and the whole policy digest are associated data, so a
-//! ticket of one policy never opens under another. The header selects the key: at most one AEAD
-//! operation decides, and a mismatch is counted as what it is. GCM-SIV (RFC 8452) because many
-//! nodes may draw random nonces under one key.
+//! A ticket consists of a header, and the sealed context and rustls state ([`becket_proto::ticket`]
+//! has the layout). The header and the whole policy digest are associated data, so a ticket never
+//! opens under another policy. The header selects the key, so each ticket takes at most one AEAD
+//! operation, and mismatches are counted by cause. GCM-SIV (RFC 8452) is safe with random nonces
+//! from many nodes under one key.
 //!
-//! A [`Ticketer`] is immutable and owned by one worker. Control makes new [`TicketSecrets`] at every
-//! rotation, those of the next epoch of a cluster among them; workers then derive their keys once,
-//! between two turns and for no handshake, and build new configurations. Old keys die with the last
-//! handshake that borrowed them, at most `timeouts.handshake` later.
+//! A [`Ticketer`] is immutable and owned by one worker. The control thread creates new
+//! [`TicketSecrets`] at every rotation, including those of a cluster's next epoch. Workers then
+//! derive their keys once, between two turns, and build new configurations. Old keys are dropped
+//! with the last handshake that uses them, at most `timeouts.handshake` later.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,27 +27,28 @@ use super::stored::ReturningClients;
 use crate::resumption::Resumption;
 use crate::secret::shared::SecretBytes;
 
-/// The secrets of all epochs that open tickets; never empty. `crates/control/src/rotation/` makes them.
+/// Secrets of all epochs whose tickets are accepted; never empty. `crates/control/src/rotation/`
+/// creates them.
 pub struct TicketSecrets {
-    /// How long an epoch lasts.
+    /// Duration of an epoch.
     pub rotation: Duration,
-    /// The node that seals: a hint in every ticket. 0 for a host that is alone.
+    /// Number of the sealing node: a hint in every ticket. 0 without a cluster.
     pub node: NodeId,
-    /// The last one seals, the others only open, some of them because peers are ahead.
+    /// The last one seals. The others only open; some exist because peers are ahead.
     pub epochs: Vec<EpochSecret>,
 }
 
 /// The secret of one epoch.
 #[derive(Clone)]
 pub struct EpochSecret {
-    /// Its name in ticket headers.
+    /// ID of the key in ticket headers.
     pub id: KeyId,
-    /// Erased on drop.
+    /// The secret; erased on drop.
     pub secret: SecretBytes,
 }
 
 impl TicketSecrets {
-    /// Returns whether these are the same secrets: ids name them.
+    /// Returns `true` if these are the same secrets. IDs identify them.
     pub fn same_as(&self, other: &Self) -> bool {
         let ids = |of: &Self| -> Vec<KeyId> { of.epochs.iter().map(|epoch| epoch.id).collect() };
         self.node == other.node && self.rotation == other.rotation && ids(self) == ids(other)
@@ -72,12 +73,12 @@ pub struct Ticketer {
     lifetime: Duration,
     max_age: Duration,
     clients: ReturningClients,
-    /// Bytes of a ticket.
+    /// Maximum size of a ticket in bytes.
     longest: usize,
 }
 
 impl Ticketer {
-    /// Derives the policy's keys, one HKDF each. Returns nothing when there is no secret.
+    /// Derives the policy's keys, with one HKDF each. Returns `None` if there is no secret.
     pub fn new(secrets: &TicketSecrets, policy: [u8; 32], max_age: Duration) -> Option<Self> {
         let (sealing, opening) = secrets.epochs.split_last()?;
         let tag = PolicyTag::from_digest(&policy).for_ticket();
@@ -89,7 +90,7 @@ impl Ticketer {
             ring,
             policy,
             node: secrets.node,
-            // Whatever moment of its epoch it is sealed in, a ticket is good for this long.
+            // A ticket is valid for this time from any moment in its epoch.
             lifetime: secrets.rotation.min(max_age).min(LONGEST_LIFETIME),
             max_age,
             clients: ReturningClients::default(),
@@ -97,17 +98,18 @@ impl Ticketer {
         })
     }
 
-    /// Opens a session only for a client that is admitted.
+    /// Adds a check of the client before a session is opened.
     pub fn admitting(self, clients: ReturningClients) -> Self {
         Self { clients, ..self }
     }
 
-    /// Makes no ticket of more bytes: its client would come back with a hello that is too large.
+    /// Limits the size of tickets, because a larger one would make the client's next ClientHello
+    /// too large.
     pub fn at_most(self, longest: usize) -> Self {
         Self { longest, ..self }
     }
 
-    /// Returns whether a ticket names a key of ours: cheap, and no proof.
+    /// Returns `true` if a ticket refers to a known key. Cheap, but no proof that it opens.
     pub fn recognises(&self, ticket: &[u8]) -> bool {
         TicketHeader::decode(ticket)
             .is_some_and(|(header, _)| matches!(self.ring.select(&header), Selection::Key(_)))
@@ -206,7 +208,7 @@ impl ProducesTickets for Ticketer {
     }
 }
 
-/// Bytes of the ticket for a state.
+/// Returns the size of the ticket for a state in bytes.
 fn length(state: &[u8]) -> usize {
     TicketHeader::LEN + Origin::LEN + state.len() + TAG
 }
@@ -220,8 +222,8 @@ impl KeyType for TicketKeyLength {
     }
 }
 
-/// HKDF-SHA256 (RFC 5869) from the epoch's secret; the info is the policy, preceded by its
-/// length, and the start of the epoch.
+/// Derives a key by HKDF-SHA256 (RFC 5869) from the epoch's secret. The info consists of the policy
+/// with its length, and the start of the epoch.
 fn derive(epoch: &EpochSecret, policy: &[u8; 32]) -> Option<Arc<LessSafeKey>> {
     let extracted = Salt::new(HKDF_SHA256, b"becket ticket 1").extract(epoch.secret.expose());
     let length = (policy.len() as u32).to_be_bytes();
@@ -236,11 +238,11 @@ fn derive(epoch: &EpochSecret, policy: &[u8; 32]) -> Option<Arc<LessSafeKey>> {
     Some(Arc::new(LessSafeKey::new(key)))
 }
 
-/// Epochs whose tickets still open next to the current one: a ticket lives for one to two rotations.
+/// Number of earlier epochs whose tickets still open. A ticket lives for one to two rotations.
 pub const KEPT_EPOCHS: u32 = 1;
 /// RFC 8446, section 4.6.1: "Servers MUST NOT use any value greater than 604800 seconds".
 const LONGEST_LIFETIME: Duration = Duration::from_secs(604_800);
-/// Bytes that the seal adds (RFC 8452).
+/// Size of the authentication tag in bytes (RFC 8452).
 const TAG: usize = 16;
 
 #[cfg(test)]
@@ -407,11 +409,11 @@ mod tests {
         let ticket = context::lend(&mut making, || one.encrypt(&shown)).expect("sealed");
         let state = context::lend(&mut at(1000), || one.decrypt(&ticket));
         assert_eq!(state, Some(state_with(&[b"leaf", b"between", b"root"])));
-        // It could not be judged later.
+        // This state could not be verified later.
         assert_eq!(context::lend(&mut making, || one.encrypt(b"state")), None);
     }
 
-    /// As rustls encodes it, so far as anybody looks.
+    /// Encodes the parts of rustls' state that are parsed.
     fn state_with(chain: &[&[u8]]) -> Vec<u8> {
         let listed: Vec<u8> = (chain.iter())
             .flat_map(|one| [&[0, 0, one.len() as u8], *one].concat())

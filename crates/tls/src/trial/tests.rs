@@ -1,4 +1,4 @@
-//! Results of trials for hellos of real clients, compared with the answers of rustls.
+//! Compares the results of trials for ClientHellos of real clients with the results of rustls.
 
 use becket_config::notation::Text;
 use becket_config::suites::Suites;
@@ -18,7 +18,8 @@ macro_rules! hellos {
     };
 }
 
-/// Without the one whose signature schemes fit no key here: no trial has those.
+/// Omits the ClientHello whose signature schemes fit no key here, because trials do not check
+/// signature schemes.
 const HELLOS: [(&str, &[u8]); 10] = hellos! {
     "curl-h2" "gnutls" "openssl-ip-literal" "openssl-no-sni" "openssl-tls10" "openssl-tls12" "openssl-tls12-id"
     "openssl-tls12-ticket" "openssl-tls13" "openssl-tls13-psk"
@@ -80,7 +81,7 @@ fn each_part_of_a_hello_is_evaluated() {
     assert_eq!(nothing_signs.result, TrialResult::Suite);
 }
 
-/// A server that has only what a trial has.
+/// Creates a server with the parameters of a trial.
 fn server(tried: &Policy, pair: &KeyPair) -> Arc<ServerConfig> {
     let provider = CryptoProvider {
         cipher_suites: suites(tried),
@@ -99,7 +100,7 @@ fn server(tried: &Policy, pair: &KeyPair) -> Arc<ServerConfig> {
     Arc::new(config)
 }
 
-/// Trials of every kind that a configuration may have.
+/// Returns trials with every kind of requirement.
 fn many_trials() -> Vec<Policy> {
     let both = [ServedVersion::Tls12, ServedVersion::Tls13];
     let all = Policy::default().groups;
