@@ -1,23 +1,23 @@
-//! The one place where the load tool reads the time.
+//! The only module of the load tool that reads the clocks.
 //!
-//! Latencies of some tens of microseconds need a reading per event, not per loop turn; the call is a
-//! vDSO one of about 25 ns.
+//! Latencies of tens of microseconds need a reading per event instead of one per loop turn; a reading is a vDSO call
+//! of about 25 ns.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Reads the monotonic clock.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the tool's one reading of the clock"
+    reason = "the only reading of the monotonic clock"
 )]
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// Reads the wall clock, as seconds since 1970.
+/// Reads the wall clock, in seconds since 1970.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the tool's one reading of the wall clock"
+    reason = "the only reading of the wall clock"
 )]
 pub fn unix_seconds() -> u64 {
     SystemTime::now()

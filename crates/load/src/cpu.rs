@@ -1,9 +1,8 @@
 //! CPU time of the server's processes and of the client's own threads, from `/proc`.
 //!
-//! A server's time is `utime + stime` of the process (all threads, also ended ones), plus what its
-//! reaped children used (`cutime + cstime`), plus the same of every living descendant: workers count,
-//! whether they are threads or processes. The kernel counts in ticks of 10 ms. A client thread's time
-//! is from `schedstat`, in nanoseconds, with the time that it waited for a CPU.
+//! A server's CPU time includes its running descendants, so that worker threads and worker processes both count. The time of one process is
+//! `utime + stime` (all threads, including finished ones) plus `cutime + cstime` (its reaped children). The kernel counts in
+//! ticks of 10 ms. The time of a client thread comes from `schedstat`, in nanoseconds, with the time that it waited for a CPU.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,19 +13,19 @@ use crate::Error;
 /// User and system time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// In user space.
+    /// CPU time in user space.
     pub user: Duration,
-    /// In the kernel.
+    /// CPU time in the kernel.
     pub system: Duration,
 }
 
 impl Spent {
-    /// Returns both together.
+    /// Returns the sum of user and system time.
     pub fn total(self) -> Duration {
         self.user + self.system
     }
 
-    /// Returns what was spent since an earlier reading; zero if a process has gone since.
+    /// Returns the time spent since an `earlier` reading; zero if a process has exited since then.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             user: self.user.saturating_sub(earlier.user),
@@ -35,10 +34,10 @@ impl Spent {
     }
 }
 
-/// Reads the time of these processes and all their descendants.
+/// Returns the CPU time of these processes and all their descendants.
 ///
 /// # Errors
-/// [`Error::Plan`] when one of the named processes does not exist.
+/// [`Error::Plan`] if one of the named processes does not exist.
 pub fn of_processes(pids: &[u32]) -> Result<Spent, Error> {
     let mut spent = Spent::default();
     if pids.is_empty() {
@@ -48,7 +47,7 @@ pub fn of_processes(pids: &[u32]) -> Result<Spent, Error> {
     for pid in pids {
         if !all.iter().any(|process| process.pid == *pid) {
             return Err(Error::Plan(format!(
-                "--pid {pid}: there is no such process"
+                "--pid {pid}: no such process"
             )));
         }
     }
@@ -60,7 +59,7 @@ pub fn of_processes(pids: &[u32]) -> Result<Spent, Error> {
     Ok(spent)
 }
 
-/// Reads the time of this process with its descendants, and that of all other processes but the kernel's own.
+/// Returns the CPU time of this process with its descendants, and the CPU time of all other processes except kernel threads.
 pub fn of_own_family_and_others() -> (Spent, Spent) {
     let all = processes();
     let own = family(&all, &[std::process::id()]);
@@ -78,7 +77,7 @@ pub fn of_own_family_and_others() -> (Spent, Spent) {
     (of_own, of_others)
 }
 
-/// Returns these processes and all their descendants.
+/// Returns the IDs of these processes and all their descendants.
 fn family(all: &[ProcessTimes], pids: &[u32]) -> BTreeSet<u32> {
     let mut family: BTreeSet<u32> = pids.iter().copied().collect();
     loop {
@@ -94,7 +93,7 @@ fn family(all: &[ProcessTimes], pids: &[u32]) -> BTreeSet<u32> {
     }
 }
 
-/// Reads how long this thread ran and how long it waited for a CPU.
+/// Returns the time that this thread has run, and the time that it has waited for a CPU.
 pub fn of_own_thread() -> Option<(Duration, Duration)> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let mut numbers = text
@@ -120,11 +119,11 @@ fn processes() -> Vec<ProcessTimes> {
         .collect()
 }
 
-/// Reads a line of `/proc/PID/stat` (proc(5)); the name in brackets may hold anything.
+/// Parses a line of `/proc/PID/stat` (proc(5)). The process name is in brackets and may contain any character.
 fn parse(pid: u32, line: &str) -> Option<ProcessTimes> {
     let (_, rest) = line.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    // The first field after the name is number 3.
+    // The first field after the name has number 3.
     let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
     let ticks =
         |field: usize| number(field).map(|n| Duration::from_millis(n * 1_000 / TICKS_PER_SECOND));
@@ -138,9 +137,9 @@ fn parse(pid: u32, line: &str) -> Option<ProcessTimes> {
     })
 }
 
-/// The parent of the kernel's threads.
+/// Process ID of `kthreadd`, the parent of all kernel threads.
 const KTHREADD: u32 = 2;
-/// `USER_HZ`, which is 100 on every architecture that Linux' user space sees today.
+/// `USER_HZ`, which Linux reports as 100 to user space on every architecture.
 const TICKS_PER_SECOND: u64 = 100;
 
 #[cfg(test)]
@@ -148,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_brackets_and_spaces_does_not_confuse() {
+    fn a_name_with_brackets_and_spaces_is_parsed() {
         let line = "7 (a) b (c) S 3 7 7 0 -1 4194560 1 2 3 4 150 50 25 25 20 0 1 0 1 1 1";
         let process = parse(7, line).unwrap();
         assert_eq!(process.parent, 3);
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_has_grandchildren_and_no_strangers() {
+    fn a_family_includes_grandchildren_and_no_other_processes() {
         let process = |pid, parent| ProcessTimes {
             pid,
             parent,

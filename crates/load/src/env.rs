@@ -1,7 +1,7 @@
-//! What all slots of one thread share: the plan, the scratch buffers, and what is written down.
+//! State that all slots of one thread share: the plan, scratch buffers and samples.
 //!
-//! A thread owns its `Env`; nothing in it is shared but the plan (immutable) and [`Live`] (counters
-//! that this thread writes and the main thread reads once a second).
+//! Each thread owns its `Env`. Only two parts are shared between threads: the plan, which is immutable, and [`Live`],
+//! whose counters this thread writes and the main thread reads once a second.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -17,54 +17,54 @@ use crate::tls::Tls;
 /// The state that the slots of a thread share.
 #[derive(Debug)]
 pub struct Env {
-    /// What is to be done.
+    /// Plan of the run.
     pub plan: Arc<Plan>,
-    /// The TLS client.
+    /// TLS client; `None` for a plain HTTP target.
     pub tls: Option<Tls>,
-    /// Where sockets are registered.
+    /// mio registry for the thread's sockets.
     pub registry: Registry,
-    /// When the steps begin and end.
+    /// Start and end times of the measured steps.
     pub timeline: Timeline,
-    /// One per step, and the last one for what lies outside of all steps.
+    /// Samples of each step. The last entry collects results outside all steps.
     pub samples: Vec<Samples>,
-    /// Counters for the line a second.
+    /// Counters for the progress line.
     pub live: Arc<Live>,
-    /// What is read from a socket lands here first.
+    /// Scratch buffer for socket reads.
     pub input: Vec<u8>,
-    /// The request that keeps a connection open, and the last one of a connection.
+    /// Request that keeps the connection open, and the last request of a connection.
     pub requests: [Vec<u8>; 2],
-    /// Connections begun, for walking through the sources.
+    /// Number of connections opened, used to rotate through the source addresses.
     pub opened: usize,
-    /// What the last full handshake agreed on.
+    /// Parameters negotiated by the last full handshake.
     pub negotiated: Option<Negotiated>,
 }
 
 impl Env {
-    /// Returns the samples of a step, or those that are thrown away.
+    /// Returns the samples of a step, or the discarded samples for `None`.
     pub fn samples(&mut self, step: Option<usize>) -> &mut Samples {
         let outside = self.samples.len() - 1;
         let index = step.unwrap_or(outside).min(outside);
-        // The vector is made with one more entry than there are steps and never shrinks.
+        // The vector has one more entry than there are steps and never shrinks.
         &mut self.samples[index]
     }
 
-    /// Returns the request of a connection that has so many left, with this one.
+    /// Returns the next request of a connection with `left` requests still to send.
     pub fn request(&self, left: u64) -> &[u8] {
         let [keep, last] = &self.requests;
         if left <= 1 { last } else { keep }
     }
 }
 
-/// When the measured steps begin and end.
+/// Start and end times of the measured steps.
 #[derive(Clone, Debug)]
 pub struct Timeline {
     begin: Instant,
-    /// Ends of the steps; none when the run ends with a count.
+    /// End times of the steps. Empty if the run ends after a number of transactions.
     ends: Vec<Instant>,
 }
 
 impl Timeline {
-    /// Lays out steps of these lengths, one after the other.
+    /// Creates consecutive steps of these lengths, starting at `begin`.
     pub fn new(begin: Instant, lengths: &[Duration]) -> Self {
         let mut end = begin;
         let ends = lengths.iter().map(|length| {
@@ -75,7 +75,7 @@ impl Timeline {
         Self { begin, ends }
     }
 
-    /// Returns the step that `at` lies in.
+    /// Returns the index of the step that contains `at`.
     pub fn step_of(&self, at: Instant) -> Option<usize> {
         if at < self.begin {
             return None;
@@ -86,12 +86,12 @@ impl Timeline {
         self.ends.iter().position(|end| at < *end)
     }
 
-    /// Returns the end of the last step, if it is known.
+    /// Returns the end of the last step; `None` if the run ends after a number of transactions.
     pub fn end(&self) -> Option<Instant> {
         self.ends.last().copied()
     }
 
-    /// Returns the beginning of the first step.
+    /// Returns the start of the first step.
     pub fn begin(&self) -> Instant {
         self.begin
     }
@@ -102,7 +102,7 @@ impl Timeline {
     }
 }
 
-/// Counters that a thread publishes while it runs.
+/// Counters that a thread publishes during the run.
 #[derive(Debug, Default)]
 pub struct Live {
     pub completed: AtomicU64,
@@ -116,7 +116,7 @@ mod tests {
     use crate::clock;
 
     #[test]
-    fn a_moment_lies_in_one_step_or_in_none() {
+    fn an_instant_is_in_one_step_or_in_none() {
         let begin = clock::now();
         let second = Duration::from_secs(1);
         let timeline = Timeline::new(begin, &[second, second]);

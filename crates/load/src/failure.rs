@@ -1,54 +1,54 @@
-//! Why a transaction failed.
+//! Reasons why a transaction failed.
 //!
-//! Every transaction that does not get its whole, right response ends in exactly one of these; the
-//! report counts them by kind. What the generator lacks (ports, descriptors) is a failure too, with
-//! a name that says so, for it must not pass for the server's.
+//! Each transaction that does not receive a complete and correct response ends with exactly one [`Failure`], and the report counts
+//! failures by kind. If the client lacks ports or descriptors, the kind starts with `client:`, so that it is not mistaken for a failure of
+//! the server.
 
 use std::fmt;
 use std::io;
 
 use rustls::Error as TlsError;
 
-/// The kinds of failure, as counted in a report.
+/// Kind of failure, as counted in a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The connection was refused.
+    /// The server refused the connection.
     Refused,
-    /// The connection was reset.
+    /// The peer reset the connection.
     Reset,
-    /// The network or host cannot be reached.
+    /// The network or host is unreachable.
     Unreachable,
     /// The server sent a fatal alert with this number (RFC 8446, 6).
     Alert(u8),
-    /// The handshake or a record could not be understood by the client.
+    /// TLS failed on the client's side, for this reason.
     Tls(&'static str),
-    /// The time was up in this phase.
+    /// The transaction timed out in this phase.
     TimeOut(&'static str),
-    /// The server closed before a response began.
+    /// The server closed the connection before a response began.
     ClosedEarly,
-    /// The server closed before the whole body had come.
+    /// The server closed the connection before the body was complete.
     ShortBody,
-    /// The body was whole, but not of the length that was expected.
+    /// The body was complete, but had an unexpected length.
     WrongBody,
     /// The response was not HTTP/1.
     BadResponse,
     /// The status was not 2xx.
     Status(u16),
-    /// The server chose a protocol by ALPN that is not HTTP/1.
+    /// The server selected a protocol other than HTTP/1 with ALPN.
     Alpn,
     /// The client has no local port left for this pair of addresses.
     NoPort,
-    /// The client has no file descriptor left.
+    /// The client has no free file descriptor.
     NoDescriptor,
-    /// The start was due, but until the end all connections were busy or the client was.
+    /// The transaction was due, but could not start before the end: all connections or the client's thread were busy.
     NotStarted,
-    /// Another error of the operating system, by number.
+    /// Another operating system error, by number.
     Os(i32),
 }
 
 impl Failure {
-    /// Names the kind of an operating system's error.
+    /// Returns the kind of an I/O error.
     pub fn from_io(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Self::Refused,
@@ -65,7 +65,7 @@ impl Failure {
         }
     }
 
-    /// Names the kind of a TLS error.
+    /// Returns the kind of a TLS error.
     pub fn from_tls(error: &TlsError) -> Self {
         match error {
             TlsError::AlertReceived(alert) => Self::Alert(u8::from(*alert)),
@@ -80,17 +80,17 @@ impl Failure {
         }
     }
 
-    /// Says what the operator can do, where that is known.
+    /// Returns advice for the operator, if there is any.
     pub fn hint(self) -> Option<&'static str> {
         match self {
             Self::NoPort => Some(
-                "the client ran out of local ports: use --source 127.0.0.2-127.0.0.50, or let the server close first",
+                "the client ran out of local ports: add addresses with --source 127.0.0.2-127.0.0.50, or configure the server to close first",
             ),
             Self::NoDescriptor => {
-                Some("the client ran out of file descriptors: raise `ulimit -n`, or lower -c")
+                Some("the client ran out of file descriptors: raise `ulimit -n` or lower -c")
             }
             Self::NotStarted => Some(
-                "starts were due while all connections were busy, or the client had no time for them: raise -c or -t, or lower the rate",
+                "transactions did not start on time because all connections or the client's threads were busy: raise -c or -t, or lower the rate",
             ),
             _ => None,
         }
@@ -120,7 +120,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Too many open files, per process and in all (errno 24 and 23 on every Linux).
+/// Numbers of the errors for too many open files, per process and in the system; the same on every Linux architecture.
 const EMFILE: i32 = 24;
 const ENFILE: i32 = 23;
 
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_client_lacks_does_not_pass_for_the_servers_fault() {
+    fn a_failure_of_the_client_is_named_as_such() {
         let none_left = Failure::from_io(&io::Error::from_raw_os_error(EMFILE));
         assert_eq!(none_left, Failure::NoDescriptor);
         assert!(none_left.to_string().starts_with("client:"));

@@ -1,4 +1,4 @@
-//! Recognises known stalls in latencies, and names them.
+//! Detects known causes of stalls in the latencies and describes them.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use becket_stats::Histogram;
 use crate::failure::Failure;
 use crate::sample::Samples;
 
-/// Returns what is worth saying about a step, each a sentence. `busy` says that the server, or the client, had no time to spare.
+/// Returns remarks about a step, one sentence each. `busy` means that the server or the client had no CPU time to spare.
 pub fn of(samples: &Samples, busy: bool) -> Vec<String> {
     let phases = [
         ("handshake", &samples.latency.handshake_full),
@@ -20,13 +20,13 @@ pub fn of(samples: &Samples, busy: bool) -> Vec<String> {
         .collect();
     if samples.lingered > 0 {
         found.push(format!(
-            "the server did not close {} connections within a second of its last response; the client did",
+            "the server did not close {} connections within a second after the last response; the client closed them",
             samples.lingered
         ));
     }
     if samples.handshakes.nothing_to_offer > 0 {
         found.push(format!(
-            "{} handshakes were to be resumed, but the server had given nothing to resume with",
+            "{} handshakes should have been resumed, but the server had sent no session of the requested kind",
             samples.handshakes.nothing_to_offer
         ));
     }
@@ -39,9 +39,11 @@ pub fn of(samples: &Samples, busy: bool) -> Vec<String> {
     found
 }
 
-/// Nagle's algorithm on one side and delayed acknowledgement on the other make both wait for Linux'
-/// 40 ms (`TCP_DELACK_MIN`), and some more on a busy machine: a peak there with little on either side is nothing else, but the queue in front
-/// of whoever is busy, in which a closed loop has all of its connections for as long.
+/// Detects stalls caused by Nagle's algorithm on one side and delayed acknowledgements on the other. Both sides then wait for
+/// Linux's 40 ms (`TCP_DELACK_MIN`), and a little longer on a busy machine.
+///
+/// A narrow latency peak at 40 ms is such a stall unless the server or client is `busy`: a closed loop can hold all its connections
+/// in the queue of a busy process for the same time.
 fn nagle(phase: &str, histogram: &Histogram, busy: bool) -> Option<String> {
     let ms = Duration::from_millis;
     let peak = histogram.count_between(ms(39), ms(60));
@@ -52,8 +54,8 @@ fn nagle(phase: &str, histogram: &Histogram, busy: bool) -> Option<String> {
     let enough = peak >= 3 && peak * 100 >= histogram.count() && peak > 3 * beside;
     enough.then(|| {
         format!(
-            "Nagle stall: {peak} of {} times the {phase} took 39 to 60 ms, the delayed acknowledgement of one side \
-             waiting for the Nagle algorithm of the other; TCP_NODELAY on the sender, or one write in place of two, ends it",
+            "Nagle stall: in {peak} of {} cases the {phase} took 39 to 60 ms, because Nagle's algorithm on one side waited for the \
+             delayed acknowledgement of the other; set TCP_NODELAY on the sender, or send with one write instead of two",
             histogram.count()
         )
     })
@@ -86,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_server_is_not_mistaken_for_it() {
+    fn a_slow_server_is_not_reported_as_a_nagle_stall() {
         assert!(
             of(
                 &samples(&[(1, 500), (35, 200), (41, 200), (65, 200)]),
@@ -98,13 +100,13 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_of_a_closed_loop_is_not_mistaken_for_it() {
+    fn a_queue_of_a_closed_loop_is_not_reported_as_a_nagle_stall() {
         let all = samples(&[(1, 50), (41, 900), (45, 100)]);
         assert!(of(&all, true).is_empty());
         assert_eq!(
             of(&all, false).len(),
             1,
-            "nobody had anything to do meanwhile"
+            "with idle CPUs, the same latencies are a stall"
         );
     }
 }

@@ -1,18 +1,17 @@
-//! Looks at the client's own first flight: what does it offer to resume?
+//! Determines from the client's own ClientHello how it offers to resume.
 //!
-//! The library does not say by what means a TLS 1.2 session was resumed. The ClientHello that it made
-//! does: a pre-shared key (RFC 8446, 4.2.11), a non-empty SessionTicket extension (RFC 5077, 3.2), or
-//! a session identifier in a hello for TLS 1.2 (RFC 5246, 7.4.1.2).
+//! rustls does not report how a TLS 1.2 session was resumed, but the ClientHello shows the method: a pre-shared key (RFC 8446,
+//! 4.2.11), a non-empty SessionTicket extension (RFC 5077, 3.2), or a session ID in a ClientHello without key shares (RFC 5246, 7.4.1.2).
 
 use becket_proto::reader::Reader;
 
-/// What a ClientHello offers.
+/// Method of resumption that a ClientHello offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offered {
-    /// Nothing: the handshake will be full.
+    /// No resumption; the handshake will be full.
     #[default]
     Nothing,
-    /// A TLS 1.2 session identifier.
+    /// A TLS 1.2 session ID.
     Id,
     /// A TLS 1.2 ticket.
     Ticket,
@@ -21,7 +20,7 @@ pub enum Offered {
 }
 
 impl Offered {
-    /// Reads what a first flight offers; nothing if it is not a ClientHello in one record.
+    /// Parses a first flight. Returns `Nothing` if it is not a ClientHello in a single record.
     pub fn of(flight: &[u8]) -> Self {
         Self::read(flight).unwrap_or_default()
     }
@@ -47,7 +46,7 @@ impl Offered {
         Some(if ticket {
             Self::Ticket
         } else if !session_id.is_empty() && !tls13 {
-            // A hello for TLS 1.3 has a random identifier for the middleboxes' sake.
+            // A ClientHello for TLS 1.3 contains a random session ID for compatibility with middleboxes.
             Self::Id
         } else {
             Self::Nothing
@@ -55,7 +54,7 @@ impl Offered {
     }
 }
 
-/// Five bytes of record header, four of handshake header.
+/// Length of both headers: 5 bytes for the record, 4 for the handshake message.
 const RECORD_AND_HANDSHAKE_HEADERS: usize = 9;
 const SESSION_TICKET: u16 = 0x0023;
 const PRE_SHARED_KEY: u16 = 0x0029;
@@ -80,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn each_means_of_resumption_is_told_from_the_others() {
+    fn each_method_of_resumption_is_recognised() {
         assert_eq!(Offered::of(&hello(&[], &[(0x23, &[])])), Offered::Nothing);
         assert_eq!(
             Offered::of(&hello(&[7; 32], &[(0x23, &[1, 2])])),
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_hello_offers_nothing() {
+    fn a_truncated_hello_offers_nothing() {
         let whole = hello(&[7; 32], &[(0x23, &[1, 2])]);
         for length in 0..whole.len() {
             assert_eq!(Offered::of(&whole[..length]), Offered::Nothing, "{length}");

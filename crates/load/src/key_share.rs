@@ -1,8 +1,8 @@
-//! Key exchange groups whose private key is made once per thread and used for every handshake.
+//! Key exchange groups whose private key is generated once per thread and reused for every handshake.
 //!
-//! A client that makes a fresh key for each handshake spends a third of its handshake on it. A load
-//! tool has no secret to keep, so it may re-use one: each thread makes one key per group on first
-//! use. Servers cannot tell, and do the same work. **Never do this where secrecy matters.**
+//! A fresh key for each handshake would take a third of the client's handshake time. A load tool has no secret to protect, so each
+//! thread generates one key per group on first use. Servers cannot detect this and do the same work as with a fresh key.
+//! **Never do this where secrecy matters.**
 //!
 //! The groups are X25519, secp256r1, secp384r1 (RFC 8446, 4.2.8.2) and X25519MLKEM768
 //! (draft-ietf-tls-ecdhe-mlkem: ML-KEM first, then X25519).
@@ -16,7 +16,7 @@ use rustls::crypto::{ActiveKeyExchange, SharedSecret, SupportedKxGroup};
 use rustls::ffdhe_groups::FfdheGroup;
 use rustls::{Error, NamedGroup, PeerMisbehaved, ProtocolVersion};
 
-/// A group whose key share each thread makes once.
+/// Group with one key share per thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Group {
     X25519,
@@ -54,7 +54,7 @@ impl SupportedKxGroup for Group {
 }
 
 impl Group {
-    /// Returns the group as the library takes it.
+    /// Returns the group as a rustls `SupportedKxGroup`.
     pub fn of_library(self) -> &'static dyn SupportedKxGroup {
         match self {
             Self::X25519 => &Self::X25519,
@@ -73,13 +73,13 @@ impl Group {
     }
 }
 
-/// The private halves and what goes into the ClientHello.
+/// Private keys and public key share of a group.
 struct Share {
     kind: Group,
     classical: PrivateKey,
     post_quantum: Option<DecapsulationKey<kem::AlgorithmId>>,
     public: Vec<u8>,
-    /// Where the classical share begins in `public`.
+    /// Offset of the classical share in `public`.
     classical_from: usize,
 }
 
@@ -132,7 +132,7 @@ impl Share {
     }
 }
 
-/// One handshake's use of the thread's share.
+/// Key exchange of one handshake, which uses the thread's share.
 struct Exchange(Arc<Share>);
 
 impl ActiveKeyExchange for Exchange {
@@ -175,7 +175,7 @@ thread_local! {
     static SHARES: RefCell<[Option<Arc<Share>>; 4]> = const { RefCell::new([const { None }; 4]) };
 }
 
-/// FIPS 203, table 3.
+/// Ciphertext length in bytes (FIPS 203, table 3).
 const ML_KEM_768_CIPHERTEXT_LEN: usize = 1088;
 
 #[cfg(test)]
@@ -184,7 +184,7 @@ mod tests {
     use rustls::crypto::aws_lc_rs::kx_group;
 
     #[test]
-    fn every_group_agrees_with_the_librarys_own() {
+    fn every_group_agrees_with_rustls_own_implementation() {
         let pairs: [(Group, &dyn SupportedKxGroup); 4] = [
             (Group::X25519, kx_group::X25519),
             (Group::P256, kx_group::SECP256R1),

@@ -1,12 +1,11 @@
-//! A TLS load generator that controls resumption, separates the phases and says when it was itself
-//! what was slow.
+//! A TLS load generator that controls resumption, measures each phase and reports when it was itself the bottleneck.
 //!
-//! [`cli::Cli`] reads the command line into a [`plan::Plan`]; [`run`] starts one [`worker`] per thread, each with its poll and its
-//! [`slot`]s; a slot carries one [`link`] after the other (a connection as a state machine over [`wire`], TLS and [`response`]); what
-//! happened is written into [`sample`]s, which [`summary`] turns into a report of `becket-stats`. [`serve`] is the other end: the
-//! cheapest HTTP responder, for standing behind a terminator.
+//! [`cli::Cli`] converts the command line to a [`plan::Plan`], and [`run`] starts one [`worker`] per thread. Each worker has its own
+//! poll and [`slot`]s, and each slot makes one connection after another. A connection is a [`link`]: a state machine over
+//! [`wire`], TLS and [`response`]. The workers record results in [`sample`]s, and [`summary`] converts these to a report of
+//! `becket-stats`. [`serve`] is a minimal HTTP server to use as a backend.
 //!
-//! It verifies no certificates and uses key shares again: it is no client for real traffic.
+//! Do not use this client for real traffic: it verifies no certificates and reuses key shares.
 //!
 //! ```
 //! use clap::Parser;
@@ -19,7 +18,7 @@
 #![forbid(unsafe_code)]
 #![expect(
     missing_docs,
-    reason = "a tool, and no library for others: what a name says is not said again"
+    reason = "a tool rather than a library: comments do not repeat names"
 )]
 
 pub mod cli;
@@ -51,28 +50,28 @@ pub mod wait;
 pub mod wire;
 pub mod worker;
 
-/// Why there is no report.
+/// Error that prevents a report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+    /// The command line is invalid.
     /// The command line asks for what cannot be done.
     #[error("{0}")]
     Plan(String),
-    /// The target cannot be reached at all.
+    /// The target is unreachable.
     #[error("{0}")]
     Unreachable(String),
-    /// The operating system refuses what the run needs.
+    /// The operating system refuses a resource that the run needs.
     #[error("{what}: {source}")]
     Os {
-        /// What was tried.
+        /// Failed operation, as `cannot <verb> <object>`.
         what: String,
-        /// What it answered.
+        /// Error of the operating system.
         source: std::io::Error,
     },
 }
 
 impl Error {
-    /// Names what was tried when the operating system refused.
+    /// Creates an [`Error::Os`] for the failed operation `what`.
     pub fn os(what: impl Into<String>, source: std::io::Error) -> Self {
         Self::Os {
             what: what.into(),
@@ -80,8 +79,8 @@ impl Error {
         }
     }
 
-    /// Returns the exit code of the program: 2 for a wrong command line, 3 for an unreachable target,
-    /// 4 for what the operating system refuses.
+    /// Returns the exit code of the program: 2 for an invalid command line, 3 for an unreachable target,
+    /// 4 for an operating system error.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Plan(_) => 2,

@@ -1,17 +1,17 @@
-//! One connection, from `connect` to the server's FIN: the state machine of the load tool.
+//! State machine of one connection of the load tool, from `connect` to the server's FIN.
 //!
 //! ```text
-//! Connecting ─► Handshaking ─► Exchanging ─► Closing ─► gone
+//! Connecting ─► Handshaking ─► Exchanging ─► Closing ─► closed
 //!       └────────(plain)──────────▲  │ keep-alive
 //!                                 └─ Parked
 //! ```
 //!
-//! A link is turned by every readiness event: it sends what is due, reads what has come, feeds TLS
-//! and HTTP, and writes down latencies. It never blocks. Whatever ends a transaction other than well
-//! is an `Err(Failure)`, which its slot counts. What is to be sent gathers in the outbox and goes out in one write per flight.
+//! Each readiness event turns the link: it sends pending data, reads, passes the bytes to TLS and HTTP, and records latencies. A link never
+//! blocks. A failed transaction is an `Err(Failure)`, which the slot counts. Outgoing data collects in the outbox and is sent
+//! with one write per flight.
 //!
-//! The server closes first where it can: after the last response the link waits for its FIN, so that
-//! TIME_WAIT stays with the server and the client keeps its ports.
+//! The server closes first if possible: after the last response the link waits for the server's FIN. TIME_WAIT then stays on the
+//! server's side, and the client can reuse its ports.
 
 use std::io::{BufRead, ErrorKind, Read, Write};
 use std::sync::Arc;
@@ -32,79 +32,79 @@ use crate::response::Response;
 use crate::tls::Tls;
 use crate::wire::Wire;
 
-/// A connection at work.
+/// Connection that carries one transaction after another.
 pub struct LoadConnection {
     wire: Wire,
     tls: Option<ClientConnection>,
     phase: Phase,
-    /// What is said before a plain request, until it is over.
+    /// State of the preface, until it is complete.
     preface: Option<PrefaceState>,
     response: Response,
-    /// When the request was given to the socket.
+    /// Time at which the request was passed to the socket.
     asked: Instant,
-    /// When the first byte of the response came.
+    /// Time of the first response byte.
     answered: Option<Instant>,
     times: Times,
     requests_left: u64,
-    /// The plan asks for a resumed handshake.
+    /// The plan requires a resumed handshake.
     resumes: bool,
     offered: Offered,
-    /// The request left as early data.
+    /// The request was sent as early data.
     early: bool,
     peer_closed: bool,
-    /// The response is whole, and the slot has not been told yet.
+    /// The response is complete, but `turn` has not returned [`Turn::Answered`] yet.
     ready: bool,
-    /// When the slot gives up on it.
+    /// Time at which the slot aborts the transaction.
     pub deadline: Instant,
 }
 
-/// When one transaction was to start and did, and which step it counts for.
+/// Start times of one transaction, and the step in which it counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// The step of the intended start.
+    /// Step that contains the intended start.
     pub step: Option<usize>,
-    /// When it was meant to start.
+    /// Scheduled start.
     pub intended: Instant,
-    /// When it did.
+    /// Actual start.
     pub started: Instant,
-    /// When its current phase began.
+    /// Start of the current phase.
     pub mark: Instant,
 }
 
-/// Where a connection is in its life.
+/// Phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The connection does not stand yet.
+    /// The TCP connection is not established yet.
     Connecting,
-    /// TLS has no traffic keys yet.
+    /// The TLS handshake or the preface is in progress.
     Handshaking,
-    /// A request is out, or going.
+    /// A request is being sent, or its response is pending.
     Exchanging,
-    /// The response has come; another request may follow.
+    /// The response is complete and the connection can carry another request.
     Parked,
-    /// All is done; the server is to close.
+    /// The last response is complete; the server should close.
     Closing,
 }
 
-/// What a turn led to.
+/// Outcome of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Nothing to do until the next event.
+    /// The link waits for the next event.
     Waiting,
-    /// There is more to read; turn again without waiting.
+    /// More data can be read; turn again without waiting.
     Again,
-    /// The transaction succeeded; the connection takes another.
+    /// The transaction succeeded and the connection can carry another.
     Answered,
-    /// The connection is over.
+    /// The connection has ended.
     Free,
 }
 
 impl LoadConnection {
-    /// Makes a link whose first flight is ready to go. `wire` is connecting, `resumes` says what the plan asks of the
+    /// Creates a link and prepares its first flight. `wire` is connecting; `resumes` states whether the plan requires a resumed
     /// handshake.
     ///
     /// # Errors
-    /// [`Failure::Tls`] when the library cannot make a ClientHello.
+    /// [`Failure::Tls`] if rustls cannot create a ClientHello.
     pub fn open(
         wire: Wire,
         config: Option<Arc<ClientConfig>>,
@@ -154,7 +154,7 @@ impl LoadConnection {
         Ok(link)
     }
 
-    /// Returns what the first flight offers to resume.
+    /// Returns the resumption method that the first flight offers.
     pub fn offered(&self) -> Offered {
         self.offered
     }
@@ -167,7 +167,7 @@ impl LoadConnection {
         self.phase
     }
 
-    /// Returns the socket, for registering it.
+    /// Returns the socket for registration with mio.
     pub fn socket(&mut self) -> &mut mio::net::TcpStream {
         &mut self.wire.socket
     }
@@ -175,7 +175,7 @@ impl LoadConnection {
     /// Starts the next transaction on a parked connection.
     ///
     /// # Errors
-    /// What ends the transaction.
+    /// The failure that ended the transaction.
     pub fn ask_again(&mut self, times: Times, env: &mut Env) -> Result<Turn, Failure> {
         self.response = Response::default();
         self.answered = None;
@@ -186,10 +186,10 @@ impl LoadConnection {
         self.turn(env, false)
     }
 
-    /// Does all that can be done without waiting. `hung_up` says that the event told of the peer's FIN.
+    /// Does everything that is possible without waiting. `hung_up` means that the event reported the peer's FIN.
     ///
     /// # Errors
-    /// What ends the transaction.
+    /// The failure that ended the transaction.
     pub fn turn(&mut self, env: &mut Env, hung_up: bool) -> Result<Turn, Failure> {
         self.flush(env)?;
         if self.phase == Phase::Connecting {
@@ -217,10 +217,10 @@ impl LoadConnection {
         Ok(Turn::Again)
     }
 
-    /// Returns what to do when there is no more to read.
+    /// Returns the outcome of a turn after all available data has been read.
     fn rest(&mut self) -> Turn {
         if self.phase == Phase::Closing && self.peer_closed {
-            // RFC 5246, section 7.2.1: a close_notify is answered by closing. Some servers wait
+            // RFC 5246, section 7.2.1: close_notify is answered by closing. Some servers wait
             // for that before they send FIN.
             Turn::Free
         } else if std::mem::take(&mut self.ready) {
@@ -230,10 +230,10 @@ impl LoadConnection {
         }
     }
 
-    /// Gives up on the connection: its time is over.
+    /// Ends a connection whose deadline has passed.
     ///
     /// # Errors
-    /// [`Failure::TimeOut`], unless the transaction had ended before.
+    /// [`Failure::TimeOut`], unless the transaction had already ended.
     pub fn expire(&self, env: &mut Env) -> Result<(), Failure> {
         match self.phase {
             Phase::Connecting => Err(Failure::TimeOut("connect")),
@@ -248,7 +248,7 @@ impl LoadConnection {
         }
     }
 
-    /// Writes down the tickets that came, when the connection is over.
+    /// Counts the TLS 1.3 tickets received on the connection, after it has ended.
     pub fn count_tickets(&self, env: &mut Env) {
         if let Some(tls) = &self.tls {
             let samples = env.samples(self.times.step);
@@ -261,12 +261,12 @@ impl LoadConnection {
         }
     }
 
-    /// No transaction is on its way: what happens to the connection is no failure.
+    /// Returns whether no transaction is in progress. Errors on an idle connection are not failures.
     fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Parked | Phase::Closing)
     }
 
-    /// Sends what is due. The connection stands when something went.
+    /// Sends the outbox. The first successful send completes the connect.
     fn flush(&mut self, env: &mut Env) -> Result<(), Failure> {
         let sent = match self.wire.flush() {
             Err(_) if self.is_idle() => return Ok(()),
@@ -285,7 +285,7 @@ impl LoadConnection {
         env.samples(self.times.step).latency.connect.record(took);
         (self.times.mark, self.asked) = (now, now);
         if env.plan.options.connection.since_queued {
-            // What follows the first bytes is not asked for. Where this is refused, more is noted than is read.
+            // Stop timestamping after the first bytes. If the kernel refuses, later timestamps are recorded but not read.
             let _refused = note_acknowledgements(&self.wire.socket, false);
         }
         if self.tls.is_some() || self.preface.is_some() {
@@ -295,7 +295,7 @@ impl LoadConnection {
         }
     }
 
-    /// Gives the request to TLS as early data, where the session that is offered has room for it.
+    /// Writes the request as early data if the offered session has enough room for it.
     fn ask_early(&mut self, env: &Env) -> Result<(), Failure> {
         let request = env.request(self.requests_left);
         let data = self.tls.as_mut().and_then(ClientConnection::early_data);
@@ -307,7 +307,7 @@ impl LoadConnection {
         Ok(())
     }
 
-    /// Puts the request in the outbox.
+    /// Adds the request to the outbox.
     fn ask(&mut self, env: &Env, now: Instant) -> Result<(), Failure> {
         let request = env.request(self.requests_left);
         self.asked = now;
@@ -322,7 +322,7 @@ impl LoadConnection {
         Ok(())
     }
 
-    /// Collects what TLS wants to send.
+    /// Moves the pending TLS output to the outbox.
     fn collect(&mut self) -> Result<(), Failure> {
         let Some(tls) = &mut self.tls else {
             return Ok(());
@@ -334,7 +334,7 @@ impl LoadConnection {
         Ok(())
     }
 
-    /// Takes what was read.
+    /// Processes `count` bytes from the input buffer.
     fn take_in(&mut self, env: &mut Env, count: usize) -> Result<(), Failure> {
         let now = clock::now();
         if self.tls.is_some() {
@@ -379,7 +379,7 @@ impl LoadConnection {
             return Ok(());
         };
         let mut reader = tls.reader();
-        // It would block where there is no more for now.
+        // `fill_buf` returns `WouldBlock` if there is no more plaintext yet.
         while let Ok(bytes) = reader.fill_buf()
             && !bytes.is_empty()
         {
@@ -430,7 +430,7 @@ impl LoadConnection {
         self.ask(env, now)
     }
 
-    /// Counts what was asked for and what happened.
+    /// Counts the requested and the actual kind of the handshake.
     fn count_handshake(&self, env: &mut Env, kind: Option<HandshakeKind>, tls12: bool) {
         let resumed = kind == Some(HandshakeKind::Resumed);
         let counts = &mut env.samples(self.times.step).handshakes;
@@ -451,8 +451,8 @@ impl LoadConnection {
         counts.nothing_to_offer += u64::from(self.resumes && !offered && !resumed);
     }
 
-    /// Continues the preface; the request follows it at once. Answers come only to flights, so that all
-    /// bytes received are its own.
+    /// Continues the preface and adds the request when it is complete. The server sends bytes only in answer to a flight, so all
+    /// received bytes belong to the preface.
     fn talk(&mut self, env: &Env, received: usize, now: Instant) -> Result<(), Failure> {
         let Some(preface) = &mut self.preface else {
             return Ok(());
@@ -513,17 +513,17 @@ impl LoadConnection {
         samples.latency.whole.record(whole);
         samples.latency.corrected.record(corrected);
         if since_queued && let Ok(Some(since)) = acknowledged_ago(&self.wire.socket) {
-            // It is read after the whole was.
+            // This reading is later than `now`, so it may exceed `whole`.
             samples.latency.since_queued.record(since.min(whole));
         }
     }
 
-    /// The peer has closed.
+    /// Handles the end of the stream from the peer.
     fn on_end(&mut self, env: &mut Env) -> Result<Turn, Failure> {
         match self.phase {
             Phase::Connecting | Phase::Handshaking => return Err(Failure::ClosedEarly),
             Phase::Exchanging => {
-                // Without close_notify the end may be an attacker's (RFC 8446, 6.1).
+                // Without close_notify, an attacker may have truncated the stream (RFC 8446, 6.1).
                 let cut = self.tls.is_some() && !self.peer_closed && self.answered.is_some();
                 if cut && !self.response.is_whole() {
                     return Err(Failure::ShortBody);
@@ -538,9 +538,9 @@ impl LoadConnection {
     }
 }
 
-/// Bounds what one bulk download takes of a loop turn: 16 reads of up to 128 KiB.
+/// Maximum reads per loop turn for one connection, of up to 128 KiB each, so that a bulk download does not starve others.
 const READS_PER_TURN: usize = 16;
-/// How long the server may take to close what it was asked to close.
+/// Maximum time for the server to close after the last response.
 const LINGER: Duration = Duration::from_secs(1);
-/// A parked connection has no deadline.
+/// Deadline of a parked connection, which never expires.
 const FOREVER: Duration = Duration::from_secs(86_400 * 365);

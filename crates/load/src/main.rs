@@ -1,4 +1,4 @@
-//! `becket-load`: reads the command line, runs, prints.
+//! The program `becket-load`: parses the command line, runs the load, probe or server, and prints the result.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -46,7 +46,7 @@ fn program() -> Result<u8, Error> {
     if cli.measuring.json {
         eprint!("{page}");
         let json = report.to_json();
-        print!("{}", json.map_err(|e| Error::os("JSON", e.into()))?);
+        print!("{}", json.map_err(|e| Error::os("cannot format the report as JSON", e.into()))?);
     } else {
         print!("{page}");
     }
@@ -57,7 +57,7 @@ fn program() -> Result<u8, Error> {
     })
 }
 
-/// The first signal asks for the end, the second one ends the program.
+/// Installs signal handlers: the first signal requests the end of the run, the second one exits.
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -67,12 +67,12 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
             Arc::clone(&stop),
         )
         .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)));
-        armed.map_err(|e| Error::os("signals", e))?;
+        armed.map_err(|e| Error::os("cannot install signal handlers", e))?;
     }
     debug_assert!(!stop.load(Ordering::Relaxed));
     Ok(stop)
 }
 
-/// As shells count a program that SIGINT ended.
+/// Exit code that shells use for a program that SIGINT terminated.
 const INTERRUPTED: u8 = 130;
 const NOTHING_SUCCEEDED: u8 = 1;

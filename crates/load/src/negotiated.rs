@@ -1,11 +1,10 @@
-//! What a handshake agreed on, in the words of the report: suites and groups as IANA has them, versions as OpenSSL does,
-//! which is how becket logs them.
+//! Negotiated parameters of a handshake, named as in the becket log: cipher suites and groups by IANA name, versions by OpenSSL name.
 
 use becket_stats::report::Negotiated;
 use rustls::client::ClientConnection;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 
-/// Describes a finished handshake; a resumed TLS 1.2 one has no group and none has a signature.
+/// Describes a completed handshake. A resumed TLS 1.2 handshake has no group, and no resumed handshake has a signature.
 pub fn of(connection: &ClientConnection, signature: Option<String>) -> Negotiated {
     let group = connection
         .negotiated_key_exchange_group()
@@ -26,18 +25,18 @@ pub fn of(connection: &ClientConnection, signature: Option<String>) -> Negotiate
     }
 }
 
-/// Such as `TLSv1.3`; [`TLS13`] is the one whose tickets are counted.
+/// Returns the name of a version, such as `TLSv1.3`. Tickets are counted only for [`TLS13`].
 fn version(version: ProtocolVersion) -> String {
     version.as_str().unwrap_or("unknown").replace('_', ".")
 }
 
-/// Such as `TLS_AES_128_GCM_SHA256`, which rustls calls `TLS13_AES_128_GCM_SHA256`.
+/// Returns the name of a cipher suite, such as `TLS_AES_128_GCM_SHA256` (`TLS13_AES_128_GCM_SHA256` in rustls).
 pub(crate) fn suite(suite: CipherSuite) -> String {
     let name = suite.as_str().unwrap_or("unknown");
     name.replacen("TLS13_", "TLS_", 1)
 }
 
-/// Such as `x25519` or `X25519MLKEM768`.
+/// Returns the name of a group, such as `x25519` or `X25519MLKEM768`.
 fn group(group: NamedGroup) -> String {
     match group {
         NamedGroup::X25519 => "x25519".to_owned(),
@@ -45,11 +44,11 @@ fn group(group: NamedGroup) -> String {
     }
 }
 
-/// How a report names TLS 1.3.
+/// Name of TLS 1.3 in a report.
 pub(crate) const TLS13: &str = "TLSv1.3";
 
 #[test]
-fn names_are_those_that_becket_logs() {
+fn names_match_the_becket_log() {
     assert_eq!(version(ProtocolVersion::TLSv1_3), TLS13);
     assert_eq!(version(ProtocolVersion::TLSv1_2), "TLSv1.2");
     let tls13 = CipherSuite::TLS13_AES_128_GCM_SHA256;

@@ -1,4 +1,4 @@
-//! What a run is to do: from the command line, checked, and shared by all threads.
+//! The plan of a run: built from the command line, checked, and shared by all threads.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -17,43 +17,43 @@ use crate::target::Target;
 /// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The options it was made from; what is below goes before them.
+    /// Command-line options. The fields below take precedence.
     pub options: Cli,
     pub target: Target,
-    /// The target's addresses; the first one that answers is used.
+    /// Addresses of the target. The first one that accepts a connection is used.
     pub addresses: Vec<SocketAddr>,
-    /// The name in SNI; absent for plain targets.
+    /// Server name for SNI; `None` for plain HTTP targets.
     pub server_name: Option<ServerName<'static>>,
-    /// Connections in parallel: exactly in a closed loop, at most in an open one.
+    /// Number of parallel connections in a closed loop, maximum in an open loop.
     pub connections: usize,
     pub threads: usize,
-    /// CPUs to pin threads to, in order.
+    /// CPUs to which the threads are pinned, in thread order.
     pub cpus: Vec<usize>,
     pub load: Load,
-    /// Time before the first step whose results are thrown away.
+    /// Time before the first step. Results in this time are discarded.
     pub warm_up: Duration,
-    /// What is said before a plain request, in the shape of a full and of a resumed handshake: for a relay that answers.
+    /// Bytes exchanged before a plain request to simulate the flights of a handshake. The target must be a relay that answers them.
     pub preface: Option<Preface>,
-    /// The command line, for the report.
+    /// Command line for the report.
     pub command: Vec<String>,
 }
 
-/// When transactions start.
+/// Rule that determines when transactions start.
 #[derive(Clone, Debug)]
 pub enum Load {
-    /// Each connection starts when its last transaction ended, for a time.
+    /// Closed loop for a period: each connection starts a transaction when its previous one ends.
     ClosedFor(Duration),
-    /// The same, for a number of transactions.
+    /// Closed loop for a number of transactions.
     ClosedCount(u64),
-    /// At given rates, one stretch after the other.
+    /// Open loop with scheduled starts, one stretch of constant rate after another.
     Open(Vec<Stretch>),
 }
 
 impl Cli {
-    /// Makes the plan.
+    /// Creates and checks the plan.
     ///
     /// # Errors
-    /// [`Error::Plan`] with what is wrong and what would be accepted.
+    /// [`Error::Plan`] with the wrong option and the accepted values.
     pub fn plan(&self, command: Vec<String>) -> Result<Plan, Error> {
         let wrong = |text: String| Err(Error::Plan(text));
         let url = self.url.as_deref().unwrap_or_default();
@@ -64,18 +64,18 @@ impl Cli {
         }
         if addresses.is_empty() {
             return wrong(format!(
-                "{target} has no address, or none of the family of --source"
+                "{target} has no address, or none of the same family as --source"
             ));
         }
         let server_name = if target.is_tls {
             self.tls.versions()?;
             let name = self.tls.sni.as_deref().unwrap_or(&target.host);
             let Ok(name) = ServerName::try_from(name.to_owned()) else {
-                return wrong(format!("`{name}` is not a server name that SNI can carry"));
+                return wrong(format!("`{name}` is not a valid server name for SNI"));
             };
             Some(name)
         } else if self.tls.resume != Resume::Never || self.tls.tls.is_some() {
-            return wrong("--resume, --early-data and --tls need an https:// target".to_owned());
+            return wrong("--resume, --early-data and --tls require an https:// target".to_owned());
         } else {
             None
         };
@@ -104,7 +104,7 @@ impl Cli {
             .find(|cpu| !allowed.contains(cpu))
         {
             return wrong(format!(
-                "--cpus: CPU {cpu} may not be used (accepted: some of {allowed:?})"
+                "--cpus: CPU {cpu} is not allowed (accepted: {allowed:?})"
             ));
         }
         let threads = self.load.threads;
@@ -121,7 +121,7 @@ impl Cli {
             server_name,
             connections,
             threads: threads.min(connections),
-            // The last ones by default, since servers are commonly pinned from the first.
+            // By default use the last CPUs, because servers are usually pinned from the first one.
             cpus: if self.measuring.cpus.is_empty() {
                 allowed.iter().rev().copied().collect()
             } else {
@@ -135,12 +135,13 @@ impl Cli {
     }
 }
 
-/// How long a run takes, and a step of a ramp.
+/// Default duration of a run.
 const WHOLE: Duration = Duration::from_secs(10);
+/// Default duration of a step of a ramp.
 const STEP: Duration = Duration::from_secs(3);
 
-/// An open loop takes what the system gives: ten thousand connections, or 900 where descriptors
-/// are scarce.
+/// Returns the maximum number of connections of an open loop: 10 000, or 900 if the limit on file
+/// descriptors cannot be raised.
 fn most_connections() -> usize {
     if becket_sys::rlimit::raise_open_files(10_100).is_ok() {
         10_000
@@ -150,7 +151,7 @@ fn most_connections() -> usize {
 }
 
 impl Plan {
-    /// Returns the lengths of the measured steps; none is known for a count of transactions.
+    /// Returns the lengths of the measured steps. Empty if the run ends after a number of transactions.
     pub fn steps(&self) -> Vec<Duration> {
         match &self.load {
             Load::ClosedFor(length) => vec![*length],
@@ -159,19 +160,19 @@ impl Plan {
         }
     }
 
-    /// Returns the address that is used.
+    /// Returns the address of the target.
     pub fn address(&self) -> SocketAddr {
-        // Checked before a run: there is at least one.
+        // Checked before a run: the list is not empty.
         let first = self.addresses.first().copied();
         first.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], self.target.port)))
     }
 
-    /// Returns the CPU of a thread.
+    /// Returns the CPU to which a thread is pinned.
     pub fn cpu(&self, thread: usize) -> Option<usize> {
         self.cpus.get(thread % self.cpus.len().max(1)).copied()
     }
 
-    /// Returns the request: the last one of a connection asks the server to close, as each one of HTTP/1.0 does.
+    /// Returns the request. The last request of an HTTP/1.1 connection has `Connection: close`; HTTP/1.0 needs no such header.
     pub fn request(&self, last: bool) -> String {
         let (path, host) = (&self.target.path, self.target.authority());
         let options = &self.options.connection;
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_useful_without_flags() {
+    fn defaults_make_a_useful_plan() {
         let plan = plan("https://127.0.0.1:1/").unwrap();
         assert_eq!(plan.connections, 50);
         assert!(matches!(plan.load, Load::ClosedFor(d) if d == Duration::from_secs(10)));
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ramp_has_both_ends_and_steps_of_its_length() {
+    fn a_ramp_includes_both_rates_and_uses_the_step_length() {
         for (args, seconds) in [
             ("1k..3k/500", 3),
             ("1k..3k/500,5s", 5),
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused_with_a_sentence() {
+    fn contradictory_options_are_rejected_with_a_message() {
         for args in [
             "https://127.0.0.1:1/ --tls 1.3 --resume-kind id",
             "https://127.0.0.1:1/ --tls 1.2 --resume-kind psk",

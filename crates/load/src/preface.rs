@@ -1,24 +1,24 @@
-//! Talk before a plain request that is shaped as a TLS handshake: so many bytes there, so many back.
+//! Traffic before a plain request that has the shape of a TLS handshake: flights of given sizes in both directions.
 //!
-//! A relay that answers it (`becket-bench` has one) makes the system calls and round trips that any terminator of TLS
-//! must make, and none of the cryptography: a floor. The sizes go over the wire, four bytes at the head of each
-//! flight, so that the relay needs to know nothing of the case. After a flight that asks for no answer, the
-//! request follows at once.
+//! A relay that answers the flights (`becket-bench` has one) makes the same system calls and round trips as any TLS terminator, but no
+//! cryptographic operations. The result is a lower bound for the cost of a handshake. Each flight starts with four bytes that contain
+//! its own size and the size of the answer, so the relay needs no configuration. If a flight has no answer, the next flight
+//! or the request follows immediately.
 
-/// What one side says and the other answers.
+/// Sizes of a flight and of the peer's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flight {
-    /// Bytes that the client sends, the four at their head included.
+    /// Bytes that the client sends, including the header.
     pub sent: usize,
-    /// Bytes that it then waits for.
+    /// Bytes that the client then receives.
     pub answer: usize,
 }
 
 impl Flight {
-    /// Bytes of a flight's head.
+    /// Length of a flight's header in bytes.
     pub const HEAD: usize = 4;
 
-    /// Appends the flight's bytes.
+    /// Appends the bytes of the flight to `to`.
     pub fn encode(self, to: &mut Vec<u8>) {
         let size = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
         let sent = size(self.sent.max(Self::HEAD));
@@ -28,7 +28,7 @@ impl Flight {
         to.resize(end, b'f');
     }
 
-    /// Reads the head of a flight; nothing when that has not come yet, or is none.
+    /// Parses the header of a flight. Returns `None` if it is incomplete or invalid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let [a, b, c, d] = *bytes.first_chunk::<{ Self::HEAD }>()?;
         let flight = Self {
@@ -39,25 +39,25 @@ impl Flight {
     }
 }
 
-/// The flights of a full handshake, and those of a resumed one.
+/// Flights of a full and of a resumed handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preface {
-    /// In the place of a full handshake.
+    /// Flights that replace a full handshake.
     pub full: Vec<Flight>,
-    /// In the place of a resumed one.
+    /// Flights that replace a resumed handshake.
     pub resumed: Vec<Flight>,
 }
 
-/// Where one connection is in its preface.
+/// Progress of one connection through its preface.
 #[derive(Clone, Debug, Default)]
 pub struct PrefaceState {
     left: Vec<Flight>,
-    /// Bytes of the answer that are still to come.
+    /// Bytes of the current answer that have not been received yet.
     awaited: usize,
 }
 
 impl PrefaceState {
-    /// Begins.
+    /// Starts a preface of these flights.
     pub fn new(flights: &[Flight]) -> Self {
         Self {
             left: flights.iter().rev().copied().collect(),
@@ -65,8 +65,8 @@ impl PrefaceState {
         }
     }
 
-    /// Takes so many bytes of answers in, and appends what is to be sent then. Returns whether it is over, and how many
-    /// of the bytes were its own.
+    /// Consumes up to `received` bytes of answers and appends the next flights to `to`. Returns whether the preface is complete, and the
+    /// number of consumed bytes.
     pub fn advance(&mut self, received: usize, to: &mut Vec<u8>) -> (bool, usize) {
         let own = received.min(self.awaited);
         self.awaited -= own;
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flight_says_its_own_length_and_the_answers() {
+    fn a_flight_contains_its_own_length_and_the_length_of_the_answer() {
         let flight = Flight {
             sent: 250,
             answer: 900,
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn each_flight_waits_for_its_answer_and_the_last_lets_the_request_follow() {
+    fn each_flight_waits_for_its_answer_and_the_preface_ends_after_the_last_one() {
         let flights = [(10, 5), (20, 0)].map(|(sent, answer)| Flight { sent, answer });
         let mut progress = PrefaceState::new(&flights);
         let mut out = Vec::new();

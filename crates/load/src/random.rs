@@ -1,14 +1,14 @@
 //! Random bytes that need not be secret.
 //!
-//! A load tool has no secrets to keep: the random bytes of its ClientHello must differ from one another and nothing else. They
-//! come from a generator that is started once per thread from the system's.
+//! A load tool has no secrets to protect. The random bytes of its ClientHellos only have to differ. Each thread has its own
+//! generator with a seed from the operating system.
 
 use std::cell::RefCell;
 
 use fastrand::Rng;
 use rustls::crypto::{GetRandomFailed, SecureRandom};
 
-/// The TLS client's source of random bytes. **Not secure**, and two microseconds per handshake cheaper.
+/// Source of random bytes for the TLS client. **Not secure**, but two microseconds per handshake faster than a secure one.
 #[derive(Debug)]
 pub struct Careless;
 
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_hellos_are_alike() {
+    fn random_bytes_differ_between_calls_and_threads() {
         let draw = || {
             let mut bytes = [0; 35];
             Careless.fill(&mut bytes).unwrap();

@@ -1,17 +1,16 @@
-//! Reads an HTTP/1 response just far enough to know when it is whole.
+//! An HTTP/1 response parser that finds the end of the response.
 //!
-//! Bytes go in by [`Response::feed`], in pieces of any size; the end of the stream by
-//! [`Response::end`]. A head that comes in one piece is read in place. Length, chunks (RFC 9112, 7.1)
-//! and end-of-stream delimit the body (RFC 9112, 6.3). Everything comes from the peer: a head may
-//! have 64 KiB, a chunk line 1 KiB, and nothing here panics.
+//! [`Response::feed`] accepts bytes in pieces of any size, and [`Response::end`] marks the end of the stream. A length, chunks
+//! (RFC 9112, 7.1) or the end of the stream delimit the body (RFC 9112, 6.3). The input comes from the peer and is not
+//! trusted: a response header is limited to 64 KiB and a chunk line to 1 KiB, and nothing here panics.
 
 use crate::failure::Failure;
 
-/// The state of one response.
+/// Parser state of one response.
 #[derive(Debug)]
 pub struct Response {
     state: ResponseState,
-    /// The head or chunk line so far, when it came in pieces.
+    /// Incomplete response header or chunk line from previous pieces.
     partial: Vec<u8>,
     status: u16,
     keep_alive: bool,
@@ -30,7 +29,7 @@ enum ResponseState {
 }
 
 impl Response {
-    /// Makes a response of which nothing has come yet.
+    /// Creates a response before its first byte.
     pub fn new() -> Self {
         Self {
             state: ResponseState::Head,
@@ -41,37 +40,37 @@ impl Response {
         }
     }
 
-    /// Starts over for the next response of a connection.
+    /// Resets the state for the next response on the connection.
     pub fn restart(&mut self) {
         self.partial.clear();
         self.state = ResponseState::Head;
         (self.status, self.keep_alive, self.body) = (0, true, 0);
     }
 
-    /// Returns the status code, 0 before the head is whole.
+    /// Returns the status code; 0 before the response header is complete.
     pub fn status(&self) -> u16 {
         self.status
     }
 
-    /// Returns whether the server lets the connection go on.
+    /// Returns whether the server keeps the connection open.
     pub fn keep_alive(&self) -> bool {
         self.keep_alive
     }
 
-    /// Returns the bytes of body so far.
+    /// Returns the number of body bytes received.
     pub fn body(&self) -> u64 {
         self.body
     }
 
-    /// Returns whether the response is whole.
+    /// Returns whether the response is complete.
     pub fn is_whole(&self) -> bool {
         self.state == ResponseState::Whole
     }
 
-    /// Takes a piece of the stream.
+    /// Parses the next piece of the stream.
     ///
     /// # Errors
-    /// [`Failure::BadResponse`] for what is not HTTP/1, and for bytes after the end.
+    /// [`Failure::BadResponse`] if the bytes are not HTTP/1, or follow the end of the response.
     pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Failure> {
         while !bytes.is_empty() {
             bytes = match self.state {
@@ -98,10 +97,10 @@ impl Response {
         Ok(())
     }
 
-    /// Takes the end of the stream.
+    /// Handles the end of the stream.
     ///
     /// # Errors
-    /// [`Failure::ClosedEarly`] before a head was whole, [`Failure::ShortBody`] within a body.
+    /// [`Failure::ClosedEarly`] before the response header is complete, [`Failure::ShortBody`] within the body.
     pub fn end(&mut self) -> Result<(), Failure> {
         match self.state {
             ResponseState::Whole => Ok(()),
@@ -127,7 +126,7 @@ impl Response {
         }
     }
 
-    /// Keeps bytes of a head or line that is not whole yet.
+    /// Stores the bytes of an incomplete header or line.
     fn keep<'a>(&mut self, bytes: &[u8], limit: usize) -> Result<&'a [u8], Failure> {
         self.partial.extend_from_slice(bytes);
         if self.partial.len() > limit {
@@ -136,7 +135,7 @@ impl Response {
         Ok(&[])
     }
 
-    /// Reads a head and returns its length once it is whole; an informational one is skipped.
+    /// Parses a response header. Returns its length when it is complete. Skips informational responses.
     fn read_head(&mut self, bytes: &[u8]) -> Result<Option<usize>, Failure> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS];
         let mut head = httparse::Response::new(&mut headers);
@@ -179,7 +178,7 @@ impl Response {
         (bytes.get(taken..).unwrap_or(&[]), left - taken as u64)
     }
 
-    /// A chunk and the line end behind it; `left` counts both.
+    /// Consumes a chunk and the line end after it. `left` counts both.
     fn feed_chunk<'a>(&mut self, bytes: &'a [u8], left: u64) -> &'a [u8] {
         let data = left.saturating_sub(2);
         let (rest, data_left) = self.feed_body(bytes, data);
@@ -215,7 +214,7 @@ impl Response {
         Ok(rest)
     }
 
-    /// Takes bytes up to a line end; returns the line once it is whole, and what follows.
+    /// Consumes bytes up to a line end. Returns the line if it is complete, and the remaining bytes.
     fn line<'a>(&mut self, bytes: &'a [u8]) -> Result<(Option<Vec<u8>>, &'a [u8]), Failure> {
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
             return Ok((None, self.keep(bytes, LINE_LIMIT)?));
@@ -240,10 +239,11 @@ fn decimal(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// More header lines than any server sends, and more bytes.
+/// Maximum number of header lines.
 const HEADERS: usize = 100;
+/// Maximum length of a response header in bytes.
 const HEAD_LIMIT: usize = 64 * 1024;
-/// Chunk sizes with extensions, and trailers.
+/// Maximum length in bytes of a chunk line or a trailer line.
 const LINE_LIMIT: usize = 1024;
 
 #[cfg(test)]
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_delimited_alike_whatever_the_pieces() {
+    fn body_length_does_not_depend_on_the_pieces() {
         let cases: [(&[u8], u64, bool); 5] = [
             (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", 5, true),
             (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nT: v\r\n\r\n", 5, true),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_body_is_not_whole() {
+    fn a_short_body_is_incomplete() {
         let text = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello";
         assert_eq!(in_pieces(text, 7).unwrap_err(), Failure::ShortBody);
         assert_eq!(

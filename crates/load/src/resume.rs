@@ -1,27 +1,26 @@
-//! Which handshakes are to be resumed: `never`, `always`, `every=N`.
+//! The resumption plan: `never`, `always` or `every=N`.
 //!
-//! The first handshake of a slot is always full, since there is nothing to resume with. The slots are
-//! staggered, so that full handshakes do not come in waves. What is asked here is compared in the report
-//! with what the handshakes really were.
+//! The first handshake of a slot is always full, because it has no session to resume. The slots are staggered so that full
+//! handshakes do not occur in waves. The report compares the requested handshakes with the actual ones.
 
 use std::fmt;
 use std::str::FromStr;
 
 use becket_stats::units::UnitError;
 
-/// What the plan asks of resumption.
+/// Resumption plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resume {
     /// Every handshake is full.
     Never,
-    /// Every handshake but the first of a slot is resumed.
+    /// Every handshake except the first of a slot is resumed.
     Always,
     /// One full handshake, then N - 1 resumed ones; N is at least 2.
     Every(u64),
 }
 
 impl Resume {
-    /// Returns whether handshake number `count` of slot number `slot` is to be resumed, both counted from 0.
+    /// Returns whether handshake number `count` of slot number `slot` should be resumed. Both numbers start at 0.
     pub fn resumes(self, slot: u64, count: u64) -> bool {
         let due = match self {
             Self::Never => false,
@@ -76,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_are_read_and_nonsense_is_refused() {
+    fn plans_are_parsed_and_invalid_ones_rejected() {
         for text in ["never", "always", "every=4"] {
             assert_eq!(text.parse::<Resume>().unwrap().to_string(), text);
         }

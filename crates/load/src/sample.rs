@@ -1,4 +1,4 @@
-//! What a thread writes down while it works: one [`Samples`] per step, merged at the end.
+//! Results that a thread records during the run: one [`Samples`] per step, merged at the end.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use crate::failure::Failure;
 /// Counts and histograms of one step.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
-    /// Transactions whose intended start lies in the step.
+    /// Transactions with an intended start within the step.
     pub attempted: u64,
-    /// Of these, the ones that succeeded.
+    /// Attempted transactions that succeeded.
     pub succeeded: u64,
-    /// Of these, the ones that failed, by kind.
+    /// Attempted transactions that failed, by kind of failure.
     pub failures: BTreeMap<Failure, u64>,
-    /// Transactions that ended well within the step, whenever they began.
+    /// Transactions that succeeded within the step, including transactions that started before it.
     pub completed: u64,
     /// Connections that the server did not close within the linger time.
     pub lingered: u64,
     pub traffic: Traffic,
-    /// Handshakes by what was asked and what happened.
+    /// Handshakes by requested and by actual kind.
     pub handshakes: Handshakes,
     /// TLS 1.3 tickets after full handshakes.
     pub tickets_full: u64,
@@ -36,17 +36,17 @@ pub struct Histograms {
     pub connect: Histogram,
     pub handshake_full: Histogram,
     pub handshake_resumed: Histogram,
-    /// Request to first byte.
+    /// Time from the request to the first byte.
     pub first_byte: Histogram,
-    /// Real start to first byte.
+    /// Time from the actual start to the first byte.
     pub answered: Histogram,
-    /// The acknowledgement of the connection's first bytes to the last byte of its only transaction.
+    /// Time from the acknowledgement of the connection's first bytes to the last byte of its only transaction.
     pub since_queued: Histogram,
-    /// Real start to last byte.
+    /// Time from the actual start to the last byte.
     pub whole: Histogram,
-    /// Intended start to last byte.
+    /// Time from the intended start to the last byte.
     pub corrected: Histogram,
-    /// How late the client began what was due.
+    /// Delay between the intended and the actual start.
     pub late: Histogram,
 }
 

@@ -1,23 +1,23 @@
-//! When transactions are meant to start: the schedule of an open loop.
+//! Intended start times of transactions in an open loop.
 //!
-//! Starts do not depend on the server. Each thread has a share of the rate; thread `i` of `n` starts
-//! `i/n` of an interval later, so that together they are evenly spaced.
+//! Start times do not depend on the server. Each thread has an equal share of the rate. Thread `i` of `n` starts `i/n` of an
+//! interval later, so that the starts of all threads together are evenly spaced.
 //!
-//! Pure: times are offsets from the start of the run.
+//! This module reads no clock: times are offsets from the start of the run.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use becket_stats::units::{UnitError, parse_duration, parse_rate};
 
-/// Rising rates, one step after the other.
+/// Rising rates in steps of equal size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ramp {
     from: f64,
     step: f64,
-    /// Steps after the first one.
+    /// Number of steps after the first one.
     more: u32,
-    /// How long each step takes, where that was said.
+    /// Duration of each step, if the option specifies it.
     pub length: Option<Duration>,
 }
 
@@ -36,7 +36,7 @@ impl Ramp {
         let (from, to) = range.split_once("..")?;
         let [from, to, step] = [from, to, step].map(|rate| parse_rate(rate).ok());
         let (from, step) = (from?, step?);
-        // A little more, so that sums of fractions reach the last step.
+        // The small addition compensates for rounding, so that the last step is included.
         let more = (to? - from) / step + 1e-9;
         (0.0..MOST_STEPS).contains(&more).then_some(Self {
             from,
@@ -56,32 +56,32 @@ impl FromStr for Ramp {
     }
 }
 
-/// Each step has its own histograms in each thread.
+/// Maximum number of steps. Each step has its own histograms in each thread.
 const MOST_STEPS: f64 = 200.0;
 
-/// A stretch of constant rate.
+/// Period with a constant rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stretch {
-    /// Transactions per second of all threads together.
+    /// Transactions per second, of all threads together.
     pub rate: f64,
     pub length: Duration,
 }
 
-/// The intended starts of one thread.
+/// Intended start times of one thread.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     stretches: Vec<Stretch>,
     threads: f64,
     /// This thread's fraction of an interval.
     offset: f64,
-    /// When the first stretch that is left began.
+    /// Start of the current stretch.
     began: Duration,
-    /// Starts made in it.
+    /// Number of starts in the current stretch.
     made: u64,
 }
 
 impl Schedule {
-    /// Makes the schedule of thread `thread` of `threads`.
+    /// Creates the schedule of thread number `thread` out of `threads`.
     pub fn new(mut stretches: Vec<Stretch>, thread: usize, threads: usize) -> Self {
         stretches.reverse();
         let mut schedule = Self {
@@ -95,13 +95,13 @@ impl Schedule {
         schedule
     }
 
-    /// Returns the next intended start, as an offset from the start of the run; none at the end.
+    /// Returns the next intended start as an offset from the start of the run; `None` after the last one.
     pub fn peek(&self) -> Option<Duration> {
         let rate = self.stretches.last()?.rate / self.threads;
         Some(self.began + Duration::from_secs_f64((self.made as f64 + self.offset) / rate))
     }
 
-    /// Continues with the start after the next.
+    /// Moves to the next start.
     pub fn advance(&mut self) {
         self.made += 1;
         self.skip_ended();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_together_start_evenly_and_exactly_as_many_as_asked() {
+    fn threads_together_start_evenly_and_at_the_requested_rate() {
         let mut all: Vec<Duration> = (0..3).flat_map(|t| starts(&[300.0], t, 3)).collect();
         all.sort();
         assert_eq!(all.len(), 600);

@@ -1,11 +1,11 @@
-//! The responder: the cheapest HTTP/1 server there is, for standing behind a terminator.
+//! A minimal HTTP/1 server, for use as the backend of a TLS terminator.
 //!
-//! A request that comes in one piece costs `accept4`, `recv`, `send`, `close` and nothing else: no
-//! registration, no parsing beyond one header. `Connection: close` and HTTP/1.0 are answered by
-//! closing; the path `/bytes/N` asks for a body of N bytes. It takes no uploads.
+//! A request that arrives in one piece costs only `accept4`, `recv`, `send` and `close`: the socket is not registered with epoll and no header
+//! field except `Connection` is interpreted. The server closes after `Connection: close` and after HTTP/1.0. The path `/bytes/N` requests a
+//! body of N bytes. Request bodies are not supported.
 //!
-//! A service time makes it a model of an application. It is constant, or grows with the number `n` of
-//! requests in service: `time * max(1, n / knee)^2`. The formula is fixed before a run and printed.
+//! A service time simulates an application. It is constant, or grows with the number `n` of requests in service:
+//! `time * max(1, n / knee)^2`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,17 +24,17 @@ use slab::Slab;
 use crate::cli::{Cli, ResponderOptions};
 use crate::{Error, clock, wait};
 
-/// Answers until `stop` is set.
+/// Serves until `stop` is set.
 ///
 /// # Errors
-/// [`Error::Plan`] for an address that cannot be understood, [`Error::Os`] when it is in use or may not be bound.
+/// [`Error::Plan`] if the address is invalid, [`Error::Os`] if it cannot be bound.
 pub fn run(cli: &Cli, stop: &AtomicBool) -> Result<(), Error> {
     let address = cli.responder.serve.as_deref().unwrap_or_default();
     let wrong = |why: String| Error::Plan(format!("--serve {address}: {why}"));
     let found = address.to_socket_addrs();
     let found = found.map_err(|e| wrong(e.to_string()))?.next();
-    let address = found.ok_or_else(|| wrong("no such address".to_owned()))?;
-    // As many as the system gives: a responder with fewer callers does not need them.
+    let address = found.ok_or_else(|| wrong("no address found".to_owned()))?;
+    // Best effort: a server with few clients does not need more file descriptors.
     becket_sys::rlimit::raise_open_files(DESCRIPTORS).unwrap_or(0);
     let count = cli.load.threads.map_or(1, NonZeroUsize::get);
     let in_service = Arc::new(AtomicUsize::new(0));
@@ -42,7 +42,7 @@ pub fn run(cli: &Cli, stop: &AtomicBool) -> Result<(), Error> {
     let mut threads = Vec::new();
     for index in 0..count {
         let thread = ResponderThread::new(&cli.responder, bound, count > 1, &in_service)
-            .map_err(|e| Error::os(format!("listening on {address}"), e))?;
+            .map_err(|e| Error::os(format!("cannot listen on {address}"), e))?;
         bound = thread.listener.local_addr().unwrap_or(bound);
         threads.push((thread, cli.measuring.cpus.get(index).copied()));
     }
@@ -54,7 +54,7 @@ pub fn run(cli: &Cli, stop: &AtomicBool) -> Result<(), Error> {
                 scope.spawn(move || {
                     if let Some(cpu) = cpu {
                         becket_sys::affinity::pin_current_thread(cpu)
-                            .map_err(|e| Error::os(format!("pinning to CPU {cpu}"), e))?;
+                            .map_err(|e| Error::os(format!("cannot pin a thread to CPU {cpu}"), e))?;
                     }
                     thread.work(stop)
                 })
@@ -65,7 +65,7 @@ pub fn run(cli: &Cli, stop: &AtomicBool) -> Result<(), Error> {
     })
 }
 
-/// One thread of the responder.
+/// Server thread with its own listener and poll.
 struct ResponderThread {
     listener: TcpListener,
     poll: Poll,
@@ -74,15 +74,15 @@ struct ResponderThread {
     service: Service,
 }
 
-/// What a thread's callers share.
+/// State that all connections of a thread share.
 struct Service {
     options: ResponderOptions,
-    /// Requests in service, of all threads.
+    /// Number of requests in service on all threads.
     in_service: Arc<AtomicUsize>,
-    /// Responses to be begun later: when, and for whom (token and generation).
+    /// Delayed responses: start time, token and generation of the connection.
     due: BinaryHeap<Reverse<(Instant, usize, u64)>>,
     input: Vec<u8>,
-    /// What bodies are made of.
+    /// Bytes of all response bodies.
     filler: Vec<u8>,
 }
 
@@ -90,12 +90,13 @@ struct Caller {
     socket: TcpStream,
     generation: u64,
     phase: Phase,
-    /// What came and is not answered yet.
+    /// Received bytes that have not been parsed yet.
     received: Vec<u8>,
-    /// The connection ends with this response.
+    /// The connection closes after this response.
     closes: bool,
-    /// Bytes of head still to be sent, then bytes of body.
+    /// Response header bytes that have not been sent yet.
     head: Vec<u8>,
+    /// Body bytes that have not been sent yet.
     body_left: u64,
     is_registered: bool,
 }
@@ -162,7 +163,7 @@ impl ResponderThread {
         Ok(())
     }
 
-    /// Accepts a batch; returns whether there may be more.
+    /// Accepts a batch of connections. Returns whether more may be pending.
     fn accept(&mut self) -> bool {
         for _ in 0..ACCEPTS_PER_TURN {
             match self.listener.accept() {
@@ -181,7 +182,7 @@ impl ResponderThread {
                     self.turn(token);
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return false,
-                // The caller has gone again, or there is no descriptor: the next turn will see.
+                // The client has disconnected already, or no file descriptor is free: retry in the next turn.
                 Err(_) => return true,
             }
         }
@@ -225,7 +226,7 @@ impl ResponderThread {
 }
 
 impl Service {
-    /// Returns whether a response may begin now, or puts it off for the service time.
+    /// Starts the service of a request. Returns `Phase::Writing`, or `Phase::Serving` if the response is delayed.
     fn begin(&mut self, token: usize, generation: u64) -> Phase {
         if self.options.service_time.is_zero() {
             return Phase::Writing;
@@ -244,7 +245,7 @@ impl Service {
     }
 }
 
-/// Returns the time of a request that is one of `n` in service.
+/// Returns the service time while `n` requests are in service.
 fn service_time(options: &ResponderOptions, n: usize) -> Duration {
     let knee = options.service_knee.map(NonZeroUsize::get);
     let load = knee.map_or(1.0, |knee| (n as f64 / knee as f64).max(1.0));
@@ -252,7 +253,7 @@ fn service_time(options: &ResponderOptions, n: usize) -> Duration {
 }
 
 impl Caller {
-    /// Does what can be done without waiting; returns whether the connection continues.
+    /// Does everything that is possible without waiting. Returns whether the connection stays open.
     fn attend(&mut self, token: usize, service: &mut Service) -> io::Result<bool> {
         loop {
             match self.phase {
@@ -276,7 +277,7 @@ impl Caller {
         }
     }
 
-    /// Reads until a request is whole; returns `false` when more must come.
+    /// Reads until a request is complete. Returns `false` if more bytes are needed.
     fn read_request(&mut self, service: &mut Service) -> io::Result<bool> {
         while !self.take_request(service.options.body)? {
             match self.socket.read(&mut service.input) {
@@ -292,8 +293,8 @@ impl Caller {
         Ok(true)
     }
 
-    /// Takes a request from what came, and makes the head of its response; returns `false` when more must come. What follows the
-    /// request is kept for the next one.
+    /// Parses a request from the received bytes and prepares the response header. Returns `false` if more bytes are needed. Bytes
+    /// after the request stay in `received`.
     fn take_request(&mut self, default_body: u64) -> io::Result<bool> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS];
         let mut head = httparse::Request::new(&mut headers);
@@ -325,7 +326,7 @@ impl Caller {
         Ok(true)
     }
 
-    /// Sends as much as goes; returns whether all has gone.
+    /// Sends as much of the response as possible. Returns whether it has been sent completely.
     fn answer(&mut self, filler: &[u8]) -> io::Result<bool> {
         while !self.head.is_empty() || self.body_left > 0 {
             let body = usize::try_from(self.body_left).unwrap_or(CHUNK).min(CHUNK);
@@ -346,15 +347,16 @@ impl Caller {
 }
 
 const LISTENER: Token = Token(usize::MAX);
-/// One send of a large body.
+/// Maximum bytes of body per send.
 const CHUNK: usize = 128 * 1024;
 const ACCEPTS_PER_TURN: usize = 64;
-/// How soon the stop flag is seen.
+/// Maximum wait before the stop flag is read again.
 const IDLE: Duration = Duration::from_millis(100);
-/// As many callers as any scenario has.
+/// Requested limit on open files, enough for every scenario.
 const DESCRIPTORS: u64 = 32_768;
-/// More header lines than any terminator sends, and more bytes.
+/// Maximum number of request header lines.
 const HEADERS: usize = 100;
+/// Maximum length of a request header in bytes.
 const HEAD_LIMIT: usize = 64 * 1024;
 
 #[cfg(test)]
@@ -364,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn service_time_follows_its_formula() {
+    fn service_time_grows_with_the_square_of_the_load() {
         let flags = ["becket-load", "--serve", "x", "--service-time", "9ms"];
         let mut options = Cli::parse_from(flags).responder;
         assert_eq!(service_time(&options, 1000), Duration::from_millis(9));

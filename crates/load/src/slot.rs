@@ -1,4 +1,4 @@
-//! A place for one connection after the other: keeps the sessions and the resumption plan between them.
+//! A slot that makes one connection after another and keeps sessions and the resumption count between them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,33 +16,33 @@ use crate::link::{LoadConnection, Phase, Times, Turn};
 use crate::tls::{ResumeKind, Tls};
 use crate::wire::Wire;
 
-/// A place for one connection after the other.
+/// Sequence of connections, at most one at a time.
 pub struct ClientSlot {
     token: Token,
-    /// The configuration of the last full handshake, with its sessions.
+    /// Configuration of the last full handshake, which stores its sessions.
     config: Option<Arc<ClientConfig>>,
     /// Its number among the slots of all threads.
-    position: u64,
+    /// Number of this slot among the slots of all threads.
     /// Connections that it has made.
-    count: u64,
+    /// Number of connections made.
     link: Option<LoadConnection>,
 }
 
-/// What became of a slot's turn.
+/// State of a slot after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotState {
-    /// Nothing until the next event.
+    /// The slot waits for the next event.
     Waiting,
-    /// More to do at once.
+    /// The slot has more to read without waiting.
     Again,
-    /// Ready for the next transaction.
+    /// The slot is ready for the next transaction.
     Ready,
-    /// Ready, but the last transaction failed.
+    /// The slot is ready, but the last transaction failed.
     Failed,
 }
 
 impl ClientSlot {
-    /// Makes slot number `index` of this thread; `position` is its number among all threads' slots.
+    /// Creates slot number `index` of this thread. `position` is its number among the slots of all threads.
     pub fn new(index: usize, position: usize) -> Self {
         Self {
             token: Token(index),
@@ -53,7 +53,7 @@ impl ClientSlot {
         }
     }
 
-    /// Starts a transaction that was meant to start at `intended`.
+    /// Starts a transaction with the scheduled start `intended`.
     pub fn start(&mut self, intended: Instant, env: &mut Env) -> SlotState {
         let started = clock::now();
         let step = env.timeline.step_of(intended);
@@ -76,7 +76,7 @@ impl ClientSlot {
         self.settle(turn, step, env)
     }
 
-    /// Turns the connection after an event.
+    /// Processes an event of the connection.
     pub fn turn(&mut self, env: &mut Env, hung_up: bool) -> SlotState {
         let Some(link) = &mut self.link else {
             return SlotState::Waiting;
@@ -85,13 +85,13 @@ impl ClientSlot {
         let step = link.times().step;
         let turn = link.turn(env, hung_up);
         match self.settle(turn, step, env) {
-            // It was free for the next transaction before: nothing has become ready.
+            // The slot was already ready for the next transaction.
             SlotState::Ready | SlotState::Failed if parked => SlotState::Waiting,
             outcome => outcome,
         }
     }
 
-    /// Gives up on a connection whose time is over.
+    /// Ends a connection whose deadline has passed.
     pub fn expire(&mut self, now: Instant, env: &mut Env) -> SlotState {
         let Some(link) = self.link.as_ref().filter(|link| link.deadline <= now) else {
             return SlotState::Waiting;
@@ -101,7 +101,7 @@ impl ClientSlot {
         self.settle(turn, step, env)
     }
 
-    /// Returns whether a transaction is on its way.
+    /// Returns whether a transaction is in progress.
     pub fn is_busy(&self) -> bool {
         self.link
             .as_ref()
@@ -117,7 +117,7 @@ impl ClientSlot {
         }
         let mut link = self.connect(resumes, times, env)?;
         if link.offered() == Offered::Id && env.plan.options.tls.resume_kind == ResumeKind::Ticket {
-            // The session has no ticket, and identifiers are not wanted: make a full handshake of it.
+            // The session has no ticket, and session IDs are not allowed: make a full handshake.
             self.config = env.tls.as_ref().map(Tls::config);
             link = self.connect(resumes, times, env)?;
         }
@@ -171,7 +171,7 @@ impl ClientSlot {
         }
     }
 
-    /// Drops the connection, if there is one; a transaction on it counts as unfinished.
+    /// Drops the connection, if there is one. A transaction in progress counts as unfinished.
     pub fn close(&mut self, env: &mut Env) {
         if let Some(link) = self.link.take() {
             link.count_tickets(env);

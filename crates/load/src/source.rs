@@ -1,7 +1,7 @@
-//! The client's own addresses: `127.0.0.2-127.0.0.50`.
+//! Source addresses of the client, such as `127.0.0.2-127.0.0.50`.
 //!
-//! One pair of addresses has some 28 000 local ports, and each rests for a minute after the client
-//! closed first. Many sources lift that bound.
+//! A pair of source and target addresses has about 28 000 local ports, and each stays in TIME_WAIT for a minute if the client
+//! closed first. More source addresses raise this limit.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
@@ -16,7 +16,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Returns address number `index`, counting round and round.
+    /// Returns the address for connection number `index`, in rotation.
     pub fn pick(&self, index: usize) -> IpAddr {
         match self.first {
             IpAddr::V4(first) => {
@@ -27,7 +27,7 @@ impl Sources {
         }
     }
 
-    /// Returns how many addresses there are.
+    /// Returns the number of addresses.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -61,7 +61,7 @@ impl FromStr for Sources {
     }
 }
 
-/// A /16 of sources is more than any run can use.
+/// Maximum number of addresses: a /16 network, more than any run can use.
 const MOST: u32 = 65_536;
 
 #[cfg(test)]
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_walked_round_and_round() {
+    fn a_range_is_used_in_rotation() {
         let sources: Sources = "127.0.0.254-127.0.1.1".parse().unwrap();
         assert_eq!(sources.count(), 4);
         let picked: Vec<String> = (0..5).map(|i| sources.pick(i).to_string()).collect();
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_ranges_are_rejected() {
         for text in [
             "",
             "x",

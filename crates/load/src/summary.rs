@@ -1,4 +1,4 @@
-//! From samples to the report.
+//! Converts samples to the report.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use crate::findings;
 use crate::plan::{Load, Plan};
 use crate::sample::Samples;
 
-/// What was measured around the samples of one step.
+/// Measurements around the samples of one step.
 #[derive(Clone, Debug, Default)]
 pub struct Around {
-    /// Wall time.
+    /// Duration of the step in seconds of wall time.
     pub seconds: f64,
     /// CPU time of all client threads.
     pub client: Duration,
-    /// Share of the wall time in which the busiest thread ran or waited for a CPU.
+    /// Share of wall time in which the busiest thread ran or waited for a CPU.
     pub busiest: f64,
-    /// CPU time of the server, when it was named.
+    /// CPU time of the server, if its process ID is known.
     pub server: Option<Spent>,
 }
 
-/// Makes the report of one step.
+/// Returns the report of one step.
 pub fn step(plan: &Plan, index: usize, samples: &Samples, around: &Around) -> LoadStep {
     let seconds = around.seconds.max(1e-9);
     let asked = match &plan.load {
@@ -78,7 +78,7 @@ pub fn step(plan: &Plan, index: usize, samples: &Samples, around: &Around) -> Lo
     }
 }
 
-/// Makes the whole report.
+/// Returns the whole report.
 pub fn report(
     plan: &Plan,
     steps: Vec<LoadStep>,
@@ -115,7 +115,7 @@ fn latencies(plan: &Plan, samples: &Samples, open: bool) -> Latencies {
     }
 }
 
-/// Whether the client was what was slow: a thread that never rested, or starts that came late.
+/// Returns whether the client was the bottleneck: a thread was never idle, or transactions started late on a busy thread.
 fn is_bound(generator: &Generator) -> bool {
     let late = generator
         .late_start_p99_us
@@ -123,7 +123,7 @@ fn is_bound(generator: &Generator) -> bool {
     generator.busiest_thread >= BUSY || (late && generator.busiest_thread >= BUSY_AND_LATE)
 }
 
-/// The result in a sentence.
+/// Returns the result as a sentence.
 pub fn verdict(steps: &[LoadStep]) -> String {
     if steps.len() > 1 && steps.iter().any(|step| step.completed > 0) {
         return ramp_verdict(steps);
@@ -152,7 +152,7 @@ pub fn verdict(steps: &[LoadStep]) -> String {
     let rate = show_rate(best.rate_succeeded_per_s);
     if best.generator.bound {
         return format!(
-            "generator-bound, at least {rate}: the client was what was slow; give it more threads (-t) or other CPUs (--cpus)"
+            "generator-bound, at least {rate}: the client was the bottleneck; give it more threads (-t) or other CPUs (--cpus)"
         );
     }
     let whole = best.latency.from_intended();
@@ -161,13 +161,13 @@ pub fn verdict(steps: &[LoadStep]) -> String {
         n => format!("{} of {} failed", show_count(n), show_count(best.attempted)),
     };
     format!(
-        "{rate}, half of them within {}, 99 in 100 within {}; {failed}",
+        "{rate}; median latency {}, 99th percentile {}; {failed}",
         show_us(whole.p50_us),
         show_us(whole.p99_us)
     )
 }
 
-/// The highest rate that was held, in the manner of the field's articles.
+/// Returns the result of a ramp: the highest rate that held, as in published benchmarks of TLS terminators.
 fn ramp_verdict(steps: &[LoadStep]) -> String {
     let asked = |step: &LoadStep| show_rate(step.rate_asked_per_s.unwrap_or_default());
     let held = steps
@@ -176,16 +176,16 @@ fn ramp_verdict(steps: &[LoadStep]) -> String {
         .count();
     let highest = held.checked_sub(1).and_then(|last| steps.get(last));
     match (highest, steps.get(held)) {
-        (Some(highest), None) => format!("holds at least {}, where the ramp ended", asked(highest)),
+        (Some(highest), None) => format!("holds at least {}, the last rate of the ramp", asked(highest)),
         (None, Some(next)) if next.generator.bound => {
             "generator-bound from the first step: give the client more threads (-t) or other CPUs (--cpus)".to_owned()
         }
         (Some(highest), Some(next)) if next.generator.bound => {
-            format!("generator-bound, at least {}: at {} the client was what was slow", asked(highest), asked(next))
+            format!("generator-bound, at least {}: at {} the client was the bottleneck", asked(highest), asked(next))
         }
         (Some(highest), Some(next)) => {
             let why = shortfall(next).unwrap_or_default();
-            format!("holds {} (at most 1 failure in 1000, 99 in 100 within 100 ms); at {} {why}", asked(highest), asked(next))
+            format!("holds {} (at most 1 failure in 1000, 99th percentile within 100 ms); at {} {why}", asked(highest), asked(next))
         }
         (None, Some(first)) => {
             format!("does not hold the first rate, {}: {}", asked(first), shortfall(first).unwrap_or_default())
@@ -194,7 +194,7 @@ fn ramp_verdict(steps: &[LoadStep]) -> String {
     }
 }
 
-/// Returns what a step lacks to be held.
+/// Returns the reason why a step does not hold; `None` if it holds.
 pub fn shortfall(step: &LoadStep) -> Option<String> {
     let lost = step.failed + step.unfinished;
     let whole = step.latency.from_intended();
@@ -206,28 +206,29 @@ pub fn shortfall(step: &LoadStep) -> Option<String> {
         ));
     }
     if whole.p99_us >= HELD_P99_US {
-        return Some(format!("1 in 100 took {} or more", show_us(whole.p99_us)));
+        return Some(format!("the 99th percentile was {}", show_us(whole.p99_us)));
     }
     let asked = step.rate_asked_per_s.unwrap_or_default();
     let slow = step.rate_succeeded_per_s < asked * HELD_SHARE;
     slow.then(|| {
         format!(
-            "only {} were answered",
+            "only {} succeeded",
             show_rate(step.rate_succeeded_per_s)
         )
     })
 }
 
-/// A rate is held when 99 in 100 are answered within this time (the articles said average; see the
-/// design notes) and as many are answered as asked, but for the edges of a step.
+/// 99th percentile of latency below which a rate holds. Published benchmarks used the average instead.
 const HELD_P99_US: f64 = 100_000.0;
+/// Share of the requested rate that must succeed. It is below 1 because of the edges of a step.
 const HELD_SHARE: f64 = 0.97;
-/// A thread that ran or waited for its CPU this much had no time left.
+/// Share of time above which a thread that ran or waited for its CPU had no time left.
 const BUSY: f64 = 0.95;
-/// CPUs of a server that has a queue in front of it: with stalls only, it would rest.
+/// Number of CPUs in use above which a server counts as busy. A server that only stalls uses less.
 const BUSY_SERVER: f64 = 0.7;
-/// With starts that come late, less is proof enough.
+/// Share of time above which a thread whose transactions start late is the bottleneck.
 const BUSY_AND_LATE: f64 = 0.80;
+/// Delay of the 99th percentile of starts, in microseconds, above which transactions start late.
 const LATE_START_US: f64 = 10_000.0;
 
 #[cfg(test)]
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn late_starts_of_a_rather_busy_client_are_its_own_fault() {
+    fn a_busy_client_with_late_starts_is_the_bottleneck() {
         let mut generator = Generator {
             busiest_thread: 0.85,
             late_start_p99_us: Some(20_000.0),
@@ -257,12 +258,12 @@ mod tests {
         generator.busiest_thread = 0.10;
         assert!(
             !is_bound(&generator),
-            "then the connections were busy: the server's fault"
+            "an idle client starts late only because all connections are busy, which is the server's fault"
         );
     }
 
     #[test]
-    fn a_ramp_is_judged_by_the_highest_rate_that_was_held() {
+    fn the_verdict_of_a_ramp_is_the_highest_rate_that_held() {
         let step = |rate: f64, failed: u64, busiest: f64| {
             let mut step = done(busiest);
             (step.rate_asked_per_s, step.rate_succeeded_per_s) = (Some(rate), rate);

@@ -1,7 +1,7 @@
-//! What is put under load: `https://` or `http://` host, port and path.
+//! The target of the load: an `https://` or `http://` URL with host, port and path.
 //!
-//! The name is resolved once, before the run. A target that is not on this machine is refused
-//! unless the operator says that it is their own: a load tool is a weapon otherwise.
+//! The host is resolved once, before the run. A target on another machine is rejected unless the operator confirms ownership,
+//! because a load generator can be misused to attack a server.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -14,7 +14,7 @@ use crate::Error;
 /// A parsed target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// TLS, then HTTP/1; otherwise HTTP/1 in clear.
+    /// Whether the target uses TLS (`https`) rather than plain HTTP.
     pub is_tls: bool,
     /// Host name or address, without brackets.
     pub host: String,
@@ -25,27 +25,27 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads a URL.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// [`Error::Plan`] with what would be accepted.
+    /// [`Error::Plan`] with the accepted forms.
     pub fn parse(url: &str) -> Result<Self, Error> {
         let wrong = |why: &str| {
             Error::Plan(format!(
-                "`{url}` is not a target: {why} (accepted: https://HOST[:PORT]/PATH, http://...)"
+                "`{url}` is not a valid target: {why} (accepted: https://HOST[:PORT]/PATH, http://...)"
             ))
         };
-        let uri: Uri = url.parse().map_err(|_| wrong("it is malformed"))?;
+        let uri: Uri = url.parse().map_err(|_| wrong("malformed URL"))?;
         let (is_tls, default) = match uri.scheme_str() {
             Some("https") => (true, 443),
             Some("http") => (false, 80),
-            Some(_) => return Err(wrong("its scheme is unknown")),
-            None => return Err(wrong("it has no scheme")),
+            Some(_) => return Err(wrong("unknown scheme")),
+            None => return Err(wrong("no scheme")),
         };
         let authority = uri.authority().map_or("", |authority| authority.as_str());
         let host = uri.host().unwrap_or_default();
         if host.is_empty() || authority.contains('@') {
-            return Err(wrong("its host is empty or malformed"));
+            return Err(wrong("empty or malformed host"));
         }
         let has_port = authority.len() > host.len();
         let port = if has_port {
@@ -56,7 +56,7 @@ impl Target {
         Ok(Self {
             is_tls,
             host: host.trim_matches(['[', ']']).to_owned(),
-            port: port.ok_or_else(|| wrong("its port is not a number"))?,
+            port: port.ok_or_else(|| wrong("the port is not a number"))?,
             path: uri
                 .path_and_query()
                 .map_or("/", PathAndQuery::as_str)
@@ -64,10 +64,10 @@ impl Target {
         })
     }
 
-    /// Resolves the host to all its addresses, and refuses one that is elsewhere unless `owned`.
+    /// Resolves the host to all its addresses. Rejects an address that is not on this machine unless `owned` is true.
     ///
     /// # Errors
-    /// [`Error::Plan`] when the name does not resolve or an address is not a loopback one.
+    /// [`Error::Plan`] if an address is not a loopback address, [`Error::Unreachable`] if the name does not resolve.
     pub fn resolve(&self, owned: bool) -> Result<Vec<SocketAddr>, Error> {
         let found = (self.host.as_str(), self.port)
             .to_socket_addrs()
@@ -76,14 +76,14 @@ impl Target {
         let elsewhere = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
         match addresses.iter().find(elsewhere) {
             Some(address) if !owned => Err(Error::Plan(format!(
-                "{} is not on this machine; load may only be put on what is yours: say --i-own-this-target if it is",
+                "{} is not on this machine; add --i-own-this-target if you own the server",
                 address.ip()
             ))),
             _ => Ok(addresses),
         }
     }
 
-    /// Returns host and port as an HTTP `Host` header has them.
+    /// Returns host and port in the format of an HTTP `Host` header.
     pub fn authority(&self) -> String {
         let host = if self.host.contains(':') {
             format!("[{}]", self.host)
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_read_and_shown_alike() {
+    fn a_target_is_shown_as_it_was_written() {
         for url in ["https://127.0.0.1:8443/", "http://[::1]:80/a?b=c"] {
             let shown = Target::parse(url).unwrap().to_string();
             assert_eq!(shown, url.replace(":80/", "/"));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_the_reason() {
+    fn invalid_targets_are_rejected_with_the_reason() {
         for url in [
             "",
             "localhost:80",
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_elsewhere_is_refused_unless_it_is_ones_own() {
+    fn a_target_on_another_machine_is_rejected_without_confirmation() {
         let target = Target::parse("https://192.0.2.1/").unwrap();
         assert!(
             target

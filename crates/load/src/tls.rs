@@ -1,11 +1,11 @@
-//! The TLS client: versions, suites, groups, and no verification at all.
+//! The TLS client: versions, cipher suites and groups, without verification.
 //!
-//! In load mode certificates and signatures are **not verified**: that work is the client's and would
-//! hide the server's. Key shares come from [`crate::key_share`]. What a real client would send is
-//! sent, so that the server does the same work as for one.
+//! Certificates and signatures are **not verified** in load mode, because the cost of verification on the client would hide the
+//! cost of the server. Key shares come from [`crate::key_share`]. The client sends the same messages as a real client, so that
+//! the server does the same work.
 //!
-//! Each thread makes one [`Tls`], and each slot a configuration for each full handshake. The sessions of that handshake are in
-//! it, for those that resume.
+//! Each thread creates one [`Tls`], and each slot creates a configuration per full handshake. The configuration stores the sessions of
+//! that handshake for later resumption.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -28,19 +28,19 @@ use crate::{negotiated, random};
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "TLS")]
 pub struct TlsOptions {
-    /// never, always or every=N (one full handshake, N-1 resumed)
+    /// Handshakes to resume: never, always or every=N (one full handshake, then N-1 resumed)
     #[arg(long, value_name = "PLAN", default_value = "never")]
     pub resume: Resume,
-    /// How sessions may be resumed: id and ticket mean TLS 1.2, psk means TLS 1.3
+    /// Allowed methods of resumption: id and ticket use TLS 1.2, psk uses TLS 1.3
     #[arg(long, value_name = "KIND", value_enum, default_value = "any")]
     pub resume_kind: ResumeKind,
     /// Offer only this version
     #[arg(long, value_name = "VERSION", value_enum)]
     pub tls: Option<TlsVersion>,
-    /// Suites to offer: aes128, aes256, chacha20, or names of IANA, comma separated
+    /// Cipher suites to offer: aes128, aes256, chacha20 or IANA names, comma separated
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = suites)]
     pub suite: Vec<Vec<SupportedCipherSuite>>,
-    /// Groups to offer, the first with its key share, comma separated
+    /// Key exchange groups to offer, comma separated; the key share is for the first one
     #[arg(
         long,
         value_name = "NAMES",
@@ -55,25 +55,25 @@ pub struct TlsOptions {
     /// ALPN protocols to offer, comma separated
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub alpn: Vec<String>,
-    /// Send the request as TLS 1.3 early data where a session allows it
+    /// Send the request as TLS 1.3 early data if the session allows it
     #[arg(long, requires = "resume")]
     pub early_data: bool,
 }
 
-/// How sessions may be resumed.
+/// Allowed method of resumption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum ResumeKind {
-    /// Whatever the server gives.
+    /// Any method that the server offers.
     Any,
-    /// TLS 1.2 session identifiers; no ticket is asked for.
+    /// TLS 1.2 session IDs; the client requests no tickets.
     Id,
-    /// TLS 1.2 tickets (RFC 5077); a session without one is not offered.
+    /// TLS 1.2 tickets (RFC 5077); the client does not offer a session without a ticket.
     Ticket,
     /// TLS 1.3 pre-shared keys.
     Psk,
 }
 
-/// TLS versions.
+/// TLS version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum TlsVersion {
     /// TLS 1.2.
@@ -88,7 +88,7 @@ impl TlsOptions {
     /// Returns the versions to offer.
     ///
     /// # Errors
-    /// [`Error::Plan`] where the kind of resumption is of another version.
+    /// [`Error::Plan`] if the method of resumption needs another version.
     pub fn versions(&self) -> Result<Vec<&'static SupportedProtocolVersion>, Error> {
         let of_kind = match self.resume_kind {
             ResumeKind::Any => self.tls,
@@ -105,7 +105,7 @@ impl TlsOptions {
             .filter(|version| wanted(of_kind, version) && wanted(self.tls, version))
             .collect();
         if offered.is_empty() {
-            let fault = "--resume-kind id and ticket are of TLS 1.2, psk is of TLS 1.3: leave --tls out, or choose another kind";
+            let fault = "--resume-kind id and ticket require TLS 1.2, psk requires TLS 1.3: remove --tls, or choose another kind";
             return Err(Error::Plan(fault.to_owned()));
         }
         if self.early_data
@@ -113,7 +113,7 @@ impl TlsOptions {
                 .iter()
                 .any(|offered| wanted(Some(TlsVersion::Tls13), offered))
         {
-            let fault = "--early-data needs TLS 1.3, which --tls and --resume-kind leave out";
+            let fault = "--early-data requires TLS 1.3, which --tls or --resume-kind excludes";
             return Err(Error::Plan(fault.to_owned()));
         }
         Ok(offered)
@@ -129,10 +129,10 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Makes the client.
+    /// Creates the client.
     ///
     /// # Errors
-    /// [`Error::Plan`] for suites, groups and versions that do not go together.
+    /// [`Error::Plan`] if versions, cipher suites and groups are incompatible.
     pub fn new(options: &TlsOptions) -> Result<Self, Error> {
         let mut provider = aws_lc_rs::default_provider();
         if !options.suite.is_empty() {
@@ -154,7 +154,7 @@ impl Tls {
             .with_protocol_versions(&options.versions()?)
             .map_err(|e| {
                 Error::Plan(format!(
-                    "this version, these suites and groups do not go together: {e}"
+                    "incompatible TLS version, cipher suites or groups: {e}"
                 ))
             })?
             .dangerous()
@@ -174,12 +174,12 @@ impl Tls {
         })
     }
 
-    /// Makes a configuration that has no sessions yet, and offers those that it comes to have.
+    /// Creates a configuration with an empty session store for one server.
     pub fn config(&self) -> Arc<ClientConfig> {
         self.config_of(Resumption::in_memory_sessions(1))
     }
 
-    /// Makes a configuration whose sessions are in `store`.
+    /// Creates a configuration that keeps its sessions in `store`.
     pub fn config_with(&self, store: Arc<dyn ClientSessionStore>) -> Arc<ClientConfig> {
         self.config_of(Resumption::store(store))
     }
@@ -190,7 +190,7 @@ impl Tls {
         Arc::new(config)
     }
 
-    /// Returns the scheme of the last signature that a server made, as IANA names it.
+    /// Returns the scheme of the last server signature, as Rust debug text; `None` before the first one.
     pub fn signature(&self) -> Option<String> {
         match self.trust.last.load(Ordering::Relaxed) {
             0 => None,
@@ -199,11 +199,11 @@ impl Tls {
     }
 }
 
-/// Returns the suites that a name stands for: IANA's name of one, or `aes128`, `aes256` and `chacha20`, which mean
-/// every suite with that cipher.
+/// Returns the cipher suites for a name: a single suite for an IANA name, or all suites with the cipher `aes128`, `aes256` or
+/// `chacha20`.
 ///
 /// # Errors
-/// [`Error::Plan`] with the names that would be accepted.
+/// [`Error::Plan`] with the accepted names.
 pub fn suites(name: &str) -> Result<Vec<SupportedCipherSuite>, Error> {
     let cipher = match name {
         "aes128" => "_AES_128_",
@@ -224,14 +224,14 @@ pub fn suites(name: &str) -> Result<Vec<SupportedCipherSuite>, Error> {
     if chosen.is_empty() {
         let known: Vec<String> = all.iter().map(named).collect();
         return Err(Error::Plan(format!(
-            "unknown suite `{name}` (accepted: aes128, aes256, chacha20, {})",
+            "unknown cipher suite `{name}` (accepted: aes128, aes256, chacha20, {})",
             known.join(", ")
         )));
     }
     Ok(chosen)
 }
 
-/// Puts the schemes that real clients ask for first in front: a server may sign with any digest.
+/// Sorts the schemes in the order of real clients, because a server may sign with any digest that is offered.
 fn by_cost(mut schemes: Vec<SignatureScheme>) -> Vec<SignatureScheme> {
     let preferred = [
         SignatureScheme::ECDSA_NISTP256_SHA256,
@@ -247,7 +247,7 @@ fn by_cost(mut schemes: Vec<SignatureScheme>) -> Vec<SignatureScheme> {
     schemes
 }
 
-/// Believes every server, and remembers how the last one signed.
+/// Verifier that accepts every server and records the scheme of the last signature.
 #[derive(Debug)]
 struct Trusting {
     schemes: Vec<SignatureScheme>,
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suites_go_by_name_and_by_cipher() {
+    fn cipher_suites_are_found_by_name_and_by_cipher() {
         for (name, count) in [
             ("TLS_AES_128_GCM_SHA256", 1),
             ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", 1),

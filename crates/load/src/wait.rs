@@ -1,7 +1,7 @@
-//! Waits for events until a moment, precise to microseconds.
+//! Waits for events until a given time, with a precision of microseconds.
 //!
-//! mio's time-outs are whole milliseconds, rounded up, which would make every start of an open loop
-//! late. Short waits therefore go through `ppoll` on the epoll descriptor, one call more.
+//! mio rounds time-outs up to whole milliseconds, which would delay every start of an open loop. Short waits therefore call
+//! `ppoll` on the epoll file descriptor first, which costs one more system call.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,18 +10,18 @@ use std::time::Duration;
 use mio::{Events, Poll};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-/// Waits at most this long, rounded up to a millisecond, and fills `events`. One system call.
+/// Waits for at most `time`, rounded up to a millisecond, and fills `events`. Makes one system call.
 ///
 /// # Errors
-/// What `epoll_wait` returns, but for an interruption.
+/// The error of `epoll_wait`, except `EINTR`.
 pub fn coarsely(poll: &mut Poll, events: &mut Events, time: Duration) -> io::Result<()> {
     ignore_interrupt(poll.poll(events, Some(time)))
 }
 
-/// Waits at most this long, precise to microseconds, and fills `events`.
+/// Waits for at most `time`, with a precision of microseconds, and fills `events`.
 ///
 /// # Errors
-/// What `ppoll` and `epoll_wait` return, but for an interruption.
+/// The error of `ppoll` or `epoll_wait`, except `EINTR`.
 pub fn precisely(poll: &mut Poll, events: &mut Events, time: Duration) -> io::Result<()> {
     if time.is_zero() || time >= COARSE {
         return ignore_interrupt(poll.poll(events, Some(time)));
@@ -45,5 +45,5 @@ fn ignore_interrupt<T>(result: io::Result<T>) -> io::Result<()> {
     }
 }
 
-/// From here on a millisecond more does not matter.
+/// Wait from which a precision of a millisecond is sufficient.
 const COARSE: Duration = Duration::from_millis(20);

@@ -1,4 +1,4 @@
-//! A socket with what is still to be sent.
+//! A socket with a send buffer.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -6,21 +6,21 @@ use std::net::{IpAddr, SocketAddr};
 use mio::net::TcpStream;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// The socket of one connection and what it has not taken yet.
+/// Socket of one connection and the data that it has not accepted yet.
 #[derive(Debug)]
 pub struct Wire {
     pub socket: TcpStream,
-    /// Bytes to send, of which `sent` have gone.
+    /// Data to send, of which the socket has accepted the first `sent` bytes.
     pub outbox: Vec<u8>,
     sent: usize,
 }
 
 impl Wire {
-    /// Begins to connect. Flights that answer one another and go in one write each never wait for an acknowledgement, so no socket needs
-    /// `TCP_NODELAY`.
+    /// Starts a non-blocking connect. The socket does not need `TCP_NODELAY`: each flight is sent with one write and answers the peer's last
+    /// flight, so it never waits for an acknowledgement.
     ///
     /// # Errors
-    /// What `socket`, `bind` and `connect` return, but for a connection in progress.
+    /// The error of `socket`, `bind` or `connect`, except `EINPROGRESS`.
     pub fn connect(target: SocketAddr, source: Option<IpAddr>) -> io::Result<Self> {
         let socket = match source {
             None => TcpStream::connect(target)?,
@@ -33,10 +33,10 @@ impl Wire {
         })
     }
 
-    /// Sends what is in the outbox, and returns how many bytes went.
+    /// Sends the outbox, and returns the number of bytes sent.
     ///
     /// # Errors
-    /// What `send` returns, but for one that would block and a connection that does not stand yet.
+    /// The error of `send`, except `EAGAIN` and `ENOTCONN`.
     pub fn flush(&mut self) -> io::Result<usize> {
         let before = self.sent;
         while let Some(rest) = self.outbox.get(self.sent..).filter(|rest| !rest.is_empty()) {
@@ -70,5 +70,5 @@ fn connect_from(target: SocketAddr, source: IpAddr) -> io::Result<TcpStream> {
     }
 }
 
-/// A non-blocking connect that is under way.
+/// Error number of a non-blocking connect in progress.
 const EINPROGRESS: i32 = 115;

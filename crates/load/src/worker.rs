@@ -1,8 +1,7 @@
-//! One client thread: starts what is due, turns what is ready, gives up on what is late.
+//! One client thread: starts due transactions, processes events and expires late connections.
 //!
-//! The order of a loop turn: starts (so that an open loop is on time), events, time-outs, waiting.
-//! Nothing is shared with other threads but the plan, the count of transactions to do (only with
-//! `-n`) and the stop flag.
+//! The order of a loop turn is: starts (so that an open loop is on time), waiting, events, time-outs.
+//! Threads share only the plan, the number of remaining transactions (with `-n`) and the stop flag.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,39 +24,39 @@ use crate::slot::{ClientSlot, SlotState};
 use crate::tls::Tls;
 use crate::wait;
 
-/// What a thread is given.
+/// Parameters of a thread.
 #[derive(Clone, Debug)]
 pub struct ThreadTask {
-    /// Its number.
+    /// Number of the thread.
     pub thread: usize,
     /// The plan of the run.
     pub plan: Arc<Plan>,
-    /// When the run begins (with the warm-up), and its steps.
+    /// Start of the run, including the warm-up.
     pub begin: Instant,
-    /// When the steps begin and end.
+    /// Start and end times of the measured steps.
     pub timeline: Timeline,
-    /// Transactions still to be started, with `-n`.
+    /// Number of transactions that may still start (with `-n`).
     pub budget: Arc<AtomicU64>,
-    /// Set when the run is to end now.
+    /// Set to end the run immediately.
     pub stop: Arc<AtomicBool>,
-    /// Its counters for the line a second.
+    /// Counters for the progress line.
     pub live: Arc<Live>,
 }
 
-/// What a thread gives back.
+/// Results of a thread.
 #[derive(Debug)]
 pub struct Harvest {
-    /// Samples by step; what lies outside of all steps is left out.
+    /// Samples of each step, without the samples outside all steps.
     pub samples: Vec<Samples>,
-    /// What the last full handshake agreed on.
+    /// Parameters negotiated by the last full handshake.
     pub negotiated: Option<Negotiated>,
-    /// When the last transaction ended.
+    /// Time at which the last transaction ended.
     pub ended: Instant,
-    /// How long the thread had run and waited for a CPU at each boundary of the steps.
+    /// Time that the thread had run, and time that it had waited for a CPU, at each step boundary.
     pub spent: Vec<(Duration, Duration)>,
 }
 
-/// A client thread at work.
+/// Running client thread.
 pub struct Worker {
     task: ThreadTask,
     env: Env,
@@ -65,28 +64,28 @@ pub struct Worker {
     events: Events,
     slots: Vec<ClientSlot>,
     free: Vec<usize>,
-    /// Slots that failed, and when they may try again (closed loop).
+    /// Slots that failed, with the time of their next attempt (closed loop only).
     resting: VecDeque<(Instant, usize)>,
-    /// Slots with more to read.
+    /// Slots that have more to read without waiting.
     again: Vec<usize>,
     schedule: Option<Schedule>,
     next_sweep: Instant,
-    /// What it had spent at the boundaries that are past.
+    /// CPU times at the step boundaries so far.
     spent: Vec<(Duration, Duration)>,
 }
 
 impl Worker {
-    /// Makes the thread's poll, TLS client and slots.
+    /// Creates the poll, TLS client and slots of the thread.
     ///
     /// # Errors
-    /// [`Error::Os`] when there is no descriptor for the poll, [`Error::Plan`] from [`Tls::new`].
+    /// [`Error::Os`] if the poll cannot be created, [`Error::Plan`] from [`Tls::new`].
     pub fn new(task: ThreadTask) -> Result<Self, Error> {
         let plan = Arc::clone(&task.plan);
-        let poll = Poll::new().map_err(|e| Error::os("epoll", e))?;
+        let poll = Poll::new().map_err(|e| Error::os("cannot create an epoll instance", e))?;
         let registry = poll
             .registry()
             .try_clone()
-            .map_err(|e| Error::os("epoll", e))?;
+            .map_err(|e| Error::os("cannot clone the epoll descriptor", e))?;
         let steps = task.timeline.ends().len().max(1);
         let env = Env {
             tls: match plan.server_name {
@@ -122,16 +121,16 @@ impl Worker {
         })
     }
 
-    /// Works until the run is over and what is on its way has ended.
+    /// Runs until the plan is complete and all transactions in progress have ended.
     ///
     /// # Errors
-    /// [`Error::Os`] when waiting fails.
+    /// [`Error::Os`] if waiting for events fails.
     pub fn run(mut self) -> Result<Harvest, Error> {
         let mut now = clock::now();
         while !self.is_over(now) {
             self.start_due(now);
             self.turn_again();
-            self.wait().map_err(|e| Error::os("epoll_wait", e))?;
+            self.wait().map_err(|e| Error::os("cannot wait for events", e))?;
             now = clock::now();
             self.note_spent(now);
             self.turn_ready();
@@ -140,7 +139,7 @@ impl Worker {
         self.drain()?;
         let ended = clock::now();
         if self.spent.len() <= self.env.timeline.ends().len().max(1) {
-            // The run ended by count or by signal: that is its last boundary.
+            // The run ended by transaction count or by signal, and that time is its last boundary.
             self.spent.push(cpu::of_own_thread().unwrap_or_default());
         }
         for slot in &mut self.slots {
@@ -155,7 +154,7 @@ impl Worker {
         })
     }
 
-    /// Reads the thread's CPU time where a boundary of the steps is past.
+    /// Reads the thread's CPU time at each step boundary that has passed.
     fn note_spent(&mut self, now: Instant) {
         let timeline = &self.env.timeline;
         let past = 1 + timeline.ends().iter().filter(|end| **end <= now).count();
@@ -185,7 +184,7 @@ impl Worker {
         self.env.live.busy.store(busy as u64, Ordering::Relaxed);
     }
 
-    /// Closed loop: whoever is free starts, a bounded number at a time.
+    /// Starts transactions in a closed loop: one per free slot, up to a limit per turn.
     fn start_free(&mut self, now: Instant) {
         if now < self.task.begin {
             return;
@@ -201,7 +200,7 @@ impl Worker {
         }
     }
 
-    /// Open loop: what is due starts, as far as slots are free.
+    /// Starts transactions in an open loop: the due ones, if slots are free.
     fn start_scheduled(&mut self, now: Instant) {
         self.skip_warm_up(now);
         for _ in 0..STARTS_PER_TURN {
@@ -214,7 +213,7 @@ impl Worker {
         }
     }
 
-    /// What the warm-up left undone would push the first step's starts back.
+    /// Drops the starts that the warm-up did not make, because they would delay the starts of the first step.
     fn skip_warm_up(&mut self, now: Instant) {
         let begin = self.env.timeline.begin();
         while now >= begin && self.next_start().is_some_and(|intended| intended < begin) {
@@ -255,7 +254,7 @@ impl Worker {
             SlotState::Again => self.again.push(slot),
             SlotState::Ready => self.free.push(slot),
             SlotState::Failed if self.schedule.is_some() => self.free.push(slot),
-            // A closed loop would otherwise spin on a server that refuses.
+            // Without this delay, a closed loop would spin on a server that refuses connections.
             SlotState::Failed => self.resting.push_back((clock::now() + REST, slot)),
         }
     }
@@ -288,7 +287,7 @@ impl Worker {
         }
     }
 
-    /// Waits for events, at most until something is due.
+    /// Waits for events until the next deadline.
     fn wait(&mut self) -> io::Result<()> {
         let now = clock::now();
         let mut due = self.next_sweep.max(now);
@@ -322,18 +321,18 @@ impl Worker {
         }
     }
 
-    /// Lets what is on its way end, for as long as a transaction may take.
+    /// Waits for the transactions in progress, up to the time-out of a transaction.
     fn drain(&mut self) -> Result<(), Error> {
         let end = clock::now();
         let limit = match self.env.plan.load {
-            // All of them were asked for.
+            // The run is complete only after all requested transactions.
             Load::ClosedCount(_) => Duration::MAX,
             _ => DRAIN_LIMIT,
         };
         let give_up = end + self.env.plan.options.load.time_out.min(limit) + SWEEP * 2;
         let stopped = self.task.stop.load(Ordering::Relaxed);
         if !stopped {
-            // Only what the last turns just missed is started: a backlog must not go out as one burst.
+            // Start only the transactions that the last turns just missed: a backlog must not start as one burst.
             self.refuse_until(end.checked_sub(MISSED));
         }
         loop {
@@ -352,7 +351,7 @@ impl Worker {
                 Duration::ZERO
             };
             wait::coarsely(&mut self.poll, &mut self.events, wait)
-                .map_err(|e| Error::os("epoll_wait", e))?;
+                .map_err(|e| Error::os("cannot wait for events", e))?;
             self.turn_ready();
             self.sweep(clock::now());
         }
@@ -362,7 +361,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Counts what was due until then, but found neither a free slot nor time.
+    /// Counts the transactions that were due before `until` and have not started.
     fn refuse_until(&mut self, until: Option<Instant>) {
         self.skip_warm_up(clock::now());
         while let Some(intended) = self
@@ -378,12 +377,12 @@ impl Worker {
     }
 }
 
-/// Returns how many of `total` fall to `thread` of `threads`.
+/// Returns the share of `total` that belongs to thread number `thread` of `threads`.
 fn share(total: usize, thread: usize, threads: usize) -> usize {
     total / threads + usize::from(thread < total % threads)
 }
 
-/// The thread's schedule in an open loop; the warm-up goes at the rate of the first step.
+/// Returns the thread's schedule in an open loop. The warm-up has the rate of the first step.
 fn schedule(task: &ThreadTask) -> Option<Schedule> {
     let Load::Open(stretches) = &task.plan.load else {
         return None;
@@ -396,16 +395,16 @@ fn schedule(task: &ThreadTask) -> Option<Schedule> {
     Some(Schedule::new(all, task.thread, task.plan.threads))
 }
 
-/// Two records and what a socket's buffer holds at once.
+/// Size of the input buffer in bytes: more than a socket's receive buffer usually holds.
 const INPUT_BYTES: usize = 128 * 1024;
 const EVENTS: usize = 1024;
-/// So that a thousand connections do not overrun the server's listen queue at once.
+/// Maximum starts per loop turn, so that a thousand connections do not overflow the server's listen queue.
 const STARTS_PER_TURN: usize = 64;
-/// A failed slot of a closed loop rests: a server that refuses must not make the client spin.
+/// Delay before a failed slot of a closed loop tries again.
 const REST: Duration = Duration::from_millis(10);
-/// Time-outs are this precise.
+/// Interval between checks for expired connections.
 const SWEEP: Duration = Duration::from_millis(50);
-/// What fell due this shortly before the end is started after it.
+/// Time before the end of the run in which missed starts are still made after the end.
 const MISSED: Duration = Duration::from_millis(20);
-/// The longest wait for what is on its way at the end.
+/// Maximum time to wait for transactions in progress at the end of the run.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);

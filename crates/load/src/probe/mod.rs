@@ -1,11 +1,11 @@
-//! `becket-load probe`: a survey of servers, one row for each.
+//! `becket-load probe`: tests which TLS features servers offer, and prints one row per server.
 //!
-//! Each server gets at most nine connections: a full and a resumed handshake by pre-shared key (TLS 1.3), by ticket and by session
-//! ID (TLS 1.2), and one ClientHello each of TLS 1.1 and 1.0, which this client does not speak further. The first connection finds
-//! the address that answers. [`sessions`] keeps what the
-//! server gave to resume with, [`peer`] bounds the time and the bytes of each connection, [`table`] prints the rows.
+//! Each server receives at most nine connections. One finds an address that accepts connections. Six make a full and a resumed handshake
+//! with a pre-shared key (TLS 1.3), a ticket and a session ID (TLS 1.2). Two send a ClientHello of TLS 1.1 and of TLS 1.0,
+//! which this client does not otherwise support.
 //!
-//! Certificates are shown, not verified.
+//! [`sessions`] stores the session that the server issued, [`peer`] limits the time and the bytes of each connection, and
+//! [`table`] prints the rows. Certificates are shown, but not verified.
 
 mod offers;
 mod old;
@@ -37,24 +37,24 @@ use crate::tls::{ResumeKind, Tls, TlsOptions};
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct ProbeOptions {
-    /// Servers to ask, and no others; the port is 443 unless one is given, IPv6 addresses are in brackets
+    /// Servers to probe; the default port is 443, and IPv6 addresses need brackets
     #[arg(value_name = "HOST[:PORT]", required = true)]
     pub servers: Vec<String>,
-    /// Server name to send instead of the host
+    /// Server name to send instead of HOST
     #[arg(long, value_name = "NAME")]
     pub sni: Option<String>,
-    /// Give each connection up after this time
+    /// Abort each connection after this time
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "5s")]
     pub time_out: Duration,
-    /// Print a JSON object for each server, one on each line
+    /// Print one JSON object per server, one per line
     #[arg(long)]
     pub json: bool,
 }
 
-/// Asks each server, and prints its row. Returns whether all answered; stops between two of them on a signal.
+/// Probes each server and prints its row. Returns whether all servers answered. A signal ends the probe after the current server.
 ///
 /// # Errors
-/// [`Error::Plan`] where one of the servers or the name is none, before any is asked.
+/// [`Error::Plan`] if a server or the server name is invalid; no server is probed then.
 pub fn run(options: &ProbeOptions, stop: &AtomicBool) -> Result<bool, Error> {
     let all = options.servers.iter();
     let asked: Result<Vec<_>, _> = all.map(|server| Asked::new(server, options)).collect();
@@ -66,7 +66,7 @@ pub fn run(options: &ProbeOptions, stop: &AtomicBool) -> Result<bool, Error> {
         let offers = asked.offers()?;
         if options.json {
             let line = serde_json::to_string(&offers);
-            println!("{}", line.map_err(|e| Error::os("JSON", e.into()))?);
+            println!("{}", line.map_err(|e| Error::os("cannot format the row as JSON", e.into()))?);
         }
         rows.push(offers);
     }
@@ -76,7 +76,7 @@ pub fn run(options: &ProbeOptions, stop: &AtomicBool) -> Result<bool, Error> {
     Ok(rows.iter().all(|offers| offers.error.is_none()))
 }
 
-/// A server to ask.
+/// Server to probe.
 struct Asked {
     shown: String,
     target: Target,
@@ -87,14 +87,14 @@ struct Asked {
 impl Asked {
     fn new(server: &str, options: &ProbeOptions) -> Result<Self, Error> {
         let accepted = "accepted: HOST[:PORT], with an IPv6 address in brackets";
-        let wrong = || Error::Plan(format!("`{server}` is not a server to probe ({accepted})"));
+        let wrong = || Error::Plan(format!("`{server}` is not a valid server ({accepted})"));
         let target = Target::parse(&format!("https://{server}/")).map_err(|_| wrong())?;
         if target.path != "/" {
             return Err(wrong());
         }
         let name = options.sni.as_ref().unwrap_or(&target.host);
         let name = ServerName::try_from(name.clone())
-            .map_err(|e| Error::Plan(format!("`{name}` is not a server name: {e}")))?;
+            .map_err(|e| Error::Plan(format!("`{name}` is not a valid server name: {e}")))?;
         Ok(Self {
             shown: server.to_owned(),
             target,
@@ -151,7 +151,7 @@ impl Asked {
         Ok(())
     }
 
-    /// Makes a full handshake and one that resumes its session in this way.
+    /// Makes a full handshake, then a second one that offers its session by the method `way`.
     fn try_way(
         &self,
         way: &Way,
@@ -195,8 +195,8 @@ impl Asked {
         Ok(Ok(()))
     }
 
-    /// Makes a handshake, and says what its first flight offered to resume. If `waits` is given, asks for `/` and waits for a
-    /// ticket: some servers send theirs with their first answer.
+    /// Makes a handshake and returns the resumption method that its first flight offered. If `waits` is given, also requests `/` and
+    /// waits for a ticket, because some servers send tickets only with their first response.
     fn handshake(
         &self,
         address: SocketAddr,
@@ -225,7 +225,7 @@ impl Asked {
     }
 }
 
-/// A way to resume, and the version that has it.
+/// Resumption method and the TLS version that supports it.
 struct Way {
     name: &'static str,
     version: &'static str,
@@ -234,7 +234,7 @@ struct Way {
 }
 
 impl Way {
-    /// Offers what browsers do: the post-quantum group first.
+    /// Returns TLS options with the key exchange groups of browsers, the post-quantum group first.
     fn options(&self) -> TlsOptions {
         TlsOptions {
             resume: Resume::Always,
@@ -254,7 +254,7 @@ impl Way {
     }
 }
 
-/// The first address that takes a connection, or why the last does not.
+/// Returns the first address that accepts a connection, or the failure of the last attempt.
 fn first_open(all: &[SocketAddr], time_out: Duration) -> Result<SocketAddr, Failure> {
     let mut last = Failure::Unreachable;
     for address in all.iter().take(MOST_ADDRESSES) {
@@ -287,7 +287,7 @@ const WAYS: [Way; 3] = [
     },
 ];
 
-/// Addresses of a name that are tried.
+/// Maximum number of addresses tried per name.
 const MOST_ADDRESSES: usize = 4;
 const TLS12: &str = "TLSv1.2";
 const TLS11: &str = "TLSv1.1";

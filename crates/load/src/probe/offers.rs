@@ -1,4 +1,4 @@
-//! The offers of a server, as a row has them.
+//! The TLS features that a server offers, as printed in its row.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,39 +11,39 @@ use serde::Serialize;
 
 use crate::clock;
 
-/// The offers of a server.
+/// TLS features that a server offers.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Offers {
     pub server: String,
     pub address: Option<SocketAddr>,
-    /// Such as `TLSv1.2`, the newest first.
+    /// Supported versions such as `TLSv1.2`, newest first.
     pub versions: Vec<&'static str>,
-    /// The error of the handshake in each version that the server does not offer.
+    /// Handshake failure for each version that the server rejects.
     pub refused: BTreeMap<&'static str, String>,
-    /// The suite that the server chose in each version.
+    /// Cipher suite that the server selected in each version.
     pub suites: BTreeMap<&'static str, String>,
-    /// The group that it chose in its newest version.
+    /// Key exchange group that the server selected in its newest version.
     pub group: Option<String>,
-    /// `psk`, `ticket` and `id`: by what it resumed a session.
+    /// Methods with which the server resumed a session: `psk`, `ticket` and `id`.
     pub resumes_by: Vec<&'static str>,
-    /// Lifetime of its tickets in seconds, by kind; 604800 means a week or more.
+    /// Ticket lifetime in seconds by method; 604800 means a week or more.
     pub ticket_lifetime_s: BTreeMap<&'static str, u32>,
-    /// Bytes of early data that its tickets allow.
+    /// Maximum early data in bytes, from the server's tickets.
     pub early_data_bytes: Option<u32>,
     pub certificate: Option<ServerCertificate>,
-    /// Why there is nothing above.
+    /// Reason why the probe failed; the other fields are then empty.
     pub error: Option<String>,
 }
 
-/// The certificate that a server presents; it is not verified.
+/// Certificate that a server presents. It is not verified.
 #[derive(Debug, Serialize)]
 pub(super) struct ServerCertificate {
-    /// Such as `RSA2048` or `EC256`.
+    /// Key type and size, such as `RSA2048` or `EC256`.
     pub key: Option<String>,
     pub names: Vec<String>,
-    /// Negative where it has expired.
+    /// Days until expiry; negative after expiry.
     pub days_left: Option<i64>,
-    /// Certificates that the server sends, this one included.
+    /// Number of certificates that the server sends, including this one.
     pub chain: usize,
 }
 

@@ -1,4 +1,4 @@
-//! TLS 1.0 and 1.1: this client does not speak them, and asks only whether a server would.
+//! Tests whether a server offers TLS 1.0 or 1.1. The client does not implement them and reads only the ServerHello.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use rustls_pki_types::ServerName;
 use crate::failure::Failure;
 use crate::probe::peer::{Peer, failure};
 
-/// Sends a ClientHello of version 3.`minor`; an error is what came instead of a ServerHello.
+/// Sends a ClientHello of version 3.`minor`. Returns an error if the server does not answer with a ServerHello.
 pub(super) fn is_offered(
     address: SocketAddr,
     name: &ServerName<'_>,
@@ -40,7 +40,7 @@ pub(super) fn is_offered(
     }
 }
 
-/// Lays a ClientHello (RFC 4346, 7.4.1.2) with the suites that servers of that time have.
+/// Encodes a ClientHello (RFC 4346, 7.4.1.2) with the cipher suites that were common with TLS 1.0 and 1.1.
 fn hello(name: &ServerName<'_>, minor: u8) -> Vec<u8> {
     let mut extensions = Vec::new();
     if let ServerName::DnsName(name) = name {
@@ -69,16 +69,16 @@ fn hello(name: &ServerName<'_>, minor: u8) -> Vec<u8> {
     [&[22, 3, 1][..], &with_length(&message)].concat()
 }
 
-/// The bytes with their length in two bytes before them. A hello is much shorter than 64 KiB, as names have 253 bytes at most.
+/// Prepends the length in two bytes. A ClientHello is always shorter than 64 KiB, because a server name has at most 253 bytes.
 fn with_length(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat()
 }
 
-/// ECDHE, DHE and RSA with AES-CBC, 3DES and RC4.
+/// ECDHE, DHE and RSA cipher suites with AES-CBC, 3DES and RC4.
 const SUITES: [u8; 22] = [
     0xc0, 0x09, 0xc0, 0x0a, 0xc0, 0x13, 0xc0, 0x14, 0, 0x33, 0, 0x39, 0, 0x2f, 0, 0x35, 0, 0x0a, 0,
     0x05, 0, 0x04,
 ];
 const ALERT: u8 = 21;
-/// A ServerHello has a few hundred bytes.
+/// Maximum bytes read while waiting for the ServerHello, which usually has a few hundred.
 const MOST_BYTES: usize = 16 * 1024;

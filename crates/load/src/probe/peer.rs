@@ -1,4 +1,4 @@
-//! A connection to a server that is probed: nothing it sends takes more time or memory than is granted here.
+//! A connection to a probed server with limits on time and received bytes.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use rustls::client::ClientConnection;
 use crate::clock;
 use crate::failure::Failure;
 
-/// A blocking socket with a deadline for all of its life, and a limit of bytes.
+/// Blocking socket with one deadline for its whole life and a limit on received bytes.
 #[derive(Debug)]
 pub(super) struct Peer {
     socket: TcpStream,
@@ -34,7 +34,7 @@ impl Peer {
         self.write_all(bytes).map_err(|e| failure(&e))
     }
 
-    /// Takes what comes next, and answers it.
+    /// Runs one read and write cycle of the handshake.
     pub(super) fn turn(&mut self, tls: &mut ClientConnection) -> Result<(), Failure> {
         match tls.complete_io(self) {
             Ok(_) => Ok(()),
@@ -42,7 +42,7 @@ impl Peer {
         }
     }
 
-    /// Sends a request and takes what comes until `is_enough`, the end, or [`WAIT_FOR_TICKETS`].
+    /// Sends a request and reads until `is_enough` returns `true`, the connection ends, or [`WAIT_FOR_TICKETS`] has passed.
     pub(super) fn ask(
         &mut self,
         tls: &mut ClientConnection,
@@ -60,14 +60,14 @@ impl Peer {
         }
     }
 
-    /// Says that there is no more: some servers forget the session of a connection that ends without it.
+    /// Sends close_notify and closes. Some servers invalidate the session of a connection that ends without close_notify.
     pub(super) fn close(mut self, tls: &mut ClientConnection) {
         tls.send_close_notify();
-        // A server that is away does not hear it.
+        // The server may have closed already.
         flush(tls, &mut self).ok();
     }
 
-    /// Time that is left.
+    /// Returns the time until the deadline, or `TimedOut` after it.
     fn remaining(&self) -> io::Result<Option<Duration>> {
         let left = self.until.saturating_duration_since(clock::now());
         if left.is_zero() {
@@ -109,7 +109,7 @@ fn flush(tls: &mut ClientConnection, peer: &mut Peer) -> io::Result<()> {
     Ok(())
 }
 
-/// Names what ended a handshake.
+/// Converts the I/O error that ended a handshake to a [`Failure`].
 pub(super) fn failure(error: &io::Error) -> Failure {
     let of_tls = error
         .get_ref()
@@ -120,12 +120,12 @@ pub(super) fn failure(error: &io::Error) -> Failure {
             Failure::TimeOut("handshake")
         }
         (None, io::ErrorKind::UnexpectedEof) => Failure::ClosedEarly,
-        (None, io::ErrorKind::FileTooLarge) => Failure::Tls("too long a handshake"),
+        (None, io::ErrorKind::FileTooLarge) => Failure::Tls("handshake too long"),
         _ => Failure::from_io(error),
     }
 }
 
-/// The longest chain of certificates that the library takes fits, and tickets after it.
+/// Maximum received bytes per connection: enough for the longest certificate chain that rustls accepts and the tickets after it.
 const MOST_BYTES: usize = 256 * 1024;
-/// How long a ticket of TLS 1.3 may take after the handshake.
+/// Maximum time to wait for a TLS 1.3 ticket after the handshake.
 const WAIT_FOR_TICKETS: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! The newest session that a server gave, and the lifetime of its ticket.
+//! Stores the newest session of a server and the lifetime of its ticket.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use rustls::NamedGroup;
 use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls_pki_types::ServerName;
 
-/// The sessions of one server, of which the newest is kept.
+/// Session store of one server that keeps only the newest session.
 #[derive(Debug, Default)]
 pub(super) struct Sessions(Mutex<Held>);
 
@@ -17,7 +17,7 @@ struct Held {
     given: Option<Given>,
 }
 
-/// Facts of the newest session.
+/// Properties of the newest session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Given {
     pub(super) lifetime_s: Option<u32>,
@@ -72,7 +72,8 @@ impl ClientSessionStore for Sessions {
     }
 }
 
-/// The lifetime of a ticket, which the library keeps for itself and prints. It makes a week of more; 0 is none.
+/// Parses the lifetime of a ticket from its `Debug` output, because rustls does not expose it. rustls limits the lifetime to a week.
+/// Returns `None` for a lifetime of 0.
 fn lifetime(session: &str) -> Option<u32> {
     let (_, rest) = session.split_once("lifetime_secs: ")?;
     let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;

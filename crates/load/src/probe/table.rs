@@ -1,10 +1,10 @@
-//! The rows of a survey for a terminal.
+//! Formats the rows of a probe as a table for a terminal.
 
 use std::fmt::Write;
 
 use crate::probe::offers::{Offers, ServerCertificate};
 
-/// Writes a heading and one row for each server.
+/// Returns a heading and one row per server.
 pub(super) fn page(all: &[Offers]) -> String {
     let mut rows = vec![HEADING.map(str::to_owned)];
     rows.extend(all.iter().map(row));
@@ -67,7 +67,7 @@ fn described(certificate: &ServerCertificate) -> String {
         None => "unknown validity".to_owned(),
     };
     let shown = certificate.names.iter().take(NAMES_SHOWN);
-    // A server chooses its names: none may write to the terminal.
+        // The server controls the names: escape them so that they cannot send control sequences to the terminal.
     let mut names: Vec<_> = shown.map(|name| name.escape_debug().to_string()).collect();
     let more = certificate.names.len().saturating_sub(NAMES_SHOWN);
     if more > 0 {
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_a_line_whatever_a_certificate_says() {
+    fn a_hostile_certificate_cannot_break_the_row() {
         let certificate = ServerCertificate {
             key: None,
             names: vec!["a\x1b[2J\nb".to_owned(); 9],

@@ -1,4 +1,4 @@
-//! From counts and marks to the report.
+//! Builds the report from the threads' samples and the marks.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::sample::Samples;
 use crate::summary::{self, Around};
 use crate::worker::Harvest;
 
-/// Puts together what the threads counted and what was read at the boundaries.
+/// Merges the samples of all threads and combines them with the marks at the step boundaries.
 pub(super) fn assemble(
     plan: &Plan,
     marks: &[Mark],
@@ -59,8 +59,8 @@ pub(super) fn assemble(
     summary::report(plan, steps, negotiated, conditions)
 }
 
-/// What was spent between two boundaries. Rates go by where the boundaries lie; the server's CPU time, which was
-/// read a little later, is scaled to that.
+/// Returns time and CPU time between two boundaries. Rates use the exact time between the boundaries. The server's CPU time is read a
+/// little later and is therefore scaled to this time.
 fn around<'a>(
     plan: &Plan,
     pair: &[Mark],
@@ -94,7 +94,7 @@ fn around<'a>(
     }
 }
 
-/// On what the run was made.
+/// Describes the machine and the CPUs of the run.
 pub(super) fn conditions(plan: &Plan) -> Conditions {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let model = read("/proc/cpuinfo");

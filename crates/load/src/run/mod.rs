@@ -1,7 +1,7 @@
-//! A run from beginning to end: threads, boundaries of steps, signals, the report.
+//! Runs a plan from start to end: threads, step boundaries, signals and the report.
 //!
-//! The main thread does no work of its own: it sleeps until the next boundary or the next second,
-//! reads CPU times there, and collects what the threads give back.
+//! The main thread generates no load. It sleeps until the next step boundary or the next second, reads CPU times there, and
+//! collects the results of the threads.
 
 mod assembly;
 mod workers;
@@ -18,10 +18,10 @@ use crate::Error;
 use crate::cpu;
 use crate::plan::Plan;
 
-/// Does what the plan says, and reports. `stop` ends the run early; the report covers what was done.
+/// Runs the plan and returns the report. `stop` ends the run early; the report then covers the time until the stop.
 ///
 /// # Errors
-/// [`Error`]: nothing was measured then.
+/// [`Error`] if nothing could be measured.
 pub fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<LoadReport, Error> {
     let plan = prepare(plan)?;
     let conditions = conditions(&plan);
@@ -33,13 +33,13 @@ pub fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<LoadReport, Error> {
     Ok(report)
 }
 
-/// Checks what would make the whole run void, and settles on an address that answers.
+/// Checks requirements of the whole run and selects an address that accepts connections.
 fn prepare(mut plan: Plan) -> Result<Plan, Error> {
     cpu::of_processes(&plan.options.measuring.pid)?;
     let wanted = plan.connections as u64 + DESCRIPTORS_BESIDE;
     becket_sys::rlimit::raise_open_files(wanted).map_err(|e| {
         let count = plan.connections;
-        Error::os(format!("{count} connections need {wanted} file descriptors (raise `ulimit -n`, or lower -c)"), e)
+        Error::os(format!("cannot open {wanted} file descriptors for {count} connections (raise `ulimit -n`, or lower -c)"), e)
     })?;
     let mut refusal = None;
     for address in std::mem::take(&mut plan.addresses) {
@@ -61,5 +61,5 @@ fn prepare(mut plan: Plan) -> Result<Plan, Error> {
     })))
 }
 
-/// Polls, standard streams, libraries.
+/// File descriptors for polls, standard streams and libraries.
 const DESCRIPTORS_BESIDE: u64 = 64;

@@ -1,4 +1,4 @@
-//! The threads of a run, watched from one that does no work of its own.
+//! Starts the threads of a run and watches them from the main thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::env::{Live, Timeline};
 use crate::plan::{Load, Plan};
 use crate::worker::{Harvest, ThreadTask, Worker};
 
-/// The threads at work.
+/// Running worker threads.
 pub(super) struct Workers {
     threads: Vec<JoinHandle<()>>,
     lives: Vec<Arc<Live>>,
@@ -24,12 +24,12 @@ pub(super) struct Workers {
     begin: Instant,
 }
 
-/// What was read at a boundary.
+/// Readings at a step boundary.
 #[derive(Clone, Debug)]
 pub(super) struct Mark {
-    /// Where the boundary lies.
+    /// Exact time of the boundary.
     pub(super) at: Instant,
-    /// When the main thread came to read it, some time later.
+    /// Time at which the main thread took the reading, slightly later.
     pub(super) read: Instant,
     pub(super) server: Spent,
 }
@@ -71,17 +71,17 @@ impl Workers {
                     let result = pin(cpu)
                         .and_then(|()| Worker::new(task))
                         .and_then(Worker::run);
-                    // The main thread may have given up: then nobody wants to know.
+                    // The receiver is closed if the main thread has already returned an error.
                     drop(sender.send(result));
                 });
             workers
                 .threads
-                .push(spawned.map_err(|e| Error::os("starting a thread", e))?);
+                .push(spawned.map_err(|e| Error::os("cannot start a thread", e))?);
         }
         Ok(workers)
     }
 
-    /// Waits for the end, reading the CPU times at every boundary.
+    /// Waits for the end of the run and reads the CPU times at each step boundary.
     pub(super) fn watch(
         mut self,
         plan: &Plan,
@@ -123,7 +123,7 @@ impl Workers {
             }
         }
         if marks.len() <= self.timeline.ends().len().max(1) {
-            // The run ended by count or by signal: that is its last boundary.
+            // The run ended by transaction count or by signal, and that time is its last boundary.
             let ended = harvests.iter().flatten().map(|harvest| harvest.ended).max();
             marks.push(Mark::now(plan, ended.unwrap_or_else(clock::now)));
         }
@@ -145,7 +145,7 @@ impl Mark {
     }
 }
 
-/// Prints what changed in the last second, and returns the new sums.
+/// Prints the progress since the last call, and returns the new sums.
 fn show_progress(lives: &[Arc<Live>], elapsed: Duration, before: [u64; 3]) -> [u64; 3] {
     let sum = |counter: fn(&Live) -> &AtomicU64| -> u64 {
         let counters = lives.iter().map(|live| counter(live));
@@ -171,12 +171,12 @@ fn show_progress(lives: &[Arc<Live>], elapsed: Duration, before: [u64; 3]) -> [u
 fn pin(cpu: Option<usize>) -> Result<(), Error> {
     let Some(cpu) = cpu else { return Ok(()) };
     let finest = std::num::NonZeroU64::new(1);
-    // Only precision is lost without it.
+    // Without a small timer slack only the precision suffers.
     rustix::thread::set_current_timer_slack(finest).unwrap_or(());
     becket_sys::affinity::pin_current_thread(cpu)
-        .map_err(|e| Error::os(format!("pinning to CPU {cpu}"), e))
+        .map_err(|e| Error::os(format!("cannot pin a thread to CPU {cpu}"), e))
 }
 
-/// Threads make their configurations and slots in this time.
+/// Time for the threads to create their configurations and slots before the run begins.
 const SETTLE: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Every failure has a name, and nothing that failed looks like a result.
+//! Every failure has a name, and a failed run prints no result.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use super::server::{Server, USUAL, config};
 use super::{Responder, load, report, shown, signal};
 
 #[test]
-fn responses_that_are_not_whole_or_not_right_are_failures() {
+fn incomplete_and_wrong_responses_are_failures() {
     let until_close = b"HTTP/1.0 200 OK\r\n\r\nhello";
     let cases: [(&[u8], bool, &str, &str); 8] = [
         (USUAL, false, "--expect-body 5", ""),
@@ -35,7 +35,7 @@ fn responses_that_are_not_whole_or_not_right_are_failures() {
         ),
         (b"220 mail ready\r\n\r\n", false, "", "not HTTP/1"),
         (until_close, false, "", ""),
-        // An end without close_notify proves nothing.
+        // Without close_notify the end of the body may be a truncation.
         (until_close, true, "", "short body"),
     ];
     for (response, cut, args, failure) in cases {
@@ -51,7 +51,7 @@ fn responses_that_are_not_whole_or_not_right_are_failures() {
 }
 
 #[test]
-fn a_server_that_does_not_speak_tls_is_named() {
+fn a_server_without_tls_makes_all_transactions_fail() {
     let responder = Responder::start(&[]);
     let url = format!("https://{}/", responder.address);
     let output = load(&format!("-q {url} -n 3 -c 1 --time-out 1s"));
@@ -61,7 +61,7 @@ fn a_server_that_does_not_speak_tls_is_named() {
 }
 
 #[test]
-fn a_silent_server_is_a_time_out_in_its_phase() {
+fn a_silent_server_causes_a_handshake_time_out() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}/", listener.local_addr().unwrap());
     let report = report(&url, "-n 2 -c 2 --time-out 300ms");
@@ -69,30 +69,30 @@ fn a_silent_server_is_a_time_out_in_its_phase() {
 }
 
 #[test]
-fn wrong_command_lines_and_unreachable_targets_are_a_sentence_and_a_code() {
+fn invalid_command_lines_and_unreachable_targets_print_a_message_and_set_the_exit_code() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = format!("--serve {}", taken.local_addr().unwrap());
     let cases = [
         ("https://127.87.6.5:1/", 3, "cannot connect"),
         ("https://nowhere.invalid/", 3, "does not resolve"),
         ("https://192.0.2.1/", 2, "--i-own-this-target"),
-        ("https://127.0.0.1/ --suite DES", 2, "unknown suite `DES`"),
+        ("https://127.0.0.1/ --suite DES", 2, "unknown cipher suite `DES`"),
         ("https://127.0.0.1/ -c 0", 2, "-c"),
         ("https://127.0.0.1/ -d ten", 2, "not a duration"),
         ("https://127.0.0.1/ --pid 4294967295", 2, "no such process"),
-        (&taken, 4, "listening on 127.0.0.1:"),
+        (&taken, 4, "cannot listen on 127.0.0.1:"),
     ];
     for (args, code, sentence) in cases {
         let output = load(args);
         let said = shown(&output);
         assert_eq!(output.status.code(), Some(code), "{args}: {said}");
         assert!(said.contains(sentence), "{args}: {said}");
-        assert!(output.stdout.is_empty(), "looks like a result: {said}");
+        assert!(output.stdout.is_empty(), "standard output is not empty: {said}");
     }
 }
 
 #[test]
-fn an_interrupt_still_gives_the_report_of_what_was_done() {
+fn an_interrupted_run_prints_a_report() {
     let responder = Responder::start(&[]);
     let mut child = Command::new(env!("CARGO_BIN_EXE_becket-load"))
         .args([&*responder.url(), "-d60s", "--warm-up=0s", "-c2"])
@@ -101,7 +101,7 @@ fn an_interrupt_still_gives_the_report_of_what_was_done() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // The first line of progress says that it runs.
+    // The first line of progress shows that the run has started.
     let mut said = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
     said.read_line(&mut line).unwrap();

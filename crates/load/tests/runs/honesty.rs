@@ -1,4 +1,4 @@
-//! The tool does not flatter: stalls show, rates are kept, its own limits are said.
+//! Reports are accurate: stalls are visible, rates are kept, and limits of the tool are reported.
 
 use std::time::Duration;
 
@@ -17,18 +17,18 @@ fn above(summary: &Summary, us: f64) -> u64 {
 }
 
 #[test]
-fn a_stall_of_the_server_shows_in_the_corrected_latencies_in_full() {
+fn corrected_latencies_show_a_stall_of_the_server_in_full() {
     let responder = Responder::start(&[]);
     let pid = responder.child.id();
     let stalls = std::thread::spawn(move || {
-        // In the middle, however long it takes to begin.
+        // Stop the server in the middle of the run, regardless of the time it takes to start.
         std::thread::park_timeout(Duration::from_millis(1500));
-        // What a garbage collection or a disk looks like from outside.
+        // From outside, this looks like a garbage collection or a slow disk.
         signal("-STOP", pid);
         std::thread::park_timeout(Duration::from_millis(100));
         signal("-CONT", pid);
     });
-    // Two connections only: the rest of what was due in the stall waits in the client.
+    // With only two connections, most transactions that are due during the stall wait in the client.
     let report = report(
         &responder.url(),
         "-R 1000 -d 3s -c 2 -t 1 --keepalive 100000",
@@ -42,8 +42,8 @@ fn a_stall_of_the_server_shows_in_the_corrected_latencies_in_full() {
         "corrected p99.9 {} us",
         corrected.p999_us
     );
-    // A thousand per second for a tenth of a second: half of those waited more than 50 ms. Uncorrected only those show it that
-    // were under way, two at a time; that is what correction is for, however busy the machine is besides.
+    // 1000 per second for 100 ms: half of these waited more than 50 ms. Uncorrected latencies show the stall only for the two
+    // transactions in progress. This holds on a busy machine as well.
     let (waited, shown) = (
         above(corrected, 40_000.0),
         above(&step.latency.whole, 40_000.0),
@@ -56,8 +56,8 @@ fn a_stall_of_the_server_shows_in_the_corrected_latencies_in_full() {
 }
 
 #[test]
-fn the_forty_milliseconds_of_nagle_are_named() {
-    // Without tickets the server has nothing to say after the client's Finished, and acknowledges late.
+fn a_nagle_stall_is_reported() {
+    // Without tickets the server sends nothing after the client's Finished, so its kernel delays the acknowledgement.
     let mut without_tickets = config();
     without_tickets.send_tls13_tickets = 0;
     let server = Server::usual(without_tickets);
@@ -73,7 +73,7 @@ fn the_forty_milliseconds_of_nagle_are_named() {
 }
 
 #[test]
-fn a_slow_server_shows_in_the_first_byte_and_its_cpu_is_read() {
+fn a_slow_server_shows_in_the_first_byte_latency_and_its_cpu_time_is_read() {
     let responder = Responder::start(&["--service-time", "20ms"]);
     let (url, pid) = (responder.url(), responder.child.id());
     let report = report(&url, &format!("-c 4 -n 40 -t 1 --pid {pid} --since-queued"));
@@ -83,21 +83,21 @@ fn a_slow_server_shows_in_the_first_byte_and_its_cpu_is_read() {
         .latency
         .since_queued
         .as_ref()
-        .expect("what was asked for");
+        .expect("the option --since-queued");
     assert_eq!(queued.count, step.latency.whole.count);
-    // How much of it: that depends on when the kernel came to the acknowledgement.
+    // The exact value depends on when the kernel sends the acknowledgement.
     assert!(0.0 < queued.p50_us && queued.p50_us <= step.latency.whole.p50_us);
 }
 
 #[test]
-fn a_ramp_ends_its_praise_at_the_rate_that_does_not_hold() {
-    // Two requests at a time that take 20 ms each are a hundred in a second.
+fn the_verdict_of_a_ramp_names_the_rate_that_does_not_hold() {
+    // Two connections with 20 ms per request can do 100 requests per second.
     let responder = Responder::start(&["--service-time", "20ms"]);
     let args = "-c 2 -t 1 --keepalive 100000 --ramp 40..240/100,1s";
     let ramp = report(&responder.url(), args);
     let asked = ramp.steps.iter().map(|step| step.rate_asked_per_s.unwrap());
     assert_eq!(asked.collect::<Vec<_>>(), [40.0, 140.0, 240.0]);
-    // Where the machine is busy, even the first may not hold.
+    // On a busy machine, even the first rate may not hold.
     let praise = ["holds 140", "holds 240", "holds at least"];
     let praised = praise.iter().any(|words| ramp.verdict.contains(words));
     assert!(

@@ -1,4 +1,4 @@
-//! The program as it is run: what it offers, what it counts, what it says of failures and of itself.
+//! Runs the program: what it sends, what it counts, and how it reports failures.
 
 mod failures;
 mod honesty;
@@ -12,7 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use becket_stats::report::LoadReport;
 
-/// Runs `becket-load` with these arguments, which spaces separate.
+/// Runs `becket-load` with these space-separated arguments.
 fn load(args: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_becket-load"))
         .args(args.split_ascii_whitespace())
@@ -21,14 +21,14 @@ fn load(args: &str) -> Output {
         .expect("becket-load starts")
 }
 
-/// Runs it against `url` and returns its report; panics with all output if there is none.
+/// Runs `becket-load` against `url` and returns the report. Panics with all output if there is no report.
 fn report(url: &str, args: &str) -> LoadReport {
     let output = load(&format!("-q --json {url} {args}"));
     let text = String::from_utf8_lossy(&output.stdout);
     LoadReport::from_json(&text).unwrap_or_else(|e| panic!("{args}: {e}\n{}", shown(&output)))
 }
 
-/// Both streams of a program, for a failed assertion.
+/// Returns exit status and both output streams, for the message of a failed assertion.
 fn shown(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     format!(
@@ -39,7 +39,7 @@ fn shown(output: &Output) -> String {
     )
 }
 
-/// `becket-load --serve`, which is stopped when it goes out of scope.
+/// `becket-load --serve`, stopped on drop.
 struct Responder {
     child: Child,
     address: SocketAddr,
@@ -59,7 +59,7 @@ impl Responder {
         BufReader::new(stdout).read_line(&mut line).expect("a line");
         let address = line.trim().strip_prefix("listening on ");
         let address = address.and_then(|it| it.parse().ok());
-        let address = address.expect("where it listens");
+        let address = address.expect("the address on which it listens");
         Self { child, address }
     }
 

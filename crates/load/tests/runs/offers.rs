@@ -1,11 +1,11 @@
-//! What the client offers is what the server sees.
+//! The server receives what the client reports to have offered.
 
 use std::sync::Arc;
 
 use super::report;
 use super::server::{Server, config};
 
-/// A server that has forgotten each session.
+/// A session store that accepts every session and returns none.
 #[derive(Debug)]
 struct Forgetful;
 impl rustls::server::StoresServerSessions for Forgetful {
@@ -41,7 +41,7 @@ fn asked_and_observed_resumption_agree_with_the_server() {
             (h.asked_full, h.asked_resumed),
             "{h:?}"
         );
-        // Each of the four slots begins with a full handshake, and may have two more than a fourth.
+        // Each slot makes every fourth handshake full, and up to two more because its first one is always full.
         assert!((52..=60).contains(&h.resumed()), "{h:?}");
         let resumed = server.seen().iter().filter(|seen| seen.resumed).count();
         assert_eq!(resumed as u64, h.resumed());
@@ -55,18 +55,18 @@ fn asked_and_observed_resumption_agree_with_the_server() {
 }
 
 #[test]
-fn a_session_without_a_ticket_is_not_offered_when_tickets_are_asked_for() {
+fn a_session_without_a_ticket_is_not_offered_if_tickets_are_required() {
     let server = Server::usual(config());
     let args = "-n 20 -c 1 -t 1 --resume always --resume-kind ticket";
     let step = report(&server.url(), args).steps.swap_remove(0);
     let h = &step.handshakes;
     assert_eq!((h.resumed(), h.nothing_to_offer), (0, 19), "{h:?}");
     let mut findings = step.findings.iter();
-    assert!(findings.any(|f| f.contains("nothing to resume with")));
+    assert!(findings.any(|f| f.contains("no session of the requested kind")));
 }
 
 #[test]
-fn a_server_that_declines_is_counted_as_declining() {
+fn a_session_that_the_server_declines_is_counted_as_declined() {
     let mut config = config();
     config.session_storage = Arc::new(Forgetful);
     let server = Server::usual(config);
@@ -76,7 +76,7 @@ fn a_server_that_declines_is_counted_as_declining() {
 }
 
 #[test]
-fn names_protocols_and_sources_arrive() {
+fn the_server_receives_server_names_protocols_and_source_addresses() {
     let mut config = config();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let server = Server::usual(config);
@@ -91,7 +91,7 @@ fn names_protocols_and_sources_arrive() {
 }
 
 #[test]
-fn early_data_is_counted_as_the_server_takes_it_and_sent_again_where_it_is_refused() {
+fn accepted_early_data_is_counted_and_rejected_early_data_is_sent_again() {
     for taken in [true, false] {
         let mut config = config();
         config.max_early_data_size = 4096;
@@ -113,7 +113,7 @@ fn early_data_is_counted_as_the_server_takes_it_and_sent_again_where_it_is_refus
 }
 
 #[test]
-fn eight_requests_of_a_client_by_http_1_0_are_one_full_handshake_and_seven_resumed() {
+fn resume_every_8_with_http_1_0_makes_one_full_and_seven_resumed_handshakes() {
     let server = Server::usual(config());
     let args = "-n 64 -c 1 -t 1 --http10 --resume every=8";
     let step = report(&server.url(), args).steps.swap_remove(0);
@@ -130,7 +130,7 @@ fn eight_requests_of_a_client_by_http_1_0_are_one_full_handshake_and_seven_resum
 }
 
 #[test]
-fn header_lines_are_sent_as_they_are_given() {
+fn header_lines_are_sent_unchanged() {
     let server = Server::usual(config());
     let report = report(&server.url(), "-n 2 -c 1 -H X-One:1 --header Cookie:a=b");
     assert_eq!(report.steps[0].succeeded, 2, "{:?}", report.steps[0]);

@@ -1,4 +1,4 @@
-//! A survey ends, whatever a server does.
+//! A probe ends within its limits, even if a server misbehaves.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,10 +9,10 @@ use serde_json::Value;
 use super::server::{Server, config};
 use super::{load, shown};
 
-/// Serves one connection.
+/// Function that serves one connection.
 type Serve = fn(TcpStream);
 
-/// A server that does this with each connection.
+/// Starts a server that calls `serve` for each connection.
 fn hostile(serve: Serve) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("its address");
@@ -32,7 +32,7 @@ fn send_for_ever(mut socket: TcpStream, piece: &[u8], pause: Duration) {
 }
 
 #[test]
-fn a_server_that_misbehaves_is_a_row_with_an_error() {
+fn a_server_that_misbehaves_is_shown_with_an_error() {
     let all: [(Serve, &str); 6] = [
         (
             |mut socket| drop(socket.read(&mut [0; 4096])),
@@ -42,7 +42,7 @@ fn a_server_that_misbehaves_is_a_row_with_an_error() {
             |socket| send_for_ever(socket, b"HTTP/1.1 400\r\n\r\n", Duration::ZERO),
             "not TLS",
         ),
-        // A record of 12 KiB with a ServerHello of 4 KiB, which drips.
+        // A record of 12 KiB with a ServerHello of 4 KiB, sent in small pieces.
         (
             |socket| {
                 send_for_ever(
@@ -79,7 +79,7 @@ fn a_server_that_misbehaves_is_a_row_with_an_error() {
 }
 
 #[test]
-fn a_server_that_gives_nothing_to_resume_with_is_no_error() {
+fn a_server_without_resumption_is_not_an_error() {
     let mut config = config();
     config.session_storage = std::sync::Arc::new(rustls::server::NoServerSessionStorage {});
     let server = Server::usual(config);
@@ -101,7 +101,7 @@ fn a_server_that_gives_nothing_to_resume_with_is_no_error() {
 }
 
 #[test]
-fn what_is_no_server_is_refused_before_any_is_asked() {
+fn an_invalid_server_is_rejected_before_any_server_is_probed() {
     for server in ["", "a/b", "a:b", "::1", "https://a/", "a b"] {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_becket-load"))
             .args(["probe", "127.0.0.1:1", server])

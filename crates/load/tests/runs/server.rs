@@ -1,4 +1,4 @@
-//! A small blocking TLS server that can be told to misbehave.
+//! A small blocking TLS server that can misbehave.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,25 +9,26 @@ use std::time::Duration;
 use rustls::{HandshakeKind, ServerConfig, ServerConnection, Stream};
 use rustls_pki_types::PrivateKeyDer;
 
-/// What the server saw of one handshake.
+/// Record of one handshake and its request.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) resumed: bool,
     pub(crate) server_name: Option<String>,
     pub(crate) alpn: Option<Vec<u8>>,
-    /// The request, and how much of it was early data.
+    /// The whole request, including early data.
     pub(crate) request: String,
+    /// Number of request bytes that were early data.
     pub(crate) early: usize,
 }
 
-/// A running server; its thread ends with the test.
+/// A running server. Its threads end with the test process.
 pub(crate) struct Server {
     address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
 }
 
 impl Server {
-    /// Starts one that answers with `response`, byte for byte.
+    /// Starts a server that sends `response` byte for byte. If `cut` is set, it omits close_notify.
     pub(crate) fn start(config: ServerConfig, response: &'static [u8], cut: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("its address");
@@ -36,14 +37,14 @@ impl Server {
         std::thread::spawn(move || {
             for socket in listener.incoming().flatten() {
                 let (config, seen) = (Arc::clone(&config), Arc::clone(&for_thread));
-                // A client that goes away is the client's matter: the test looks at what was seen.
+                // Errors of a connection do not matter: the test checks `seen`.
                 std::thread::spawn(move || drop(serve(socket, config, response, cut, &seen)));
             }
         });
         Self { address, seen }
     }
 
-    /// Starts one that answers as it should.
+    /// Starts a server that sends a normal response.
     pub(crate) fn usual(config: ServerConfig) -> Self {
         Self::start(config, USUAL, false)
     }
@@ -60,7 +61,7 @@ impl Server {
 pub(crate) const USUAL: &[u8] =
     b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
 
-/// A configuration with a certificate for localhost, and tickets that live in memory.
+/// Returns a configuration with a certificate for localhost and an in-memory session store.
 pub(crate) fn config() -> ServerConfig {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");
@@ -112,7 +113,7 @@ fn serve(
         tls.write_tls(&mut socket)?;
     }
     socket.shutdown(Shutdown::Write)?;
-    // Reading to the end keeps the kernel from resetting what was sent.
+    // Reading to the end prevents the kernel from sending RST, which could discard the response.
     while matches!(socket.read(&mut buffer), Ok(1..)) {}
     Ok(())
 }
