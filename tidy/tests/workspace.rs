@@ -132,7 +132,7 @@ const ENDINGS: &[&str] = &[".rs", ".md", ".toml", ".1", ".sh", "justfile", ".ci/
 #[test]
 fn dots_in_paths_are_resolved() {
     assert_eq!(
-        normal(Path::new("docs/decisions/../security.md")),
+        normal(Path::new("docs/decisions/../security-analysis.md")),
         Path::new("docs/security-analysis.md")
     );
     assert_eq!(normal(Path::new("./docs/a.md")), Path::new("docs/a.md"));
