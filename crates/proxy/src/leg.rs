@@ -1,9 +1,9 @@
-//! One leg of a connection: a socket, what is known of its readiness, and how much it carried.
+//! One leg of a connection: a socket, its known readiness, and its byte counts.
 //!
-//! The sockets are registered edge-triggered, once. A short read or write empties or fills the
-//! socket (epoll(7) says so of streams), so the next byte brings a new event and no call is spent
-//! on finding `EAGAIN`. The exception is an end that was already reported: no event follows it,
-//! so such a leg stays readable until the end itself was read.
+//! Sockets are registered once, edge-triggered. A short read or write empties or fills the socket
+//! (epoll(7), for streams). So the next byte causes a new event, and no call is needed to find
+//! `EAGAIN`. An end of stream that was already reported is the exception: no event follows, so the
+//! leg stays readable until the end was read.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,32 +16,32 @@ use crate::pipes::Lent;
 use crate::socket::{ByteCounts, KernelTlsSocket, Ready, SocketError, StreamSocket};
 use becket_tls::scratch::{Buffer, READ};
 
-/// One side's socket.
+/// The socket of one side.
 #[derive(Debug)]
 pub struct Leg<S> {
-    /// Non-blocking, registered.
+    /// The registered, non-blocking socket.
     pub socket: S,
-    /// Gathered from events, cleared by calls.
+    /// Readiness, set by events and cleared by calls.
     pub ready: Ready,
     /// Bytes so far.
     pub traffic: ByteCounts,
-    /// A call was told that the peer had reset.
+    /// A call has returned that the peer reset the connection.
     reset: bool,
 }
 
-/// The outcome of [`Leg::receive`] or [`Leg::splice`].
+/// Result of [`Leg::receive`] or [`Leg::splice`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Got {
-    /// So many bytes, now in the buffer or the pipe.
+    /// Number of bytes that are now in the buffer or the pipe.
     Bytes(usize),
-    /// Nothing for now.
+    /// There is nothing to read now.
     Nothing,
-    /// The end of the stream.
+    /// End of the stream.
     End,
 }
 
 impl<S: StreamSocket> Leg<S> {
-    /// A leg of which nothing is known but `ready`.
+    /// Creates a leg with this readiness.
     pub fn new(socket: S, ready: Ready) -> Self {
         Self {
             socket,
@@ -51,11 +51,12 @@ impl<S: StreamSocket> Leg<S> {
         }
     }
 
-    /// Receives up to `most` bytes behind what `buffer` holds. One system call.
+    /// Appends up to `most` received bytes to `buffer`. One system call.
     ///
     /// # Errors
     ///
-    /// [`SocketError::Closed`] or [`SocketError::Reset`], never [`SocketError::WouldBlock`].
+    /// Returns [`SocketError::Closed`] or [`SocketError::Reset`], never
+    /// [`SocketError::WouldBlock`].
     pub fn receive(
         &mut self,
         buffer: &mut Buffer,
@@ -71,12 +72,12 @@ impl<S: StreamSocket> Leg<S> {
         got
     }
 
-    /// Moves up to `most` bytes into the pipe that was lent, which is empty. One system call. Only
-    /// [`Got::Nothing`] says that the socket is empty.
+    /// Moves up to `most` bytes into the lent, empty pipe. One system call. Only [`Got::Nothing`]
+    /// means that the socket is empty.
     ///
     /// # Errors
     ///
-    /// As [`Self::receive`], or [`SocketError::Refused`].
+    /// Returns the errors of [`Self::receive`], or [`SocketError::Refused`].
     pub fn splice(
         &mut self,
         pipe: &mut HalfPipe<Lent>,
@@ -94,12 +95,12 @@ impl<S: StreamSocket> Leg<S> {
         got
     }
 
-    /// Receives a record of whatever type, where the kernel opens them, into the room behind what `buffer` holds, and leaves it
-    /// to the caller to count it in; `None` when there is none. One system call.
+    /// Receives a record of any type that the kernel has decrypted into the free space of `buffer`.
+    /// The caller must mark it as filled. Returns `None` if there is no record. One system call.
     ///
     /// # Errors
     ///
-    /// As [`Self::receive`], or [`SocketError::Unopened`].
+    /// Returns the errors of [`Self::receive`], or [`SocketError::Unopened`].
     pub fn receive_record(
         &mut self,
         buffer: &mut Buffer,
@@ -152,12 +153,12 @@ impl<S: StreamSocket> Leg<S> {
         }
     }
 
-    /// Sends from `bytes` and returns how many were taken; fewer than all means that the socket
-    /// is full. One system call, none for no bytes.
+    /// Sends bytes and returns how many were accepted; fewer than all means that the socket is
+    /// full. One system call, or none if `bytes` is empty.
     ///
     /// # Errors
     ///
-    /// As [`Self::receive`].
+    /// Returns the errors of [`Self::receive`].
     pub fn send(&mut self, bytes: &[u8], counter: &Counter) -> Result<usize, SocketError> {
         self.send_by(S::send, bytes, counter)
     }
@@ -195,11 +196,11 @@ impl<S: StreamSocket> Leg<S> {
         Ok(sent)
     }
 
-    /// Sends what waits in `pipe`, as far as the socket takes it.
+    /// Sends pending bytes of `pipe`, as far as the socket accepts them.
     ///
     /// # Errors
     ///
-    /// As [`Self::receive`].
+    /// Returns the errors of [`Self::receive`].
     pub fn flush(
         &mut self,
         pipe: &mut HalfPipe<Lent>,
@@ -216,8 +217,8 @@ impl<S: StreamSocket> Leg<S> {
         Ok(())
     }
 
-    /// Sends what is in the pipe that was lent, if one was, until the socket is full. Where the kernel does not splice to the
-    /// socket, the bytes are left on the heap.
+    /// Sends the contents of the lent pipe, if any, until the socket is full. Moves them to the
+    /// heap if the kernel cannot splice to this socket.
     fn empty(&mut self, pipe: &mut HalfPipe<Lent>, counter: &Counter) -> Result<(), SocketError> {
         while let Some((lent, filled @ 1..)) = pipe.lent() {
             let sent = self.socket.splice_out(lent.pipe(), filled);
@@ -244,11 +245,12 @@ impl<S: StreamSocket> Leg<S> {
         Ok(())
     }
 
-    /// Sends `bytes` behind what waits in `pipe`, which keeps what the socket does not take.
+    /// Sends `bytes` after the pending bytes of `pipe`, which stores the bytes that the socket does
+    /// not accept.
     ///
     /// # Errors
     ///
-    /// As [`Self::receive`].
+    /// Returns the errors of [`Self::receive`].
     pub fn push(
         &mut self,
         bytes: &[u8],
@@ -258,12 +260,13 @@ impl<S: StreamSocket> Leg<S> {
         self.push_by(S::send, bytes, pipe, counter)
     }
 
-    /// Sends `head` as [`Self::push`] does and, unless some of it waits, up to `most` bytes of a file after it, which are in memory.
-    /// Returns how many of these were sent. 0 on a leg that is still writable: the kernel sends no such file, or the file has ended.
+    /// Sends `head` like [`Self::push`]. If none of it is pending, sends up to `most` bytes of a
+    /// file that is in memory. Returns the number of file bytes sent. If it is 0 and the leg is
+    /// still writable, the kernel cannot send this file, or the file has ended.
     ///
     /// # Errors
     ///
-    /// As [`Self::receive`].
+    /// Returns the errors of [`Self::receive`].
     pub fn send_file(
         &mut self,
         head: &[u8],

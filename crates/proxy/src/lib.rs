@@ -1,10 +1,11 @@
-//! The data plane: workers with an event loop each, and connections from accept to close.
+//! The data plane: workers with one event loop each, and connections from accept to close.
 //!
-//! This crate accepts clients, relays bytes, chooses servers, queues for their slots and counts. It reads no file of the configuration and
-//! takes no command from an operator: control sends it messages ([`worker::mailbox`]).
+//! This crate accepts clients, relays bytes, chooses servers, queues connections for server slots,
+//! and counts. It reads no configuration file and handles no operator commands: the control thread
+//! sends it messages ([`worker::mailbox`]).
 //!
-//! Main types: [`worker::event_loop::Worker`] is one event loop, [`connection::Connection`] is one client with its server, and [`shared::SharedState`] is the
-//! state that all threads share.
+//! Main types: [`worker::event_loop::Worker`] is one event loop, [`connection::Connection`] is one
+//! client with its server, and [`shared::SharedState`] is the state that all threads share.
 //!
 //! ```
 //! use becket_proto::close_reason::CloseReason;
@@ -13,11 +14,12 @@
 //! assert_eq!(counters.closed.total(), 1);
 //! ```
 //!
-//! * [`worker`]: the event loop; [`worker::workers`]: all workers as control sees them;
+//! * [`worker`]: the event loop; [`worker::workers`]: all workers, for the control thread;
 //! * [`connection`]: the phases of a connection, over the traits of [`socket`];
 //! * [`backend`]: servers, their slots, queues and health;
-//! * [`leg`]: one side of a connection; [`pipes`]: pipes for bulk;
-//! * [`shared`]: the state that workers and control share; [`metrics`]: counters; [`memory`]: the watermark.
+//! * [`leg`]: one side of a connection; [`pipes`]: pipes for bulk data;
+//! * [`shared`]: state shared by workers and the control thread; [`metrics`]: counters; [`memory`]:
+//!   the watermark.
 //!
 //! Start reading at [`shared`], then [`worker`], then [`connection`].
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! How short memory is, as control measures it for `limits.memory`.
+//! Memory pressure, as measured by the control thread for `limits.memory`.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -13,32 +13,32 @@ labelled! {
 pub enum Shortage {
     #[default]
     None = "none",
-    /// Connections at rest end.
+    /// Idle connections are closed.
     Closing = "closing",
-    /// Connections at rest end, and new clients are refused.
+    /// Idle connections are closed, and new clients are rejected.
     Refusing = "refusing",
 }
 }
 
-/// In bytes.
+/// Memory use in bytes.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct MemoryStatus {
     pub used: u64,
-    /// 0 without a limit.
+    /// The watermark; 0 without a limit.
     pub watermark: u64,
     pub shortage: Shortage,
 }
 
-/// Connections at rest that are to end.
+/// A request to close idle connections.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IdleReclaim {
-    /// Those that have been at rest for at least this time.
+    /// Minimum idle time of these connections.
     pub rest: Duration,
-    /// Limit, as a share of all connections.
+    /// Maximum share of all connections.
     pub share: f64,
 }
 
-/// The last measurement, for all threads. Control writes it.
+/// The last measurement, shared by all threads. The control thread writes it.
 #[derive(Debug, Default)]
 pub struct MemoryState {
     status: Mutex<MemoryStatus>,
@@ -52,12 +52,12 @@ impl MemoryState {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 
-    /// Returns whether new clients are refused. One load of what is rarely written.
+    /// Returns `true` if new clients are rejected. One load of a rarely written value.
     pub fn refuses(&self) -> bool {
         self.refuses.load(Relaxed)
     }
 
-    /// Returns `None` if memory is not limited.
+    /// Returns the last measurement; `None` if memory is not limited.
     pub fn status(&self) -> Option<MemoryStatus> {
         let status = *self.status.lock().unwrap_or_else(PoisonError::into_inner);
         (status.watermark > 0).then_some(status)

@@ -1,9 +1,9 @@
-//! Every number that becket counts, and its name in `/metrics`.
+//! All counters of becket, with their names in `/metrics`.
 //!
-//! Each worker owns one [`Counters`]: only that worker writes it, with relaxed loads and stores
-//! and no locked instruction; the control thread reads all of them and sums on scrape. A scrape
-//! therefore sees each number at some recent instant, never a torn one. Gauges are differences
-//! of counters. `crates/control/src/exposition.rs` writes them.
+//! Each worker owns one [`Counters`]. Only that worker writes it, with relaxed loads and stores and
+//! without locked instructions. On a scrape, the reader sums the counters of all workers, and sees
+//! each counter at a recent moment, never torn. Gauges are differences of counters.
+//! `crates/control/src/exposition.rs` formats them.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -18,30 +18,31 @@ use becket_keys::signing::queue::Signed;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::resumption::{Offer, Resumption};
 
-/// A number that one thread counts up and any thread reads.
+/// A counter that one thread increments and any thread reads.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds `n`. Only the owning thread may call it: concurrent adds would lose counts.
+    /// Adds `n`. Only the owning thread may call it: concurrent calls would lose counts.
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
-    /// The count so far.
+    /// Returns the current value.
     pub fn value(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-/// Declares the numbers of one worker: first those that are one number in `/metrics`, with its name without `_total` and
-/// their doc as its help; then those that have labels there, or are only part of one.
+/// Declares the counters of one worker. The first group contains single counters, with their name
+/// in `/metrics` (without `_total`) and their doc as help text. The second group contains counters
+/// with labels, and parts of other metrics.
 macro_rules! counters {
     (
         plain { $(#[doc = $help:literal] $field:ident = $name:literal,)* }
         others { $(#[doc = $doc:literal] $other:ident: $kind:ty,)* }
     ) => {
-        /// Numbers of one worker.
+        /// Counters of one worker.
         #[derive(Debug, Default)]
         pub struct Counters {
             $(#[doc = $help] pub $field: Counter,)*
@@ -49,7 +50,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Those that are one number: name, help, and where it is.
+            /// The single counters: name, help text, and accessor.
             pub const PLAIN: &[(&str, &str, fn(&Self) -> &Counter)] =
                 &[$(($name, $help, |counters| &counters.$field),)*];
         }
@@ -62,17 +63,17 @@ plain {
     accepted = "becket_connections_accepted",
     /// Clients that ended their stream without close_notify
     truncated = "becket_connections_truncated",
-    /// Times that accepting paused for want of descriptors
+    /// Times that accepting paused because of a lack of descriptors
     accept_pauses = "becket_accept_pauses",
     /// Times that accepting paused because limits.connections was reached
     connection_limit_pauses = "becket_connection_limit_pauses",
-    /// Handshakes that were not signed for, because the client had gone
+    /// Handshakes that needed no signature any more, because the client had closed the connection
     signatures_skipped = "becket_signatures_skipped",
-    /// Times that the length of the listening sockets' queues was changed, because clients waited for too long or no longer did
+    /// Times that the listen backlog changed, because clients waited for too long or did not any more
     backlog_changes = "becket_backlog_changes",
-    /// Handshakes that failed with clients that asked for a name of a certificate
+    /// Failed handshakes of clients that requested a name of a certificate
     handshakes_failed_by_name = "becket_handshakes_failed_by_name",
-    /// Handshakes that gave no ticket, because it would be too long to come back
+    /// Handshakes that sent no ticket, because it would be too long for a ClientHello
     tickets_withheld = "becket_tickets_withheld",
     /// Ciphertext received from clients
     client_bytes_in = "becket_client_received_bytes",
@@ -88,7 +89,7 @@ plain {
     connect_failures = "becket_connect_failures",
     /// Signatures of crypto threads that failed
     signatures_failed = "becket_signatures_failed",
-    /// Signatures that no crypto thread made, because the client had left
+    /// Signatures that no crypto thread made, because the client had closed the connection
     signatures_abandoned = "becket_signatures_abandoned",
     /// Turns of the event loops
     turns = "becket_event_loop_iterations",
@@ -104,41 +105,41 @@ plain {
 others {
     /// Requests for files, by [`StatusCode`].
     file_requests: [Counter; StatusCode::ALL.len()],
-    /// Connections ended.
+    /// Closed connections by reason.
     closed: ByReason,
-    /// Handshakes completed, by [`HandshakeClass`].
+    /// Completed handshakes, by [`HandshakeClass`].
     handshakes: [Counter; HandshakeClass::ALL.len()],
-    /// Handshakes begun; those that have not ended yet are `begun - ended`.
+    /// Started handshakes. Handshakes in progress are `begun - ended`.
     handshakes_begun: Counter,
-    /// Handshakes that ended, in whatever way.
+    /// Ended handshakes, successful or not.
     handshakes_ended: Counter,
-    /// From accept to traffic keys without the time in a queue, full handshakes.
+    /// Time from accept to traffic keys of full handshakes, without queueing.
     handshake_full: AtomicHistogram,
-    /// From accept to traffic keys without the time in a queue, resumed handshakes.
+    /// Time from accept to traffic keys of resumed handshakes, without queueing.
     handshake_resumed: AtomicHistogram,
-    /// Resumptions that clients offered, by what they offered and what became of it.
+    /// Resumptions that clients offered, by kind and result.
     resumptions: Resumptions,
-    /// Handshakes with early data (0-RTT) that was taken.
+    /// Handshakes whose early data (0-RTT) was accepted.
     early_accepted: Counter,
-    /// Handshakes for which early data was announced and none was taken.
+    /// Handshakes whose early data was announced but not accepted.
     early_rejected: Counter,
-    /// TLS handshakes with servers that were completed: full, then resumed.
+    /// Completed TLS handshakes with servers: full, then resumed.
     server_handshakes: [Counter; 2],
-    /// Signatures asked of crypto threads; those that have not been answered yet are `begun - ended`.
+    /// Signatures requested from crypto threads. Unanswered requests are `begun - ended`.
     signatures_begun: Counter,
-    /// Signatures that crypto threads have answered, in whatever way.
+    /// Answered signature requests, successful or not.
     signatures_ended: Counter,
-    /// From asking for a signature to a crypto thread that takes it up.
+    /// Time from the request of a signature to its start on a crypto thread.
     signature_wait: AtomicHistogram,
-    /// What a signature takes on a crypto thread.
+    /// Time of signing on a crypto thread.
     signature: AtomicHistogram,
-    /// From asking for a slot to getting one, of connections that had to wait.
+    /// Time from requesting a slot to getting it, for connections that had to wait.
     queue_waited: AtomicHistogram,
-    /// Pipes lent to directions that carry bulk; those that still are lent are `lent - returned`.
+    /// Pipes lent to directions with bulk data. Currently lent pipes are `lent - returned`.
     pipes_lent: Counter,
-    /// Pipes given back or closed.
+    /// Pipes returned or closed.
     pipes_returned: Counter,
-    /// Times that bulk was copied for want of a pipe, by [`PipeRefusal`].
+    /// Times that bulk data was copied for lack of a pipe, by [`PipeRefusal`].
     pipe_refusals: [Counter; PipeRefusal::ALL.len()],
     /// Times that the kernel did not take over TLS, by [`KernelTlsRefusal`].
     kernel_tls_refusals: [Counter; KernelTlsRefusal::ALL.len()],
@@ -146,7 +147,7 @@ others {
 }
 
 impl Counters {
-    /// What came from servers and went to them.
+    /// Returns the bytes received from and sent to servers.
     pub fn server_traffic(&self) -> ByteCounts {
         ByteCounts {
             received: self.server_bytes_in.value(),
@@ -154,7 +155,7 @@ impl Counters {
         }
     }
 
-    /// Counts what a crypto thread has answered. Tokens count for themselves.
+    /// Counts the answer of a crypto thread. Tokens have their own counters.
     pub fn count_signature(&self, signed: &Signed) {
         if signed.by_token {
             return;
@@ -191,23 +192,23 @@ impl Default for ByReason {
 }
 
 impl ByReason {
-    /// The counter of one reason.
+    /// Returns the counter of one reason.
     pub fn of(&self, reason: CloseReason) -> &Counter {
         &self.0[reason as usize]
     }
 
-    /// Sum over all reasons.
+    /// Returns the sum over all reasons.
     pub fn total(&self) -> u64 {
         self.0.iter().map(Counter::value).sum()
     }
 }
 
-/// How a handshake went: version and kind.
+/// Version and kind of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeClass {
-    /// TLS 1.3, else 1.2.
+    /// TLS 1.3; otherwise TLS 1.2.
     pub tls13: bool,
-    /// Resumed, else full.
+    /// Resumed; otherwise full.
     pub resumed: bool,
 }
 
@@ -224,7 +225,7 @@ impl HandshakeClass {
         Self { tls13, resumed }
     }
 
-    /// Index into [`Counters::handshakes`].
+    /// Returns the index into [`Counters::handshakes`].
     pub const fn index(self) -> usize {
         (self.tls13 as usize) * 2 + self.resumed as usize
     }
@@ -235,39 +236,39 @@ impl HandshakeClass {
 pub struct Resumptions([[Counter; Resumption::ALL.len()]; Offer::ALL.len()]);
 
 impl Resumptions {
-    /// The counter of one outcome.
+    /// Returns the counter of one result.
     pub fn of(&self, offer: Offer, outcome: Resumption) -> &Counter {
         &self.0[offer as usize][outcome as usize]
     }
 }
 
 labelled! {
-/// Why bulk is copied where a pipe would do.
+/// The reason why bulk data is copied instead of spliced.
 pub enum PipeRefusal {
-    /// All are in use.
+    /// All pipes are in use.
     Exhausted = "exhausted",
-    /// The kernel grants no pipe, or does not splice these sockets.
+    /// The kernel provides no pipe, or cannot splice these sockets.
     Kernel = "kernel",
 }
 }
 
 labelled! {
-/// Why the kernel did not take over the TLS of a leg.
+/// The reason why the kernel did not take over the TLS of a leg.
 pub enum KernelTlsRefusal {
-    /// The version, the cipher or a second key is nothing that it does.
+    /// The kernel does not support the version or cipher, or cannot replace keys.
     Unsupported = "unsupported",
-    /// It refused the layer.
+    /// The kernel rejected the TLS layer.
     Layer = "layer",
-    /// It refused a key, and the connection ended.
+    /// The kernel rejected a key, and the connection was closed.
     Key = "key",
 }
 }
 
-/// Times in logarithmic buckets, eight to an octave of microseconds: an error of at most 12.5 %.
+/// Times in logarithmic buckets, eight per octave of microseconds: an error of at most 12.5 %.
 #[derive(Debug)]
 pub struct AtomicHistogram {
     buckets: [Counter; BUCKETS],
-    /// Sum of all times, microseconds.
+    /// Sum of all times in microseconds.
     sum: Counter,
 }
 
@@ -288,7 +289,8 @@ impl AtomicHistogram {
         self.sum.add(us);
     }
 
-    /// How many times fell into each bucket (see [`bucket_limit`]), and the sum of all times in seconds: of several workers together.
+    /// Returns the count of each bucket (see [`bucket_limit`]) and the sum of all times, over
+    /// several workers.
     pub fn gather<'a>(histograms: impl IntoIterator<Item = &'a Self>) -> Times {
         let (mut counts, mut us) = ([0; BUCKETS], 0.0);
         for histogram in histograms {
@@ -302,17 +304,17 @@ impl AtomicHistogram {
     }
 }
 
-/// What histograms have counted.
+/// Contents of histograms.
 #[derive(Debug)]
 pub struct Times {
-    /// By bucket.
+    /// Counts by bucket.
     pub counts: [u64; BUCKETS],
-    /// Sum of all times.
+    /// Sum of all times in seconds.
     pub seconds: f64,
 }
 
-/// The time in microseconds that so large a share of what was counted in between did not exceed,
-/// up to the width of a bucket; `None` if nothing was counted.
+/// Returns the quantile `share` in microseconds of the times counted between two snapshots, rounded
+/// up to a bucket limit. Returns `None` if nothing was counted.
 pub fn quantile(before: &[u64; BUCKETS], after: &[u64; BUCKETS], share: f64) -> Option<u64> {
     let counts = || before.iter().zip(after).map(|(b, a)| a.saturating_sub(*b));
     let all: u64 = counts().sum();
@@ -325,7 +327,7 @@ pub fn quantile(before: &[u64; BUCKETS], after: &[u64; BUCKETS], share: f64) -> 
     bucket.map(bucket_limit)
 }
 
-/// The bucket of a time: values below 8 us have one each, then eight to an octave.
+/// Returns the bucket of a time. Values below 8 us have one each, larger ones eight per octave.
 fn bucket(us: u64) -> usize {
     let us = us.min(LIMIT_US - 1);
     if us < 8 {
@@ -336,7 +338,7 @@ fn bucket(us: u64) -> usize {
     (octave - 2) * 8 + eighth
 }
 
-/// The first time, in microseconds, that is beyond the bucket.
+/// Returns the exclusive upper limit of a bucket in microseconds.
 pub fn bucket_limit(index: usize) -> u64 {
     if index < 8 {
         return index as u64 + 1;
@@ -345,9 +347,9 @@ pub fn bucket_limit(index: usize) -> u64 {
     ((index % 8 + 9) as u64) << (octave - 3)
 }
 
-/// Times of 67 s and more share the last bucket.
+/// Times of 67 s and more are in the last bucket.
 const LIMIT_US: u64 = 1 << 26;
-/// Number of buckets of a [`AtomicHistogram`].
+/// Number of buckets of an [`AtomicHistogram`].
 pub const BUCKETS: usize = 24 * 8;
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
-//! The pipes that a worker lends to directions that carry bulk, so that their bytes go from socket to socket without a copy.
+//! Pipes that a worker lends to directions with bulk data, to move bytes from socket to socket
+//! without a copy.
 //!
-//! A direction without TLS on either leg borrows a pipe once [`BULK`] bytes have passed and its source has not run dry, and
-//! gives it back, empty, when the source does. Wherever there is none to be had, bytes are copied: all are lent, the kernel
-//! grants none, or it does not splice these sockets. A pipe that is dropped with bytes in it is closed; another takes its place
-//! when there is need.
+//! A direction without TLS on either leg borrows a pipe after [`BULK`] bytes, while its source does
+//! not run dry. It returns the empty pipe when the source runs dry. Without a pipe, bytes are
+//! copied: if all pipes are lent, if the kernel provides none, or if it cannot splice these
+//! sockets. A pipe that is dropped with bytes in it is closed, and replaced on demand.
 //!
-//! `connection/half.rs` decides when to borrow, [`HalfPipe`](becket_proto::half_pipe::HalfPipe) holds what was lent.
+//! `connection/half.rs` decides when to borrow, and [`HalfPipe`](becket_proto::half_pipe::HalfPipe)
+//! holds the lent pipe.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,37 +17,37 @@ use becket_sys::pipe::{self, Pipe};
 
 use crate::metrics::{Counters, PipeRefusal};
 
-/// One worker's pipes.
+/// The pipes of one worker.
 #[derive(Debug)]
 pub struct Pipes {
     idle: RefCell<Vec<Pipe>>,
     lent: Cell<usize>,
-    /// How many there may be.
+    /// Maximum number of pipes.
     most: Cell<usize>,
-    /// Bytes that each is asked to hold.
+    /// Requested size of a pipe in bytes.
     size: Cell<usize>,
-    /// Bytes after which a direction carries bulk.
+    /// Bytes after which a direction has bulk data.
     bulk: u32,
     counters: Arc<Counters>,
-    /// How often none is given, since the kernel has refused.
+    /// Number of requests to reject without asking the kernel, after it refused.
     pause: Cell<u32>,
-    /// The log has said that it did.
+    /// The refusal was logged.
     told: Cell<bool>,
 }
 
-/// A pipe that is lent; it counts as such until it is dropped or given back.
+/// A lent pipe. It counts as lent until it is dropped or returned.
 #[derive(Debug)]
 pub struct Lent {
     pipe: Pipe,
     permit: PipePermit,
 }
 
-/// One of the pipes that may be lent.
+/// Permission for one lent pipe.
 #[derive(Debug)]
 struct PipePermit(Rc<Pipes>);
 
 impl Pipes {
-    /// A worker's pipes, of which there may be none yet; see [`Self::allow`].
+    /// Creates the pipes of a worker. None may be lent before [`Self::allow`].
     pub fn new(bulk: u32, counters: Arc<Counters>) -> Rc<Self> {
         Rc::new(Self {
             idle: RefCell::default(),
@@ -59,8 +61,8 @@ impl Pipes {
         })
     }
 
-    /// Allows so many pipes, and as many to each of the other workers. All together ask for half of the pages that the kernel
-    /// grants one user.
+    /// Sets the maximum number of pipes for each worker. All workers together request half of the
+    /// pages that the kernel grants one user.
     pub fn allow(&self, most: usize, workers: usize) {
         let all = (most * workers).max(1);
         let share = pipe::user_pages().map_or(MOST_SIZE, |pages| pages / 2 * PAGE / all);
@@ -73,12 +75,12 @@ impl Pipes {
         idle.reserve_exact(room);
     }
 
-    /// Bytes after which a direction carries bulk.
+    /// Returns the bytes after which a direction has bulk data.
     pub fn bulk(&self) -> u32 {
         self.bulk
     }
 
-    /// Lends an empty pipe, if there is one to be had.
+    /// Lends an empty pipe, if one is available.
     pub fn lend(self: &Rc<Self>) -> Option<Lent> {
         let most = self.most.get();
         if most == 0 {
@@ -96,7 +98,7 @@ impl Pipes {
             Ok(pipe) => pipe,
             Err(error) => {
                 if !self.told.replace(true) {
-                    tracing::warn!(%error, "no pipes for bulk, which is copied");
+                    tracing::warn!(%error, "cannot create pipes; bulk data is copied");
                 }
                 self.pause.set(PAUSE);
                 return self.refuse(PipeRefusal::Kernel);
@@ -115,12 +117,12 @@ impl Pipes {
 }
 
 impl Lent {
-    /// The pipe.
+    /// Returns the pipe.
     pub fn pipe(&self) -> &Pipe {
         &self.pipe
     }
 
-    /// Puts the pipe, which is empty, where the next will take it.
+    /// Returns the empty pipe for reuse.
     pub fn give_back(self) {
         let Self { pipe, permit } = self;
         let pipes = &permit.0;
@@ -130,7 +132,7 @@ impl Lent {
         }
     }
 
-    /// Closes the pipe: the kernel does not splice where it was to be used, and is not asked again for a while.
+    /// Closes the pipe after the kernel refused to splice, and stops lending for a while.
     pub fn refused(self) {
         let pipes = &self.permit.0;
         pipes.pause.set(PAUSE);
@@ -145,16 +147,19 @@ impl Drop for PipePermit {
     }
 }
 
-/// Bytes after which splicing is worth a pipe: with 16 KiB at a time it costs as much as copying, with 64 KiB it saves a fifth. A source of
-/// 16 KiB at a time never comes to it, since its run is halved each time.
+/// Bytes after which splicing pays off: with 16 KiB at a time it costs as much as copying, with 64
+/// KiB it saves a fifth. A source of 16 KiB at a time never reaches this value, because its run is
+/// halved each time.
 pub const BULK: u32 = 32 * 1024;
-/// Size that an unprivileged process may ask for (`fs.pipe-max-size`), and more than goes through in one turn.
+/// Maximum size of a pipe in bytes: the limit for unprivileged processes (`fs.pipe-max-size`), and
+/// more than one turn can move.
 const MOST_SIZE: usize = 1024 * 1024;
-/// Stretches of memory to which a pipe of that size refers.
+/// Maximum number of pages in a pipe.
 pub const PLACES: usize = MOST_SIZE / PAGE;
-/// The kernel counts the size of a pipe by pages, and sends files by them.
+/// Page size, the unit of pipe sizes and file transfers in the kernel.
 pub const PAGE: usize = 4096;
-/// After a refusal so many wishes are not even brought to the kernel: a mebibyte is copied for each four to sixteen.
+/// Number of requests rejected after a refusal of the kernel. In that time, a mebibyte is copied
+/// for each four to sixteen requests.
 const PAUSE: u32 = 4096;
 
 #[cfg(test)]
@@ -175,7 +180,7 @@ mod tests {
         assert!(lent.iter().all(Option::is_some) && pipes.lend().is_none());
         let refusals = |why| counters.pipe_refusals[why as usize].value();
         assert_eq!(refusals(PipeRefusal::Exhausted), 1);
-        // Dropped or given back, both make room, and only one is kept.
+        // Dropping and returning both make room, but only a returned pipe is kept.
         let [dropped, given] = lent.map(Option::unwrap);
         drop(dropped);
         given.give_back();

@@ -1,7 +1,8 @@
-//! State that workers and control share.
+//! State shared by workers and the control thread.
 //!
-//! [`SharedState`] has the state of one process that outlives a configuration. Outside of it, threads share the configuration and what is built with it
-//! (keys, tokens, trials, docroots), ticket secrets, mailboxes, channels of the access log and, in a cluster, outboxes of new sessions.
+//! [`SharedState`] is the state of one process that outlives a configuration. Threads also share
+//! the configuration and objects built with it (keys, tokens, trials, docroots), ticket secrets,
+//! mailboxes, channels of the access log and, in a cluster, outboxes of new sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -18,45 +19,46 @@ use becket_http::docroot::readers::Readers;
 use becket_keys::signing::queue::SigningQueue;
 use becket_tls::admission::SharedAdmission;
 
-/// State that every worker and control can reach, whatever the configuration. A channel of the access log and an outbox are not here: each has
-/// one writer and one reader.
+/// State that every worker and the control thread can access, independent of the configuration.
+/// Access log channels and outboxes are not included, because each has one writer and one reader.
 #[derive(Debug)]
 pub struct SharedState {
-    /// How many workers there are.
+    /// Number of workers.
     pub workers: usize,
-    /// The origin of all monotonic times.
+    /// Origin of all monotonic times.
     pub clock: Clock,
-    /// TLS 1.2 sessions by ID: sharded, each shard with a lock of its own.
+    /// TLS 1.2 sessions by ID, in shards with one lock each.
     pub table: Arc<SessionTable>,
-    /// TLS 1.3 sessions that admit early data, likewise; they never leave this process.
+    /// TLS 1.3 sessions that allow early data, in shards with one lock each. They are not sent to
+    /// peers.
     pub early: Arc<SessionTable>,
-    /// Backends and servers by name: connections they have, who waits for one.
+    /// Backends and servers by name: connection counts, queues.
     pub backends: Arc<Backends>,
-    /// Cancels of PostgreSQL clients: many writers, a few a day.
+    /// Cancel requests of PostgreSQL clients; rarely used.
     pub cancels: Arc<Cancels>,
-    /// One per worker, written by it alone.
+    /// Counters, one set per worker, written only by it.
     pub counters: Vec<Arc<Counters>>,
-    /// Full handshakes and connections by source; each call takes an atomic number or one shard's
-    /// lock, and there is none where nothing is limited.
+    /// Full handshakes and connections by source. A call takes an atomic operation or one shard's
+    /// lock, or nothing if there is no limit.
     pub admission: Arc<SharedAdmission>,
-    /// Signatures that wait for a crypto thread: its lock is held to push or to pop one.
+    /// Signature requests for the crypto threads. The lock is held to push or pop.
     pub signatures: Arc<SigningQueue>,
-    /// Threads that wait for disks where files are served: its lock is held to push or to pop what they are to do.
+    /// Threads that wait for disks when files are served. The lock is held to push or pop a job.
     pub readers: Arc<Readers>,
-    /// Lines of the log that were dropped.
+    /// Number of dropped log lines.
     pub log_lines_dropped: Arc<AtomicU64>,
-    /// Lines that the syslog daemon did not take.
+    /// Number of lines that the syslog daemon did not accept.
     pub syslog_lines_dropped: Arc<AtomicU64>,
-    /// Lines of the access log that were dropped.
+    /// Number of dropped access log lines.
     pub access_lines_dropped: Arc<AtomicU64>,
-    /// How short memory is: written by control, read where clients are accepted.
+    /// Memory pressure: written by the control thread, read on accept.
     pub memory: MemoryState,
-    /// Connections in all, for `limits.connections`.
+    /// Number of connections, for `limits.connections`.
     pub connections: SharedCount,
 }
 
 impl SharedState {
-    /// Nothing has happened yet.
+    /// Creates the initial state.
     pub fn new(
         workers: usize,
         clock: Clock,
@@ -82,18 +84,18 @@ impl SharedState {
         }
     }
 
-    /// Connections that are open now.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.connections.count() as usize
     }
 
-    /// Takes one of the connections that `limit` allows; false when there is none.
+    /// Claims one of `limit` connections. Returns `false` if there is none left.
     pub fn claim_connection(&self, limit: usize) -> bool {
         self.connections
             .take(u32::try_from(limit).unwrap_or(u32::MAX))
     }
 
-    /// Gives back what [`Self::claim_connection`] took.
+    /// Releases a connection that was claimed by [`Self::claim_connection`].
     pub fn release_connection(&self) {
         self.connections.give_back();
     }

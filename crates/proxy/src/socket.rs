@@ -1,7 +1,7 @@
-//! The traits through which a connection sees sockets, so that it runs on real ones and on scripted ones.
+//! Socket traits for connections, implemented by real and by simulated sockets.
 //!
-//! Sockets are non-blocking; `WouldBlock` is an answer like any other. Errors are read once
-//! ([`SocketError`]), so that phases decide by cause and never by error number.
+//! Sockets are non-blocking, and `WouldBlock` is a regular result. Errors are classified once
+//! ([`SocketError`]), so that phases do not depend on error numbers.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -13,157 +13,162 @@ use mio::net::TcpStream;
 
 /// A non-blocking stream socket.
 pub trait StreamSocket {
-    /// Receives into `buffer`; 0 is the end of the stream.
+    /// Receives into `buffer`. Returns 0 at the end of the stream.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` when nothing is there, or the socket's fault.
+    /// Returns `WouldBlock` if there is no data, or the error of the socket.
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// Sends from `bytes` and returns how many were taken.
+    /// Sends from `bytes` and returns how many were accepted.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` when nothing was taken, or the socket's fault.
+    /// Returns `WouldBlock` if nothing was accepted, or the error of the socket.
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Sends as [`Self::send`] does, where more follows at once: the kernel may keep the last bytes back until then.
+    /// Sends like [`Self::send`] when more data follows at once. The kernel may delay the last
+    /// bytes until then.
     ///
     /// # Errors
     ///
-    /// As [`Self::send`].
+    /// Returns the errors of [`Self::send`].
     fn send_more(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Sends up to `most` bytes of `file`, which are in memory, from `at` on; 0 is the end of the file. Fewer do not mean that the
-    /// socket takes no more.
+    /// Sends up to `most` bytes of `file` from offset `at`; they must be in memory. Returns 0 at
+    /// the end of the file. A shorter count does not mean that the socket is full.
     ///
     /// # Errors
     ///
-    /// As [`Self::send`], or that the kernel sends no such file.
+    /// Returns the errors of [`Self::send`], or an error if the kernel cannot send this file.
     fn send_file(&mut self, file: &File, at: u64, most: usize) -> io::Result<usize>;
 
-    /// Moves up to `most` bytes that have arrived into `pipe`, which is empty; 0 is the end of the stream. Fewer than
-    /// `most` do not mean that there are no more.
+    /// Moves up to `most` received bytes into the empty `pipe`. Returns 0 at the end of the stream.
+    /// A shorter count does not mean that the socket is empty.
     ///
     /// # Errors
     ///
-    /// As [`Self::receive`], or that the kernel does not splice here.
+    /// Returns the errors of [`Self::receive`], or an error if the kernel cannot splice here.
     fn splice_in(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize>;
 
-    /// Sends up to `most` bytes out of `pipe`, which holds as many. Fewer do not mean that the socket takes no more.
+    /// Sends up to `most` bytes from `pipe`, which contains at least as many. A shorter count does
+    /// not mean that the socket is full.
     ///
     /// # Errors
     ///
-    /// As [`Self::send`], or that the kernel does not splice here.
+    /// Returns the errors of [`Self::send`], or an error if the kernel cannot splice here.
     fn splice_out(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize>;
 
-    /// Sends FIN behind what was sent; receiving continues.
+    /// Sends FIN after the sent data. Receiving continues.
     fn finish(&mut self);
 
-    /// The address that the peer connected to, where there is one. A system call.
+    /// Returns the address that the peer connected to, if there is one. A system call.
     fn local_address(&self) -> Option<SocketAddr>;
 
-    /// Makes the coming close a reset: the peer must not take what it got for the whole.
+    /// Makes the next close a reset, so that the peer cannot mistake the received data for
+    /// complete.
     fn reset_on_close(&mut self);
 
-    /// Copies what has arrived into `buffer` and leaves it there; 0 is the end of the stream.
+    /// Copies received data into `buffer` without removing it. Returns 0 at the end of the stream.
     ///
     /// # Errors
     ///
-    /// As [`Self::receive`].
+    /// Returns the errors of [`Self::receive`].
     fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// Returns whether the peer has ended its side or has reset, also behind bytes that were not received.
-    /// A system call.
+    /// Returns `true` if the peer has closed its sending side or reset the connection, even if
+    /// unread data precedes it. A system call.
     fn is_gone(&self) -> bool;
 
-    /// Returns whether the peer has acknowledged all that was sent, a FIN included. A system call.
+    /// Returns `true` if the peer has acknowledged all sent data including a FIN. A system call.
     fn is_acknowledged(&self) -> bool;
 }
 
-/// A socket whose records the kernel may seal and open; see [`kernel_tls`].
+/// A socket whose records the kernel can encrypt and decrypt; see [`kernel_tls`].
 pub trait KernelTlsSocket: StreamSocket {
-    /// Versions and ciphers that the kernel has.
+    /// Returns the versions and ciphers that the kernel supports.
     fn support(&self) -> Support;
 
-    /// Gives the socket the layer for TLS; see [`kernel_tls::attach`].
+    /// Attaches the TLS layer to the socket; see [`kernel_tls::attach`].
     ///
     /// # Errors
     ///
-    /// If the kernel refuses; nothing has changed.
+    /// Fails if the kernel refuses; nothing has changed.
     fn attach(&mut self) -> io::Result<()>;
 
-    /// Seals or opens with this key from now on; see [`kernel_tls::set_key`].
+    /// Sets the key of a direction; see [`kernel_tls::set_key`].
     ///
     /// # Errors
     ///
-    /// If the kernel refuses.
+    /// Fails if the kernel refuses.
     fn set_key(&mut self, direction: Direction, key: &Key<'_>) -> io::Result<()>;
 
-    /// The number of the next record that is sealed.
+    /// Returns the sequence number of the next sent record.
     ///
     /// # Errors
     ///
-    /// If there is no such key.
+    /// Fails if there is no such key.
     fn next_record(&self, cipher: Cipher) -> io::Result<u64>;
 
-    /// Receives a record of whatever type; see [`kernel_tls::receive_record`].
+    /// Receives a record of any type; see [`kernel_tls::receive_record`].
     ///
     /// # Errors
     ///
-    /// As [`StreamSocket::receive`].
+    /// Returns the errors of [`StreamSocket::receive`].
     fn receive_record(&mut self, buffer: &mut [u8]) -> io::Result<ReceivedRecord>;
 
-    /// Sends a record of this type, all of it or nothing.
+    /// Sends a record of this type, completely or not at all.
     ///
     /// # Errors
     ///
-    /// As [`StreamSocket::send`].
+    /// Returns the errors of [`StreamSocket::send`].
     fn send_record(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()>;
 
-    /// Returns whether there is room for more than a record. If not, readiness will be reported when there is. A system call.
+    /// Returns `true` if there is room for more than a record. Otherwise an event reports it later.
+    /// A system call.
     fn has_room(&self) -> bool;
 }
 
-/// Readiness of a socket, gathered until a phase looks at it.
+/// Readiness of a socket, accumulated until a phase checks it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
-    /// Bytes, the end or an error may be received.
+    /// Data, the end of the stream or an error can be received.
     pub readable: bool,
-    /// Bytes may be sent, or a connect was decided.
+    /// Data can be sent, or a connect has finished.
     pub writable: bool,
-    /// The peer has ended its stream: what is received is the last.
+    /// The peer has closed its sending side: received data is the last.
     pub ended: bool,
     /// The connection was reset or timed out.
     pub failed: bool,
 }
 
-/// Bytes that a socket carried.
+/// Bytes that a socket has transferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByteCounts {
-    /// From the peer.
+    /// Bytes from the peer.
     pub received: u64,
-    /// To the peer.
+    /// Bytes to the peer.
     pub sent: u64,
 }
 
-/// Why a socket gave nothing.
+/// Error of a socket operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketError {
-    /// Try again at the next readiness.
+    /// Try again at the next readiness event.
     WouldBlock,
-    /// The peer closed its receiving side in good order (EPIPE).
+    /// The peer closed its receiving side in an orderly way (EPIPE).
     Closed,
-    /// The peer reset the connection, or the network did.
+    /// The peer or the network reset the connection.
     Reset,
-    /// The kernel does not do such a thing with this socket, or not with what comes next; nothing has moved.
+    /// The kernel does not support the operation on this socket or for the next data; nothing was
+    /// transferred.
     Refused,
-    /// A record does not open, where the kernel opens them.
+    /// The kernel cannot decrypt a record.
     Unopened,
 }
 
 impl Ready {
-    /// Adds what an event says.
+    /// Adds the readiness of an event.
     pub fn add(&mut self, other: Self) {
         self.readable |= other.readable;
         self.writable |= other.writable;
@@ -187,44 +192,46 @@ impl From<io::Error> for SocketError {
     }
 }
 
-/// A socket of the kernel, towards a client or a server. A unix socket towards a server is in it as well: for all that is called here the kernel tells
-/// them apart, and has no layer for TLS, no linger and no addresses of TCP for one.
+/// A kernel socket to a client or a server. It may also be a unix socket to a server: the calls
+/// used here work for both. The kernel rejects the TLS layer, linger and TCP addresses for unix
+/// sockets.
 #[derive(Debug)]
 pub struct KernelSocket {
     pub stream: TcpStream,
     sends: Sends,
 }
 
-/// Calls that have sent on a socket. The bytes of the first call leave at once, its last segment too: Linux has Nagle's algorithm (RFC 896) hold back
-/// what is small only behind something small that is not acknowledged. So `TCP_NODELAY` is set before the second, and a server that is asked
-/// once costs a system call less.
+/// Number of sending calls on a socket. The bytes of the first call are sent at once: Nagle's
+/// algorithm (RFC 896) in Linux delays small data only after unacknowledged small data. So
+/// `TCP_NODELAY` is set before the second call, which saves a system call for a server that gets
+/// one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sends {
     Nothing,
     Once,
-    /// More than that, or it needs no option: it delays nothing.
+    /// More than one call, or a socket that needs no option.
     Promptly,
 }
 
 impl KernelSocket {
-    /// A socket that delays no segment.
+    /// Creates a socket that delays no segment.
     pub fn prompt(stream: TcpStream) -> Self {
         let sends = Sends::Promptly;
         Self { stream, sends }
     }
 
-    /// A TCP socket that gets its option with the second call that sends.
+    /// Creates a TCP socket that gets `TCP_NODELAY` before its second sending call.
     pub fn dialled(stream: TcpStream) -> Self {
         let sends = Sends::Nothing;
         Self { stream, sends }
     }
 
-    /// Before each call that sends.
+    /// Must be called before each sending call.
     fn note_send(&mut self) {
         self.sends = match self.sends {
             Sends::Nothing => Sends::Once,
             Sends::Once => {
-                // Fails only if the connection is gone, which the call will tell.
+                // Fails only if the connection is closed, which the call then reports.
                 let _gone = self.stream.set_nodelay(true);
                 Sends::Promptly
             }
@@ -263,7 +270,7 @@ impl StreamSocket for KernelSocket {
     }
 
     fn finish(&mut self) {
-        // Fails only if the peer is gone already, and then it has learnt of the end.
+        // Fails only if the peer has closed the connection already.
         let _gone = self.stream.shutdown(Shutdown::Write);
     }
 
@@ -280,12 +287,12 @@ impl StreamSocket for KernelSocket {
     }
 
     fn is_gone(&self) -> bool {
-        // Without memory nothing was learnt; the next read tells.
+        // Fails only without memory. The next read reports a close.
         becket_sys::socket::client_gone(&self.stream).unwrap_or(false)
     }
 
     fn is_acknowledged(&self) -> bool {
-        // Fails on no stream.
+        // Never fails for a stream.
         becket_sys::socket::unsent(&self.stream).is_ok_and(|bytes| bytes == 0)
     }
 }
@@ -316,7 +323,7 @@ impl KernelTlsSocket for KernelSocket {
     }
 
     fn has_room(&self) -> bool {
-        // Without memory nothing was learnt; the send tells.
+        // Fails only without memory. The next send reports the state.
         becket_sys::socket::has_room(&self.stream).unwrap_or(true)
     }
 }

@@ -1,4 +1,5 @@
-//! What threads share their state by: of the standard library, and in models of `shuttle`, which chooses the thread that runs next.
+//! Synchronization types: those of the standard library, or those of `shuttle` in models, which
+//! controls the thread schedule.
 
 #[cfg(all(test, feature = "models"))]
 pub(crate) use shuttle::sync::{Mutex, MutexGuard, atomic};

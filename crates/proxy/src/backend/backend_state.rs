@@ -1,15 +1,16 @@
-//! What all workers know of one backend: who waits for a slot, and which server a client had.
+//! State of one backend, shared by all workers: the queue for slots, and the servers of known
+//! clients.
 //!
-//! The queue is first in, first out, over all workers. Newcomers see that somebody waits for any server and go behind
-//! them; a slot that becomes free is given to
-//! whoever has waited for longest, whichever worker holds that connection, through the worker's [`Inbox`].
+//! The queue is first in, first out, over all workers. A new connection queues behind existing
+//! waiters that accept any server. A free slot goes to the longest waiter in any worker, through
+//! the worker's [`Inbox`].
 //!
-//! No wake-up is lost: a slot is given back by "count one less, then look whether somebody waits", a
-//! waiter arrives by "be counted, then look for a slot", all four sequentially consistent, and
-//! [`BackendState::settle`] is what both do last. It is also called when a limit, a weight or the health
-//! of a server changes. While nobody waits it is one load.
+//! No wake-up is lost. A slot is returned by "decrement the count, then check for waiters"; a
+//! waiter arrives by "register, then check for a slot". All four operations are sequentially
+//! consistent, and both sides end with [`BackendState::settle`]. It is also called when a limit, a
+//! weight or the health of a server changes. Without waiters it costs one load.
 //!
-//! Order of locks: this one is never held while another is taken.
+//! Lock order: no other lock is taken while this one is held.
 
 use std::hash::RandomState;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
@@ -28,51 +29,51 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::sync::{Mutex, MutexGuard};
 use becket_tls::config::Backend;
 
-/// One backend, seen by all threads.
+/// State of one backend, shared by all threads.
 #[derive(Debug)]
 pub struct BackendState {
     name: String,
-    /// How many wait: the length of the queue, readable without its lock.
+    /// Length of the queue, readable without its lock.
     waiting: AtomicUsize,
-    /// Whether one of them would take any server.
+    /// At least one waiter accepts any server.
     wants_any: AtomicBool,
-    /// Of the last who had to wait; see [`Arrival`].
+    /// Sequence number of the newest waiter; see [`Arrival`].
     arrivals: AtomicU64,
-    /// How many may.
+    /// Maximum queue length.
     room: AtomicUsize,
     hand_overs: AtomicU64,
     idle_reclaim: IdleReclaimState,
     closes_on_failure: AtomicBool,
     line: Mutex<Line>,
-    /// Which server a client had; empty where clients do not stick.
+    /// Servers of known clients; empty if clients do not stick.
     stick: Stick,
-    /// How long a client is remembered that does not come back, in milliseconds.
+    /// Time in milliseconds after which an absent client is forgotten.
     stick_life: AtomicU64,
     inboxes: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
 }
 
-/// Connections at rest that end for waiting clients.
+/// Closing of idle connections in favor of waiting clients.
 #[derive(Debug, Default)]
 struct IdleReclaimState {
-    /// Rest of a connection that may be ended, in milliseconds; 0 is never.
+    /// Idle time in milliseconds after which a connection may be closed; 0 disables this.
     after: AtomicU64,
-    /// Connections that are being ended.
+    /// Connections that are being closed.
     under_way: AtomicUsize,
-    /// Connections that were ended, ever.
+    /// Total number of closed connections.
     ended: AtomicU64,
 }
 
-/// What is behind the lock.
+/// State behind the lock.
 #[derive(Debug)]
 struct Line {
     queue: Queue<Waiter>,
     servers: Arc<[Arc<ServerState>]>,
-    /// Those that are no longer configured and that connections may still hold.
+    /// Servers that are not configured any more but may still have connections.
     gone: Vec<Weak<ServerState>>,
 }
 
 impl Line {
-    /// Replaces the servers; the list that it was is to be dropped when the lock is free again.
+    /// Replaces the servers. The caller must drop the returned list after releasing the lock.
     fn replace(&mut self, servers: Arc<[Arc<ServerState>]>) -> Arc<[Arc<ServerState>]> {
         let before = std::mem::replace(&mut self.servers, servers);
         self.gone.extend(before.iter().map(Arc::downgrade));
@@ -87,12 +88,12 @@ impl Line {
     }
 }
 
-/// Somebody who waits for a slot.
+/// A connection that waits for a slot.
 #[derive(Debug)]
 pub struct Waiter {
-    /// Of the worker that holds the connection.
+    /// Inbox of the worker that holds the connection.
     pub inbox: Arc<dyn Inbox>,
-    /// Where the connection lives in that worker.
+    /// Index of the connection in that worker.
     pub place: usize,
 }
 
@@ -129,7 +130,7 @@ impl BackendState {
         }
     }
 
-    /// Takes over what the configuration says, and gives slots to those who wait if there are more now.
+    /// Applies the configuration, and gives new slots to waiters.
     pub(super) fn configure(self: &Arc<Self>, config: &Backend, servers: Arc<[Arc<ServerState>]>) {
         self.room.store(config.keys.queue_length, SeqCst);
         let closes = config.keys.connections_on_failure == ConnectionsOnFailure::Close;
@@ -139,7 +140,7 @@ impl BackendState {
             .after
             .store(after.as_millis() as u64, Relaxed);
         self.stick.set_limit(config.most_remembered());
-        // At most some days, so it fits.
+        // The configured maximum is some days, which fits.
         let life = config.keys.stick_lifetime.as_millis() as u64;
         self.stick_life.store(life, Relaxed);
         let mut line = self.lock();
@@ -149,61 +150,66 @@ impl BackendState {
         self.settle();
     }
 
-    /// Forgets the servers: the backend is no longer configured. Who waits is refused.
+    /// Removes all servers of a backend that is not configured any more. Waiters are rejected.
     pub(super) fn close(self: &Arc<Self>) {
         let before = self.lock().replace(Arc::new([]));
         drop(before);
         self.settle();
     }
 
-    /// The backend's configured name.
+    /// Returns the configured name of the backend.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its servers, as configured now. Takes the lock.
+    /// Returns the configured servers. Takes the lock.
     pub fn servers(&self) -> Arc<[Arc<ServerState>]> {
         Arc::clone(&self.lock().servers)
     }
 
-    /// Its servers, and those that were and are still held by connections. Takes the lock.
+    /// Returns the configured servers, and removed servers that still have connections. Takes the
+    /// lock.
     pub fn known_servers(&self) -> Vec<Arc<ServerState>> {
         let line = self.lock();
         let gone = line.gone.iter().filter_map(Weak::upgrade);
         line.servers.iter().cloned().chain(gone).collect()
     }
 
-    /// How many wait.
+    /// Returns the length of the queue.
     pub fn waiting(&self) -> usize {
         self.waiting.load(SeqCst)
     }
 
-    /// Returns whether a client waits that would take any server. What is free while others wait is a server that has failed them all.
+    /// Returns `true` if a waiter accepts any server. If all waiters exclude some servers, a free
+    /// slot belongs to a server that has failed all of them.
     pub(super) fn wants_any(&self) -> bool {
         self.wants_any.load(Relaxed)
     }
 
-    /// Slots that were handed to somebody who waited, ever.
+    /// Returns the total number of slots handed to waiters.
     pub fn hand_overs(&self) -> u64 {
         self.hand_overs.load(Relaxed)
     }
 
-    /// Rest of a connection that may be ended while others wait for a slot; `None` if none may be.
+    /// Returns the idle time after which connections may be closed in favor of waiters; `None` if
+    /// this is disabled.
     pub fn idle_reclaim(&self) -> Option<Duration> {
         let after = self.idle_reclaim.after.load(Relaxed);
         (after > 0).then(|| Duration::from_millis(after))
     }
 
-    /// Connections at rest that were ended for one that waited, ever.
+    /// Returns the total number of idle connections closed in favor of waiters.
     pub fn idle_reclaims(&self) -> u64 {
         self.idle_reclaim.ended.load(Relaxed)
     }
 
-    /// Runs `end`, which ends a connection at rest and so gives its slot to one that waits. Returns whether it did: no more connections
-    /// are being ended at a time, by all workers, than wait.
+    /// Calls `end`, which closes an idle connection and so gives its slot to a waiter. Returns
+    /// `true` if it was called. All workers together never close more connections at a time than
+    /// there are waiters.
     pub fn reclaim(&self, end: impl FnOnce()) -> bool {
         let reclaim = &self.idle_reclaim;
-        // Counted before the queue is looked at, and until it is one shorter: no two workers end a connection for the same waiter.
+        // Incremented until the queue is shorter, so that two workers do not close connections for
+        // the same waiter.
         let number = reclaim.under_way.fetch_add(1, SeqCst) + 1;
         let is_wanted = number <= self.waiting();
         if is_wanted {
@@ -214,34 +220,34 @@ impl BackendState {
         is_wanted
     }
 
-    /// How long a client is remembered that does not come back.
+    /// Returns the time after which an absent client is forgotten.
     pub fn stick_life(&self) -> Duration {
         Duration::from_millis(self.stick_life.load(Relaxed))
     }
 
-    /// How many clients are remembered. Takes the locks of that memory.
+    /// Returns the number of remembered clients. Takes the locks of the stick table.
     pub fn sticks(&self) -> usize {
         self.stick.len()
     }
 
-    /// The server that a client had, by the numbers that stand for both.
+    /// Returns the server key of a remembered client.
     pub fn recall(&self, client: u64, now: Duration) -> Option<u64> {
         self.stick.recall(client, now, self.stick_life())
     }
 
-    /// From now on a client has this server, for `life` or as long as is configured, whichever ends
-    /// first. Returns whether that is news.
+    /// Remembers the server of a client, for `life` or the configured time, whichever is shorter.
+    /// Returns `true` if the entry is new or different.
     pub fn learn(&self, client: u64, server: &ServerState, now: Duration, life: Duration) -> bool {
         self.learn_key(client, server.key(), now, life)
     }
 
-    /// The same by [`ServerState::key`], of a server that may not be known here yet.
+    /// Remembers a server by [`ServerState::key`]. The server may be unknown here.
     pub fn learn_key(&self, client: u64, server: u64, now: Duration, life: Duration) -> bool {
         self.stick
             .learn(client, server, now, life.min(self.stick_life()))
     }
 
-    /// The same for what another host learnt some time ago: a client that is known here keeps its server.
+    /// Remembers an entry that another host learned earlier. A known client keeps its server.
     pub fn learn_unless_known(
         &self,
         client: u64,
@@ -254,7 +260,8 @@ impl BackendState {
             .learn_unless_known(client, server.key(), now, life)
     }
 
-    /// Shows who is remembered: client, server, and how long still. See [`Stick::visit`].
+    /// Passes the remembered entries to `show`: client, server and remaining time. See
+    /// [`Stick::visit`].
     pub fn visit_sticks(
         &self,
         from: Cursor,
@@ -265,18 +272,18 @@ impl BackendState {
         self.stick.visit(from, now, at_most, show)
     }
 
-    /// When somebody comes who is served at once: behind all who had to wait so far.
+    /// Returns the arrival of a connection that is served at once: after all earlier waiters.
     pub(super) fn arrival(&self) -> Arrival {
         Arrival(self.arrivals.load(Relaxed)).served_at_once()
     }
 
-    /// Joins the queue: a newcomer its end, one who had a slot `before` the place of its first arrival.
-    /// `tried` are servers that have failed it, by [`ServerState::key`]. The slot comes through the waiter's
-    /// inbox, perhaps at once.
+    /// Joins the queue: a new connection at its end, a connection that had a slot at the position
+    /// of its first arrival (`before`). `tried` contains the [`ServerState::key`]s of servers that
+    /// failed it. The slot is delivered to the waiter's inbox, possibly at once.
     ///
     /// # Errors
     ///
-    /// When the queue is full; for newcomers only, the others were let in.
+    /// Fails if the queue is full. This applies only to new connections.
     pub fn wait(
         self: &Arc<Self>,
         waiter: Waiter,
@@ -286,7 +293,8 @@ impl BackendState {
         let mut line = self.lock();
         let stay = line.queue.join(waiter, tried, before);
         self.count(&line.queue);
-        // There may be room for it that nobody in front can use: the queue is full when it still is after that.
+        // Grants first: a free slot may fit only this waiter, so the queue counts as full only
+        // after that.
         let grants: Vec<_> = std::iter::from_fn(|| self.next_grant(&mut line)).collect();
         let room = self.room.load(Relaxed);
         let is_over = before.is_none() && line.queue.len() > room;
@@ -309,7 +317,7 @@ impl BackendState {
         }
     }
 
-    /// Gives free slots to those who wait, the longest waiter first, until there are no more of either.
+    /// Grants free slots, longest waiter first, until slots or waiters run out.
     pub fn settle(self: &Arc<Self>) {
         while self.waiting.load(SeqCst) > 0 {
             let Some((waiter, grant)) = self.next_grant(&mut self.lock()) else {
@@ -319,7 +327,7 @@ impl BackendState {
         }
     }
 
-    /// The longest waiter for whom there is a slot, or no server at all; it is no longer in the queue.
+    /// Removes and returns the longest waiter for which there is a slot, or no server at all.
     fn next_grant(self: &Arc<Self>, line: &mut Line) -> Option<(Waiter, Grant)> {
         let Line { queue, servers, .. } = line;
         let taken = queue.take_first(|tried| match offer(servers, tried) {
@@ -339,14 +347,14 @@ impl BackendState {
         Some((taken.item, grant))
     }
 
-    /// Says how many wait, to those who have not the lock.
+    /// Publishes the queue length for readers without the lock.
     fn count(&self, queue: &Queue<Waiter>) {
         self.wants_any.store(queue.holds_novices(), Relaxed);
         self.waiting.store(queue.len(), SeqCst);
         self.arrivals.store(queue.arrivals().0, Relaxed);
     }
 
-    /// Tells the workers to end a server's connections, where that is wanted.
+    /// Makes the workers close a server's connections, if this is configured.
     pub(super) fn tell_of_failure(&self, server: &Arc<ServerState>) {
         if !self.closes_on_failure.load(Relaxed) {
             return;
@@ -361,18 +369,18 @@ impl BackendState {
     }
 
     fn lock(&self) -> MutexGuard<'_, Line> {
-        // No call leaves a queue half changed.
+        // The queue is valid even after a panic, because every change is complete.
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Wait {
-    /// Whether this grant ends this wait.
+    /// Returns `true` if this grant ends this wait.
     pub fn is_over_by(&self, grant: &Grant) -> bool {
         self.stay == Some(grant.stay) && Arc::ptr_eq(&self.backend, &grant.backend)
     }
 
-    /// It is over: there is nothing to leave.
+    /// Ends the wait after a grant. Nothing is left to cancel.
     pub fn end(mut self) {
         self.stay = None;
     }
@@ -384,23 +392,25 @@ impl Drop for Wait {
             return;
         };
         let mut line = self.backend.lock();
-        // One who was granted a slot and left has it in its worker's inbox, and drops it there.
+        // If a slot was granted meanwhile, it is in the worker's inbox, and dropping it there
+        // passes it on.
         let left = line.queue.cancel(stay);
         self.backend.count(&line.queue);
         drop(line);
-        // Whatever was free when it left, those who stay cannot use.
+        // No other waiter can use a slot that was free when this one left.
         drop(left);
     }
 }
 
-/// Claims a slot at the least busy of the servers that a client may be given.
+/// Claims a slot at the least busy eligible server.
 fn offer(servers: &[Arc<ServerState>], tried: &[u64]) -> Pick {
     let eligible = Eligible::new(servers, tried);
     let cost = |server: &&Arc<ServerState>| {
         u64::from(server.in_use()) * u64::from(u16::MAX) / u64::from(server.weight().max(1))
     };
     let is_free = |server: &&Arc<ServerState>| eligible.contains(server) && server.has_room();
-    // A slot may be lost to somebody who came before anyone waited; then the next is looked for.
+    // A connection that arrived before any waiter may take the slot first. Then the next server is
+    // tried.
     while let Some(server) = servers.iter().filter(is_free).min_by_key(cost) {
         if let Some(slot) = ServerSlot::claim(server) {
             return Pick::Slot(slot);
@@ -409,23 +419,23 @@ fn offer(servers: &[Arc<ServerState>], tried: &[u64]) -> Pick {
     eligible.shortage()
 }
 
-/// The answer to a connection that asks for a server.
+/// Answer to a connection that needs a server.
 #[derive(Debug)]
 pub enum Pick {
     /// The connection may connect.
     Slot(ServerSlot),
-    /// The connection has to wait.
+    /// The connection must wait.
     Full,
-    /// No server is in service that was not tried.
+    /// No untried server is in service.
     Nobody,
 }
 
-/// The servers that one client may be given now: those in service that have a weight and have not failed it. Backups serve while no other
-/// server can.
+/// Servers that one client may get now: in service, with a weight, and without a failure for this
+/// client. Backup servers are eligible only if no other server is usable.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Eligible<'a> {
     servers: &'a [Arc<ServerState>],
-    /// Servers that have failed the client, by [`ServerState::key`].
+    /// [`ServerState::key`]s of servers that failed the client.
     tried: &'a [u64],
     backups: bool,
 }
@@ -440,14 +450,14 @@ impl<'a> Eligible<'a> {
         }
     }
 
-    /// Returns whether a server is eligible.
+    /// Returns `true` if a server is eligible.
     pub(super) fn contains(&self, server: &ServerState) -> bool {
         server.is_usable()
             && server.is_backup() == self.backups
             && !self.tried.contains(&server.key())
     }
 
-    /// Returns whether to wait, if no eligible server has a slot.
+    /// Returns whether to wait, if no eligible server has a free slot.
     pub(super) fn shortage(&self) -> Pick {
         let comes = |server: &Arc<ServerState>| self.contains(server) || server.is_awaited();
         if self.servers.iter().any(comes) {
@@ -468,7 +478,7 @@ mod models {
     use crate::backend::registry::lone_state;
     use becket_tls::config::{Server, ServerAddress};
 
-    /// Claims the one slot, or waits for it; a connection that is `hasty` leaves the queue again.
+    /// Claims the only slot, or waits for it. A `hasty` connection leaves the queue again.
     fn connect(pool: &Pool, inbox: &TestInbox, hasty: bool) {
         let hint = PickHint {
             source: [192, 0, 2, 1].into(),
@@ -483,7 +493,7 @@ mod models {
         let wait = pool.wait(0, &[], None).unwrap();
         while !hasty {
             for event in inbox.take() {
-                // A grant for a wait that was left is dropped, which passes the slot on.
+                // A grant for an abandoned wait is dropped, which passes the slot on.
                 if let BackendEvent::Granted(grant) = event
                     && wait.is_over_by(&grant)
                 {

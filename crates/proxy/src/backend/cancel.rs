@@ -1,4 +1,5 @@
-//! Cancels of PostgreSQL clients that wait for control, which sends each to every server of its listener (`becket_control`, `health/cancel.rs`).
+//! Queue of cancel requests from PostgreSQL clients. The control thread sends each to every server
+//! of its listener (`becket_control`, `health/cancel.rs`).
 //!
 //! Source: PostgreSQL, "Frontend/Backend Protocol", section "Canceling Requests in Progress".
 
@@ -17,9 +18,10 @@ use super::backend_state::{BackendState, Waiter};
 use super::inbox::BackendEvent;
 use becket_tls::config::Backend;
 
-/// The queue from workers to control, and the outcomes.
+/// The queue from workers to the control thread, and the results.
 ///
-/// The queue is bounded: a request for which there is no room is refused. It is fair, so that one source cannot keep out the cancels of others.
+/// The queue is bounded: a request is rejected if there is no room. It is fair, so one source
+/// cannot block the requests of others.
 #[derive(Debug)]
 pub struct Cancels {
     queue: Mutex<CancelQueue>,
@@ -30,19 +32,19 @@ pub struct Cancels {
 #[derive(Debug)]
 struct CancelQueue {
     waiting: FairQueue<Source, Cancel>,
-    /// Wakes control when the queue is not empty any more.
+    /// Wakes the control thread when the queue becomes non-empty.
     control: Option<Waker>,
 }
 
 /// The backends of a listener.
 pub type CancelTargets = Arc<[(Arc<Backend>, Arc<BackendState>)]>;
 
-/// A request for the servers of all backends of a listener.
+/// A cancel request for the servers of all backends of a listener.
 pub struct Cancel {
-    /// As the client sent it.
+    /// The request as sent by the client.
     pub request: Arc<[u8]>,
     pub backends: CancelTargets,
-    /// Dropped when the servers have the request, or will not get it.
+    /// Dropped when the request was sent or failed.
     pub completion: CancelCompletion,
 }
 
@@ -74,7 +76,7 @@ impl Drop for CancelCompletion {
 }
 
 impl CancelOutcome {
-    /// Returns the close reason of the client's connection, once there is one.
+    /// Returns the close reason of the client's connection, once it is known.
     pub fn outcome(&self) -> Option<CloseReason> {
         self.0.get().copied()
     }
@@ -95,7 +97,8 @@ impl Default for Cancels {
 }
 
 impl Cancels {
-    /// Enqueues a cancel. If there is no room, this one is refused, or one of a source that has more.
+    /// Enqueues a cancel request. If the queue is full, rejects this request, or one of a source
+    /// with more requests.
     pub fn enqueue(&self, source: Source, cancel: Cancel) {
         let mut queue = self.lock();
         let refused = queue.waiting.push(source, cancel);
@@ -110,7 +113,7 @@ impl Cancels {
         }
     }
 
-    /// Waits for the next cancel. One task may wait at a time.
+    /// Waits for the next request. Only one task may wait at a time.
     pub async fn next(&self) -> Cancel {
         poll_fn(|cx| self.poll_next(cx)).await
     }
@@ -128,13 +131,13 @@ impl Cancels {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a server that has the request, or could not be sent it.
+    /// Counts a request that was sent to a server, or that failed.
     pub fn count(&self, passed: bool) {
         let counter = if passed { &self.passed } else { &self.failed };
         counter.fetch_add(1, Relaxed);
     }
 
-    /// Requests that a server has, and those that could not be sent; ever, over all servers.
+    /// Returns the total numbers of requests that were sent and that failed, over all servers.
     pub fn counts(&self) -> (u64, u64) {
         (self.passed.load(Relaxed), self.failed.load(Relaxed))
     }
@@ -142,10 +145,10 @@ impl Cancels {
 
 impl fmt::Debug for Cancel {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The request has a secret.
+        // The request contains a secret.
         out.debug_struct("Cancel").finish_non_exhaustive()
     }
 }
 
-/// Maximum requests that wait: those of a pool of clients whose queries all ran into a time-out.
+/// Maximum queued requests. Covers a client pool whose queries all time out at once.
 const MAX_WAITING: usize = 64;

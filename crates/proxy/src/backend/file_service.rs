@@ -1,4 +1,4 @@
-//! One worker's view of a docroot: files that it has open, and the way to those who wait for disks.
+//! A docroot in one worker: its open files, and its access to the threads that wait for disks.
 
 use std::cell::RefCell;
 use std::io;
@@ -10,7 +10,7 @@ use becket_http::docroot::cache::Cache;
 use becket_http::docroot::readers::Readers;
 use becket_http::docroot::{AtPath, Docroot, FileKey, OpenFile};
 
-/// One worker's view of a docroot.
+/// A docroot in one worker.
 #[derive(Debug)]
 pub struct FileService {
     docroot: Arc<Docroot>,
@@ -19,18 +19,18 @@ pub struct FileService {
     inbox: Arc<dyn Inbox>,
 }
 
-/// What a thread was asked for. Whoever drops it does not wait any more.
+/// The pending answer of a reader thread. Dropping it abandons the request.
 #[derive(Debug)]
 pub struct Awaited<T>(Arc<Mutex<ReaderAnswer<T>>>);
 
-/// What has come of it.
+/// State of the answer.
 #[derive(Debug)]
 pub enum ReaderAnswer<T> {
-    /// Nothing yet.
+    /// There is no answer yet.
     Waiting,
-    /// This.
+    /// The answer.
     Done(T),
-    /// Nothing, and nothing will.
+    /// There will be no answer.
     Lost,
 }
 
@@ -42,7 +42,8 @@ impl<T> Awaited<T> {
     }
 }
 
-/// A thread's end. Dropped, it has the worker look at the connection, whether there is an answer or not.
+/// The reader thread's end. Dropping it makes the worker check the connection, with or without an
+/// answer.
 struct Answering<T> {
     answer: Arc<Mutex<ReaderAnswer<T>>>,
     inbox: Arc<dyn Inbox>,
@@ -71,7 +72,7 @@ impl<T> Drop for Answering<T> {
 }
 
 impl FileService {
-    /// The view of a worker whose messages arrive at `inbox`.
+    /// Creates the service of a worker that receives messages at `inbox`.
     pub(super) fn new(
         docroot: &Arc<Docroot>,
         readers: &Arc<Readers>,
@@ -85,12 +86,12 @@ impl FileService {
         }
     }
 
-    /// The folder.
+    /// Returns the docroot.
     pub fn docroot(&self) -> &Docroot {
         &self.docroot
     }
 
-    /// Looks for a file, if that needs no disk.
+    /// Looks up a file if this needs no disk access.
     pub fn find(&self, wanted: &FileKey, now: Duration) -> Option<AtPath> {
         if let Some(file) = self.cache.borrow_mut().get(wanted, now) {
             return Some(AtPath::File(file));
@@ -99,7 +100,7 @@ impl FileService {
         Some(self.keep(wanted, found, now))
     }
 
-    /// Remembers what was found.
+    /// Caches the result of a lookup.
     pub fn keep(&self, wanted: &FileKey, found: AtPath, now: Duration) -> AtPath {
         match found {
             AtPath::File(file) => {
@@ -110,13 +111,13 @@ impl FileService {
         }
     }
 
-    /// Has a thread look for a file, for the connection that lives at `place`.
+    /// Makes a thread look up a file for the connection at index `place`.
     pub fn find_later(&self, wanted: &FileKey, place: usize) -> Awaited<AtPath> {
         let (docroot, wanted) = (Arc::clone(&self.docroot), wanted.clone());
         self.ask(place, move || docroot.find(&wanted, true))
     }
 
-    /// Has a thread read a part of a file.
+    /// Makes a thread read a part of a file.
     pub fn read_later(
         &self,
         file: &Arc<OpenFile>,

@@ -1,7 +1,7 @@
-//! How a worker learns what another thread decided for one of its connections.
+//! Events for a worker's connections from other threads.
 //!
-//! A worker's mailbox is an [`Inbox`]; a scripted stage has a [`TestInbox`]. Whoever delivers may be any
-//! thread, and holds no lock while it does.
+//! A worker's mailbox is an [`Inbox`]; a simulated worker in tests has a [`TestInbox`]. Any thread
+//! may deliver, and holds no lock while it does.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,44 +12,46 @@ use super::backend_state::BackendState;
 use super::server_state::ServerState;
 use super::slot::ServerSlot;
 
-/// Takes events for one worker, from any thread.
+/// Receives events for one worker, from any thread.
 pub trait Inbox: fmt::Debug + Send + Sync {
-    /// Leaves an event and sees to it that the worker looks soon.
+    /// Queues an event, and makes the worker check its inbox soon.
     fn deliver(&self, event: BackendEvent);
 }
 
-/// What a worker is told.
+/// An event for a worker.
 #[derive(Debug)]
 pub enum BackendEvent {
-    /// The wait of a connection is over.
+    /// A connection's wait has ended.
     Granted(Grant),
     /// A server of a backend with `connections-on-failure = "close"` went out of service.
     Failed(Arc<ServerState>),
-    /// The first client waits for a slot of a backend with `idle-reclaim`, and the worker may have connections at rest there.
+    /// The first client waits for a slot of a backend with `idle-reclaim`. The worker may have idle
+    /// connections there.
     Awaited,
-    /// What a connection waits for may have come; where it lives in its worker. It may be another one by now.
+    /// The connection at this index may be able to continue. Another connection may have replaced
+    /// it.
     Look(usize),
 }
 
-/// The end of a wait. When nobody waits for it any more, dropping it passes the slot on.
+/// The end of a wait. Dropping an unused grant passes the slot on.
 #[derive(Debug)]
 pub struct Grant {
-    /// Where the connection lives in its worker.
+    /// Index of the connection in its worker.
     pub place: usize,
-    /// Which arrival in the queue it was.
+    /// The waiter's entry in the queue.
     pub stay: Stay,
-    /// Whose queue.
+    /// Backend of the queue.
     pub backend: Arc<BackendState>,
-    /// The slot; `None` when no server is in service any more.
+    /// The slot; `None` if no server is in service any more.
     pub slot: Option<ServerSlot>,
 }
 
-/// An inbox that somebody empties by hand.
+/// An inbox that a test empties.
 #[derive(Debug, Default)]
 pub struct TestInbox(Mutex<Vec<BackendEvent>>);
 
 impl TestInbox {
-    /// Takes everything that was delivered, oldest first.
+    /// Takes all delivered events, oldest first.
     pub fn take(&self) -> Vec<BackendEvent> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,15 +1,15 @@
-//! Backends: who gets the next connection, and who has to wait for it.
+//! Backends: choose the server of the next connection, or make it wait.
 //!
-//! * [`server_state`]: what all workers know of one server: how many connections it has, how it is;
-//! * [`slot`]: one of the connections that a server may have, claimed by one connection of ours;
-//! * [`backend_state`]: what all workers know of one backend: those who wait for a slot, and who had which
-//!   server;
-//! * [`registry`]: all of them, by name, so that they outlive a reload;
-//! * [`pool`]: one worker's view of a backend: it chooses;
-//! * [`cancel`]: cancels of PostgreSQL clients that wait for control;
-//! * [`inbox`]: how a worker learns of a slot that it was given.
+//! * [`server_state`]: state of one server, shared by all workers: connection counts, health;
+//! * [`slot`]: the right to one connection to a server;
+//! * [`backend_state`]: state of one backend, shared by all workers: the queue, and servers of
+//!   known clients;
+//! * [`registry`]: all states by name, so that they survive a reload;
+//! * [`pool`]: a backend in one worker: chooses the server;
+//! * [`cancel`]: queued cancel requests of PostgreSQL clients;
+//! * [`inbox`]: events from other threads, such as a granted slot.
 //!
-//! Who is chosen is decided by `becket_proto::balance`; connecting is `connection/connecting.rs`.
+//! `becket_proto::balance` contains the balancing algorithms; `connection/connecting.rs` connects.
 
 pub mod backend_state;
 pub mod cancel;

@@ -1,12 +1,12 @@
-//! One worker's view of a backend: which server a connection gets.
+//! A backend in one worker: chooses the server of a connection.
 //!
-//! The wheel, the dice and the addresses are the worker's own; what is shared is in [`ServerState`]s and
-//! read as atomics, so a choice takes no lock, no system call and no allocation. A client that is known
-//! again takes one shard's lock of the backend's memory.
+//! The worker owns the wheel, the random seed and the cached addresses. Shared state is in
+//! [`ServerState`]s and read by atomics, so a choice takes no lock, no system call and no
+//! allocation. A lookup in the stick table takes the lock of one shard.
 //!
-//! A server that is full is passed over, also by hashes and by those who stick: becket keeps no client
-//! waiting for one server while another is free. When all are full, the connection waits for the first
-//! slot of any ([`Pick::Full`]).
+//! A full server is skipped, even by hash balancing and stickiness: no client waits for one server
+//! while another is free. If all servers are full, the connection waits for the first free slot of
+//! any ([`Pick::Full`]).
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, RandomState};
@@ -32,44 +32,45 @@ use becket_http::docroot::readers::Readers;
 use becket_tls::config::{Backend, ServerAddress};
 use becket_tls::to_servers::ServerTls;
 
-/// One worker's view of a backend.
+/// A backend in one worker.
 #[derive(Debug)]
 pub struct Pool {
     backend: Arc<Backend>,
     tls: Option<ServerTls>,
-    /// Where peers of a cluster are told of clients that stick.
+    /// Receives new stick entries for the peers of a cluster.
     outbox: Option<Outbox>,
     state: Arc<BackendState>,
     inbox: Arc<dyn Inbox>,
-    /// Where files are served, and not servers.
+    /// Serves files instead of relaying to servers.
     files: Option<FileService>,
     servers: Arc<[Arc<ServerState>]>,
-    /// Of each, as this worker has seen them last, and their generation.
+    /// Addresses per server as last seen by this worker, with their generation.
     addresses: Vec<RefCell<(u32, Rc<[ServerAddress]>)>>,
     wheel: RefCell<Wheel>,
-    /// Filled for each choice; here so that nothing is allocated for it.
+    /// Reused for each choice, to avoid allocations.
     candidates: RefCell<Vec<Candidate>>,
-    /// Counts choices.
+    /// Number of choices.
     choices: Cell<u64>,
-    /// Counts connects that came from a source address.
+    /// Number of connects from a configured source address.
     departures: Cell<usize>,
-    /// What dice are thrown with.
+    /// Seed for random choices.
     seed: RandomState,
 }
 
-/// By what a client may be known again, or always be given the same server.
+/// Properties of a client for stickiness and hash balancing.
 #[derive(Clone, Copy, Debug)]
 pub struct PickHint<'a> {
-    /// Its address.
+    /// Address of the client.
     pub source: IpAddr,
-    /// The server name of its hello.
+    /// Server name in the ClientHello.
     pub name: Option<&'a str>,
-    /// The session that it resumes or has just made.
+    /// The session that the client resumes or has just created.
     pub origin: Option<OriginId>,
 }
 
 impl Pool {
-    /// A view for the worker that `inbox` belongs to. `start` sets its wheel apart from other workers'.
+    /// Creates the pool of the worker with this `inbox`. `start` offsets its wheel from those of
+    /// other workers.
     pub fn new(
         backend: Arc<Backend>,
         state: Arc<BackendState>,
@@ -103,14 +104,14 @@ impl Pool {
         pool
     }
 
-    /// Tells the peers of a cluster of clients that stick.
+    /// Sends new stick entries to the peers of a cluster.
     #[must_use]
     pub fn telling(mut self, outbox: Option<Outbox>) -> Self {
         self.outbox = outbox;
         self
     }
 
-    /// Has these threads wait for disks, where the backend serves files.
+    /// Uses these threads for disk access, if the backend serves files.
     #[must_use]
     pub fn reading(mut self, readers: &Arc<Readers>) -> Self {
         let docroot = self.backend.docroot.as_ref();
@@ -118,41 +119,41 @@ impl Pool {
         self
     }
 
-    /// The files that are served in place of servers.
+    /// Returns the file service of a backend that serves files.
     pub fn files(&self) -> Option<&FileService> {
         self.files.as_ref()
     }
 
-    /// A view of a backend that no other worker has, for checks, tests and benches.
+    /// Creates a pool without other workers, for checks, tests and benchmarks.
     pub fn lone(backend: Arc<Backend>, inbox: Arc<dyn Inbox>) -> Self {
         let state = lone_state(&backend, vec![Arc::clone(&inbox)]);
         Self::new(backend, state, inbox, 0).reading(&Arc::default())
     }
 
-    /// The backend as configured.
+    /// Returns the configured backend.
     pub fn backend(&self) -> &Arc<Backend> {
         &self.backend
     }
 
-    /// What all workers know of the backend.
+    /// Returns the shared state of the backend.
     pub fn state(&self) -> &Arc<BackendState> {
         &self.state
     }
 
-    /// The servers for whose slots clients wait: eligible servers without a free slot.
+    /// Returns the eligible servers without a free slot.
     pub fn full_servers(&self) -> impl Iterator<Item = &Arc<ServerState>> {
         let eligible = Eligible::new(&self.servers, &[]);
         let servers = self.servers.iter();
         servers.filter(move |server| eligible.contains(server) && !server.has_room())
     }
 
-    /// What it takes to open TLS to the servers; `None` when they speak plain TCP.
+    /// Returns the TLS configurations for the servers; `None` for plain TCP.
     pub fn tls(&self) -> Option<&ServerTls> {
         self.tls.as_ref()
     }
 
-    /// Chooses a server for a newcomer and claims a slot there, unless others wait for it already. `had`
-    /// is the server that [`Self::recall`] found, `tried` are those that failed it.
+    /// Chooses a server for a new connection and claims a slot, unless other connections wait for
+    /// one. `had` is the result of [`Self::recall`]; `tried` contains the servers that failed it.
     pub fn pick(&self, hint: &PickHint<'_>, had: Option<u64>, tried: &[u64]) -> Pick {
         let eligible = Eligible::new(&self.servers, tried);
         if self.state.wants_any() {
@@ -167,7 +168,7 @@ impl Pool {
             if let Some(slot) = self.servers.get(index).and_then(ServerSlot::claim) {
                 return Pick::Slot(slot);
             }
-            // Another worker was faster with the last slot.
+            // Another worker took the last slot.
             if let Some(candidate) = candidates.get_mut(index) {
                 candidate.open = false;
             }
@@ -175,7 +176,7 @@ impl Pool {
         eligible.shortage()
     }
 
-    /// Makes a cancel of the connection at `place` in this worker, and the outcome that the connection waits for.
+    /// Creates a cancel request for the connection at index `place`, and the outcome for it.
     pub fn cancel(
         &self,
         place: usize,
@@ -192,11 +193,12 @@ impl Pool {
         (cancel, outcome)
     }
 
-    /// Joins the queue, for the connection that lives at `place` in this worker: see [`BackendState::wait`].
+    /// Joins the queue for the connection at index `place` in this worker: see
+    /// [`BackendState::wait`].
     ///
     /// # Errors
     ///
-    /// When the queue is full.
+    /// Fails if the queue is full.
     pub fn wait(
         &self,
         place: usize,
@@ -207,7 +209,8 @@ impl Pool {
         self.state.wait(Waiter { inbox, place }, tried, before)
     }
 
-    /// By what this client is remembered; nothing where clients do not stick, or it has no session.
+    /// Returns the stick table key of a client; `None` if clients do not stick or the client has no
+    /// session.
     fn stick_key(&self, hint: &PickHint<'_>) -> Option<u64> {
         match self.backend.keys.stick {
             StickBy::None => None,
@@ -216,13 +219,13 @@ impl Pool {
         }
     }
 
-    /// The server that a client had, if it is remembered.
+    /// Returns the server key of a remembered client.
     pub fn recall(&self, hint: &PickHint<'_>, now: Duration) -> Option<u64> {
         self.state.recall(self.stick_key(hint)?, now)
     }
 
-    /// From now on a client has this server. The peers of a cluster are told, if it is news and the
-    /// client is known by its session.
+    /// Remembers the server of a client. A new entry for a session is also sent to the peers of a
+    /// cluster.
     pub fn learn(&self, hint: &PickHint<'_>, server: &ServerState, now: Duration) {
         let Some(client) = self.stick_key(hint) else {
             return;
@@ -241,8 +244,9 @@ impl Pool {
         }
     }
 
-    /// The server that is a becket with this node, by its [`ServerState::key`], if balancing could choose it: a node is
-    /// what the client says, which must not get it to a backup, or to a server that is being emptied.
+    /// Returns the [`ServerState::key`] of the server with this cluster node, if it is eligible.
+    /// The node number comes from the client, so it must not lead to a backup or to a draining
+    /// server.
     pub fn at_node(&self, node: NodeId) -> Option<u64> {
         let mut servers = self.backend.servers.iter();
         let server = servers.find(|server| server.keys.node == Some(node.0))?;
@@ -254,11 +258,11 @@ impl Pool {
             .then_some(key)
     }
 
-    /// The addresses of a server, in the order in which they are tried.
+    /// Returns the addresses of a server in the order of connection attempts.
     pub fn addresses(&self, server: &Arc<ServerState>) -> Rc<[ServerAddress]> {
         let mut all = self.servers.iter().zip(&self.addresses);
         let Some((_, seen)) = all.find(|(one, _)| Arc::ptr_eq(one, server)) else {
-            // A reload brought it while this view's last connections are under way.
+            // A reload added the server while connections of this pool still exist.
             return Rc::from(&*server.addresses());
         };
         let generation = server.generation();
@@ -269,7 +273,7 @@ impl Pool {
         Rc::clone(&seen.1)
     }
 
-    /// The address to connect from, each in turn; nothing where the kernel chooses.
+    /// Returns the next configured source address; `None` if the kernel chooses.
     pub fn source(&self, to: &ServerAddress) -> Option<IpAddr> {
         let (ServerAddress::Tcp(to), [_, ..]) = (to, &*self.backend.keys.source) else {
             return None;
@@ -282,7 +286,7 @@ impl Pool {
         fitting.clone().nth(turn).copied()
     }
 
-    /// Reads what the choice depends on.
+    /// Reads the shared state for a choice.
     fn survey(&self, eligible: &Eligible<'_>) {
         let mut candidates = self.candidates.borrow_mut();
         candidates.clear();
@@ -313,8 +317,8 @@ impl Pool {
         }
     }
 
-    /// The server that a client had, if it is in service and has room. Its weight may be 0: such a
-    /// server is being emptied, and keeps those whom it has.
+    /// Claims a slot at the client's previous server, if it is in service and has room. Its weight
+    /// may be 0: a draining server keeps its clients.
     fn claim_again(&self, server: u64, tried: &[u64]) -> Option<ServerSlot> {
         let had = self.servers.iter().find(|one| one.key() == server)?;
         if !had.is_in_service() || tried.contains(&server) {

@@ -1,9 +1,9 @@
-//! The states of all backends and servers, by name, so that a reload finds those that stay.
+//! States of all backends and servers by name, so that they survive a reload.
 //!
-//! Used at the start and at reloads only: a worker's pools hold what they need. A server is the same
-//! one when its backend and itself have the names that they had. States of what is no longer configured
-//! live on while connections hold them, and are found again if they come back before those have ended: so
-//! `maxconn` holds over reloads too.
+//! It is used only at a start and at reloads, because the pools of workers hold their states. A
+//! server keeps its state if its own name and its backend's name stay the same. A removed state
+//! lives while connections hold it. If it is configured again before they end, it is reused, so
+//! `maxconn` also holds over reloads.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -20,8 +20,8 @@ use super::server_state::ServerState;
 use becket_tls::config::overrides::Overrides;
 use becket_tls::config::{Backend, Config, Server};
 
-/// The state of a backend that no configuration knows, for checks, tests and benches; `inboxes` are of its
-/// workers.
+/// Creates the state of a backend outside a configuration, for checks, tests and benchmarks.
+/// `inboxes` belong to its workers.
 pub fn lone_state(backend: &Backend, inboxes: Vec<Arc<dyn Inbox>>) -> Arc<BackendState> {
     let inboxes = Arc::new(OnceLock::from(inboxes));
     let state = Arc::new(BackendState::new(backend.keys.name.to_string(), inboxes));
@@ -29,23 +29,24 @@ pub fn lone_state(backend: &Backend, inboxes: Vec<Arc<dyn Inbox>>) -> Arc<Backen
     state
 }
 
-/// The servers of backends whose clients are known by their sessions, as the nodes of a cluster speak of them.
+/// Servers of backends with session stickiness, by the tags that cluster nodes exchange.
 #[derive(Debug, Default)]
 struct KnownToPeers {
     servers: HashMap<ServerTag, Arc<ServerState>>,
     sticky: Vec<Sticky>,
 }
 
-/// A backend whose clients are known by their sessions.
+/// A backend with session stickiness.
 #[derive(Debug)]
 struct Sticky {
     backend: Arc<BackendState>,
-    /// Its servers by [`ServerState::key`]: a dump asks for each client, under a lock that workers take.
+    /// Tags of its servers by [`ServerState::key`]. A dump looks up each client under a lock that
+    /// workers take.
     tags: HashMap<u64, ServerTag>,
 }
 
-/// A configuration that was taken over, and the states of its backends. Workers are given both together,
-/// so that one that is late with an older configuration finds the states that count for it.
+/// A configuration with the states of its backends. Workers get both together, so that a worker
+/// with an older configuration has the matching states.
 #[derive(Clone, Debug)]
 pub struct Adopted {
     config: Arc<Config>,
@@ -53,12 +54,12 @@ pub struct Adopted {
 }
 
 impl Adopted {
-    /// The configuration.
+    /// Returns the configuration.
     pub fn config(&self) -> &Arc<Config> {
         &self.config
     }
 
-    /// Its backends, each with its state.
+    /// Returns its backends, each with its state.
     pub fn backends(&self) -> impl Iterator<Item = (&Arc<Backend>, &Arc<BackendState>)> {
         self.config.backends.iter().zip(self.states.iter())
     }
@@ -68,21 +69,21 @@ impl Adopted {
 #[derive(Debug, Default)]
 pub struct Backends {
     by_name: Mutex<HashMap<String, Arc<BackendState>>>,
-    /// Those that are no longer configured and that connections may still hold.
+    /// Backends that are not configured any more but may still have connections.
     gone: Mutex<Vec<Weak<BackendState>>>,
-    /// Made anew with each configuration: peers speak of a server in every record.
+    /// Rebuilt with each configuration, because peers send a server tag in every record.
     known_to_peers: Mutex<Arc<KnownToPeers>>,
     inboxes: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
 }
 
 impl Backends {
-    /// Tells where the workers are to be reached. Only the first call counts.
+    /// Sets the inboxes of the workers. Only the first call has an effect.
     pub fn set_inboxes(&self, inboxes: Vec<Arc<dyn Inbox>>) {
-        // A second set of workers would be a second server.
+        // There is only one set of workers per process.
         let _first = self.inboxes.set(inboxes);
     }
 
-    /// Takes over a configuration: makes what is new, changes what stays, forgets what is gone.
+    /// Applies a configuration: creates new states, updates existing ones, removes others.
     pub fn adopt(&self, config: &Arc<Config>) -> Adopted {
         Adopted {
             states: self.adopt_all(&config.backends),
@@ -90,7 +91,7 @@ impl Backends {
         }
     }
 
-    /// Goes on with another configuration of the backends that it has, whose states stay as they are.
+    /// Returns another configuration with the same backends, whose states stay unchanged.
     pub fn keep(&self, config: &Arc<Config>) -> Adopted {
         let by_name = self.lock();
         let state = |backend: &Arc<Backend>| {
@@ -103,7 +104,7 @@ impl Backends {
         }
     }
 
-    /// Takes over these backends and no others. Returns their states in the same order.
+    /// Applies exactly these backends. Returns their states in the same order.
     pub fn adopt_all(&self, backends: &[Arc<Backend>]) -> Arc<[Arc<BackendState>]> {
         let mut by_name = self.lock();
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,7 +136,7 @@ impl Backends {
         states
     }
 
-    /// Forgets what operators changed of servers.
+    /// Removes the changes of operators from all servers.
     pub fn restore(&self, adopted: &Adopted) {
         for (_, state) in adopted.backends() {
             for server in &*state.servers() {
@@ -144,17 +145,17 @@ impl Backends {
         }
     }
 
-    /// The state of a backend by its name.
+    /// Returns the state of a backend by name.
     pub fn by_name(&self, name: &str) -> Option<Arc<BackendState>> {
         self.lock().get(name).cloned()
     }
 
-    /// The states of all, as configured now. Takes a lock.
+    /// Returns the states of all configured backends. Takes a lock.
     pub fn all(&self) -> Vec<Arc<BackendState>> {
         self.lock().values().cloned().collect()
     }
 
-    /// The servers of all, those included that are still held by connections. Takes locks.
+    /// Returns all servers, including removed ones with connections. Takes locks.
     pub fn known_servers(&self) -> Vec<Arc<ServerState>> {
         let configured = self.all();
         let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,19 +170,19 @@ impl Backends {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<BackendState>>> {
-        // Replaced as a whole, so it is never half changed.
+        // Valid even after a panic, because the map is replaced as a whole.
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn known_to_peers(&self) -> MutexGuard<'_, Arc<KnownToPeers>> {
-        // Replaced as a whole, too.
+        // Also replaced as a whole.
         self.known_to_peers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What peers of a cluster tell, and are told, of clients that are known by their sessions.
+/// Stick entries of sessions, exchanged with the peers of a cluster.
 impl StickMemory for Backends {
     fn learn_from_peer(&self, stick: &PeerStick, late: bool, now: Duration) -> bool {
         let known = Arc::clone(&self.known_to_peers());
@@ -382,7 +383,7 @@ mod tests {
         let mut shown = walk();
         shown.sort_unstable_by_key(|stick| stick.origin.0);
         assert!(shown.iter().copied().eq((0..300).map(told)));
-        // What is known there stays.
+        // Known entries are kept.
         let other = PeerStick {
             server: told(1).server,
             ..told(0)
@@ -402,7 +403,7 @@ mod tests {
         let backends = Backends::default();
         backends.adopt(&config(&[("app", &["/a", "/b"])]));
         let slot = ServerSlot::claim(&server(&backends, "/a")).unwrap();
-        // The server goes, then the whole backend, and both come back.
+        // Removes the server, then the whole backend, and adds both again each time.
         for without in [config(&[("app", &["/b"])]), config(&[("other", &["/a"])])] {
             backends.adopt(&without);
             backends.adopt(&config(&[("app", &["/a"])]));
@@ -420,7 +421,7 @@ mod tests {
         let backends = Backends::default();
         let first = backends.adopt(&config(&[("app", &["/a"]), ("old", &["/a"])]));
         backends.adopt(&config(&[("app", &["/b"])]));
-        // Only now a worker takes over the first one, of which this backend has gone.
+        // A worker adopts the first configuration only now, after its backend was removed.
         let (backend, late) = first.backends().nth(1).unwrap();
         assert_eq!(&*backend.keys.name, "old");
         assert!(late.servers().is_empty(), "nobody is sent there");

@@ -1,12 +1,12 @@
-//! What all workers and control know of one server.
+//! State of one server, shared by all workers and the control thread.
 //!
-//! One [`ServerState`] per server and process, found by the names of its backend and of its own
-//! (`registry.rs`), so that counts, health and addresses outlive a reload. Everything that the data
-//! path reads is atomic. Addresses change rarely: they are behind a lock with a generation beside it,
-//! and a worker takes the lock only when the generation is not the one that it knows.
+//! There is one [`ServerState`] per server and process, found by the names of backend and server
+//! (`registry.rs`). So counts, health and addresses survive a reload. Values that the data path
+//! reads are atomic. Addresses change rarely, so they are behind a lock with a generation number. A
+//! worker takes the lock only if the generation has changed.
 //!
-//! Who writes: workers count connections and failures; a reload sets weight and limits, and so does an operator; health
-//! checks set health, the share of the weight while a server starts slowly, and addresses.
+//! Workers count connections and failures. A reload or an operator sets weight and limits. Health
+//! checks set health, the slow-start share of the weight, and addresses.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -24,20 +24,20 @@ use super::backend_state::BackendState;
 use becket_tls::config::overrides::Overrides;
 use becket_tls::config::{Server, ServerAddress};
 
-/// One server, seen by all threads.
+/// State of one server, shared by all threads.
 #[derive(Debug)]
 pub struct ServerState {
     name: Arc<str>,
     key: u64,
     backend: Arc<BackendState>,
-    /// Slots of this process, and those that are claimed.
+    /// This process's share of the slots, and the claimed ones.
     slots: SharedCount,
     limits: SlotLimits,
     connects: Connects,
     /// Configured weight.
     weight: AtomicU32,
     weight_percent: AtomicU32,
-    /// The server does not answer: it gets no new connections.
+    /// The server does not respond, so it gets no new connections.
     failing: AtomicBool,
     disabled: AtomicBool,
     backup: AtomicBool,
@@ -49,7 +49,7 @@ pub struct ServerState {
 #[derive(Debug)]
 struct SlotLimits {
     maxconn: AtomicU32,
-    /// The next slot is for a health check.
+    /// The next slot is reserved for a health check.
     reserved: AtomicBool,
 }
 
@@ -64,11 +64,12 @@ struct Connects {
 struct AddressState {
     held: Mutex<Addresses>,
     generation: AtomicU32,
-    /// The name did not resolve at the last lookup.
+    /// The last lookup of the name failed.
     dns_stale: AtomicBool,
 }
 
-/// What health checks have found out about a server, for the admin pages. The consequences for new clients are in [`ServerState`].
+/// Results of health checks, for the admin pages. Their effects on new clients are in
+/// [`ServerState`].
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
     pub condition: Condition,
@@ -76,16 +77,16 @@ pub struct Watched {
     pub change: Option<(Duration, Arc<str>)>,
     pub checks: u64,
     pub check_failures: u64,
-    /// How often the server went out of service.
+    /// Number of times that the server went out of service.
     pub outages: u64,
 }
 
-/// Where a server is.
+/// Addresses of a server.
 #[derive(Debug, Default)]
 struct Addresses {
-    /// By the file, or by its name.
+    /// Addresses from the file or from DNS.
     found: Arc<[ServerAddress]>,
-    /// By an operator's word, which counts more.
+    /// Addresses set by an operator, which have precedence.
     set: Option<Arc<[ServerAddress]>>,
 }
 
@@ -95,22 +96,22 @@ impl Addresses {
     }
 }
 
-/// What weight and limits follow from.
+/// Settings that determine weight and limits.
 #[derive(Clone, Debug, Default)]
 pub struct ServerSettings {
-    /// As the file has it.
+    /// Settings of the file.
     pub file: backend::ServerSection,
-    /// What was changed since.
+    /// Changes by an operator.
     pub overrides: Overrides,
 }
 
 impl ServerSettings {
-    /// What the server is there for.
+    /// Returns the mode of the server.
     pub fn mode(&self) -> ServerMode {
         self.overrides.mode.unwrap_or(self.mode_in_file())
     }
 
-    /// The same without what was changed.
+    /// Returns the mode without an operator's change.
     pub fn mode_in_file(&self) -> ServerMode {
         if self.file.disabled {
             ServerMode::Maintenance
@@ -119,7 +120,7 @@ impl ServerSettings {
         }
     }
 
-    /// Its weight while it is ready.
+    /// Returns the weight in mode ready.
     pub fn weight(&self) -> u32 {
         self.overrides.weight.unwrap_or(self.file.weight)
     }
@@ -133,7 +134,7 @@ impl ServerSettings {
 }
 
 impl ServerState {
-    /// A server without connections, as configured; healthy until somebody says otherwise.
+    /// Creates the state of a healthy server without connections.
     pub(super) fn new(config: &Server, backend: Arc<BackendState>) -> Self {
         let state = Self {
             name: Arc::clone(&config.name),
@@ -158,7 +159,7 @@ impl ServerState {
         state
     }
 
-    /// Takes over what the configuration says. What an operator changed stays, and so do counts and health.
+    /// Applies the configuration. Keeps an operator's changes, counts and health.
     pub(super) fn configure(&self, config: &Server) {
         self.set_addresses(&config.addresses);
         let mut settings = self.lock_settings();
@@ -166,7 +167,7 @@ impl ServerState {
         self.apply(&settings);
     }
 
-    /// Takes over what an operator changed. Connections that wait are given slots that there are more of now.
+    /// Applies an operator's changes. Waiting connections get new slots.
     pub fn set_overrides(&self, overrides: Overrides) {
         let mut settings = self.lock_settings();
         settings.overrides = overrides;
@@ -175,7 +176,7 @@ impl ServerState {
         self.backend.settle();
     }
 
-    /// What the file says of it and what was changed since.
+    /// Returns the settings of the file and an operator's changes.
     pub fn settings(&self) -> ServerSettings {
         self.lock_settings().clone()
     }
@@ -201,68 +202,68 @@ impl ServerState {
         self.change_addresses(|addresses| addresses.set = set.map(Arc::from));
     }
 
-    /// The server's configured name.
+    /// Returns the configured name of the server.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// The name as a number, the same in every process.
+    /// Returns the hash of the name, which is the same in every process.
     pub fn key(&self) -> u64 {
         self.key
     }
 
-    /// Its short name for the nodes of a cluster.
+    /// Returns the short name for the nodes of a cluster.
     pub fn tag(&self) -> ServerTag {
         let backend = balance::name_key(self.backend.name());
         ServerTag(balance::mix(backend ^ balance::mix(self.key)))
     }
 
-    /// Its backend.
+    /// Returns the backend.
     pub fn backend(&self) -> &Arc<BackendState> {
         &self.backend
     }
 
-    /// Connections that it has, connects under way included.
+    /// Returns the number of connections, including those being established.
     pub fn in_use(&self) -> u32 {
         self.slots.count()
     }
 
-    /// Connects that succeeded, ever.
+    /// Returns the total number of successful connects.
     pub fn connections(&self) -> u64 {
         self.connects.succeeded.load(Relaxed)
     }
 
-    /// Connects that failed, ever.
+    /// Returns the total number of failed connects.
     pub fn failures(&self) -> u64 {
         self.connects.failed.load(Relaxed)
     }
 
-    /// Connects that failed since the last one that succeeded.
+    /// Returns the number of consecutive failed connects.
     pub fn failures_in_a_row(&self) -> u32 {
         self.connects.failed_in_a_row.load(Relaxed)
     }
 
-    /// Whether it is known not to answer.
+    /// Returns `true` if the server does not respond.
     pub fn is_failing(&self) -> bool {
         self.failing.load(Relaxed)
     }
 
-    /// Whether the configuration takes it out of service.
+    /// Returns `true` if the server is in maintenance.
     pub fn is_disabled(&self) -> bool {
         self.disabled.load(Relaxed)
     }
 
-    /// Whether it serves only when no other server can.
+    /// Returns `true` if the server is a backup.
     pub fn is_backup(&self) -> bool {
         self.backup.load(Relaxed)
     }
 
-    /// Whether it was ever known where it is: a name may not have resolved yet.
+    /// Returns `true` if the server has had an address. A name may be unresolved.
     pub fn has_address(&self) -> bool {
         self.generation() > 0
     }
 
-    /// Whether its name is being looked up for the first time: it may serve in a moment.
+    /// Returns `true` if the first lookup of the name is in progress, so the server may serve soon.
     pub(super) fn is_awaited(&self) -> bool {
         !self.is_failing()
             && !self.is_disabled()
@@ -271,27 +272,29 @@ impl ServerState {
             && !self.dns_stale()
     }
 
-    /// Whether it may have connections at all.
+    /// Returns `true` if the server may have connections.
     pub fn is_in_service(&self) -> bool {
         !self.is_failing() && !self.is_disabled() && self.has_address()
     }
 
-    /// Whether it may be given new clients.
+    /// Returns `true` if the server may get new clients.
     pub fn is_usable(&self) -> bool {
         self.is_in_service() && self.weight.load(Relaxed) > 0
     }
 
-    /// Its share of new clients, in hundredths of the configured weight: at least 1 unless that is 0.
+    /// Returns the effective weight in hundredths of the configured weight. At least 1 unless that
+    /// is 0.
     pub fn weight(&self) -> u32 {
         self.weight.load(Relaxed) * self.weight_percent.load(Relaxed)
     }
 
-    /// The configured limit; `None` is none.
+    /// Returns the configured limit, if any.
     pub fn maxconn(&self) -> Option<u32> {
         Some(self.limits.maxconn.load(Relaxed)).filter(|limit| *limit != UNLIMITED)
     }
 
-    /// How many connections of clients it may have now: one less while a health check waits for a slot.
+    /// Returns the current limit on client connections: one less while a health check waits for a
+    /// slot.
     pub fn limit(&self) -> u32 {
         match self.limits.maxconn.load(SeqCst) {
             UNLIMITED => UNLIMITED,
@@ -299,21 +302,21 @@ impl ServerState {
         }
     }
 
-    /// Whether a slot could be claimed now.
+    /// Returns `true` if a slot can be claimed.
     pub fn has_room(&self) -> bool {
         self.slots.has_room(self.limit())
     }
 
-    /// A connect succeeded.
+    /// Records a successful connect.
     pub fn note_connect(&self) {
         self.connects.succeeded.fetch_add(1, Relaxed);
-        // Not to dirty the line for each connection.
+        // Avoids a write to the cache line for each connection.
         if self.failures_in_a_row() > 0 {
             self.connects.failed_in_a_row.store(0, Relaxed);
         }
     }
 
-    /// A connect failed or timed out. Returns how many have in a row.
+    /// Records a failed connect. Returns the number of consecutive failures.
     pub fn note_failure(&self) -> u32 {
         self.connects.failed.fetch_add(1, Relaxed);
         self.connects
@@ -322,14 +325,14 @@ impl ServerState {
             .saturating_add(1)
     }
 
-    /// So many connects have failed in a row in another process, with which this one goes on.
+    /// Sets the number of consecutive failures, as counted by the previous process.
     pub fn set_failures_in_a_row(&self, failures: u32) {
         self.connects.failed_in_a_row.store(failures, Relaxed);
     }
 
-    /// Says that it does not answer, or does again. Those who wait are given its slots, or another server's; where
-    /// `connections-on-failure` is `close` and it no longer answers, workers are told to end its connections. Call it
-    /// from control. Returns whether that is news.
+    /// Sets whether the server responds. Waiters get its slots, or those of another server. If it
+    /// stops responding and `connections-on-failure` is `close`, workers close its connections.
+    /// Called by the control thread. Returns `true` if the value has changed.
     pub fn set_failing(self: &Arc<Self>, failing: bool) -> bool {
         if self.failing.swap(failing, SeqCst) == failing {
             return false;
@@ -341,7 +344,7 @@ impl ServerState {
         true
     }
 
-    /// What control has found out about it.
+    /// Returns the results of health checks.
     pub fn watched(&self) -> Watched {
         self.watched
             .lock()
@@ -349,36 +352,36 @@ impl ServerState {
             .clone()
     }
 
-    /// Takes down what control has found out.
+    /// Updates the results of health checks.
     pub fn note(&self, note: impl FnOnce(&mut Watched)) {
         note(&mut self.watched.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Whether its name did not resolve when it was last looked up.
+    /// Returns `true` if the last lookup of the name failed.
     pub fn dns_stale(&self) -> bool {
         self.addresses.dns_stale.load(Relaxed)
     }
 
-    /// Its name was looked up. Returns whether the outcome is another one than before.
+    /// Records the result of a lookup. Returns `true` if it differs from the previous one.
     pub fn note_lookup(&self, found: bool) -> bool {
         self.addresses.dns_stale.swap(!found, Relaxed) == found
     }
 
-    /// Sets the share of the configured weight that counts now, 1 to 100: a server that has just come
-    /// back starts slowly.
+    /// Sets the share of the configured weight, from 1 to 100 percent, for a slow start.
     pub fn set_weight_percent(&self, percent: u32) {
         self.weight_percent.store(percent.clamp(1, 100), Relaxed);
     }
 
-    /// Replaces its addresses, which are tried in order, unless an operator has set others. Connections keep those that they
-    /// have. Does nothing when they are the same, or when there are none.
+    /// Replaces the addresses, in the order of connection attempts, unless an operator has set
+    /// others. Existing connections are unaffected. Does nothing if `addresses` is empty or the
+    /// same.
     pub fn set_addresses(&self, addresses: &[ServerAddress]) {
         if !addresses.is_empty() {
             self.change_addresses(|held| held.found = addresses.into());
         }
     }
 
-    /// The addresses that it has by the file, or by its name.
+    /// Returns the addresses from the file or from DNS.
     pub fn found_addresses(&self) -> Arc<[ServerAddress]> {
         Arc::clone(&self.lock_addresses().found)
     }
@@ -392,7 +395,7 @@ impl ServerState {
         }
     }
 
-    /// Its addresses. Takes a lock: the data path asks [`Self::generation`] first.
+    /// Returns the addresses. Takes a lock; the data path checks [`Self::generation`] first.
     pub fn addresses(&self) -> Arc<[ServerAddress]> {
         Arc::clone(self.lock_addresses().used())
     }
@@ -404,17 +407,17 @@ impl ServerState {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another number whenever the addresses are others; 0 until there are any.
+    /// Returns a number that changes with the addresses; 0 without any.
     pub fn generation(&self) -> u32 {
         self.addresses.generation.load(Acquire)
     }
 
-    /// What of its slots is this process', and how many are claimed.
+    /// Returns this process's share of the slots, and the claimed ones.
     pub fn slots(&self) -> &SharedCount {
         &self.slots
     }
 
-    /// Counts one connection more, if the limit allows.
+    /// Counts one more connection if the limit allows it.
     pub(super) fn take_slot(&self) -> bool {
         let limit = self.limit();
         if limit == UNLIMITED {
@@ -424,7 +427,7 @@ impl ServerState {
         self.slots.take(limit)
     }
 
-    /// Says whether a health check is to have the next slot, before any client.
+    /// Sets whether a health check gets the next slot, before any client.
     pub(super) fn reserve_slot(&self, reserved: bool) {
         self.limits.reserved.store(reserved, SeqCst);
         if !reserved {
@@ -432,19 +435,19 @@ impl ServerState {
         }
     }
 
-    /// Counts a health check as one connection more, unless it has its `maxconn`.
+    /// Counts a health check as a connection, unless `maxconn` is reached.
     pub(super) fn take_reserved_slot(&self) -> bool {
         self.slots.take(self.limits.maxconn.load(SeqCst))
     }
 
-    /// Counts one connection less, and looks whether somebody waits for it.
+    /// Counts one connection less, and grants the slot to a waiter.
     pub(super) fn give_back_slot(&self) {
         self.slots.give_back();
         self.backend.settle();
     }
 }
 
-/// No limit: more than a process has descriptors.
+/// No limit; larger than the number of descriptors of a process.
 const UNLIMITED: u32 = u32::MAX;
 
 #[cfg(test)]
@@ -479,7 +482,7 @@ mod tests {
             (state.weight(), state.maxconn(), address)
         };
         assert_eq!(shown(&state), (500, None, "/b".to_owned()));
-        // A lookup meanwhile is remembered and not used.
+        // Stores the result of a lookup meanwhile, without using it.
         state.set_addresses(&[ServerAddress::Unix("/c".into())]);
         assert_eq!(shown(&state).2, "/b");
         let config = server(|keys| keys.weight = 4);

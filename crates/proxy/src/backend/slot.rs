@@ -1,12 +1,13 @@
-//! One of the connections that a server may have.
+//! The right to one connection to a server.
 //!
-//! A slot is claimed by compare-and-swap below the server's limit, and given back when it is dropped,
-//! however its connection ends: so none can leak, and clients never have more than `maxconn`, counted
-//! over all workers. It is kept beside the socket to the server and dropped after it.
+//! A slot is claimed by compare-and-swap below the server's limit, and returned on drop, however
+//! the connection ends. So no slot leaks, and clients of all workers together never exceed
+//! `maxconn`. The slot is stored next to the socket to the server and dropped after it.
 //!
-//! Giving back is one atomic subtraction and one load; only when somebody waits is the queue's lock
-//! taken. Both are sequentially consistent, as are the two on the other side (a waiter is counted,
-//! then looks for a slot): whichever comes last sees the other, so no wake-up is lost.
+//! Returning a slot is one atomic subtraction and one load. The lock of the queue is taken only if
+//! a connection waits. Both operations are sequentially consistent, and so are the two of a waiter
+//! (register, then check for a slot). Whichever side is later sees the other, so no wake-up is
+//! lost.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use becket_proto::queue::Arrival;
 
 use super::server_state::ServerState;
 
-/// A claim on a server; dropping it gives it back, to the longest waiter if there is one.
+/// A slot at a server. Dropping it returns it, to the longest waiter if there is one.
 #[derive(Debug)]
 #[must_use]
 pub struct ServerSlot {
@@ -23,8 +24,8 @@ pub struct ServerSlot {
 }
 
 impl ServerSlot {
-    /// Claims a slot; nothing when the server has as many connections as it may. Does not ask whether
-    /// the server is in service, nor whether anybody waits.
+    /// Claims a slot. Returns `None` if the server has reached its limit. Does not check the
+    /// server's state or the queue.
     pub fn claim(server: &Arc<ServerState>) -> Option<Self> {
         server.take_slot().then(|| Self {
             server: Arc::clone(server),
@@ -32,38 +33,38 @@ impl ServerSlot {
         })
     }
 
-    /// For somebody who has waited since that arrival.
+    /// Sets the arrival of a waiter that gets this slot.
     pub(super) fn had_since(self, arrival: Arrival) -> Self {
         let mut slot = self;
         slot.arrival = arrival;
         slot
     }
 
-    /// When its holder came, among those who ask for slots of this backend.
+    /// Returns the arrival of the holder in the backend's queue.
     pub fn arrival(&self) -> Arrival {
         self.arrival
     }
 
-    /// Whose slot it is.
+    /// Returns the server of the slot.
     pub fn server(&self) -> &Arc<ServerState> {
         &self.server
     }
 }
 
-/// The next slot of a server, for a health check: until this is dropped, clients leave one free.
-/// There is one at a time for each server, control's.
+/// Reservation of a server's next slot for a health check: until it is dropped, clients leave one
+/// slot free. Only the control thread creates reservations, at most one per server.
 #[derive(Debug)]
 pub struct Reservation(Arc<ServerState>);
 
 impl Reservation {
-    /// Begins to wait, without a place in the queue: a server whose clients all hang would else never
-    /// be checked while others wait for it.
+    /// Starts to wait without a place in the queue. Otherwise a server whose clients all hang would
+    /// never be checked while other clients wait.
     pub fn new(server: &Arc<ServerState>) -> Self {
         server.reserve_slot(true);
         Self(Arc::clone(server))
     }
 
-    /// Claims the slot, once one is free.
+    /// Claims a slot if one is free.
     pub fn claim(&self) -> Option<ServerSlot> {
         let server = &self.0;
         server.take_reserved_slot().then(|| ServerSlot {

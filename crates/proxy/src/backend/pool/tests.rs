@@ -1,4 +1,4 @@
-//! One worker's view of a backend: who gets what, who waits, and who comes back.
+//! Tests of a backend in one worker: choosing servers, waiting, stickiness.
 
 use super::*;
 use crate::backend::inbox::{BackendEvent, Grant, TestInbox};
@@ -10,7 +10,7 @@ struct Fixture {
     test_inbox: Arc<TestInbox>,
 }
 
-/// Unix sockets that are named in turn.
+/// Returns unix sockets with consecutive names.
 fn servers(count: usize) -> Vec<Server> {
     let server = |index| {
         let name = format!("/s{index}");
@@ -49,7 +49,7 @@ impl Fixture {
         self.try_pick().expect("a slot")
     }
 
-    /// The server of a slot, by its place.
+    /// Returns the index of the slot's server.
     fn place(&self, slot: &ServerSlot) -> usize {
         let mut servers = self.servers.iter();
         let place = servers.position(|server| Arc::ptr_eq(server, slot.server()));
@@ -189,14 +189,14 @@ fn a_free_slot_goes_to_the_longest_waiter_and_newcomers_go_behind() {
     assert!(first.is_over_by(&grant) && !second.is_over_by(&grant));
     assert_eq!(grant.place, 10);
     drop(first);
-    // Nobody took it: it goes on.
+    // The grant was not used, so dropping it passes the slot on.
     drop(grant);
     assert!(second.is_over_by(&fixture.granted()[0]));
     assert_eq!(fixture.in_use(), [0]);
     assert_eq!(fixture.pool.state.hand_overs(), 2);
 }
 
-/// Two servers with a slot each, and a queue for one.
+/// Returns two servers with one slot each, and a queue of length one.
 fn narrow() -> (Fixture, [u64; 2]) {
     let mut backend = Backend::plain("app", servers(2));
     backend.keys.queue_length = 1;
