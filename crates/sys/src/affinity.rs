@@ -1,8 +1,8 @@
-//! Which CPUs this process may use, and a thread's tie to one of them.
+//! CPUs that this process may use, and pinning a thread to one of them.
 //!
-//! The number of workers follows from two limits that a container sets apart: the affinity mask (cpusets, taskset) and the CPU
-//! quota of the control group. More workers than that only take turns, and a worker that exhausts the quota stalls its
-//! connections until the next period.
+//! The number of workers follows from two limits that containers set independently: the affinity mask
+//! (cpusets, taskset) and the CPU quota of the control group. More workers would only take turns, and a
+//! worker that exhausts the quota stalls its connections until the next period.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -23,7 +23,8 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
         .collect())
 }
 
-/// Ties the calling thread to one CPU, by its number in [`allowed_cpus`]. Threads it starts inherit the tie.
+/// Pins the calling thread to one CPU, by its number in [`allowed_cpus`]. Threads that it starts inherit
+/// that.
 ///
 /// # Errors
 /// `InvalidInput` for a CPU that does not exist or that the process may not use.
@@ -36,9 +37,11 @@ pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &only)?)
 }
 
-/// Counts the workers that this process can keep busy: the CPUs it may use, or its quota rounded up if that is less.
+/// Returns the number of workers that this process can keep busy: the CPUs that it may use, or its quota
+/// rounded up if that is less.
 ///
-/// Falls back to one if neither can be read. The quota is read once: `/proc` may be out of reach later.
+/// Falls back to one if neither can be read. Reads the quota once, since `/proc` may be inaccessible
+/// later.
 #[must_use]
 pub fn worker_count() -> NonZeroUsize {
     let allowed = allowed_cpus().map_or(1, |cpus| cpus.len());

@@ -1,9 +1,10 @@
-//! The CPU quota and the memory of the control group that this process lives in.
+//! CPU quota and memory of the control group of this process.
 //!
-//! Version 2 keeps `cpu.max` ("quota period" or "max period") in each group, version 1 `cpu.cfs_quota_us` (-1: none) and
-//! `cpu.cfs_period_us`; of memory see [`MemoryGroup`]. A limit of any ancestor binds as well, so every directory from the own group up to
-//! the mount point is read and the smallest limit counts. Where the groups are mounted is read from `mountinfo`, as hybrid set-ups and
-//! containers put them anywhere. Whatever cannot be read is no limit.
+//! Version 2 has `cpu.max` ("quota period" or "max period") in each group; version 1 has
+//! `cpu.cfs_quota_us` (-1: none) and `cpu.cfs_period_us`. For memory see [`MemoryGroup`]. Limits of
+//! ancestors apply as well, so every directory from the own group up to the mount point is read, and the
+//! smallest limit counts. Mount points come from `mountinfo`, since hybrid set-ups and containers place
+//! them anywhere. A file that cannot be read counts as no limit.
 //!
 //! Sources: cgroups(7), proc(5), and the kernel's `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.
 
@@ -13,9 +14,9 @@ use std::path::{Path, PathBuf};
 
 use crate::memory::read_again;
 
-/// Reads how many CPUs' worth of time the process may use, such as 1.5; `None` if that is not limited.
+/// Returns how many CPUs' worth of time the process may use, such as 1.5, or `None` without a limit.
 ///
-/// Reads a handful of files under `/proc` and `/sys`: for start-up and reload.
+/// Reads a few files under `/proc` and `/sys`: meant for start-up and reload.
 #[must_use]
 pub fn cpu_quota() -> Option<f64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -27,7 +28,8 @@ pub fn cpu_quota() -> Option<f64> {
         .reduce(f64::min)
 }
 
-/// The group that has the least memory of those that this process is in: what the kernel kills for, and what is in use of it.
+/// The control group with the least memory among those of this process: its limit, at which the kernel
+/// kills, and its usage.
 #[derive(Debug)]
 pub struct MemoryGroup {
     version: CgroupVersion,
@@ -37,8 +39,8 @@ pub struct MemoryGroup {
 }
 
 impl MemoryGroup {
-    /// Finds the group and opens its files, which stay open: they can be read in a sandbox. The own group, where none is limited; `None`
-    /// where no group counts memory.
+    /// Finds the group and opens its files, which stay open so that they can be read in a sandbox. Returns
+    /// the process's own group if none is limited, or `None` if no group counts memory.
     #[must_use]
     pub fn own() -> Option<Self> {
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -62,23 +64,25 @@ impl MemoryGroup {
         })
     }
 
-    /// Reads how many bytes it may use, before the kernel slows it down or kills; `None` if that is not limited.
+    /// Returns the bytes that the group may use before the kernel slows it down or kills, or `None` without
+    /// a limit.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
         let limits = self.limits.iter();
         let limits = limits.filter_map(|limit| read_again(limit).ok()?.trim().parse().ok());
-        // Version 1 has no word for none: it is the largest number of whole pages.
+        // Version 1 has no word for "no limit": it shows the largest number of whole pages.
         limits.filter(|&bytes: &u64| bytes < 1 << 60).min()
     }
 
-    /// Reads how many bytes it uses, with the kernel's structures for its sockets, and without the memory that the kernel can reclaim at once: pages of
-    /// files and caches.
+    /// Returns the bytes in use. They include the kernel's structures for sockets, but not memory that the
+    /// kernel can reclaim at once: pages of files and caches.
     ///
-    /// Version 1 does not separate the kernel's caches, such as names of files that do not exist, from its other structures. There the structures count as
-    /// [`CONNECTION`] for each of these `connections`, and at most as what is in use.
+    /// Version 1 does not separate the kernel's caches, such as names of files that do not exist, from its
+    /// other structures. There the structures count as [`CONNECTION`] bytes for each of `connections`, up
+    /// to the total usage.
     ///
     /// # Errors
-    /// What reading its files returns.
+    /// Returns the errors of reading the files.
     pub fn used(&self, connections: usize) -> io::Result<u64> {
         let usage = read_again(&self.usage)?.trim().parse();
         let usage: u64 = usage.map_err(|_| io::ErrorKind::InvalidData)?;
@@ -104,7 +108,7 @@ impl MemoryGroup {
     }
 }
 
-/// The group with the smallest limit, the nearest of equals.
+/// Returns the group with the smallest limit; among equals, the nearest one.
 fn least(groups: &str, hierarchies: impl Iterator<Item = Hierarchy>) -> Option<MemoryGroup> {
     let opened = hierarchies.flat_map(|hierarchy| {
         let own = hierarchy.groups(groups, "memory");
@@ -118,7 +122,8 @@ fn least(groups: &str, hierarchies: impl Iterator<Item = Hierarchy>) -> Option<M
         .min_by_key(|group| group.limit().unwrap_or(u64::MAX))
 }
 
-/// Bytes of the kernel's structures for one connection, which has two sockets: 5.2 to 7.5 KiB by measurement on Linux 6.18.
+/// Kernel memory of one connection with its two sockets, in bytes: 5.2 to 7.5 KiB, measured on
+/// Linux 6.18.
 const CONNECTION: u64 = 8 * 1024;
 
 /// A mounted hierarchy that has a controller, or may have it.
@@ -137,7 +142,8 @@ enum CgroupVersion {
 }
 
 impl Hierarchy {
-    /// Reads a line of `mountinfo`: `id parent major:minor root mount-point options [tags] - type source super-options`.
+    /// Parses a line of `mountinfo`:
+    /// `id parent major:minor root mount-point options [tags] - type source super-options`.
     fn parse(line: &str, controller: &str) -> Option<Self> {
         let (place, kind) = line.split_once(" - ")?;
         let mut place = place.split(' ').skip(3);
@@ -157,7 +163,7 @@ impl Hierarchy {
         })
     }
 
-    /// Finds the smallest quota of the own group and those above.
+    /// Returns the smallest quota of the own group and its ancestors.
     fn quota(&self, groups: &str) -> Option<f64> {
         let groups = self.groups(groups, "cpu");
         let quotas = groups
@@ -166,12 +172,12 @@ impl Hierarchy {
         quotas.reduce(f64::min)
     }
 
-    /// The directories from the own group, as `/proc/self/cgroup` names it, up to the mount point.
+    /// Returns the directories from the own group, as named in `/proc/self/cgroup`, up to the mount point.
     fn groups(&self, groups: &str, controller: &str) -> Vec<PathBuf> {
         let Some(group) = own_group(groups, self.version, controller) else {
             return Vec::new();
         };
-        // Outside the root (a bind mount, a namespace's `/..`), the mount point is all that is to be seen.
+        // Outside the root (a bind mount, a namespace's `/..`), only the mount point is visible.
         let below = Path::new(group)
             .strip_prefix(&self.root)
             .unwrap_or(Path::new(""));
@@ -197,7 +203,7 @@ impl CgroupVersion {
     }
 }
 
-/// Picks the path of the own group out of `/proc/self/cgroup`, whose lines are `id:controllers:path`.
+/// Returns the path of the own group from `/proc/self/cgroup`, whose lines are `id:controllers:path`.
 fn own_group<'g>(groups: &'g str, version: CgroupVersion, controller: &str) -> Option<&'g str> {
     groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -210,7 +216,7 @@ fn own_group<'g>(groups: &'g str, version: CgroupVersion, controller: &str) -> O
     })
 }
 
-/// Divides a quota by its period, both in microseconds; a quota that is no positive number is none.
+/// Divides a quota by its period, both in microseconds. Returns `None` unless both are positive.
 fn divide(quota: &str, period: &str) -> Option<f64> {
     let positive = |text: &str| text.trim().parse::<u64>().ok().filter(|&number| number > 0);
     Some(positive(quota)? as f64 / positive(period)? as f64)
@@ -266,7 +272,7 @@ mod tests {
         }
     }
 
-    /// Writes files of groups, and returns the group that counts of `a/b`.
+    /// Creates files of groups, and returns the group of `a/b` with the smallest limit.
     fn group_of(mount: &Path, version: CgroupVersion, files: &[(&str, &str)]) -> MemoryGroup {
         fs::create_dir_all(mount.join("a/b")).unwrap();
         for (name, text) in files {
@@ -298,7 +304,7 @@ mod tests {
         let group = group_of(mount.path(), CgroupVersion::Two, &files);
         assert_eq!(group.limit(), Some(1 << 20));
         assert_eq!(group.used(0).unwrap(), 650_000);
-        // It is read each time.
+        // The limit is read each time.
         let write = |name: &str, text: &str| fs::write(mount.path().join(name), text).unwrap();
         write("a/memory.max", "500000\n");
         assert_eq!(group.limit(), Some(500_000));
@@ -325,7 +331,7 @@ mod tests {
         assert_eq!(group.used(0).unwrap(), 1_200_000);
         assert_eq!(group.used(10).unwrap(), 1_200_000 + 10 * CONNECTION);
         assert_eq!(group.used(1000).unwrap(), 1_300_000, "all that there is");
-        // Clients have asked for files that do not exist.
+        // The kernel has cached names of files that do not exist.
         write("memory.usage_in_bytes", "900000000\n");
         assert_eq!(group.used(10).unwrap(), 1_200_000 + 10 * CONNECTION);
     }

@@ -1,16 +1,18 @@
-//! The clocks, read once per turn of a loop. Everything below the loop takes [`Now`] as an argument, so that time is a value
-//! in tests.
+//! Clocks, read once per turn of a loop. Everything below the loop receives [`Now`] as an argument, so
+//! tests can choose the time.
 //!
-//! The monotonic clock is the one that goes on in suspend: keys and sessions must not live longer because the machine slept,
-//! and nobody at the other end waited for it either. A loop leaves the time in which it did not run out of [`Now::running`].
+//! The monotonic clock continues in suspend: keys and sessions must not live longer because the machine
+//! slept, and no peer waited during that time either. A loop excludes the time in which it did not run
+//! from [`Now::running`].
 //!
-//! Source: clock_gettime(2), CLOCK_BOOTTIME. Like CLOCK_MONOTONIC, which `std` reads, it is never set and costs a call into the
-//! vDSO; unlike that one it does not stand still in suspend. libc makes the call: rustix asks the vDSO for getcpu(2) at the same
-//! time, and panics where there is none, as in user-mode Linux 7.
+//! Source: clock_gettime(2), CLOCK_BOOTTIME. Like CLOCK_MONOTONIC, which `std` reads, it is never set, and
+//! a reading is a call into the vDSO. In contrast to CLOCK_MONOTONIC it does not stop in suspend. libc
+//! makes the call, since rustix also looks for getcpu(2) in the vDSO and panics if it is missing, as in
+//! user-mode Linux 7.
 
 use std::time::{Duration, Instant, SystemTime};
 
-/// Reads clocks against the start of the process.
+/// Reads clocks relative to the start of the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: Duration,
@@ -18,7 +20,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Takes the origin of all monotonic times.
+    /// Sets the origin of all monotonic times.
     #[expect(clippy::disallowed_methods, reason = "the one origin")]
     pub fn start() -> Self {
         Self {
@@ -27,7 +29,7 @@ impl Clock {
         }
     }
 
-    /// The monotonic clock alone, to see how long a part of a turn has taken: one call into the vDSO.
+    /// Reads only the monotonic clock, to measure a part of a turn: one call into the vDSO.
     pub fn mono(&self) -> Duration {
         since_boot().saturating_sub(self.origin)
     }
@@ -48,8 +50,8 @@ impl Clock {
     }
 }
 
-/// Measures across turns and threads, where the time of a turn is too coarse. Each reading is a call into
-/// the vDSO: for what happens seldom.
+/// Measures time across turns and threads, where the time of a turn is too coarse. Each reading is a
+/// call into the vDSO, so use it for rare events.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch(Instant);
 
@@ -60,7 +62,7 @@ impl Stopwatch {
         Self(Instant::now())
     }
 
-    /// How long ago it was started.
+    /// Returns the time since the start.
     pub fn elapsed(&self) -> Duration {
         Self::start().0.saturating_duration_since(self.0)
     }
@@ -69,24 +71,24 @@ impl Stopwatch {
 /// The two clocks of a loop turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// Monotonic, since the process started, the time in suspend included.
+    /// Monotonic time since the process started, including time in suspend.
     pub mono: Duration,
-    /// `mono` without the time in which the loop's thread did not run, where the loop leaves that out. Waiting times and
-    /// deadlines are in it.
+    /// `mono` without the time in which the loop's thread did not run, if the loop excludes that. Waiting
+    /// times and deadlines use it.
     pub running: Duration,
-    /// The same, as an instant: for what compares instants, among themselves only.
+    /// `mono` as an instant, for code that compares instants with each other.
     pub instant: Instant,
-    /// Wall clock, since 1970.
+    /// Wall-clock time since 1970.
     pub unix: Duration,
 }
 
-/// Reads the time since the machine was started, in which it may have slept.
+/// Returns the time since the machine booted, including time in suspend.
 #[must_use]
 pub fn since_boot() -> Duration {
     read(libc::CLOCK_BOOTTIME)
 }
 
-/// Reads a clock that there is in every Linux.
+/// Reads a clock that every Linux has.
 pub(crate) fn read(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -98,7 +100,7 @@ pub(crate) fn read(clock: libc::clockid_t) -> Duration {
     duration(time)
 }
 
-/// A time as the kernel writes it; nothing where it is negative.
+/// Converts a time of the kernel; negative parts become zero.
 pub(crate) fn duration(time: libc::timespec) -> Duration {
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
     let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or_default();

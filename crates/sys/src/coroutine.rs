@@ -1,13 +1,14 @@
-//! Computations that wait in the middle, where the code around knows nothing of it.
+//! Computations that can be suspended inside code that is not aware of it.
 //!
-//! A body runs on a stack of its own until a function far below it calls [`suspend`]; then [`Stacks::run`] returns to its
-//! caller, and the body goes on with [`Suspended::resume`]. Switching stacks is `corosensei`'s work. Ours is the way from
-//! [`suspend`] to the body that runs it, which passes through foreign code and so through the thread, and the end of a body
-//! that nobody waits for: it is resumed a last time, [`suspend`] says so, and it has to come to its end by itself. Nothing is
-//! unwound, which would not work where a panic aborts.
+//! A body runs on its own stack until a function far below it calls [`suspend`]. Then [`Stacks::run`]
+//! returns to its caller, and [`Suspended::resume`] continues the body later. The crate `corosensei`
+//! switches stacks. This module connects [`suspend`] with the body that runs it, through a variable of
+//! the thread, since there is foreign code in between. It also ends a body whose result is no longer
+//! wanted: the body is resumed a last time, [`suspend`] returns `false`, and the body has to come to its
+//! end by itself. Nothing is unwound, since that would not work where a panic aborts.
 //!
-//! Below each stack lies a page that nobody may touch. A stack that was used is kept for the next body, with the memory that
-//! it has touched.
+//! A guard page lies below each stack. A used stack is kept for the next body, with the memory that it
+//! has touched.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -18,7 +19,8 @@ use std::rc::Rc;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-/// One thread's stacks for suspended bodies. Never gives memory back: it has as many as were in use at once.
+/// Stacks of one thread for suspended bodies. Never frees memory: it keeps as many stacks as were in use
+/// at once.
 #[derive(Clone)]
 pub struct Stacks {
     free: Rc<RefCell<Vec<DefaultStack>>>,
@@ -26,7 +28,7 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// No stack yet; each will have `size` bytes, of which those are in memory that were touched.
+    /// Creates a pool without stacks. Each stack will have `size` bytes, but only touched pages take memory.
     #[must_use]
     pub fn new(size: usize) -> Self {
         Self {
@@ -35,13 +37,13 @@ impl Stacks {
         }
     }
 
-    /// Runs a body until it is done or suspended. Costs an allocation only for a new stack.
+    /// Runs a body until it is done or suspended. Allocates only for a new stack.
     ///
     /// # Errors
-    /// When there is no memory for a stack. The body is dropped, and has not begun.
+    /// If there is no memory for a stack. The body is then dropped without having started.
     ///
     /// # Panics
-    /// When the body does.
+    /// If the body panics.
     pub fn run<T: 'static>(
         &self,
         body: impl FnOnce() -> T + 'static,
@@ -70,7 +72,7 @@ impl Stacks {
         }
     }
 
-    /// How many stacks no body uses.
+    /// Returns the number of unused stacks.
     #[must_use]
     pub fn free(&self) -> usize {
         self.free.borrow().len()
@@ -83,16 +85,16 @@ impl fmt::Debug for Stacks {
     }
 }
 
-/// How far a body has come.
+/// Result of running a body.
 #[derive(Debug)]
 pub enum CoroutineState<T: 'static> {
-    /// To its end.
+    /// The body has returned.
     Done(T),
-    /// Into a call of [`suspend`].
+    /// The body waits in a call of [`suspend`].
     Suspended(Suspended<T>),
 }
 
-/// A body that waits. Dropping it ends it: see [`suspend`].
+/// A suspended body. Dropping it ends the body: see [`suspend`].
 pub struct Suspended<T: 'static> {
     /// `None` only once it is resumed.
     coroutine: Option<Body<T>>,
@@ -100,10 +102,10 @@ pub struct Suspended<T: 'static> {
 }
 
 impl<T: 'static> Suspended<T> {
-    /// Goes on with the body until it is done or suspended again.
+    /// Continues the body until it is done or suspended again.
     ///
     /// # Panics
-    /// When the body does.
+    /// If the body panics.
     #[must_use]
     pub fn resume(mut self) -> CoroutineState<T> {
         let coroutine = self.coroutine.take().expect("it waits until now");
@@ -114,7 +116,7 @@ impl<T: 'static> Suspended<T> {
 impl<T: 'static> Drop for Suspended<T> {
     fn drop(&mut self) {
         if let Some(coroutine) = self.coroutine.take() {
-            // It cannot be suspended again: what comes back is its value, which nobody wants.
+            // The body cannot be suspended again, so this returns its value, which is not wanted.
             drop(self.stacks.drive(coroutine, Resumed::ToEnd));
         }
     }
@@ -126,22 +128,25 @@ impl<T> fmt::Debug for Suspended<T> {
     }
 }
 
-/// Whether a body is running on this thread that [`suspend`] would suspend.
+/// Returns whether a body runs on this thread that [`suspend`] would suspend.
 #[must_use]
 pub fn can_suspend() -> bool {
     RUNNING.get().is_some()
 }
 
-/// Suspends the body that is running on this thread. True when it is to go on; false when it is to come to its end because
-/// nobody wants its value any more, and where no body is running.
+/// Suspends the body that runs on this thread. Returns `true` to continue.
+///
+/// Returns `false` if the body has to come to its end because its value is not wanted any more, or if no
+/// body is running.
 #[must_use]
 pub fn suspend() -> bool {
     let Some(yielder) = RUNNING.take() else {
         return false;
     };
-    // SAFETY: the yielder lives on the body's stack for as long as the body runs. `RUNNING` names it only while that body
-    // runs on this thread: it is set at the body's begin and after each suspension, and taken when the body suspends
-    // itself (above), returns or panics (`Outer`). So this call is below that body, and the yielder is there.
+    // SAFETY: the yielder lives on the body's stack for as long as the body runs. `RUNNING` refers to it
+    // only while that body runs on this thread: it is set when the body starts and after each
+    // suspension, and cleared when the body suspends itself (above), returns or panics (`Outer`). So that
+    // body makes this call, and the yielder exists.
     let why = unsafe { yielder.as_ref() }.suspend(());
     let goes_on = matches!(why, Resumed::ToGoOn);
     RUNNING.set(goes_on.then_some(yielder));
@@ -150,14 +155,14 @@ pub fn suspend() -> bool {
 
 type Body<T> = Coroutine<Resumed, (), T, DefaultStack>;
 
-/// Why a body is resumed.
+/// Reason for resuming a body.
 #[derive(Clone, Copy, Debug)]
 enum Resumed {
     ToGoOn,
     ToEnd,
 }
 
-/// The body in which another one is resumed, which runs again when this is dropped.
+/// The body that resumes another one. It becomes the running one again when this is dropped.
 struct Outer(Option<NonNull<Yielder<Resumed, ()>>>);
 
 impl Drop for Outer {

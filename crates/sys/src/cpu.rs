@@ -1,7 +1,7 @@
-//! CPU time: what a process has used so far.
+//! CPU time that processes have used so far.
 //!
-//! The difference of two readings is the cost of what lies between; on a shared machine it is the figure that repeats. `/proc`
-//! counts ticks of 10 ms. Source: proc(5).
+//! The difference of two readings is the cost of the work in between, and the figure that is repeatable
+//! on a shared machine. `/proc` counts ticks of 10 ms. Source: proc(5).
 
 use std::fs;
 use std::io;
@@ -11,16 +11,18 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use rustix::param::clock_ticks_per_second;
 
-/// Reads the CPU time of another process, user and system, all its threads but not its children; in steps of 10 ms.
+/// Returns the CPU time of another process in steps of 10 ms: user and system time of all threads,
+/// without children.
 ///
 /// # Errors
-/// `NotFound` if there is no such process; `InvalidData` if the kernel's line is not understood.
+/// `NotFound` if there is no such process; `InvalidData` if the kernel's line cannot be parsed.
 pub fn time_of(pid: u32) -> io::Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     parse_stat(&stat, clock_ticks_per_second()).ok_or(io::ErrorKind::InvalidData.into())
 }
 
-/// Reads the CPU time of all children that have ended and were waited for, with their own, to the microsecond.
+/// Returns the CPU time of all children that have ended and were waited for, including their own
+/// children, with microsecond resolution.
 pub fn of_ended_children() -> Duration {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else {
         return Duration::ZERO;
@@ -30,9 +32,9 @@ pub fn of_ended_children() -> Duration {
     Duration::from_micros(micros.sum::<i64>().unsigned_abs())
 }
 
-/// Adds up fields 14 and 15 (utime, stime) of a line of `/proc/PID/stat`, which are in ticks.
+/// Adds up fields 14 and 15 (utime, stime) of a line of `/proc/PID/stat`, in ticks.
 fn parse_stat(stat: &str, ticks_per_second: u64) -> Option<Duration> {
-    // Field 2 is the name in parentheses, which may hold spaces and parentheses itself.
+    // Field 2 is the name in parentheses, which may itself contain spaces and parentheses.
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut ticks = fields.split(' ').skip(11).map(str::parse::<u64>);
     let ticks = ticks.next()?.ok()?.checked_add(ticks.next()?.ok()?)?;

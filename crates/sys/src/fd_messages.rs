@@ -1,8 +1,9 @@
 //! Messages with open descriptors between two processes of ours, over a Unix stream socket.
 //!
-//! A message is the length of its text and the number of its descriptors, the text, and then a byte for each batch of descriptors,
-//! which travel with it (`SCM_RIGHTS`). [`send`] waits for the reader with a time-out, [`Outgoing`] does not wait. A receiver states the
-//! maximum length and the maximum number of descriptors.
+//! A message consists of the length of its text and the number of its descriptors, the text, and then one
+//! byte for each batch of descriptors, which are sent with it (`SCM_RIGHTS`). [`send`] waits for the
+//! reader with a timeout, [`Outgoing`] does not wait. A receiver states the maximum length and the
+//! maximum number of descriptors.
 //!
 //! Source: unix(7), cmsg(3).
 
@@ -26,8 +27,8 @@ use rustix::net::{
 /// Sends a text and descriptors, and waits for the reader. The socket may be non-blocking.
 ///
 /// # Errors
-/// `TimedOut` if the other process has not read the message within `patience`; otherwise what sendmsg(2) returns. Part of the
-/// message may be sent.
+/// `TimedOut` if the other process has not read the message within `patience`; otherwise the error of
+/// sendmsg(2). Part of the message may have been sent.
 pub fn send(
     stream: &UnixStream,
     text: &[u8],
@@ -79,7 +80,7 @@ pub fn receive(
 /// Creates a file in memory, to pass a text as a descriptor that may be longer than the buffer of a socket.
 ///
 /// # Errors
-/// What memfd_create(2) and write(2) return.
+/// Returns the errors of memfd_create(2) and write(2).
 pub fn text_file(text: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create("becket", MemfdFlags::CLOEXEC)?);
     file.write_all(text)?;
@@ -90,7 +91,7 @@ pub fn text_file(text: &[u8]) -> io::Result<File> {
 /// Messages that are not sent yet.
 #[derive(Debug)]
 pub struct Outgoing<F = OwnedFd> {
-    /// Bytes with the descriptors that travel with them.
+    /// Bytes, and the descriptors to send with them.
     parts: VecDeque<(Vec<u8>, Vec<F>)>,
     /// Number of sent bytes of the first part.
     sent: usize,
@@ -136,7 +137,7 @@ impl<F: AsFd> Outgoing<F> {
     /// Sends as much as the socket takes without waiting. Returns `true` if everything was sent.
     ///
     /// # Errors
-    /// What sendmsg(2) returns.
+    /// Returns the errors of sendmsg(2).
     pub fn flush(&mut self, stream: &UnixStream) -> io::Result<bool> {
         while let Some((bytes, fds)) = self.parts.front() {
             let left = bytes.get(self.sent..).unwrap_or_default();
@@ -166,7 +167,7 @@ impl Incoming {
         Self(bytes)
     }
 
-    /// Returns the bytes that are no whole message yet.
+    /// Returns the bytes that are not a complete message yet.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -174,7 +175,7 @@ impl Incoming {
     /// Reads at most `most` bytes without waiting. Returns the number of bytes, which is 0 at the end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock` if nothing has arrived; otherwise what recv(2) returns.
+    /// `WouldBlock` if nothing has arrived; otherwise the error of recv(2).
     pub fn read(&mut self, stream: &UnixStream, most: usize) -> io::Result<usize> {
         let before = self.0.len();
         self.0.resize(before + most, 0);
@@ -185,7 +186,7 @@ impl Incoming {
         Ok(read.map(|(count, _)| count)?)
     }
 
-    /// Removes the next whole message. Returns `None` if it is incomplete.
+    /// Removes the next message. Returns `None` if it is incomplete.
     ///
     /// # Errors
     /// `InvalidData` for a text longer than `most`, and for a message with descriptors.
@@ -210,7 +211,7 @@ impl Incoming {
     }
 }
 
-/// Receives bytes, and the descriptors that come with them.
+/// Receives bytes, and the descriptors that were sent with them.
 pub(crate) fn receive_some(
     socket: impl AsFd,
     room: &mut [u8],

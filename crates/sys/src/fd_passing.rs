@@ -1,9 +1,10 @@
 //! Listening sockets inherited from a service manager.
 //!
-//! The protocol is that of sd_listen_fds(3): `LISTEN_PID` is the process that the sockets are for, and `LISTEN_FDS` the number of
-//! descriptors, which begin at 3. Other programs than systemd support it (systemfd, s6). Names (`LISTEN_FDNAMES`) do not matter: a socket is
-//! known by its address. The environment is trusted to name descriptors that this process may own, but each of them must be a listening TCP
-//! socket.
+//! The protocol is that of sd_listen_fds(3): `LISTEN_PID` is the process for which the sockets are meant,
+//! and `LISTEN_FDS` the number of descriptors, which begin at 3. Other programs than systemd support it
+//! (systemfd, s6). Names (`LISTEN_FDNAMES`) do not matter: an address identifies a socket. The
+//! environment is trusted to list descriptors that this process may own, but each of them must be a
+//! listening TCP socket.
 
 use std::env;
 use std::fs;
@@ -13,8 +14,8 @@ use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use socket2::{Domain, SockRef, Type};
 
-/// Takes over the listening sockets that were passed to this process, non-blocking and close-on-exec. Returns none if the environment names
-/// none or another process.
+/// Takes over the listening sockets that were passed to this process, non-blocking and close-on-exec.
+/// Returns an empty list if the environment lists none, or is meant for another process.
 ///
 /// Removes the variables, so that neither a second call nor a child process uses them. Call this at the start of `main`:
 /// before threads are started, since the environment must not change while they run, and before descriptors are opened.
@@ -55,7 +56,7 @@ pub fn inherited_listeners() -> io::Result<Vec<TcpListener>> {
     .collect()
 }
 
-/// The number of descriptors that the environment names for this process.
+/// Returns the number of descriptors that the environment lists for this process.
 fn passed(pid: Option<&str>, count: Option<&str>, own_pid: u32) -> io::Result<RawFd> {
     let (Some(pid), Some(count)) = (pid, count) else {
         return Ok(0);

@@ -1,9 +1,10 @@
-//! Which files this process may open from now on: Landlock.
+//! Restricts the files that this process may open: Landlock.
 //!
-//! A rule is for a folder with everything below it, or for a file; whatever no rule names cannot be opened, made, removed or executed,
-//! and no other process can be signalled, traced, or reached by an abstract unix socket. Open files stay open. Walking a path, reading and
-//! changing metadata, and connecting to the path of a unix socket are not restricted. There is no way back, and later threads and programs
-//! inherit it. A kernel that knows less restricts less.
+//! A rule is for a folder with everything below it, or for a file. Files without a rule cannot be opened,
+//! created, removed or executed, and no other process can be signalled, traced, or reached through an
+//! abstract Unix socket. Open files stay open. Walking a path, reading and changing metadata, and
+//! connecting to the path of a Unix socket are not restricted. The restriction cannot be undone, and
+//! later threads and programs inherit it. An older kernel restricts less.
 //!
 //! Source: landlock(7).
 
@@ -15,13 +16,14 @@ use landlock::{
     Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope, make_bitflags,
 };
 
-/// Confines the calling thread, and those that it starts later, to files at or below these paths: to read, and to write as well. Paths
-/// that are not there are left out. Returns the version of Landlock that is in force; nothing where the kernel has none.
+/// Confines the calling thread, and threads that it starts later, to files at or below these paths:
+/// `read` for reading, `write` for reading and writing. Ignores paths that do not exist. Returns the
+/// version of Landlock in force, or `None` if the kernel has none.
 ///
 /// Forbid new privileges first.
 ///
 /// # Errors
-/// What the system says. Nothing is restricted then.
+/// Returns the system's error. Nothing is restricted then.
 pub fn confine<P: AsRef<Path>>(
     read: impl IntoIterator<Item = P>,
     write: impl IntoIterator<Item = P>,
@@ -51,13 +53,14 @@ pub fn confine<P: AsRef<Path>>(
     })
 }
 
-/// Has the calling thread, and those that it starts later, execute no program, and neither signal nor trace a process that is not confined with
-/// them. Files are as they were. As far as the kernel can.
+/// Keeps the calling thread, and threads that it starts later, from executing programs, and from
+/// signalling or tracing processes outside this confinement, as far as the kernel supports that. Access
+/// to files does not change.
 ///
 /// Forbid new privileges first.
 ///
 /// # Errors
-/// What the system says. Nothing is restricted then.
+/// Returns the system's error. Nothing is restricted then.
 pub fn forbid_programs() -> io::Result<()> {
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -79,9 +82,10 @@ fn rule(path: &Path, access: BitFlags<AccessFs>) -> Option<PathBeneath<PathFd>> 
     Some(PathBeneath::new(fd, access))
 }
 
-/// What is asked for: since Linux 6.12.
+/// Newest version that is requested: Linux 6.12.
 const NEWEST: ABI = ABI::V6;
 const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
-/// Beside reading: to make, write and remove files and sockets. No folders, links or devices.
+/// Further rights for writing: create, write and remove files and sockets, but no folders, links or
+/// devices.
 const WRITE: BitFlags<AccessFs> =
     make_bitflags!(AccessFs::{WriteFile | Truncate | MakeReg | MakeSock | RemoveFile | IoctlDev});

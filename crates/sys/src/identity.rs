@@ -1,7 +1,8 @@
 //! Users and groups, looked up by name or number in the system's databases.
 //!
-//! The look-ups go through the C library (getpwnam_r, getgrnam_r, getgrouplist), hence through NSS, and may read files or ask a
-//! directory service: for start-up only. What is done with an identity is in `privileges`.
+//! Lookups go through the C library (getpwnam_r, getgrnam_r, getgrouplist), hence through NSS. They may
+//! read files or query a directory service, so use them at start-up only. Module `privileges` applies an
+//! identity.
 
 use std::ffi::CString;
 use std::io;
@@ -10,7 +11,7 @@ use nix::errno::Errno;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use serde::{Deserialize, Serialize};
 
-/// The credentials that a process or thread can have.
+/// Credentials of a process or thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnixIdentity {
     /// User number.
@@ -22,13 +23,14 @@ pub struct UnixIdentity {
 }
 
 impl UnixIdentity {
-    /// Looks up a user and, unless it is to be the user's own, a group; each by name or else by number.
+    /// Looks up a user and a group, each by name or else by number. Without `group`, the group is the user's
+    /// own.
     ///
-    /// The supplementary groups are those that the group database gives to the user. A number need not be in the user
-    /// database if a group is given; there are no supplementary groups then.
+    /// The supplementary groups are those of the user in the group database. A number may be missing in the
+    /// user database if a group is given; there are then no supplementary groups.
     ///
     /// # Errors
-    /// `NotFound`, with a message that says which name is unknown, or what the database returned.
+    /// `NotFound`, with a message that contains the unknown name; otherwise the error of the database.
     pub fn find(user: &str, group: Option<&str>) -> io::Result<Self> {
         let gid = group.map(find_group).transpose()?;
         let Some(entry) = find_user(user)? else {
@@ -54,7 +56,7 @@ impl UnixIdentity {
     }
 }
 
-/// Returns the name of a user, or its number where the database has none.
+/// Returns the name of a user, or its number if the database has no name.
 #[must_use]
 pub fn user_name(uid: u32) -> String {
     match User::from_uid(Uid::from_raw(uid)) {
@@ -73,13 +75,13 @@ fn find_user(user: &str) -> io::Result<Option<User>> {
 
 fn find_group(group: &str) -> io::Result<u32> {
     let named = found(Group::from_name(group))?.map(|entry| entry.gid.as_raw());
-    // A number needs no entry: the kernel does not ask for one.
+    // A number needs no database entry: the kernel does not require one.
     named
         .or_else(|| number(group))
         .ok_or_else(|| not_found(format!("there is no group {group:?}")))
 }
 
-/// Some databases have an error for an entry that is not there: see getpwnam(3).
+/// Treats the errors that some databases return for a missing entry as `None`: see getpwnam(3).
 fn found<T>(entry: nix::Result<Option<T>>) -> io::Result<Option<T>> {
     match entry {
         Err(Errno::ENOENT | Errno::ESRCH) => Ok(None),
@@ -87,7 +89,7 @@ fn found<T>(entry: nix::Result<Option<T>>) -> io::Result<Option<T>> {
     }
 }
 
-/// Reads a user or group number; the greatest one means "unchanged" to the kernel and is none.
+/// Parses a user or group number. The greatest one means "unchanged" to the kernel, so it is invalid.
 fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|&number| number != u32::MAX)
 }

@@ -1,10 +1,11 @@
-//! Products of 52-bit limbs, eight at a time: the instructions of AVX-512 F and IFMA, made safe.
+//! Products of 52-bit limbs, eight at a time: safe functions for instructions of AVX-512 F and IFMA.
 //!
-//! An [`Ifma`] is the proof that this processor has them: nothing else makes one than [`Ifma::detect`]. Each operation takes it
-//! and is an instruction or two, without branches or addresses that depend on the numbers.
+//! An [`Ifma`] proves that this processor has them: only [`Ifma::detect`] creates one. Each operation
+//! takes it and is one or two instructions, without branches or addresses that depend on the numbers.
 //!
-//! They are instructions only within [`Lanes::run`], whose function is compiled for such processors; outside of it each is a
-//! call. So whatever they are called from must be inlined into that function.
+//! Operations are inlined as instructions only within [`Lanes::run`], whose function is compiled for such
+//! processors; elsewhere each is a function call. So all their callers must be inlined into that
+//! function.
 //!
 //! Source: Intel's Intrinsics Guide, VPMADD52LUQ and VPMADD52HUQ.
 
@@ -16,16 +17,16 @@ use std::arch::x86_64::{
 
 use crate::lanes::{Lanes, Work};
 
-/// The processor has AVX-512 F and IFMA.
+/// Proof that the processor has AVX-512 F and IFMA.
 #[derive(Clone, Copy, Debug)]
 pub struct Ifma(());
 
-/// Eight words of 64 bits, in a register.
+/// Eight 64-bit words in a register.
 #[derive(Clone, Copy, Debug)]
 pub struct Words(__m512i);
 
 impl Ifma {
-    /// Looks whether the processor has the instructions and the system keeps their registers.
+    /// Checks whether the processor has the instructions and the system saves their registers.
     #[must_use]
     pub fn detect() -> Option<Self> {
         let found = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512ifma");
@@ -41,13 +42,13 @@ impl Lanes for Ifma {
         fn compiled<W: Work>(ifma: Ifma, work: W) {
             work.run(ifma);
         }
-        // SAFETY: `self` proves that the processor has both.
+        // SAFETY: `self` proves that the processor has both features.
         unsafe { compiled(self, work) }
     }
 
     #[inline(always)]
     fn load(self, from: &[u64; 8]) -> Words {
-        // SAFETY: `self` proves that the processor has it; the words are 64 bytes, at any alignment.
+        // SAFETY: `self` proves that the processor has the instruction; the words are 64 bytes, at any alignment.
         Words(unsafe { _mm512_loadu_si512(from.as_ptr().cast()) })
     }
 
@@ -59,49 +60,49 @@ impl Lanes for Ifma {
 
     #[inline(always)]
     fn splat(self, word: u64) -> Words {
-        // SAFETY: `self` proves that the processor has it.
+        // SAFETY: `self` proves that the processor has the instruction.
         Words(unsafe { _mm512_set1_epi64(word.cast_signed()) })
     }
 
     #[inline(always)]
     fn add(self, a: Words, b: Words) -> Words {
-        // SAFETY: `self` proves that the processor has it.
+        // SAFETY: `self` proves that the processor has the instruction.
         Words(unsafe { _mm512_add_epi64(a.0, b.0) })
     }
 
     #[inline(always)]
     fn sub(self, a: Words, b: Words) -> Words {
-        // SAFETY: `self` proves that the processor has it.
+        // SAFETY: `self` proves that the processor has the instruction.
         Words(unsafe { _mm512_sub_epi64(a.0, b.0) })
     }
 
     #[inline(always)]
     fn and(self, a: Words, b: Words) -> Words {
-        // SAFETY: `self` proves that the processor has it.
+        // SAFETY: `self` proves that the processor has the instruction.
         Words(unsafe { _mm512_and_si512(a.0, b.0) })
     }
 
     #[inline(always)]
     fn shift_right(self, a: Words, bits: u32) -> Words {
-        // SAFETY: `self` proves that the processor has it.
+        // SAFETY: `self` proves that the processor has the instruction.
         Words(unsafe { _mm512_srl_epi64(a.0, _mm_cvtsi64_si128(i64::from(bits))) })
     }
 
     #[inline(always)]
     fn add_low(self, sum: Words, a: Words, b: Words) -> Words {
-        // SAFETY: `self` proves that the processor has it.
+        // SAFETY: `self` proves that the processor has the instruction.
         Words(unsafe { _mm512_madd52lo_epu64(sum.0, a.0, b.0) })
     }
 
     #[inline(always)]
     fn add_high(self, sum: Words, a: Words, b: Words) -> Words {
-        // SAFETY: `self` proves that the processor has it.
+        // SAFETY: `self` proves that the processor has the instruction.
         Words(unsafe { _mm512_madd52hi_epu64(sum.0, a.0, b.0) })
     }
 
     #[inline(always)]
     fn where_equal(self, [a, b]: [Words; 2], then: Words, otherwise: Words) -> Words {
-        // SAFETY: `self` proves that the processor has it.
+        // SAFETY: `self` proves that the processor has the instruction.
         Words(unsafe {
             let equal = _mm512_cmpeq_epi64_mask(a.0, b.0);
             _mm512_mask_mov_epi64(otherwise.0, equal, then.0)

@@ -1,12 +1,14 @@
-//! TLS records that the kernel seals and opens: `TCP_ULP "tls"`, keys, and records that hold no data.
+//! TLS records that the kernel encrypts and decrypts: `TCP_ULP "tls"`, keys, and records without data.
 //!
-//! A socket first gets the upper layer ([`attach`]), which changes nothing yet, then a key for each direction ([`set_key`]).
-//! From then on what is sent and received on it is plain. A record that holds no data (an alert, a handshake message) is
-//! refused by receive (EIO) and splice (EINVAL), and taken by [`receive_record`], which tells its type. Whether a kernel has all
-//! that shows only by trying: the module of a cipher may be missing where TLS itself is there ([`support`]).
+//! A socket first gets the kernel's TLS layer ([`attach`]), which changes nothing yet, then a key for each
+//! direction ([`set_key`]). From then on, sending and receiving use plain text. If the next record has no
+//! data (an alert, a handshake message), receive fails with EIO and splice with EINVAL;
+//! [`receive_record`] returns such a record with its type. Only a trial shows all that a kernel supports,
+//! since the module of a cipher may be missing even if TLS itself is available ([`support`]).
 //!
-//! Handshakes are not made here, and secrets are not derived: whoever made them hands in keys, and wipes its own.
-//! Sources: `Documentation/networking/tls.rst` and `include/uapi/linux/tls.h` of Linux, RFC 5288, RFC 7905, RFC 8446 section 5.
+//! Handshakes and key derivation are elsewhere: the caller passes in keys, and wipes its own copies.
+//! Sources: `Documentation/networking/tls.rst` and `include/uapi/linux/tls.h` of Linux, RFC 5288,
+//! RFC 7905, RFC 8446 section 5.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -17,7 +19,7 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
-/// A version of TLS that the kernel knows.
+/// TLS version that the kernel supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsVersion {
     /// TLS 1.2
@@ -26,7 +28,7 @@ pub enum TlsVersion {
     Tls13,
 }
 
-/// What seals records.
+/// Cipher of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cipher {
     /// AES-128-GCM
@@ -37,7 +39,7 @@ pub enum Cipher {
     ChaCha20Poly1305,
 }
 
-/// Which way records go.
+/// Direction of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From here to the peer.
@@ -46,47 +48,47 @@ pub enum Direction {
     Receive,
 }
 
-/// The key of one direction.
+/// Key of one direction.
 #[derive(Clone, Copy)]
 pub struct Key<'a> {
-    /// The version of the connection.
+    /// TLS version of the connection.
     pub version: TlsVersion,
-    /// What the key is for.
+    /// Cipher that uses the key.
     pub cipher: Cipher,
-    /// 16 bytes for AES-128, else 32.
+    /// 16 bytes for AES-128, otherwise 32.
     pub key: &'a [u8],
-    /// The nonce of record 0 as RFC 8446 section 5.3 and RFC 7905 have it; for TLS 1.2 with GCM the salt and the first
-    /// explicit nonce that was used.
+    /// Nonce of record 0 as defined in RFC 8446 section 5.3 and RFC 7905; for TLS 1.2 with GCM the salt and
+    /// the first explicit nonce that was used.
     pub iv: &'a [u8; 12],
-    /// The number of the next record.
+    /// Number of the next record.
     pub sequence: u64,
 }
 
-/// What [`receive_record`] got.
+/// Result of [`receive_record`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceivedRecord {
-    /// The type, where the kernel tells it: not at the end of the stream.
+    /// Record type, if the kernel reports it; `None` at the end of the stream.
     pub kind: Option<u8>,
-    /// How many bytes.
+    /// Number of bytes.
     pub len: usize,
 }
 
-/// What this kernel does.
+/// TLS features of this kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Support {
-    /// It has TLS at all.
+    /// The kernel has TLS at all.
     pub tls: bool,
-    /// A key can follow another (Linux 6.14), as a KeyUpdate asks for.
+    /// A key can be replaced (Linux 6.14), as a KeyUpdate requires.
     pub rekey: bool,
-    /// What it seals and opens, by [`TlsVersion`] and [`Cipher`].
+    /// Supported combinations, by [`TlsVersion`] and [`Cipher`].
     pub ciphers: [[bool; Cipher::ALL.len()]; TlsVersion::ALL.len()],
 }
 
 impl TlsVersion {
-    /// Both.
+    /// All versions.
     pub const ALL: [Self; 2] = [Self::Tls12, Self::Tls13];
 
-    /// As it is called.
+    /// Returns the version number.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -97,10 +99,10 @@ impl TlsVersion {
 }
 
 impl Cipher {
-    /// All of them.
+    /// All ciphers.
     pub const ALL: [Self; 3] = [Self::Aes128Gcm, Self::Aes256Gcm, Self::ChaCha20Poly1305];
 
-    /// As it is called.
+    /// Returns the name.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -125,15 +127,15 @@ impl Cipher {
         }
     }
 
-    /// Of the structure that the kernel takes.
+    /// Length of the structure that the kernel expects.
     const fn info_len(self) -> usize {
         4 + self.key_len() + 12 + 8
     }
 }
 
 impl Key<'_> {
-    /// The structure that the kernel takes, as `linux/tls.h` has it for each cipher: version, number of the cipher, nonce, key,
-    /// salt, number of the next record.
+    /// Returns the structure that the kernel expects, as defined in `linux/tls.h` for each cipher: version,
+    /// number of the cipher, nonce, key, salt, number of the next record.
     fn pack(&self, direction: Direction) -> io::Result<Info> {
         if self.key.len() != self.cipher.key_len() {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -167,7 +169,7 @@ impl Key<'_> {
 }
 
 impl Support {
-    /// Whether any connection can be handed over.
+    /// Returns whether any kind of connection can be handed over.
     #[must_use]
     pub fn is_of_use(&self, without_rekey: bool) -> bool {
         let covers =
@@ -175,14 +177,14 @@ impl Support {
         TlsVersion::ALL.map(covers).as_flattened().contains(&true)
     }
 
-    /// Whether records of this kind are sealed and opened.
+    /// Returns whether the kernel supports this combination.
     #[must_use]
     pub const fn has(&self, version: TlsVersion, cipher: Cipher) -> bool {
         self.ciphers[version as usize][cipher as usize]
     }
 
-    /// Whether connections of this kind can be handed over. TLS 1.3 needs a kernel that takes a second key, unless it is borne
-    /// that a KeyUpdate then ends the connection.
+    /// Returns whether connections of this kind can be handed over. TLS 1.3 needs a kernel that can replace
+    /// keys, unless `without_rekey` accepts that a KeyUpdate ends the connection.
     #[must_use]
     pub fn covers(&self, version: TlsVersion, cipher: Cipher, without_rekey: bool) -> bool {
         let lasts = self.rekey || without_rekey || version == TlsVersion::Tls12;
@@ -190,11 +192,11 @@ impl Support {
     }
 }
 
-/// For a line of a log.
+/// Formats the features for a log line.
 impl fmt::Display for Support {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.tls {
-            return out.write_str("it has no TLS, or its module tls is not loaded");
+            return out.write_str("no TLS support, or the module tls is not loaded");
         }
         for version in TlsVersion::ALL {
             let ciphers = Cipher::ALL.into_iter();
@@ -207,30 +209,30 @@ impl fmt::Display for Support {
             write!(out, "TLS {} with {ciphers}; ", version.label())?;
         }
         out.write_str(if self.rekey {
-            "keys are replaced"
+            "keys can be replaced"
         } else {
-            "keys are not replaced"
+            "keys cannot be replaced"
         })
     }
 }
 
-/// Gives a connected socket the kernel's layer for TLS, which does nothing before there are keys.
+/// Adds the kernel's TLS layer to a connected socket. It does nothing until keys are set.
 ///
 /// # Errors
-/// `NotFound` where the kernel has no TLS, or its module is not loaded; `NotConnected`.
+/// `NotFound` if the kernel has no TLS or its module is not loaded; `NotConnected`.
 pub fn attach(socket: impl AsFd) -> io::Result<()> {
     set(socket, libc::IPPROTO_TCP, libc::TCP_ULP, b"tls")
 }
 
-/// Seals or opens all records from now on with this key. Nothing of a record may be under way in that direction.
+/// Sets the key for all records from now on. No record may be in progress in that direction.
 ///
-/// In TLS 1.2 with GCM, records carry a nonce each, which the kernel counts up. It is given numbers that those before it never
-/// had, whoever sealed them: they go by the number of the record XOR the first nonce, so that with the highest bit turned over
-/// and room to count below it no two are the same.
+/// In TLS 1.2 with GCM, each record carries a nonce, which the kernel increments. Its nonces must differ
+/// from all earlier ones, which are the number of the record XOR the first nonce. So the kernel starts
+/// with the highest bit inverted, and with room to count below it.
 ///
 /// # Errors
-/// `NotFound` where the cipher is not loaded; `ResourceBusy` where there is a key already and the kernel cannot replace it;
-/// `InvalidInput` for a key that is no key of that cipher.
+/// `NotFound` if the cipher is not loaded; `ResourceBusy` if there is a key already and the kernel cannot
+/// replace it; `InvalidInput` if the key does not fit the cipher.
 pub fn set_key(socket: impl AsFd, direction: Direction, key: &Key<'_>) -> io::Result<()> {
     let info = key.pack(direction)?;
     let option = match direction {
@@ -245,14 +247,15 @@ pub fn set_key(socket: impl AsFd, direction: Direction, key: &Key<'_>) -> io::Re
     )
 }
 
-/// The number of the record that is sealed next under the present key.
+/// Returns the number of the next record to be encrypted with the current key.
 ///
 /// # Errors
-/// Where there is no key of that cipher.
+/// If there is no key of that cipher.
 pub fn next_record(socket: impl AsFd, cipher: Cipher) -> io::Result<u64> {
     let mut info = Info::new([0; _]);
     let mut len = cipher.info_len() as libc::socklen_t;
-    // SAFETY: the descriptor is borrowed, hence open; the pointers describe `info`, which is as long as `len` or longer.
+    // SAFETY: the descriptor is borrowed, hence open; the pointers describe `info`, which has at least
+    // `len` bytes.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -269,10 +272,11 @@ pub fn next_record(socket: impl AsFd, cipher: Cipher) -> io::Result<u64> {
     Ok(u64::from_be_bytes(number.try_into().expect("eight bytes")))
 }
 
-/// Receives one record that holds no data, or data, and tells which. Never blocks.
+/// Receives one record, with or without data, and returns its type. Never blocks.
 ///
 /// # Errors
-/// `WouldBlock`; EBADMSG for a record that does not open; EKEYEXPIRED behind a KeyUpdate, until there is a new key.
+/// `WouldBlock`; EBADMSG for a record that does not decrypt; EKEYEXPIRED after a KeyUpdate, until a new
+/// key is set.
 pub fn receive_record(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<ReceivedRecord> {
     let mut control = ControlMessage([0; CONTROL]);
     let mut part = libc::iovec {
@@ -289,7 +293,7 @@ pub fn receive_record(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Receiv
         )
     };
     let len = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-    // SAFETY: the kernel has filled in the message; the header lies in `control`, and so does the byte behind it.
+    // SAFETY: the kernel has filled in the message; the header is in `control`, and so is the byte after it.
     let kind = unsafe {
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         let told = !header.is_null()
@@ -300,10 +304,10 @@ pub fn receive_record(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Receiv
     Ok(ReceivedRecord { kind, len })
 }
 
-/// Sends one record of that type: all of it, or nothing. Never blocks, and raises no signal.
+/// Sends one record of a type, completely or not at all. Never blocks, and raises no signal.
 ///
 /// # Errors
-/// `WouldBlock`, or the socket's fault.
+/// `WouldBlock`, or the error of the socket.
 pub fn send_record(socket: impl AsFd, kind: u8, bytes: &[u8]) -> io::Result<()> {
     let mut control = ControlMessage([0; CONTROL]);
     let mut part = libc::iovec {
@@ -332,17 +336,18 @@ pub fn send_record(socket: impl AsFd, kind: u8, bytes: &[u8]) -> io::Result<()> 
     }
 }
 
-/// Whether receive was refused because the next record holds no data: [`receive_record`] takes it.
+/// Returns whether receive failed because the next record has no data; [`receive_record`] returns it.
 pub fn holds_no_data(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EKEYEXPIRED))
 }
 
-/// Whether a record did not open, or was too long for one.
+/// Returns whether a record did not decrypt, or was too long.
 pub fn does_not_open(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBADMSG | libc::EMSGSIZE))
 }
 
-/// What this kernel does, asked once: on loopback, with keys of no value. Root loads the module `tls` by asking.
+/// Returns the TLS features of this kernel, determined once, on loopback with dummy keys. If root, this
+/// loads the module `tls`.
 pub fn support() -> &'static Support {
     static SUPPORT: OnceLock<Support> = OnceLock::new();
     SUPPORT.get_or_init(probe)
@@ -369,7 +374,7 @@ fn probe() -> Support {
     support
 }
 
-/// One record from `near`, which has the layer, to `far`, and back.
+/// Sends one record from `near`, which has the layer, to `far`, and back.
 fn try_cipher(
     mut near: &TcpStream,
     mut far: TcpStream,
@@ -410,8 +415,8 @@ fn pair() -> io::Result<(TcpStream, TcpStream)> {
     Ok((near, far))
 }
 
-/// The first of 2^40 nonces that no record before had: those have `first` XOR a number below 2^40, which leaves the highest
-/// bit as it is.
+/// Returns the first of 2^40 nonces that no earlier record used. Earlier nonces are `first` XOR a number
+/// below 2^40, which does not change the highest bit.
 fn unused_nonces(first: u64) -> u64 {
     (first ^ 1 << 63) & !((1 << 40) - 1)
 }
@@ -441,7 +446,7 @@ fn set(socket: impl AsFd, level: i32, option: i32, value: &[u8]) -> io::Result<(
 }
 
 fn message(part: &mut libc::iovec, control: &mut ControlMessage) -> libc::msghdr {
-    // SAFETY: all fields are integers and pointers, for which zero is a value.
+    // SAFETY: all fields are integers and pointers, for which zero is valid.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = part;
     message.msg_iovlen = 1;
@@ -450,18 +455,18 @@ fn message(part: &mut libc::iovec, control: &mut ControlMessage) -> libc::msghdr
     message
 }
 
-/// Room for one control message, aligned as its header asks.
+/// Buffer for one control message, aligned for its header.
 #[repr(align(8))]
 struct ControlMessage([u8; CONTROL]);
 
-/// The longest of the structures; wiped when it is dropped.
+/// Buffer for the longest of the structures; wiped on drop.
 type Info = Zeroizing<[u8; Cipher::Aes256Gcm.info_len()]>;
 
-/// A header of 16 bytes, and one byte in eight.
+/// A header of 16 bytes, and one byte padded to eight.
 const CONTROL: usize = 24;
 /// `TLS_CIPHER_CHACHA20_POLY1305` of linux/tls.h.
 const CHACHA20_POLY1305: u16 = 54;
-/// On loopback a record arrives at once, or never.
+/// A record arrives at once over loopback, or never.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Linux calls made safe, and the wide multiplications of one kind of processor.
+//! Safe functions for Linux calls, and for the wide multiplications of one kind of processor.
 //!
-//! This is the only crate of the workspace with `unsafe` in it. Every function that calls Linux takes borrowed or owned
-//! descriptors, returns [`std::io::Result`] and does one thing; what to do about an error is for the caller, which knows the
-//! address, the key of the configuration or the connection it concerns. Calls that `rustix`, `socket2` or `nix` offer safely are made
-//! through them, and `libc` is used for the rest.
+//! This is the only crate of the workspace with `unsafe` code. Every function that calls Linux takes
+//! borrowed or owned descriptors, returns [`std::io::Result`] and does one thing. The caller handles
+//! errors, since it knows the address, the configuration key or the connection. Calls that `rustix`,
+//! `socket2` or `nix` offer safely go through these crates, and `libc` is used for the rest.
 //!
 //! Main types: [`clock::Now`] is one reading of the clocks, [`tree::Tree`] opens files below a folder.
 //!
@@ -12,7 +12,8 @@
 //! assert!(clock.mono() <= clock.mono());
 //! ```
 //!
-//! Linux only. Functions that concern the whole process say whether they must run before threads are started.
+//! Linux only. For functions that affect the whole process, the documentation states whether they must
+//! run before threads are started.
 
 pub mod affinity;
 pub mod call_filter;

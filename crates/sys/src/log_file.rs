@@ -1,4 +1,4 @@
-//! Opening a log for appending, by the rights of the process.
+//! Opening a log for appending, with the permissions of the process.
 //!
 //! Source: open(2), fifo(7).
 
@@ -12,12 +12,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat, fcntl_setfl, fstat};
 use rustix::io::retry_on_intr;
 
-/// Opens a file for appending as the calling thread's user; makes it (mode 0640) if it is not there.
+/// Opens a file for appending as the calling thread's user; creates it (mode 0640) if it does not exist.
 ///
-/// A FIFO must have a reader already: nobody is waited for. Later writes to it do wait.
+/// A FIFO must already have a reader: opening does not wait for one. Later writes to it do wait.
 ///
 /// # Errors
-/// What open(2) returns; ENXIO for a FIFO that nobody reads and for a socket.
+/// Returns the errors of open(2); ENXIO for a FIFO without a reader and for a socket.
 pub fn append(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .append(true)
@@ -29,10 +29,11 @@ pub fn append(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes bytes in pieces that a pipe takes whole, each only if the file takes it at once.
+/// Writes bytes in pieces that a pipe accepts whole, each only if the file accepts it at once.
 ///
 /// # Errors
-/// `WouldBlock` when it does not; what poll(2) and write(2) return. Some of the bytes may have been written.
+/// `WouldBlock` if it does not; otherwise the errors of poll(2) and write(2). Some of the bytes may have
+/// been written.
 pub fn write_if_ready(file: impl AsFd, bytes: &[u8]) -> io::Result<()> {
     for mut piece in bytes.chunks(PIPE_BUF) {
         while !piece.is_empty() {
@@ -48,10 +49,10 @@ pub fn write_if_ready(file: impl AsFd, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// A pipe that is writable takes so much at once: pipe(7).
+/// Bytes that a writable pipe accepts at once: pipe(7).
 const PIPE_BUF: usize = 4096;
 
-/// Whether standard error is what `JOURNAL_STREAM` names, so that systemd's journal reads it.
+/// Returns whether standard error is the stream in `JOURNAL_STREAM`, which systemd's journal reads.
 ///
 /// Source: systemd.exec(5).
 pub fn stderr_is_journal() -> bool {
@@ -59,7 +60,7 @@ pub fn stderr_is_journal() -> bool {
     named.is_ok_and(|named| is_named(io::stderr(), &named))
 }
 
-/// Whether a stream is the one of these numbers: of the device, a colon, of the inode.
+/// Returns whether a stream has the numbers in `named`: device, colon, inode.
 fn is_named(stream: impl AsFd, named: &str) -> bool {
     let Some((device, inode)) = named.split_once(':') else {
         return false;
@@ -68,10 +69,11 @@ fn is_named(stream: impl AsFd, named: &str) -> bool {
     stat.is_ok_and(|stat| device.parse() == Ok(stat.st_dev) && inode.parse() == Ok(stat.st_ino))
 }
 
-/// Whether [`append`] would open or make the file. Nothing is made, and a reader of a FIFO notices nothing.
+/// Checks whether [`append`] would open or create the file. Creates nothing, and a FIFO's reader is not
+/// affected.
 ///
 /// # Errors
-/// Why it would not, as far as rights and kinds of files tell.
+/// Reason why it would not, as far as permissions and types of files show.
 pub fn try_append(path: &Path) -> io::Result<()> {
     let may = |path: &Path| accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS);
     match std::fs::metadata(path) {
@@ -85,7 +87,7 @@ pub fn try_append(path: &Path) -> io::Result<()> {
     }
 }
 
-/// For the run user, and for a group that may read.
+/// Access for the run user, and reading for its group.
 const MODE: u32 = 0o640;
 
 #[cfg(test)]

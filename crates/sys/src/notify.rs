@@ -1,8 +1,10 @@
-//! Telling the service manager how we are.
+//! Status messages to the service manager.
 //!
-//! The protocol is that of sd_notify(3): datagrams of `KEY=value` lines to the Unix socket named in `NOTIFY_SOCKET`, a path or,
-//! after `@`, an abstract name. Beyond that, `fd:0` is the standard input: whoever started this process, and nobody else, hears there. A manager that does not listen is no reason to stop: the caller logs the error and goes on.
-//! The supervisor decides when to send what (`crates/process/src/run.rs`).
+//! The protocol is that of sd_notify(3): datagrams of `KEY=value` lines to the Unix socket named in
+//! `NOTIFY_SOCKET`, a path or, after `@`, an abstract name. In addition, `fd:0` means standard input, so
+//! that only the process that started this one receives them. A failure is no reason to stop: the caller
+//! logs the error and continues. The supervisor decides when to send which message
+//! (`crates/process/src/run.rs`).
 
 use std::env;
 use std::ffi::OsStr;
@@ -14,16 +16,16 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use crate::clock;
 
-/// The way to the service manager.
+/// Socket for messages to the service manager.
 #[derive(Debug)]
 pub struct Notifier {
     socket: UnixDatagram,
-    /// Absent where the socket has one other end.
+    /// `None` if the socket is connected.
     address: Option<SocketAddr>,
 }
 
 impl Notifier {
-    /// Finds the service manager through the environment; `None` if there is none that wants to know.
+    /// Finds the service manager through the environment. Returns `None` if there is none.
     ///
     /// # Errors
     /// `Unsupported` for an address that is neither a path nor abstract; `InvalidInput` for one that is too long.
@@ -60,7 +62,8 @@ impl Notifier {
     /// Sends lines in one datagram, without waiting.
     ///
     /// # Errors
-    /// What sendto(2) returns: `WouldBlock` if the manager does not keep up, `NotFound` or `ConnectionRefused` if it is gone.
+    /// Returns the errors of sendto(2): `WouldBlock` if the manager does not keep up, `NotFound` or
+    /// `ConnectionRefused` if it has exited.
     pub fn send(&self, lines: &str) -> io::Result<()> {
         match &self.address {
             Some(address) => self.socket.send_to_addr(lines.as_bytes(), address),
@@ -70,7 +73,7 @@ impl Notifier {
     }
 }
 
-/// The line that begins a reload, with the monotonic time, as `Type=notify-reload` asks.
+/// Returns the message that begins a reload, with the monotonic time, as `Type=notify-reload` requires.
 #[must_use]
 pub fn reloading() -> String {
     let now = clock::read(libc::CLOCK_MONOTONIC);

@@ -1,8 +1,9 @@
 //! A file with the number of this process.
 //!
-//! Root follows no link that another user could have made ([`root_only::folder_of`]). The file is written under another name and
-//! renamed: no reader sees half of it, and a link in its place is replaced. The folder stays open, so that the file is removed where it
-//! was written.
+//! Root follows no link that another user could have created ([`root_only::folder_of`]). The file is
+//! written under a temporary name and renamed, so no reader sees an incomplete file, and a link at its
+//! path is replaced. The folder stays open, so that the file is removed from the folder to which it was
+//! written.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,7 +16,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, renameat, unlinkat};
 use crate::privileges::is_root;
 use crate::root_only;
 
-/// A file that holds the number of this process, removed when this is dropped.
+/// A file that contains the number of this process, removed on drop.
 #[derive(Debug)]
 pub struct PidFile {
     folder: OwnedFd,
@@ -23,10 +24,11 @@ pub struct PidFile {
 }
 
 impl PidFile {
-    /// Writes the file, with mode 0644, in place of what has its name.
+    /// Writes the file with mode 0644, and replaces an existing one.
     ///
     /// # Errors
-    /// `PermissionDenied` for root where another user may change the way to the folder; what the system says.
+    /// `PermissionDenied` for root if another user can change the path to the folder; otherwise the error of
+    /// the system call.
     pub fn write(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -34,7 +36,7 @@ impl PidFile {
         };
         let folder = if is_root() {
             root_only::folder_of(&path)?.ok_or_else(|| {
-                let text = "another user than root can change the way to its folder";
+                let text = "a user other than root can change the path to its folder";
                 io::Error::new(io::ErrorKind::PermissionDenied, text)
             })?
         } else {
@@ -44,7 +46,7 @@ impl PidFile {
         let number = std::process::id();
         let mut fresh = name.to_owned();
         fresh.push(format!(".{number}"));
-        // Left by a process of the same number that was killed.
+        // Left over from a killed process with the same number.
         unlinkat(&folder, &fresh, AtFlags::empty()).ok();
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = openat(&folder, &fresh, flags, Mode::from_raw_mode(0o644))?;
@@ -57,7 +59,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Whoever took the folder away has taken the file as well.
+        // If the folder was removed, so was the file.
         unlinkat(&self.folder, &self.name, AtFlags::empty()).ok();
     }
 }

@@ -1,8 +1,8 @@
 //! Pipes that carry bytes from one socket to another without a copy into this process: pipe(2) and splice(2).
 //!
-//! A pipe has *places*, one for each stretch of memory that it refers to. What comes from a TCP socket fills a place by a page,
-//! by a part of one or by several, so a pipe may be full long before it holds as many bytes as its size says. Sources: pipe(7),
-//! splice(2), `Documentation/admin-guide/sysctl/fs.rst` of Linux.
+//! A pipe has *places*, one for each memory range that it refers to. Data from a TCP socket fills a place
+//! with one page, a part of one, or several, so a pipe may be full long before it contains as many bytes
+//! as its size. Sources: pipe(7), splice(2), `Documentation/admin-guide/sysctl/fs.rst` of Linux.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,7 @@ use rustix::pipe::{
     PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice,
 };
 
-/// Both ends of a pipe, on which nothing blocks as long as the sockets are non-blocking, too.
+/// Both ends of a pipe. Its operations never block, provided that the sockets are non-blocking, too.
 #[derive(Debug)]
 pub struct Pipe {
     out: OwnedFd,
@@ -19,11 +19,12 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Makes a pipe of `size` bytes, or of less where the system grants less: from the default's on, by powers of two.
+    /// Creates a pipe of `size` bytes. If the system grants less, tries half of it, and so on down to the
+    /// default size.
     ///
     /// # Errors
-    /// No descriptors; `QuotaExceeded` when the user has so many pages in pipes (`fs.pipe-user-pages-soft`) that the kernel
-    /// would give this one no more than two.
+    /// If no descriptors are left; `QuotaExceeded` if the user has so many pages in pipes
+    /// (`fs.pipe-user-pages-soft`) that the kernel would give this one no more than two.
     pub fn new(size: usize) -> io::Result<Self> {
         let (out, into) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let pipe = Self { out, into };
@@ -41,31 +42,32 @@ impl Pipe {
         Ok(pipe)
     }
 
-    /// The size that the kernel gave it: 4 KiB for each place.
+    /// Returns the size that the kernel granted: 4 KiB per place.
     ///
     /// # Errors
-    /// What fcntl(2) returns; on a pipe, nothing.
+    /// Returns the errors of fcntl(2); none occurs on a pipe.
     pub fn size(&self) -> io::Result<usize> {
         Ok(fcntl_getpipe_size(&self.into)?)
     }
 
-    /// Moves up to `most` bytes that `source` has received into the pipe; 0 is the end of the stream. Fewer than `most` says
-    /// neither that `source` has no more nor that the pipe is full.
+    /// Moves up to `most` bytes that `source` has received into the pipe; 0 means the end of the stream. A
+    /// result below `most` does not imply that `source` is empty or that the pipe is full.
     ///
     /// # Errors
-    /// `WouldBlock` when `source` has nothing, or the pipe no place; the fault of `source`; `InvalidInput` where the kernel
-    /// does not splice from it.
+    /// `WouldBlock` if `source` is empty or the pipe is full; the error of `source`; `InvalidInput` if the
+    /// kernel cannot splice from it.
     pub fn fill_from(&self, source: impl AsFd, most: usize) -> io::Result<usize> {
         Ok(splice(source, None, &self.into, None, most, NEVER_BLOCK)?)
     }
 
-    /// Moves up to `most` bytes from the pipe to `sink`. `most` must not be more than the pipe holds: the kernel may keep the
-    /// last bytes back otherwise, to send them with those that follow.
+    /// Moves up to `most` bytes from the pipe to `sink`. `most` must not exceed the contents of the pipe:
+    /// otherwise the kernel may keep the last bytes back, to send them with later ones.
     ///
-    /// A sink whose peer is gone raises SIGPIPE, which Rust's runtime has the process ignore.
+    /// If the peer of the sink has closed, SIGPIPE is raised, which Rust's runtime makes the process ignore.
     ///
     /// # Errors
-    /// `WouldBlock` when `sink` takes nothing, or the fault of `sink`; `InvalidInput` where the kernel does not splice to it.
+    /// `WouldBlock` if `sink` accepts nothing; the error of `sink`; `InvalidInput` if the kernel cannot
+    /// splice to it.
     pub fn drain_to(&self, sink: impl AsFd, most: usize) -> io::Result<usize> {
         Ok(splice(&self.out, None, sink, None, most, NEVER_BLOCK)?)
     }
@@ -87,8 +89,8 @@ impl Write for &Pipe {
     }
 }
 
-/// Pages that the pipes of one unprivileged user may have before each further one is given two (`fs.pipe-user-pages-soft`);
-/// `None` is without a limit.
+/// Returns the number of pages that the pipes of one unprivileged user may have before each further pipe
+/// gets only two (`fs.pipe-user-pages-soft`), or `None` without a limit.
 #[must_use]
 pub fn user_pages() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/sys/fs/pipe-user-pages-soft");
@@ -96,11 +98,11 @@ pub fn user_pages() -> Option<usize> {
     Some(pages.unwrap_or(KERNEL_PAGES)).filter(|pages| *pages > 0)
 }
 
-/// For the pipe: of a socket the kernel goes by what the socket itself is.
+/// Makes the pipe non-blocking; for a socket, the kernel uses the socket's own mode.
 const NEVER_BLOCK: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
-/// The size of a pipe of which nobody asks more: 16 places.
+/// Size of a new pipe: 16 places.
 pub const DEFAULT_SIZE: usize = 64 * 1024;
-/// The kernel's own limit, where there is no /proc.
+/// The kernel's default limit, for systems without /proc.
 const KERNEL_PAGES: usize = 16 * 1024;
 
 #[cfg(test)]

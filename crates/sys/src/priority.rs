@@ -1,4 +1,4 @@
-//! How much of a busy core a thread gets beside others.
+//! Priority of threads on a busy core.
 //!
 //! Source: setpriority(2): on Linux a nice value belongs to a thread, and threads that it starts inherit it. sched(7):
 //! `SCHED_BATCH`.
@@ -7,21 +7,21 @@ use std::io;
 
 use rustix::process::{getpriority_process, setpriority_process};
 
-/// Puts the calling thread, and those that it will start, behind the others: `steps` of nice, each worth about a fifth of the
-/// time on a core that others want, too.
+/// Lowers the priority of the calling thread, and of threads that it starts later, by `steps` of nice.
+/// Each step is worth about a fifth of the time on a core that other threads want, too.
 ///
 /// # Errors
-/// None where the thread may see itself: to give way needs no privilege.
+/// None if the thread may inspect itself: lowering a priority needs no privilege.
 pub fn give_way(steps: i32) -> io::Result<()> {
     let nice = getpriority_process(None)?.saturating_add(steps);
     Ok(setpriority_process(None, nice.min(NICEST))?)
 }
 
-/// Has the calling thread, and those that it will start, count as one that only computes: it does not interrupt others when
-/// it wakes up, and keeps its share of the time.
+/// Marks the calling thread, and threads that it starts later, as purely computing: it does not interrupt
+/// others when it wakes up, and keeps its share of the time.
 ///
 /// # Errors
-/// Where the C library has no such call, as musl: to give way needs no privilege.
+/// If the C library has no such call, e.g. musl: lowering a priority needs no privilege.
 pub fn only_computes() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: 0 is the calling thread; the parameters are read during the call.

@@ -1,8 +1,9 @@
 //! Giving up root.
 //!
-//! The kernel keeps credentials per thread; the C library's set*id functions apply them to every thread of the process, its
-//! capability calls do not. So [`drop_to`] and [`forbid_new_privileges`] belong before the first thread is started: later
-//! threads inherit the result. A thread that exists already changes its user too, but keeps no capability.
+//! The kernel keeps credentials per thread. The C library's set*id functions apply them to every thread
+//! of the process, but its capability calls do not. So call [`drop_to`] and [`forbid_new_privileges`]
+//! before the first thread is started: later threads inherit the result. An existing thread also changes
+//! its user, and loses its capabilities.
 //!
 //! Sources: credentials(7), capabilities(7), prctl(2), chroot(2).
 
@@ -15,7 +16,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new
 
 use crate::identity::UnixIdentity;
 
-/// Tells whether the effective user is root.
+/// Returns whether the effective user is root.
 #[must_use]
 pub fn is_root() -> bool {
     geteuid().is_root()
@@ -27,24 +28,24 @@ pub fn effective_user() -> u32 {
     geteuid().as_raw()
 }
 
-/// Becomes `identity` for good, without any capability.
+/// Switches to `identity` permanently, without any capability.
 ///
-/// Call it as root before threads are started. Real, effective and saved numbers change, so there is no way back. The process is
-/// not dumpable afterwards: the kernel sees to that.
+/// Call it as root before threads are started. Real, effective and saved numbers change, so this cannot
+/// be undone. The kernel also makes the process non-dumpable.
 ///
 /// # Errors
-/// `InvalidInput` if the identity is root or has no valid number; `PermissionDenied` without `CAP_SETUID` and `CAP_SETGID`. After an
-/// error some of the credentials may have changed: give up.
+/// `InvalidInput` if the identity is root or has no valid number; `PermissionDenied` without `CAP_SETUID`
+/// and `CAP_SETGID`. After an error some of the credentials may have changed: exit.
 pub fn drop_to(identity: &UnixIdentity) -> io::Result<()> {
     if identity.uid == 0 {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            "the user to run as is root itself",
+            "the user to run as must not be root",
         ));
     }
     refuse_unchanged(identity)?;
     let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
-    // Groups go first, as the right to change them goes with the user.
+    // Groups first, since the right to change them is lost with the user.
     setgroups(&group_ids(identity))?;
     setresgid(gid, gid, gid)?;
     setresuid(uid, uid, uid)?;
@@ -57,23 +58,23 @@ pub fn drop_to(identity: &UnixIdentity) -> io::Result<()> {
     Ok(set_capabilities(None, sets)?)
 }
 
-/// Does something with the rights of `identity`, and is root again, who has all rights that it had. Call it as root before threads are
-/// started.
+/// Runs `act` with the rights of `identity`, then becomes root again with all its rights. Call it as root
+/// before threads are started.
 ///
 /// # Errors
-/// As of [`drop_to`]. After an error some of the credentials may have changed: give up.
+/// As for [`drop_to`]. After an error some of the credentials may have changed: exit.
 pub fn with_rights_of<T>(identity: &UnixIdentity, act: impl FnOnce() -> T) -> io::Result<T> {
     refuse_unchanged(identity)?;
     let groups = getgroups()?;
     become_effective(identity.uid, identity.gid, &group_ids(identity))?;
     let done = act();
-    // The user first: it has the right to change the others back.
+    // The user first: root has the right to change the groups back.
     setresuid(UNCHANGED_USER, Uid::from_raw(0), UNCHANGED_USER)?;
     become_effective(0, getgid().as_raw(), &groups)?;
     Ok(done)
 }
 
-/// Changes the numbers by which files are opened, and no others.
+/// Changes the numbers that apply to opening files, and no others.
 fn become_effective(uid: u32, gid: u32, groups: &[Gid]) -> io::Result<()> {
     let unchanged = Gid::from_raw(u32::MAX);
     setgroups(groups)?;
@@ -86,40 +87,42 @@ fn group_ids(identity: &UnixIdentity) -> Vec<Gid> {
     identity.groups.iter().copied().map(Gid::from_raw).collect()
 }
 
-/// Makes a folder the whole file system of this process, which is in it from then on. Root alone may, and leaves it at will: give up
-/// root next.
+/// Makes `folder` the root of the file system for this process, and changes to it. Only root can do this,
+/// and root can leave it at will, so drop root next.
 ///
 /// # Errors
-/// What chroot(2) and chdir(2) return.
+/// Returns the errors of chroot(2) and chdir(2).
 pub fn enter_root(folder: &Path) -> io::Result<()> {
     rustix::process::chroot(folder)?;
     Ok(rustix::process::chdir("/")?)
 }
 
-/// Makes sure that no program started from here gains privileges by set-user-ID bits or file capabilities.
+/// Prevents programs started from here from gaining privileges through set-user-ID bits or file
+/// capabilities.
 ///
-/// Concerns the calling thread and those it starts later: call it before threads are started.
+/// Affects the calling thread and threads that it starts later: call it before threads are started.
 ///
 /// # Errors
-/// What prctl(2) returns; on Linux 3.5 and later, nothing.
+/// Returns the errors of prctl(2); none occurs on Linux 3.5 and later.
 pub fn forbid_new_privileges() -> io::Result<()> {
     Ok(set_no_new_privs(true)?)
 }
 
-/// Closes this process to debuggers of the same user, and to core dumps, until it becomes another program.
+/// Protects this process against debuggers of the same user and core dumps, until it executes another
+/// program.
 ///
 /// # Errors
-/// None that prctl(2) lists.
+/// None according to prctl(2).
 pub fn forbid_tracing() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// To the kernel the greatest number means "leave as it is": who asked to become that user would stay root.
+/// Rejects the greatest number: it means "unchanged" to the kernel, so the process would stay root.
 fn refuse_unchanged(identity: &UnixIdentity) -> io::Result<()> {
     if identity.uid == u32::MAX || identity.gid == u32::MAX {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            "4294967295 is no user or group number",
+            "4294967295 is not a valid user or group number",
         ));
     }
     Ok(())
@@ -131,7 +134,7 @@ const UNCHANGED_USER: Uid = Uid::from_raw(u32::MAX);
 mod tests {
     use super::*;
 
-    // What changes credentials is tested where a process runs alone: `tests/process/`.
+    // Tests that change credentials need a process of their own: `tests/process/`.
     #[test]
     fn root_and_the_number_that_means_unchanged_are_refused_before_anything_changes() {
         let before = geteuid();

@@ -1,6 +1,6 @@
-//! Other processes, and what this one becomes.
+//! Other processes, and replacing this process with another program.
 //!
-//! A [`ChildProcess`] can be found again by its number, by a program which this process becomes.
+//! A program that replaces this one can recreate a [`ChildProcess`] from its number.
 //! Sources: execve(2), waitpid(2), pthread_sigmask(3).
 
 use std::ffi::{CString, OsStr, OsString};
@@ -24,22 +24,24 @@ use rustix::thread::{CapabilitySet, configure_capability_in_ambient_set};
 /// Leaves the terminal and the process group from which this process was started: setsid(2).
 ///
 /// # Errors
-/// Fails if the process leads a group already.
+/// Fails if the process already leads a group.
 pub fn begin_session() -> io::Result<()> {
     setsid()?;
     Ok(())
 }
 
-/// Ends this process at once: neither destructors nor functions registered with atexit(3) run, which may belong to foreign code.
+/// Exits at once: neither destructors nor functions registered with atexit(3) run, which may belong to
+/// foreign code.
 pub fn exit_at_once(code: u8) -> ! {
     // SAFETY: takes a number only, and does not return.
     unsafe { libc::_exit(code.into()) }
 }
 
-/// Asks the kernel to kill this process when the parent's thread that started it ends: prctl(2), PR_SET_PDEATHSIG.
+/// Asks the kernel to kill this process when the thread of the parent that started it ends: prctl(2),
+/// PR_SET_PDEATHSIG.
 ///
 /// # Errors
-/// `NotFound` when that has ended already, and another process than `parent` is the parent by now.
+/// `NotFound` if that thread has already ended, so that a process other than `parent` is the parent now.
 pub fn die_with_parent(parent: u32) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if std::os::unix::process::parent_id() == parent {
@@ -49,16 +51,16 @@ pub fn die_with_parent(parent: u32) -> io::Result<()> {
     }
 }
 
-/// Sends a signal to a process that has the name of this one. The number may be wrong, or of another PID namespace, and a signal ends
-/// most other programs.
+/// Sends a signal to a process with the same name as this one. The check matters if the number is wrong
+/// or from another PID namespace, since a signal ends most other programs.
 ///
 /// # Errors
-/// `InvalidInput` for a process of another name; `NotFound` where there is none; `PermissionDenied` where only its user, or root,
-/// may signal it.
+/// `InvalidInput` for a process with another name; `NotFound` if there is none; `PermissionDenied` if only
+/// its user, or root, may signal it.
 pub fn signal_namesake(pid: u32, signal: Signal) -> io::Result<()> {
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let number = number.ok_or(io::ErrorKind::InvalidInput)?;
-    // Before its name is read: from here on nobody else gets the number.
+    // Opened before its name is read: from here on no other process gets the number.
     let process = match pidfd_open(number, PidfdFlags::empty()) {
         Err(rustix::io::Errno::SRCH) => return Err(io::ErrorKind::NotFound.into()),
         opened => opened?,
@@ -69,7 +71,7 @@ pub fn signal_namesake(pid: u32, signal: Signal) -> io::Result<()> {
     Ok(pidfd_send_signal(process, signal)?)
 }
 
-/// Lets this process live when its parent ends: takes back [`die_with_parent`].
+/// Lets this process continue when its parent ends: undoes [`die_with_parent`].
 ///
 /// # Errors
 /// Returns the error of prctl(2); none is documented.
@@ -77,7 +79,8 @@ pub fn outlive_parent() -> io::Result<()> {
     Ok(set_parent_process_death_signal(None)?)
 }
 
-/// A child of this process, until it was waited for. Its descriptor (pidfd) becomes readable when it has ended.
+/// A child of this process that was not waited for yet. Its descriptor (pidfd) becomes readable when it
+/// ends.
 #[derive(Debug)]
 pub struct ChildProcess {
     pid: Pid,
@@ -91,7 +94,8 @@ impl AsFd for ChildProcess {
 }
 
 impl ChildProcess {
-    /// Starts a command, which does not inherit the right to bind low ports. (Root's programs have their rights from the kernel.)
+    /// Starts a command, which does not inherit the right to bind low ports. (Programs of root have it from
+    /// the kernel.)
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let without_low_ports = || {
             Ok(configure_capability_in_ambient_set(
@@ -99,15 +103,15 @@ impl ChildProcess {
                 false,
             )?)
         };
-        // SAFETY: between fork and execve it makes one system call, and allocates nothing.
+        // SAFETY: between fork and execve, the closure makes one system call and allocates nothing.
         unsafe { command.pre_exec(without_low_ports) };
         Self::of(command.spawn()?.id())
     }
 
-    /// A child of the program that this process was before.
+    /// Creates the handle of a child that the previous program in this process has started.
     ///
     /// # Errors
-    /// `InvalidInput` for what is no number of a process; what pidfd_open(2) returns.
+    /// `InvalidInput` if `pid` is not a valid number of a process; otherwise the error of pidfd_open(2).
     pub fn of(pid: u32) -> io::Result<Self> {
         let number = i32::try_from(pid).ok().filter(|number| *number > 1);
         let pid = number.and_then(Pid::from_raw);
@@ -117,7 +121,7 @@ impl ChildProcess {
         Ok(Self { pid, handle })
     }
 
-    /// Its number.
+    /// Returns the number of the process.
     pub fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
@@ -130,7 +134,7 @@ impl ChildProcess {
         self.wait_as(WaitOptions::NOHANG)
     }
 
-    /// Waits until it has ended.
+    /// Waits until the process has ended.
     ///
     /// # Errors
     /// Fails if it is not a child of this process.
@@ -139,7 +143,7 @@ impl ChildProcess {
         status.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Kills it unless it has ended.
+    /// Kills the process unless it has ended.
     ///
     /// # Errors
     /// Returns the error of pidfd_send_signal(2).
@@ -156,12 +160,12 @@ impl ChildProcess {
     }
 }
 
-/// Blocks signals in the calling thread until [`receive_signals`], also over execve(2).
+/// Blocks signals in the calling thread until [`receive_signals`], also across execve(2).
 pub fn hold_signals() -> io::Result<()> {
     Ok(SigSet::all().thread_set_mask()?)
 }
 
-/// Takes signals again, also those that waited.
+/// Unblocks signals, including pending ones.
 ///
 /// # Errors
 /// See [`hold_signals`].
@@ -169,8 +173,9 @@ pub fn receive_signals() -> io::Result<()> {
     Ok(SigSet::empty().thread_set_mask()?)
 }
 
-/// Starts something, such as a thread, that never takes a signal: each stays with the thread that calls. SIGSYS is for the thread that made
-/// the refused call, and the kernel ends a process that blocks it.
+/// Starts something, such as a thread, that never takes a signal: signals go to the calling thread. SIGSYS
+/// is not blocked, since it is for the thread that made the refused call, and the kernel kills a process
+/// that blocks it.
 pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
     let before = SigSet::thread_get_mask()?;
     let mut held = SigSet::all();
@@ -181,9 +186,10 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
     Ok(started)
 }
 
-/// Becomes another program, with the arguments of this one, its environment and one variable more, and `input` as standard
-/// input. Children, descriptors that pass over an execve and the signal mask stay; other threads are gone. Returns only where that
-/// fails; standard input is `input` then, and nothing else has changed.
+/// Replaces this process with another program. It gets the arguments and environment of this one, one
+/// more variable, and `input` as standard input. Children, descriptors without close-on-exec and the
+/// signal mask stay; other threads end. Returns only on failure; standard input is then `input`, and
+/// nothing else has changed.
 pub fn become_program(program: &Path, variable: (&str, &str), input: impl AsFd) -> io::Error {
     match prepare(program, variable, input) {
         Ok(never) => match never {},

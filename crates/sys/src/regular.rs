@@ -1,7 +1,8 @@
-//! Opening files that somebody else may have put there.
+//! Opening files in places that another user can write to.
 //!
-//! To open a FIFO waits for its writer, and a device such as `/dev/zero` has no end. To look before opening does not help: the name
-//! may lead elsewhere a moment later. So the file is opened without waiting, and what was opened is looked at.
+//! Opening a FIFO waits for its writer, and a device such as `/dev/zero` has no end. Checking before
+//! opening does not help, since the name may lead to another file a moment later. So the file is opened
+//! without waiting, and the opened file is checked.
 //!
 //! Source: open(2), fifo(7).
 
@@ -10,10 +11,11 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Opens a regular file for reading, and never waits. What is read should be bounded by the length in the metadata, which is that of this moment.
+/// Opens a regular file for reading, without waiting. Bound reads by the length in the metadata, which
+/// was read after opening.
 ///
 /// # Errors
-/// What open(2) returns; `InvalidInput` for what is no regular file.
+/// Returns the errors of open(2); `InvalidInput` if it is not a regular file.
 pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
     let file = OpenOptions::new()
         .read(true)
@@ -26,7 +28,7 @@ pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
     Ok((file, metadata))
 }
 
-/// A flag of open(2): a link at the end of a path is not followed.
+/// Flag of open(2) against following a link at the end of a path.
 pub const NO_LINK: i32 = libc::O_NOFOLLOW;
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! A descriptor kept in reserve for the moment when there are none left.
+//! A descriptor in reserve for the time when no others are left.
 //!
-//! When accept() fails with EMFILE, the connection stays in the queue and the listener stays readable: an event loop would
-//! spin. With one descriptor in reserve, the owner releases it, accepts, closes what it accepted and restores the reserve; or
-//! pauses accepting and uses it to say so in a log file.
+//! If accept() fails with EMFILE, the connection stays in the queue and the listener stays readable, so an
+//! event loop would spin. With one descriptor in reserve, the owner releases it, accepts the connection,
+//! closes it and restores the reserve. It can also pause accepting and use the reserve to log that.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A spare descriptor, of an eventfd(2): it needs no file.
+/// A spare descriptor of an eventfd(2), which needs no file.
 #[derive(Debug)]
 pub struct ReserveFd {
     spare: Option<OwnedFd>,
@@ -19,14 +19,14 @@ impl ReserveFd {
     /// Opens the spare descriptor.
     ///
     /// # Errors
-    /// What eventfd(2) returns.
+    /// Returns the errors of eventfd(2).
     pub fn new() -> io::Result<Self> {
         let mut reserve = Self { spare: None };
         reserve.restore()?;
         Ok(reserve)
     }
 
-    /// Closes the spare, so that one descriptor can be opened. Returns false if it was released before.
+    /// Closes the spare, so that one descriptor can be opened. Returns `false` if it was released before.
     pub fn release(&mut self) -> bool {
         self.spare.take().is_some()
     }
@@ -34,7 +34,7 @@ impl ReserveFd {
     /// Opens the spare again, if it was released.
     ///
     /// # Errors
-    /// EMFILE or ENFILE while there is still no descriptor free: try later.
+    /// EMFILE or ENFILE if still no descriptor is free: retry later.
     pub fn restore(&mut self) -> io::Result<()> {
         if self.spare.is_none() {
             self.spare = Some(eventfd(0, EventfdFlags::CLOEXEC)?);
@@ -42,7 +42,7 @@ impl ReserveFd {
         Ok(())
     }
 
-    /// Tells whether the spare is there.
+    /// Returns whether the spare is open.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.spare.is_some()

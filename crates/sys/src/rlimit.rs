@@ -1,8 +1,7 @@
 //! Resource limits: enough descriptors, no core dumps, no swap.
 //!
-//! A connection takes two descriptors, so the soft limit of 1024 that most systems hand out is soon met. Core dumps would write
-//! private keys and session secrets to disk. Source: setrlimit(2), prctl(2), core(5),
-//! mlockall(2).
+//! A connection takes two descriptors, so the usual soft limit of 1024 is soon reached. Core dumps would
+//! write private keys and session secrets to disk. Source: setrlimit(2), prctl(2), core(5), mlockall(2).
 
 use std::io;
 
@@ -12,20 +11,23 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::privileges::forbid_tracing;
 
-/// How many descriptors [`raise_open_files`] can reach without further rights: the hard limit.
+/// Returns the number of descriptors that [`raise_open_files`] can reach without further rights: the hard
+/// limit.
 #[must_use]
 pub fn most_open_files() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
 }
 
-/// Raises the number of descriptors that the process may have open to `wanted`, and returns what it then is.
+/// Raises the maximum number of open descriptors to `wanted`, and returns the resulting maximum.
 ///
-/// Never lowers it. The hard limit is raised too if that is needed and permitted (`CAP_SYS_RESOURCE`), up to `fs.nr_open`.
+/// Never lowers it. Also raises the hard limit if needed and permitted (`CAP_SYS_RESOURCE`), up to
+/// `fs.nr_open`.
 ///
 /// # Errors
-/// `PermissionDenied`, with a message that names the number wanted and the hard limit; the limits are then unchanged.
+/// `PermissionDenied`, with a message that contains the wanted number and the hard limit; the limits are
+/// then unchanged.
 pub fn raise_open_files(wanted: u64) -> io::Result<u64> {
-    // No number stands for no limit.
+    // `None` means no limit.
     let limit = getrlimit(Resource::Nofile);
     let soft = limit.current.unwrap_or(u64::MAX);
     if soft >= wanted {
@@ -50,13 +52,14 @@ pub fn raise_open_files(wanted: u64) -> io::Result<u64> {
     }
 }
 
-/// Keeps the memory of this process from being written to disk or read by a debugger of the same user.
+/// Prevents the memory of this process from being written to disk or read by a debugger of the same user.
 ///
-/// Sets `RLIMIT_CORE` to 0, which children inherit, and clears the dumpable flag, as the limit does not bind a core pattern that
-/// pipes. The files in `/proc/self` then belong to root; the process itself can still read them.
+/// Sets `RLIMIT_CORE` to 0, which children inherit, and clears the dumpable flag, since the limit does not
+/// apply to a core pattern that is a pipe. The files in `/proc/self` then belong to root; the process
+/// itself can still read them.
 ///
 /// # Errors
-/// What setrlimit(2) or prctl(2) return; neither refuses this.
+/// Returns the errors of setrlimit(2) and prctl(2); neither refuses this.
 pub fn forbid_core_dumps() -> io::Result<()> {
     setrlimit(
         Resource::Core,
@@ -68,11 +71,12 @@ pub fn forbid_core_dumps() -> io::Result<()> {
     forbid_tracing()
 }
 
-/// Keeps the memory of this process, also what it has yet to allocate, from being swapped out. A page counts once it was touched.
+/// Prevents the memory of this process, including later allocations, from being swapped out. A page is
+/// locked once it was touched.
 ///
 /// # Errors
-/// `PermissionDenied` where the limit of locked memory (`RLIMIT_MEMLOCK`) is a number that may not be raised: an allocation that met
-/// it later would end the process. `CAP_IPC_LOCK` is above the limit.
+/// `PermissionDenied` if the limit of locked memory (`RLIMIT_MEMLOCK`) is finite and cannot be raised: a
+/// later allocation beyond it would end the process. The limit does not apply with `CAP_IPC_LOCK`.
 pub fn lock_memory() -> io::Result<()> {
     let limit = getrlimit(Resource::Memlock);
     let none = Rlimit {

@@ -1,12 +1,14 @@
 //! Files whose path only root can change.
 //!
-//! A root that opens a file for somebody else must know who chose it: whoever may write to a folder on the way can put a link
-//! there, and so have root open any file of the host. So the path is walked component by component. Each folder must belong
-//! to root and be writable for root alone, and the kernel follows no link: a link is read and walked like the rest of the path.
-//! A sticky folder such as `/tmp` may be on the way to a folder of root's, which nobody else can make or move there; what else
-//! lies in it is refused. A mode shows also what an ACL allows at most: acl(5).
+//! Before root opens a file for another user, it must know that only root has chosen the file: a user that
+//! can write to a folder on the path can put a link there, and so make root open any file of the host. So
+//! the path is walked component by component. Each folder must belong to root and be writable only for
+//! root, and the kernel follows no link: a link is read and walked like the rest of the path. The path
+//! may lead through a sticky folder such as `/tmp` to a folder of root, which no other user can create or
+//! move there; other contents of a sticky folder are refused. A mode also shows the most that an ACL
+//! allows: acl(5).
 //!
-//! Sources: path_resolution(7), symlink(7), openat(2); CVE-2016-1247 for what happens without.
+//! Sources: path_resolution(7), symlink(7), openat(2); CVE-2016-1247 for an attack.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -27,12 +29,12 @@ use crate::identity::UnixIdentity;
 pub enum RootOnly {
     /// A regular file, open for reading.
     File(File),
-    /// A folder, and the names in it.
+    /// A folder, with the names in it.
     Folder(Vec<OsString>),
 }
 
-/// Opens a file or lists a folder by an absolute path. Nothing comes back where another than root may change what the
-/// path leads to.
+/// Opens a file or lists a folder by an absolute path. Returns `None` if a user other than root can change
+/// which file the path leads to.
 ///
 /// # Errors
 /// Returns the error of a system call; `InvalidInput` for anything but a file or a folder.
@@ -51,8 +53,8 @@ pub fn open(path: &Path) -> io::Result<Option<RootOnly>> {
     }
 }
 
-/// Makes a file for a user to write, or gives it one of root's, in a folder that only root can change; elsewhere, and where
-/// the file is another's already, nothing happens.
+/// Creates a file that a user may write, or gives it a file of root, in a folder that only root can
+/// change. Does nothing in other folders, and if the file already belongs to another user.
 ///
 /// # Errors
 /// Returns the error of a system call; `PermissionDenied` for anything but a regular file with one name.
@@ -67,15 +69,16 @@ pub fn give(path: &Path, identity: &UnixIdentity) -> io::Result<()> {
         return Ok(());
     }
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink != 1 {
-        let text = "it is not a regular file with one name";
+        let text = "not a regular file with a single name";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     let owner = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
     Ok(fchown(&file, Some(owner.0), Some(owner.1))?)
 }
 
-/// Opens a log that belongs to a user, for appending, in a folder that only root can change. That the user may not enter the
-/// folder does not matter. Elsewhere, and where the file is not the user's or has several names, nothing is opened.
+/// Opens a log that belongs to a user, for appending, in a folder that only root can change; the user
+/// itself may lack access to the folder. Returns `None` in other folders, and if the file is not the
+/// user's or has several names.
 pub fn open_log(path: &Path, identity: &UnixIdentity) -> io::Result<Option<File>> {
     let Some((folder, Some(name))) = walk(path)? else {
         return Ok(None);
@@ -88,7 +91,8 @@ pub fn open_log(path: &Path, identity: &UnixIdentity) -> io::Result<Option<File>
     Ok(is_own.then(|| file.into()))
 }
 
-/// Returns whether [`give`] would make the file or give away one of root's, or has given it to this user before.
+/// Returns whether [`give`] would create the file or give away a file of root, or has given it to this
+/// user before.
 pub fn gives(path: &Path, identity: &UnixIdentity) -> io::Result<bool> {
     let Some((folder, Some(name))) = walk(path)? else {
         return Ok(false);
@@ -118,14 +122,14 @@ pub fn is_program(path: &Path) -> io::Result<bool> {
     Ok(stat.st_uid == 0 && !others)
 }
 
-/// Opens the folder that the last name of an absolute path lies in. The folder and what has that name may be anybody's. Returns `None`
-/// where another than root may change the way to the folder.
+/// Opens the folder that contains the last name of an absolute path. The folder and the file may belong to
+/// any user. Returns `None` if a user other than root can change the path to the folder.
 pub fn folder_of(path: &Path) -> io::Result<Option<OwnedFd>> {
     Ok(walk_to(path, Last::Unseen)?.map(|(folder, _)| folder))
 }
 
-/// The folder in which a path ends, and the name in it, which may not be there; no name where the path leads to the
-/// folder itself. Nothing where another than root may change the way.
+/// Returns the folder in which a path ends, and the name in it, which may not exist; no name if the path
+/// leads to the folder itself. Returns `None` if a user other than root can change the path.
 fn walk(path: &Path) -> io::Result<Option<(OwnedFd, Option<OsString>)>> {
     walk_to(path, Last::Checked)
 }
@@ -182,7 +186,7 @@ fn walk_to(path: &Path, last: Last) -> io::Result<Option<(OwnedFd, Option<OsStri
     Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
-/// The components of a path, the last one first.
+/// Returns the components of a path, the last one first.
 fn names_to_walk(path: &Path) -> Vec<OsString> {
     let named = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
@@ -208,7 +212,7 @@ fn list(folder: &OwnedFd) -> io::Result<RootOnly> {
 
 const NO_LINK: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
 const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(NO_LINK);
-/// Steps, of links as well: the kernel follows 40 links, and a path has 4096 bytes.
+/// Maximum number of steps, including links: the kernel follows 40 links, and a path has 4096 bytes.
 const LONGEST: usize = 4096;
 
 #[cfg(test)]
@@ -226,7 +230,7 @@ mod tests {
         groups: Vec::new(),
     };
 
-    /// A folder of root's below the sticky one for temporary files; nothing without root.
+    /// Creates a folder of root in the sticky one for temporary files. Returns `None` without root.
     fn folder() -> Option<tempfile::TempDir> {
         is_root().then(|| tempfile::tempdir().unwrap())
     }
@@ -282,13 +286,13 @@ mod tests {
         for path in ["theirs", "theirs/key.pem", "to-theirs"] {
             assert_eq!(text(&at(path)), None, "{path}");
         }
-        // Whoever may write to a folder, by its group or because it is for all.
+        // Another user can write to the folder, through its group or its mode for all.
         for bits in [0o775, 0o757, 0o1777] {
             mode(place.path(), bits);
             assert_eq!(text(&at("key.pem")), None, "{bits:o}");
             assert_eq!(text(place.path()), None, "{bits:o}");
         }
-        // In a sticky folder a link may be a second name of one of root's.
+        // In a sticky folder a link may be another name of a file of root.
         symlink(at("key.pem"), at("link")).unwrap();
         assert_eq!(text(&at("link")), None);
     }
@@ -364,7 +368,7 @@ mod tests {
         ] {
             assert_eq!(gives(&at(name), &USER).unwrap(), is_given, "{name}");
         }
-        // In a folder of the user's a link may lead anywhere.
+        // In a folder of the user, a link may lead anywhere.
         chown(place.path(), Some(USER.uid), None).unwrap();
         assert!(open_log(&at("own.log"), &USER).unwrap().is_none());
     }

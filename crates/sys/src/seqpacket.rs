@@ -1,7 +1,7 @@
 //! Sockets between two processes of ours that preserve message boundaries: SOCK_SEQPACKET.
 //!
-//! Messages arrive in order, each of them whole or not at all. A descriptor may travel with a message. Several threads may send
-//! on one socket without a lock.
+//! Messages arrive in order, each of them completely or not at all. A descriptor may be sent with a
+//! message. Several threads may send on one socket without a lock.
 //!
 //! Source: unix(7), recvmsg(2).
 
@@ -54,7 +54,8 @@ impl Seqpacket {
         Ok(())
     }
 
-    /// Waits for a message. Returns its length, and the descriptor that came with it. The length is 0 after the other end was closed.
+    /// Waits for a message. Returns its length and its descriptor. The length is 0 after the other end was
+    /// closed.
     ///
     /// # Errors
     /// `InvalidData` for a message that is longer than `room`.

@@ -1,10 +1,12 @@
-//! A listening unix socket and its file.
+//! A listening Unix socket and its file.
 //!
-//! The file is made under another name beside its own, given its mode and owner there, and renamed once it listens: at the
-//! path there is always a whole socket, and whoever connects is somebody who may. No link is followed. What lies at the path
-//! and is no socket stays, and so does a socket on which somebody listens who has not given way ([`SocketFile::give_way`]).
+//! The file is created under a temporary name, gets its mode and owner there, and is renamed once the
+//! socket listens. So the path always leads to a working socket with the right permissions. No link is
+//! followed. Anything but a socket at the path is kept, and so is a socket with a listener that has not
+//! given way ([`SocketFile::give_way`]).
 //!
-//! Sources: unix(7), path_resolution(7); chmod and chown through `/proc/self/fd` reach what an `O_PATH` descriptor names, proc(5).
+//! Sources: unix(7), path_resolution(7); chmod and chown through `/proc/self/fd` reach the file of an
+//! `O_PATH` descriptor, proc(5).
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
@@ -15,22 +17,22 @@ use std::path::{Path, PathBuf};
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
-/// Who may connect to a socket by its path.
+/// Permissions for connecting to a socket by its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketAccess {
     /// Permission bits.
     pub mode: u32,
-    /// User number; absent is that of the process.
+    /// User number; `None` for the user of the process.
     pub owner: Option<u32>,
-    /// Group number; absent is that of the process.
+    /// Group number; `None` for the group of the process.
     pub group: Option<u32>,
 }
 
-/// A unix socket that listens. Its file is removed when this is dropped, unless another has replaced it.
+/// A listening Unix socket. Its file is removed on drop, unless another one has replaced it.
 #[derive(Debug)]
 pub struct SocketFile {
     listener: UnixListener,
-    /// Path, and the numbers of device and inode; absent where another process made the file.
+    /// Path, and the numbers of device and inode; `None` if another process created the file.
     file: Option<(PathBuf, u64, u64)>,
 }
 
@@ -38,7 +40,8 @@ impl SocketFile {
     /// Listens at a path.
     ///
     /// # Errors
-    /// `AddrInUse` where somebody listens; `AlreadyExists` where something else than a socket is; what the system says.
+    /// `AddrInUse` if another socket listens there; `AlreadyExists` if there is a file that is not a socket;
+    /// otherwise the error of the system call.
     pub fn bind(path: &Path, access: &SocketAccess) -> io::Result<Self> {
         may_be_replaced(path)?;
         let mut fresh = path.as_os_str().to_owned();
@@ -65,10 +68,10 @@ impl SocketFile {
         }
     }
 
-    /// One that a process before this one has made, at a path where its file still is.
+    /// Takes over a socket that a previous process created at a path where its file still exists.
     ///
     /// # Errors
-    /// What the system says of the path.
+    /// Returns the system's error for the path.
     pub fn adopt(listener: OwnedFd, path: PathBuf) -> io::Result<Self> {
         let found = fs::symlink_metadata(&path)?;
         Ok(Self {
@@ -77,18 +80,18 @@ impl SocketFile {
         })
     }
 
-    /// Where its file is; nothing where another process made it.
+    /// Returns the path of the file, or `None` if another process created it.
     pub fn path(&self) -> Option<&Path> {
         self.file.as_ref().map(|(path, ..)| path.as_path())
     }
 
-    /// The socket.
+    /// Returns the socket.
     pub fn listener(&self) -> &UnixListener {
         &self.listener
     }
 
-    /// Allows the next process to replace the file while this one still listens: it is marked by the sticky bit, which means
-    /// nothing else for a socket.
+    /// Allows the next process to replace the file while this one still listens. The sticky bit, which has no
+    /// other meaning for a socket, marks that.
     pub fn give_way(&self) -> io::Result<()> {
         let Some((path, ..)) = self.file.as_ref().filter(|file| is_there(file)) else {
             return Ok(());
@@ -99,7 +102,7 @@ impl SocketFile {
     }
 }
 
-/// A socket whose file another process made.
+/// Wraps a socket whose file another process created.
 impl From<OwnedFd> for SocketFile {
     fn from(listener: OwnedFd) -> Self {
         Self {
@@ -112,7 +115,7 @@ impl From<OwnedFd> for SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if let Some(file) = self.file.as_ref().filter(|file| is_there(file)) {
-            // Whoever took the folder away has taken the file as well.
+            // If the folder was removed, so was the file.
             remove(&file.0).ok();
         }
     }
@@ -130,7 +133,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether there is nothing at a path, or a socket on which nobody listens any more.
+/// Fails unless the path is free, or has a socket without a listener or with one that gives way.
 fn may_be_replaced(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -143,7 +146,7 @@ fn may_be_replaced(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // A full queue would be waited for.
+    // Otherwise connect() would wait if the queue is full.
     socket.set_nonblocking(true)?;
     match socket.connect(&SockAddr::unix(path)?) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
@@ -152,10 +155,10 @@ fn may_be_replaced(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives a socket that does not listen yet its owner and mode.
+/// Sets owner and mode of a socket that does not listen yet.
 fn give(path: &Path, access: &SocketAccess) -> io::Result<Metadata> {
     let (file, path) = open(path)?;
-    // Some sandboxes know no chown, whatever it changes.
+    // Some sandboxes refuse every chown, even one without effect.
     if access.owner.is_some() || access.group.is_some() {
         chown(&path, access.owner, access.group)?;
     }
@@ -163,7 +166,8 @@ fn give(path: &Path, access: &SocketAccess) -> io::Result<Metadata> {
     file.metadata()
 }
 
-/// The socket at a path, and not where a link in its place may lead: open, with a path that leads to it as long as it is open.
+/// Opens the socket at a path without following a link. Also returns a path that leads to it as long as
+/// it is open.
 fn open(path: &Path) -> io::Result<(File, PathBuf)> {
     let flags = libc::O_PATH | libc::O_NOFOLLOW;
     let file = OpenOptions::new()
@@ -179,7 +183,7 @@ fn open(path: &Path) -> io::Result<(File, PathBuf)> {
 
 const SUFFIX: &str = ".new";
 const STICKY: u32 = 0o1000;
-/// A tool or two at a time.
+/// Only one or two tools connect at a time.
 const BACKLOG: i32 = 64;
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
-//! Files below a folder that strangers name: none outside is ever opened, and nobody waits for a disk unless asked to.
+//! Files below a folder, named by clients: never opens a file outside, and waits for a disk only on
+//! request.
 //!
-//! openat2(2) resolves a path without leaving the folder, whatever links and renames do meanwhile. With `RESOLVE_CACHED` it
-//! answers `WouldBlock` instead of reading directories from a disk (Linux 5.12), and preadv2(2) does the same with
-//! `RWF_NOWAIT` for pages that are not in memory. Whoever is told so asks again where waiting harms nobody.
+//! openat2(2) resolves a path without leaving the folder, regardless of links and concurrent renames. With
+//! `RESOLVE_CACHED` it returns `WouldBlock` instead of reading directories from a disk (Linux 5.12), and
+//! preadv2(2) does so with `RWF_NOWAIT` for pages that are not in memory. The caller then repeats the
+//! call in a place where waiting does no harm.
 
 use std::fs::{File, Metadata};
 use std::io::{self, IoSliceMut};
@@ -13,24 +15,25 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-/// A folder.
+/// An open folder.
 #[derive(Debug)]
 pub struct Tree(OwnedFd);
 
-/// How a path is looked up.
+/// Options for looking up a path.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
-    /// Symbolic links are followed, as long as they stay below the folder.
+    /// Follows symbolic links, as long as they stay below the folder.
     pub links: bool,
-    /// A disk may be waited for.
+    /// Permits waiting for a disk.
     pub waits: bool,
 }
 
 impl Tree {
-    /// Opens a folder, wherever it is.
+    /// Opens a folder, at any place.
     ///
     /// # Errors
-    /// What open(2) says, and `Unsupported` on kernels without openat2 (Linux 5.6) or where a sandbox forbids it.
+    /// Returns the errors of open(2), and `Unsupported` on kernels without openat2 (Linux 5.6) or if a sandbox
+    /// forbids it.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
@@ -42,19 +45,20 @@ impl Tree {
         }
     }
 
-    /// Opens the regular file at a path below the folder for reading, and returns its metadata. Anything else is found and not opened,
-    /// so that a device and the writer of a FIFO notice nothing; its descriptor can only be closed.
+    /// Opens the regular file at a path below the folder for reading, and returns its metadata. Anything else
+    /// is located but not opened, so that a device or the writer of a FIFO is not affected; its descriptor
+    /// can only be closed.
     ///
     /// # Errors
-    /// What openat2(2) says: `CrossesDevices` where a path leaves the folder, `FilesystemLoop` for a link that is not followed,
-    /// `WouldBlock` where it would have to wait and may not.
+    /// Returns the errors of openat2(2): `CrossesDevices` if a path leaves the folder, `FilesystemLoop` for a
+    /// link that is not followed, `WouldBlock` if it would have to wait and must not.
     pub fn file(&self, path: &[u8], how: OpenOptions) -> io::Result<(File, Metadata)> {
         let found = self.resolve(path, OFlags::PATH, how)?;
         let metadata = found.metadata()?;
         if !metadata.is_file() {
             return Ok((found, metadata));
         }
-        // Through the descriptor: the path may lead to something else by now.
+        // Through the descriptor, since the path may lead to another file by now.
         let link = format!("/proc/self/fd/{}", found.as_raw_fd());
         let file = match rustix::fs::open(link, READ, Mode::empty()) {
             // A chroot has no /proc.
@@ -71,23 +75,25 @@ impl Tree {
         resolve.set(ResolveFlags::NO_SYMLINKS, !how.links);
         resolve.set(ResolveFlags::CACHED, !how.waits);
         match openat2(&self.0, path, flags, Mode::empty(), resolve) {
-            // A kernel that does not know RESOLVE_CACHED.
+            // The kernel does not support RESOLVE_CACHED.
             Err(Errno::INVAL) if !how.waits => Err(io::ErrorKind::WouldBlock.into()),
             opened => Ok(File::from(opened?)),
         }
     }
 }
 
-/// Waits for no writer of a FIFO and becomes no terminal's session, whatever has taken the place of a file.
+/// Flags that avoid waiting for the writer of a FIFO and acquiring a terminal, whatever has replaced the
+/// file.
 const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
 
-/// Reads from a place of a file what is in memory. 0 is the end of the file.
+/// Reads the part of a file at `at` that is in memory. Returns 0 at the end of the file.
 ///
 /// # Errors
-/// `WouldBlock` where nothing of it is in memory, or the file system cannot tell; what preadv2(2) says.
+/// `WouldBlock` if nothing of it is in memory, or the file system cannot tell; otherwise the error of
+/// preadv2(2).
 pub fn read_cached(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     let into = &mut [IoSliceMut::new(buffer)];
     match preadv2(file, into, at, ReadWriteFlags::NOWAIT) {
@@ -96,13 +102,15 @@ pub fn read_cached(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize>
     }
 }
 
-/// Counts the bytes from a place of a file on that are in memory, up to [`MOST_CACHED`] of them. 0 is the end of the file.
+/// Returns how many bytes of a file from `at` on are in memory, up to [`MOST_CACHED`]; 0 at the end of the
+/// file.
 ///
-/// The bytes are read, over and over into one page of the stack, by one system call: only a read tells whether another would wait. mincore(2)
-/// and cachestat(2) count pages that are still on their way from the disk, and tell nothing of a file that the process may not write.
+/// One system call reads all these bytes into a single page of the stack: only a read tells whether
+/// another one would wait. mincore(2) and cachestat(2) also count pages that are still being read from the
+/// disk, and report nothing about a file that the process may not write.
 ///
 /// # Errors
-/// As [`read_cached`].
+/// As for [`read_cached`].
 pub fn cached(file: &File, at: u64, most: usize) -> io::Result<usize> {
     let mut page = [const { MaybeUninit::<u8>::uninit() }; PAGE];
     let iov_base = page.as_mut_ptr().cast();
@@ -116,7 +124,8 @@ pub fn cached(file: &File, at: u64, most: usize) -> io::Result<usize> {
         last.iov_len = most - (count - 1) * PAGE;
     }
     let at = at.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: the descriptor is borrowed, hence open; each of the parts is `page`, of which it is at most as long, and which nobody reads.
+    // SAFETY: the descriptor is borrowed, hence open; each part is `page` or its beginning, and nothing reads
+    // its contents.
     let read = unsafe {
         libc::preadv2(
             file.as_raw_fd(),
@@ -136,9 +145,10 @@ pub fn cached(file: &File, at: u64, most: usize) -> io::Result<usize> {
     }
 }
 
-/// Most bytes that [`cached`] counts: sending 256 KiB at a time costs no less than 128, and a slow client's socket takes less.
+/// Maximum that [`cached`] returns, in bytes: sending 256 KiB at a time costs no less than sending 128 KiB,
+/// and the socket of a slow client accepts less.
 pub const MOST_CACHED: usize = 128 * 1024;
-/// Memory page.
+/// Size of a memory page in bytes.
 const PAGE: usize = 4096;
 
 #[cfg(test)]
@@ -216,7 +226,7 @@ mod tests {
                 assert_eq!(&buffer[..n], b"ext");
                 assert_eq!(read_cached(&file, &mut buffer, 4).unwrap(), 0);
             }
-            // A file system that cannot tell.
+            // The file system cannot tell.
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
         }
     }
@@ -234,7 +244,7 @@ mod tests {
                 assert_eq!(count(MOST_CACHED as u64 + 5000, 2).unwrap(), 0);
                 assert_eq!(count(0, 0).unwrap(), 0);
             }
-            // A file system that cannot tell.
+            // The file system cannot tell.
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
         }
     }

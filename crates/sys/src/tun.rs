@@ -1,7 +1,8 @@
-//! A network namespace of a thread's own, and TUN devices: each read and write is an IP packet.
+//! A network namespace for one thread, and TUN devices: each read and write is an IP packet.
 //!
-//! A device exists as long as its descriptor is open, and a namespace as long as a process or a descriptor is in it: the kernel removes
-//! both with the process that made them. Source: `Documentation/networking/tuntap.rst` of Linux.
+//! A device exists as long as its descriptor is open, and a namespace as long as a process or a descriptor
+//! refers to it: the kernel removes both with the process that created them. Source:
+//! `Documentation/networking/tuntap.rst` of Linux.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,15 +12,16 @@ use std::os::unix::fs::OpenOptionsExt;
 /// Moves the calling thread into a new network namespace, which has a loopback device that is down.
 ///
 /// # Errors
-/// As unshare(2): `EPERM` without CAP_SYS_ADMIN.
+/// As for unshare(2): `EPERM` without CAP_SYS_ADMIN.
 pub fn unshare_network() -> io::Result<()> {
     Ok(nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)?)
 }
 
-/// Makes the TUN device `name` in the network namespace of the calling thread. Reads and writes do not wait.
+/// Creates the TUN device `name` in the network namespace of the calling thread. Reads and writes do not
+/// wait.
 ///
 /// # Errors
-/// As open(2) of `/dev/net/tun` and TUNSETIFF; `InvalidInput` for a name of more than 15 bytes.
+/// As for open(2) of `/dev/net/tun` and TUNSETIFF; `InvalidInput` for a name of more than 15 bytes.
 pub fn open(name: &str) -> io::Result<File> {
     let device = OpenOptions::new()
         .read(true)
@@ -49,7 +51,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_too_long_is_refused() {
-        // Without the device, or without the right to open it, it is not even found.
+        // Without the device, or without the right to open it, the call fails as well.
         assert!(open("a-name-that-is-too-long").is_err());
     }
 }

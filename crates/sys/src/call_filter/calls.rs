@@ -1,7 +1,8 @@
-//! The list: calls that a server makes once it runs, by what they are for.
+//! The list: system calls that a running server makes, grouped by purpose.
 //!
-//! It was written from what the code and the C library need, tried by running the end-to-end tests under [`super::restrict`], and filled up with the sisters of each call, since
-//! another C library, or the next version of this one, may take those.
+//! It contains the calls that the code and the C library need, tried by running the end-to-end tests
+//! under [`super::restrict`]. It also contains variants of each call, since another C library, or the
+//! next version of this one, may use those.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use seccompiler::{
     BackendError, SeccompCmpArgLen::Dword, SeccompCmpOp, SeccompCondition, SeccompRule,
 };
 
-/// By call: always where there are none, else where one of them fits.
+/// Rules by call number. A call without rules is always allowed; otherwise one rule must match.
 pub(super) type CallRules = BTreeMap<i64, Vec<SeccompRule>>;
 
 pub(super) fn rules() -> Result<CallRules, BackendError> {
@@ -41,7 +42,7 @@ fn listed() -> impl Iterator<Item = &'static Call> {
     ALWAYS.iter().chain(ALWAYS_X86_64).chain(sometimes)
 }
 
-/// What a call is called, as far as it is known here.
+/// Returns the name of a call, if it is known here.
 #[must_use]
 pub fn name(number: usize) -> Option<&'static str> {
     let mut all = listed().chain(REFUSED).chain(REFUSED_X86_64);
@@ -49,7 +50,7 @@ pub fn name(number: usize) -> Option<&'static str> {
     Some(call.1.trim_start_matches("SYS_"))
 }
 
-/// Its number and its name.
+/// Number and name of a call.
 struct Call(c_long, &'static str);
 
 enum Comparison {
@@ -72,27 +73,27 @@ macro_rules! sometimes {
 }
 
 const ALWAYS: &[Call] = calls! {
-    // Sockets, pipes and files that are open.
+    // Sockets, pipes and open files.
     SYS_read SYS_write SYS_readv SYS_writev SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2
     SYS_sendto SYS_recvfrom SYS_sendmsg SYS_recvmsg SYS_sendmmsg SYS_recvmmsg SYS_sendfile SYS_splice SYS_tee
     SYS_connect SYS_accept SYS_accept4 SYS_bind SYS_listen SYS_shutdown SYS_close SYS_close_range
     SYS_getsockname SYS_getpeername SYS_getsockopt SYS_setsockopt SYS_pipe2 SYS_dup SYS_dup3
     SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_eventfd2 SYS_ppoll SYS_pselect6
     SYS_timerfd_create SYS_timerfd_settime SYS_timerfd_gettime
-    // Files by their paths: which, is for Landlock to say.
+    // Files by path; Landlock decides which ones.
     SYS_openat SYS_openat2 SYS_newfstatat SYS_statx SYS_statfs SYS_fstat SYS_fstatfs SYS_faccessat SYS_faccessat2
     SYS_readlinkat SYS_getdents64 SYS_lseek SYS_getcwd SYS_fsync SYS_fdatasync SYS_ftruncate SYS_fadvise64 SYS_readahead
     SYS_flock SYS_renameat SYS_renameat2 SYS_unlinkat SYS_fchown SYS_fchownat SYS_umask
-    // Memory. What is executed is below.
+    // Memory; rules for executable memory are below.
     SYS_brk SYS_munmap SYS_mremap SYS_madvise SYS_mincore SYS_msync SYS_mlock SYS_mlock2 SYS_munlock SYS_mlockall
-    // Threads and the signals that they take. Another filter answers clone3, without a signal.
+    // Threads and their signals. Another filter answers clone3, without a signal.
     SYS_clone3
     SYS_futex SYS_set_robust_list SYS_get_robust_list SYS_set_tid_address SYS_rseq SYS_membarrier SYS_exit SYS_exit_group
     SYS_gettid SYS_getpid SYS_getppid SYS_sched_yield SYS_sched_getaffinity SYS_sched_getparam
     SYS_sched_getscheduler SYS_sched_getattr SYS_sched_get_priority_max
     SYS_sched_get_priority_min SYS_getpriority SYS_getcpu SYS_rt_sigaction SYS_rt_sigprocmask
     SYS_rt_sigreturn SYS_rt_sigpending SYS_rt_sigtimedwait SYS_sigaltstack SYS_restart_syscall
-    // Time, chance, and what this process is.
+    // Time, random numbers, and properties of this process.
     SYS_clock_gettime SYS_clock_getres SYS_clock_nanosleep SYS_nanosleep SYS_gettimeofday SYS_getrandom SYS_uname SYS_sysinfo
     SYS_getrusage SYS_times SYS_getuid SYS_geteuid SYS_getgid SYS_getegid SYS_getresuid SYS_getresgid SYS_getgroups SYS_capget
     SYS_getrlimit
@@ -104,29 +105,30 @@ const ALWAYS_X86_64: &[Call] = calls! {
     SYS_poll SYS_select SYS_epoll_create SYS_epoll_wait SYS_eventfd SYS_pipe SYS_dup2 SYS_time
 };
 
-/// With arguments, counted from zero, that all fit. A call may have several lines.
+/// Calls that are allowed if all listed arguments, counted from zero, match. A call may have several
+/// lines.
 const SOMETIMES: &[(Call, &[(u8, Comparison)])] = sometimes! {
-    // The network and unix sockets; nothing raw, no netlink, no packets of an interface.
+    // Internet and Unix sockets; no raw, netlink or packet sockets.
     SYS_socket 0 Is(AF_INET as u32);
     SYS_socket 0 Is(AF_INET6 as u32);
     SYS_socket 0 Is(AF_UNIX as u32);
     SYS_socketpair 0 Is(AF_UNIX as u32);
-    // Threads, no processes.
+    // Threads, but no processes.
     SYS_clone 0 Has(CLONE_THREAD as u32);
-    // Nothing that can be written is executed. Modules of nsswitch.conf are loaded.
+    // No memory is writable and executable. Modules of nsswitch.conf are loaded.
     SYS_mmap 2 HasNot(PROT_EXEC as u32);
     SYS_mmap 2 HasNot(PROT_WRITE as u32);
     SYS_mprotect 2 HasNot(PROT_EXEC as u32);
-    // Names of threads, and of memory.
+    // Names of threads and of memory.
     SYS_prctl 0 Is(PR_SET_NAME as u32);
     SYS_prctl 0 Is(PR_GET_NAME as u32);
-    // A process that serves outlives its supervisor.
+    // A serving process outlives its supervisor.
     SYS_prctl 0 Is(PR_SET_PDEATHSIG as u32);
     SYS_prctl 0 Is(PR_GET_DUMPABLE as u32);
     SYS_prctl 0 Is(PR_SET_VMA as u32);
-    // Its own limits.
+    // Limits of this process.
     SYS_prlimit64 0 Is(0);
-    // No signal to another process, also not by a descriptor that is ready (F_SETOWN).
+    // No signal to another process, not even through a ready descriptor (F_SETOWN).
     SYS_tgkill 0 IsOwnProcess;
     SYS_fcntl 1 Is(F_DUPFD as u32);
     SYS_fcntl 1 Is(F_DUPFD_CLOEXEC as u32);
@@ -144,12 +146,12 @@ const SOMETIMES: &[(Call, &[(u8, Comparison)])] = sometimes! {
     SYS_sched_setaffinity 0 Is(0);
     SYS_sched_setscheduler 0 Is(0);
     SYS_sched_setattr 0 Is(0);
-    // No file is given set-user-ID or set-group-ID.
+    // No file becomes set-user-ID or set-group-ID.
     SYS_fchmod 1 HasNot(S_ISUID | S_ISGID);
     SYS_fchmodat 2 HasNot(S_ISUID | S_ISGID);
     #[cfg(target_arch = "x86_64")]
     SYS_chmod 1 HasNot(S_ISUID | S_ISGID);
-    // No terminal is typed into.
+    // No input can be injected into a terminal.
     SYS_ioctl 1 Is(FIONBIO as u32);
     SYS_ioctl 1 Is(FIONREAD as u32);
     SYS_ioctl 1 Is(FIOCLEX as u32);
@@ -159,7 +161,7 @@ const SOMETIMES: &[(Call, &[(u8, Comparison)])] = sometimes! {
     SYS_ioctl 1 Is(TIOCGWINSZ as u32);
 };
 
-/// Others whose names are worth to be told.
+/// Refused calls whose names are worth logging.
 const REFUSED: &[Call] = calls! {
     SYS_execve SYS_execveat SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_pidfd_open SYS_pidfd_getfd
     SYS_pidfd_send_signal SYS_kill SYS_tkill SYS_rt_sigqueueinfo SYS_wait4 SYS_waitid SYS_setuid SYS_setgid SYS_setresuid SYS_setresgid

@@ -1,7 +1,9 @@
-//! What a process is refused that runs code of others: a list of denials, since nobody knows what that code needs.
+//! System calls denied to a process that runs foreign code. Other calls are allowed, since the needs of
+//! that code are not known.
 //!
-//! It may have files, threads, and sockets to devices and hosts. It starts no process, so that nothing is left of it when it is killed; it
-//! does nothing to other processes; and what only the administration of a system calls, where most faults of kernels are, is closed.
+//! The process may use files, threads, and sockets to devices and hosts. It cannot start processes, so
+//! nothing of it remains after it is killed. It cannot affect other processes. Calls for system
+//! administration are denied, since most kernel bugs are there.
 
 use libc::{c_long, *};
 use seccompiler::SeccompCmpArgLen::Dword;
@@ -14,13 +16,13 @@ pub(super) fn rules() -> Result<CallRules, BackendError> {
     let never = NEVER.iter().chain(NEVER_X86_64);
     let mut rules: CallRules = never.map(|call| (*call, Vec::new())).collect();
     let own = u64::from(std::process::id());
-    // No process, but threads.
+    // Threads, but no processes.
     let is_process = all(&[(0, MaskedEq(CLONE_THREAD as u64), 0)])?;
     rules.insert(SYS_clone, vec![is_process]);
     for signals in [SYS_kill, SYS_tgkill] {
         rules.insert(signals, vec![all(&[(0, Ne, own)])?]);
     }
-    // A descriptor that is ready signals its owner.
+    // A ready descriptor sends a signal to its owner.
     let owners = [
         (SYS_fcntl, [F_SETOWN as u64, F_SETOWN_EX]),
         (SYS_ioctl, [FIOSETOWN, SIOCSPGRP]),
@@ -37,20 +39,20 @@ pub(super) fn rules() -> Result<CallRules, BackendError> {
     ] {
         rules.insert(turns, vec![all(&[(0, Ne, 0)])?]);
     }
-    // PRIO_PROCESS, and the calling thread.
+    // Only PRIO_PROCESS with the calling thread is allowed.
     let others_priority = [all(&[(0, Ne, 0)])?, all(&[(1, Ne, 0)])?];
     rules.insert(SYS_setpriority, others_priority.into());
     let others_limits = all(&[(0, Ne, 0), (0, Ne, own)])?;
     rules.insert(SYS_prlimit64, vec![others_limits]);
     let families = FAMILIES.map(|family| (0, Ne, family as u64));
     rules.insert(SYS_socket, vec![all(&families)?]);
-    // Other processes of its user could read its memory.
+    // A dumpable process could have its memory read by other processes of its user.
     let dumpable = all(&[(0, Eq, PR_SET_DUMPABLE as u64)])?;
     rules.insert(SYS_prctl, vec![dumpable]);
     Ok(rules)
 }
 
-/// Fits where each of its arguments, counted from zero, compares so.
+/// Matches if each of the arguments, counted from zero, compares as given.
 fn all(arguments: &[(u8, SeccompCmpOp, u64)]) -> Result<SeccompRule, BackendError> {
     let conditions = arguments.iter().map(|(argument, comparison, value)| {
         SeccompCondition::new(*argument, Dword, comparison.clone(), *value)
@@ -58,7 +60,7 @@ fn all(arguments: &[(u8, SeccompCmpOp, u64)]) -> Result<SeccompRule, BackendErro
     SeccompRule::new(conditions.collect::<Result<_, _>>()?)
 }
 
-/// Devices announce themselves by netlink; enclaves speak by vsock.
+/// Devices announce themselves through netlink; enclaves communicate through vsock.
 const FAMILIES: [c_int; 5] = [AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_VSOCK];
 
 /// asm-generic/fcntl.h.
@@ -74,15 +76,15 @@ const NEVER: &[c_long] = &[
     SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_process_madvise, SYS_kcmp,
     SYS_pidfd_open, SYS_pidfd_getfd, SYS_pidfd_send_signal, SYS_tkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo,
     SYS_move_pages, SYS_migrate_pages, SYS_ioprio_set,
-    // Keys that the kernel has for this user.
+    // Kernel keys of this user.
     SYS_keyctl, SYS_add_key, SYS_request_key,
-    // The system.
+    // System administration.
     SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot, SYS_unshare, SYS_setns, SYS_open_tree, SYS_move_mount, SYS_fsopen,
     SYS_fsconfig, SYS_fsmount, SYS_fspick, SYS_mount_setattr, SYS_quotactl, SYS_swapon, SYS_swapoff, SYS_acct,
     SYS_open_by_handle_at, SYS_fanotify_init,
     SYS_kexec_load, SYS_kexec_file_load, SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_reboot, SYS_syslog,
     SYS_sethostname, SYS_setdomainname, SYS_settimeofday, SYS_clock_settime, SYS_adjtimex, SYS_clock_adjtime, SYS_vhangup,
-    // Large, and of no use to who speaks with a device.
+    // Large interfaces that a process needs for no device.
     SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register,
     SYS_personality,
 ];

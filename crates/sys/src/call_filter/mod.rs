@@ -1,9 +1,11 @@
-//! Which system calls this process may make from now on: seccomp.
+//! Restricts the system calls of this process: seccomp.
 //!
-//! A call that is not in the list ([`calls`]) is not made: the caller gets ENOSYS, so that a C library which knows a newer call takes the
-//! one before it; a call of the list with arguments that are not in it gets EPERM. Each is counted by its number ([`refused`]). The
-//! kernel sends SIGSYS in place of the call, and the handler here answers; a thread that blocks that signal is killed with the process.
-//! No process can be started: clone3(2), whose flags no filter can see, fails with ENOSYS, and clone(2) makes threads only.
+//! A call that is not in the list ([`calls`]) fails with ENOSYS, so that a C library that knows a newer
+//! call uses the older one. A listed call with arguments that are not listed fails with EPERM. Refused
+//! calls are counted by number ([`refused`]). The kernel sends SIGSYS instead of making the call, and the
+//! handler here sets the result; a thread that blocks that signal is killed with the process. No process
+//! can be started: clone3(2), whose flags a filter cannot see, fails with ENOSYS, and clone(2) creates
+//! only threads.
 //!
 //! Sources: seccomp(2), the kernel's `Documentation/userspace-api/seccomp_filter.rst`.
 
@@ -20,11 +22,11 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, sock_filter};
 
 pub use self::calls::name;
 
-/// Refuses every other call from now on, to all threads. Forbid new privileges first. There is no way back, and programs that are
-/// executed inherit it.
+/// Refuses all calls except the listed ones from now on, in all threads. Forbid new privileges first.
+/// This cannot be undone, and executed programs inherit it.
 ///
 /// # Errors
-/// `Unsupported` where the kernel has no filters, or what it says.
+/// `Unsupported` if the kernel has no filters; otherwise the error of the system call.
 pub fn restrict() -> io::Result<()> {
     answer_refusals()?;
     install(&no_clone3()?)?;
@@ -32,11 +34,12 @@ pub fn restrict() -> io::Result<()> {
     install(&compile(rules, SeccompAction::Trap, SeccompAction::Allow)?)
 }
 
-/// Refuses this process, which runs code of others, to start processes, to touch those that are there, and to administer the system
-/// ([`denials`]); all other calls are made. They fail with EPERM and are not counted. Forbid new privileges first.
+/// Restricts a process that runs foreign code: it cannot start processes, affect other processes, or
+/// administer the system ([`denials`]). Such calls fail with EPERM and are not counted. All other calls
+/// are allowed. Forbid new privileges first.
 ///
 /// # Errors
-/// As [`restrict`].
+/// As for [`restrict`].
 pub fn restrict_foreign_code() -> io::Result<()> {
     let denied = denials::rules().map_err(io::Error::other)?;
     let refused = SeccompAction::Errno(libc::EPERM as u32);
@@ -47,21 +50,22 @@ pub fn restrict_foreign_code() -> io::Result<()> {
     install(&compile(denied, SeccompAction::Allow, refused)?)
 }
 
-/// The numbers of calls that were refused, and how often. Numbers that are no call's are one.
+/// Returns the numbers of refused calls and how often each was refused. Numbers from 511 on share one
+/// entry.
 #[must_use]
 pub fn refused() -> BTreeMap<usize, u64> {
     let counts = REFUSED.iter().map(|count| count.load(Relaxed));
     counts.enumerate().filter(|(_, count)| *count > 0).collect()
 }
 
-/// The C library takes clone(2) then, whose flags can be seen.
+/// Refuses clone3(2). The C library then uses clone(2), whose flags a filter can see.
 fn no_clone3() -> io::Result<BpfProgram> {
     let rules = [(libc::SYS_clone3, Vec::new())].into();
     let refused = SeccompAction::Errno(libc::ENOSYS as u32);
     compile(rules, SeccompAction::Allow, refused)
 }
 
-/// The same calls have other numbers in the ABI x32, by which a list of denials would be passed.
+/// Refuses the ABI x32: its calls have other numbers, which would bypass a list of denials.
 fn no_x32() -> BpfProgram {
     let instruction = |code, jf, k| sock_filter { code, jt: 0, jf, k };
     vec![
@@ -84,12 +88,12 @@ fn compile(
     program.map_err(io::Error::other)
 }
 
-/// Has the kernel take a filter for all threads. It is not to slow the processor down for it, as it did before Linux 5.16: there is no
-/// foreign code in this process to be kept from its neighbours.
+/// Installs a filter in all threads, without the mitigations that slowed processors down before
+/// Linux 5.16: no code in this process has to be isolated from other code in it.
 fn install(program: &BpfProgram) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(io::Error::other)?,
-        // The same struct: two bytes, two of one, four (linux/filter.h).
+        // The same layout: two bytes, two single bytes, four bytes (linux/filter.h).
         filter: program.as_ptr().cast_mut().cast(),
     };
     let flags = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
@@ -106,7 +110,7 @@ fn install(program: &BpfProgram) -> io::Result<()> {
         },
         // The number of a thread that has other filters.
         thread => Err(io::Error::other(format!(
-            "thread {thread} has a filter of its own"
+            "thread {thread} has other system call filters"
         ))),
     }
 }
@@ -116,7 +120,7 @@ fn answer_refusals() -> io::Result<()> {
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = on_refused as extern "C" fn(_, _, _) as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: the handler does what may be done in one (signal-safety(7)): it reads and writes memory.
+    // SAFETY: the handler does only what is allowed in one (signal-safety(7)): it reads and writes memory.
     match unsafe { libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -124,7 +128,7 @@ fn answer_refusals() -> io::Result<()> {
 }
 
 extern "C" fn on_refused(_: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes both to a handler with SA_SIGINFO, and they are its own until it returns.
+    // SAFETY: the kernel passes both to a handler with SA_SIGINFO, which alone uses them until it returns.
     let (code, context) = unsafe { ((*info).si_code, &mut *context.cast::<libc::ucontext_t>()) };
     if code == SYS_SECCOMP {
         let (number, argument) = call(context);
@@ -132,10 +136,10 @@ extern "C" fn on_refused(_: c_int, info: *mut libc::siginfo_t, context: *mut c_v
     }
 }
 
-/// The error for a call.
+/// Returns the error for a refused call.
 fn answer(number: i64, argument: u64) -> c_int {
     if (number, argument as c_int) == (libc::SYS_socket, libc::AF_NETLINK) {
-        // getaddrinfo(3) looks for the kinds of addresses that this host has, and does without.
+        // getaddrinfo(3) looks for the address families of this host, and works without an answer.
         return libc::EAFNOSUPPORT;
     }
     note(number);
@@ -153,7 +157,7 @@ fn note(number: i64) {
     }
 }
 
-/// The number of the call that was refused, and its first argument.
+/// Returns the number of the refused call and its first argument.
 #[cfg(target_arch = "x86_64")]
 fn call(context: &libc::ucontext_t) -> (i64, u64) {
     let registers = &context.uc_mcontext.gregs;
@@ -166,7 +170,7 @@ fn set_result(context: &mut libc::ucontext_t, result: i64) {
     context.uc_mcontext.gregs[libc::REG_RAX as usize] = result;
 }
 
-/// The number of the call that was refused, and its first argument.
+/// Returns the number of the refused call and its first argument.
 #[cfg(target_arch = "aarch64")]
 fn call(context: &libc::ucontext_t) -> (i64, u64) {
     let registers = &context.uc_mcontext.regs;
@@ -178,16 +182,16 @@ fn set_result(context: &mut libc::ucontext_t, result: i64) {
     context.uc_mcontext.regs[0] = result as u64;
 }
 
-/// By number; the last one for those beyond.
+/// Counts by call number; the last entry is for all larger numbers.
 static REFUSED: [AtomicU64; 512] = [const { AtomicU64::new(0) }; 512];
 
 /// `BPF_RET | BPF_K`, `BPF_LD | BPF_W | BPF_ABS` and `BPF_JMP | BPF_JGE | BPF_K` of linux/bpf_common.h.
 const BPF_RET: u16 = 0x06;
 const BPF_LD_W_ABS: u16 = 0x20;
 const BPF_JMP_JGE_K: u16 = 0x35;
-/// Where a `struct seccomp_data` has the number of the call.
+/// Offset of the call number in a `struct seccomp_data`.
 const NUMBER: u32 = 0;
-/// The numbers of x32 begin here (asm/unistd.h).
+/// First call number of x32 (asm/unistd.h).
 const X32: u32 = 0x4000_0000;
-/// `si_code` of a SIGSYS that a filter sent (asm-generic/siginfo.h).
+/// `si_code` of a SIGSYS from a filter (asm-generic/siginfo.h).
 const SYS_SECCOMP: c_int = 1;

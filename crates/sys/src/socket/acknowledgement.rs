@@ -1,8 +1,9 @@
-//! When the kernel of the other side took what was sent: the time of its acknowledgement (`SO_TIMESTAMPING`, the kernel's
+//! Time at which the kernel of the other side acknowledged sent data (`SO_TIMESTAMPING`, the kernel's
 //! `Documentation/networking/timestamping.rst`).
 //!
-//! A connection stands for its client as soon as the SYN-ACK is there. Where the accept queue is full, the server's kernel drops
-//! the ACK, and the first bytes with it; only bytes that it acknowledges have come to a connection in that queue.
+//! A client considers its connection established as soon as the SYN-ACK arrives. If the accept queue is
+//! full, the server's kernel drops the ACK, and the first bytes with it. Only acknowledged bytes have
+//! reached a connection in that queue.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,10 +15,10 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, Timestamps, recvmsg};
 use super::option::set_int;
 use crate::clock;
 
-/// Has the kernel note when bytes that are sent from now on are acknowledged, or those that follow no longer.
+/// Makes the kernel record when bytes sent from now on are acknowledged, or stops that.
 ///
 /// # Errors
-/// What setsockopt(2) returns; `InvalidInput` from a kernel before Linux 4.0.
+/// Returns the errors of setsockopt(2); `InvalidInput` from a kernel before Linux 4.0.
 pub fn note_acknowledgements(socket: impl AsFd, on: bool) -> io::Result<()> {
     let told = libc::SOF_TIMESTAMPING_SOFTWARE | libc::SOF_TIMESTAMPING_OPT_TSONLY;
     let noted = if on { libc::SOF_TIMESTAMPING_TX_ACK } else { 0 };
@@ -30,13 +31,14 @@ pub fn note_acknowledgements(socket: impl AsFd, on: bool) -> io::Result<()> {
     )
 }
 
-/// How long ago the first send that was noted was acknowledged, to the end; nothing where that is not so yet. Takes the note away.
-/// By the clock that is set (`CLOCK_REALTIME`): a step of it makes the answer wrong, but never negative.
+/// Returns how long ago the first recorded send was completely acknowledged, or `None` if it is not yet.
+/// Removes the record. Uses the wall clock (`CLOCK_REALTIME`): a step of it makes the result wrong, but
+/// never negative.
 ///
 /// # Errors
-/// What recvmsg(2) returns, but for one that would block.
+/// Returns the errors of recvmsg(2), except for one that would block.
 pub fn acknowledged_ago(socket: impl AsFd) -> io::Result<Option<Duration>> {
-    // Room for three times, and for what the kernel says of the error queue.
+    // Room for three times, and for the kernel's entry in the error queue.
     let mut control = nix::cmsg_space!(Timestamps, [u8; CONTROL]);
     let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
     let fd = socket.as_fd().as_raw_fd();
@@ -74,7 +76,7 @@ mod tests {
         socket.write_all(b"noted").unwrap();
         note_acknowledgements(&socket, false).unwrap();
         socket.write_all(b"behind").unwrap();
-        // Over loopback the other side acknowledges at once, or a delayed acknowledgement later.
+        // Over loopback the other side acknowledges at once, or later with a delayed acknowledgement.
         let patience = Timespec {
             tv_sec: 60,
             tv_nsec: 0,

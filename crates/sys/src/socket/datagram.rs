@@ -1,7 +1,7 @@
-//! UDP sockets for messages between hosts: bound with large buffers.
+//! UDP sockets for messages between hosts, with large buffers.
 //!
-//! Everything is non-blocking and close-on-exec. A socket for one host is bound without `SO_REUSEADDR`: with it, a second process
-//! could bind the same port and take the datagrams.
+//! All sockets are non-blocking and close-on-exec. A socket for one host is bound without `SO_REUSEADDR`,
+//! since a second process could otherwise bind the same port and receive the datagrams.
 //!
 //! Source: udp(7), ip(7), ipv6(7), socket(7) and the kernel's networking/filter.rst.
 
@@ -11,11 +11,11 @@ use std::net::{SocketAddr, UdpSocket};
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
-/// Opens a UDP socket that receives what is sent to `address`.
+/// Opens a UDP socket on `address`.
 ///
-/// The kernel is asked to hold `buffer` bytes of datagrams in each direction, beyond `net.core.rmem_max` and `wmem_max` where
-/// `CAP_NET_ADMIN` allows it; it may grant less, and doubles what it grants for its own book-keeping. A socket on `[::]` takes IPv4
-/// as well, from and to addresses that are mapped into IPv6.
+/// Requests `buffer` bytes for datagrams in each direction, beyond `net.core.rmem_max` and `wmem_max` if
+/// `CAP_NET_ADMIN` allows it. The kernel may grant less, and doubles the grant for its own book-keeping. A
+/// socket on `[::]` also receives and sends IPv4, with IPv4-mapped addresses.
 ///
 /// # Errors
 /// `AddrInUse`, `PermissionDenied` for a low port without `CAP_NET_BIND_SERVICE`, `AddrNotAvailable` for an address that no
@@ -27,15 +27,15 @@ pub fn datagrams(address: SocketAddr, buffer: usize) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// Makes the kernel drop every datagram that does not begin with `signature`, before it takes room in the socket's buffer or wakes
-/// anybody. What is dropped is counted by the kernel alone (`ss -uam`, behind the `d`).
+/// Makes the kernel drop every datagram that does not begin with `signature`, before it takes room in the
+/// socket's buffer or wakes the process. Only the kernel counts these drops (`ss -uam`, after the `d`).
 ///
 /// # Errors
-/// `OutOfMemory` when `net.core.optmem_max` is used up.
+/// `OutOfMemory` if `net.core.optmem_max` is used up.
 pub fn hear_only(socket: &UdpSocket, signature: [u8; 3]) -> io::Result<()> {
     let [a, b, c] = signature;
     let wanted = u32::from_be_bytes([a, b, c, 0]);
-    // The filter sees the datagram from its UDP header on. A load beyond its end drops it.
+    // The filter sees the datagram from its UDP header on. A load beyond the end drops the datagram.
     let filter = [
         SockFilter::new(LOAD_WORD, 0, 0, UDP_HEADER_BYTES),
         SockFilter::new(AND, 0, 0, 0xffff_ff00),
@@ -56,7 +56,7 @@ fn open(address: SocketAddr) -> io::Result<Socket> {
 }
 
 fn enlarge(socket: &Socket, buffer: usize) {
-    // Smaller buffers only lose more under a burst, so what is refused is done without.
+    // Smaller buffers only lose more datagrams in a burst, so a refusal is ignored.
     if sockopt::set_socket_recv_buffer_size_force(socket, buffer).is_err() {
         let _granted_less = socket.set_recv_buffer_size(buffer);
     }
@@ -82,7 +82,7 @@ mod tests {
 
     const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-    /// What comes next; a test that waits in vain fails here.
+    /// Receives the next datagram; a test that waits in vain fails here.
     fn next(socket: &UdpSocket) -> Vec<u8> {
         socket.set_nonblocking(false).unwrap();
         socket

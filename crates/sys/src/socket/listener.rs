@@ -1,13 +1,15 @@
-//! Listening sockets: made with all their options, probed for a rival, retired without resetting anybody.
+//! Listening sockets: created with all their options, checked for rivals, closed without resets.
 //!
-//! Linux copies the options of a listening socket to every socket accepted from it, so `TCP_NODELAY`, keep-alive and buffer
-//! sizes are set here once and cost no system call per connection.
+//! Linux copies the options of a listening socket to every socket accepted from it, so `TCP_NODELAY`,
+//! keep-alive and buffer sizes are set here once and cost no system call per connection.
 //!
-//! `SO_REUSEPORT` lets each worker have its own accept queue, at two prices. Binding succeeds beside a foreign process of the
-//! same user: [`probe`] finds that out. Closing one listener resets what is queued on it: [`refuse_new`] stops the queue from
-//! growing, so that the owner can accept until it is empty and then close.
+//! `SO_REUSEPORT` gives each worker its own accept queue, at two costs. Binding succeeds even if a foreign
+//! process of the same user has the address: [`probe`] detects that. Closing one listener resets the
+//! connections in its queue: [`refuse_new`] stops the queue from growing, so that the owner can accept
+//! until it is empty and then close.
 //!
-//! A socket that has its address alone can hand it over while it still serves: [`give_way`] and [`succeed`].
+//! A socket that does not share its address can hand it over while it still serves: [`give_way`] and
+//! [`succeed`].
 //!
 //! `crates/control/src/sockets.rs` decides which addresses are bound, and when.
 //! Source: socket(7), ip(7), ipv6(7), tcp(7); RFC 5082 (the TTL security mechanism).
@@ -21,28 +23,29 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use super::option::set_int;
 
-/// How a listening socket, and with it every socket accepted from it, behaves.
+/// Options of a listening socket, and of every socket accepted from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenOptions {
-    /// Shares the address among all sockets that set this (`SO_REUSEPORT`), one per worker. All must belong to one user.
+    /// Shares the address among all sockets with this option (`SO_REUSEPORT`), one per worker. All must belong
+    /// to one user.
     pub reuse_port: bool,
-    /// Connections that may wait to be accepted. The kernel cuts it to `net.core.somaxconn`.
+    /// Maximum number of connections that wait to be accepted. The kernel limits it to `net.core.somaxconn`.
     pub backlog: u32,
-    /// Completes the accept only when the client has sent data, or after this long (`TCP_DEFER_ACCEPT`); whole seconds, rounded
-    /// up by the kernel to the next step of its retransmission back-off.
+    /// Completes the accept only when the client has sent data, or after this time (`TCP_DEFER_ACCEPT`); whole
+    /// seconds, rounded up by the kernel to the next step of its retransmission back-off.
     pub defer_accept: Option<Duration>,
     /// Accepts data in the SYN (`TCP_FASTOPEN`), with at most this many such connections pending.
     pub fast_open: Option<u32>,
-    /// Probes idle connections for a dead client.
+    /// Probes idle connections for dead clients.
     pub keepalive: Option<Keepalive>,
     /// Bytes of `SO_SNDBUF`, which the kernel doubles for its own book-keeping. Setting it ends automatic tuning.
     pub send_buffer: Option<usize>,
     /// Bytes of `SO_RCVBUF`, which the kernel doubles for its own book-keeping. Setting it ends automatic tuning.
     pub receive_buffer: Option<usize>,
-    /// Bytes that a socket takes beyond what it may send to its peer at the time (`TCP_NOTSENT_LOWAT`): so much waits in the
-    /// kernel for a peer that reads slowly, whatever size the send buffer has grown to.
+    /// Bytes that a socket accepts beyond the amount that it may send to its peer now (`TCP_NOTSENT_LOWAT`).
+    /// Bounds the data that waits in the kernel for a slow reader, whatever size the send buffer has.
     pub unsent: Option<u32>,
-    /// Keeps a listener on an IPv6 address from taking IPv4 connections as well.
+    /// Restricts a listener on an IPv6 address to IPv6 connections.
     pub v6_only: bool,
     /// Sends small segments at once (`TCP_NODELAY`): a handshake is a series of them.
     pub no_delay: bool,
@@ -65,7 +68,7 @@ impl Default for ListenOptions {
     }
 }
 
-/// When TCP asks a silent peer whether it still exists.
+/// Parameters of the probes by which TCP checks whether a silent peer still exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
     /// Silence before the first probe; whole seconds, 1 to 32767.
@@ -79,13 +82,13 @@ pub struct Keepalive {
 /// Opens a listening socket: non-blocking, close-on-exec, with `SO_REUSEADDR`.
 ///
 /// # Errors
-/// As [`bind`]; whatever the kernel says of an option out of its range.
+/// As for [`bind`]; also the kernel's error for an option out of its range.
 pub fn listen(address: SocketAddr, options: &ListenOptions) -> io::Result<TcpListener> {
     listen_on(bind(address, options)?, options)
 }
 
-/// Takes an address without listening yet: non-blocking, close-on-exec, with `SO_REUSEADDR`. Of the options only those that
-/// concern the address are set.
+/// Binds to an address without listening yet: non-blocking, close-on-exec, with `SO_REUSEADDR`. Sets only
+/// the options that concern the address.
 ///
 /// # Errors
 /// `AddrInUse` if another socket that does not share the address listens on it; `PermissionDenied` for a low port without
@@ -102,24 +105,26 @@ pub fn bind(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd>
     Ok(socket.into())
 }
 
-/// Sets all options of a socket that is bound, and listens. It may listen already, and may have been deaf ([`refuse_new`]).
+/// Sets all options of a bound socket, and listens. The socket may already listen, and may be under
+/// [`refuse_new`].
 ///
 /// # Errors
-/// Whatever the kernel says of an option out of its range.
+/// Returns the kernel's error for an option out of its range.
 pub fn listen_on(socket: OwnedFd, options: &ListenOptions) -> io::Result<TcpListener> {
     let socket = set_options(socket, options)?;
     bound_queue(&socket, options.backlog)?;
     Ok(socket)
 }
 
-/// The first half of [`listen_on`]: a socket that does not listen yet takes nobody in before [`bound_queue`] is called.
+/// First half of [`listen_on`]. A socket that does not listen yet accepts no connection before
+/// [`bound_queue`] is called.
 ///
 /// # Errors
-/// Whatever the kernel says of an option out of its range.
+/// Returns the kernel's error for an option out of its range.
 pub fn set_options(socket: OwnedFd, options: &ListenOptions) -> io::Result<TcpListener> {
     let socket = Socket::from(socket);
     admit(&socket)?;
-    // The window scale is settled in the SYN-ACK, so buffer sizes come before listen().
+    // The SYN-ACK fixes the window scale, so buffer sizes must be set before listen().
     if let Some(bytes) = options.send_buffer {
         socket.set_send_buffer_size(bytes)?;
     }
@@ -159,14 +164,14 @@ pub fn set_options(socket: OwnedFd, options: &ListenOptions) -> io::Result<TcpLi
     Ok(socket.into())
 }
 
-/// Finds out whether something already serves `address`, be it another becket whose sockets share it.
+/// Checks whether a socket already serves `address`, even one of another becket that shares it.
 ///
-/// Binds once without `SO_REUSEPORT` and closes at once: the kernel refuses that beside a socket that listens. Connections left in
-/// TIME_WAIT do not count. The probe does not listen itself, so that no client gets in whom the close would reset. The answer can
-/// be stale when it arrives.
+/// Binds once without `SO_REUSEPORT` and closes at once: the kernel refuses that if another socket
+/// listens. Connections in TIME_WAIT do not count. The probe does not listen itself, so that it accepts no
+/// client that the close would reset. The result may be outdated on return.
 ///
 /// # Errors
-/// `AddrInUse` if the address is served; otherwise as [`listen`].
+/// `AddrInUse` if the address is served; otherwise as for [`listen`].
 pub fn probe(address: SocketAddr) -> io::Result<()> {
     let options = ListenOptions {
         reuse_port: false,
@@ -175,20 +180,22 @@ pub fn probe(address: SocketAddr) -> io::Result<()> {
     bind(address, &options).map(drop)
 }
 
-/// Lets a process of the same user [`succeed`] to the address of a listening socket. Until then nothing changes.
+/// Allows a process of the same user to take over the address of a listening socket ([`succeed`]). Until
+/// then nothing changes.
 pub fn give_way(listener: impl AsFd) -> io::Result<()> {
     SockRef::from(&listener).set_reuse_port(true)
 }
 
-/// Listens on an address that nobody else listens on, or whose holder gives way ([`give_way`]): then all that comes from now on
-/// comes here, and the holder keeps what waits for it.
+/// Listens on a free address, or on an address whose holder gives way ([`give_way`]): then all new
+/// connections arrive here, and the holder keeps those in its queue.
 ///
-/// How: both join a `SO_REUSEPORT` group for the time that the other is there, with a program that always chooses its second
-/// socket. The kernel chooses by itself when there is none, so the last one that is left gets everything. It also remembers
-/// that the port was shared: it does not refuse a third socket of the same user beside a successor that has not given way.
+/// Both sockets join a `SO_REUSEPORT` group for as long as both exist, with a program that always chooses
+/// the second socket. If there is none, the kernel chooses by itself, so the last remaining socket gets
+/// everything. The kernel also remembers that the port was shared: it does not refuse a third socket of
+/// the same user next to a successor that has not given way.
 ///
 /// # Errors
-/// As [`bind`].
+/// As for [`bind`].
 pub fn succeed(address: SocketAddr) -> io::Result<TcpListener> {
     match TcpListener::bind(address) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
@@ -201,12 +208,12 @@ pub fn succeed(address: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(clamp(DEFAULT_BACKLOG.into()))?;
     choose_second(&socket)?;
-    // Of three, the last one: IPv4 prefers the newest that does not share.
+    // With three sockets, the last one gets connections: IPv4 prefers the newest that does not share.
     socket.set_reuse_port(false)?;
     Ok(socket.into())
 }
 
-/// Has the kernel bring new connections of a `SO_REUSEPORT` group to the socket that joined it as the second.
+/// Makes the kernel direct new connections of a `SO_REUSEPORT` group to the socket that joined it second.
 fn choose_second(socket: &Socket) -> io::Result<()> {
     let mut program = [libc::sock_filter {
         code: (libc::BPF_RET | libc::BPF_K) as u16,
@@ -218,8 +225,8 @@ fn choose_second(socket: &Socket) -> io::Result<()> {
         len: 1,
         filter: program.as_mut_ptr(),
     };
-    // SAFETY: the descriptor is borrowed, hence open; the pointer and length describe `program`, whose one instruction is
-    // there as well. The kernel copies both.
+    // SAFETY: the descriptor is borrowed, hence open; the pointer and length describe `program`, whose only
+    // instruction is valid as well. The kernel copies both.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -236,37 +243,43 @@ fn choose_second(socket: &Socket) -> io::Result<()> {
     }
 }
 
-/// Changes how many connections may wait to be accepted. Those that wait already stay. A socket that did not listen does from now on.
+/// Changes the maximum number of connections that wait to be accepted. Connections in the queue stay. A
+/// socket that did not listen does so from now on.
 ///
-/// A SYN that finds no room is dropped, and comes again after a second. A handshake that is under way then is completed when there
-/// is room again: its client believes to be connected, and repeats what it sends.
+/// A SYN that finds no room is dropped, and the client retries after a second. A handshake in progress at
+/// that time completes when there is room again: its client considers itself connected, and retransmits
+/// its data.
 ///
 /// # Errors
-/// What listen(2) returns; on a listening socket, nothing.
+/// Returns the errors of listen(2); none occurs on a listening socket.
 pub fn bound_queue(listener: impl AsFd, backlog: u32) -> io::Result<()> {
     SockRef::from(&listener).listen(clamp(backlog.into()))
 }
 
-/// Makes a listening socket deaf to new connections, so that it can be emptied by accepting and then closed without a reset.
+/// Makes a listening socket ignore new connections, so that it can be emptied by accepting and then closed
+/// without a reset.
 ///
-/// Connections that wait in the queue stay, and handshakes under way complete. A client that comes later is not refused; it
-/// retries its SYN (after 1 s, 3 s, 7 s) and finds another socket of the address, or a reset when there is none. Every socket
-/// accepted from here on must be given to [`admit`].
+/// Connections in the queue stay, and handshakes in progress complete. A later client is not refused: it
+/// retries its SYN (after 1 s, 3 s, 7 s) and reaches another socket of the address, or is reset if there is
+/// none. Pass every socket accepted from here on to [`admit`].
 ///
-/// How: the socket demands a TTL of 255 of what it receives (`IP_MINTTL`, `IPV6_MINHOPCOUNT`; RFC 5082), which the SYN of no
-/// common system has (64 or 128). Segments that belong to a handshake or a connection are not the listener's and pass. A
-/// neighbour on the same link that does send with 255 is queued as before. A socket filter that drops SYNs would leave no such
-/// gap, but kernels since June 2026 demand `CAP_NET_ADMIN` for one on a TCP socket, and after dropping privileges there is none.
+/// The socket requires a TTL of 255 in all that it receives (`IP_MINTTL`, `IPV6_MINHOPCOUNT`; RFC 5082),
+/// but the SYN of common systems has 64 or 128. Segments of a handshake or a connection do not concern the
+/// listener and pass. A neighbour on the same link that sends with 255 is still queued. A socket filter
+/// that drops SYNs would have no such gap, but kernels since June 2026 require `CAP_NET_ADMIN` for one on a
+/// TCP socket, which is lost when privileges are dropped.
 ///
-/// Under `defer_accept`, a client that has sent nothing yet is not in the queue, although it believes to be connected: it
-/// is still accepted when it sends in time, and reset if the listener is closed before.
+/// Under `defer_accept`, a client that has sent nothing yet is not in the queue, although it considers
+/// itself connected. It is still accepted if it sends in time, and reset if the listener is closed before.
 pub fn refuse_new(listener: impl AsFd) -> io::Result<()> {
     demand_ttl(listener.as_fd(), 255)
 }
 
-/// Lifts from an accepted socket the demand that it may have inherited from a listener under [`refuse_new`].
+/// Removes the TTL requirement that an accepted socket may have inherited from a listener under
+/// [`refuse_new`].
 ///
-/// What such a connection sent before is lost until it repeats it, 200 ms later or so. On other sockets it changes nothing.
+/// Earlier data of its client was dropped, and arrives when the client retransmits it, about 200 ms later.
+/// Other sockets are not affected.
 pub fn admit(accepted: impl AsFd) -> io::Result<()> {
     demand_ttl(accepted.as_fd(), 0)
 }
@@ -279,12 +292,12 @@ fn demand_ttl(socket: BorrowedFd<'_>, least: libc::c_int) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_IP, libc::IP_MINTTL, least)
 }
 
-/// Saturates at what the kernel's `int` holds.
+/// Converts to the kernel's `int`; saturates.
 fn clamp(value: u64) -> libc::c_int {
     libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX)
 }
 
-/// What `net.core.somaxconn`, which cuts it, is since Linux 5.4 unless somebody changed it.
+/// Default of `net.core.somaxconn`, which limits the backlog, since Linux 5.4.
 const DEFAULT_BACKLOG: u32 = 4096;
 
 #[cfg(test)]
@@ -331,7 +344,7 @@ mod tests {
     fn a_queue_that_is_bounded_takes_no_more_and_more_again_later() {
         let listener = listen(LOOPBACK, &ListenOptions::default()).unwrap();
         let address = listener.local_addr().unwrap();
-        // The kernel lets one in beyond the bound.
+        // The kernel admits one connection beyond the bound.
         bound_queue(&listener, 0).unwrap();
         let _first = TcpStream::connect(address).unwrap();
         let second = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), None).unwrap();
@@ -371,7 +384,7 @@ mod tests {
         assert_eq!(accepted.recv_buffer_size().unwrap(), 100_000);
     }
 
-    /// Bytes that the server's socket takes for a client that reads nothing.
+    /// Returns the bytes that the server's socket accepts for a client that reads nothing.
     fn taken_for_nobody(unsent: Option<u32>) -> usize {
         let options = ListenOptions {
             unsent,
@@ -406,7 +419,7 @@ mod tests {
             let address = holder.local_addr().unwrap();
             let in_use = succeed(address).unwrap_err();
             assert_eq!(in_use.kind(), io::ErrorKind::AddrInUse);
-            // The second one is a successor itself.
+            // In the second round, the holder is a successor itself.
             for _ in 0..2 {
                 give_way(&holder).unwrap();
                 let waits = TcpStream::connect(address).unwrap();
@@ -433,7 +446,7 @@ mod tests {
         }
         drop(second);
         let mut client = TcpStream::connect(address).unwrap();
-        // Who closes first keeps TIME_WAIT: here the server's side.
+        // The side that closes first keeps TIME_WAIT: here the server's.
         drop(accept(&listener));
         assert_eq!(client.read(&mut [0]).unwrap(), 0);
         drop((client, listener));
@@ -452,7 +465,7 @@ mod tests {
                 let mut got_in = 0;
                 while !over.load(relaxed) {
                     let client = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-                    // From the address itself a socket may connect to itself.
+                    // A socket at the address itself could connect to itself.
                     client
                         .bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into())
                         .unwrap();
@@ -528,7 +541,7 @@ mod tests {
         );
         drop(listener);
         for (client, server) in queued.iter_mut().zip(&mut accepted) {
-            // They were complete before, so there is nothing to lift, and no harm in it.
+            // These handshakes were complete before, so `admit` has no effect, and does no harm.
             exchange(client, server);
             admit(&*server).unwrap();
             exchange(client, server);
@@ -555,7 +568,7 @@ mod tests {
 
     #[test]
     fn a_deaf_listener_completes_a_handshake_under_way() {
-        // Until it speaks, a deferred client's handshake is not complete.
+        // The handshake of a deferred client is complete only when it sends data.
         let options = ListenOptions {
             defer_accept: Some(Duration::from_secs(10)),
             ..ListenOptions::default()

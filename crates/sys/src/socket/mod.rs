@@ -1,9 +1,9 @@
-//! Sockets: the options that matter to a terminator.
+//! Socket options and operations that a TLS terminator needs.
 //!
-//! `listener` makes, probes and retires listening sockets; `stream` holds what a connection needs and `std` or `mio` lack;
-//! `datagram` is UDP between hosts;
-//! `acknowledgement` tells when the other side took what was sent.
-//! Everything is non-blocking and close-on-exec from birth. Sockets belong to the caller: functions borrow them.
+//! `listener` creates, probes and retires listening sockets; `stream` has operations on connections that
+//! `std` and `mio` lack; `datagram` is UDP between hosts; `acknowledgement` reports when the other side
+//! has acknowledged data. All sockets are created non-blocking and close-on-exec. They belong to the
+//! caller: functions borrow them.
 
 mod acknowledgement;
 mod datagram;

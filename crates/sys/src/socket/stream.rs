@@ -1,7 +1,7 @@
-//! What a connection asks of its socket and neither `std` nor `mio` offers.
+//! Operations on the socket of a connection that neither `std` nor `mio` offers.
 //!
-//! Each function is one system call on a borrowed socket and never blocks. Local and peer address are not here, as `std` has
-//! them. Sources: tcp(7), ip(7), socket(7), poll(2).
+//! Each function is one system call on a borrowed socket and never blocks. Local and peer address are not
+//! here, since `std` has them. Sources: tcp(7), ip(7), socket(7), poll(2).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -16,28 +16,30 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::option::set_int;
 
-/// Makes close() discard what is unsent and send RST (`SO_LINGER` with 0 s), leaving no TIME_WAIT.
+/// Makes close() discard unsent data and send RST (`SO_LINGER` with 0 s), without TIME_WAIT.
 ///
 /// # Errors
-/// What setsockopt(2) returns; on an open socket, nothing.
+/// Returns the errors of setsockopt(2); none occurs on an open socket.
 pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
     SockRef::from(&socket).set_linger(Some(Duration::ZERO))
 }
 
-/// Sends bytes that others follow at once: the kernel may keep the last of them back until then (`MSG_MORE`). Returns how many it took.
+/// Sends bytes that more bytes will follow at once: the kernel may keep the last of them back until then
+/// (`MSG_MORE`). Returns how many it accepted.
 ///
 /// # Errors
-/// As send(2).
+/// As for send(2).
 pub fn send_more(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     Ok(send(socket, bytes, SendFlags::MORE | SendFlags::NOSIGNAL)?)
 }
 
-/// Sends up to `most` bytes of a file, from `at` on (sendfile(2)). 0 is the end of the file.
+/// Sends up to `most` bytes of a file, from `at` on (sendfile(2)). Returns 0 at the end of the file.
 ///
-/// The file is waited for where its bytes are not in memory ([`cached`](crate::tree::cached)), also by a non-blocking socket.
+/// Waits for file data that is not in memory ([`cached`](crate::tree::cached)), even with a non-blocking
+/// socket.
 ///
 /// # Errors
-/// As send(2); `InvalidInput` where the kernel does not send such a file, or cannot read it.
+/// As for send(2); `InvalidInput` if the kernel cannot send or read such a file.
 pub fn send_file(socket: impl AsFd, file: impl AsFd, at: u64, most: usize) -> io::Result<usize> {
     let mut at = at;
     match sendfile(socket, file, Some(&mut at), most) {
@@ -46,7 +48,8 @@ pub fn send_file(socket: impl AsFd, file: impl AsFd, at: u64, most: usize) -> io
     }
 }
 
-/// Counts the bytes written to the socket that the peer has not acknowledged (`SIOCOUTQ`), sent or not.
+/// Returns the number of bytes written to the socket that the peer has not acknowledged (`SIOCOUTQ`), sent
+/// or not.
 ///
 /// A FIN counts as one byte until it is acknowledged.
 ///
@@ -62,20 +65,20 @@ pub fn unsent(socket: impl AsFd) -> io::Result<usize> {
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
-/// Tells whether the peer has ended its side, by FIN or by RST, as far as is known here.
+/// Returns whether the peer has ended its side, by FIN or by RST, as far as the kernel knows.
 ///
-/// A look worth its price before an expensive step such as signing, for a queue of handshakes whose clients gave up. It is one
-/// poll(2) without waiting. Compared with a peek at the receive queue it sees an end that lies behind unread data, and it leaves a pending
-/// error where it is. A half-close counts: before the handshake is done it can only mean that the client has gone;
-/// afterwards it may be a client that still reads.
+/// This check is worth its cost before an expensive step such as signing, since clients give up while they
+/// are queued. It is one poll(2) without waiting. In contrast to a peek at the receive queue it detects an
+/// end after unread data, and leaves a pending error in place. A half-close counts: before the handshake
+/// is done it can only mean that the client has left; afterwards the client may still read.
 ///
 /// # Errors
-/// `OutOfMemory`, from poll(2).
+/// `OutOfMemory` from poll(2).
 pub fn client_gone(socket: impl AsFd) -> io::Result<bool> {
     let mut look = [PollFd::new(&socket, PollFlags::RDHUP)];
     match poll(&mut look, Some(&Timespec::default())) {
         Ok(_) => {}
-        // Nothing was learnt; the next read tells.
+        // The state is unknown; the next read shows it.
         Err(Errno::INTR) => return Ok(false),
         Err(error) => return Err(error.into()),
     }
@@ -83,11 +86,11 @@ pub fn client_gone(socket: impl AsFd) -> io::Result<bool> {
     Ok(look.iter().any(|seen| seen.revents().intersects(ended)))
 }
 
-/// Tells whether the socket has room for a good part of its send buffer (poll(2) without waiting): where it has not, the next
-/// readiness is reported when it has.
+/// Returns whether a good part of the send buffer is free (poll(2) without waiting). If not, the next
+/// readiness event reports when it is.
 ///
 /// # Errors
-/// `OutOfMemory`, from poll(2).
+/// `OutOfMemory` from poll(2).
 pub fn has_room(socket: impl AsFd) -> io::Result<bool> {
     let mut look = [PollFd::new(&socket, PollFlags::OUT)];
     match poll(&mut look, Some(&Timespec::default())) {
@@ -97,13 +100,13 @@ pub fn has_room(socket: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// Tells how long ago the peer last sent data, or connected if it sent none: for a socket that was just accepted, how long
-/// it has waited in the queue (`TCP_INFO`). To the millisecond.
+/// Returns the time since the peer last sent data, or since it connected if it sent none (`TCP_INFO`), in
+/// milliseconds. For a socket that was just accepted, this is its time in the queue.
 ///
 /// # Errors
-/// What getsockopt(2) returns; on a TCP socket, nothing.
+/// Returns the errors of getsockopt(2); none occurs on a TCP socket.
 pub fn silent_for(socket: impl AsFd) -> io::Result<Duration> {
-    // SAFETY: all fields are integers, for which zero is a value.
+    // SAFETY: all fields are integers, for which zero is valid.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: the descriptor is borrowed, hence open; the pointers describe `info` and its length, which the kernel does not exceed.
@@ -122,16 +125,16 @@ pub fn silent_for(socket: impl AsFd) -> io::Result<Duration> {
     Ok(Duration::from_millis(info.tcpi_last_data_recv.into()))
 }
 
-/// Gives a socket that is about to connect its source address, and leaves the port to connect().
+/// Binds a socket that is about to connect to a source address, and leaves the port to connect().
 ///
-/// With `IP_BIND_ADDRESS_NO_PORT` the port is chosen when the destination is known, so that one source address has all its
-/// ephemeral ports for *each* destination, instead of for all together.
+/// With `IP_BIND_ADDRESS_NO_PORT` the port is chosen when the destination is known. So one source address
+/// has all its ephemeral ports for *each* destination, instead of for all together.
 ///
 /// # Errors
 /// `AddrNotAvailable` for an address that no interface has; `InvalidInput` for one of the other family or if the socket is
 /// already bound.
 pub fn bind_no_port(socket: impl AsFd, source: IpAddr) -> io::Result<()> {
-    // The kernel takes the option at this level for IPv6 sockets as well.
+    // The kernel accepts the option at this level for IPv6 sockets as well.
     set_int(
         socket.as_fd(),
         libc::IPPROTO_IP,
@@ -141,12 +144,12 @@ pub fn bind_no_port(socket: impl AsFd, source: IpAddr) -> io::Result<()> {
     SockRef::from(&socket).bind(&SocketAddr::new(source, 0).into())
 }
 
-/// Starts to connect, from a source address if one is given: non-blocking, close-on-exec, with the port left to the kernel as in
-/// [`bind_no_port`]. Whether it succeeds shows when the socket is writable.
+/// Starts to connect, from a source address if one is given: non-blocking, close-on-exec, with the port
+/// left to the kernel as in [`bind_no_port`]. The socket becomes writable when the result is known.
 ///
 /// # Errors
-/// `AddrNotAvailable` for an address that no interface has, or when all its ports towards this destination are in use; what
-/// connect(2) says at once.
+/// `AddrNotAvailable` for an address that no interface has, or if all its ports towards this destination
+/// are in use; otherwise the immediate error of connect(2).
 pub fn connect(address: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
@@ -160,8 +163,8 @@ pub fn connect(address: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStr
     Ok(socket.into())
 }
 
-/// Says whether a connect failed for want of something of our own, of which the other side knows nothing: a descriptor, a
-/// port, memory.
+/// Returns whether a connect failed for lack of a local resource (a descriptor, a port, memory), which has
+/// nothing to do with the other side.
 pub fn is_local_shortage(error: &io::Error) -> bool {
     let ours = [
         libc::EADDRNOTAVAIL,
@@ -198,7 +201,7 @@ mod tests {
     #[test]
     fn a_failure_to_connect_is_a_local_shortage_or_the_servers() {
         let nowhere = Ipv4Addr::new(192, 0, 2, 1);
-        // Bound but not listening: the port is nobody else's and refuses.
+        // Bound but not listening: no other socket has the port, and it refuses connections.
         let closed = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         closed.bind(&any.into()).unwrap();

@@ -1,4 +1,4 @@
-//! What a process gives up for good: files, programs, other processes and system calls.
+//! Permanent restrictions of a process: files, programs, other processes and system calls.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -131,7 +131,7 @@ pub(super) fn filtered() {
     assert_eq!(refused.collect::<BTreeMap<_, u64>>(), counts.into());
 }
 
-/// Signals, priority and CPUs: of this process, and of no other.
+/// Signals, priority and CPUs can be changed for this process, and for no other.
 fn touches_only_itself() {
     let own = u64::from(std::process::id());
     let other = u64::from(std::os::unix::process::parent_id());
@@ -191,7 +191,7 @@ pub(super) fn foreign() {
         let x32 = 0x4000_0000 + libc::SYS_getpid;
         assert_eq!(call(x32, [0, 0, 0]), Err(libc::ENOSYS));
     }
-    // What a module needs.
+    // Calls that a module needs.
     call(libc::SYS_kill, [own, 0, 0]).unwrap();
     let own_limits = call(libc::SYS_prlimit64, [own, 0, 0]);
     assert_ne!(own_limits, Err(libc::EPERM));
@@ -205,10 +205,10 @@ pub(super) fn foreign() {
     assert!(("localhost", 80).to_socket_addrs().is_ok());
 }
 
-/// Makes a call by its number.
+/// Makes a system call by its number.
 fn call(number: libc::c_long, [first, second, third]: [u64; 3]) -> Result<i64, i32> {
     let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: those that get here as far as the kernel take numbers only, or map memory that nobody has.
+    // SAFETY: calls that the filter lets through take only numbers, or map new memory.
     match unsafe { libc::syscall(number, first, second, third, anonymous, -1, 0) } {
         -1 => Err(io::Error::last_os_error().raw_os_error().unwrap()),
         result => Ok(result),

@@ -1,7 +1,9 @@
-//! What changes a whole process, each case alone in a child: credentials, limits, environment, inherited descriptors.
+//! Functions that change a whole process, each case alone in a child: credentials, limits, environment,
+//! inherited descriptors.
 //!
-//! Run without a case, this program starts itself once for every case, with the name in an environment variable, and expects
-//! exit 0. Without the test harness a case has its process, and its only thread, to itself.
+//! Without a case, this program starts itself once for every case, with the name in an environment
+//! variable, and expects exit status 0. Since there is no test harness, each case has its own process with
+//! a single thread.
 #![expect(
     clippy::unwrap_used,
     reason = "a case fails by panicking, as a test does"
@@ -30,7 +32,7 @@ use rustix::process::{
     DumpableBehavior, Resource, Rlimit, dumpable_behavior, getrlimit, setrlimit,
 };
 
-/// Name, whether it needs root, how its child is started, and what that does.
+/// Name, whether it needs root, the start of its child, and the body of the child.
 type Case = (&'static str, bool, fn(Command) -> bool, fn());
 
 const CASES: [Case; 16] = [
@@ -153,7 +155,7 @@ fn plain(mut child: Command) -> bool {
 
 // Clocks
 
-/// In a time namespace in which the machine has slept since it was started.
+/// Starts the child in a time namespace in which the machine has slept since it was started.
 fn asleep(child: Command) -> bool {
     let slept = SLEPT_SECONDS.to_string();
     let mut unshare = Command::new("unshare");
@@ -406,7 +408,7 @@ fn field<'a>(status: &'a str, name: &str) -> &'a str {
 const SLEPT_SECONDS: u64 = 1_000_000_000;
 const CASE: &str = "BECKET_SYS_CASE";
 const ADDRESSES: &str = "BECKET_SYS_ADDRESSES";
-// Numbers that are most likely nobody's.
+// Numbers that are probably unused.
 const UID: u32 = 54_321;
 const GID: u32 = 54_322;
 const OTHER_GID: u32 = 54_323;
