@@ -1,5 +1,5 @@
-//! Notes for `becket --version` of which commit it is, where BECKET_COMMIT says so, and which rustls and AWS-LC are linked in, since
-//! neither says so itself.
+//! Sets variables for `becket --version`: the commit, from BECKET_COMMIT, and the linked versions
+//! of rustls and AWS-LC, from Cargo.lock.
 
 use std::fs;
 use std::path::Path;

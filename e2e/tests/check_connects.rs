@@ -169,6 +169,6 @@ fn names_of_peers_are_looked_up_and_servers_without_clients_left_alone() {
         errors[0].contains("becket-knows-nobody.invalid"),
         "{errors:?}"
     );
-    assert!(found.stdout.contains("not tried: it is disabled"));
+    assert!(found.stdout.contains("skipped, because it is disabled"));
     assert_ne!(check(&place, &shape.text(), &[]).code, 2, "only if asked");
 }

@@ -114,7 +114,7 @@ fn servers_come_and_go_beside_the_file() {
     );
     eventually("it has clients", || at_the_second(&becket, &trust) > 0);
     let said = ctl_done(&place, &["servers", "remove", &first]);
-    assert!(said.ends_with("removed, 1 connections go on\n"), "{said}");
+    assert!(said.ends_with("removed, 1 connections continue\n"), "{said}");
     assert_eq!(
         becket.status()["temporary"],
         serde_json::json!([
@@ -128,7 +128,7 @@ fn servers_come_and_go_beside_the_file() {
     assert!(client.ask(REQUEST).unwrap().ends_with(b"one"));
     let table = ctl_done(&place, &["servers"]);
     assert!(
-        table.contains(&format!("of the file and removed: {first}")),
+        table.contains(&format!("removed until the next reload: {first}")),
         "{table}"
     );
     let refused = ctl(&place, &["servers", "remove", &second]);

@@ -1,7 +1,8 @@
-//! What the worst chain of certificates that passes costs a worker, or control, before it is refused.
+//! Measures the cost of rejecting the worst chain of certificates, for a worker or for control.
 //!
-//! Run with `cargo bench -p becket --bench chains`. webpki makes `MOST_STEPS` steps of it, holds each against an
-//! authority, and parses all of the chain at each: `filler` fills it up to the default of `limits.certificate-chain`.
+//! Run with `cargo bench -p becket --bench chains`. webpki makes `MOST_STEPS` steps, compares each
+//! certificate with an authority, and parses the whole chain in each step. `filler` fills the chain
+//! up to the default of `limits.certificate-chain`.
 
 #![expect(clippy::unwrap_used, reason = "a bench fails by panicking")]
 
@@ -52,5 +53,5 @@ fn refuse_the_worst(bencher: Bencher<'_, '_>, filler: usize) {
     });
 }
 
-/// The default.
+/// Default of `limits.certificate-chain`.
 const MOST_BYTES: usize = 16 * 1024;

@@ -1,7 +1,8 @@
-//! The client of the admin pages of a running becket, for `becket status` and every command that asks or changes something there.
+//! Client of the admin pages of a running becket, for `becket status` and every command that
+//! requests or changes something.
 //!
-//! The address is an argument, or comes from the configuration file, or is the usual socket. Nothing else of the file is
-//! read: its keys need not be readable for the user of the command.
+//! The address is an argument, or comes from the configuration file, or is the default socket. Only
+//! the address is used from the file, so the user of the command needs no right to read keys.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -15,48 +16,48 @@ use becket_control::status::Status;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Why there is nothing to show.
+/// Reason why no status is available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoStatus {
-    /// The file cannot be read, or does not say where.
+    /// The configuration file cannot be read, or sets no admin address.
     #[error("{}: {reason}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Problem of the file.
         reason: String,
     },
-    /// Nothing answers there.
+    /// The request failed.
     #[error("{address}: {error}")]
     Unreachable {
-        /// Where it was asked.
+        /// Address of the request.
         address: String,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
-    /// Something else answers there.
-    #[error("{0}: the answer is not a becket's")]
+    /// The answer is not from a becket.
+    #[error("{0}: the answer is not from becket")]
     Foreign(String),
 }
 
-/// Where to ask.
+/// Address of the admin pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct AdminAddress {
-    /// Admin socket of the becket to ask; /run/becket/admin.sock unless something else is named
+    /// Admin socket of becket (default: /run/becket/admin.sock)
     #[arg(long, value_name = "PATH", global = true)]
     pub socket: Option<PathBuf>,
 
-    /// Admin address of the becket to ask
+    /// Admin address of becket
     #[arg(long, value_name = "ADDR", global = true)]
     pub admin: Option<String>,
 
-    /// Configuration file in which socket or address are
+    /// Configuration file that sets admin.socket or admin.address
     #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
 }
 
-/// Where a becket listens.
+/// Endpoint of the admin pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Endpoint {
     Socket(PathBuf),
@@ -75,22 +76,22 @@ impl fmt::Display for Endpoint {
 /// An answer of the admin pages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdminAnswer {
-    /// Status of HTTP.
+    /// HTTP status code.
     pub code: u16,
-    /// Body as it came.
+    /// Body, unchanged.
     pub body: Vec<u8>,
 }
 
 impl AdminAnswer {
-    /// Reads the body as JSON.
+    /// Decodes the body as JSON.
     ///
     /// # Errors
-    /// It is something else.
+    /// The body has another form.
     pub fn json<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
         serde_json::from_slice(&self.body)
     }
 
-    /// Returns the body as text without its end.
+    /// Returns the body as text without trailing white space.
     pub fn text(&self) -> String {
         let text = String::from_utf8_lossy(&self.body);
         text.trim_end().to_owned()
@@ -98,18 +99,18 @@ impl AdminAnswer {
 }
 
 impl AdminAddress {
-    /// Asks for the status. Blocks for [`PATIENCE`] at most per step.
+    /// Requests the status. Each step blocks for at most [`PATIENCE`].
     ///
     /// # Errors
-    /// Nothing answers there, or no becket.
+    /// The request failed, or the answer is not from a becket.
     pub fn status(&self) -> Result<Status, NoStatus> {
         self.status_and_text().map(|(status, _)| status)
     }
 
-    /// Asks for the status, and returns it with the text that came. Blocks as [`Self::status`] does.
+    /// Requests the status, and returns it with its original text. Blocks as [`Self::status`] does.
     ///
     /// # Errors
-    /// As those of [`Self::status`].
+    /// As for [`Self::status`].
     pub fn status_and_text(&self) -> Result<(Status, String), NoStatus> {
         let answer = self.request("GET", "/status", None)?;
         match answer.json::<Status>() {
@@ -123,8 +124,7 @@ impl AdminAddress {
     /// Sends a request. Blocks as [`Self::status`] does.
     ///
     /// # Errors
-    ///
-    /// Nothing answers there, or not in HTTP.
+    /// The request failed, or the answer is not HTTP.
     pub fn request(
         &self,
         method: &str,
@@ -177,14 +177,14 @@ fn configuration(path: &Path) -> Result<File, NoStatus> {
     })
 }
 
-/// One request, and all that comes back.
+/// Sends one request, and returns the whole answer.
 fn exchange(at: &Endpoint, method: &str, path: &str, body: &str) -> io::Result<Vec<u8>> {
     let mut request = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
     if !body.is_empty() {
         let length = body.len();
         request += &format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
     }
-    // An outcome is waited for.
+    // A POST waits for an outcome.
     let patience = match method {
         "POST" => MOST_PATIENCE,
         _ => PATIENCE,
@@ -202,7 +202,8 @@ fn exchange(at: &Endpoint, method: &str, path: &str, body: &str) -> io::Result<V
 }
 
 impl Endpoint {
-    /// Sends a request without its end, and receives until the other side ends.
+    /// Sends a request, adding its `Host` field, and receives until the server closes the
+    /// connection.
     fn exchange(
         &self,
         request: &str,
@@ -226,16 +227,17 @@ impl Endpoint {
                 let mut stream = connect(address)?;
                 stream.set_read_timeout(Some(patience))?;
                 stream.set_write_timeout(Some(PATIENCE))?;
-                // An address is a host that is always accepted; a name might not be.
+                // An IP address is always accepted as host; a name might not be.
                 let host = stream.peer_addr()?;
                 say(&mut stream, &host.to_string())
             }
         }
     }
 
-    /// Returns `true` if the request was certainly not read to its end, so that it may be sent again. The kernel resets a unix socket only if it is
-    /// closed with unread bytes. This happens in an upgrade: a request waits in the queue of the old process when that closes, and another
-    /// process has the path.
+    /// Returns `true` if the server certainly did not read the whole request, so that it may be
+    /// sent again. The kernel resets a unix socket only if it is closed with unread bytes. This
+    /// happens in an upgrade: a request waits in the queue of the old process when that closes, and
+    /// another process has the path.
     fn has_not_read(&self, error: &io::Error) -> bool {
         let unread = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
         matches!(self, Self::Socket(_)) && unread.contains(&error.kind())
@@ -245,7 +247,7 @@ impl Endpoint {
 trait AdminStream: Read + Write {}
 impl<S: Read + Write> AdminStream for S {}
 
-/// Status and body of an answer that ends with its connection; nothing when it is no HTTP.
+/// Parses an answer that ends with its connection. Returns `None` if it is not HTTP.
 fn answer(bytes: &[u8]) -> Option<AdminAnswer> {
     let code = bytes.strip_prefix(b"HTTP/1.1 ")?.get(..3)?;
     let head = bytes.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
@@ -267,15 +269,15 @@ fn connect(address: &str) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Where the packages put the socket.
+/// Path of the admin socket in the packages.
 pub const USUAL_SOCKET: &str = "/run/becket/admin.sock";
-/// For each of: connect, write, a read. The page takes milliseconds.
+/// Timeout of the connect, of each write and of each read. A page takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// For the outcome of a reload or an upgrade: longer than becket itself waits for it.
+/// Read timeout for the outcome of a reload or an upgrade: longer than becket itself waits for it.
 const MOST_PATIENCE: Duration = Duration::from_secs(75);
-/// The first one may meet an upgrade, and the second one another.
+/// Maximum number of tries: an upgrade may interrupt the first one, and another upgrade the second.
 const MOST_TRIES: usize = 3;
-/// A status of thousands of routes has a few megabytes.
+/// Maximum length of an answer in bytes. A status with thousands of routes has a few megabytes.
 const LONGEST_ANSWER: u64 = 64 * 1024 * 1024;
 
 #[cfg(test)]
@@ -330,7 +332,7 @@ mod tests {
             for _ in 1..MOST_TRIES {
                 drop(listener.accept().unwrap());
             }
-            // A request that was read and has no answer may have changed something.
+            // A request that was read but not answered may have changed something.
             for answer in ["HTTP/1.1 200 OK\r\n\r\n{\"version\":\"1\"}", ""] {
                 let (mut stream, _) = listener.accept().unwrap();
                 assert!(stream.read(&mut [0; 1024]).unwrap() > 0);

@@ -1,9 +1,10 @@
-//! The command line: `becket run`, `becket check`, `becket status`, `becket top`, `becket reload`, `becket secret`,
-//! `becket migrate`, `becket files`, `becket demo`. The command lines of other programs are read in `dropin`.
+//! The command line: `becket run`, `becket check`, `becket status`, `becket top`, `becket reload`,
+//! `becket secret`, `becket migrate`, `becket files`, `becket demo`. Module `dropin` reads the
+//! command lines of other programs.
 //!
-//! Only the shape of the arguments is here; clap refuses what does not fit with exit code 2.
-//! What the flags of `run` mean is in `prepare::flags`, and what is wrong with their values is
-//! said by `prepare`, together with everything else.
+//! This module defines the syntax of the arguments; clap rejects wrong ones with exit code 2.
+//! `becket_prepare::flags` has the meaning of the flags of `run`, and `becket_prepare` reports
+//! invalid values together with all other problems.
 
 use std::path::PathBuf;
 
@@ -16,7 +17,7 @@ use crate::demo::folder::FilesFlags;
 use crate::secret_command::SecretFlags;
 use becket_prepare::flags::Flags;
 
-/// What `--version` says; `-V` says the number alone. Packages set the commit.
+/// Output of `--version`; `-V` prints only the version number. Packages set the commit.
 const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     "\ncommit: ",
@@ -27,7 +28,7 @@ const VERSION: &str = concat!(
     env!("AWS_LC_SYS_VERSION")
 );
 
-/// Arguments of this process.
+/// Command line of the program.
 #[derive(Debug, Parser)]
 #[command(
     name = "becket",
@@ -39,45 +40,45 @@ const VERSION: &str = concat!(
     max_term_width = 100
 )]
 pub struct Cli {
-    /// What to do.
+    /// Subcommand to run.
     #[command(subcommand)]
     pub command: Subcommand,
 }
 
-/// What to do.
+/// Subcommand of `becket`.
 #[derive(Debug, clap::Subcommand)]
 pub enum Subcommand {
-    /// Terminate TLS until told to stop
+    /// Run the TLS terminator
     #[command(after_help = RUN, after_long_help = RUN)]
     Run(Box<Flags>),
-    /// Load everything that `run` would, say what is wrong, and stop
+    /// Check a configuration, its files and its certificates, then exit
     #[command(after_help = CHECK)]
     Check(Box<CheckFlags>),
     /// Show the state of a running becket
     #[command(after_help = STATUS)]
     Status(StatusFlags),
-    /// Watch a running becket in a terminal: rates, servers, who has most connections
+    /// Show live rates, servers and busiest clients in a terminal
     #[command(after_help = TOP)]
     Top(TopFlags),
-    /// Have a running becket reload, and wait for the outcome
+    /// Reload configuration and certificates, and wait for the outcome
     #[command(after_help = RELOAD)]
     Reload(AdminAddress),
-    /// Look at and change what a running becket does: servers, connections, sessions, keys, log
+    /// Show and change servers, connections, sessions, keys and log level
     #[command(after_help = CTL)]
     Ctl(Box<CtlFlags>),
-    /// Have a running becket become the program as it is now, without a lost connection, and wait for the outcome
+    /// Replace the running program without dropping connections
     #[command(after_help = UPGRADE)]
     Upgrade(AdminAddress),
-    /// Make a secret for a cluster, in a file that only its owner can read
+    /// Create a cluster secret in a file that only its owner can read
     #[command(after_help = SECRET, after_long_help = SECRET)]
     Secret(SecretFlags),
-    /// Write the configuration of hitch, stud or stunnel as becket's own
+    /// Convert a hitch, stud or stunnel configuration to becket's format
     #[command(after_help = MIGRATE)]
     Migrate(MigrateFlags),
-    /// Serve the files of a folder, with a certificate made on the spot
+    /// Serve a directory over HTTPS with a generated certificate
     #[command(after_help = FILES)]
     Files(FilesFlags),
-    /// Run a demo, with a certificate and a backend made on the spot
+    /// Run a demo with a generated certificate and a built-in backend
     #[command(after_help = DEMO)]
     Demo(DemoFlags),
 }
@@ -85,15 +86,15 @@ pub enum Subcommand {
 /// Arguments of `becket check`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct CheckFlags {
-    /// What would be run.
+    /// Configuration to check.
     #[command(flatten)]
     pub flags: Flags,
 
-    /// Also connect every server as for a client, with TLS where there is any, and look up every peer
+    /// Also connect to every server, with TLS if configured, and resolve every peer
     #[arg(long)]
     pub connect: bool,
 
-    /// Exit with 1 when there are warnings, which otherwise leave it at 0
+    /// Exit with 1 if there are warnings (default: 0)
     #[arg(long)]
     pub strict: bool,
 
@@ -119,7 +120,7 @@ pub struct TopFlags {
     #[command(flatten)]
     pub place: AdminAddress,
 
-    /// Ask again after so many seconds
+    /// Refresh interval in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub every: u64,
 }
@@ -134,7 +135,7 @@ pub struct CtlFlags {
     #[arg(long, global = true)]
     pub json: bool,
 
-    /// What to do.
+    /// Subcommand to run.
     #[command(subcommand)]
     pub task: CtlTask,
 }
@@ -142,31 +143,31 @@ pub struct CtlFlags {
 /// Arguments of `becket migrate`.
 #[derive(Clone, Debug, Args)]
 pub struct MigrateFlags {
-    /// The program whose configuration it is: hitch, stud or stunnel
+    /// Program that the file belongs to: hitch, stud or stunnel
     #[arg(long, value_name = "PROGRAM", value_parser = dialect)]
     pub from: Dialect,
 
-    /// Its configuration file
+    /// Configuration file to convert
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
-    /// Write to this file, which must not be there yet, instead of standard output
+    /// Write to this new file instead of standard output
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
 
-    /// Print what became of each setting, and the file, as JSON
+    /// Print the outcome for each setting, and the new file, as JSON
     #[arg(long)]
     pub json: bool,
 }
 
 fn dialect(name: &str) -> Result<Dialect, &'static str> {
-    Dialect::named(name).ok_or("hitch, stud or stunnel")
+    Dialect::named(name).ok_or("expected hitch, stud or stunnel")
 }
 
 /// Arguments of `becket demo`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct DemoFlags {
-    /// Port to listen on; default is 8443 or the next one that is free
+    /// Port to listen on (default: 8443, or the next free port)
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
 }
@@ -174,66 +175,66 @@ pub struct DemoFlags {
 const EXAMPLES: &str = "\
 Examples:
   becket demo
-      Serve https://127.0.0.1:8443 with a certificate made on the spot.
+      Serve https://127.0.0.1:8443 with a generated certificate.
   becket files
-      Serve the files of this folder, there too.
+      Serve the files of the current directory at the same address.
   becket run --frontend :443 --backend 127.0.0.1:8080 site.pem
-      TLS for one site; site.pem holds the chain and the private key.
+      Terminate TLS for one site; site.pem holds the chain and the private key.
   becket run --config /etc/becket/becket.toml
-      Many names, policies, routes: see docs/reference/configuration.md and examples/.
+      Run a configuration file; see docs/reference/configuration.md and examples/.
   becket check --config /etc/becket/becket.toml
-      Find every fault of a configuration before it is used.
+      Report every error in a configuration before it is used.
   becket status --config /etc/becket/becket.toml
-      Ask the becket that runs with it: problems, rates, certificates, servers, peers.
+      Show problems, rates, certificates, servers and peers of the running becket.
   becket reload --config /etc/becket/becket.toml
-      Have it read certificates and configuration again; say what is wrong with them.
+      Load configuration and certificates again; report errors.
   becket ctl servers drain app/10.0.0.1:8080
-      Have it give a server no new clients; see becket ctl --help.
+      Stop sending new clients to a server; see becket ctl --help.
   becket secret /etc/becket/cluster.secret
-      Make the secret by which several hosts resume each other's sessions.
+      Create the secret that lets several hosts resume each other's sessions.
   becket hitch --config /etc/hitch/hitch.conf
       Drop-in replacement for hitch (also stud, stunnel). See docs/reference/drop-in.md.";
 
 const RUN: &str = "\
 Examples:
   becket run --frontend :443 --backend 127.0.0.1:8080 site.pem
-      One site. ':443' is every IPv4 and IPv6 address.
+      Serve one site; ':443' listens on every IPv4 and IPv6 address.
   becket run --frontend :443 --backend 10.0.0.1:80 --backend 10.0.0.2:80 \\
              --balance least-connections --maxconn 50 --queue-timeout 3s site.pem
-      Two servers with 50 connections each at most; further clients wait for up to 3 s.
+      Limit two servers to 50 connections each; further clients wait for up to 3 s.
   becket run --frontend :443 --backend 127.0.0.1:8080 --certificate site.crt,site.key
-      Chain and key in two files. A folder /etc/letsencrypt/live/NAME/ is such a pair, too.
+      Read chain and key from two files, or from a directory /etc/letsencrypt/live/NAME/.
   becket run --config becket.toml --workers 2 --admin 127.0.0.1:9443
-      With --config only --workers, --admin and the log flags may be given too.
+      Combine --config only with --workers, --admin and the log flags.
 
-becket(1) describes signals and exit codes.";
+See becket(1) for signals and exit codes.";
 
 const CHECK: &str = "\
 Examples:
   becket check --config /etc/becket/becket.toml
   becket check --connect --config /etc/becket/becket.toml
-      Also connects servers, verifies their certificates, and runs their health checks.
+      Also connect to servers, verify their certificates, and run their health checks.
 
-Exit codes: 0 no error, 1 warnings, with --strict, 2 errors.";
+Exit codes: 0 no error, 1 warnings (with --strict), 2 errors.";
 
 const STATUS: &str = "\
 Examples:
   becket status --admin 127.0.0.1:9443
   becket status --config /etc/becket/becket.toml
-      Reads admin.socket or admin.address there.
+      Use admin.socket or admin.address of this file.
 
-Exit codes: 0 no problem, 1 no answer, 2 wrong arguments, 3 a problem.";
+Exit codes: 0 no problem, 1 no answer, 2 wrong arguments, 3 problems found.";
 
 const TOP: &str = "\
-Keys: q quits; n, o, r, f sort servers by name, open connections, rate, failures, and once more reverse
-the order; p pauses; arrows scroll.";
+Keys: q quit; n, o, r, f sort servers by name, open connections, rate, failures (press again to
+reverse the order); p pause; arrows scroll.";
 
 const RELOAD: &str = "\
 Examples:
   becket reload --config /etc/becket/becket.toml
 
-It sends SIGHUP to the main process: run it as root, or as the user of that process.
-Exit codes: 0 reloaded, 1 not reloaded, for the reasons printed, 2 wrong arguments.";
+Sends SIGHUP to the main process: run this command as root or as the user of that process.
+Exit codes: 0 reloaded, 1 not reloaded (reasons are printed), 2 wrong arguments.";
 
 const CTL: &str = "\
 Examples:
@@ -251,32 +252,33 @@ const UPGRADE: &str = "\
 Examples:
   becket upgrade --config /etc/becket/becket.toml
 
-It sends SIGUSR2 to the main process: run it as root, or as the user of that process.
-Exit codes: 0 upgraded, 1 not upgraded, for the reasons printed, 2 wrong arguments.";
+Sends SIGUSR2 to the main process: run this command as root or as the user of that process.
+Exit codes: 0 upgraded, 1 not upgraded (reasons are printed), 2 wrong arguments.";
 
 const SECRET: &str = "\
-Beckets with the same secret resume each other's sessions. Treat it like a private key.
+Hosts with the same secret resume each other's sessions. Protect the file like a private key.
 
-Copy the file to all hosts, with mode 0600, and set cluster.secret to it, and another cluster.node on each.
-docs/reference/configuration.md says how to change it, and what --state is for.";
+Copy the file to every host with mode 0600. Set cluster.secret to its path, and a different
+cluster.node on each host.
+See docs/reference/configuration.md for how to change the secret.";
 
 const MIGRATE: &str = "\
 Examples:
   becket migrate --from hitch /etc/hitch/hitch.conf --out /etc/becket/becket.toml
 
-Exit codes: 0 written, 1 the system refused, 2 wrong arguments, or settings that becket refuses.";
+Exit codes: 0 written, 1 system error, 2 wrong arguments or settings that becket rejects.";
 
 const FILES: &str = "\
 Examples:
   becket files
-      The current folder at https://localhost:8443/, for this machine alone.
+      Serve the current directory at https://localhost:8443/, for this machine only.
   becket files --plain dist
-      The folder dist at http://localhost:8000/.
+      Serve the directory dist at http://localhost:8000/.
   becket files --listen :443 --certificate site.pem /srv/www
-      For everybody, with a certificate that clients trust.";
+      Serve /srv/www to all clients, with a certificate that they trust.
 
 const DEMO: &str = "\
-The certificate is for localhost and kept under the user's state directory.";
+The certificate is for localhost and is kept in the user's state directory.";
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,11 @@
 //! Becket, a TLS terminator: the command line and the subcommands.
 //!
-//! This crate owns the arguments, the exit codes, the subcommands next to `run` (`check`, `ctl`, `top`, `demo`, ...) and the drop-in modes. It serves no client
-//! by itself: `becket_process` has the supervisor, `becket_control` the control plane and `becket_proxy` the data plane.
+//! This crate owns the arguments, the exit codes, the subcommands next to `run` (`check`, `ctl`,
+//! `top`, `demo`, ...) and the drop-in modes. It serves no client itself: `becket_process` has the
+//! supervisor, `becket_control` the control plane and `becket_proxy` the data plane.
 //!
-//! Main types: [`cli::Cli`] is the command line, [`cli::Subcommand`] one of its subcommands, and [`check::Findings`] the result of `becket check`.
+//! Main types: [`cli::Cli`] is the command line, [`cli::Subcommand`] one of its subcommands, and
+//! [`check::Findings`] the result of `becket check`.
 //!
 //! ```
 //! use clap::Parser;
@@ -15,7 +17,7 @@
 #![forbid(unsafe_code)]
 #![expect(
     missing_docs,
-    reason = "parts of one program: a comment that repeats a name helps nobody"
+    reason = "parts of one program; a comment that repeats a name does not help"
 )]
 
 pub mod admin;

@@ -2,8 +2,8 @@
 //!
 //! | code | meaning |
 //! |---|---|
-//! | 0 | done as told |
-//! | 1 | `check --strict` found warnings, or the system failed us |
+//! | 0 | success |
+//! | 1 | `check --strict` found warnings, or a system call failed |
 //! | 2 | wrong arguments or configuration; nothing was started |
 //! | 3 | connections were still open at the drain deadline; `status` found a problem; `ctl` was refused |
 #![forbid(unsafe_code)]
@@ -66,8 +66,8 @@ fn main() -> ExitCode {
 }
 
 fn run(flags: Flags) -> anyhow::Result<ExitCode> {
-    let source = ConfigSource::new(flags).context("the current folder")?;
-    let (given, link) = match enter(&source, StartTask::Run).context("starting")? {
+    let source = ConfigSource::new(flags).context("cannot find the current directory")?;
+    let (given, link) = match enter(&source, StartTask::Run).context("cannot start")? {
         ProcessRole::Ended(code) => return Ok(code),
         ProcessRole::Serves(given, link) => (given, link),
     };
@@ -87,8 +87,8 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
         strict,
         json,
     } = asked;
-    let source = ConfigSource::new(flags).context("the current folder")?;
-    let mut given = match enter(&source, StartTask::Check).context("starting")? {
+    let source = ConfigSource::new(flags).context("cannot find the current directory")?;
+    let mut given = match enter(&source, StartTask::Check).context("cannot start")? {
         ProcessRole::Ended(code) => return Ok(code),
         ProcessRole::Serves(given, _) => given,
     };
@@ -131,7 +131,7 @@ fn status(flags: StatusFlags) -> anyhow::Result<ExitCode> {
         say(text + "\n")?;
         return Ok(health(&before.problems));
     }
-    // Rates are those of a second.
+    // Rates are measured over one second.
     std::thread::sleep(Duration::from_secs(1));
     let now = place.status()?;
     say(page(&now, Some(&before)))?;
@@ -157,13 +157,13 @@ fn health(problems: &[String]) -> ExitCode {
     }
 }
 
-/// Prints what was asked for, and says whether somebody still reads. Whoever reads only the first lines, as head(1) does, is no
-/// fault.
+/// Writes `text` to standard output. Returns `false` if the reader has closed the pipe, as head(1)
+/// does.
 fn say(text: impl Display) -> anyhow::Result<bool> {
     match write!(io::stdout(), "{text}").and_then(|()| io::stdout().flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(error).context("standard output"),
+        Err(error) => Err(error).context("cannot write to standard output"),
     }
 }
 
@@ -198,7 +198,7 @@ fn migrate(flags: &MigrateFlags) -> anyhow::Result<ExitCode> {
         file.write_all(toml.as_bytes()).with_context(named)?;
     }
     match (&migration.toml, &flags.out) {
-        // The file goes where it can be read alone.
+        // Standard output has only the file, so the report goes to standard error.
         (Some(toml), None) if !flags.json => {
             eprint!("{report}");
             say(toml)?;
@@ -217,7 +217,7 @@ fn migrate(flags: &MigrateFlags) -> anyhow::Result<ExitCode> {
 fn files(flags: FilesFlags) -> anyhow::Result<ExitCode> {
     #[expect(clippy::disallowed_methods, reason = "read once, before anything runs")]
     let site = folder::prepare(flags, std::time::SystemTime::now())?;
-    let source = ConfigSource::new(site.flags()).context("the current folder")?;
+    let source = ConfigSource::new(site.flags()).context("cannot find the current directory")?;
     match launch(source, ProcessResources::default(), None) {
         Ok(server) => {
             say(site.banner())?;
@@ -233,7 +233,7 @@ fn files(flags: FilesFlags) -> anyhow::Result<ExitCode> {
 fn demo(flags: &DemoFlags) -> anyhow::Result<ExitCode> {
     #[expect(clippy::disallowed_methods, reason = "read once, before anything runs")]
     let demo = becket::demo::prepare(flags.port, std::time::SystemTime::now())?;
-    let source = ConfigSource::new(demo.flags()).context("the current folder")?;
+    let source = ConfigSource::new(demo.flags()).context("cannot find the current directory")?;
     let server = launch(source, ProcessResources::default(), None)?;
     println!("{}", demo.banner());
     let counters = server.counters();

@@ -1,8 +1,10 @@
-//! `becket reload` and `becket upgrade`: ask a running becket for it, and wait for the outcome.
+//! `becket reload` and `becket upgrade`: request it from a running becket, and wait for the
+//! outcome.
 //!
-//! `/status` names the process to signal and reports the outcome. A page that another program serves could name any process, so only a
-//! becket is signalled ([`signal_namesake`]). A reload or an upgrade that is under way may have read older files: this command waits for
-//! it first. After an upgrade another process answers, and reports how many upgrades there were.
+//! `/status` names the process to signal and reports the outcome. Another program could serve a
+//! page that names any process, so only a becket is signalled ([`signal_namesake`]). A reload or an
+//! upgrade in progress may have read older files, so this command waits for it first. After an
+//! upgrade another process answers, and reports the number of upgrades.
 
 use std::io;
 use std::thread::sleep;
@@ -16,15 +18,15 @@ use crate::status::{ended, escaped};
 use becket_process::protocol::OperatorRequest;
 use becket_process::signals::signal_for;
 
-/// The reason why there was no reload or upgrade, as far as it is known.
+/// Reason why there was no reload or upgrade.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotReloaded {
-    /// Becket cannot be asked.
+    /// The becket cannot be reached.
     #[error(transparent)]
     NoStatus(#[from] NoStatus),
-    /// Becket is about to end.
-    #[error("becket drains, and does no more")]
+    /// The becket is draining.
+    #[error("becket is draining and accepts no further change")]
     Drains,
     /// The process cannot be signalled.
     #[error("process {pid}: {}", cause(error))]
@@ -34,31 +36,32 @@ pub enum NotReloaded {
         /// Error of the system.
         error: io::Error,
     },
-    /// The configuration has faults, or the program.
+    /// The new configuration or the new program was rejected.
     #[error("{} refused, nothing changed:\n{}", name(*.0), .1.join("\n"))]
     Refused(OperatorRequest, Vec<String>),
-    /// A new process serves with the configuration as it is now, or cannot start.
-    #[error("the serving process ended meanwhile; a new one reads the configuration")]
+    /// A new process serves with the current configuration, or cannot start.
+    #[error("the serving process exited; a new one starts with the current configuration")]
     Restarted,
-    /// There is no outcome after [`MOST_TRIES`].
-    #[error("there is no outcome yet; the log and becket status will tell it")]
+    /// No outcome after [`MOST_TRIES`].
+    #[error("no outcome yet; see the log and becket status")]
     Late,
 }
 
 fn cause(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            "it belongs to another user; ask as that user or as root".to_owned()
+            "permission denied; run this command as the user of that process or as root".to_owned()
         }
         io::ErrorKind::InvalidInput => {
-            "it is no becket; ask where becket runs, in its container if it has one".to_owned()
+            "not a becket process; run this command on becket's host or in its container".to_owned()
         }
         _ => error.to_string(),
     }
 }
 
-/// Has the becket at a place reload, or replace its program. Returns the temporary changes that this ended, a line each. Blocks until
-/// there is an outcome, or for about [`MOST_TRIES`] times [`STEP`].
+/// Requests a reload or an upgrade from the becket at `place`. Returns the temporary changes that
+/// this ended, one per line. Blocks until there is an outcome, or for about [`MOST_TRIES`] times
+/// [`STEP`].
 ///
 /// # Errors
 /// The request was refused, or its outcome is not known.
@@ -115,7 +118,8 @@ fn name(what: OperatorRequest) -> &'static str {
     }
 }
 
-/// Asks until there is an outcome. Asks again after an error, because all places of the admin pages may be taken for the moment.
+/// Polls `/status` until there is an outcome. Retries after an error, because the admin server may
+/// have reached its connection limit.
 fn wait<T>(place: &AdminAddress, outcome: impl Fn(&Status) -> Option<T>) -> Result<T, NotReloaded> {
     for _ in 0..MOST_TRIES {
         if let Some(outcome) = place.status().ok().as_ref().and_then(&outcome) {
@@ -127,5 +131,5 @@ fn wait<T>(place: &AdminAddress, outcome: impl Fn(&Status) -> Option<T>) -> Resu
 }
 
 const STEP: Duration = Duration::from_millis(50);
-/// One minute, if each answer comes at once.
+/// One minute, if each answer arrives at once.
 const MOST_TRIES: usize = 1200;

@@ -1,6 +1,6 @@
-//! `becket secret`: makes a secret for a cluster, in a file that only its owner can read.
+//! `becket secret`: creates a cluster secret in a file that only its owner can read.
 //!
-//! Nothing is ever overwritten: the file that is there may be the one that a cluster runs on.
+//! An existing file is never overwritten, because a running cluster may use it.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -12,37 +12,38 @@ use becket_tls::secret::{base64, file};
 /// Arguments of `becket secret`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SecretFlags {
-    /// File to make; one that is there is left alone
+    /// File to create; an existing file is not overwritten
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 }
 
-/// Why no file was made.
+/// Reason why the file was not created.
 #[derive(Debug, thiserror::Error)]
 pub enum NotMade {
-    /// There is something by that name.
-    #[error("{0} is there already and is left as it is; choose another name")]
+    /// The file exists.
+    #[error("{0} exists and was not changed; choose another name")]
     Exists(PathBuf),
-    /// The system refused.
+    /// A system call failed.
     #[error("{0}: {1}")]
     System(PathBuf, String),
-    /// No random bytes.
+    /// Random bytes are not available.
     #[error(transparent)]
     NoRandomness(#[from] NoRandomness),
-    /// The library refused.
+    /// The cryptographic library failed.
     #[error(transparent)]
     NotDerived(#[from] NotDerived),
 }
 
-/// Makes the file, syncs it, and says what to tell the user.
+/// Creates the file, syncs it, and returns a message for the user.
 ///
 /// # Errors
-/// Why there is no new file.
+/// See [`NotMade`].
 pub fn make(flags: &SecretFlags) -> Result<String, NotMade> {
     let path = &flags.file;
     let root = SecretBytes::draw()?;
     let mut line = base64::encode(root.expose());
-    // The string has room for its end.
+    // `encode` reserves room for this byte: a string that grows would leave a copy of the secret
+    // behind.
     line.push('\n');
     let secret = SharedSecret::of_root(root, path)?;
     file::create(path, &line).map_err(|error| match error.kind() {
@@ -51,7 +52,7 @@ pub fn make(flags: &SecretFlags) -> Result<String, NotMade> {
     })?;
     let (path, id) = (path.display(), secret.id.0);
     Ok(format!(
-        "made {path}, the secret with id {id:08x}: set cluster.secret to this path on every node"
+        "created {path} with secret id {id:08x}; set cluster.secret to this path on every node"
     ))
 }
 

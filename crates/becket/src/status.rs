@@ -1,6 +1,6 @@
 //! The text of `becket status`: problems, traffic, certificates, listeners, servers, tokens, peers.
 //!
-//! Rates are differences of two statuses. Text is escaped where it could drive a terminal.
+//! Rates are differences between two statuses. Control characters are escaped.
 
 use std::cmp::Reverse;
 use std::fmt::{Display, Write};
@@ -13,7 +13,7 @@ use becket_control::status::{
 use becket_control::totals::Totals;
 use becket_control::web::span;
 
-/// Writes a status, with rates if there is an earlier one. Ends with a line feed.
+/// Formats a status, with rates if there is an earlier one. Ends with a line feed.
 pub fn page(status: &Status, before: Option<&Status>) -> String {
     let process = &status.process;
     let (version, state) = (escaped(&process.version), process.state.label());
@@ -58,7 +58,7 @@ pub fn page(status: &Status, before: Option<&Status>) -> String {
     }
     match &status.sessions.cluster {
         Some(of) => cluster(&mut page, of),
-        // A drain leaves the cluster.
+        // A draining process has left the cluster.
         None if process.state == ServingState::Draining => {}
         None => page.line("cluster", "off"),
     }
@@ -75,7 +75,7 @@ pub fn ended(changes: &[String]) -> String {
         .collect()
 }
 
-/// Returns the increase of a number per second from an earlier status to a later one, by the clock of the becket that was asked.
+/// Returns the increase of a number per second between two statuses, by the clock of the becket.
 pub fn rate(now: &Status, before: &Status, of: impl Fn(&Status) -> u64) -> Option<f64> {
     let seconds = now.process.now.since(before.process.now).as_secs_f64();
     let more = of(now).saturating_sub(of(before));
@@ -178,7 +178,7 @@ fn listener(page: &mut Page, listener: &ListenerStatus) {
                 let digest: String = policy.digest.chars().take(16).collect();
                 format!("policy {} ({digest})", escaped(&policy.name))
             }
-            None => "no TLS ends here".to_owned(),
+            None => "without TLS termination".to_owned(),
         };
         page.line("", format_args!("{names} to {backend}, {how}"));
     }
@@ -203,7 +203,7 @@ fn backends(page: &mut Page, status: &Status) {
         }
         if !backend.removed.is_empty() {
             let removed = escaped(&backend.removed.join(", "));
-            page.line("", format_args!("of the file and removed: {removed}"));
+            page.line("", format_args!("removed until the next reload: {removed}"));
         }
     }
 }
@@ -215,7 +215,7 @@ fn server_line(server: &ServerStatus) -> String {
         None => format!("{}, {open} open", escaped(&server.name)),
     };
     if server.added {
-        line += ", not of the file";
+        line += ", not in the file";
     }
     if health.state == "disabled" {
         line += ", disabled";
@@ -230,9 +230,9 @@ fn server_line(server: &ServerStatus) -> String {
     }
     if health.dns_stale {
         line += if health.state == "unresolved" {
-            ", not used: its name does not resolve yet"
+            ", not used: name does not resolve yet"
         } else {
-            ", its name does not resolve any more"
+            ", name no longer resolves"
         };
     }
     line
@@ -293,7 +293,7 @@ impl Page {
     }
 }
 
-/// Returns a text without what could drive a terminal.
+/// Returns the text with control characters escaped.
 pub fn escaped(text: &str) -> String {
     let each = text.chars().map(|char| {
         if char.is_control() {
@@ -310,7 +310,7 @@ fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{s}")
 }
 
-/// A part of a whole in percent.
+/// Formats a part of a whole in percent.
 fn share(part: u64, whole: u64) -> String {
     match whole {
         0 => "none".to_owned(),
@@ -376,12 +376,12 @@ mod tests {
             "ticket key   epoch 4, next in 1 min 1 s",
             "secrets      0a0b0c0d, 00000001",
             "listener     web on [::]:1, [::]:2",
-            "             in.test to farm, no TLS ends here",
+            "             in.test to farm, without TLS termination",
             "             any name to app, policy p (abababababababab)",
             "backend      app, 4 servers, 4 waiting for a slot",
             "             a:1, 2 of 2 connections, in-service",
-            "             b:1, 0 open, out-of-service: refused, its name does not resolve any more",
-            "             d:1, 0 open, on-trial, not used: its name does not resolve yet",
+            "             b:1, 0 open, out-of-service: refused, name no longer resolves",
+            "             d:1, 0 open, on-trial, not used: name does not resolve yet",
             "             c:1, 0 open, disabled",
             "cluster      node 7 on 10.0.0.1:1",
             "stud         on 10.0.0.1:8890, 2 bad-seal, 5 stored",

@@ -1,4 +1,4 @@
-//! Every message, and what bounds it.
+//! All messages, and the limit of each.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, UdpSocket};
@@ -32,7 +32,8 @@ fn control(what: &'static str, bound: &'static str) -> Kind {
 }
 
 impl Cases {
-    /// Records of established TLS 1.3. rustls ends a connection at 33 KeyUpdates or five warnings.
+    /// Sends records of established TLS 1.3. rustls closes a connection after 33 KeyUpdates or five
+    /// warnings.
     pub(crate) fn records(&mut self) {
         type Make = fn(&mut Sealer) -> Vec<u8>;
         let data = "`limits.bytes-per-turn`, then the neighbours' turn";
@@ -75,7 +76,7 @@ impl Cases {
                 prepare,
                 |(mut stream, records)| {
                     stream.write_all(&records).expect("becket reads");
-                    // The answer, which only becket's client could open.
+                    // Only becket's client could decrypt the answer.
                     let length = stream.read(&mut [0; 256]).expect("an answer");
                     assert!(length > 0, "cut off: {what}");
                     records.len()
@@ -85,7 +86,7 @@ impl Cases {
         self.tickets();
     }
 
-    /// Sessions that a server offers to becket, where TLS begins.
+    /// Sends session tickets from a server to becket, which is the TLS client.
     fn tickets(&mut self) {
         let kind = worker("ticket of a server", "256 for each MiB of data");
         let listeners = ["to-tls", "to-tickets"].map(|name| self.places.of(name));
@@ -97,7 +98,7 @@ impl Cases {
         });
     }
 
-    /// What comes in clear.
+    /// Sends unencrypted messages.
     pub(crate) fn clear(&mut self) {
         let (web, proxied) = (self.places.of("web"), self.places.of("proxied"));
         let connections = "`limits.connections`, slices of time";
@@ -129,7 +130,7 @@ impl Cases {
         self.meter.each(kind, 1, || exchange(base, &cancel, false));
     }
 
-    /// First flights, up to our answer.
+    /// Sends first flights, and waits for becket's answer.
     pub(crate) fn hellos(&mut self) {
         let roots = &self.identities.roots;
         let [web, rsa, early] = ["web", "rsa", "early"].map(|name| self.places.of(name));
@@ -164,7 +165,7 @@ impl Cases {
         self.early_data(early);
     }
 
-    /// What is refused of early data: the session was opened before.
+    /// Sends early data that becket rejects, because the session was used before.
     fn early_data(&mut self, to: SocketAddr) {
         let bound = "64 KiB in a connection";
         for (what, length, piece) in [
@@ -189,7 +190,7 @@ impl Cases {
         }
     }
 
-    /// Whole connections, certificates of clients among them.
+    /// Makes whole handshakes, also with client certificates.
     pub(crate) fn handshakes(&mut self) {
         let clients = self.places.of("clients");
         let shown = "as full handshakes; `limits.certificate-chain`";
@@ -210,7 +211,7 @@ impl Cases {
         }
     }
 
-    /// What comes to the sockets of a cluster.
+    /// Sends datagrams to the sockets of a cluster.
     pub(crate) fn datagrams(&mut self, greeting: &[u8]) {
         let [replication, stud] = self.places.nodes;
         let turn = "256 in a turn; control's time only";
@@ -264,7 +265,8 @@ impl Cases {
         }
     }
 
-    /// Requests for files within one connection without TLS, with each coding of `precompressed`. The first is not counted.
+    /// Requests files over one connection without TLS, with each coding of `precompressed`. The
+    /// first request is not counted.
     pub(crate) fn files(&mut self) {
         let to = self.places.of("files");
         let bound = "`limits.bytes-per-turn`, each as 4 KiB at least";
@@ -296,7 +298,7 @@ impl Cases {
         }
     }
 
-    /// What the admin address is asked.
+    /// Requests pages of the admin address.
     pub(crate) fn pages(&mut self) {
         let admin = self.places.of("admin");
         let bound = "32 pages at a time; threads of their own";
@@ -314,7 +316,7 @@ impl Cases {
     }
 }
 
-/// Another byte in this place from the end.
+/// Changes the byte at this distance from the end.
 fn flipped(bytes: &[u8], from_end: usize) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let place = bytes.len() - from_end;
@@ -332,15 +334,16 @@ fn in_records_of_one_byte(hello: &[u8]) -> Vec<u8> {
     records.collect()
 }
 
-/// More than one, so that each visit resumes, with and without them.
+/// Number of tickets: more than one, so that each visit resumes, with and without them.
 pub(crate) const TICKETS: usize = 32;
-/// The end of a hello that resumes: the length of all binders, of one, and the binder (RFC 8446, section 4.2.11).
+/// Length of the end of a hello that resumes: length of all binders, length of one binder, and the
+/// binder (RFC 8446, section 4.2.11).
 const BINDERS: usize = 2 + 1 + 32;
-/// Before it, behind the ticket.
+/// Length of the ticket age, between the ticket and the binders.
 const AGE: usize = 4;
-/// In one connection; fewer than `limits.requests`, and together less than one read takes.
+/// Requests in one connection: fewer than `limits.requests`, and shorter in sum than one read.
 const REQUESTS: usize = 100;
-/// Datagrams that are sent together.
+/// Number of datagrams that are sent together.
 const BURST: usize = 32;
-/// Fewer than becket opens of one address in a second.
+/// Datagrams from one address: fewer than becket accepts from one address in a second.
 const FROM_ONE: usize = 8;

@@ -1,4 +1,4 @@
-//! TLS clients, and what they have to say, as bytes that are sent without them.
+//! TLS clients, and their messages as bytes that are sent without them.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -16,11 +16,11 @@ use rustls::{ClientConfig, ClientConnection, KeyLog, RootCertStore};
 use crate::sealer::Sealer;
 use crate::servers::END;
 
-/// Sends these bytes, waits for an answer if one is to be expected, ends, and waits for the other side's end. Returns how
-/// many bytes were sent.
+/// Sends the bytes, waits for an answer if one is expected, closes, and waits for the other side's
+/// close. Returns the number of bytes sent.
 pub(crate) fn exchange(to: SocketAddr, bytes: &[u8], answered: bool) -> usize {
     let mut stream = connect(to);
-    // A server that has had enough may reset.
+    // A server may reset the connection early.
     let _cut = stream.write_all(bytes);
     if answered {
         let _cut = stream.read(&mut [0]);
@@ -46,14 +46,15 @@ fn drain(mut stream: TcpStream) {
 /// A chain and its key.
 pub(crate) type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// Clients of one kind; the last one's secrets are known.
+/// Clients of one kind. The secret of the last client is known.
 pub(crate) struct Kind {
     config: Arc<ClientConfig>,
     secrets: Arc<Secrets>,
 }
 
 impl Kind {
-    /// TLS 1.3 with AES-128-GCM and this group; with a certificate to show, no session is resumed.
+    /// Creates TLS 1.3 clients with AES-128-GCM and this group. Clients with a certificate resume
+    /// no session.
     pub(crate) fn new(
         roots: &RootCertStore,
         group: &'static dyn SupportedKxGroup,
@@ -76,7 +77,7 @@ impl Kind {
                 .expect("a key that is supported"),
         };
         if shows {
-            // Who resumes does not show it again.
+            // A client that resumes does not send its certificate again.
             config.resumption = Resumption::disabled();
         }
         let secrets = Arc::new(Secrets::default());
@@ -86,7 +87,8 @@ impl Kind {
         Self { config, secrets }
     }
 
-    /// The next client's first flight, with so much early data in pieces of so many bytes, if its session admits any.
+    /// Returns the first flight of the next client, with `early` bytes of early data in pieces of
+    /// `piece` bytes if its session allows early data.
     pub(crate) fn first_flight(&self, early: usize, piece: usize) -> Vec<u8> {
         let mut tls = self.client();
         let mut flight = Vec::new();
@@ -101,7 +103,7 @@ impl Kind {
         flight
     }
 
-    /// A connection on which a byte has gone to the server and back, and what seals its next records.
+    /// Returns a connection over which one byte was echoed, and a sealer for the next records.
     pub(crate) fn established(&self, to: SocketAddr) -> (TcpStream, Sealer) {
         let (mut tls, mut stream) = (self.client(), connect(to));
         visit(&mut tls, &mut stream).expect("a handshake");
@@ -109,10 +111,10 @@ impl Kind {
         (stream, Sealer::new(secret, 1))
     }
 
-    /// Does a whole visit, until the server answers or refuses. Returns how many bytes were sent.
+    /// Makes a whole visit, until the server answers or rejects. Returns the number of bytes sent.
     pub(crate) fn visit(&self, to: SocketAddr) -> usize {
         let mut stream = Counted(connect(to), 0);
-        // Some are refused.
+        // Some visits are rejected.
         let _refused = visit(&mut self.client(), &mut stream);
         let _cut = stream.0.shutdown(Shutdown::Write);
         drain(stream.0);
@@ -127,7 +129,7 @@ impl Kind {
     }
 }
 
-/// The hello of a client that only speaks TLS 1.2.
+/// Returns the hello of a client that supports only TLS 1.2.
 pub(crate) fn old_hello(roots: &RootCertStore) -> Vec<u8> {
     let config = ClientConfig::builder_with_protocol_versions(&[&TLS12]);
     let config = config.with_root_certificates(roots.clone());
@@ -145,7 +147,7 @@ fn visit(tls: &mut ClientConnection, stream: &mut (impl Read + Write)) -> std::i
     stream.read_exact(&mut [0])
 }
 
-/// Counts what is sent.
+/// Counts the bytes sent.
 struct Counted(TcpStream, usize);
 
 impl Read for Counted {
@@ -166,7 +168,7 @@ impl Write for Counted {
     }
 }
 
-/// Keeps what the last client sends with.
+/// Keeps the traffic secret of the last client.
 #[derive(Default)]
 struct Secrets(Mutex<Vec<u8>>);
 

@@ -1,4 +1,4 @@
-//! Certificates and secrets: what becket reads from files, and what clients show.
+//! Certificates and secrets for becket's files and for clients.
 
 use std::fs;
 use std::path::Path;
@@ -12,14 +12,14 @@ use rustls::{RootCertStore, ServerConfig};
 use crate::clients::Identity;
 use crate::tangle::{WORST, tangle};
 
-/// What clients, and servers with TLS, are told of it.
+/// Certificates of clients and of servers with TLS.
 pub(crate) struct Identities {
     pub(crate) roots: RootCertStore,
-    /// Of a server whose certificate becket knows.
+    /// Configuration of a server with a certificate that becket trusts.
     pub(crate) server: ServerConfig,
-    /// A leaf and two certificates of authorities.
+    /// A leaf and two intermediate certificates.
     pub(crate) usual: Identity,
-    /// The one that webpki goes furthest astray in.
+    /// The chain that costs webpki most.
     pub(crate) worst: Identity,
 }
 
@@ -62,7 +62,7 @@ fn roots_of(folder: &Path, name: &str) -> Vec<CertificateDer<'static>> {
     vec![certificate.expect("a certificate")]
 }
 
-/// A leaf, its issuer, and the issuer of that; and in PEM the authority that issued the last.
+/// Returns a chain of a leaf and two intermediates, and the root certificate in PEM.
 fn usual() -> (Identity, String) {
     let root = KeyPair::generate().expect("a key");
     let top = params("root", true);
@@ -95,7 +95,7 @@ fn private(key: &KeyPair) -> PrivateKeyDer<'static> {
     PrivateKeyDer::try_from(key.serialize_der()).expect("PKCS#8")
 }
 
-/// RFC 7468; base64 as in RFC 4648, section 4.
+/// Encodes a certificate in PEM (RFC 7468), with base64 of RFC 4648, section 4.
 fn pem_of(certificate: &CertificateDer<'_>) -> String {
     let mut pem = "-----BEGIN CERTIFICATE-----\n".to_owned();
     for three in certificate.chunks(3) {

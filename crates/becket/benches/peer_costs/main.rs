@@ -1,12 +1,15 @@
-//! What each kind of message that a peer can send costs becket: CPU for each, for a byte of it, and against a byte of data.
+//! Measures the cost of each kind of message from a peer: CPU time per message, per byte, and
+//! relative to a byte of data.
 //!
-//! Run with `cargo bench -p becket --bench peer_costs`; it prints the table of docs/security-analysis.md. Without
-//! `--bench`, as in CI, each message is sent once or twice.
+//! Run with `cargo bench -p becket --bench peer_costs`; it prints the table of
+//! docs/security-analysis.md. Without `--bench`, as in CI, each message is sent once or twice.
 //!
-//! A becket of its own runs with one worker. The figure is the CPU time of the thread that takes the message, system calls
-//! included, as the scheduler counts it, so that neither clients nor servers are in it, nor whatever else the machine does.
-//! Messages by which a connection begins are measured with the whole connection, accept and close included; messages within one by the
-//! difference to connections without them (`meter.rs`). Bytes are those of TCP or UDP, without their headers.
+//! The bench starts a becket with one worker. The figure is the CPU time of the thread that handles
+//! the message, system calls included, as the scheduler counts it. So it contains neither clients
+//! nor servers nor other load of the machine. Messages that begin a connection are measured with
+//! the whole connection, accept and close included; messages within a connection by the difference
+//! from connections without them (`meter.rs`). Bytes are those of TCP or UDP, without their
+//! headers.
 
 mod cases;
 mod clients;
@@ -35,7 +38,7 @@ fn main() {
     let (rounds, times) = if real { (15, 100) } else { (1, 2) };
     let folder = tempfile::tempdir().expect("a folder");
     let identities = files::write(folder.path());
-    // Servers first: they would take ports that are free until becket has them.
+    // Servers start first, because they would take ports that are reserved for becket.
     let servers = start_servers(&identities.server);
     let places = Places::find();
     let greeting = places.greeting_of_another(folder.path(), servers);
@@ -62,7 +65,7 @@ fn main() {
     print!("{}", cases.meter.table());
 }
 
-/// In the order of the configuration.
+/// Starts the servers, in the order of the configuration.
 fn start_servers(tls: &rustls::ServerConfig) -> [SocketAddr; SERVERS] {
     let mut servers = [(); SERVERS].map(|()| servers::once());
     servers[..4].copy_from_slice(&[
@@ -74,7 +77,7 @@ fn start_servers(tls: &rustls::ServerConfig) -> [SocketAddr; SERVERS] {
     servers
 }
 
-/// What the first line that begins so says.
+/// Returns the rest of the first line that begins with `begins`.
 fn line_of(file: &str, begins: &str) -> String {
     let text = fs::read_to_string(file).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(begins));

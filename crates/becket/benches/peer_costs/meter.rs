@@ -1,4 +1,4 @@
-//! How costs are measured and shown.
+//! Measures costs, and formats them.
 
 use std::fmt::Write;
 use std::thread;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::terminator::Terminator;
 
-/// Whose time counts.
+/// Threads whose CPU time counts.
 #[derive(Clone, Copy)]
 pub(crate) enum Who {
     Worker,
@@ -16,27 +16,27 @@ pub(crate) enum Who {
     Pages,
 }
 
-/// A line of the table.
+/// A kind of message: one line of the table.
 pub(crate) struct Kind {
-    /// What a peer sends.
+    /// Message of the peer.
     pub(crate) what: &'static str,
     pub(crate) who: Who,
-    /// What bounds it.
+    /// Limit of the message.
     pub(crate) bound: &'static str,
 }
 
 pub(crate) struct Meter {
     pub(crate) terminator: Terminator,
-    /// Medians are of so many.
+    /// Number of rounds; the result is their median.
     pub(crate) rounds: usize,
-    /// Times that each thing is done in a round.
+    /// Repetitions in each round.
     pub(crate) times: usize,
     rows: Vec<Row>,
 }
 
 struct Row {
     kind: Kind,
-    /// That were sent for one message.
+    /// Bytes that were sent per message.
     bytes: f64,
     nanos: f64,
 }
@@ -51,7 +51,8 @@ impl Meter {
         }
     }
 
-    /// What it costs to take each of so many messages that `act` sends. It returns the number of bytes.
+    /// Measures the cost of each of `messages` messages that `act` sends. `act` returns the number
+    /// of bytes.
     pub(crate) fn each(&mut self, kind: Kind, messages: usize, mut act: impl FnMut() -> usize) {
         let found = (0..self.rounds).map(|_| {
             let (bytes, nanos) = self.round(kind.who, vec![(); self.times], |()| act());
@@ -61,8 +62,8 @@ impl Meter {
         self.rows.push(Row::new(kind, found));
     }
 
-    /// What each of so many messages costs that `act` sends in one connection, by the difference to a connection without
-    /// any. What is done in `prepare` is not counted.
+    /// Measures the cost of each of `messages` messages that `act` sends in one connection, by the
+    /// difference from a connection without them. Work of `prepare` is not counted.
     pub(crate) fn within<T>(
         &mut self,
         kind: Kind,
@@ -82,9 +83,9 @@ impl Meter {
         self.rows.push(Row::new(kind, found));
     }
 
-    /// Bytes and nanoseconds of CPU for each.
+    /// Returns bytes and nanoseconds of CPU time per item.
     fn round<T>(&self, who: Who, ready: Vec<T>, mut act: impl FnMut(T) -> usize) -> (f64, f64) {
-        // The scheduler writes a thread's time down when it goes to sleep.
+        // The scheduler updates a thread's time when the thread goes to sleep.
         let time = || {
             thread::sleep(PAUSE);
             self.terminator.time_of(who.threads())
@@ -95,7 +96,7 @@ impl Meter {
         (bytes as f64 / count, spent.as_nanos() as f64 / count)
     }
 
-    /// The table, in Markdown. The first row is what all others are compared with.
+    /// Returns the table in Markdown. The other rows are compared with the first one.
     pub(crate) fn table(&self) -> String {
         let mut table = HEAD.to_owned();
         let bulk = self.rows.first().map_or(f64::NAN, Row::nanos_a_byte);
@@ -109,7 +110,7 @@ impl Meter {
             } else {
                 "– | –".to_owned()
             };
-            // A difference that is lost in the noise.
+            // The difference may be lost in noise.
             let micros = if micros > 0.0 {
                 figure(micros)
             } else {
@@ -167,13 +168,13 @@ impl Who {
     }
 }
 
-/// The middle one by the time.
+/// Returns the measurement with the median time.
 fn median(mut found: Vec<(f64, f64)>) -> (f64, f64) {
     found.sort_by(|one, other| one.1.total_cmp(&other.1));
     found[found.len() / 2]
 }
 
-/// Three digits that count, at least one place before the point.
+/// Formats a value with three significant digits, and at least one before the point.
 fn figure(value: f64) -> String {
     let places = match value.abs() {
         0.0..10.0 => 2,

@@ -1,4 +1,5 @@
-//! Seals records of TLS 1.3 that rustls never would (RFC 8446, sections 5.2, 7.2 and 7.3), with AES-128-GCM.
+//! Seals records of TLS 1.3 that rustls would never send (RFC 8446, sections 5.2, 7.2 and 7.3),
+//! with AES-128-GCM.
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk};
@@ -12,7 +13,7 @@ pub(crate) struct Sealer {
 }
 
 impl Sealer {
-    /// `sequence` is the number of records that were sealed with this secret before.
+    /// `sequence` is the number of records sealed with this secret so far.
     pub(crate) fn new(secret: Vec<u8>, sequence: u64) -> Self {
         let key = UnboundKey::new(&AES_128_GCM, &expand(&secret, "key", 16));
         let mut iv = [0; 12];
@@ -25,7 +26,7 @@ impl Sealer {
         }
     }
 
-    /// Makes a record of this type and content.
+    /// Returns a record of this type and content.
     pub(crate) fn seal(&mut self, kind: u8, content: &[u8]) -> Vec<u8> {
         let mut nonce = self.iv;
         for (byte, sequence) in nonce[4..].iter_mut().zip(self.sequence.to_be_bytes()) {
@@ -43,7 +44,7 @@ impl Sealer {
         [&header[..], &sealed].concat()
     }
 
-    /// Makes a KeyUpdate, and goes on with the next keys.
+    /// Returns a KeyUpdate, and switches to the next keys.
     pub(crate) fn update(&mut self, requested: bool) -> Vec<u8> {
         let record = self.seal(HANDSHAKE, &[24, 0, 0, 1, u8::from(requested)]);
         *self = Self::new(expand(&self.secret, "traffic upd", 32), 0);

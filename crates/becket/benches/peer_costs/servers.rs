@@ -1,4 +1,5 @@
-//! The servers behind becket. Each accepts on a thread, and has one for each connection; all end with the process.
+//! Servers behind becket. Each accepts on one thread, and serves each connection on another; all
+//! end with the process.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,7 +9,7 @@ use std::thread;
 
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-/// Takes what comes, and answers with one byte when the last one that was read is [`END`].
+/// Reads everything, and answers with one byte after each read that ends with [`END`].
 pub(crate) fn sink() -> SocketAddr {
     serve(|mut stream| {
         let mut buffer = [0; 64 * 1024];
@@ -23,7 +24,7 @@ pub(crate) fn sink() -> SocketAddr {
     })
 }
 
-/// Says that much, and takes what comes.
+/// Sends `greeting`, and reads everything.
 pub(crate) fn says(greeting: &'static [u8]) -> SocketAddr {
     serve(move |mut stream| {
         stream.write_all(greeting)?;
@@ -31,12 +32,12 @@ pub(crate) fn says(greeting: &'static [u8]) -> SocketAddr {
     })
 }
 
-/// Takes one message and ends, as PostgreSQL does when it is told to cancel.
+/// Reads one message and closes, as PostgreSQL does after a CancelRequest.
 pub(crate) fn once() -> SocketAddr {
     serve(|mut stream| stream.read(&mut [0; 1024]).map(drop))
 }
 
-/// Has TLS, sends so many tickets and one byte of data, and takes what comes.
+/// Accepts TLS, sends `tickets` tickets and one byte of data, and reads everything.
 pub(crate) fn tls(config: &ServerConfig, tickets: usize) -> SocketAddr {
     let mut config = config.clone();
     config.send_tls13_tickets = tickets;
@@ -49,7 +50,7 @@ pub(crate) fn tls(config: &ServerConfig, tickets: usize) -> SocketAddr {
     })
 }
 
-/// Counts in [`SENT`].
+/// Counts sent bytes in [`SENT`].
 struct Counted(TcpStream);
 
 impl Read for Counted {
@@ -81,14 +82,14 @@ fn serve(answer: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static) -
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let answer = Arc::clone(&answer);
-            // A client that breaks off is none of ours.
+            // A failed connection does not affect the others.
             thread::spawn(move || drop(answer(stream)));
         }
     });
     address
 }
 
-/// Bytes that servers with TLS have sent.
+/// Bytes sent by servers with TLS.
 pub(crate) static SENT: AtomicUsize = AtomicUsize::new(0);
-/// What clients end with that want to be answered.
+/// Last byte of a client's message that expects an answer.
 pub(crate) const END: u8 = b'!';

@@ -1,4 +1,4 @@
-//! A becket of its own with a listener for each kind of peer, and the CPU time of its threads.
+//! A becket with a listener for each kind of peer, and the CPU time of its threads.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -10,20 +10,20 @@ use std::{fs, thread};
 
 use crate::supervised::Supervised;
 
-/// Ends with the bench.
+/// A becket that ends with the bench.
 pub(crate) struct Terminator(Supervised);
 
-/// Where everything is.
+/// All addresses.
 pub(crate) struct Places {
     tcp: BTreeMap<&'static str, SocketAddr>,
-    /// Replication, and sessions of stud.
+    /// Addresses of replication and of stud's sessions.
     pub(crate) nodes: [SocketAddr; 2],
-    /// The other node, as becket is told.
+    /// Socket of the configured peer node.
     pub(crate) peer: UdpSocket,
 }
 
 impl Places {
-    /// A configuration names its ports, so free ones are looked for.
+    /// Finds free ports, because the configuration must name them.
     pub(crate) fn find() -> Self {
         let bind = || UdpSocket::bind(ANY).expect("a free port");
         let held = [(); 2].map(|()| bind());
@@ -41,12 +41,13 @@ impl Places {
         }
     }
 
-    /// The address of a listener, or of the admin pages.
+    /// Returns the address of a listener, or of the admin pages.
     pub(crate) fn of(&self, name: &str) -> SocketAddr {
         self.tcp[name]
     }
 
-    /// The greeting that another node of the cluster, which is there for a moment, sends to its peer.
+    /// Starts another node of the cluster for a moment, and returns the greeting that it sends to
+    /// its peer.
     pub(crate) fn greeting_of_another(
         &self,
         folder: &Path,
@@ -59,7 +60,7 @@ impl Places {
         datagram
     }
 
-    /// The configuration; servers in the order of [`SERVERS`].
+    /// Returns the configuration. `servers` are in the order of [`SERVERS`].
     pub(crate) fn text(&self, node: u16, servers: [SocketAddr; SERVERS]) -> String {
         let [app, mail, tls, tickets, base @ ..] = servers;
         let [replication, stud] = self.nodes;
@@ -98,12 +99,12 @@ impl Places {
 }
 
 impl Terminator {
-    /// Returns once it serves.
+    /// Starts becket, and returns when it is ready.
     pub(crate) fn start(folder: &Path, config: &str) -> Self {
         let file = folder.join("becket.toml");
         fs::write(&file, config).expect("a file");
         let socket = folder.join("notify");
-        // One of an earlier start.
+        // An earlier start may have left its socket.
         let _none = fs::remove_file(&socket);
         let notices = UnixDatagram::bind(&socket).expect("a unix socket");
         let mut command = Command::new(env!("CARGO_BIN_EXE_becket"));
@@ -127,13 +128,13 @@ impl Terminator {
         }
     }
 
-    /// CPU time of all threads with one of these names, as the scheduler counts it.
+    /// Returns the CPU time of all threads with one of these names, as the scheduler counts it.
     pub(crate) fn time_of(&self, names: &[&str]) -> Duration {
         self.0.times_of(names).iter().sum()
     }
 }
 
-/// Returns when nothing waits in the UDP socket at this address.
+/// Returns when the receive queue of the UDP socket at this address is empty.
 pub(crate) fn await_taken(address: SocketAddr) {
     let SocketAddr::V4(v4) = address else {
         panic!("not IPv4: {address}");
@@ -155,12 +156,12 @@ pub(crate) fn await_taken(address: SocketAddr) {
 const ANY: &str = "127.0.73.1:0";
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(1);
-/// Marks backends that have TLS.
+/// Marks backends with TLS.
 const TLS: &str = "# with TLS\n";
-/// Those of `app`, `mail`, `tls`, `tickets`, and sixteen that take cancels.
+/// Number of servers: `app`, `mail`, `tls`, `tickets`, and sixteen that receive cancels.
 pub(crate) const SERVERS: usize = 4 + 16;
 
-/// A listener for each kind of peer, and what its configuration says.
+/// A listener for each kind of peer, and the rest of its configuration.
 const LISTENERS: &[(&str, &str)] = &[
     ("web", "certificates = ['p256.pem']\nbackend = 'app'"),
     ("rsa", "certificates = ['rsa.pem']\nbackend = 'app'"),

@@ -1,10 +1,10 @@
-//! A becket that a bench has started, and the CPU time of threads of its serving process.
+//! A becket started by a bench, and the CPU time of its serving process.
 
 use std::fs;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-/// A supervisor with its serving process; they end with the bench.
+/// A supervisor with its serving process; both end with the bench.
 pub(crate) struct Supervised(Child);
 
 impl Supervised {
@@ -12,7 +12,8 @@ impl Supervised {
         Self(command.spawn().expect("becket starts"))
     }
 
-    /// CPU time of each thread of the serving process that has one of these names, as the scheduler counts it.
+    /// Returns the CPU time of each thread of the serving process with one of these names, as the
+    /// scheduler counts it.
     pub(crate) fn times_of(&self, names: &[&str]) -> Vec<Duration> {
         let serving = serving(self.0.id());
         let tasks = fs::read_dir(format!("/proc/{serving}/task")).expect("its threads");
@@ -26,7 +27,7 @@ impl Supervised {
     }
 }
 
-/// The process that serves under this supervisor.
+/// Returns the process that serves under this supervisor.
 fn serving(supervisor: u32) -> u32 {
     let children = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children"));
     let children = children.expect("a supervisor");
@@ -39,7 +40,7 @@ fn serving(supervisor: u32) -> u32 {
 
 impl Drop for Supervised {
     fn drop(&mut self) {
-        // One that ended by itself is gone.
+        // Fails if the process has exited already.
         let _gone = self.0.kill();
         let _waited = self.0.wait();
     }

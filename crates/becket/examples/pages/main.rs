@@ -1,6 +1,8 @@
-//! Writes the manual pages and the completions of shells, for packages: `cargo run -p becket --example pages -- FOLDER`.
+//! Writes the manual pages and the shell completions, for packages: `cargo run -p becket --example
+//! pages -- FOLDER`.
 //!
-//! `becket.1` and `becket.toml.5` come from `docs/`, a page for each subcommand and the completions from the command line itself.
+//! `becket.1` and `becket.toml.5` come from `docs/`; the pages of subcommands and the completions
+//! come from the command line.
 #![forbid(unsafe_code)]
 
 mod manual;
@@ -32,7 +34,7 @@ fn main() -> anyhow::Result<()> {
 fn write_manual(folder: &Path) -> anyhow::Result<()> {
     clap_mangen::generate_to(Cli::command().disable_help_subcommand(true), folder)?;
     let version = env!("CARGO_PKG_VERSION");
-    // In place of the short page that the command line makes of itself.
+    // Replaces the short page that clap_mangen generates.
     let page = manual::page("BECKET", "1", version, MANUAL);
     fs::write(folder.join("becket.1"), page)?;
     let page = manual::page(

@@ -1,15 +1,15 @@
-//! Markdown, as far as `docs/` uses it, to a manual page (man(7)).
+//! Converts Markdown, as far as `docs/` uses it, to a manual page (man(7)).
 //!
-//! A row of a table becomes an entry of its own: cells of prose do not fit side by side on a terminal. A link leaves its text, and
-//! its address where that is on the web.
+//! A row of a table becomes an entry of its own, because cells of prose do not fit side by side on
+//! a terminal. A link becomes its text, followed by its address if that is on the web.
 
 use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 use roff::{Inline, Roff, bold, italic, line_break, roman};
 
-/// The page `title(section)`. Its first heading of the second level must be the name.
+/// Returns the page `title(section)`. Its first heading of the second level must be the name.
 pub(crate) fn page(title: &str, section: &str, version: &str, markdown: &str) -> String {
     let mut page = Page::default();
-    // The third field is the date, of which there is none that two builds would agree on.
+    // The version takes the field of the date, so that builds are reproducible.
     page.roff
         .control("TH", [title, section, &format!("becket {version}")]);
     for event in Parser::new_ext(markdown, Options::ENABLE_TABLES) {
@@ -21,19 +21,21 @@ pub(crate) fn page(title: &str, section: &str, version: &str, markdown: &str) ->
 #[derive(Default)]
 struct Page {
     roff: Roff,
-    /// The text of the block that has begun.
+    /// Text of the current block.
     line: Vec<Inline>,
     strong: bool,
     emphasis: bool,
-    /// A heading has just ended: what follows needs no space before it.
+    /// A heading has just ended; the next block needs no space before it.
     after_heading: bool,
     code: Option<String>,
-    /// Lists that are open, and whether the item's first paragraph has begun.
+    /// Number of open lists.
     lists: usize,
+    /// The bullet of the current item is not written yet.
     begins_item: bool,
     address: String,
-    /// Of a table: its head, and the cells of the row so far.
+    /// Head of the current table.
     heads: Vec<String>,
+    /// Cells of the current row.
     cells: Vec<Vec<Inline>>,
 }
 
@@ -109,7 +111,7 @@ impl Page {
     fn heading(&mut self, level: HeadingLevel) {
         let words = plain(&std::mem::take(&mut self.line));
         match level {
-            // The header of the page has it already.
+            // The page header has this title already.
             HeadingLevel::H1 => return,
             HeadingLevel::H2 => _ = self.roff.control("SH", [words.to_uppercase().as_str()]),
             _ => _ = self.roff.control("SS", [words.as_str()]),
@@ -117,7 +119,7 @@ impl Page {
         self.after_heading = true;
     }
 
-    /// In a list the first paragraph stands behind its bullet, the others below it.
+    /// In a list, the first paragraph is next to its bullet, and the others are below it.
     fn paragraph(&mut self) {
         if self.lists == 0 {
             self.space();
@@ -173,7 +175,7 @@ impl Page {
             if !entry.is_empty() {
                 entry.push(line_break());
             }
-            // What a column of prose holds is clear from what it says.
+            // A column of prose needs no label.
             if !matches!(head.as_str(), "" | "meaning" | "what" | "do") && self.heads.len() > 2 {
                 entry.push(italic(format!("{head}: ")));
             }

@@ -1,12 +1,12 @@
-//! `becket check --connect`: every server is connected as for a client, and every peer is looked up.
+//! `becket check --connect`: connects to every server as for a client, and looks up every peer.
 //!
-//! A server must take a connection at one of its addresses, and where there is TLS towards it, prove
-//! who it is; where it is checked while becket runs, it must pass that check, too. One of several
-//! addresses that does not answer is a warning, a server without any is an error. Nothing is sent but a
-//! PROXY header (LOCAL), what TLS takes, and the request of an HTTP check.
+//! A server must accept a connection at one of its addresses. With TLS towards it, it must prove
+//! its identity; with a health check, it must also pass that check. If only some addresses of a
+//! server fail, the result is a warning; if all fail, it is an error. Only a PROXY header (LOCAL),
+//! the messages of TLS and the request of an HTTP check are sent.
 //!
-//! Bounded: [`MOST_AT_ONCE`] addresses at a time, each for `timeouts.connect`, [`ALERT_TIMEOUT`] and the
-//! time of a health check.
+//! The work is bounded: [`MOST_AT_ONCE`] addresses at a time, each for at most `timeouts.connect`,
+//! [`ALERT_TIMEOUT`] and the time of a health check.
 //!
 //! [`ALERT_TIMEOUT`]: becket_control::health::check::ALERT_TIMEOUT
 
@@ -22,13 +22,13 @@ use becket_keys::identity::Identity;
 use becket_tls::config::{Backend, Config, Server};
 use becket_tls::names;
 
-/// An address of a server, and what came of it.
+/// Outcome of a connection attempt to one address of a server.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Tried {
     backend: String,
     server: String,
-    /// Its place in the file.
+    /// Index in the configuration file.
     #[serde(skip)]
     index: usize,
     address: Option<String>,
@@ -43,21 +43,21 @@ pub(crate) struct Tried {
     rename_all_fields = "kebab-case"
 )]
 enum ConnectOutcome {
-    /// Clients can be led there.
+    /// The server accepts connections.
     Ok {
-        /// To connect, and for TLS.
+        /// Time of the connect and of the TLS handshake.
         milliseconds: f64,
         version: Option<&'static str>,
-        /// Whom the server's certificate names.
+        /// Subject of the server's certificate.
         certificate: Option<String>,
     },
-    /// They cannot.
+    /// The attempt failed.
     Failed { fault: String },
-    /// Nobody is led there.
+    /// Not tried, because the server is disabled.
     Disabled,
 }
 
-/// Tries all servers, and puts what is wrong into the report. Blocks.
+/// Tries all servers, and adds their problems to the report. Blocks.
 pub(super) fn connect(config: &Config, report: &mut Report) -> Vec<Tried> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -70,16 +70,16 @@ pub(super) fn connect(config: &Config, report: &mut Report) -> Vec<Tried> {
             tried
         }
         Err(error) => {
-            report.error(Problem::new("", format!("nothing was tried: {error}")));
+            report.error(Problem::new("", format!("cannot start the connection tests: {error}")));
             Vec::new()
         }
     }
 }
 
-/// Something to try.
+/// A connection attempt to make.
 struct ConnectAttempt {
     tried: Tried,
-    /// A connect as for a client, and the health check where it asks for more.
+    /// A connection as for a client, and the health check if it does more than connect.
     checks: Option<(Check, Option<Check>)>,
 }
 
@@ -93,7 +93,8 @@ fn attempts(config: &Config) -> Vec<ConnectAttempt> {
 }
 
 impl ConnectAttempt {
-    /// One for each address of a server; one that says why not where there is nothing to try.
+    /// Returns one attempt per address of a server, or one without checks if the server is disabled
+    /// or has no address.
     fn all(backend: &Backend, one: (usize, &Server), timeout: Duration) -> Vec<Self> {
         let (index, server) = one;
         let tried = |address: Option<String>, outcome| Tried {
@@ -147,7 +148,7 @@ impl ConnectAttempt {
     }
 }
 
-/// Tries all, in their order, a few at a time.
+/// Runs all attempts in order, up to [`MOST_AT_ONCE`] at a time.
 async fn run(attempts: Vec<ConnectAttempt>) -> Vec<Tried> {
     let clock = Clock::start();
     let mut attempts = attempts.into_iter();
@@ -162,7 +163,7 @@ async fn run(attempts: Vec<ConnectAttempt>) -> Vec<Tried> {
     tried
 }
 
-/// Says what is wrong with a server, once.
+/// Reports the failures of each server as one problem.
 fn judge(tried: &[Tried], report: &mut Report) {
     let same =
         |one: &Tried, other: &Tried| (&one.backend, &one.server) == (&other.backend, &other.server);
@@ -181,7 +182,7 @@ fn judge(tried: &[Tried], report: &mut Report) {
     }
 }
 
-/// Peers of the cluster that nobody can find.
+/// Reports peers of the cluster whose names do not resolve.
 fn look_for_peers(config: &Config, report: &mut Report) {
     let peers = config.cluster.iter().flat_map(|cluster| &cluster.peers);
     for peer in peers.filter(|peer| peer.addresses.is_empty()) {
@@ -227,7 +228,7 @@ impl Display for Tried {
         }
         match &self.outcome {
             ConnectOutcome::Failed { fault } => write!(f, "failed: {fault}"),
-            ConnectOutcome::Disabled => write!(f, "not tried: it is disabled"),
+            ConnectOutcome::Disabled => write!(f, "skipped, because it is disabled"),
             ConnectOutcome::Ok {
                 milliseconds,
                 version,
@@ -243,5 +244,5 @@ impl Display for Tried {
     }
 }
 
-/// As many checks as control runs at a time.
+/// Maximum number of concurrent attempts, as for health checks.
 const MOST_AT_ONCE: usize = 64;

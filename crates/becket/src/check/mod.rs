@@ -1,10 +1,10 @@
-//! `becket check`: everything that `run` would load, as the file would say it or as JSON, with its faults.
+//! `becket check`: shows what `run` would load, as TOML or JSON, with all problems.
 //!
-//! It runs the same `prepare` as a start and a reload, so that what passes here starts there, looks up the names of
-//! servers and peers, which those leave for later, and then makes a handshake for every name ([`self_test`]). What it adds
-//! besides is what only a look at the running machine tells: addresses that are taken, which is a
-//! warning, because a becket that is about to be reloaded holds them rightly. On request it also looks
-//! at what is behind: it connects every server.
+//! It runs the same `prepare` as a start and a reload, so that a configuration that passes here
+//! also starts there. It also resolves the names of servers and peers, makes a handshake for every
+//! name ([`self_test`]), and tests what depends on the running machine, such as addresses in use.
+//! An address in use is only a warning, because it may belong to a becket that is about to be
+//! reloaded. On request it also connects to every server.
 
 mod connect;
 pub mod self_test;
@@ -36,27 +36,27 @@ use becket_prepare::{ServerNames, refused_user};
 use becket_process::link::resources::{BoundSockets, ProcessResources};
 use becket_tls::config::{Backend, Cluster, Config, worker_count};
 
-/// What was found.
+/// Result of `becket check`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Findings {
     /// The file, or the command line.
     pub origin: String,
-    /// Any of these refuses the configuration.
+    /// Problems for which `run` rejects the configuration.
     pub errors: Vec<Problem>,
-    /// These do not.
+    /// Problems for which it does not.
     pub warnings: Vec<Problem>,
-    /// What would run; absent when there are errors.
+    /// Effective configuration; `None` if it cannot be loaded.
     #[serde(flatten)]
     pub(crate) running: Option<CheckedConfiguration>,
-    /// Handshakes that went as they should.
+    /// Handshakes that succeeded.
     pub handshakes: Vec<TestedHandshake>,
-    /// Servers that were connected; none unless asked to.
+    /// Connection attempts to servers; empty unless requested.
     pub(crate) connects: Vec<Tried>,
 }
 
 impl Findings {
-    /// 0 fine, 1 warnings, 2 errors.
+    /// Returns 2 if there are errors, 1 if there are warnings and `strict` is set, and otherwise 0.
     pub fn exit_code(&self, strict: bool) -> u8 {
         if !self.errors.is_empty() {
             2
@@ -66,8 +66,8 @@ impl Findings {
     }
 }
 
-/// Loads everything, makes a handshake for every name, looks whether the addresses are free and whether logs could be opened;
-/// with `connect` also whether every server can be reached. Blocks.
+/// Loads everything, makes a handshake for every name, and tests whether addresses are free and
+/// logs can be opened. With `connect`, also connects to every server. Blocks.
 pub fn check(
     source: &ConfigSource,
     given: &ProcessResources,
@@ -130,7 +130,7 @@ pub fn check(
     }
 }
 
-/// Whether `run` would be refused for want of descriptors, unless started with more rights.
+/// Returns a problem if `run` needs more open files than the hard limit allows.
 fn too_few_descriptors(config: &Config) -> Option<Problem> {
     let workers = worker_count(&config.file.process);
     let fixed = descriptors::fixed(&config.listeners, &config.backends, workers);
@@ -146,7 +146,8 @@ fn too_few_descriptors(config: &Config) -> Option<Problem> {
     (wanted > most).then_some(problem)
 }
 
-/// Logs that cannot be opened, but for those that root would make, and those outside of a chroot.
+/// Returns a problem for each log file that cannot be opened. Skips files that root opens, and
+/// paths outside a chroot.
 fn closed_logs(log: &Log, given: &ProcessResources) -> Vec<Problem> {
     let is_outside = |path: &Path| given.files.is_confined() && path.is_absolute();
     let files = [("log.file", &log.file), ("log.access", &log.access)].into_iter();
@@ -160,7 +161,7 @@ fn closed_logs(log: &Log, given: &ProcessResources) -> Vec<Problem> {
     closed.collect()
 }
 
-/// Addresses that cannot be bound now.
+/// Returns a problem for each address that cannot be bound now.
 fn taken(config: &Config, sockets: &BoundSockets) -> Vec<Problem> {
     let listening = config.listeners.iter().flat_map(|listener| {
         let path = format!("listener[{}].bind", listener.keys.name);
@@ -175,44 +176,44 @@ fn taken(config: &Config, sockets: &BoundSockets) -> Vec<Problem> {
         let fault = match error.kind() {
             ErrorKind::AddrInUse => "in use, perhaps by a running becket".to_owned(),
             ErrorKind::AddrNotAvailable => "not an address of this machine".to_owned(),
-            ErrorKind::PermissionDenied => "this user may not bind it".to_owned(),
-            _ => format!("cannot be bound: {}", reason(&error)),
+            ErrorKind::PermissionDenied => "permission denied for this user".to_owned(),
+            _ => format!("cannot bind: {}", reason(&error)),
         };
         Some(Problem::new(path, fault).text(&address.to_string()))
     });
     probed.collect()
 }
 
-/// What would run: the configuration with every default, and what only its files, names and the clock tell.
+/// Effective configuration: all keys with their values, and facts from files, DNS and the clock.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct CheckedConfiguration {
     /// The same keys as in the file.
     #[serde(flatten)]
     file: Arc<File>,
-    /// Connections in all: those of the limits, or what descriptors allow.
+    /// Maximum number of connections: the configured limit, or as many as descriptors allow.
     connections: usize,
-    /// Signatures with RSA are made in batches: the file wants it, and this processor can do it.
+    /// RSA signatures are made in batches: the file enables it, and this processor supports it.
     rsa_batches: bool,
-    /// Every certificate by listener and name.
+    /// All certificates by listener and name.
     certificates: Arc<[CertificateStatus]>,
-    /// Digests of the policies in use, by name: the same ones share sessions.
+    /// Digests of the policies in use, by name. Policies with equal digests share sessions.
     digests: BTreeMap<String, String>,
     /// Folders whose files are served, by backend.
     files: BTreeMap<String, PathBuf>,
-    /// Files that the user may not read.
+    /// Files that the user cannot read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     read_by_root: Vec<PathBuf>,
     /// Addresses of servers and peers, by their names.
     addresses: BTreeMap<String, Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     shared: Option<SharedFacts>,
-    /// What the kernel can take over, where it is asked to.
+    /// Kernel TLS support, if kernel TLS is enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<String>,
 }
 
-/// What must be the same on all nodes of a cluster, beside the digests of policies.
+/// Values that must be equal on all nodes of a cluster, next to the digests of policies.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct SharedFacts {
@@ -280,7 +281,7 @@ fn texts(values: &[impl ToString]) -> Vec<String> {
     values.iter().map(ToString::to_string).collect()
 }
 
-/// The configuration as the file would say it, with the rest in the same notation.
+/// Formats the effective configuration as TOML.
 impl Display for CheckedConfiguration {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let text = toml::to_string(self).map_err(|_| fmt::Error)?;

@@ -1,16 +1,17 @@
-//! Real handshakes in memory for every name that a configuration serves, before any client comes.
+//! Makes real handshakes in memory for every configured name, before any client connects.
 //!
-//! A rustls client talks to a rustls server that is chosen and configured as a worker does it: the hello is peeked, the
-//! [`HelloRouter`] picks the route and its configuration, and sessions go through our store and ticketer. For each name of each
-//! listener: every version that its policy allows, with every kind of key that it has, once more to resume, and every protocol
-//! of its routes. The chain that arrives must be the one that is configured for the name, and what the client verifies is its
-//! signature; whether browsers trust the chain is not asked here.
+//! A rustls client connects to a rustls server that is configured as in a worker: the hello is
+//! peeked, the [`HelloRouter`] chooses the route and its configuration, and sessions use becket's
+//! store and ticketer. For each name of each listener, the test covers every version of the policy
+//! with every kind of key, a second handshake that resumes, and every ALPN protocol of the routes.
+//! The chain must be the configured one, and the client verifies the signature; the test does not
+//! check whether browsers trust the chain.
 //!
-//! Where client certificates are required the client has none to show: then it must get as far as being refused for that.
-//! Servers are not connected: that is `becket check --connect`.
+//! If client certificates are required, the client has none, and the handshake must fail for that
+//! reason. Servers are not connected; `becket check --connect` does that.
 //!
-//! The API of rustls knows the schemes that a key can sign with but not how to offer only those: hence a verifier of our own,
-//! which offers the schemes of one key.
+//! rustls cannot offer exactly the schemes of one key, so a custom verifier ([`SignatureOnly`])
+//! offers them.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
@@ -44,15 +45,15 @@ use becket_tls::policy::versions;
 use becket_tls::route_configs::RouteParts;
 use becket_tls::sessions::context::{self, HandshakeContext};
 
-/// A handshake that went as it should.
+/// A handshake that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TestedHandshake {
     /// Configuration name of the listener.
     pub listener: String,
-    /// The name as the certificates have it; `*` for clients that send none.
+    /// Name as in the certificates; `*` for clients that send no name.
     pub name: String,
-    /// Kind of the key that signed.
+    /// Kind of the signing key.
     pub key: String,
     /// Negotiated version.
     pub version: &'static str,
@@ -60,13 +61,13 @@ pub struct TestedHandshake {
     pub suite: Option<&'static str>,
     /// Negotiated group.
     pub group: Option<&'static str>,
-    /// The protocol that was offered and agreed on.
+    /// Protocol that was offered and negotiated.
     pub alpn: Option<String>,
-    /// The backend that the client is led to.
+    /// Backend of the client.
     pub backend: String,
-    /// What a second handshake resumed by; `None` where nothing is to be resumed, or not tried.
+    /// Resumption of the second handshake; `None` if resumption is not possible or not tested.
     pub resumes: Option<&'static str>,
-    /// Refused for want of a client certificate, as the policy says.
+    /// Rejected because the client has no certificate, as the policy demands.
     pub refused: bool,
 }
 
@@ -90,8 +91,8 @@ impl Display for TestedHandshake {
     }
 }
 
-/// Tests every name of every listener at `now`; what goes wrong goes to `report`. Costs one signature per name, version and
-/// kind of key, and another per protocol.
+/// Tests every name of every listener at `now`, and adds problems to `report`. Costs one signature
+/// per name, version and kind of key, and one more per protocol.
 pub fn run(config: &Config, now: Now, report: &mut Report) -> Vec<TestedHandshake> {
     let rotation = match Rotation::start(config.file.ticket_rotation(), now) {
         Ok(rotation) => rotation,
@@ -122,7 +123,7 @@ pub fn run(config: &Config, now: Now, report: &mut Report) -> Vec<TestedHandshak
     tested
 }
 
-/// The test of one listener.
+/// Test of one listener.
 struct SelfTest<'a> {
     config: &'a Config,
     listener: &'a Listener,
@@ -133,20 +134,20 @@ struct SelfTest<'a> {
     tested: &'a mut Vec<TestedHandshake>,
 }
 
-/// A name with its keys, and how a client asks for it.
+/// A name with its keys, and the name in the client's hello.
 struct TestedName<'a> {
     shown: String,
     asks_for: Option<String>,
     keys: &'a KeySet,
 }
 
-/// What the client offers.
+/// Offer of the client.
 struct ClientOffer<'a> {
     asks_for: Option<&'a str>,
     version: &'static SupportedProtocolVersion,
     key: &'a Arc<CertifiedKey>,
     alpn: Option<&'a [u8]>,
-    /// Look whether a second handshake resumes.
+    /// Expected resumption of a second handshake; `None` makes no second one.
     again: Option<ResumedBy>,
 }
 
@@ -181,10 +182,11 @@ impl SelfTest<'_> {
         let name = subject.asks_for.as_deref();
         let mut routes = listener.routes_for(name).map(|(_, route)| route);
         let mut tried: Vec<&[u8]> = Vec::new();
-        // Up to the route that takes whoever asks for this name, whatever is offered.
+        // Continues up to the route that accepts every client of this name, whatever ALPN it
+        // offers.
         let last = loop {
             let Some(route) = routes.next() else {
-                return self.error(subject, "no route takes it".to_owned());
+                return self.error(subject, "no route accepts this name".to_owned());
             };
             for protocol in &route.alpn {
                 if !tried.contains(&protocol.as_slice()) {
@@ -202,8 +204,8 @@ impl SelfTest<'_> {
         }
     }
 
-    /// Every kind of key, without ALPN. That one of several kinds has no suite in this version is
-    /// only a warning: clients get the other.
+    /// Tests every kind of key, without ALPN. If a version has no suite for one of several kinds,
+    /// this is only a warning, because clients get another key.
     fn every_key(
         &mut self,
         subject: &TestedName<'_>,
@@ -237,7 +239,7 @@ impl SelfTest<'_> {
         }
     }
 
-    /// One protocol, in the highest version of its route.
+    /// Tests one protocol in the highest version of its route.
     fn protocol(&mut self, subject: &TestedName<'_>, route: &Route, protocol: &[u8]) {
         let policy = route.policy.as_ref();
         let versions = policy.map_or_else(Vec::new, |it| versions(&it.keys.versions));
@@ -262,7 +264,7 @@ impl SelfTest<'_> {
         self.report.error(problem);
     }
 
-    /// Makes the handshake, and the second one if it is asked for.
+    /// Makes the handshake, and the second one if the offer asks for it.
     fn play(
         &mut self,
         subject: &TestedName<'_>,
@@ -301,7 +303,7 @@ impl SelfTest<'_> {
         Ok(())
     }
 
-    /// One handshake, and by what it resumed.
+    /// Makes one handshake, and returns how it resumed.
     fn handshake(
         &self,
         config: &Arc<ClientConfig>,
@@ -311,7 +313,7 @@ impl SelfTest<'_> {
         let name = offer.asks_for.unwrap_or(NO_NAME).to_owned();
         let address = offer.asks_for.filter(|it| it.parse::<IpAddr>().is_ok());
         let name =
-            ServerName::try_from(name).or_else(|_| unexpected("no client can ask for it"))?;
+            ServerName::try_from(name).or_else(|_| unexpected("not a valid server name"))?;
         let client = ClientConnection::new(Arc::clone(config), name);
         let mut client = client?;
         let hello = flight_of(&mut client);
@@ -322,20 +324,20 @@ impl SelfTest<'_> {
             Err(SelfTestError::Server(Error::NoCertificatesPresented)) if must_refuse => {}
             Err(error) => return Err(error),
             Ok(()) if must_refuse => {
-                return unexpected("a client without a certificate was let in");
+                return unexpected("a client without a certificate was accepted");
             }
             Ok(()) if client.is_handshaking() || server.is_handshaking() => {
-                return unexpected("the handshake came to a stand");
+                return unexpected("the handshake stalled");
             }
             Ok(()) => {}
         }
         if client.peer_certificates() != Some(&offer.key.cert) {
-            return unexpected("another chain came than the one of this name");
+            return unexpected("the server sent the chain of another name");
         }
         let agreed = client.alpn_protocol();
         if agreed != offer.alpn {
             let agreed = agreed.map(String::from_utf8_lossy);
-            return unexpected(format!("the protocol agreed on is {agreed:?}"));
+            return unexpected(format!("the negotiated protocol is {agreed:?}"));
         }
         let opened = handshake.and_then(|handshake| handshake.resumption.opened);
         let resumed = opened.filter(|_| server.handshake_kind() == Some(HandshakeKind::Resumed));
@@ -351,14 +353,14 @@ impl SelfTest<'_> {
         Ok((server, by))
     }
 
-    /// The server that a worker would answer a hello with, and what it would lend it.
+    /// Returns the server that a worker would use for this hello, and its handshake context.
     fn answer(
         &self,
         hello: &[u8],
         address: Option<&str>,
     ) -> Result<(ServerConnection, Option<HandshakeContext>), SelfTestError> {
         let Peek::Hello(hello) = peek(hello) else {
-            return unexpected("the hello cannot be read");
+            return unexpected("cannot parse the hello");
         };
         if hello.wire_len() > self.config.file.limits.client_hello {
             return unexpected(CloseReason::HelloTooLarge.label());
@@ -368,7 +370,7 @@ impl SelfTest<'_> {
         certificate.address = address.map(Box::from);
         let served = match self.router.choose(&hello, certificate.name()) {
             Choice::Serve(served) => served,
-            Choice::Pass(_) => return unexpected("its TLS passes"),
+            Choice::Pass(_) => return unexpected("TLS is passed through"),
             Choice::Refuse { reason, .. } => return unexpected(reason.label()),
         };
         let server = ServerConnection::new(served.config).map_err(SelfTestError::Server)?;
@@ -402,12 +404,12 @@ impl ClientOffer<'_> {
     }
 }
 
-/// Why a handshake is not as it should be.
+/// Reason why a handshake failed the test.
 #[derive(Debug, thiserror::Error)]
 enum SelfTestError {
     #[error("{reason}: {0}", reason = CloseReason::HandshakeFailed.label())]
     Server(Error),
-    #[error("the client ended it: {0}")]
+    #[error("the client failed: {0}")]
     Client(#[from] Error),
     #[error("{0}")]
     Unexpected(String),
@@ -417,7 +419,7 @@ fn unexpected<T>(fault: impl Into<String>) -> Result<T, SelfTestError> {
     Err(SelfTestError::Unexpected(fault.into()))
 }
 
-/// Lets client and server talk until neither has anything to say; the client has begun.
+/// Exchanges flights until neither side has anything to send. The client has sent `hello`.
 fn exchange_flights(
     client: &mut ClientConnection,
     server: &mut ServerConnection,
@@ -501,7 +503,7 @@ impl ServerCertVerifier for SignatureOnly {
     }
 }
 
-/// webpki does not read certificates before X.509 version 3, but they can be served.
+/// webpki cannot parse certificates before X.509 version 3, but they can be served.
 fn unless_old(
     verified: Result<HandshakeSignatureValid, Error>,
 ) -> Result<HandshakeSignatureValid, Error> {
@@ -511,7 +513,7 @@ fn unless_old(
     }
 }
 
-/// A name that a pattern covers, and no other pattern before it.
+/// Returns a name that this pattern covers and no pattern before it.
 fn sample(pattern: &NamePattern, is_covered: impl Fn(&str) -> bool) -> String {
     match pattern {
         NamePattern::Exact(name) => name.clone(),
@@ -523,7 +525,7 @@ fn sample(pattern: &NamePattern, is_covered: impl Fn(&str) -> bool) -> String {
     }
 }
 
-/// How a client that takes tickets resumes; `None` where nothing is kept.
+/// Returns how a client with tickets resumes; `None` if nothing is kept.
 fn resumption(
     policy: &Policy,
     version: &SupportedProtocolVersion,
@@ -542,7 +544,7 @@ fn agreed_text(alpn: Option<&[u8]>) -> Option<String> {
     alpn.map(|protocol| String::from_utf8_lossy(protocol).into_owned())
 }
 
-/// What a client that sends no name calls us to itself.
+/// Server name inside the client if it sends no name.
 const NO_NAME: &str = "no-name.invalid";
-/// Exact names of this form beside a wildcard are not to be expected at all.
+/// Maximum number of sample names per wildcard: exact names of this form are not expected.
 const MOST_LABELS: usize = 1000;

@@ -1,4 +1,4 @@
-//! `becket ctl connections`: lists, counts and ends connections.
+//! `becket ctl connections`: lists, counts and closes connections.
 
 use becket_control::replies::KilledConnections;
 
@@ -27,7 +27,7 @@ pub(super) fn of_connections(
             }
             let object = ask(place, "POST", "/connections/kill", Some(&body.into()))?;
             shown(object, |answer: &KilledConnections| {
-                format!("{} connections ended\n", answer.killed)
+                format!("{} connections closed\n", answer.killed)
             })
         }
         Some(ConnectionTask::Top { filter }) => {

@@ -1,7 +1,8 @@
-//! `becket ctl`: looks at and changes what a running becket does.
+//! `becket ctl`: shows and changes the state of a running becket.
 //!
-//! A client of the admin pages ([`becket_control::api`]). Each task is one request or a few. The answer is printed as a table ([`table`]) or
-//! as JSON. Reload, drain and upgrade are requests as well: the serving process asks its supervisor for them.
+//! It is a client of the admin pages ([`becket_control::api`]). Each task makes one request or a
+//! few, and prints the answer as a table ([`table`]) or as JSON. Reload, drain and upgrade are
+//! requests as well: the serving process passes them to its supervisor.
 
 mod connections;
 mod request;
@@ -18,10 +19,10 @@ use self::tasks::{CtlTask, PolicyTask, ServerTask, SessionTask, TicketTask};
 use crate::admin::AdminAddress;
 use crate::status::ended;
 
-/// Does it, and returns what is to be printed.
+/// Runs a task, and returns the text to print.
 ///
 /// # Errors
-/// Why it was not done.
+/// The becket cannot be reached, or refused the request.
 pub fn run(place: &AdminAddress, task: &CtlTask, json: bool) -> Result<String, NotDone> {
     let (object, text) = done(place, task)?;
     Ok(if json { format!("{object:#}\n") } else { text })
@@ -60,7 +61,7 @@ fn done(place: &AdminAddress, task: &CtlTask) -> Result<Printed, NotDone> {
             let object = json!({"sessions": table, "early_sessions": early});
             let (entries, capacity) = (table.entries, table.capacity);
             let text = format!(
-                "{entries} sessions of TLS 1.2 by ID, room for {capacity}; {early} sessions with early data\n"
+                "{entries} of {capacity} TLS 1.2 sessions by ID; {early} sessions with early data\n"
             );
             Ok((object, text))
         }
@@ -68,7 +69,7 @@ fn done(place: &AdminAddress, task: &CtlTask) -> Result<Printed, NotDone> {
             task: Some(SessionTask::Forget),
         } => shown(post("/sessions/forget")?, |it: &ForgottenSessions| {
             let (sessions, early) = (it.sessions, it.early_sessions);
-            format!("{sessions} sessions and {early} with early data forgotten\n")
+            format!("forgot {sessions} sessions and {early} sessions with early data\n")
         }),
         CtlTask::Policy {
             task: PolicyTask::Report { policy },
@@ -82,7 +83,7 @@ fn done(place: &AdminAddress, task: &CtlTask) -> Result<Printed, NotDone> {
                         [] => "a policy with a trial; there is none".to_owned(),
                         names => names.join(", "),
                     };
-                    let fault = format!("no trial of a policy {policy:?}; accepted: {accepted}");
+                    let fault = format!("policy {policy:?} has no trial; accepted: {accepted}");
                     return Err(NotDone::Refused(fault));
                 }
             }
@@ -111,7 +112,7 @@ fn done(place: &AdminAddress, task: &CtlTask) -> Result<Printed, NotDone> {
     }
 }
 
-/// Has an outcome printed, with the temporary changes that it ended.
+/// Formats an outcome, and the temporary changes that it ended.
 fn ending(object: Value, done: &str) -> Result<Printed, NotDone> {
     shown(object, |it: &EndedChanges| {
         format!("{done}\n{}", ended(&it.ended))

@@ -7,22 +7,22 @@ use serde_json::{Map, Value};
 
 use crate::admin::{AdminAddress, NoStatus};
 
-/// Why nothing was done.
+/// Reason why a task failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotDone {
-    /// It cannot be asked.
+    /// The becket cannot be reached.
     #[error(transparent)]
     NoStatus(#[from] NoStatus),
-    /// It was asked, and refused.
+    /// The becket refused the request.
     #[error("{0}")]
     Refused(String),
 }
 
-/// What is printed: the answer of a becket, and the same for people.
+/// Answer of a becket, as JSON and as text.
 pub(super) type Printed = (Value, String);
 
-/// Has an answer printed as the text that `text` makes of it.
+/// Pairs an answer with the text that `text` makes of it.
 pub(super) fn shown<T: DeserializeOwned>(
     object: Value,
     text: impl FnOnce(&T) -> String,
@@ -33,7 +33,7 @@ pub(super) fn shown<T: DeserializeOwned>(
 
 fn answer<T: DeserializeOwned>(object: Value) -> Result<T, NotDone> {
     let answer = serde_json::from_value(object);
-    answer.map_err(|error| NotDone::Refused(format!("unknown answer: {error}")))
+    answer.map_err(|error| NotDone::Refused(format!("cannot decode the answer: {error}")))
 }
 
 pub(super) fn query(words: Map<String, Value>) -> String {
@@ -63,7 +63,7 @@ pub(super) fn ask(
     }
     Err(NotDone::Refused(match answer.json::<RefusedRequest>() {
         Err(_) => format!(
-            "refused with status {}: {}",
+            "refused with HTTP status {}: {}",
             answer.code,
             Escaped::new(&answer.text())
         ),

@@ -1,4 +1,4 @@
-//! Answers as tables for people.
+//! Tables of the answers that `becket ctl` prints.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::status::escaped;
 /// A row whose columns are the fields of an object.
 pub(super) type Row = Map<String, Value>;
 
-/// Columns as wide as their widest cell, numbers to the right.
+/// Formats a table: each column as wide as its widest cell, numbers aligned to the right.
 fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -42,7 +42,7 @@ fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Returns a value as text: nothing for what is absent.
+/// Returns a value as text; `null` is empty.
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -52,14 +52,14 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// Returns the cells of some fields of a row.
+/// Returns the cells of the given fields of a row.
 fn cells(row: &Row, fields: &[&str]) -> Vec<String> {
     let each = fields.iter();
     each.map(|field| row.get(*field).map(cell).unwrap_or_default())
         .collect()
 }
 
-/// Every server of every backend.
+/// Formats all servers of all backends.
 pub(super) fn servers(backends: &Vec<BackendStatus>) -> String {
     let head = [
         "BACKEND/SERVER",
@@ -91,13 +91,13 @@ pub(super) fn servers(backends: &Vec<BackendStatus>) -> String {
             ]);
         }
         for server in &backend.removed {
-            removed += &format!("of the file and removed: {name}/{}\n", escaped(server));
+            removed += &format!("removed until the next reload: {name}/{}\n", escaped(server));
         }
     }
     table(&head, &rows) + &removed
 }
 
-/// Returns the differences to the file.
+/// Returns the differences from the file.
 fn changes(server: &ServerStatus) -> String {
     let mut changes = Vec::new();
     if server.added {
@@ -114,10 +114,10 @@ fn changes(server: &ServerStatus) -> String {
 
 pub(super) fn removed_server(server: &RemovedServer) -> String {
     let (name, open) = (escaped(&server.removed), server.open);
-    format!("{name}: removed, {open} connections go on\n")
+    format!("{name}: removed, {open} connections continue\n")
 }
 
-/// One server after a change.
+/// Formats one server after a change.
 pub(super) fn changed_server(server: &ServerStatus) -> String {
     let (name, mode) = (escaped(&server.name), server.mode.word());
     let limit = match server.maxconn {
@@ -132,7 +132,7 @@ pub(super) fn changed_server(server: &ServerStatus) -> String {
     format!("{name}: {mode}, weight {weight}, {limit}, at {at}; {changed}\n")
 }
 
-/// Every certificate by listener and name, the first to expire on top.
+/// Formats all certificates in order of expiry.
 pub(super) fn certificates(certificates: &[CertificateStatus]) -> String {
     let mut rows: Vec<Vec<String>> = certificates
         .iter()
@@ -145,12 +145,12 @@ pub(super) fn certificates(certificates: &[CertificateStatus]) -> String {
             ]
         })
         .collect();
-    // Times of one form sort as text.
+    // Timestamps of one format sort as text.
     rows.sort();
     table(&["EXPIRES", "LISTENER", "NAME", "KEY"], &rows)
 }
 
-/// Connections, and whether there are more.
+/// Formats connections; the last line says if there are more.
 pub(super) fn connections(list: &ConnectionList<Row>) -> String {
     let head = [
         "ID", "CLIENT", "LISTENER", "NAME", "PHASE", "TLS", "RESUMED", "BACKEND", "SERVER",
@@ -177,12 +177,12 @@ pub(super) fn connections(list: &ConnectionList<Row>) -> String {
         .collect();
     let mut text = table(&head, &rows);
     if !list.complete {
-        text += "there are more: --limit\n";
+        text += "more connections are open: raise --limit\n";
     }
     text
 }
 
-/// The sources, names and servers with most connections.
+/// Formats the sources, names and servers with most connections.
 pub(super) fn top(top: &TopConnections) -> String {
     let mut text = String::new();
     for (rows, head) in [
@@ -208,7 +208,7 @@ pub(super) fn top(top: &TopConnections) -> String {
     text + &format!("{} connections{more}\n", top.counted)
 }
 
-/// Handshakes by policy that has a trial, and by result.
+/// Formats the handshakes of each policy that has a trial, by result.
 pub(super) fn trials(trials: &BTreeMap<String, BTreeMap<Cow<'static, str>, u64>>) -> String {
     let rows: Vec<_> = trials
         .iter()
@@ -225,7 +225,7 @@ pub(super) fn trials(trials: &BTreeMap<String, BTreeMap<Cow<'static, str>, u64>>
     table(&["POLICY", "RESULT", "HANDSHAKES"], &rows)
 }
 
-/// Sources, names and fingerprints that are tracked.
+/// Formats the sources, names and fingerprints that admission control tracks.
 pub(super) fn sources(list: &SourceList) -> String {
     if !list.limits {
         return "no limit per source, name or JA4 is configured: see [admission]\n".to_owned();
@@ -255,7 +255,7 @@ pub(super) fn sources(list: &SourceList) -> String {
     table(&head, &rows.collect::<Vec<_>>()) + &format!("{} tracked\n", list.tracked)
 }
 
-/// The level of the log.
+/// Formats the log level.
 pub(super) fn log(log: &LogStatus) -> String {
     let level = escaped(&log.level);
     match &log.in_file {

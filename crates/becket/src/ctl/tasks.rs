@@ -3,64 +3,64 @@
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
-/// What is to be done.
+/// Task of `becket ctl`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum CtlTask {
     /// List servers, or change one
     Servers {
-        /// What to change; lists them all without.
+        /// Change to make; without one, all servers are listed.
         #[command(subcommand)]
         change: Option<ServerTask>,
     },
-    /// List certificates and when they expire, the first to expire on top
+    /// List certificates in order of expiry
     Certificates,
-    /// List open connections, or end some
+    /// List or close open connections
     #[command(args_conflicts_with_subcommands = true)]
     Connections {
-        /// Which.
+        /// Selects connections.
         #[command(flatten)]
         filter: Box<FilterFlags>,
-        /// Rows at most
+        /// Maximum number of rows
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: usize,
-        /// What to do with them; lists them without.
+        /// Task; without one, connections are listed.
         #[command(subcommand)]
         task: Option<ConnectionTask>,
     },
-    /// Count sessions that are kept, or forget them
+    /// Count or forget the kept sessions
     Sessions {
-        /// What to do with them; counts them without.
+        /// Task; without one, sessions are counted.
         #[command(subcommand)]
         task: Option<SessionTask>,
     },
-    /// List sources, names and JA4s that are tracked and limited
+    /// List sources, names and JA4s tracked by admission control
     Sources,
-    /// See what a stricter policy would do
+    /// Report what a stricter policy would refuse
     Policy {
-        /// What of it.
+        /// Task for a policy.
         #[command(subcommand)]
         task: PolicyTask,
     },
-    /// Show the level of the log, or set it
+    /// Show or set the log level
     Log {
-        /// A level such as debug, or a filter such as info,becket_tls=debug
+        /// Level such as debug, or filter such as info,becket_tls=debug
         #[arg(value_name = "LEVEL", group = "change")]
         level: Option<String>,
-        /// Go back to the level of the file
+        /// Restore the level of the configuration file
         #[arg(long, group = "change")]
         reset: bool,
     },
-    /// Work with ticket keys
+    /// Manage ticket keys
     Tickets {
-        /// What to do with them.
+        /// Task for ticket keys.
         #[command(subcommand)]
         task: TicketTask,
     },
-    /// Read certificates and configuration again, and wait for the outcome
+    /// Reload configuration and certificates, and wait for the outcome
     Reload,
-    /// Take no new clients, finish, end with exit code 4
+    /// Drain connections, then exit with code 4
     Drain,
-    /// Become the program that is on the disk now, without losing a connection
+    /// Replace the running program without dropping connections
     Upgrade,
 }
 
@@ -71,47 +71,47 @@ pub struct ServerPath {
     pub(super) server: String,
 }
 
-/// What to change of a server.
+/// Change of a server.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ServerTask {
-    /// Give it clients
+    /// Send it clients again
     Ready(ServerFlags),
-    /// Give it no new clients but those who stick to it
+    /// Send it only clients that stick to it
     Drain(ServerFlags),
     /// Stop new connections and health checks
     Maintenance(ServerFlags),
     /// Change its share of new clients
     Weight {
-        /// Which.
+        /// Server to change.
         #[command(flatten)]
         server: ServerFlags,
         /// 0 to 256
         #[arg(value_name = "WEIGHT")]
         weight: u32,
     },
-    /// Change how many connections it may have
+    /// Change its maximum number of connections
     Maxconn {
-        /// Which.
+        /// Server to change.
         #[command(flatten)]
         server: ServerFlags,
-        /// 0 is no limit
+        /// Maximum number of connections; 0 means no limit
         #[arg(value_name = "CONNECTIONS")]
         most: u32,
     },
-    /// Change where it is; open connections stay where they are
+    /// Change its addresses; open connections keep the old ones
     Address {
-        /// Which.
+        /// Server to change.
         #[command(flatten)]
         server: ServerFlags,
         /// IP:PORT or /unix/path, tried in this order
         #[arg(value_name = "ADDRESS", required = true)]
         addresses: Vec<String>,
     },
-    /// Undo all that was changed: what the file says counts again
+    /// Undo all changes: restore the values of the configuration file
     Reset(ServerFlags),
-    /// Add a server to those of the file
+    /// Add a server
     Add(AddFlags),
-    /// Take a server away; its connections go on
+    /// Remove a server; its open connections continue
     Remove {
         /// Backend and server, as becket ctl servers shows them
         #[arg(value_name = "BACKEND/SERVER", value_parser = server_name)]
@@ -125,13 +125,13 @@ pub struct AddFlags {
     /// Backend and address of the server: IP:PORT, NAME:PORT or /unix/path
     #[arg(value_name = "BACKEND/ADDRESS", value_parser = server_name)]
     pub(super) server: ServerPath,
-    /// Its share of new clients, 0 to 256
+    /// Share of new clients, 0 to 256
     #[arg(long, value_name = "WEIGHT")]
     pub(super) weight: Option<u32>,
-    /// Connections that it may have
+    /// Maximum number of connections
     #[arg(long, value_name = "CONNECTIONS")]
     pub(super) maxconn: Option<u32>,
-    /// It serves only when no other server can
+    /// Use the server only if no other server is available
     #[arg(long)]
     pub(super) backup: bool,
     /// Start without connections, until becket ctl servers ready
@@ -139,7 +139,7 @@ pub struct AddFlags {
     pub(super) disabled: bool,
 }
 
-/// Which server.
+/// Selects a server.
 #[derive(Clone, Debug, Args)]
 pub struct ServerFlags {
     /// Backend and server, as becket ctl servers shows them
@@ -148,43 +148,47 @@ pub struct ServerFlags {
 }
 
 fn server_name(text: &str) -> Result<ServerPath, &'static str> {
-    let (backend, server) = text.split_once('/').ok_or("a backend, a slash, a server")?;
+    let (backend, server) = text.split_once('/').ok_or("expected BACKEND/SERVER")?;
     Ok(ServerPath {
         backend: backend.to_owned(),
         server: server.to_owned(),
     })
 }
 
-/// What to do with sessions.
+/// Task for sessions.
 #[derive(Clone, Debug, Subcommand)]
 pub enum SessionTask {
-    /// Forget all that are kept here: clients that resume by ID, or with early data, do a full handshake. Tickets are kept by
-    /// clients: becket ctl tickets rotate, twice, makes those worthless
+    /// Forget all sessions kept by this process
+    ///
+    /// Clients that resume by ID or with early data make a full handshake. Clients keep tickets
+    /// themselves: run becket ctl tickets rotate twice to invalidate those.
     Forget,
 }
 
-/// What of policies.
+/// Task for policies.
 #[derive(Clone, Debug, Subcommand)]
 pub enum PolicyTask {
-    /// Show how many clients the trial of their policy would have refused, by reason
+    /// Count the handshakes that a policy's trial would refuse, by reason
     Report {
-        /// Policy; without it, each policy that has a trial
+        /// Name of a policy (default: every policy with a trial)
         #[arg(value_name = "NAME")]
         policy: Option<String>,
     },
 }
 
-/// What to do with ticket keys.
+/// Task for ticket keys.
 #[derive(Clone, Debug, Subcommand)]
 pub enum TicketTask {
-    /// Draw a new key now. Tickets of the one before are still good; after a second rotation they are not
+    /// Create a new ticket key now
+    ///
+    /// Tickets of the previous key stay valid until the second rotation.
     Rotate,
 }
 
-/// Which connections.
+/// Selects connections.
 #[derive(Clone, Debug, Default, Args)]
 pub struct FilterFlags {
-    /// The one with this id
+    /// Only the connection with this ID
     #[arg(long, value_name = "ID")]
     id: Option<String>,
     /// Only connections from this client address or network
@@ -231,21 +235,21 @@ impl FilterFlags {
     }
 }
 
-/// What to do with connections.
+/// Task for connections.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ConnectionTask {
-    /// End them: clients and servers see a reset, or an end without close_notify
+    /// Close them: peers see a reset, or an end without close_notify
     Kill {
-        /// Which.
+        /// Selects connections.
         #[command(flatten)]
         filter: Box<FilterFlags>,
-        /// All of them, where nothing else says which
+        /// Close all connections, if no other filter is given
         #[arg(long)]
         all: bool,
     },
     /// Count them by source, server name and server
     Top {
-        /// Which.
+        /// Selects connections.
         #[command(flatten)]
         filter: Box<FilterFlags>,
     },
@@ -266,7 +270,7 @@ impl ServerTask {
         }
     }
 
-    /// Returns the method of the request, and its body.
+    /// Returns the method and the body of the request.
     pub(super) fn request(&self) -> (&'static str, Value) {
         let (method, mut body) = match self {
             Self::Add(flags) => {

@@ -1,7 +1,8 @@
-//! The server behind the demo: a small HTTP/1.1 server on loopback, with a thread for each connection.
+//! The server behind the demo: a small HTTP/1.1 server on loopback, with one thread per connection.
 //!
-//! `GET /` shows what becket said about the client in its PROXY header; `GET /bytes/N` sends N bytes, for measuring. A connection
-//! begins with a header of version 2 and has one request. The server exists so that the demo needs nothing else.
+//! `GET /` shows the client's data from the PROXY header; `GET /bytes/N` sends N bytes, for
+//! measurements. A connection begins with a PROXY header of version 2 and carries one request. With
+//! this server, the demo needs no other program.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -11,17 +12,18 @@ use std::time::Duration;
 use becket_log::Escaped;
 use becket_proto::proxy_header::{Accept, Decoded, Endpoints, ProxyHeader, decode};
 
-/// Starts the server on a free port of 127.0.0.1, and returns its address. It ends with the process.
+/// Starts the server on a free port of 127.0.0.1, and returns its address. It runs until the
+/// process exits.
 ///
 /// # Errors
-/// No port, or no thread.
+/// No port is free, or the thread cannot be started.
 pub(super) fn start() -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
     let named = || thread::Builder::new().name("demo-backend".to_owned());
     named().spawn(move || {
         for stream in listener.incoming() {
-            // A connection that fails ends alone.
+            // A failed connection does not affect the others.
             let started = stream.and_then(|stream| named().spawn(move || answer(stream)));
             if started.is_err() {
                 thread::sleep(PAUSE);
@@ -50,7 +52,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
         ("/", _) => ("200 OK", page(&facts, host.unwrap_or("localhost")), 0),
         (_, Some(Ok(count))) => ("200 OK", String::new(), count),
         (_, Some(Err(_))) => ("400 Bad Request", "/bytes/N needs a number\n".to_owned(), 0),
-        _ => ("404 Not Found", "there are / and /bytes/N\n".to_owned(), 0),
+        _ => ("404 Not Found", "not found; try / or /bytes/N\n".to_owned(), 0),
     };
     let length = text.len() as u64 + count;
     let head = format!(
@@ -64,7 +66,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads a PROXY header and not a byte more: 16 bytes, the last two of which are the length of the rest.
+/// Reads exactly one PROXY header. The last two of its first 16 bytes are the length of the rest.
 fn read_header(stream: &mut TcpStream) -> io::Result<String> {
     let mut bytes = vec![0; 16];
     stream.read_exact(&mut bytes)?;
@@ -77,7 +79,7 @@ fn read_header(stream: &mut TcpStream) -> io::Result<String> {
     }
 }
 
-/// What the header says of the client, a line each.
+/// Formats the client's data in a PROXY header, one line each.
 fn facts(header: &ProxyHeader<'_>) -> String {
     let tlvs = &header.tlvs;
     let ssl = tlvs.ssl.as_ref().filter(|ssl| ssl.is_tls);
@@ -94,28 +96,28 @@ fn facts(header: &ProxyHeader<'_>) -> String {
         ("ALPN", tlvs.alpn.map(|it| Escaped::new(it).to_string())),
     ];
     let lines = lines.map(|(name, value)| {
-        let value = value.unwrap_or_else(|| "(not said)".to_owned());
+        let value = value.unwrap_or_else(|| "(none)".to_owned());
         format!("    {name:<12} {value}\n")
     });
     lines.concat()
 }
 
-/// What `GET /` answers.
+/// Formats the answer to `GET /`.
 fn page(facts: &str, host: &str) -> String {
     let version = env!("CARGO_PKG_VERSION");
     format!(
         "Hello from behind becket {version}.\n\
          \n\
-         You spoke TLS to becket; becket spoke plain TCP to me. This is what it told me\n\
-         about you in the PROXY header:\n\
+         You are connected to becket over TLS, and becket to this server over plain TCP.\n\
+         The PROXY header contains:\n\
          \n\
          {facts}\n\
-         To move some bytes: https://{host}/bytes/100000000\n"
+         To transfer some bytes: https://{host}/bytes/100000000\n"
     )
 }
 
-/// How long a client may take for its request.
+/// Read timeout of a connection.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// After an error of the system, such as a lack of descriptors.
+/// Pause after a failed accept, for instance because no file descriptors are left.
 const PAUSE: Duration = Duration::from_millis(10);
 const HEAD_LIMIT: u64 = 64 * 1024;

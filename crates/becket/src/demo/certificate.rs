@@ -1,10 +1,10 @@
-//! A certificate for localhost, made on the spot and kept.
+//! A generated certificate for localhost that is kept between starts.
 //!
-//! ECDSA P-256, self-signed, for `localhost`, `127.0.0.1` and `::1`; good for [`LIFETIME`] and made again
-//! when little of that is left, or when the files cannot be read, do not fit together, or could
-//! be read by others. Two files in a folder that only the user may enter: the certificate, which
-//! clients are told to trust, and the bundle of certificate and key (mode 0600), which becket reads.
-//! A lock file keeps two demos that start together from mixing their files.
+//! The certificate is ECDSA P-256, self-signed, for `localhost`, `127.0.0.1` and `::1`, and valid
+//! for [`LIFETIME`]. It is generated again if less than [`RENEWAL`] is left, or if the files cannot
+//! be read, do not match, or are readable by other users. Only the user may enter the folder of the
+//! two files: the certificate for clients to trust, and the bundle of certificate and key (mode
+//! 0600) for becket. A lock file prevents two demos that start together from mixing their files.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose};
 
-/// Where certificate and key are.
+/// Paths of certificate and key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CertificateFiles {
     /// The certificate alone; not secret.
@@ -23,18 +23,18 @@ pub(super) struct CertificateFiles {
     pub(super) bundle: PathBuf,
 }
 
-/// Finds a usable certificate in `folder`, or makes one. The folder is made if it is not there, with
-/// mode 0700. Waits for another demo that does the same.
+/// Returns a usable certificate in `folder`, or generates one. Creates the folder with mode 0700 if
+/// it does not exist. Waits for another demo that does the same.
 ///
 /// # Errors
-/// The folder cannot be made or written.
+/// The folder cannot be created or written.
 pub(super) fn ensure(folder: &Path, now: SystemTime) -> io::Result<CertificateFiles> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(folder)?;
     fs::set_permissions(folder, Permissions::from_mode(0o700))?;
-    // Released when it is dropped, after the files are complete.
+    // The lock is released when it is dropped, after the files are complete.
     let lock = File::create(folder.join("demo.lock"))?;
     lock.lock()?;
     let files = CertificateFiles {
@@ -47,7 +47,8 @@ pub(super) fn ensure(folder: &Path, now: SystemTime) -> io::Result<CertificateFi
     Ok(files)
 }
 
-/// The folder for state that a user keeps (XDG Base Directory Specification). Relative paths are ignored, as the specification asks.
+/// Returns the user's state folder (XDG Base Directory Specification). Relative paths are ignored,
+/// as the specification demands.
 pub(super) fn state_folder() -> Option<PathBuf> {
     let absolute =
         |name| Some(PathBuf::from(std::env::var_os(name)?)).filter(|it| it.is_absolute());
@@ -56,7 +57,8 @@ pub(super) fn state_folder() -> Option<PathBuf> {
     Some(state.join("becket"))
 }
 
-/// Returns whether the bundle begins with the certificate, is private enough, and is good for [`RENEWAL`] from now.
+/// Returns `true` if the bundle begins with the certificate, no other user can read it, and it is
+/// valid for [`RENEWAL`] from now.
 fn is_usable(files: &CertificateFiles, now: SystemTime) -> io::Result<bool> {
     let bundle = fs::metadata(&files.bundle)?;
     let age = now.duration_since(bundle.modified()?).unwrap_or_default();
@@ -73,12 +75,12 @@ fn make(files: &CertificateFiles, now: SystemTime) -> io::Result<()> {
     replace(&files.bundle, &format!("{certificate}{key}"))
 }
 
-/// Certificate and key as PEM.
+/// Generates certificate and key as PEM.
 fn generate(now: Duration) -> Result<(String, String), rcgen::Error> {
     let names = NAMES.map(str::to_owned);
     let mut params = CertificateParams::new(names)?;
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
-    // A clock that is a little behind ours must not refuse it.
+    // A client with a slow clock must still accept it.
     params.not_before = epoch + now.saturating_sub(DAY);
     params.not_after = epoch + now + LIFETIME;
     params.is_ca = IsCa::ExplicitNoCa;
@@ -91,7 +93,7 @@ fn generate(now: Duration) -> Result<(String, String), rcgen::Error> {
     Ok((certificate.pem(), key.serialize_pem()))
 }
 
-/// Replaces a file by one with mode 0600.
+/// Replaces a file; the new one has mode 0600.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
@@ -102,16 +104,17 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
 
 const NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Browsers take up to 398 days.
+/// Browsers accept up to 398 days.
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// A certificate with less left is made again: a demo does not run longer.
+/// A certificate with less time left is generated again: a demo does not run longer.
 const RENEWAL: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Makes files, lets `spoil` change them, and says whether the next start makes them again.
+    /// Creates files, changes them with `spoil`, and returns `true` if the next start replaces
+    /// them.
     fn remade_after(spoil: impl FnOnce(&CertificateFiles), later: Duration) -> bool {
         #[expect(
             clippy::disallowed_methods,

@@ -1,8 +1,8 @@
-//! What the demo prints: one line a second about what becket is doing.
+//! Output of the demo: one line per second about becket's traffic.
 //!
-//! [`CounterSums`] sums the workers' counters at one moment; a line is the difference of two readings. Times
-//! of handshakes are those of the last second alone, from the difference of the histograms. Pure
-//! but for [`display`], which waits and prints.
+//! [`CounterSums`] sums the workers' counters at one moment; a line shows the difference between
+//! two readings. Handshake times cover only the last second, from the difference of the histograms.
+//! Only [`display`] has side effects: it waits and prints.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use becket_stats::units::{show_bytes, show_count, show_us};
 use becket_control::totals::Totals;
 use becket_proxy::metrics::{AtomicHistogram, BUCKETS, Counters, quantile};
 
-/// Prints a line a second until something comes through `stop`, or its other end is dropped.
+/// Prints one line per second until `stop` receives a message or its sender is dropped.
 ///
 /// # Errors
 /// Standard output is closed.
@@ -47,7 +47,6 @@ struct CounterSums {
 }
 
 impl CounterSums {
-    /// Reads all workers.
     fn of(counters: &[Arc<Counters>]) -> Self {
         Self {
             totals: Totals::of(counters),
@@ -61,13 +60,13 @@ impl CounterSums {
     }
 }
 
-/// The names of the columns.
+/// Formats the column names.
 fn heading() -> String {
     let columns = COLUMNS.map(|(name, width)| format!("{name:>width$}"));
     columns.join("  ")
 }
 
-/// What happened between two readings.
+/// Formats the changes between two readings.
 fn line(before: &CounterSums, after: &CounterSums, elapsed: Duration) -> String {
     let seconds = elapsed.as_secs_f64().max(1e-3);
     let (totals, earlier) = (&after.totals, &before.totals);
@@ -94,12 +93,12 @@ fn line(before: &CounterSums, after: &CounterSums, elapsed: Duration) -> String 
 }
 
 const SECOND: Duration = Duration::from_secs(1);
-/// So that the names of the columns are on every screen.
+/// Number of lines between headings, so that every screen shows the column names.
 const LINES_PER_HEADING: u64 = 20;
 const COLUMNS: [(&str, usize); 10] = [
     ("conns/s", 7),
     ("open", 6),
-    ("in all", 9),
+    ("total", 9),
     ("full/s", 7),
     ("resumed/s", 9),
     ("failed/s", 8),

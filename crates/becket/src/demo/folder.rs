@@ -1,7 +1,7 @@
-//! `becket files DIR`: the files of a folder, served within a second, with nothing to set up.
+//! `becket files DIR`: serves the files of a folder without any setup.
 //!
-//! [`prepare`] finds an address and, where no certificate is named, makes one for localhost as `becket demo` does. [`ServedFolder::flags`] is
-//! the configuration; from there on it is `becket run`.
+//! [`prepare`] finds an address and, if no certificate is named, generates one for localhost as
+//! `becket demo` does. [`ServedFolder::flags`] is the configuration; the rest is `becket run`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -17,40 +17,41 @@ use becket_prepare::flags::{Flags, LogFlags, ServiceFlags};
 /// Arguments of `becket files`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct FilesFlags {
-    /// Folder whose files are served
+    /// Directory to serve
     #[arg(value_name = "DIR", default_value = ".")]
     pub folder: PathBuf,
 
-    /// HOST:PORT (IPv6 in brackets) or :PORT (all addresses); default is 127.0.0.1:8443 (8000 with --plain) or the next free port
+    /// HOST:PORT or :PORT to listen on (default: 127.0.0.1:8443, with --plain 127.0.0.1:8000, or
+    /// the next free port)
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
 
-    /// Without TLS
+    /// Serve without TLS
     #[arg(long, conflicts_with = "certificate")]
     pub plain: bool,
 
-    /// Chain and key, in one PEM file or in two, in place of those made for localhost; repeatable
+    /// Chain and key, in one PEM file or two, instead of generated ones; repeatable
     #[arg(long, value_name = "CHAIN.pem,KEY.pem")]
     pub certificate: Vec<String>,
 
-    /// One line per request and per connection: off, stderr or a file
+    /// Access log: off, stderr or a file
     #[arg(long, value_name = "FILE", default_value = "stderr")]
     pub access_log: String,
 }
 
-/// A folder, and where it is served.
+/// A folder and the address that serves it.
 #[derive(Debug)]
 pub struct ServedFolder {
     asked: FilesFlags,
-    /// Where becket is to listen. Free a moment ago, unless it was asked for.
+    /// Address to listen on: the requested one, or one that was free when it was probed.
     listen: String,
-    /// Certificate and key that were made here.
+    /// Generated certificate and key.
     made: Option<CertificateFiles>,
-    /// Where these are if there is no better place.
+    /// Temporary folder of these files, if the state folder cannot be used.
     _temporary: Option<tempfile::TempDir>,
 }
 
-/// Finds an address and a certificate for what was asked for.
+/// Finds an address and a certificate for the given arguments.
 ///
 /// # Errors
 /// See [`DemoError`].
@@ -78,7 +79,7 @@ pub fn prepare(asked: FilesFlags, now: SystemTime) -> Result<ServedFolder, DemoE
 }
 
 impl ServedFolder {
-    /// What `becket run` would be told.
+    /// Returns the equivalent flags of `becket run`.
     pub fn flags(&self) -> Flags {
         let bundle = self
             .made
@@ -102,7 +103,7 @@ impl ServedFolder {
         }
     }
 
-    /// What to tell the user: the address and the exact line to try.
+    /// Returns the text for the user: the address and a command line to try.
     pub fn banner(&self) -> String {
         let (folder, url) = (self.asked.folder.display(), self.url());
         let ca = match &self.made {
@@ -114,7 +115,7 @@ impl ServedFolder {
         )
     }
 
-    /// Where a client on this machine finds it.
+    /// Returns the URL for a client on this machine.
     fn url(&self) -> String {
         let scheme = if self.asked.plain { "http" } else { "https" };
         let listen = ListenAddress::parse(&self.listen).map(|listen| listen.address);
@@ -130,7 +131,7 @@ impl ServedFolder {
 }
 
 const LOCALHOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-/// As of `python -m http.server`.
+/// Default port of `python -m http.server`.
 const FIRST_PLAIN: u16 = 8000;
 
 #[cfg(test)]

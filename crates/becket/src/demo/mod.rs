@@ -1,8 +1,9 @@
-//! `becket demo`: a terminator to try within a minute, with nothing to set up.
+//! `becket demo`: a terminator to try without any setup.
 //!
-//! [`prepare`] makes what a real deployment brings along: a certificate ([`certificate`]), a server to
-//! relay to ([`backend`]) and a free port. [`Demo::flags`] is the command line that one would have
-//! typed; from there on it is `becket run`. [`display()`] prints what happens. `becket files` ([`folder`]) shares the certificate.
+//! [`prepare`] provides what a real deployment has already: a certificate ([`certificate`]), a
+//! server to relay to ([`backend`]) and a free port. [`Demo::flags`] is the equivalent command
+//! line; the rest is `becket run`. [`display()`] prints the traffic. `becket files` ([`folder`])
+//! uses the same certificate.
 
 mod backend;
 mod certificate;
@@ -21,38 +22,37 @@ use self::certificate::{CertificateFiles, ensure, state_folder};
 use becket_prepare::flags::{Flags, LogFlags, ServiceFlags};
 use tempfile::TempDir;
 
-/// What the demo runs on.
+/// Address, backend and certificate of the demo.
 #[derive(Debug)]
 pub struct Demo {
-    /// Where becket is to listen. Free a moment ago.
+    /// Address to listen on; it was free when it was probed.
     listen: SocketAddr,
-    /// Where the built-in server listens.
+    /// Address of the built-in server.
     backend: SocketAddr,
-    /// Certificate and key.
     files: CertificateFiles,
-    /// Where the files are if there is no better place.
+    /// Temporary folder of the files, if the state folder cannot be used.
     _temporary: Option<TempDir>,
 }
 
-/// Why there is no demo.
+/// Reason why the demo cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DemoError {
     /// Neither the user's state directory nor a temporary one can be written.
-    #[error("no place for the certificate: {0}")]
+    #[error("cannot store the certificate: {0}")]
     Certificate(#[source] io::Error),
-    /// The port that was asked for, or every port tried, is taken.
+    /// The requested port, or every port that was tried, is in use.
     #[error("no free port on 127.0.0.1: {0}")]
     Port(#[source] io::Error),
     /// The built-in server did not start.
-    #[error("built-in backend: {0}")]
+    #[error("cannot start the built-in backend: {0}")]
     Backend(#[source] io::Error),
 }
 
-/// Makes certificate, backend and address. Without `port` it is 8443 or the next one that is free.
+/// Prepares certificate, backend and address. The port defaults to 8443 or the next free one.
 ///
 /// # Errors
-/// See [`DemoError`]; nothing keeps running then.
+/// See [`DemoError`]; no thread is running then.
 pub fn prepare(port: Option<u16>, now: SystemTime) -> Result<Demo, DemoError> {
     let (files, temporary) = made(now).map_err(DemoError::Certificate)?;
     let listen = match port {
@@ -69,8 +69,8 @@ pub fn prepare(port: Option<u16>, now: SystemTime) -> Result<Demo, DemoError> {
 }
 
 impl Demo {
-    /// What `becket run` would have been told: the address, the certificate, the backend and its
-    /// PROXY header. Only warnings are logged, since the display has the rest.
+    /// Returns the equivalent flags of `becket run`: address, certificate, backend and PROXY
+    /// header. Only warnings are logged, because the display shows the rest.
     pub fn flags(&self) -> Flags {
         Flags {
             service: ServiceFlags {
@@ -89,7 +89,7 @@ impl Demo {
         }
     }
 
-    /// What to tell the user: the address and the exact line to try.
+    /// Returns the text for the user: the address and a command line to try.
     pub fn banner(&self) -> String {
         let certificate = quoted(&self.files.certificate);
         let address = self.listen;
@@ -110,7 +110,8 @@ impl Demo {
     }
 }
 
-/// The certificate in the user's state directory or, where there is none or it cannot be written, in a temporary one.
+/// Returns the certificate in the user's state folder, or in a temporary folder if the former is
+/// missing or not writable.
 fn made(now: SystemTime) -> io::Result<(CertificateFiles, Option<TempDir>)> {
     if let Some(Ok(files)) = state_folder().map(|folder| ensure(&folder, now)) {
         return Ok((files, None));
@@ -120,8 +121,8 @@ fn made(now: SystemTime) -> io::Result<(CertificateFiles, Option<TempDir>)> {
     Ok((files, Some(temporary)))
 }
 
-/// The first address of loopback from port `first` to `last` on which nobody listens. Another becket
-/// counts: this probe does not share ports.
+/// Returns the first free loopback address with a port from `first` to `last`. The probe does not
+/// share ports, so a port that another becket uses is not free.
 fn free(first: u16, last: u16) -> io::Result<SocketAddr> {
     let mut refusal = io::ErrorKind::AddrInUse.into();
     for port in first..=last {
@@ -133,7 +134,7 @@ fn free(first: u16, last: u16) -> io::Result<SocketAddr> {
     Err(refusal)
 }
 
-/// A path as one word of a shell.
+/// Quotes a path as one word for a shell.
 fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
@@ -144,7 +145,7 @@ fn quoted(path: &Path) -> String {
 }
 
 const FIRST_PORT: u16 = 8443;
-/// A hundred tries: more demos than anyone runs.
+/// Number of further ports to try.
 const MORE_PORTS: u16 = 99;
 
 #[cfg(test)]

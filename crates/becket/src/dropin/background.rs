@@ -1,7 +1,8 @@
-//! Into the background, once it serves: as daemons of old go there, for start scripts that wait for it.
+//! Moves to the background after the service is ready, so that start scripts can wait for it.
 //!
-//! The process in front starts this program once more and waits until that one is ready, which it tells as it would tell a
-//! service manager. What it says until then, such as a fault, is passed on; after that nobody reads its standard error.
+//! The foreground process starts this program again and waits until that process reports readiness,
+//! as to a service manager. Until then it forwards the standard error of the background process;
+//! afterwards nothing reads it.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -13,19 +14,20 @@ use std::time::Duration;
 
 use becket_sys::process::begin_session;
 
-/// Which of the two this process is.
+/// Role of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DaemonSide {
-    /// The one that was started, and ends.
+    /// Foreground process: started by the user, exits once the background process is ready.
     Front,
-    /// The one that stays.
+    /// Background process: continues to run.
     Back,
 }
 
-/// Which of the two this process is; the one that stays leaves its terminal.
+/// Returns the role of this process. The background process starts a new session, which detaches it
+/// from its terminal.
 ///
 /// # Errors
-/// What setsid(2) says.
+/// setsid(2) failed.
 pub(super) fn begin() -> io::Result<DaemonSide> {
     if std::env::var_os(IS_BACK).is_none() {
         return Ok(DaemonSide::Front);
@@ -34,12 +36,12 @@ pub(super) fn begin() -> io::Result<DaemonSide> {
     Ok(DaemonSide::Back)
 }
 
-/// Starts the one that stays, and waits until it serves or has ended.
+/// Starts the background process, and waits until it is ready or has exited.
 ///
 /// # Errors
-/// What the system refuses.
+/// A system call failed.
 pub(super) fn detach() -> io::Result<ExitCode> {
-    // Without a name, so that nobody else can say that it serves.
+    // An unnamed socket, so that no other process can report readiness.
     let (socket, there) = UnixDatagram::pair()?;
     socket.set_read_timeout(Some(STEP))?;
     let mut own = std::env::args_os();
@@ -74,12 +76,12 @@ pub(super) fn detach() -> io::Result<ExitCode> {
 fn pass(mut said: impl Read) {
     let mut bytes = [0; 4096];
     while let Ok(length @ 1..) = said.read(&mut bytes) {
-        // Whoever started us may not read what is said.
+        // The caller may have closed our standard error.
         io::stderr().write_all(&bytes[..length]).ok();
     }
 }
 
-/// Tells a process that it is the one that stays.
+/// Environment variable that marks the background process.
 const IS_BACK: &str = "BECKET_BACKGROUND";
-/// How often it is looked whether the other one has ended.
+/// Interval between checks whether the background process has exited.
 const STEP: Duration = Duration::from_millis(50);

@@ -1,7 +1,9 @@
-//! Becket in the place of hitch, stud and stunnel: started by their names, with their command lines and files.
+//! Drop-in replacement for hitch, stud and stunnel: started by their names, with their command
+//! lines and files.
 //!
-//! What their settings mean is read by [`becket_dialects`]; from there on everything goes the way of our own
-//! configuration. Here is what is theirs of a program: exit codes, the test option, the background.
+//! [`becket_dialects`] translates their settings; the rest is shared with becket's own
+//! configuration. This module has what is specific to these programs: exit codes, the test option,
+//! and the background process.
 
 mod background;
 
@@ -25,17 +27,18 @@ use becket_keys::signing::token::Tokens;
 use becket_prepare::source::ConfigSource;
 use becket_process::{ProcessRole, StartTask, continues, enter};
 
-/// A call of another program.
+/// A start of becket as another program.
 #[derive(Debug)]
 pub struct DropInCall {
     dialect: Dialect,
-    /// As it is called, for messages.
+    /// Name by which the program was called, for messages.
     name: String,
     arguments: Vec<String>,
 }
 
 impl DropInCall {
-    /// Whether this process is called as another program: by its name (`hitch`, a link to becket), or as `becket hitch`.
+    /// Returns the call if this process was started as another program: by its name (`hitch`, a
+    /// link to becket), or as `becket hitch`.
     pub fn of(mut arguments: impl Iterator<Item = OsString>) -> Option<Self> {
         let own = arguments.next()?;
         let own = Path::new(&own).file_name()?.to_string_lossy().into_owned();
@@ -52,10 +55,10 @@ impl DropInCall {
         })
     }
 
-    /// Does what is asked, until the end of it. Call it before threads are started.
+    /// Runs the program until it ends. Call it before any thread is started.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// A system call failed.
     pub fn run(&self) -> io::Result<ExitCode> {
         match self.dialect.command(&self.arguments) {
             Err(said) => {
@@ -85,7 +88,7 @@ impl DropInCall {
             let is_root = privileges::is_root();
             if is_root && user && is_input {
                 eprintln!(
-                    "standard input can be read once, and root's part and the user's part of becket both read it: name a file"
+                    "cannot read the configuration from standard input, because root's process and the user's process both read it; name a file"
                 );
                 return Ok(ExitCode::FAILURE);
             }
@@ -95,7 +98,7 @@ impl DropInCall {
             }
             if translation.is_daemon && is_input {
                 eprintln!(
-                    "standard input can be read once, and the process in the background reads it, too: name a file"
+                    "cannot read the configuration from standard input, because the background process reads it again; name a file"
                 );
                 return Ok(ExitCode::FAILURE);
             }
@@ -119,7 +122,7 @@ impl DropInCall {
             ProcessRole::Serves(given, link) => (given, link),
         };
         match launch(source, *given, link).map(|server| server.run()) {
-            // It was told to end at once, and did.
+            // A shutdown with open connections counts as success in these programs.
             Ok(Outcome::Done | Outcome::DrainDeadline) => Ok(ExitCode::SUCCESS),
             Ok(Outcome::Failed) => Ok(ExitCode::FAILURE),
             Err(error) => {
@@ -129,7 +132,7 @@ impl DropInCall {
         }
     }
 
-    /// Checks as `becket check` does; the last line says that all is well, as that of the other program.
+    /// Checks as `becket check` does. The last line on success imitates the other program.
     fn test(&self, source: &ConfigSource) -> io::Result<ExitCode> {
         let mut given = match enter(source, StartTask::Check)? {
             ProcessRole::Ended(code) => return Ok(code),
@@ -150,7 +153,7 @@ impl DropInCall {
     }
 }
 
-/// One line for each fault, with the file and the line. Returns the exit code.
+/// Prints one line per problem, with the file and the line. Returns the exit code.
 fn say(rejected: &Rejected) -> ExitCode {
     let Rejected {
         origin,
@@ -170,10 +173,10 @@ fn say(rejected: &Rejected) -> ExitCode {
     }
 }
 
-/// Writes the configuration of another program, in a file, as ours.
+/// Translates the configuration file of another program into a becket configuration.
 ///
 /// # Errors
-/// Why the file cannot be read.
+/// The file cannot be read.
 pub fn migration(dialect: Dialect, file: &Path) -> io::Result<Migration> {
     let text = std::fs::read(file)?;
     let name = file.to_string_lossy();

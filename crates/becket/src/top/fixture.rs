@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::sample::Sample;
 
-/// A becket after so many seconds, in each of which it met some clients.
+/// Builds the status of a becket after `second` seconds of steady traffic.
 pub(super) fn sample(second: u64) -> Sample {
     let server = |name: &str, open: u64, each: u64, failures: u64| {
         json!({"name": name, "mode": "ready", "state": "passing", "condition": "in-service", "weight": 1,

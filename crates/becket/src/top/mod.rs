@@ -1,8 +1,8 @@
 //! `becket top`: a running becket, live in a terminal.
 //!
-//! A thread asks for `/status` and `/connections/top`, and leaves what came as a [`sample::Sample`]. The [`screen`] keeps two of them and
-//! what keys have chosen; [`view`] draws it. The terminal is given back as it was by whatever it ends: a key, a signal, a fault
-//! or a panic.
+//! A thread requests `/status` and `/connections/top`, and sends the answers as a
+//! [`sample::Sample`]. The [`screen`] keeps two samples and the choices made with keys; [`view`]
+//! draws it. The terminal is restored at the end, whether by a key, a signal, an error or a panic.
 
 mod sample;
 mod screen;
@@ -24,25 +24,26 @@ use self::sample::Sample;
 use self::screen::Screen;
 use crate::admin::{AdminAddress, NoStatus};
 
-/// Why nothing was shown.
+/// Reason why the screen cannot be shown.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotShown {
     /// Standard output is a file or a pipe.
-    #[error("standard output is no terminal; becket status prints the same once")]
+    #[error("standard output is not a terminal; use becket status instead")]
     NoTerminal,
-    /// Nobody answers.
+    /// The becket does not answer.
     #[error(transparent)]
     NoStatus(#[from] NoStatus),
-    /// The terminal does not do as it should.
-    #[error("the terminal: {0}")]
+    /// The terminal reported an error.
+    #[error("cannot use the terminal: {0}")]
     Terminal(#[from] io::Error),
 }
 
-/// Shows the becket at a place, asked again after each `every`, until a key or a signal ends it.
+/// Shows the becket at `place`, refreshed at each interval `every`, until a key or a signal ends
+/// it.
 ///
 /// # Errors
-/// There is no terminal, or nobody answers at the first time.
+/// Standard output is not a terminal, the first request gets no answer, or the terminal fails.
 pub fn run(place: &AdminAddress, every: Duration) -> Result<(), NotShown> {
     if !io::stdout().is_terminal() {
         return Err(NotShown::NoTerminal);
@@ -53,14 +54,14 @@ pub fn run(place: &AdminAddress, every: Duration) -> Result<(), NotShown> {
         flag::register(signal, Arc::clone(&ended))?;
     }
     let samples = ask_again(place.clone(), every);
-    // Has a panic restore it, too.
+    // Also installs a panic hook that restores the terminal.
     let mut terminal = ratatui::try_init()?;
     let shown = show(&mut terminal, Screen::new(first), &samples, &ended);
     ratatui::try_restore()?;
     Ok(shown?)
 }
 
-/// Asks on a thread of its own: the screen never waits for an answer.
+/// Takes samples on a separate thread, so that the screen never waits for an answer.
 fn ask_again(place: AdminAddress, every: Duration) -> Receiver<Result<Sample, NoStatus>> {
     let (sender, samples) = sync_channel(1);
     thread::spawn(move || {
@@ -95,7 +96,7 @@ fn show(
     Ok(())
 }
 
-/// Between two looks at signals and samples.
+/// Longest wait for a key between checks of signals and samples.
 const STEP: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::admin::{AdminAddress, NoStatus};
 
-/// The answer of an address that does not send them.
+/// Error answer of an address that does not serve `/connections/top`.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct TopRefused {
     pub(super) error: String,
@@ -15,7 +15,7 @@ pub(super) struct TopRefused {
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) status: Status,
-    /// Sources and names with most connections, or why they were not sent.
+    /// Sources and names with most connections, or the reason why they are not available.
     pub(super) most: Result<TopConnections, TopRefused>,
 }
 
@@ -32,5 +32,5 @@ impl Sample {
     }
 }
 
-/// Sources and names that are asked for: more than a screen has lines.
+/// Maximum number of sources and of names to request: more than a screen has lines.
 const MOST_ROWS: usize = 50;

@@ -1,4 +1,4 @@
-//! What a screen shows: two samples, what they differ by, and what keys have chosen.
+//! State of the screen: two samples, their differences, and the choices made with keys.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use super::sample::{Sample, TopRefused};
 use crate::admin::NoStatus;
 use crate::status::{escaped, rate};
 
-/// By what servers are sorted.
+/// Sort order of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SortBy {
     Name,
@@ -20,36 +20,35 @@ pub(super) enum SortBy {
     Failures,
 }
 
-/// One server.
+/// Row of one server in the table.
 #[derive(Debug, PartialEq)]
 pub(super) struct ServerRow {
-    /// Backend and server.
+    /// `BACKEND/SERVER`.
     pub(super) name: String,
     pub(super) mode: &'static str,
     pub(super) condition: String,
-    /// Nobody new can be sent there.
+    /// The server cannot get new clients.
     pub(super) is_out: bool,
     pub(super) weight: u32,
     pub(super) open: u32,
     pub(super) maxconn: Option<u32>,
-    /// Connects in a second; `None` without a sample before.
+    /// Connections per second; `None` without an earlier sample.
     pub(super) rate: Option<f64>,
     pub(super) failures: u64,
 }
 
-/// The state of the screen.
 #[derive(Debug)]
 pub(super) struct Screen {
     now: Sample,
     before: Option<Sample>,
-    /// Handshakes in a second, the oldest first.
+    /// Handshakes per second, oldest first.
     handshakes: VecDeque<u64>,
-    /// Why there was no answer, where the last one is missing.
+    /// Error of the last request, if it failed.
     pub(super) fault: Option<String>,
     pub(super) sort: SortBy,
     pub(super) is_reversed: bool,
     pub(super) is_paused: bool,
-    /// Servers above the first that is shown.
+    /// Number of servers that are scrolled off at the top.
     pub(super) above: usize,
 }
 
@@ -67,7 +66,7 @@ impl Screen {
         }
     }
 
-    /// Takes what was answered, or why nothing was.
+    /// Takes a sample, or the error of a failed request. Ignores both while paused.
     pub(super) fn take(&mut self, sample: Result<Sample, NoStatus>) {
         if self.is_paused {
             return;
@@ -80,7 +79,7 @@ impl Screen {
             }
         };
         self.fault = None;
-        // Another process has counters of its own.
+        // A new process starts its counters at zero.
         let is_same = sample.status.process.started == self.now.status.process.started;
         let before = std::mem::replace(&mut self.now, sample);
         self.before = Some(before).filter(|_| is_same);
@@ -96,7 +95,7 @@ impl Screen {
         }
     }
 
-    /// Does what a key asks for. Returns whether that is the end.
+    /// Handles a key. Returns `true` if the key ends the program.
     pub(super) fn press(&mut self, key: KeyEvent) -> bool {
         if key.kind == KeyEventKind::Release {
             return false;
@@ -119,7 +118,7 @@ impl Screen {
         false
     }
 
-    /// The same key once more turns the order round.
+    /// Sorts by a column; pressing its key again reverses the order.
     fn sort_by(&mut self, sort: SortBy) {
         self.is_reversed = self.sort == sort && !self.is_reversed;
         self.sort = sort;
@@ -138,17 +137,18 @@ impl Screen {
         self.handshakes.iter().copied()
     }
 
-    /// Returns the increase of a number per second; nothing without a sample before.
+    /// Returns the increase of a number per second; `None` without an earlier sample.
     pub(super) fn rate_of(&self, of: impl Fn(&Status) -> u64) -> Option<f64> {
         rate(self.status(), &self.before.as_ref()?.status, of)
     }
 
-    /// Every server, sorted.
+    /// Returns all servers, sorted.
     pub(super) fn servers(&self) -> Vec<ServerRow> {
         let mut rows = Vec::new();
         for (at, backend) in self.status().backends.iter().enumerate() {
             for (index, server) in backend.servers.iter().enumerate() {
-                // A reload may have moved it: then there is no rate for a moment.
+                // A reload may have moved the server; its rate is then missing until the next
+                // sample.
                 let find = |status: &'_ Status| {
                     let other = status.backends.get(at)?;
                     let found = other.servers.get(index)?;
@@ -191,9 +191,9 @@ fn row(backend: &BackendStatus, server: &ServerStatus, rate: Option<f64>) -> Ser
     }
 }
 
-/// Samples that are drawn: more than most terminals have columns.
+/// Maximum number of samples in the plot: more than most terminals have columns.
 const MOST_MOMENTS: usize = 300;
-/// Lines of a jump.
+/// Rows per page key.
 const A_PAGE: usize = 10;
 
 #[cfg(test)]
@@ -219,7 +219,7 @@ mod tests {
         screen.take(Err(NoStatus::Foreign("gone".to_owned())));
         assert_eq!(
             (screen.fault.as_deref(), accepted(&screen)),
-            (Some("gone: the answer is not a becket's"), Some(30.0))
+            (Some("gone: the answer is not from becket"), Some(30.0))
         );
         let mut other = sample(1);
         other.status.process.started = other.status.process.now;

@@ -1,4 +1,4 @@
-//! Draws a [`Screen`]: what is wrong, rates, servers, and who has most connections.
+//! Draws a [`Screen`]: problems, rates, servers, and the sources and names with most connections.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -26,14 +26,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     ])
     .areas(frame.area());
     frame.render_widget(Paragraph::new(head), above);
-    // The latest stands at the right.
+    // The newest value is at the right edge.
     let mut latest: Vec<u64> = screen.handshakes().rev().take(plot.width.into()).collect();
     latest.reverse();
     frame.render_widget(Sparkline::default().data(latest).cyan(), plot);
     draw_servers(frame, screen, servers);
     draw_most(frame, screen.most(), most);
     let help =
-        "q quit   n name  o open  r rate  f failures (again: turned round)   p pause   arrows";
+        "q quit   n name  o open  r rate  f failures (again: reverse)   p pause   arrows scroll";
     frame.render_widget(Line::from(help).dim(), keys);
 }
 
@@ -89,13 +89,13 @@ fn traffic(screen: &Screen) -> [String; 3] {
             bytes_per_second(of(|it| it.client_bytes_out)),
         ),
         format!(
-            "handshakes   full {}  resumed {}  failed {}  {} under way",
+            "handshakes   full {}  resumed {}  failed {}  {} in flight",
             each(|it| it.handshakes_full),
             each(|it| it.handshakes_resumed),
             each(|it| it.handshakes_failed),
             traffic.totals.handshakes_in_flight,
         ),
-        format!("             p50 {p50}  p99 {p99}, of the last ten seconds; handshakes a second:"),
+        format!("             p50 {p50}  p99 {p99} over the last 10 s; handshakes per second:"),
     ]
 }
 
@@ -195,7 +195,7 @@ fn bytes_per_second(rate: Option<f64>) -> String {
     rate.map_or_else(|| "-".to_owned(), |rate| bytes_of(rate) + "/s")
 }
 
-/// Such as `1.5 MB`.
+/// Formats a byte count, such as `1.5 MB`.
 fn bytes_of(count: f64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB"];
     let mut count = count;
@@ -207,7 +207,7 @@ fn bytes_of(count: f64) -> String {
     format!("{count:.digits$} {}", units[unit])
 }
 
-/// Lines of what is wrong; the rest is counted.
+/// Maximum number of problems shown; further problems are only counted.
 const MOST_PROBLEMS: usize = 3;
 const HEAD: Style = Style::new().bold().underlined();
 
@@ -238,7 +238,7 @@ mod tests {
             "becket 1.2.3  serving for 1 h 0 min  4 workers  process 77",
             "problem: backend app: server 10.0.0.3:80 is out of service: refused",
             "42 open  5 waiting for a server  accepted 30.0/s  bytes in 1.5 MB/s  out 3.0 kB/s",
-            "full 10.0/s  resumed 20.0/s  failed 0.5/s  3 under way",
+            "full 10.0/s  resumed 20.0/s  failed 0.5/s  3 in flight",
             "p50 1.2 ms  p99 8.1 ms",
             "BACKEND/SERVER+",
             "app/10.0.0.2:80",
