@@ -1,7 +1,7 @@
-//! What a connection costs while it does nothing: bytes of heap that becket holds for it.
+//! Measures the heap that becket holds for an idle connection.
 //!
-//! A test binary of its own, because it counts every allocation of its process. The streams, the
-//! stage and the client are made, and measured, apart; the kernel's sockets are not in it.
+//! This is a separate test binary, because it counts every allocation of its process. Streams,
+//! stage and client are measured separately; the kernel's sockets are not included.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -25,8 +25,8 @@ use crate::common::{Client, House, house, server_got, server_says};
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
-/// Heap of one connection that has relayed a question and an answer and waits for more. Found by
-/// what its end gives back.
+/// Returns the heap of one connection that has relayed a question and an answer and is idle. The
+/// result is the memory that its close frees.
 fn idle(house: &House, version: &'static rustls::SupportedProtocolVersion) -> usize {
     let mut stage = house.stage();
     let config = Arc::new(house.client(version));
@@ -67,7 +67,7 @@ fn an_idle_connection_holds_little() {
     }
 }
 
-/// Bytes in the worker's slab for every connection, in whatever phase.
+/// Maximum size in the worker's slab of a connection, in any phase.
 const MOST_IN_THE_SLAB: usize = 1024;
-/// 4 KiB per idle connection, less the slab's part and what the kernel and the timers take.
+/// 4 KiB per idle connection, minus the slab's part and the memory of the kernel and of timers.
 const MOST_HEAP: usize = 3 * 1024;

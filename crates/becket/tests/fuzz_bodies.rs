@@ -1,7 +1,7 @@
-//! Runs the bodies of the fuzz targets without a fuzzer: on seeded inputs, by any compiler.
+//! Runs the bodies of the fuzz targets without a fuzzer, on seeded inputs, with any compiler.
 //!
-//! The bodies live in `fuzz/src` and are shared by path, so that `cargo test` holds every change
-//! to what the fuzzer would. A failure prints the input; `cargo +nightly fuzz run` searches deeper.
+//! The bodies are in `fuzz/src` and are shared by path, so `cargo test` checks every change like a
+//! short fuzzer run. A failure prints the input; `cargo +nightly fuzz run` searches deeper.
 
 #[path = "../../../fuzz/src/config.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
@@ -46,7 +46,7 @@ fn a_connection_survives_any_script() {
     for round in 0..2000 {
         let mut script = Vec::new();
         if round % 2 == 0 {
-            // Anybody, and then enough talk for a handshake.
+            // Any client, followed by enough rounds for a handshake.
             script.push(random.u8(..) | 0b0001_1000);
             script.extend([TALK; 32]);
         }
@@ -71,7 +71,7 @@ fn a_ticket_opens_only_as_it_was_sealed() {
     for round in 0..2000 {
         let mut input = match round % 3 {
             0 => state.as_bytes().to_vec(),
-            // Long enough for a whole ticket, which only zeros leave as it is.
+            // Long enough for a whole ticket; only zeros leave the ticket unchanged.
             1 => vec![255, 0, 0, 0],
             _ => vec![255],
         };
@@ -170,10 +170,10 @@ fn messages_of_tokens_survive_mutation() {
     mutations::run_on_mutations(&packets.map(|it| it.as_bytes().to_vec()), token::run);
 }
 
-/// The event, and its amount, by which a script's client says what it has to say.
+/// The event and its amount with which a script's client sends everything it has.
 const TALK: u8 = 4;
 
-/// One entry, and no signature.
+/// An OCSP response with one entry and without a signature.
 const OCSP_RESPONSE: &str = "\
     3081af0a0100a081a93081a606092b0601050507300101048198308195308192a21604146b6b6b6b6b6b6b6b6b6b6b6b\
     6b6b6b6b6b6b6b6b180f32303236313132323136303033395a30673065303d300906052b0e03021a050004146e6e6e6e\

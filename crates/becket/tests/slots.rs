@@ -1,7 +1,8 @@
-//! Slots under threads: never more than `maxconn`, nothing lost, first come, first served.
+//! Tests slots with threads: never more than `maxconn`, nothing lost, first come, first served.
 //!
-//! Each thread plays a worker: it has its own pool and inbox, holds connections for a moment, waits when
-//! it has to, and now and then leaves the queue. There are no sleeps: whoever waits asks its inbox.
+//! Each thread acts as a worker: it has its own pool and inbox, holds connections for a moment,
+//! waits if it must, and sometimes leaves the queue. There are no sleeps; a waiting worker polls
+//! its inbox.
 #![forbid(unsafe_code)]
 #![expect(
     clippy::unwrap_used,
@@ -45,7 +46,7 @@ fn hint() -> PickHint<'static> {
     }
 }
 
-/// What the servers themselves would count.
+/// Counts of the servers themselves.
 struct Servers {
     states: Arc<[Arc<ServerState>]>,
     now: Vec<AtomicU32>,
@@ -75,7 +76,7 @@ impl Servers {
     }
 }
 
-/// A connection; the server sees it go before the slot is given back.
+/// A connection. The server sees its end before the slot is returned.
 struct Held<'a> {
     now: &'a AtomicU32,
     slot: ServerSlot,
@@ -87,7 +88,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// A worker with at most a few connections.
+/// A worker with few connections.
 struct Worker<'a> {
     pool: Pool,
     test_inbox: Arc<TestInbox>,
@@ -96,7 +97,7 @@ struct Worker<'a> {
     waits: Vec<Wait>,
     random: u64,
     served: u64,
-    /// Asked for a slot and was neither served nor refused nor left: must be none at the end.
+    /// Waits that ended with a refusal.
     refused: u64,
     left: u64,
 }
@@ -157,7 +158,7 @@ impl<'a> Worker<'a> {
 
     fn take(&mut self, grant: Grant) {
         let mut waits = self.waits.iter();
-        // One that has left drops the grant, and with it passes the slot on.
+        // A wait that was abandoned drops the grant, which passes the slot on.
         let Some(at) = waits.position(|wait| wait.is_over_by(&grant)) else {
             return;
         };
@@ -168,7 +169,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Something that a worker would do.
+    /// Makes one random step of a worker.
     fn step(&mut self) {
         match self.dice(8) {
             0..4 => self.ask(&[], None),
@@ -183,7 +184,7 @@ impl<'a> Worker<'a> {
                 let (server, arrival) = (held.slot.server().key(), held.slot.arrival());
                 drop(held);
                 if sides == 5 {
-                    // That server fails it, and it goes on to another one.
+                    // That server fails the connection, which then tries another server.
                     self.served -= 1;
                     self.ask(&[server], Some(arrival));
                 }
@@ -193,7 +194,7 @@ impl<'a> Worker<'a> {
         self.read_mail();
     }
 
-    /// Finishes what is open; comes to an end only if no slot is lost.
+    /// Finishes all open connections; terminates only if no slot is lost.
     fn finish(&mut self) {
         while !self.waits.is_empty() || !self.held.is_empty() {
             self.held.clear();
@@ -288,12 +289,12 @@ fn who_waits_is_served_in_the_order_of_arrival_over_all_workers() {
     let Pick::Slot(first) = pools[0].pick(&hint(), None, &[]) else {
         panic!("a slot");
     };
-    // Arrivals go round the workers, and are numbered by their place.
+    // Arrivals alternate between the workers, and are numbered by their place.
     let waits: Vec<Wait> = (0..200)
         .map(|place| pools[place % 4].wait(place, &[], None).unwrap())
         .collect();
     drop(first);
-    // From now on the slot travels from one thread to the other.
+    // From here on the slot moves between threads.
     thread::scope(|scope| {
         for test_inbox in &test_inboxes {
             let order = &order;

@@ -1,4 +1,4 @@
-//! `[admission]`, and the networks of listeners.
+//! Tests of `[admission]`, and of the networks of listeners.
 
 use std::num::NonZeroU32;
 

@@ -1,4 +1,5 @@
-//! Certificates as files hold them: what loads, what is refused, and who answers to which name.
+//! Tests of certificate files: what loads, what is rejected, and which certificate serves which
+//! name.
 
 use crate::common::{Folder, Made, NOW, lines, site};
 use becket_config::address::NamePattern;
@@ -23,7 +24,8 @@ fn a_folder_of_certbots_is_a_pair() {
         let map = &prepared.config.listeners[0].certificates;
         assert!(map.named("bot.test").is_some());
     }
-    // With a bundle beside them it is a folder of bundles like any other, and a chain without its key is said to be one.
+    // With a bundle next to them, the folder is an ordinary folder of bundles, and a chain without
+    // its key is an error.
     folder.bundle("live/bot.test/more.pem", &["more.test"]);
     let rejected = folder.prepare(&site("['live/bot.test']")).unwrap_err();
     let errors = lines(&rejected.errors);

@@ -1,4 +1,4 @@
-//! `[cluster]`: what it makes, and what is wrong with it.
+//! Tests of `[cluster]`: its effects, and its errors.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;

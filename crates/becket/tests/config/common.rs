@@ -19,10 +19,10 @@ use rustls_pki_types::UnixTime;
 /// 2024-06-01, in the middle of the certificates' year.
 pub(crate) const NOW: u64 = 1_717_200_000;
 
-/// The secret of a cluster, as a file has it.
+/// Contents of a cluster's secret file.
 pub(crate) const SECRET: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n";
 
-/// A folder of its own, removed at the end.
+/// A temporary folder, removed at the end.
 pub(crate) struct Folder {
     dir: tempfile::TempDir,
 }
@@ -72,12 +72,13 @@ impl Folder {
         self.prepare_next(Some(running), text, now)
     }
 
-    /// Returns what is wrong with a configuration.
+    /// Returns the errors of a configuration.
     pub(crate) fn faults(&self, text: &str) -> Vec<String> {
         lines(&self.prepare(text).unwrap_err().errors)
     }
 
-    /// Checks that the faults of a configuration begin like these, in any order, and that there are no others.
+    /// Asserts that the errors of a configuration begin like `starts`, in any order, and that there
+    /// are no others.
     #[track_caller]
     pub(crate) fn refuses(&self, text: &str, starts: &[&str]) {
         assert_faults(&self.faults(text), starts);
@@ -103,7 +104,7 @@ impl Folder {
             running,
         };
         let prepared = prepare_text(text, &toml::Table::new(), &environment);
-        // Where a text ends up in a file is of no interest to most tests.
+        // Most tests ignore the line numbers of problems.
         let unplaced = |problems: &mut Vec<Problem>| {
             problems.iter_mut().for_each(|problem| problem.line = None);
         };
@@ -209,12 +210,12 @@ fn authority_params(name: &str) -> CertificateParams {
     params
 }
 
-/// The problems as lines.
+/// Formats the problems as lines.
 pub(crate) fn lines(problems: &[Problem]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
-/// A configuration with one site whose certificates are `certificates`, in TOML.
+/// Returns a configuration with one site and these certificates, in TOML.
 pub(crate) fn site(certificates: &str) -> String {
     format!(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:8443']\nbackend = 'app'\n\
@@ -223,7 +224,7 @@ pub(crate) fn site(certificates: &str) -> String {
     )
 }
 
-/// Checks that faults begin like these, in any order, and that there are no others.
+/// Asserts that the errors begin like `starts`, in any order, and that there are no others.
 #[track_caller]
 pub(crate) fn assert_faults(found: &[String], starts: &[&str]) {
     for start in starts {

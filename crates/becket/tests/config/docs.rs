@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::common::{Folder, Made, SECRET, lines};
 
-/// Every key with its default, as the structs have it; null where there is no single one.
+/// Returns every key with its default, as the structs have it; null if there is no single default.
 fn keys() -> BTreeMap<String, Value> {
     let file = File {
         listener: vec![ListenerSection {
@@ -60,12 +60,12 @@ fn flatten(path: &str, value: &Value, keys: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// Whether this is the value of a key that has no default of its own.
+/// Returns `true` for the value of a key without a default.
 fn is_none(default: &Value) -> bool {
     default.is_null() || *default == "" || *default == Value::Array(Vec::new())
 }
 
-/// Key, default, meaning and reason of every row of the page that describes a key.
+/// Returns key, default, meaning and reason of every row of the page that describes a key.
 fn rows(page: &str) -> Vec<[String; 4]> {
     let mut rows = Vec::new();
     let mut in_table = false;
@@ -133,7 +133,8 @@ fn the_page_names_every_flag() {
     }
 }
 
-/// Lines such as `# user = "becket"` and `# [cluster]` count as set, and entries such as `    # { chain = .. },`.
+/// Uncomments lines such as `# user = "becket"` and `# [cluster]`, and entries such as `    # {
+/// chain = .. },`.
 fn uncommented(text: &str) -> String {
     let lines = text.lines().map(|line| match line.strip_prefix("# ") {
         Some(rest) if rest.starts_with('[') => rest,
@@ -191,7 +192,7 @@ fn every_example_is_a_valid_configuration() {
         if path.extension().is_none_or(|extension| extension != "toml") {
             continue;
         }
-        // Its key is on a token, which the end-to-end tests have.
+        // Its key is on a token, which only the end-to-end tests have.
         if path.ends_with("pkcs11.toml") {
             continue;
         }

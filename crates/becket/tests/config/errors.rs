@@ -1,4 +1,4 @@
-//! What is wrong with a configuration is said all at once, each fault with its key path.
+//! All errors of a configuration are reported at once, each with the path of its key.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -183,7 +183,7 @@ fn a_start_and_a_reload_look_no_name_up() {
     assert_eq!(prepared.config.listeners[0].bind, bind);
 }
 
-/// A site whose policy has `policy` and whose backend has `backend`.
+/// A site with `policy` in its policy and `backend` in its backend.
 fn early_site(policy: &str, backend: &str) -> String {
     format!(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:8443']\nbackend = 'app'\n\

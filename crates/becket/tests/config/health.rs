@@ -1,8 +1,8 @@
-//! `[backend.health]`, sources, and the interval of names.
+//! Tests of `[backend.health]`, of sources, and of the interval of name lookups.
 
 use crate::common::{Folder, assert_faults, lines, site};
 
-/// The site with more keys in its backend.
+/// The site with these keys in its backend.
 fn text(keys: &str) -> String {
     site("['a.pem']").replace("name = 'app'\n", &format!("name = 'app'\n{keys}\n"))
 }

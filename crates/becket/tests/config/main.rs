@@ -1,4 +1,4 @@
-//! The configuration, from files to [`becket_tls::config::Config`].
+//! Tests of the configuration, from files to [`becket_tls::config::Config`].
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! `[backend.tls]` and listeners without TLS.
+//! Tests of `[backend.tls]`, and of listeners without TLS.
 
 use becket_config::listener::ListenMode;
 use becket_proto::starttls::Protocol;

@@ -1,4 +1,4 @@
-//! What a reload takes from the running configuration: everything whose files have the same contents.
+//! A reload keeps every part of the running configuration whose files have the same contents.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Revocation lists: what is refused, and what is only said.
+//! Tests of revocation lists: errors and warnings.
 
 use becket_prepare::Prepared;
 use becket_tls::config::Policy;
@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 
 use crate::common::{Folder, Made, NOW, lines, site};
 
-/// A list by `authority` that is due again at the end of a year.
+/// Returns a list issued by `authority`, with its next update at the end of year `until`.
 fn list(authority: &Made, number: u64, until: i32) -> rcgen::CertificateRevocationList {
     let params = CertificateRevocationListParams {
         this_update: date_time_ymd(2022, 1, 1) + std::time::Duration::from_secs(number),
@@ -48,7 +48,7 @@ fn policy(prepared: &Prepared) -> &Policy {
     route.policy.as_ref().unwrap()
 }
 
-/// A client's certificate of this number.
+/// Returns a client certificate with this serial number.
 fn leaf(authority: &Made, serial: u64) -> CertificateDer<'static> {
     let mut params = CertificateParams::new(["client.test".to_owned()]).unwrap();
     params.serial_number = Some(SerialNumber::from(serial));
@@ -71,7 +71,7 @@ fn lists_load_from_pem_and_der_newest_first_and_are_read_again() {
     assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
     let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(NOW));
     let verifier = policy(&prepared).verifier.as_ref().unwrap();
-    // Each list revokes the certificate of its own number, and of several the newest counts.
+    // Each list revokes the certificate with its own number, and only the newest list counts.
     for serial in [1, 2, 3, 4] {
         let found = verifier.verify_client_cert(&leaf(&authority, serial), &[], now);
         assert_eq!(found.is_err(), serial == 3, "{serial}");

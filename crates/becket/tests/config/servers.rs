@@ -1,4 +1,4 @@
-//! Backends of many servers: what is read, what is refused.
+//! Tests of backends with many servers: what is accepted, and what is rejected.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use rustls_pki_types::UnixTime;
 
 use crate::common::{Folder, NOW, assert_faults, lines};
 
-/// A listener and a backend with these keys, in front of servers with those.
+/// Returns a configuration of a listener, a backend with the keys `backend`, and a server for each
+/// of `servers`.
 fn site(folder: &Folder, backend: &str, servers: &[&str]) -> String {
     folder.bundle("a.pem", &["a.test"]);
     let mut text = format!(

@@ -1,4 +1,5 @@
-//! `[cluster]`: sessions of stud and hitch, on which terms they are taken, and what is wrong with those.
+//! Tests of `[cluster]` with sessions of stud and hitch: conditions for their acceptance, and
+//! errors.
 
 use becket_proto::session::PolicyTag;
 
@@ -134,7 +135,7 @@ fn a_secret_may_be_made_from_a_private_key() {
         .map(|file| secret(&format!("secret-from-key = '{file}'")));
     assert_eq!((one.id, &one.replication), (same.id, &same.replication));
     assert_ne!(one.id, other.id);
-    // An ECDSA key serves for this, and not for sessions of stud.
+    // An ECDSA key is suitable here, but not for sessions of stud.
     let both = RECEIVE.replace("rsa.pem", "a.pem") + "secret-from-key = 'a.pem'";
     let prepared = folder.prepare(&text(&both)).unwrap();
     assert!(prepared.config.stud().is_none());

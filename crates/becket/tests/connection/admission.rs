@@ -1,4 +1,5 @@
-//! Admission: full handshakes pay where the private key would be used, resumptions do not.
+//! Tests of admission: a full handshake costs a token when the private key would be used; a
+//! resumption costs none.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -98,7 +99,7 @@ fn what_looks_like_a_resumption_pays_if_it_is_none() {
     for config in &configs {
         assert!(!comes_in(&house, &mut stage, 0, config));
     }
-    // Tickets and IDs of the one policy open nothing under the other.
+    // Tickets and IDs of one policy are not valid under the other.
     for config in &configs {
         let reason = is_shed(&house, &mut stage, 1, config);
         assert_eq!(reason, CloseReason::AdmissionRate);
@@ -128,7 +129,7 @@ fn a_full_handshake_is_in_flight_until_it_ends() {
         client.flush();
         assert!(stage.settle());
         assert_eq!(admission.in_flight(), 1);
-        // A stage has one connection; another worker's is elsewhere.
+        // A stage has only one connection, so another stage acts as another worker.
         let mut other = house.stage();
         other.admission = Rc::clone(&stage.admission);
         let fresh = Arc::new(house.client(version));

@@ -1,4 +1,4 @@
-//! Handshakes whose signatures are made eight at a time, by portable lanes.
+//! Tests of handshakes whose signatures are made eight at a time, with the portable implementation.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use rustls::version::{TLS12, TLS13};
 
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
 
-/// A listener with keys of every kind that there may be in a batch, and one that may not.
+/// A listener with keys of every kind that a batch accepts, and one that it does not.
 fn house(process: &str) -> House {
     House::new(&format!(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
@@ -30,7 +30,7 @@ fn queue(house: &House) -> Arc<SigningQueue> {
     Arc::new(SigningQueue::new(1, house.config.batches))
 }
 
-/// A client of a worker of its own, behind which so many others seem to wait.
+/// Connects a client of a separate worker in which `waiting` others seem to wait.
 fn enter(
     house: &House,
     queue: &Arc<SigningQueue>,
@@ -49,7 +49,7 @@ fn asked(stage: &Stage) -> u64 {
     stage.counters.signatures_begun.value()
 }
 
-/// A crypto thread: takes what it would, and signs as it would. Returns how many there were.
+/// Acts as a crypto thread: takes jobs and signs them. Returns the number of jobs.
 fn work(queue: &SigningQueue) -> usize {
     let jobs = queue.try_pop();
     let many = jobs.len();
@@ -57,7 +57,7 @@ fn work(queue: &SigningQueue) -> usize {
     many
 }
 
-/// As many clients as a batch has lanes, of both versions and of two keys.
+/// Connects as many clients as a batch has lanes, of both versions and with two keys.
 fn batch(house: &House, queue: &Arc<SigningQueue>) -> Vec<(Stage, Client)> {
     let of = |at| {
         let name = ["a.test", "x.b.test"][at / 2 % 2];

@@ -1,4 +1,4 @@
-//! Chains of certificates: what is refused before anybody builds paths of it, and what that saves.
+//! Tests of certificate chains: what is rejected before webpki builds paths, and what that saves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -30,7 +30,7 @@ const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
 
 const CLIENTS: &str = "policy = 'p'\n[[policy]]\nname = 'p'\nclient-certificates = 'required'\nclient-ca = 'ca.pem'\n";
 
-/// What is too much, each in its own way.
+/// Returns chains that exceed different limits.
 fn excessive() -> Vec<(&'static str, Tangle)> {
     let alike = [("A", "A"); 9];
     vec![
@@ -55,7 +55,7 @@ fn with_certificate(
     Arc::new(config.unwrap())
 }
 
-/// How the connection ends once the client has heard everything and goes, and the alert that it got.
+/// Returns how the connection ended and the alert that the client received.
 fn ending(mut client: Client, stage: &mut Stage) -> (Option<CloseReason>, Option<Alert>) {
     client.talk(stage);
     let alert = match client.fault.take() {
@@ -87,7 +87,7 @@ fn a_client_with_too_much_is_refused_for_that() {
                 "{what}, {version:?}"
             );
         }
-        // It is nobody's, but webpki may say so.
+        // No configured authority issued the chain, so webpki may reject it.
         let config = with_certificate(&house, version, tangle(&WORST, 0));
         let mut stage = house.stage();
         let client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
@@ -105,7 +105,7 @@ fn where_no_certificate_is_asked_for_a_long_message_is_no_chain() {
     let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
     client.flush();
     assert!(stage.settle());
-    // Pieces of a handshake message that never ends, in clear.
+    // Pieces of an unencrypted handshake message that never ends.
     let piece = [&[22, 3, 3, 0x20, 0, 11, 0, 0xff, 0xff][..], &[0; 0x1ffc]].concat();
     client.end.write_all(&piece).unwrap();
     client.end.write_all(&piece).unwrap();
@@ -147,7 +147,7 @@ fn a_server_with_too_much_is_refused_for_that() {
     }
 }
 
-/// Says of every signature that it does not hold, and counts.
+/// Rejects every signature, and counts the checks.
 #[derive(Debug)]
 struct Counting;
 
@@ -173,7 +173,7 @@ fn the_worst_chain_that_passes_costs_few_signature_checks() {
     static ALL: [&dyn SignatureVerificationAlgorithm; 1] = [&Counting];
     let mut provider = aws_lc_rs::default_provider();
     provider.signature_verification_algorithms.all = &ALL;
-    // Authorities of all names that occur: every beginning of a path is held against one.
+    // Authorities of all names in use, so that every path has a candidate to check.
     let mut roots = RootCertStore::empty();
     for name in ["A", "B", "C"] {
         let root = tangle(&[(name, name)], 0);
@@ -195,7 +195,8 @@ fn the_worst_chain_that_passes_costs_few_signature_checks() {
     assert_eq!(CHECKS.load(Relaxed), 1 + chain::MOST_STEPS);
 }
 
-/// A client's chain, of one certificate between it and the house's authority, among others that lead nowhere.
+/// Returns a client's chain with one intermediate under the house's authority, mixed with unrelated
+/// certificates.
 fn cluttered(house: &House) -> Tangle {
     use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
     let authority = std::fs::read_to_string(house.folder.path().join("ca.pem")).unwrap();
@@ -244,7 +245,7 @@ fn a_session_keeps_of_a_chain_what_verified_it() {
         let own = cluttered(&house);
         let path = own.chain[0].len() + own.chain[3].len();
         let shown: usize = own.chain.iter().map(|one| one.len()).sum();
-        // Half of a hello is 8 KiB, so there would be no ticket of all.
+        // Half of a hello is 8 KiB, so a ticket of all certificates would not fit.
         assert!((10_000..16_000).contains(&shown), "{shown}");
         let mut config = with_certificate(&house, version, own);
         if !takes_tickets {
@@ -261,7 +262,7 @@ fn a_session_keeps_of_a_chain_what_verified_it() {
             let identity = tls.identity.map(|who| who.common_name);
             assert_eq!(identity, Some(Some("alice".into())), "{expected:?}");
         }
-        // Of TLS 1.3 without tickets there are some sessions at a time.
+        // A TLS 1.3 client without tickets has several sessions at a time.
         let kept = house.table.bytes() + house.early.bytes() - before;
         let most = (path + 200) * if way == ResumedBy::Psk { 8 } else { 1 };
         assert!(kept <= most, "{version:?}: {kept} > {most}");
@@ -276,7 +277,7 @@ fn only_what_a_path_could_lead_through_is_searched() {
     let usable = chain::usable(leaf, intermediates, LimitsSection::default()).unwrap();
     let path = [0, 4, 2].map(|at| intermediates[at].clone());
     assert_eq!(usable, path);
-    // Two of one subject stay in their order, and what is no certificate is nobody's.
+    // Two certificates of one subject keep their order, and an invalid certificate is ignored.
     let mut shown = tangle(&[("A", "B"), ("B", "A"), ("A", "A")], 0).chain;
     shown.insert(1, CertificateDer::from(vec![0x30, 0]));
     let (leaf, intermediates) = shown.split_first().unwrap();
@@ -308,7 +309,7 @@ fn an_authority_that_is_there_with_two_keys_and_six_certificates_in_all_pass() {
     let mut intermediates = Vec::new();
     for level in ["one", "two", "three"] {
         let (old, new) = (key(), key());
-        // The one that does not sign comes first.
+        // The certificate with the wrong key comes first.
         for key in [&old, &new] {
             let certificate = named(level).signed_by(key, &above).unwrap();
             intermediates.insert(0, certificate.der().clone());

@@ -1,4 +1,4 @@
-//! A listener with certificates made on the spot, and real TLS clients that go through it.
+//! A listener with generated certificates, and real TLS clients that connect to it.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -36,14 +36,14 @@ pub(crate) struct House {
     pub(crate) roots: RootCertStore,
     pub(crate) rotation: Rotation,
     pub(crate) table: Arc<SessionTable>,
-    /// Where certificates and keys are.
+    /// Folder of certificates and keys.
     pub(crate) folder: tempfile::TempDir,
     pub(crate) early: Arc<SessionTable>,
     pools: Rc<[Rc<Pool>]>,
     inbox: Arc<TestInbox>,
 }
 
-/// The one listener and backend of most tests; `more` goes into the listener.
+/// Returns the single listener and backend of most tests; `more` is added to the listener.
 pub(crate) fn house(more: &str) -> House {
     House::new(&format!(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
@@ -51,10 +51,10 @@ pub(crate) fn house(more: &str) -> House {
     ))
 }
 
-/// A certificate for the same name as the first, whose key signs slowly enough for crypto threads.
+/// A certificate for the same name as the first, with a key that is slow enough for crypto threads.
 pub(crate) const COSTLY: &str = "costly.pem";
 
-/// RSA of 2048 bits, twice; of 3072; of 2048 bits with an exponent that no batch takes.
+/// RSA with 2048 bits, twice; with 3072 bits; with 2048 bits and an exponent that no batch accepts.
 pub(crate) const RSA: &str = "rsa.pem";
 pub(crate) const OTHER_RSA: &str = "other-rsa.pem";
 pub(crate) const LONG_RSA: &str = "long-rsa.pem";
@@ -91,7 +91,7 @@ impl House {
             resolver: HostResolver::system(),
             server_names: ServerNames::Later,
             files: becket_keys::files::Files::default(),
-            // As on a processor with AVX-512 IFMA: what is signed is the same.
+            // As on a processor with AVX-512 IFMA; the signatures are equal.
             multibuffer: Some(Multibuffer::portable()),
             tokens: Default::default(),
             trials: Default::default(),
@@ -120,12 +120,12 @@ impl House {
         }
     }
 
-    /// The pool of a backend, by its place in the file.
+    /// Returns the pool of a backend by its index in the file.
     pub(crate) fn pool(&self, backend: usize) -> &Pool {
         &self.pools[backend]
     }
 
-    /// A listener, by its place in the file.
+    /// Returns a listener by its index in the file.
     pub(crate) fn listener(&self, listener: usize) -> Rc<ListenerState> {
         let parts = RouteParts {
             table: Arc::clone(&self.table),
@@ -164,7 +164,7 @@ impl House {
             .with_no_client_auth()
     }
 
-    /// A client whose handshake is done, and its server.
+    /// Returns a client after its handshake, and the stage with its server.
     pub(crate) fn relaying(&self, version: &'static SupportedProtocolVersion) -> (Stage, Client) {
         let mut stage = self.stage();
         let config = Arc::new(self.client(version));
@@ -225,18 +225,18 @@ fn key_of(path: &Path) -> KeyPair {
 pub(crate) struct Client {
     pub(crate) tls: ClientConnection,
     pub(crate) end: End,
-    /// Plaintext that has come.
+    /// Plaintext received so far.
     pub(crate) received: Vec<u8>,
-    /// The first fault that TLS found.
+    /// First TLS error.
     pub(crate) fault: Option<rustls::Error>,
-    /// The server's close_notify has come.
+    /// The server's close_notify has arrived.
     pub(crate) closed: bool,
-    /// Bytes to take from the stream in one go.
+    /// Maximum number of bytes per read from the stream.
     pub(crate) bite: usize,
 }
 
 impl Client {
-    /// Comes in through a listener; servers accept.
+    /// Connects through a listener; servers accept.
     pub(crate) fn enter(
         stage: &mut Stage,
         listener: Rc<ListenerState>,
@@ -264,7 +264,7 @@ impl Client {
         }
     }
 
-    /// Sends what TLS wants to send; false when the stream took nothing.
+    /// Sends pending TLS bytes; `false` if the stream accepted none.
     pub(crate) fn flush(&mut self) -> bool {
         let mut moved = false;
         while self.tls.wants_write() {
@@ -276,7 +276,7 @@ impl Client {
         moved
     }
 
-    /// Takes one bite of the stream; false when nothing came.
+    /// Reads one bite from the stream; `false` if nothing arrived.
     pub(crate) fn bite(&mut self) -> bool {
         let mut taken = std::io::Read::take(&mut self.end, self.bite as u64);
         let n = match self.tls.read_tls(&mut taken) {
@@ -296,7 +296,8 @@ impl Client {
         n > 0
     }
 
-    /// Talks until neither side has anything to say. Returns how the connection ended, if it has.
+    /// Exchanges data until neither side has anything to send. Returns the close reason if the
+    /// connection is closed.
     pub(crate) fn talk(&mut self, stage: &mut Stage) -> Option<CloseReason> {
         loop {
             let sent = self.flush();
@@ -316,20 +317,21 @@ impl Client {
     }
 }
 
-/// Bytes that the server has received so far; none if no server was dialled.
+/// Returns the bytes that the server has received since the last call; none if no server was
+/// dialled.
 pub(crate) fn server_got(stage: &mut Stage) -> Vec<u8> {
     let server = stage.net.dialled.last_mut();
     server.map_or(Vec::new(), |server| server.far.receive_all())
 }
 
-/// The server says something; all of it fits.
+/// Sends all bytes from the server.
 pub(crate) fn server_says(stage: &mut Stage, bytes: &[u8]) {
     use std::io::Write;
     let server = &mut stage.net.dialled.last_mut().unwrap().far;
     server.write_all(bytes).unwrap();
 }
 
-/// A stream of bytes that tells positions apart.
+/// Returns bytes that differ by position.
 pub(crate) fn pattern(from: usize, len: usize) -> Vec<u8> {
     let byte = |at: usize| (at ^ (at >> 7) ^ (at >> 15)) as u8;
     (from..from + len).map(byte).collect()

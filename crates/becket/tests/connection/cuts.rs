@@ -1,5 +1,5 @@
-//! Whatever cuts a connection off, and in whatever order: nobody takes a part for the whole, and
-//! each byte is counted for the connection as it is for the worker. By copy and by splice.
+//! Tests connections that are cut off, in any order of events: no side takes a part for the whole,
+//! and bytes are counted equally for the connection and the worker. With copies and with splices.
 
 use std::io::Write;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(crate) fn plain() -> House {
     )
 }
 
-/// What the world does next.
+/// Next event.
 #[derive(Clone, Debug)]
 enum Event {
     Says(Side, usize),
@@ -37,7 +37,7 @@ enum Event {
     Stop,
 }
 
-/// Whose end of the streams.
+/// Owner of an end of the streams.
 #[derive(Clone, Copy, Debug)]
 enum Side {
     Client,
@@ -67,14 +67,14 @@ struct World {
     stage: Stage,
     client: End,
     client_near: Watch,
-    /// Bytes that each side's stream has taken, and whether its end followed.
+    /// Bytes that each side's stream has accepted, and whether its end followed.
     said: [usize; 2],
     ended: [bool; 2],
     got: [usize; 2],
 }
 
 impl World {
-    /// Bytes pass through `pipes` at most, or by copy.
+    /// At most `pipes` pipes are lent; without pipes, bytes are copied.
     fn new(house: &House, capacity: usize, budget: usize, pipes: usize) -> Self {
         let mut stage = house.stage_of(capacity);
         stage.limits.bytes_per_turn = budget;
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// The connection's socket towards a side; what is sent to it is held.
+    /// Returns the connection's socket towards a side; data sent to it is held.
     fn near(&self, side: Side) -> Option<Watch> {
         let near = match side {
             Side::Client => Some(self.client_near.clone()),
@@ -139,7 +139,7 @@ impl World {
         n > 0
     }
 
-    /// Lets everything arrive, and leaves the connection to its time-outs.
+    /// Delivers everything, and leaves the connection to its timeouts.
     fn run_out(&mut self) {
         while self.stage.closed().is_none() {
             for side in BOTH {
@@ -163,8 +163,8 @@ impl World {
         }
     }
 
-    /// A side that saw an end saw all that the other had to say, and that had ended. A server that
-    /// was connected in vain got nothing, not a part.
+    /// Asserts that a side that saw an end got all data of the other side, and that the other side
+    /// had ended. A server that was connected in vain may have got nothing, but not a part.
     fn check_end(&mut self, side: Side, other: Side) {
         let (got, said) = (self.got[side as usize], self.said[other as usize]);
         let in_vain = got == 0 && matches!(side, Side::Server);
@@ -175,7 +175,7 @@ impl World {
     }
 }
 
-/// The line of the access log says what the worker counted.
+/// Asserts that the line of the access log matches the worker's counters.
 fn check_sums(stage: &Stage) {
     let (record, counters) = (stage.record().unwrap(), &stage.counters);
     let line = [
@@ -227,7 +227,8 @@ fn a_reset_that_a_send_was_told_of_is_not_taken_for_an_end_later() {
     let mut stage = house.stage_of(100);
     let mut client = stage.admit(house.listener(0), [Plan::Accept]);
     stage.settle();
-    // The client reads nothing, so the server is not read either, and only a send meets the reset.
+    // The client reads nothing, so the server is not read either, and only a send detects the
+    // reset.
     server_says(&mut stage, &[7; 100]);
     stage.settle();
     server_says(&mut stage, &[7; 100]);

@@ -1,4 +1,5 @@
-//! Early data (0-RTT): who gets it, how it is marked, and that it is never taken twice.
+//! Tests of early data (0-RTT): which servers get it, how it is marked, and that it is never
+//! accepted twice.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -38,12 +39,12 @@ fn early_client(house: &House) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// With a key that does not sign at once.
+/// As `early_house`, with a key that does not sign at once.
 fn costly_early_house(more: &str) -> House {
     House::new(&early_text(more).replace("'a.pem', 'b.pem'", &format!("'{COSTLY}'")))
 }
 
-/// Talks, and has whatever waits for a signature signed for.
+/// Exchanges data, and makes every pending signature.
 fn talk(client: &mut Client, stage: &mut Stage) {
     client.talk(stage);
     while stage.sign(SignatureRequest::sign) {
@@ -51,7 +52,7 @@ fn talk(client: &mut Client, stage: &mut Stage) {
     }
 }
 
-/// Comes in once, so that the client has two sessions to spend.
+/// Connects once, so that the client has two sessions to use.
 fn first_visit(house: &House, stage: &mut Stage, config: &Arc<ClientConfig>) {
     let mut client = Client::enter(stage, house.listener(0), config, "a.test");
     assert!(client.tls.early_data().is_none(), "there is no session yet");
@@ -60,7 +61,7 @@ fn first_visit(house: &House, stage: &mut Stage, config: &Arc<ClientConfig>) {
     assert_eq!(mark(&server_got(stage)), None);
 }
 
-/// The value of the TLV that marks early data, and what follows the header.
+/// Returns the value of the TLV that marks early data, and the bytes after the header.
 fn split(got: &[u8]) -> (Option<Vec<u8>>, Vec<u8>) {
     assert!(got.starts_with(b"\r\n\r\n\0\r\nQUIT\n"), "{got:?}");
     let length = 16 + usize::from(u16::from_be_bytes([got[14], got[15]]));
@@ -80,7 +81,7 @@ fn mark(got: &[u8]) -> Option<Vec<u8>> {
     split(got).0
 }
 
-/// Starts a connection that says `early` as early data, up to the bytes that it would send first.
+/// Starts a connection with `early` as early data, and returns its first flight.
 fn first_flight(
     house: &House,
     stage: &mut Stage,
@@ -181,7 +182,8 @@ fn early_data_that_comes_after_its_hello_is_marked_too() {
     let (mut stage, config) = (house.stage(), early_client(&house));
     first_visit(&house, &mut stage, &config);
     let (mut client, flight) = first_flight(&house, &mut stage, &config, b"GET /");
-    // Byte by byte, and the server must hear nothing before a byte of early data is there.
+    // Byte by byte: the server must receive nothing before the first byte of early data has
+    // arrived.
     for byte in flight {
         client.end.write_all(&[byte]).unwrap();
         assert!(stage.settle());
@@ -229,7 +231,7 @@ fn a_client_that_sends_early_data_each_time_never_runs_out_of_sessions() {
             "{visit}"
         );
     }
-    // Two from the full handshake, one for each that was spent.
+    // Two from the full handshake, and one for each used session.
     assert_eq!(house.early.len(), 2);
     assert_eq!(house.table.len(), 0);
 }
@@ -255,20 +257,20 @@ fn early_data_on_a_session_that_is_gone_is_not_delivered_and_said_again_without_
     assert_eq!(stage.counters.early_rejected.value(), 1);
 }
 
-/// Why early data is not taken.
+/// Reason why early data is rejected.
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
-    /// The session is gone.
+    /// The session does not exist any more.
     Unknown,
-    /// No policy takes any.
+    /// No policy allows early data.
     Never,
-    /// The session resumes, but with another protocol than before.
+    /// The session resumes, but with another protocol.
     Protocol,
     /// The client has to send another hello.
     Retry,
 }
 
-/// A client of one mind at its first visit, and of another when it says early data.
+/// Returns the configuration of the first visit and that of the visit with early data.
 fn visitors(house: &House, refusal: Refusal) -> [Arc<ClientConfig>; 2] {
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     let roots = Arc::new(house.roots.clone());
@@ -301,8 +303,8 @@ fn visitors(house: &House, refusal: Refusal) -> [Arc<ClientConfig>; 2] {
     [first, second].map(Arc::new)
 }
 
-/// Sends `amount` bytes of early data in records of `record`, which arrive in pieces of `piece` bytes; where the key is
-/// `deferred`, what can arrives while the signature is awaited.
+/// Sends `amount` bytes of early data in records of `record` bytes, which arrive in pieces of
+/// `piece` bytes. If the key is `deferred`, data arrives while the signature is pending.
 fn refuse(refusal: Refusal, (amount, record): (usize, usize), piece: usize, deferred: bool) {
     let groups = "groups = ['X25519', 'P-256']";
     let mut house = if deferred {
@@ -420,7 +422,7 @@ fn early_data_that_is_not_taken_is_not_skipped_for_ever() {
     assert_eq!(stage.closed(), Some(CloseReason::HandshakeFailed));
 }
 
-/// What no client can be told: the policy changes behind its back.
+/// Changes the policy without the client's knowledge.
 fn lower_early_data(house: &mut House, early_data: Option<u32>) {
     let listener = Arc::get_mut(&mut house.config.listeners[0]).expect("not shared");
     for route in &mut listener.routes {
@@ -444,7 +446,7 @@ fn more_early_data_than_the_policy_takes_ends_the_connection() {
         large,
         "as much as is allowed"
     );
-    // rustls lets no client send more than it was told, so the limit is lowered behind its back.
+    // rustls does not let a client exceed the announced limit, so the limit is lowered afterwards.
     let mut smaller = early_house("");
     smaller.early = Arc::clone(&house.early);
     lower_early_data(&mut smaller, Some(1024));
@@ -498,7 +500,7 @@ fn time_in_the_queue_is_not_time_of_the_handshake() {
     assert!(stage.settle());
     assert_eq!(stage.closed(), None);
     assert_eq!(split(&server_got(&mut stage)).1, b"GET /");
-    // From the end of the wait on, the handshake has as much time as any.
+    // After the wait, the handshake has its full time limit.
     stage.wait(limit.saturating_sub(Duration::from_secs(1)));
     assert!(stage.settle());
     server_says(&mut stage, b"answer");

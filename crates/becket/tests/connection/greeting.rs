@@ -1,4 +1,4 @@
-//! The PROXY header in front of the hello: who is believed, what it changes, what is refused.
+//! Tests of the PROXY header before the hello: trusted senders, its effects, and rejected headers.
 
 use std::io::Write;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use rustls::version::{TLS12, TLS13};
 
 use crate::common::{Client, House, server_got};
 
-/// The address that the scripted client comes from is 192.0.2.1.
+/// Returns a house; the scripted client connects from 192.0.2.1.
 fn house(accept: &str, trusted: &str) -> House {
     House::new(&format!(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
@@ -50,7 +50,7 @@ fn claimed() -> Endpoints {
     Endpoints::tcp(client.parse().unwrap(), becket.parse().unwrap())
 }
 
-/// What a client is said to be in the log and towards the server, once the handshake is done.
+/// Returns the client's address in the log and the server's PROXY header, after the handshake.
 fn served(stage: &mut Stage, client: &mut Client) -> (String, String) {
     client.talk(stage);
     assert!(!client.tls.is_handshaking(), "{:?}", stage.closed());
@@ -98,7 +98,7 @@ fn header_and_hello_may_come_in_one_piece() {
 
 #[test]
 fn a_header_without_addresses_leaves_the_real_ones() {
-    // Family and addresses of UDP over IPv4, and of Unix sockets.
+    // Family and addresses of UDP over IPv4, and of unix sockets.
     let raw = |family: u8, addresses: &[u8]| {
         let mut header = v2(Endpoints::Local);
         header[12..16].copy_from_slice(&[0x21, family, 0, addresses.len() as u8]);
@@ -240,7 +240,7 @@ fn lists_of_networks_judge_the_address_that_is_claimed() {
         ("2001:db8::/32", v2(claimed()), false),
         ("192.0.2.0/24", v2(claimed()), true),
         ("192.0.2.0/24", v2(Endpoints::Unknown), false),
-        // The proxy itself, which looks whether we are there.
+        // The proxy itself, which checks whether becket is alive.
         ("192.0.2.0/24", v2(Endpoints::Local), true),
     ] {
         let house = deny(denied);
@@ -311,7 +311,7 @@ fn half_open_handshakes_are_counted_by_the_address_of_the_header() {
     assert_eq!(come("198.51.100.1").0, None);
 }
 
-/// The certificate of the claimed address has a policy of its own, with TLS 1.2 alone.
+/// The certificate of the claimed address has its own policy, with TLS 1.2 only.
 #[test]
 fn a_client_without_a_name_gets_the_certificate_of_the_address_that_it_reached() {
     let house = House::new(

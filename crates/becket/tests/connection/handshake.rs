@@ -1,4 +1,4 @@
-//! How handshakes end that lead nowhere, and what the client is told.
+//! Tests of failed handshakes, and of the alerts that clients receive.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use rustls::version::{TLS12, TLS13};
 
 use crate::common::{BACKEND, Client, House, house, server_got};
 
-/// Sends raw bytes and returns the end and what came back.
+/// Sends raw bytes, and returns stage, end and answer.
 fn send(house: &House, bytes: &[u8]) -> (Stage, End, Vec<u8>) {
     let mut stage = house.stage();
     let mut end = stage.admit(house.listener(0), []);
@@ -88,7 +88,7 @@ fn nothing_is_signed_for_a_client_that_has_gone_behind_its_hello() {
 fn nothing_is_signed_for_a_client_that_has_gone_behind_its_second_hello() {
     let house = house("");
     let mut provider = rustls::crypto::aws_lc_rs::default_provider();
-    // It shows a key of a group that the server does not have, and has to try again.
+    // The client sends a key share of a group that the server does not have, and has to retry.
     provider.kx_groups = vec![
         rustls::crypto::aws_lc_rs::kx_group::MLKEM768,
         rustls::crypto::aws_lc_rs::kx_group::SECP256R1,
@@ -117,7 +117,7 @@ fn a_hello_that_does_not_end_is_cut_off_at_the_limit() {
     let mut stage = house.stage();
     let mut end = stage.admit(house.listener(0), []);
     let mut hello = Vec::new();
-    // One message of 64 KiB, spread over records.
+    // One message of 64 KiB, spread over several records.
     let mut message = vec![1, 0, 0xff, 0xff, 3, 3];
     message.resize(60_000, 0);
     for part in message.chunks(16_000) {
@@ -150,7 +150,8 @@ fn a_whole_hello_above_the_limit_is_told_so() {
     assert_eq!(stage.closed(), Some(CloseReason::HelloTooLarge));
 }
 
-/// A hello of a TLS 1.2 client that takes ecdsa+sha384 alone, for which rustls has no alert.
+/// The hello is of a TLS 1.2 client that supports only ecdsa+sha384, for which rustls sends no
+/// alert.
 #[test]
 fn a_client_that_no_key_can_sign_for_is_told() {
     let house = house("");

@@ -1,4 +1,5 @@
-//! TLS that the kernel takes over in the middle of a connection, with a kernel of a script and real peers.
+//! Tests of kernel TLS that begins in the middle of a connection, with a scripted kernel and real
+//! peers.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use rustls::SupportedProtocolVersion;
 use rustls::crypto::aws_lc_rs;
 use rustls::version::{TLS12, TLS13};
 
-/// A kernel of this year, and one of years ago.
+/// A current kernel, and one that is years old.
 pub(crate) const NEW: Support = Support {
     tls: true,
     rekey: true,
@@ -27,7 +28,7 @@ const OLD: Support = Support {
     rekey: false,
     ..NEW
 };
-/// Bytes after which it takes over.
+/// Bytes after which the kernel takes over.
 const AFTER: usize = 20_000;
 
 fn bulk() -> House {
@@ -42,7 +43,7 @@ fn bulk_with(limits: &str) -> House {
     ))
 }
 
-/// A client with keys, its server, and a kernel under the client's leg.
+/// Returns a client with keys, its server, and a kernel at the client's side.
 fn joined(
     house: &House,
     version: &'static SupportedProtocolVersion,
@@ -56,7 +57,7 @@ fn joined(
     (stage, client)
 }
 
-/// The client gets so many bytes of its server.
+/// Sends `len` bytes from the server to the client.
 fn download(stage: &mut Stage, client: &mut Client, len: usize) {
     let (from, mut said) = (client.received.len(), 0);
     while client.received.len() < from + len {
@@ -72,7 +73,7 @@ fn is_in_kernel(client: &Client) -> bool {
     client.end.watch_peer().is_in_kernel()
 }
 
-/// How the connection ended, of which the client heard no good end.
+/// Returns the close reason of a connection whose client saw no clean end.
 fn ended(stage: &mut Stage, client: Client) -> Option<CloseReason> {
     assert!(!client.closed);
     drop(client);
@@ -117,7 +118,7 @@ fn a_connection_that_carries_bulk_goes_on_in_the_kernel_by_splice() {
         assert!(is_in_kernel(&client));
         assert!(stage.counters.spliced_bytes.value() > 50_000);
         assert_eq!(stage.counters.kernel_tls_legs.value(), 1);
-        // And the other way.
+        // And in the other direction.
         let mut got = Vec::new();
         for at in (0..50_000).step_by(5000) {
             client.say(&pattern(at, 5000));
@@ -250,7 +251,7 @@ fn keys_are_replaced_when_the_client_asks() {
         client.say(b"under a new key");
         client.talk(&mut stage);
         assert_eq!(server_got(&mut stage), b"under a new key");
-        // The client wants us to have a new one, too.
+        // The client requests a KeyUpdate from becket, too.
         download(&mut stage, &mut client, 30_000);
     }
     assert_eq!(client.fault, None);
@@ -356,7 +357,7 @@ fn an_end_waits_for_room_and_is_whole() {
     client.talk(&mut stage);
     download(&mut stage, &mut client, 100_000);
     assert!(is_in_kernel(&client));
-    // As much as fits, and nothing more.
+    // As much as fits.
     let mut said = 0;
     loop {
         let server = &mut stage.net.dialled[0].far;
@@ -391,7 +392,7 @@ fn a_client_that_only_sends_moves_as_well() {
     assert!(is_in_kernel(&client));
 }
 
-/// What happens next.
+/// Next event.
 #[derive(Clone, Debug)]
 enum Event {
     Server(usize),
@@ -413,8 +414,8 @@ fn event() -> impl Strategy<Value = Event> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// Records arrive cut anywhere, both sides talk, the client changes keys: whenever the kernel takes over, no byte is lost,
-    /// doubled or moved.
+    /// Records arrive in arbitrary pieces, both sides send, and the client changes keys. No byte is
+    /// lost, doubled or moved, whenever the kernel takes over.
     #[test]
     fn no_byte_is_lost_whenever_the_kernel_takes_over(
         tls13 in any::<bool>(),

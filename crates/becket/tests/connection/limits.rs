@@ -1,4 +1,4 @@
-//! Back-pressure and budgets: what a slow or a greedy peer can make grow.
+//! Tests of back-pressure and budgets: what a slow or a greedy peer can make grow.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn a_client_that_does_not_read_stops_the_server() {
         taken += far.write(&chunk).unwrap_or(0);
         stage.settle();
     }
-    // Unread at both sockets, and what one read has put behind the client's.
+    // Bytes unread at both sockets, and one read's worth of bytes queued for the client.
     assert!(taken <= 3 * CAPACITY + 8192, "{taken} bytes are held");
     client.talk(&mut stage);
     assert_eq!(client.received.len(), taken);
@@ -89,7 +89,7 @@ fn records_count_by_what_they_weigh_not_by_what_they_hold() {
         client.say(&[5]);
     }
     client.flush();
-    // Each is charged like a record of a kilobyte, and one call takes in what weighs some 82 KiB.
+    // Each record counts as a kilobyte, and one call reads records that count as about 82 KiB.
     let mut moved = 0;
     for turn in 1..100 {
         assert!(stage.turn());
@@ -115,7 +115,7 @@ fn a_client_whose_records_hold_no_data_is_cut_off() {
         client.flush();
         stage.settle();
     }
-    // 256 in all, in rounds of 31.
+    // 256 in total, in rounds of 31.
     assert_eq!(server_got(&mut stage).len(), 8);
     while client.bite() {}
     let told = rustls::Error::AlertReceived(rustls::AlertDescription::DecodeError);

@@ -1,4 +1,4 @@
-//! The life of a connection on scripted sockets: what ends how, and what arrives.
+//! Tests of connections on scripted sockets: close reasons, and delivered data.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! TLS towards the server, with TLS or plain TCP towards the client.
+//! Tests of TLS towards the server, with TLS or plain TCP towards the client.
 
 use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use rustls::{HandshakeKind, ServerConfig, ServerConnection, SupportedProtocolVer
 
 use crate::common::{Client, House, now};
 
-/// A server that speaks TLS at its end of the last stream that was dialled.
+/// A TLS server at its end of the last stream that was dialled.
 pub(crate) struct Host {
     pub(crate) tls: ServerConnection,
     pub(crate) received: Vec<u8>,
@@ -35,7 +35,7 @@ impl Host {
         }
     }
 
-    /// Takes and gives what there is; false when nothing moved.
+    /// Receives and sends what is possible; `false` if nothing moved.
     pub(crate) fn step(&mut self, stage: &mut Stage) -> bool {
         let mut moved = false;
         let end = &mut stage.net.dialled.last_mut().unwrap().far;
@@ -65,7 +65,7 @@ impl Host {
         self.tls.writer().write_all(bytes).unwrap();
     }
 
-    /// Talks until nobody has anything to say.
+    /// Exchanges data until no side has anything to send.
     pub(crate) fn talk(&mut self, client: &mut Client, stage: &mut Stage) -> Option<CloseReason> {
         loop {
             client.talk(stage);
@@ -75,7 +75,7 @@ impl Host {
         }
     }
 
-    /// The same with a client that speaks for itself.
+    /// As [`Self::talk`], with a client that acts by itself.
     pub(crate) fn settle(&mut self, stage: &mut Stage) -> Option<CloseReason> {
         loop {
             assert!(stage.settle(), "the connection does not come to rest");
@@ -102,7 +102,7 @@ pub(crate) fn server(
         .unwrap()
 }
 
-/// `tls` goes into `[backend.tls]`, `backend` into the backend.
+/// `tls` is added to `[backend.tls]`, and `backend` to the backend.
 fn text(listener: &str, backend: &str, tls: &str) -> String {
     format!(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n{listener}\n\
@@ -133,7 +133,7 @@ fn relaying(house: &House, version: &'static SupportedProtocolVersion) -> (Stage
     (stage, client, host)
 }
 
-/// A plain client and its server.
+/// Returns a plain client and its server.
 fn plainly(house: &House, version: &'static SupportedProtocolVersion) -> (Stage, End, Host) {
     let mut stage = house.stage();
     let mut client = stage.admit(house.listener(0), [Plan::Accept]);
@@ -213,7 +213,7 @@ fn a_server_whose_records_hold_no_data_is_cut_off() {
     drop(client);
     stage.settle();
     assert_eq!(stage.closed(), Some(CloseReason::ServerRecordsWithoutData));
-    // Of 256 records some are tickets.
+    // Some of the 256 records are tickets.
     assert_eq!(rounds, 9);
 }
 
@@ -369,7 +369,7 @@ fn when_no_server_has_the_right_certificate_that_is_the_reason() {
     drop(client);
     stage.settle();
     let reason = stage.closed();
-    // The second server refuses the connect, which is the last thing that was tried.
+    // The second server, which is tried last, refuses the connect.
     assert_eq!(reason, Some(CloseReason::ConnectFailed));
     assert_eq!(stage.counters.connect_failures.value(), 2);
 }
@@ -437,7 +437,7 @@ fn sessions_with_a_server_are_resumed() {
             drop(client);
             host.settle(&mut stage);
         }
-        // Two servers take turns, and each has sessions of its own.
+        // Two servers alternate, and each has its own sessions.
         let resumed = kinds.iter().filter(|kind| **kind == HandshakeKind::Resumed);
         assert_eq!(resumed.count(), 2, "{kinds:?}");
     }
@@ -504,7 +504,7 @@ fn a_server_is_not_blamed_for_what_a_client_asked_for() {
         let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
         client.talk(&mut stage);
         let far = &mut stage.net.dialled[0].far;
-        // unrecognized_name, RFC 6066 section 3.
+        // Alert unrecognized_name, RFC 6066 section 3.
         far.write_all(&[21, 3, 3, 0, 2, 2, 112]).unwrap();
         client.talk(&mut stage);
         drop(client);
@@ -530,7 +530,8 @@ fn ends_behind_records_that_wait_are_passed_on_as_what_they_are() {
             client.tls.send_close_notify();
             host.tls.send_close_notify();
         }
-        // Everything is there before the connection gets a turn: the server's end only where it is told.
+        // Everything arrives before the connection gets a turn; the server's end arrives only if
+        // `told`.
         host.step(&mut stage);
         client.flush();
         assert!(!client.tls.wants_write() && !host.tls.wants_write());

@@ -1,4 +1,4 @@
-//! TLS that ends behind us: routed by the hello, passed on as it is, and back to where it was.
+//! Tests of TLS passthrough: routing by the hello, unchanged bytes, and stickiness by session.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ fn house(listener: &str, backend: &str) -> House {
     ))
 }
 
-/// A client that asks `name` and a server that answers with `host`. Returns to which server it was
-/// led, and how the handshake went.
+/// Connects a client for `name` to a server with `host`. Returns the server's address and the kind
+/// of the handshake.
 fn visit(
     house: &House,
     config: &Arc<ClientConfig>,
@@ -138,7 +138,7 @@ fn names_that_no_route_has_can_be_refused() {
     }
 }
 
-/// One name passes and every other one ends here.
+/// TLS for one name is passed through; TLS for all others is terminated.
 fn both_on_one_port(listener: &str) -> House {
     House::new(&format!(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'own'\n\
@@ -174,7 +174,7 @@ fn one_port_ends_the_tls_of_a_name_and_passes_that_of_another() {
 #[test]
 fn what_a_route_does_with_tls_does_not_reach_the_names_of_another() {
     let house = both_on_one_port("unknown-names = 'refuse'");
-    // Protocols are a matter of whoever ends TLS: of us for the one name, of the farm for the other.
+    // The TLS server decides about protocols: becket for one name, the farm for the other.
     let mut config = house.client(&TLS13);
     config.alpn_protocols = vec![b"acme-tls/1".to_vec()];
     let config = Arc::new(config);
@@ -216,7 +216,7 @@ fn the_proxy_header_tells_the_name() {
 #[test]
 fn a_session_id_leads_back_to_the_server_that_made_it() {
     let house = house("", "stick = 'tls-session'");
-    // Whichever server it is, the client's session is with this one.
+    // Any server uses this configuration, so the session belongs to the server that is dialled.
     let host = Arc::new(server(&house, "a.pem", &[&TLS12]));
     let config = Arc::new(without_tickets(house.client(&TLS12)));
     let (home, kind) = visit(&house, &config, &host, "a.test");
@@ -231,7 +231,7 @@ fn a_session_id_leads_back_to_the_server_that_made_it() {
 fn an_id_that_the_client_chose_is_not_learnt() {
     let house = house("", "stick = 'tls-session'");
     let host = Arc::new(server(&house, "a.pem", &[&TLS13]));
-    // The same client, whose TLS 1.3 hello has an ID that the server must send back.
+    // The client's TLS 1.3 hello has an ID that the server must send back.
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
     let mut led = Vec::new();
@@ -251,7 +251,7 @@ fn an_id_that_the_client_chose_is_not_learnt() {
     assert_eq!(led.len(), 3, "all servers in turn");
 }
 
-/// Tickets as a becket with node 2 would make them, but for their seal.
+/// Tickets in the format of a becket with node 2, but without its seal.
 #[derive(Debug)]
 struct NodeTwo;
 

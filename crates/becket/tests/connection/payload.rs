@@ -1,4 +1,4 @@
-//! Whatever the order of events: no byte is lost, doubled or reordered, and ends are passed on.
+//! Tests arbitrary orders of events: no byte is lost, doubled or reordered, and ends are passed on.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use rustls::version::{TLS12, TLS13};
 
 use crate::common::{Client, House, house, pattern};
 
-/// What the world does next.
+/// Next event.
 #[derive(Clone, Debug)]
 enum Event {
     ClientSays(usize),
     ServerSays(usize),
-    /// Says so many bytes in a record each, behind a change of keys.
+    /// Sends this many bytes in a record each, after a change of keys.
     ClientTrickles(usize),
-    /// So many bytes arrive at the connection's socket towards the client, or the server.
+    /// This many bytes arrive at the connection's socket towards the client or the server.
     ClientArrives(usize),
     ServerArrives(usize),
     ClientReads(usize),
@@ -60,7 +60,7 @@ struct World {
     client_closed: bool,
     server_said: usize,
     server_ended: bool,
-    /// Said and not yet taken by the stream.
+    /// Bytes sent but not yet accepted by the stream.
     server_waiting: Vec<u8>,
     server_got: Vec<u8>,
 }
@@ -102,7 +102,7 @@ impl World {
                 self.server_said += n;
             }
             Event::ClientTrickles(n) if !self.client_ended => {
-                // Only TLS 1.3 with keys has any to change.
+                // Only TLS 1.3 has a change of keys.
                 drop(self.client.tls.refresh_traffic_keys());
                 for at in self.client_said..self.client_said + n {
                     self.client.say(&pattern(at, 1));
@@ -137,7 +137,7 @@ impl World {
         self.server_sends();
     }
 
-    /// A close_notify before the handshake is done would end that.
+    /// Sends a close_notify only after the handshake, because it would end the handshake.
     fn client_sends(&mut self) -> bool {
         if self.client_ended && !self.client_closed && !self.client.tls.is_handshaking() {
             self.client_closed = true;
@@ -168,7 +168,7 @@ impl World {
         n > 0
     }
 
-    /// Lets everything happen that can.
+    /// Runs until nothing more can happen.
     fn run_out(&mut self) {
         loop {
             let mut moved = self.client_sends() | self.server_sends();
@@ -198,7 +198,7 @@ impl World {
     }
 }
 
-/// More than any payload takes, one byte at a time.
+/// More than any payload takes, even one byte at a time.
 const MOST_TURNS: u32 = 10_000_000;
 
 proptest! {

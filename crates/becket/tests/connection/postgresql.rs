@@ -1,4 +1,4 @@
-//! PostgreSQL clients before TLS: the backend by name, and cancels in clear.
+//! Tests of PostgreSQL clients before TLS: the backend by name, and unencrypted cancels.
 
 use std::io::{ErrorKind, Read};
 use std::pin::pin;
@@ -89,7 +89,7 @@ fn a_cancel_is_left_for_control_and_its_client_waits_until_the_servers_were_told
         assert_eq!(waits.kind(), ErrorKind::WouldBlock, "it is under way");
         assert!(stage.net.dialled.is_empty(), "and needs no server for that");
         if is_told {
-            // Control drops the request when all servers have it.
+            // Control drops the request after all servers have received it.
             drop(std::mem::take(&mut stage.cancels));
         } else {
             stage.wait(Duration::from_secs(10));
@@ -143,7 +143,7 @@ fn cancels_of_one_source_do_not_keep_out_those_of_another() {
         (stage, end)
     };
     let closed = |(mut stage, end): (Stage, End)| {
-        // They share a mailbox, and the last one has read it.
+        // The connections share a mailbox, and the last one has read it.
         stage.inbox.deliver(BackendEvent::Look(0));
         stage.settle();
         drop(end);

@@ -1,4 +1,5 @@
-//! Waiting for a slot of a server, until it comes or the client or the server goes.
+//! Tests of waiting for a server's slot, until the slot is granted or the client or the server
+//! closes.
 
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -19,7 +20,7 @@ use rustls::version::{TLS12, TLS13};
 
 use crate::common::{Client, House, server_got, server_says};
 
-/// One server with one slot; `keys` are the backend's.
+/// Returns one server with one slot; `keys` are added to the backend.
 fn house(keys: &str) -> House {
     House::new(&format!(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
@@ -51,7 +52,7 @@ fn waiting(house: &House) -> usize {
     house.pool(0).state().waiting()
 }
 
-/// A client that says hello as soon as it can.
+/// Connects a client that sends hello as soon as it can.
 fn enter(house: &House, plans: impl IntoIterator<Item = Plan>) -> (Stage, Client) {
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
@@ -91,7 +92,7 @@ fn a_client_waits_for_a_slot_and_nothing_that_it_said_is_lost() {
             (counts.iter().sum::<u64>(), seconds)
         };
         assert_eq!(seen(&stage.counters.queue_waited), (1, 0.3));
-        // The clock stood still but for the wait.
+        // The clock moved only during the wait.
         assert_eq!(seen(&stage.counters.handshake_full).1, 0.0);
         drop(stage);
         assert_eq!(in_use(&house), 0);
@@ -130,7 +131,7 @@ fn a_client_that_resets_leaves_at_once_and_its_slot_goes_on() {
     let held = take(&house);
     let (mut stage, client) = enter(&house, [Plan::Accept]);
     client.end.watch_peer().fail(ErrorKind::ConnectionReset);
-    // Even when the slot comes at the same moment.
+    // Even if the slot is granted at the same moment.
     drop(held);
     assert_eq!(in_use(&house), 1);
     stage.settle();
@@ -185,7 +186,7 @@ fn with_no_server_in_service_nobody_waits_and_who_waits_is_told() {
     assert_eq!(server_got(&mut stage), b"hello");
 }
 
-/// Two servers with one slot each.
+/// Returns two servers with one slot each.
 fn two_servers() -> House {
     House::new(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
@@ -240,7 +241,7 @@ fn a_connect_that_fails_gives_its_slot_back_before_another_is_looked_for() {
     let servers = house.pool(0).state().servers();
     let counts = || [servers[0].in_use(), servers[1].in_use()];
     assert_eq!(counts(), [1, 0]);
-    // The other one is full meanwhile: the client waits for it, and not for the one that failed.
+    // The other server is full now, so the client waits for it, and not for the failed one.
     let other = take(&house);
     stage.net.dialled[0].near.fail(ErrorKind::ConnectionRefused);
     client.talk(&mut stage);

@@ -1,4 +1,4 @@
-//! Ends, truncation and resets while relaying: who learns what.
+//! Tests of ends, truncation and resets while relaying.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -162,7 +162,7 @@ fn a_drain_ends_connections_at_rest_and_none_to_which_an_answer_is_due() {
     let house = house("");
     let short = house.config.file.timeouts.drain_idle;
     let moment = Duration::from_millis(1);
-    // Nobody has said anything.
+    // Neither side has sent anything.
     let (mut stage, mut client) = house.relaying(&TLS13);
     stage.wait(short);
     assert_eq!(client.talk(&mut stage), None, "nothing drains");
@@ -202,7 +202,7 @@ fn a_drain_ends_connections_at_rest_and_none_to_which_an_answer_is_due() {
         assert_eq!(client.talk(&mut stage), None);
         stage.wait(short);
         assert_eq!(client.talk(&mut stage), None);
-        // Half of the stream's end: whoever has ended waits for as long as ever.
+        // After one side's end, the usual timeout applies.
         client.tls.send_close_notify();
         server_says(&mut stage, b"answer");
         client.talk(&mut stage);

@@ -1,4 +1,4 @@
-//! Sessions: by ID, by ticket, by PSK, and never across policies.
+//! Tests of sessions: by ID, by ticket, by PSK, and never across policies.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use rustls::version::{TLS12, TLS13};
 
 use crate::common::{BACKEND, Client, House, house, server_got, server_says, without_tickets};
 
-/// Makes a handshake and says how it was resumed.
+/// Makes a handshake, and returns how it was resumed.
 fn visit(
     house: &House,
     stage: &mut Stage,
@@ -106,7 +106,7 @@ fn nothing_resumes_that_is_older_than_the_maximum() {
         stage.wait(Duration::from_secs(40));
         assert!(visit(&house, &mut stage, 0, &config).is_some());
         stage.wait(Duration::from_secs(40));
-        // What was handed out at the resumption is as old as the full handshake.
+        // Tickets issued at the resumption are as old as the full handshake.
         assert_eq!(visit(&house, &mut stage, 0, &config), None);
     }
 }
@@ -140,12 +140,12 @@ fn tickets_of_tls13_leave_with_the_answer_where_there_is_a_request() {
     client.talk(&mut stage);
     assert_eq!(client.tls.tls13_tickets_received(), 2);
     assert_eq!(client.received, b"answer");
-    // Nagle's algorithm may have the request wait for them, and for nothing else.
+    // Nagle's algorithm may delay the request until they are sent, but no longer.
     let (_stage, client) = house.relaying(&TLS13);
     assert_eq!(client.tls.tls13_tickets_received(), 2);
 }
 
-/// A client whose request came with its Finished.
+/// Connects a client whose request arrives with its Finished.
 fn asking(house: &House) -> (Stage, Client) {
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
@@ -163,7 +163,7 @@ fn a_client_that_is_not_answered_soon_has_its_tickets_all_the_same() {
     stage.wait(Duration::from_millis(50));
     assert_eq!(client.talk(&mut stage), None);
     assert_eq!(client.tls.tls13_tickets_received(), 2);
-    // From then on it is idle.
+    // The connection is idle from now on.
     stage.wait(house.config.file.timeouts.idle);
     client.talk(&mut stage);
     drop(client);

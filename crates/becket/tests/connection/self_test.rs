@@ -1,4 +1,4 @@
-//! `becket check` makes handshakes: what it says of them, and what it finds.
+//! Tests of the handshakes of `becket check`: reports and errors.
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
-//! Files that the kernel sends: whole, in order and with their ends, without TLS and with TLS that it took over.
+//! Tests of files that the kernel sends: whole, in order and with their ends, without TLS and with
+//! kernel TLS.
 //!
-//! The real file system tells which bytes are in memory. If it cannot, threads read everything.
+//! The real file system reports which bytes are in memory. If it cannot, threads read everything.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,7 +22,7 @@ use proptest::prelude::*;
 use rustls::SupportedProtocolVersion;
 use rustls::version::{TLS12, TLS13};
 
-/// A folder with one large file, whose listener for bulk is the last.
+/// A folder with one large file; its last listener is for bulk data.
 fn site() -> Site {
     let site = Site::with(
         "",
@@ -32,7 +33,7 @@ fn site() -> Site {
     site
 }
 
-/// A client of TLS that has keys, with a kernel below its server.
+/// Connects a TLS client with keys; the listener's side has a kernel.
 fn secure(
     site: &Site,
     version: &'static SupportedProtocolVersion,
@@ -54,13 +55,13 @@ fn ask(range: &Range<usize>, more: &str) -> String {
     format!("GET /large HTTP/1.1\r\nHost: a.test\r\nRange: bytes={first}-{last}\r\n{more}\r\n")
 }
 
-/// The body of the first answer, once it has come.
+/// Returns the body of the first answer after it has arrived.
 fn body(received: &[u8], len: usize) -> Option<&[u8]> {
     let end = received.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
     received.get(end..end + len)
 }
 
-/// The bytes behind an answer, which is as it should be.
+/// Returns the bytes after a correct answer.
 #[track_caller]
 fn behind<'a>(received: &'a [u8], range: &Range<usize>) -> &'a [u8] {
     let end = received.windows(4).position(|four| four == b"\r\n\r\n");
@@ -69,7 +70,7 @@ fn behind<'a>(received: &'a [u8], range: &Range<usize>) -> &'a [u8] {
     rest
 }
 
-/// Talks until so many bytes of the body have come.
+/// Exchanges data until this range of the file has arrived.
 fn await_body(stage: &mut Stage, client: &mut Client, range: &Range<usize>) {
     while body(&client.received, range.len()).is_none() {
         assert_eq!(client.talk(stage), None);
@@ -83,7 +84,7 @@ fn await_body(stage: &mut Stage, client: &mut Client, range: &Range<usize>) {
     );
 }
 
-/// Asserts that the kernel has sent files, if the file system can tell which bytes are in memory.
+/// Asserts that the kernel has sent files, if the file system can report which bytes are in memory.
 #[track_caller]
 fn was_sent(stage: &Stage) {
     let counters = &stage.counters;
@@ -91,7 +92,7 @@ fn was_sent(stage: &Stage) {
     assert!(sent > 0 || waits > 0, "all was read");
 }
 
-/// A client without TLS gets a part of the file to the end of the connection.
+/// Downloads a part of the file to a client without TLS, until the connection closes.
 fn download(site: &Site, capacity: usize, prepare: impl Fn(&Watch)) -> Stage {
     let mut stage = site.house.stage_of(capacity);
     let mut end = stage.admit(site.house.listener(1), []);
@@ -186,7 +187,7 @@ fn the_kernel_takes_over_for_a_large_file_and_requests_go_on() {
         }
         was_sent(&stage);
         assert_eq!(stage.counters.kernel_tls_legs.value(), 1);
-        // Two that come together, of which the second is the last.
+        // Two requests at once, of which the second is the last.
         client.received.clear();
         let (first, second) = (3..100_000, 9..200_000);
         client.say(ask(&first, "").as_bytes());
@@ -219,7 +220,7 @@ fn a_client_renews_its_keys_while_a_file_is_sent() {
         await_body(&mut stage, &mut client, &range);
     }
     assert!(client.end.watch_peer().is_in_kernel());
-    // It may end its side behind a request, and is answered.
+    // The client may close its side after a request, and still gets the answer.
     client.received.clear();
     client.say(ask(&(0..LEN), "").as_bytes());
     client.tls.send_close_notify();
@@ -310,7 +311,8 @@ fn an_answer_that_is_taken_keeps_its_time_and_one_that_is_not_has_an_end() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// The answers are the requested bytes in order, for all requests, socket capacities and arrivals.
+    /// The answers are the requested bytes in order, for all requests, socket capacities and
+    /// arrivals.
     #[test]
     fn answers_are_the_bytes_that_were_asked_for(
         ranges in prop::collection::vec((0..LEN - 1, 1..LEN), 1..5),
@@ -347,5 +349,5 @@ proptest! {
     }
 }
 
-/// Length of the file: a few windows, and no multiple of one.
+/// Length of the file: several windows, but not a multiple of one.
 const LEN: usize = 1_000_003;

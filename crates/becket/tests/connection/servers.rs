@@ -1,4 +1,5 @@
-//! From keys to a server: the next one where the first fails, and who speaks first.
+//! Tests of the way from keys to a server: the next server after a failure, and which side sends
+//! first.
 
 use std::io::ErrorKind;
 use std::sync::Arc;

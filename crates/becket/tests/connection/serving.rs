@@ -1,4 +1,5 @@
-//! Files: answers in order and whole, slow clients, time-outs, files that change, and what a client may not say.
+//! Tests of file serving: complete answers in order, slow clients, timeouts, changing files, and
+//! invalid requests.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -12,8 +13,8 @@ use becket_proto::close_reason::CloseReason;
 use rustls::version::TLS13;
 use tempfile::TempDir;
 
-/// A folder with some files, and a becket that serves it: at the first listener by TLS, at the second without; the third sends
-/// everybody from there to the first.
+/// A folder with some files, and a becket that serves it: the first listener with TLS, the second
+/// without; the third redirects all plain clients to the first.
 pub(crate) struct Site {
     pub(crate) house: House,
     pub(crate) root: TempDir,
@@ -49,7 +50,7 @@ impl Site {
         fs::write(self.root.path().join(name), bytes).unwrap();
     }
 
-    /// A client without TLS that has said something.
+    /// Connects a client without TLS that has sent `says`.
     pub(crate) fn plain(&self, listener: usize, says: &[u8]) -> (Stage, End) {
         let mut stage = self.house.stage();
         let mut end = stage.admit(self.house.listener(listener), []);
@@ -59,12 +60,12 @@ impl Site {
         (stage, end)
     }
 
-    /// A client of TLS that has keys.
+    /// Connects a TLS client with keys.
     fn secure(&self, capacity: usize) -> (Stage, Client) {
         self.secure_saying(capacity, b"")
     }
 
-    /// The same, of whom this comes with the end of the handshake.
+    /// As [`Self::secure`]; `said` arrives with the end of the handshake.
     fn secure_saying(&self, capacity: usize, said: &[u8]) -> (Stage, Client) {
         let mut stage = self.house.stage_of(capacity);
         let config = Arc::new(self.house.client(&TLS13));
@@ -76,7 +77,8 @@ impl Site {
         (stage, client)
     }
 
-    /// What a client without TLS gets for one request, as far as it is there at once or comes from a thread.
+    /// Returns the answer to one request without TLS, whether it is ready at once or comes from a
+    /// thread.
     fn get(&self, target: &str, fields: &str) -> Answer {
         self.ask("GET", target, fields)
     }
@@ -285,7 +287,7 @@ fn requests_that_come_together_are_answered_in_order() {
     let targets = ["/a.txt", "/nothing", "/sub/", "/a.txt"];
     let said: String = targets.map(ask).concat();
     client.say(said.as_bytes());
-    // A thread may have to look for what is not there.
+    // A thread may have to look for a missing file.
     let answered = |stage: &Stage| -> u64 {
         let counts = stage.counters.file_requests.iter();
         counts.map(|count| count.value()).sum()
@@ -457,7 +459,7 @@ fn bodies_and_heads_that_are_too_long_are_refused_for_good() {
 fn bytes_that_are_no_request_are_refused_as_soon_as_that_is_known() {
     let site = Site::new();
     for says in [
-        // A client of TLS.
+        // A TLS client.
         &b"\x16\x03\x01\x02\0\x01"[..],
         b"SSH-2.0-OpenSSH_9.9\r\n",
         b"GET /\xe4",
@@ -495,7 +497,7 @@ fn each_wait_has_its_time() {
         stage.wait(time);
         stage.settle();
     };
-    // A client that says nothing, or only a part, however often.
+    // A client that sends nothing, or only a part of a request, however often.
     let (mut stage, mut end) = site.plain(1, b"");
     wait(&mut stage, timeouts.request / 2);
     end.write_all(b"GET").unwrap();
@@ -508,7 +510,8 @@ fn each_wait_has_its_time() {
     assert_eq!(stage.closed(), None);
     wait(&mut stage, timeouts.request / 4);
     assert_eq!(stage.closed(), Some(CloseReason::RequestTimeout));
-    // One that says a part behind its handshake, and no more: it has its tickets soon.
+    // A client that sends a part of a request after its handshake, and no more; it gets its tickets
+    // soon.
     let (mut stage, mut client) = site.secure_saying(64 * 1024, b"GET");
     assert_eq!(client.tls.tls13_tickets_received(), 0);
     wait(&mut stage, Duration::from_millis(50));
@@ -519,7 +522,7 @@ fn each_wait_has_its_time() {
     drop(client);
     stage.settle();
     assert_eq!(stage.closed(), Some(CloseReason::RequestTimeout));
-    // One that has nothing more to ask.
+    // A client without a further request.
     let (mut stage, mut client) = site.secure(64 * 1024);
     client.say(ask);
     client.talk(&mut stage);
@@ -531,7 +534,7 @@ fn each_wait_has_its_time() {
     drop(client.end);
     stage.settle();
     assert_eq!(stage.closed(), Some(CloseReason::Finished));
-    // One that does not read.
+    // A client that does not read.
     site.put("large", &[7; 500_000]);
     let (mut stage, end) = site.plain(1, b"GET /large HTTP/1.1\r\nHost: a.test\r\n\r\n");
     wait(&mut stage, timeouts.idle);

@@ -1,4 +1,4 @@
-//! Handshakes that wait for a signature: whatever happens meanwhile, nothing is left behind.
+//! Tests of handshakes that wait for a signature: nothing is left behind in any case.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use rustls::crypto::aws_lc_rs::kx_group::{SECP256R1, SECP384R1};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, SignatureScheme, SupportedProtocolVersion};
 
-/// A listener whose key is an expensive one.
+/// A listener with an expensive key.
 fn costly(more: &str) -> House {
     House::new(&format!(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
@@ -38,7 +38,7 @@ fn under_way(stage: &Stage) -> u64 {
     counters.signatures_begun.value() - counters.signatures_ended.value()
 }
 
-/// A client whose handshake waits for a signature.
+/// Returns a client whose handshake waits for a signature.
 fn waiting(house: &House, version: &'static SupportedProtocolVersion) -> (Stage, Client) {
     let mut stage = stage(house);
     let client = enter(house, &mut stage, &Arc::new(house.client(version)));
@@ -47,7 +47,7 @@ fn waiting(house: &House, version: &'static SupportedProtocolVersion) -> (Stage,
     (stage, client)
 }
 
-/// Everything that was asked for is answered, and every handshake that began has ended.
+/// Asserts that all requests are answered, and that every handshake that began has ended.
 fn nothing_is_left(stage: &mut Stage) {
     while stage.sign(|_| panic!("signs for nobody")) {}
     stage.settle();
@@ -179,7 +179,7 @@ fn a_signature_that_comes_late_is_not_the_next_clients() {
     nothing_is_left(&mut stage);
 }
 
-/// Has others ask for signatures until so many are under way.
+/// Requests signatures for others until `many` are in flight.
 fn crowd(house: &House, stage: &Stage, many: u64) {
     let keys = house.config.listeners[0].certificates.default_keys();
     let key = &keys.iter().next().unwrap().key;
@@ -275,5 +275,5 @@ fn a_second_hello_waits_for_room_in_the_kernel() {
     nothing_is_left(&mut stage);
 }
 
-/// Signatures under way of a lone worker without threads.
+/// Maximum number of signatures in flight of a single worker without threads.
 const MOST: u64 = 4;

@@ -1,4 +1,5 @@
-//! Bulk that passes through a pipe: when there is one, when it is given back, and what is done without.
+//! Tests of bulk data through a pipe: when a pipe is used, when it is returned, and what happens
+//! without one.
 
 use std::io::{ErrorKind, Write};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use becket_proxy::metrics::PipeRefusal;
 use becket_proxy::pipes::{BULK, Pipes};
 use rustls::version::TLS13;
 
-/// A client that is joined with its server, and a stage that lends so many pipes.
+/// Returns a client joined with its server, and a stage that lends `pipes` pipes.
 fn joined(house: &House, capacity: usize, pipes: usize) -> (Stage, End) {
     let mut stage = house.stage_of(capacity);
     stage.splice(pipes);
@@ -22,7 +23,7 @@ fn joined(house: &House, capacity: usize, pipes: usize) -> (Stage, End) {
     (stage, client)
 }
 
-/// What the client gets of an answer of so many bytes, to which the server is held up again and again.
+/// Sends an answer of `len` bytes in pieces, and returns the bytes that the client gets.
 fn answer(stage: &mut Stage, client: &mut End, len: usize) -> Vec<u8> {
     let (answer, mut said, mut got) = (pattern(0, len), 0, Vec::new());
     loop {
@@ -157,7 +158,7 @@ fn what_is_in_the_pipe_when_the_server_resets_still_goes_out() {
         1
     );
     stage.net.dialled[0].near.fail(ErrorKind::ConnectionReset);
-    // The reset is met by what the client sends, while its answer still waits in the pipe.
+    // A send of the client detects the reset while its answer still waits in the pipe.
     client.end.write_all(b"x").unwrap();
     stage.settle();
     let mut got = Vec::new();

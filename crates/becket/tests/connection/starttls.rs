@@ -1,4 +1,4 @@
-//! Clients that ask for TLS in clear: what they are told, and what never reaches the server.
+//! Tests of STARTTLS: answers to clients, and what never reaches the server.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -23,12 +23,12 @@ pub(crate) fn house(protocol: &str, backend: &str) -> House {
     ))
 }
 
-/// The client has said what it has to say in clear: TLS on the same stream.
+/// Begins TLS on the stream of a client that has finished its unencrypted part.
 fn begin_tls(house: &House, end: End, alpn: &[&[u8]]) -> Client {
     begin_tls_as(house, end, Some("a.test"), alpn)
 }
 
-/// The same with another name, or without one.
+/// As [`begin_tls`], with another name or without one.
 pub(crate) fn begin_tls_as(house: &House, end: End, name: Option<&str>, alpn: &[&[u8]]) -> Client {
     let mut config = house.client(&TLS13);
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
@@ -45,7 +45,7 @@ pub(crate) fn begin_tls_as(house: &House, end: End, name: Option<&str>, alpn: &[
     }
 }
 
-/// A client that is connected, and what it was told.
+/// Connects a client, and returns what it received.
 pub(crate) fn enter(house: &House, greeting: &[u8]) -> (Stage, End, Vec<u8>) {
     let mut stage = house.stage();
     let mut end = stage.admit(house.listener(0), [Plan::Accept]);
@@ -305,7 +305,7 @@ fn the_server_may_have_tls_too_and_say_everything_at_once() {
     }
 }
 
-/// A server with TLS that says something and then no more.
+/// A TLS server that sends its last words and then nothing.
 struct LastWords {
     house: House,
     stage: Stage,
@@ -314,7 +314,7 @@ struct LastWords {
 }
 
 impl LastWords {
-    /// `at_once`: in the flight that ends the server's part of the handshake.
+    /// `at_once` sends the words in the flight that ends the server's part of the handshake.
     fn say(version: &'static SupportedProtocolVersion, words: &[u8], at_once: bool) -> Self {
         let house = house("smtp", "tls = { ca = 'a.pem', name = 'a.test' }");
         let mut stage = house.stage();
@@ -341,7 +341,7 @@ impl LastWords {
 }
 
 impl Host {
-    /// Talks until it may say something; what it has to say then was not sent yet.
+    /// Exchanges flights until the server may send data; its own data is not sent yet.
     fn take_until_keys(&mut self, stage: &mut Stage) {
         let has_keys = |host: &Self| match host.tls.protocol_version() {
             Some(ProtocolVersion::TLSv1_3) => true,

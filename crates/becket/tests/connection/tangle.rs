@@ -1,17 +1,17 @@
-//! Chains that nobody would issue: certificates that all could be each other's issuers, and filler.
-//! Shared with the bench that reports what the worst of them costs.
+//! Chains that no real authority would issue: certificates that could all be each other's issuers,
+//! and filler. The bench that measures the worst chain shares this file.
 
 use rcgen::{BasicConstraints, CertificateParams, CustomExtension, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// A leaf with its key, and what is shown with it.
+/// A leaf with its key and its chain.
 pub(crate) struct Tangle {
     pub(crate) chain: Vec<CertificateDer<'static>>,
     pub(crate) key: PrivateKeyDer<'static>,
 }
 
-/// Makes a leaf of the first name's, and an intermediate certificate for each subject and issuer.
-/// Each has so many extensions that mean nothing, of 14 bytes. No signature holds.
+/// Creates a leaf of the first name, and an intermediate certificate for each subject and issuer.
+/// Each has `filler` meaningless extensions of 14 bytes. No signature is valid.
 pub(crate) fn tangle(links: &[(&str, &str)], filler: usize) -> Tangle {
     let named = |name: &str| {
         let mut params = CertificateParams::new(vec!["a.test".to_owned()]).unwrap();
@@ -39,7 +39,7 @@ pub(crate) fn tangle(links: &[(&str, &str)], filler: usize) -> Tangle {
     Tangle { chain, key }
 }
 
-/// The certificates among which webpki goes furthest astray of all that pass.
+/// The accepted certificates that cost webpki most.
 pub(crate) const WORST: [(&str, &str); 6] = [
     ("A", "B"),
     ("A", "B"),

@@ -1,8 +1,9 @@
-//! What a kernel does with TLS on one end of a stream: seals, opens, and refuses what the script has it refuse.
+//! Emulates kernel TLS at one end of a stream: it seals, opens, and refuses what the script
+//! chooses.
 //!
-//! Records are real: whoever is at the other end needs no help to open them. As with Linux, receive stops in front of a record
-//! without data, which is an error when it comes first; a splice moves one record at most; behind a KeyUpdate nothing is opened
-//! before there is a new key.
+//! Records are real, so the other end can open them. As on Linux, a receive stops before a record
+//! without data, and fails if that record is first; a splice moves at most one record; after a
+//! KeyUpdate nothing is opened before a new key is set.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -10,31 +11,31 @@ use std::io::{self, ErrorKind};
 use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
 use becket_sys::kernel_tls::{Cipher, Direction, Key, ReceivedRecord, Support, TlsVersion};
 
-/// A kernel's part in one end.
+/// Kernel TLS of one end.
 #[derive(Debug, Default)]
 pub(crate) struct Kernel {
-    /// What it can do.
+    /// Supported features.
     pub(crate) support: Support,
-    /// What it refuses, though it can.
+    /// Call that fails although the feature is supported.
     pub(crate) refuses: Option<Refused>,
-    /// The socket has its layer.
+    /// TLS is attached to the socket.
     pub(crate) attached: bool,
     sends: Option<Sealed>,
     receives: Option<Sealed>,
-    /// Opened, and not received yet.
+    /// Opened records that are not received yet.
     opened: VecDeque<(u8, VecDeque<u8>)>,
-    /// A KeyUpdate came.
+    /// A KeyUpdate has arrived.
     expired: bool,
 }
 
-/// What a kernel may refuse.
+/// Calls that a kernel may refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     Layer,
     Key(Direction),
 }
 
-/// One direction.
+/// Keys of one direction.
 #[derive(Debug)]
 struct Sealed {
     version: TlsVersion,
@@ -96,12 +97,12 @@ impl Kernel {
             .ok_or(ErrorKind::InvalidInput.into())
     }
 
-    /// A record, sealed.
+    /// Returns a sealed record.
     pub(crate) fn seal(&mut self, kind: u8, bytes: &[u8]) -> Vec<u8> {
         self.sends.as_mut().expect("a key").seal(kind, bytes)
     }
 
-    /// Opens the record at the front, if it is whole.
+    /// Opens the first record if it is complete.
     pub(crate) fn open(&mut self, arrived: &mut VecDeque<u8>) -> io::Result<()> {
         let Some(receives) = &mut self.receives else {
             return Ok(());
@@ -124,14 +125,14 @@ impl Kernel {
         Ok(())
     }
 
-    /// The type of what is opened and not received.
+    /// Returns type and length of the first opened record.
     pub(crate) fn front(&self) -> Option<(u8, usize)> {
         self.opened
             .front()
             .map(|(kind, bytes)| (*kind, bytes.len()))
     }
 
-    /// Gives out of the record at the front.
+    /// Copies data of the first opened record into `buffer`.
     pub(crate) fn give(&mut self, buffer: &mut [u8]) -> ReceivedRecord {
         let Some((kind, bytes)) = self.opened.front_mut() else {
             return ReceivedRecord { kind: None, len: 0 };
@@ -148,7 +149,7 @@ impl Kernel {
 }
 
 impl Sealed {
-    /// The nonce of the next record, and what of it is sent along.
+    /// Returns the nonce of the next record; `explicit` is the part that the record carries.
     fn nonce(&self, explicit: Option<u64>) -> Nonce {
         let mut iv = self.iv;
         let number = match explicit {
@@ -222,11 +223,11 @@ impl Sealed {
     }
 }
 
-/// What sealing adds.
+/// Bytes that sealing adds.
 const TAG: usize = 16;
-/// A record does not open.
+/// A record cannot be opened.
 const EBADMSG: i32 = 74;
-/// There is no key for what comes next.
+/// There is no key for the next record.
 const EKEYEXPIRED: i32 = 127;
-/// Receive was refused: no data.
+/// Receive failed because the next record is not data.
 pub(crate) const EIO: i32 = 5;

@@ -1,16 +1,16 @@
 //! A stream in memory with two ends, which behaves like a connected TCP socket pair.
 //!
-//! Bounded both ways. A script decides what arrives when: the bytes and the end that one side
-//! sends may be held *on the way* and delivered in pieces ([`Watch::hold`], [`Watch::deliver`]).
-//! What becomes readable or writable is told once, as an edge ([`Watch::take_edges`]), by the
-//! rules of an edge-triggered epoll on Linux:
+//! Both directions are bounded. A script decides what arrives and when: bytes and the end of a side
+//! may be held *on the way* and delivered in pieces ([`Watch::hold`], [`Watch::deliver`]). Each
+//! change of readiness is reported once, as an edge ([`Watch::take_edges`]), by the rules of an
+//! edge-triggered epoll on Linux:
 //!
-//! * a receive that is short has emptied the socket, a send that is short has filled it;
-//! * bytes, an end or a fault that arrive are an edge, also while older ones are unread;
+//! * a short receive has emptied the socket, and a short send has filled it;
+//! * the arrival of bytes, an end or a fault is an edge, even if older bytes are unread;
 //! * room is an edge only for a side whose last send was short;
-//! * a reset discards what is on the way; what has arrived can still be received, then the fault
-//!   is reported once, then the stream has ended;
-//! * an end that is dropped with unread bytes resets its peer.
+//! * a reset discards the bytes on the way; arrived bytes can still be received, then the fault is
+//!   reported once, and then the stream has ended;
+//! * dropping an end with unread bytes resets its peer.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
@@ -34,14 +34,14 @@ pub(crate) struct End {
     local: Option<SocketAddr>,
 }
 
-/// Sees one end from outside, whoever owns it.
+/// Observes one end from outside, whoever owns it.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
     halves: Rc<RefCell<[Half; 2]>>,
     side: usize,
 }
 
-/// What one end has, and what is coming to it.
+/// State of one end, including the data on the way to it.
 #[derive(Debug, Default)]
 pub(super) struct Half {
     on_the_way: VecDeque<u8>,
@@ -49,11 +49,11 @@ pub(super) struct Half {
     held: bool,
     pub(super) arrived: VecDeque<u8>,
     pub(super) ended: bool,
-    /// Reported by the next call.
+    /// Fault that the next call reports.
     fault: Option<ErrorKind>,
-    /// A fault has come: nothing goes in or out any more.
+    /// A fault has arrived; sends and receives fail.
     pub(super) broken: bool,
-    /// Most bytes on the way to and arrived at this end.
+    /// Maximum number of bytes on the way to this end and arrived at it.
     capacity: usize,
     pub(super) edges: Ready,
     connecting: bool,
@@ -64,12 +64,12 @@ pub(super) struct Half {
     resets: bool,
     closed: bool,
     unspliceable: bool,
-    /// More was to follow what this end has sent.
+    /// The last send announced that more data follows.
     promised: bool,
     pub(super) kernel: Kernel,
 }
 
-/// Makes a stream that holds up to `capacity` bytes in each direction.
+/// Creates a stream that holds up to `capacity` bytes in each direction.
 pub(crate) fn pair(capacity: usize) -> (End, End) {
     let half = || Half {
         capacity,
@@ -86,13 +86,13 @@ pub(crate) fn pair(capacity: usize) -> (End, End) {
 }
 
 impl End {
-    /// Gives the end an address, as TCP sockets have one.
+    /// Sets the local address of the end.
     pub(crate) fn at(mut self, local: SocketAddr) -> Self {
         self.local = Some(local);
         self
     }
 
-    /// Watches this end.
+    /// Returns a watch of this end.
     pub(crate) fn watch(&self) -> Watch {
         Watch {
             halves: Rc::clone(&self.halves),
@@ -100,7 +100,7 @@ impl End {
         }
     }
 
-    /// Watches the other end.
+    /// Returns a watch of the other end.
     pub(crate) fn watch_peer(&self) -> Watch {
         Watch {
             halves: Rc::clone(&self.halves),
@@ -108,7 +108,7 @@ impl End {
         }
     }
 
-    /// Resets the stream now: nothing goes in or out any more.
+    /// Resets the stream; sends and receives fail from now on.
     #[allow(
         clippy::needless_pass_by_ref_mut,
         reason = "a socket of this kind takes it so, and it ends what others write to"
@@ -120,7 +120,7 @@ impl End {
         peer.fail(ErrorKind::ConnectionReset);
     }
 
-    /// Receives all that has arrived. Says nothing of how the stream stands; see [`Watch`].
+    /// Receives all bytes that have arrived. [`Watch`] shows the state of the stream.
     pub(crate) fn receive_all(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         let mut buffer = [0; 4096];
@@ -130,7 +130,7 @@ impl End {
         all
     }
 
-    /// Bytes that a send would take.
+    /// Returns the number of bytes that a send would accept.
     pub(super) fn room(&self) -> usize {
         let halves = self.halves.borrow();
         let (me, peer) = (&halves[self.side], &halves[1 - self.side]);
@@ -144,7 +144,8 @@ impl End {
         peer.capacity.saturating_sub(waiting)
     }
 
-    /// Most bytes that are sent without a copy at once: as many as there is room for, and no more than of one splice.
+    /// Returns the maximum length of one send without a copy: limited by the room and by one
+    /// splice.
     fn sendable(&self, most: usize) -> io::Result<usize> {
         let sealing = if self.halves.borrow()[self.side].kernel.seals() {
             SEALING
@@ -158,7 +159,8 @@ impl End {
         }
     }
 
-    /// Most bytes of one splice, which like the kernel's may end before the socket is empty or full.
+    /// Returns the maximum length of one splice, which may end before the socket is empty or full,
+    /// as in the kernel.
     fn spliceable(&self) -> io::Result<usize> {
         if self.halves.borrow()[self.side].unspliceable {
             Err(ErrorKind::InvalidInput.into())
@@ -167,7 +169,7 @@ impl End {
         }
     }
 
-    /// Says why nothing is taken.
+    /// Returns the error of a send that accepts nothing.
     pub(super) fn blocked(&self) -> io::Result<usize> {
         let mut halves = self.halves.borrow_mut();
         let [me, _] = sides(&mut halves, self.side);
@@ -182,7 +184,7 @@ impl End {
         }
     }
 
-    /// Takes the fault that waits, such as a connect that failed.
+    /// Takes the pending fault, such as a failed connect.
     pub(crate) fn take_fault(&self) -> Option<ErrorKind> {
         let mut halves = self.halves.borrow_mut();
         let [me, _] = sides(&mut halves, self.side);
@@ -191,7 +193,7 @@ impl End {
 }
 
 impl End {
-    /// Receives what is on the wire.
+    /// Receives the bytes on the wire.
     pub(super) fn receive_sealed(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut halves = self.halves.borrow_mut();
         let [me, peer] = sides(&mut halves, self.side);
@@ -218,7 +220,7 @@ impl End {
         }
     }
 
-    /// Sends as it is.
+    /// Sends the bytes without sealing.
     pub(super) fn send_clear(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut halves = self.halves.borrow_mut();
         let [me, peer] = sides(&mut halves, self.side);
@@ -232,7 +234,7 @@ impl End {
             return Err(ErrorKind::WouldBlock.into());
         }
         if peer.closed {
-            // Taken by the kernel; the answer of a closed peer is a reset.
+            // The kernel accepts the bytes, and the closed peer answers with a reset.
             me.fail(ErrorKind::ConnectionReset);
             return Ok(bytes.len());
         }
@@ -342,7 +344,7 @@ impl StreamSocket for End {
     }
 }
 
-/// For peers that are written against blocking streams; `WouldBlock` is an answer.
+/// For peers written for blocking streams; `WouldBlock` is a possible result.
 impl Read for End {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.receive(buffer)
@@ -377,23 +379,23 @@ impl Drop for End {
 }
 
 impl Watch {
-    /// What has become ready since the last call.
+    /// Returns the edges since the last call.
     pub(crate) fn take_edges(&self) -> Ready {
         self.with(|me, _| std::mem::take(&mut me.edges))
     }
 
-    /// From now on, what is sent to this end stays on the way until it is delivered.
+    /// From now on, data sent to this end is held until it is delivered.
     pub(crate) fn hold(&self) {
         self.with(|me, _| me.held = true);
     }
 
-    /// Lets up to `n` bytes arrive that were held, and the end behind them if there is one and
-    /// `n` is more than what was on the way.
+    /// Delivers up to `n` held bytes, and also the end after them if there is one and `n` exceeds
+    /// the number of held bytes.
     pub(crate) fn deliver(&self, n: usize) {
         self.with(|me, _| me.deliver(n));
     }
 
-    /// Starts as a connect that is under way.
+    /// Puts the end into the state of a pending connect.
     pub(crate) fn begin_connecting(&self) {
         self.with(|me, _| {
             me.connecting = true;
@@ -401,7 +403,7 @@ impl Watch {
         });
     }
 
-    /// The connect succeeds.
+    /// Lets the connect succeed.
     pub(crate) fn establish(&self) {
         self.with(|me, _| {
             if std::mem::take(&mut me.connecting) {
@@ -410,42 +412,42 @@ impl Watch {
         });
     }
 
-    /// From now on, nothing is spliced to this end or from it.
+    /// From now on, splices to and from this end fail.
     pub(crate) fn refuse_to_splice(&self) {
         self.with(|me, _| me.unspliceable = true);
     }
 
-    /// Bytes that this end has sent wait for more, although the link has room for them.
+    /// Returns `true` if bytes sent by this end wait for announced data although the link has room.
     pub(crate) fn is_kept_waiting(&self) -> bool {
         self.with(|me, _| me.promised && !me.starved && !me.broken)
     }
 
-    /// Has the kernel of this end do this, and refuse that.
+    /// Sets the features of this end's kernel, and the call that it refuses.
     pub(crate) fn give_kernel(&self, support: Support, refuses: Option<Refused>) {
         self.with(|me, _| (me.kernel.support, me.kernel.refuses) = (support, refuses));
     }
 
-    /// Whether the kernel seals and opens here.
+    /// Returns `true` if the kernel seals and opens at this end.
     pub(crate) fn is_in_kernel(&self) -> bool {
         self.with(|me, _| me.kernel.seals() && me.kernel.opens())
     }
 
-    /// The connect fails, or the network does.
+    /// Lets the connect or the network fail.
     pub(crate) fn fail(&self, kind: ErrorKind) {
         self.with(|me, _| me.fail(kind));
     }
 
-    /// Bytes and ends that are on the way and not delivered.
+    /// Returns the number of held bytes, plus one for a held end.
     pub(crate) fn on_the_way(&self) -> usize {
         self.with(|me, _| me.on_the_way.len() + usize::from(me.end_on_the_way))
     }
 
-    /// The peer's end has arrived, in good order.
+    /// Returns `true` if the peer's end has arrived without a fault.
     pub(crate) fn is_ended(&self) -> bool {
         self.with(|me, _| me.ended && !me.broken)
     }
 
-    /// The peer has reset the stream.
+    /// Returns `true` if the stream was reset.
     pub(crate) fn is_broken(&self) -> bool {
         self.with(|me, _| me.broken)
     }
@@ -481,7 +483,7 @@ impl Half {
         self.edges.ended |= ends;
     }
 
-    /// Sends FIN.
+    /// Sends FIN to the peer.
     fn end_to(&mut self, peer: &mut Self) {
         if std::mem::replace(&mut self.finished, true) || self.broken || peer.closed {
             return;
@@ -507,7 +509,7 @@ impl Half {
     }
 }
 
-/// This side, then the other.
+/// Returns this side and the other one.
 pub(super) fn sides<'a>(halves: &'a mut RefMut<'_, [Half; 2]>, side: usize) -> [&'a mut Half; 2] {
     let [first, second] = &mut **halves;
     if side == 0 {
@@ -517,11 +519,11 @@ pub(super) fn sides<'a>(halves: &'a mut RefMut<'_, [Half; 2]>, side: usize) -> [
     }
 }
 
-/// What sealing adds at most: header, nonce, type, tag.
+/// Maximum number of bytes that sealing adds: header, nonce, type and tag.
 pub(super) const SEALING: usize = 5 + 8 + 1 + 16;
-/// A prime, so that it fits to nothing else.
+/// Maximum length of a splice: a prime, so that it divides no other size.
 const MOST_SPLICED: usize = 1499;
-/// A fresh socket says that it takes bytes.
+/// Readiness of a new socket.
 const WRITABLE: Ready = Ready {
     failed: false,
     readable: false,

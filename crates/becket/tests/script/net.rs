@@ -1,4 +1,4 @@
-//! Servers of a script: each connect is answered by the next [`Plan`].
+//! Scripted servers: each connect takes the next [`Plan`].
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -8,43 +8,44 @@ use super::link::{End, Watch, pair};
 use becket_proxy::connection::Net;
 use becket_tls::config::ServerAddress;
 
-/// What becomes of a connect.
+/// Outcome of a connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
-    /// Connected at once.
+    /// The connect succeeds at once.
     Accept,
-    /// Decided later, by [`Watch::establish`] or [`Watch::fail`] on [`Dialled::near`].
+    /// The outcome is decided later, by [`Watch::establish`] or [`Watch::fail`] on
+    /// [`Dialled::near`].
     Later,
-    /// Fails in the call.
+    /// The call fails.
     Refuse(ErrorKind),
 }
 
-/// A connect that was not refused.
+/// A connect that succeeded or is pending.
 #[derive(Debug)]
 pub(crate) struct Dialled {
-    /// To where.
+    /// Address of the server.
     pub(crate) address: ServerAddress,
-    /// From where, if that was asked for.
+    /// Source address, if one was requested.
     pub(crate) source: Option<IpAddr>,
     /// The server's end.
     pub(crate) far: End,
-    /// The connection's end, from outside.
+    /// The connection's end, as a watch.
     pub(crate) near: Watch,
 }
 
 /// A network of scripted servers.
 #[derive(Debug)]
 pub(crate) struct ScriptedNet {
-    /// For the next connects, in order; when there is none left, all are refused.
+    /// Outcomes of the next connects, in order; without one, the connect is refused.
     pub(crate) plans: VecDeque<Plan>,
-    /// Bytes that a stream to a server holds each way.
+    /// Bytes that a stream to a server holds in each direction.
     pub(crate) capacity: usize,
-    /// Servers that were dialled, in order.
+    /// Servers in the order of their connects.
     pub(crate) dialled: Vec<Dialled>,
 }
 
 impl ScriptedNet {
-    /// Makes a network whose streams hold `capacity` bytes each way.
+    /// Creates a network whose streams hold `capacity` bytes in each direction.
     pub(crate) fn new(plans: impl IntoIterator<Item = Plan>, capacity: usize) -> Self {
         Self {
             plans: plans.into_iter().collect(),
@@ -53,7 +54,7 @@ impl ScriptedNet {
         }
     }
 
-    /// The connection's end towards the server that was dialled last.
+    /// Returns the connection's end of the last connect.
     pub(crate) fn near(&self) -> Option<&Watch> {
         self.dialled.last().map(|dialled| &dialled.near)
     }

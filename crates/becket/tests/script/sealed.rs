@@ -9,7 +9,7 @@ use super::kernel::EIO;
 use super::link::{End, SEALING, sides};
 
 impl End {
-    /// Opens the next record, if there is none that is. False when there is none.
+    /// Opens the next record if none is open. Returns `false` if there is no record.
     pub(super) fn open(&self) -> io::Result<bool> {
         let mut halves = self.halves.borrow_mut();
         let [me, peer] = sides(&mut halves, self.side);
@@ -23,7 +23,8 @@ impl End {
         Ok(me.kernel.front().is_some())
     }
 
-    /// What receive says where nothing is opened: of a record that is not whole, the end is no news.
+    /// Returns the result of a receive without an opened record. If a record is incomplete, the end
+    /// is not reported.
     pub(super) fn nothing_opened(&self) -> io::Result<usize> {
         if self.halves.borrow()[self.side].arrived.is_empty() {
             return self.receive_sealed(&mut [0]);
@@ -55,7 +56,7 @@ impl End {
         }
     }
 
-    /// Has the kernel seal data, as much of it as there is room for.
+    /// Seals and sends as much data as there is room for.
     pub(super) fn send_sealed(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut sent = 0;
         while sent < bytes.len() {

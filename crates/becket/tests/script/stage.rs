@@ -1,8 +1,8 @@
-//! One connection and what a worker lends it, advanced as a worker would.
+//! One connection with the resources that a worker lends it, advanced as in a worker.
 //!
-//! A [`Stage`] does for one connection what the event loop of a worker does for many: it passes readiness on as
-//! edges, advances only what asked for it, and expires what is overdue. It owns the clock, which
-//! stands still until it is told to move.
+//! A [`Stage`] does for one connection what the event loop of a worker does for many: it passes
+//! readiness on as edges, advances the connection only on request, and expires it at its deadline.
+//! The clock of the stage moves only on request.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -30,28 +30,28 @@ use becket_proxy::pipes::{BULK, Pipes};
 use becket_tls::admission::{SharedAdmission, WorkerAdmission};
 use becket_tls::scratch::Scratch;
 
-/// A connection under a script.
+/// A scripted connection.
 #[derive(Debug)]
 pub(crate) struct Stage {
-    /// The servers.
+    /// Servers of the connection.
     pub(crate) net: ScriptedNet,
-    /// The clocks that the connection sees.
+    /// Clocks of the connection.
     pub(crate) now: Now,
-    /// Bounds of the configuration.
+    /// Limits of the configuration.
     pub(crate) limits: LimitsSection,
-    /// Time-outs of the configuration.
+    /// Timeouts of the configuration.
     pub(crate) timeouts: Timeouts,
-    /// What a worker counts.
+    /// Counters of the worker.
     pub(crate) counters: Arc<Counters>,
-    /// Lent to directions that carry bulk: none, unless a test has it otherwise.
+    /// Pipes for bulk data: none by default.
     pub(crate) pipes: Rc<Pipes>,
-    /// Admission, if it is on.
+    /// Admission, if enabled.
     pub(crate) admission: Rc<WorkerAdmission>,
-    /// Where slots arrive for which the connection waits; pools must have been given the same.
+    /// Inbox for slots; the pools must use the same one.
     pub(crate) inbox: Arc<TestInbox>,
-    /// Where cancels are left.
+    /// Queue of PostgreSQL cancels.
     pub(crate) cancels: Arc<Cancels>,
-    /// Where signatures wait for a crypto thread, which the script is, if it is one.
+    /// Queue of signatures for a crypto thread; the script acts as that thread.
     pub(crate) signatures: Arc<SigningQueue>,
     signing: Option<WorkerSigning>,
     answers: Arc<Answered>,
@@ -66,13 +66,13 @@ pub(crate) struct Stage {
     stops: bool,
     /// The process drains.
     draining: bool,
-    /// It begins to.
+    /// A drain has just begun.
     drains: bool,
     closed: Option<AccessRecord>,
 }
 
 impl Stage {
-    /// Sets an empty stage; streams hold `capacity` bytes each way.
+    /// Creates an empty stage; streams hold `capacity` bytes in each direction.
     pub(crate) fn new(
         limits: LimitsSection,
         timeouts: Timeouts,
@@ -110,31 +110,31 @@ impl Stage {
         }
     }
 
-    /// Lends pipes from the first byte on, up to `most` at a time.
+    /// Lends up to `most` pipes at a time, from the first byte on.
     pub(crate) fn splice(&mut self, most: usize) {
         self.pipes = Pipes::new(0, Arc::clone(&self.counters));
         self.pipes.allow(most, 1);
     }
 
-    /// From now on expensive keys sign when the script has them sign.
+    /// From now on, signatures with expensive keys wait for the script.
     pub(crate) fn defer(&mut self) {
         self.defer_among(4);
     }
 
-    /// The same, where so many workers share a crypto thread.
+    /// As [`Self::defer`], with `workers` workers per crypto thread.
     fn defer_among(&mut self, workers: usize) {
         let (queue, answers) = (Arc::clone(&self.signatures), Arc::clone(&self.answers));
         self.signing = Some(WorkerSigning::new(queue, workers, answers));
     }
 
-    /// Asks for a signature that nobody waits for.
+    /// Requests a signature for which no connection waits.
     pub(crate) fn ask_in_vain(&self, request: SignatureRequest) {
         let signing = self.signing.as_ref().expect("deferred");
         drop(signing.ask(PLACE, request));
         self.counters.signatures_begun.add(1);
     }
 
-    /// From now on keys that may sign in batches do, while so many clients seem to wait behind each other.
+    /// From now on, suitable keys sign in batches, as if `waiting` more clients waited.
     pub(crate) fn defer_to(&mut self, queue: &Arc<SigningQueue>, waiting: usize) {
         self.signatures = Arc::clone(queue);
         self.defer_among(1);
@@ -144,7 +144,8 @@ impl Stage {
             .note_waiting(waiting);
     }
 
-    /// Answers the signature that waits longest, or the batch that it begins, as `sign` does. False when none waits.
+    /// Answers the oldest signature request, or the batch that it begins, with `sign`. Returns
+    /// `false` if there is none.
     pub(crate) fn sign(
         &self,
         sign: impl Fn(&SignatureRequest) -> Result<Vec<u8>, rustls::Error>,
@@ -158,19 +159,19 @@ impl Stage {
         any
     }
 
-    /// Does what a worker does when nobody waits whose handshake could be begun.
+    /// Acts as a worker in which no client waits for a handshake that could begin.
     pub(crate) fn flush(&self) {
         self.signing.iter().for_each(WorkerSigning::flush);
     }
 
-    /// Whether the connection waits for room among the signatures under way.
+    /// Returns `true` if the connection waits for room in the signing queue.
     pub(crate) fn is_postponed(&self) -> bool {
         self.connection
             .as_ref()
             .is_some_and(|connection| connection.wants_signature().is_some())
     }
 
-    /// Accepts a client through `listener`, in place of an earlier one, and returns its end. Servers
+    /// Accepts a client through `listener`, replacing an earlier one, and returns its end. Servers
     /// answer by `plans`.
     pub(crate) fn admit(
         &mut self,
@@ -199,7 +200,7 @@ impl Stage {
         far
     }
 
-    /// Does one turn of a worker's loop. False when the connection had nothing to do.
+    /// Makes one turn of a worker's loop. Returns `false` if the connection had nothing to do.
     pub(crate) fn turn(&mut self) -> bool {
         self.note_readiness();
         self.read_mail();
@@ -256,25 +257,25 @@ impl Stage {
         true
     }
 
-    /// Does turns until there is nothing to do. False when it does not come to rest.
+    /// Makes turns until there is nothing to do. Returns `false` if that takes too many turns.
     pub(crate) fn settle(&mut self) -> bool {
         (0..MOST_TURNS).any(|_| !self.turn())
     }
 
-    /// The process stops, and cuts the connection off if there is one.
+    /// Stops the process, which cuts the connection off.
     pub(crate) fn stop(&mut self) {
         self.stops = true;
         self.queued = true;
         self.turn();
     }
 
-    /// The process begins to drain.
+    /// Begins the drain of the process.
     pub(crate) fn drain(&mut self) {
         (self.draining, self.drains, self.queued) = (true, true, true);
         self.turn();
     }
 
-    /// Moves the clocks on.
+    /// Advances the clocks.
     pub(crate) fn wait(&mut self, time: Duration) {
         self.now.mono += time;
         self.now.running += time;
@@ -282,25 +283,25 @@ impl Stage {
         self.now.unix += time;
     }
 
-    /// Whether the handshake is still going on.
+    /// Returns `true` during the handshake.
     pub(crate) fn is_handshaking(&self) -> bool {
         self.connection
             .as_ref()
             .is_some_and(Connection::is_handshaking)
     }
 
-    /// Whether there is more to do before the next event: a budget was spent.
+    /// Returns `true` if a budget was spent and there is more to do before the next event.
     pub(crate) fn is_unfinished(&self) -> bool {
         let connection = self.connection.as_ref();
         connection.is_some_and(|it| self.queued || it.wants_signature().is_some())
     }
 
-    /// How the connection ended, once it has.
+    /// Returns the reason of the close, if the connection is closed.
     pub(crate) fn closed(&self) -> Option<CloseReason> {
         self.closed.as_ref().map(|record| record.reason)
     }
 
-    /// What is known of the connection, as its line in the access log would say now.
+    /// Returns the connection's record, as the access log would show it now.
     pub(crate) fn record(&self) -> Option<AccessRecord> {
         match &self.connection {
             Some(connection) => Some(connection.record(CloseReason::Stopped, self.now)),
@@ -347,7 +348,7 @@ impl Stage {
     }
 }
 
-/// Answers that somebody takes by hand.
+/// Answers that the stage fetches by hand.
 #[derive(Debug, Default)]
 struct Answered(Mutex<Vec<Signed>>);
 
@@ -363,12 +364,12 @@ impl Answers for Answered {
     }
 }
 
-/// Who connects: an address for documentation (RFC 5737).
+/// Address of the client, from the range for documentation (RFC 5737).
 const CLIENT: SocketAddr = SocketAddr::new(
     std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)),
     50_000,
 );
-/// Where the one connection lives.
+/// Place of the only connection.
 const PLACE: usize = 0;
-/// More turns than any script needs for what it has set in motion.
+/// More turns than any script needs.
 const MOST_TURNS: usize = 100_000;
