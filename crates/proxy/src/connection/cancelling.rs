@@ -1,7 +1,8 @@
-//! The wait of a PostgreSQL client that asked to cancel what another connection does.
+//! A PostgreSQL client that sent a cancel request and waits for its delivery.
 //!
-//! All servers of the listener are being told ([`crate::backend::cancel`]). The client gets nothing but the end, and
-//! that only then: as at a server, a client that continued before could have its next query cancelled.
+//! The request is sent to all servers of the listener ([`crate::backend::cancel`]). The client only
+//! gets the end of the connection, and only after that. As with a PostgreSQL server, a client that
+//! continued earlier could have its next query cancelled.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::reached::Advance;
 use crate::backend::cancel::CancelOutcome;
 use becket_proto::close_reason::CloseReason;
 
-/// A client whose cancel is under way.
+/// A client whose cancel request is in progress.
 #[derive(Debug)]
 pub(super) struct Cancelling {
     outcome: CancelOutcome,
@@ -34,11 +35,11 @@ impl Cancelling {
         }
     }
 
-    /// The servers were told, as far as they can be.
+    /// Closes the connection when the time limit expires.
     pub(super) fn expire<N: Net>(self) -> Advance<Self, N> {
         Advance::close(CloseReason::Cancel, HalfPipe::default())
     }
 }
 
-/// As long as cancels that came before may take, and then its own.
+/// Time limit for earlier requests in the queue and for this one.
 const WAIT: Duration = Duration::from_secs(10);

@@ -1,9 +1,9 @@
-//! The end of a connection that the client has not ended: the last bytes out, FIN, and a wait.
+//! Closes a connection that the client has not ended: sends the last bytes and FIN, then waits.
 //!
-//! A socket that is closed with unread bytes in it sends a reset, and a reset may overtake the
-//! last bytes of the answer in the client's kernel (RFC 9112, section 9.6 describes it). So the
-//! connection is half-closed, and what still comes is read and dropped until the client has
-//! ended, `timeouts.linger` is over, or it has sent more than [`MOST_DROPPED`].
+//! Closing a socket with unread data sends a reset, which may overtake the last bytes of the
+//! response in the client's kernel (RFC 9112, section 9.6). So the connection is half-closed, and
+//! incoming data is discarded until the client closes its side, `timeouts.linger` expires, or more
+//! than [`MOST_DROPPED`] bytes arrive.
 
 use becket_proto::half_pipe::HalfPipe;
 
@@ -15,19 +15,19 @@ use crate::socket::{SocketError, StreamSocket};
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::{READ, Scratch};
 
-/// Waits for the client to take the last bytes.
+/// Waits for the client to receive the last bytes.
 #[derive(Debug)]
 pub(super) struct Closing {
     reason: CloseReason,
-    /// Finished when the client has been sent FIN.
+    /// Pending bytes for the client; finished after FIN was sent.
     last: HalfPipe<Lent>,
-    /// Bytes that came and were dropped.
+    /// Number of discarded bytes.
     dropped: usize,
 }
 
 impl Closing {
-    /// Sends `last` and FIN, then waits. The reason was decided by what led here. A client to
-    /// whom FIN alone would say that all is well is reset, unless all is well.
+    /// Sends `last` and FIN, then waits. If FIN would look like a complete response to the client,
+    /// the connection is reset instead, unless `reason` is `Finished`.
     pub(super) fn begin<N: Net>(
         reason: CloseReason,
         last: HalfPipe<Lent>,
@@ -73,7 +73,7 @@ impl Closing {
                     self.dropped += came;
                 }
                 Ok(Got::Nothing) => break,
-                // A record without data, if the kernel has TLS.
+                // With kernel TLS, this is a record without data.
                 Err(SocketError::Refused) => {
                     let counter = &cx.turn.counters.client_bytes_in;
                     let client = &mut cx.core.client;
@@ -100,7 +100,7 @@ impl Closing {
         Advance::end(self.unless_finished(CloseReason::LingerTimeout))
     }
 
-    /// The reason that led here, unless all was well until `now`.
+    /// Returns the original reason, or `now` if that was `Finished`.
     fn unless_finished(&self, now: CloseReason) -> CloseReason {
         match self.reason {
             CloseReason::Finished => now,
@@ -111,5 +111,5 @@ impl Closing {
 
 /// Weight of a record without data, as in `proto::records`.
 const WITHOUT_DATA: usize = 4096;
-/// Bytes that were under way when the client learnt of the end fit in; more comes from a client that does not care.
+/// Maximum number of discarded bytes. Fits the data in flight when the client learns of the end.
 const MOST_DROPPED: usize = 1024 * 1024;

@@ -1,4 +1,4 @@
-//! The kind of a completed handshake: full or resumed, and how.
+//! Properties and counters of a completed handshake.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use becket_keys::identity::Identity;
 use becket_log::access::ResumedBy;
 use becket_tls::engine::Engine;
 
-/// Reads what the handshake agreed on. What TLS itself does not know is left out.
+/// Returns the negotiated parameters. Fields that TLS does not provide are empty.
 pub(super) fn agreed<N: Net>(engine: &Engine, client: &HelloDecision<N>, took: Duration) -> Agreed {
     let facts = engine.facts();
     let version = facts.protocol_version();
@@ -76,8 +76,7 @@ pub(super) fn count(agreed: &Agreed, counters: &Counters) {
     }
 }
 
-/// Counts what became of the session that the client offered, whether the handshake was completed
-/// or not; and whether it got no ticket.
+/// Counts the result for an offered session, even if the handshake failed, and a withheld ticket.
 pub(super) fn count_offer<N: Net>(client: &HelloDecision<N>, counters: &Counters) {
     let Some(handshake) = &client.handshake else {
         return;
@@ -90,7 +89,7 @@ pub(super) fn count_offer<N: Net>(client: &HelloDecision<N>, counters: &Counters
     }
 }
 
-/// Counts what became of early data that the client announced.
+/// Counts whether announced early data was accepted.
 pub(super) fn count_early<N: Net>(client: &HelloDecision<N>, taken: bool, counters: &Counters) {
     if !client.offers_early {
         return;

@@ -1,4 +1,4 @@
-//! A server that is connected, with what waits for it and for the client.
+//! A connected server, with pending bytes in both directions.
 
 use std::mem;
 
@@ -20,16 +20,17 @@ use becket_tls::scratch::Buffer;
 #[derive(Debug)]
 pub(super) struct Connected<N: Net> {
     pub(super) leg: Leg<N::Server>,
-    /// On the heap: most servers are spoken to in plain TCP, and then there is no room kept.
+    /// Boxed, because most servers use plain TCP.
     pub(super) tls: Option<Box<Tls<UnbufferedClientConnection>>>,
-    /// Given back after the socket is closed.
+    /// Returned after the socket is closed.
     pub(super) slot: ServerSlot,
     pub(super) to_server: HalfPipe<Lent>,
     pub(super) to_client: HalfPipe<Lent>,
 }
 
 impl<N: Net> Connected<N> {
-    /// The server's side alone, and the direction that begins there, while the client has no keys.
+    /// Returns the server's side and the direction that starts there, for a client without traffic
+    /// keys.
     pub(super) fn half<'a>(
         &'a mut self,
         counters: &'a Counters,
@@ -44,11 +45,12 @@ impl<N: Net> Connected<N> {
         (half, &mut self.to_client)
     }
 
-    /// Adds what a client sent while it got its keys, and what is left of its handshake's last `flight`.
+    /// Adds the data that a client sent during its handshake, and the pending rest of its last
+    /// `flight`.
     ///
     /// # Errors
     ///
-    /// When nothing can be sealed.
+    /// Fails if the data cannot be encrypted.
     pub(super) fn admit(
         &mut self,
         (engine, flight): (&mut Engine, HalfPipe<Lent>),
@@ -64,7 +66,7 @@ impl<N: Net> Connected<N> {
                 (out.filled(), sealed)
             }
         };
-        // It is finished if the server takes no more.
+        // The direction is finished if the server closed its receiving side.
         if !self.to_server.is_finished() {
             self.to_server.offer(bytes);
             if said.ended {
@@ -75,7 +77,7 @@ impl<N: Net> Connected<N> {
         if server_ended {
             self.to_client.end_source();
         }
-        // The server may have ended before the client had keys.
+        // The server may have closed its side before the client had traffic keys.
         out.clear();
         let told = engine.seal(&[], server_ended, out);
         self.to_client.offer(out.filled());

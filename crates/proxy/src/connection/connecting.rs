@@ -1,13 +1,13 @@
-//! From a slot of a server to a server that answers.
+//! Connects to a server after getting its slot.
 //!
-//! The server is connected at once, without waiting for client bytes: protocols in which the
-//! server speaks first work. The PROXY header and what the client has sent already are one write,
-//! tried right after `connect`: if it is taken, the server is there, and a turn of the loop is
-//! saved. Where the backend has TLS, its handshake follows (`server_tls.rs`).
+//! The connect does not wait for client data, so protocols in which the server speaks first work.
+//! The PROXY header and early client data are one write, tried right after `connect`. If it
+//! succeeds, the server is connected, which saves a turn of the loop. With backend TLS, the TLS
+//! handshake follows (`server_tls.rs`).
 //!
-//! As long as nothing was taken, another address or server can be tried without harm: first the
-//! other addresses of the same server, in order, then a server that was not tried, as often as the
-//! backend's `retries` allow. A handshake that fails counts as a connect that failed; `timeouts.connect` covers both.
+//! Before the first byte is sent, another address or server can be tried without harm: first the
+//! other addresses of the same server in order, then an untried server, limited by the backend's
+//! `retries`. A failed handshake counts as a failed connect; `timeouts.connect` covers both.
 
 use std::time::Duration;
 use std::{io, mem};
@@ -33,27 +33,27 @@ use becket_tls::to_servers::ServerTls;
 /// A client whose server is being connected.
 #[derive(Debug)]
 pub(super) struct Connecting<N: Net> {
-    /// Before the slot, which is given back when the socket is closed.
+    /// Declared before the slot, so that the socket is closed before the slot is returned.
     stage: ConnectStage<N>,
     pending: Pending,
     pub(super) slot: ServerSlot,
-    /// Which of the server's addresses.
+    /// Index of the server's address.
     address: usize,
-    /// When this address is given up.
+    /// Deadline for this address.
     give_up: Duration,
-    /// A failure says nothing about the server: it may be the client's fault.
+    /// A failure may be the client's fault, so it does not count against the server.
     excused: bool,
 }
 
 #[derive(Debug)]
 enum ConnectStage<N: Net> {
-    /// The address is still to be dialled.
+    /// The address is not dialled yet.
     Dial,
     /// The backlog of a unix socket is full: it is dialled again soon.
     Backlog,
-    /// The server has not answered. TLS has made its hello, where the backend has TLS.
+    /// Waits for the server. With backend TLS, the ClientHello is prepared.
     Connect(Leg<N::Server>, Option<ServerHandshake>),
-    /// The server has not shown who it is.
+    /// TLS handshake with the server.
     Secure(Leg<N::Server>, ServerHandshake),
 }
 
@@ -69,7 +69,7 @@ impl<N: Net> Connecting<N> {
         }
     }
 
-    /// The socket, if there is one.
+    /// Returns the server's socket, if there is one.
     pub(super) fn server(&mut self) -> Option<&mut Leg<N::Server>> {
         match &mut self.stage {
             ConnectStage::Dial | ConnectStage::Backlog => None,
@@ -77,7 +77,7 @@ impl<N: Net> Connecting<N> {
         }
     }
 
-    /// The server has accepted, and has not shown who it is.
+    /// Returns `true` during the TLS handshake with the server.
     pub(super) fn is_securing(&self) -> bool {
         matches!(self.stage, ConnectStage::Secure(..))
     }
@@ -114,7 +114,7 @@ impl<N: Net> Connecting<N> {
         }
     }
 
-    /// Returns whether the server has taken the first bytes, or the connect is known to be done.
+    /// Returns `true` if the server accepted the first bytes, or the connect has completed.
     fn is_connected(
         &mut self,
         server: &mut Leg<N::Server>,
@@ -133,7 +133,7 @@ impl<N: Net> Connecting<N> {
                 to_server.sent(sent);
                 Ok(sent > 0)
             }
-            // The error of the connect itself may have been taken by the send.
+            // The send may have consumed the error of the connect.
             Err(_) => Err(N::connected(&server.socket)
                 .err()
                 .unwrap_or_else(|| io::ErrorKind::ConnectionRefused.into())),
@@ -166,7 +166,7 @@ impl<N: Net> Connecting<N> {
             }
             Err(error) => {
                 drop(server);
-                // Otherwise a few clients with names that no server knows would take all servers out of service.
+                // Otherwise a few clients with unknown names could take all servers out of service.
                 let tls = self.pending.pool.tls();
                 self.excused |= tls.is_some_and(ServerTls::speaks_for_client);
                 self.fail(error, cx)
@@ -174,7 +174,8 @@ impl<N: Net> Connecting<N> {
         }
     }
 
-    /// Keys are ready: seals what each side has sent already. Nothing if there is nothing to seal with.
+    /// Encrypts the data that each side has sent during the handshake. Returns `None` without an
+    /// engine.
     fn seal(
         &mut self,
         tls: &mut ServerHandshake,
@@ -219,15 +220,15 @@ impl<N: Net> Connecting<N> {
         }
     }
 
-    /// The server went out of service meanwhile; its other addresses are no better.
+    /// Gives up a server that went out of service, without trying its other addresses.
     pub(super) fn leave_server(mut self, cx: &Context<'_, '_, N>) -> Advance<Self, N> {
-        // The socket is closed here, before the slot is given back.
+        // Closes the socket before the slot is returned.
         self.stage = ConnectStage::Dial;
         cx.turn.counters.connect_failures.add(1);
         self.try_another(io::ErrorKind::ConnectionAborted.into())
     }
 
-    /// The server is there.
+    /// Completes a successful connect.
     fn join(
         self,
         leg: Leg<N::Server>,
@@ -262,7 +263,7 @@ impl<N: Net> Connecting<N> {
         }))
     }
 
-    /// Starts to connect to the address, or to the next one that does not fail at once.
+    /// Starts to connect to the current address, or to the next one that does not fail at once.
     fn dial(mut self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         let server = self.slot.server();
         cx.core.facts.server = Some(server.name().clone());
@@ -289,8 +290,7 @@ impl<N: Net> Connecting<N> {
                 self.stage = ConnectStage::Connect(leg, tls);
                 Advance::Go(self)
             }
-            // connect(2): the backlog of a unix socket is full, and no event tells when
-            // it has room again.
+            // connect(2): the backlog of a unix socket is full, and no event reports free space.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 cx.core.deadline = self.give_up.min(cx.turn.now.running + RETRY);
                 self.stage = ConnectStage::Backlog;
@@ -300,8 +300,8 @@ impl<N: Net> Connecting<N> {
         }
     }
 
-    /// A connect failed, and its socket is closed: tries the next address, or another
-    /// server. As deep as `retries`.
+    /// Handles a failed connect after its socket was closed: tries the next address, or another
+    /// server. The recursion is limited by `retries`.
     fn fail(mut self, error: io::Error, cx: &Context<'_, '_, N>) -> Advance<Self, N> {
         cx.turn.counters.connect_failures.add(1);
         self.address += 1;
@@ -314,7 +314,7 @@ impl<N: Net> Connecting<N> {
         self.try_another(error)
     }
 
-    /// The server is given up.
+    /// Gives up the server.
     fn try_another(self, error: io::Error) -> Advance<Self, N> {
         let Self {
             mut pending, slot, ..
@@ -330,8 +330,8 @@ impl<N: Net> Connecting<N> {
     }
 }
 
-/// Starts to connect: from the backend's next source, and from the others as long as one has no port
-/// left towards this address.
+/// Starts to connect from the backend's next source address, or from another one if it has no free
+/// port to this address.
 fn open<N: Net>(net: &mut N, pool: &Pool, address: &ServerAddress) -> io::Result<N::Server> {
     let mut opened = net.connect(address, pool.source(address));
     for _ in 1..pool.backend().keys.source.len() {
@@ -345,5 +345,5 @@ fn open<N: Net>(net: &mut N, pool: &Pool, address: &ServerAddress) -> io::Result
     opened
 }
 
-/// Between two attempts at a unix socket whose backlog is full.
+/// Pause between attempts to connect to a unix socket with a full backlog.
 const RETRY: Duration = Duration::from_millis(50);

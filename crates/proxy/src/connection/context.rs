@@ -1,6 +1,6 @@
-//! The vocabulary of the phases: sockets, a turn, and the part of a connection that outlives a phase.
+//! Common types of the phases: sockets, a turn, and the part of a connection that outlives a phase.
 //!
-//! A leaf: it names no phase.
+//! This module does not depend on any phase.
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -25,39 +25,40 @@ use becket_tls::admission::{Admitted, ConnectionPermit, HalfOpen, WorkerAdmissio
 use becket_tls::config::ServerAddress;
 use becket_tls::scratch::Buffer;
 
-/// The sockets that connections run on.
+/// Socket types for connections.
 pub trait Net {
-    /// Towards clients.
+    /// Socket to a client.
     type Client: KernelTlsSocket + fmt::Debug;
-    /// Towards servers.
+    /// Socket to a server.
     type Server: KernelTlsSocket + fmt::Debug;
 
-    /// Starts to connect, from a source address if one is given; readiness will be reported for the connection that is being advanced.
+    /// Starts to connect, from the given source address if any. Readiness events go to the
+    /// connection that is being advanced.
     ///
     /// # Errors
     ///
-    /// When it failed at once: no such socket, no descriptor, refused.
+    /// Fails if the connect fails at once: no such socket, no descriptor, connection refused.
     fn connect(
         &mut self,
         address: &ServerAddress,
         source: Option<IpAddr>,
     ) -> io::Result<Self::Server>;
 
-    /// The outcome of a connect that has become writable.
+    /// Returns the result of a connect after its socket became writable.
     ///
     /// # Errors
     ///
-    /// Why the connect failed.
+    /// Returns the error of the connect.
     fn connected(server: &Self::Server) -> io::Result<()>;
 }
 
-/// The loan of a worker to the connection that it advances.
+/// Resources that a worker lends to the connection that it advances.
 #[derive(Debug)]
 pub struct Turn<'a, N> {
     pub net: &'a mut N,
     /// Index of the connection in its worker.
     pub place: usize,
-    /// Read once per loop turn.
+    /// Current time, read once per loop turn.
     pub now: Now,
     pub counters: &'a Counters,
     pub limits: &'a LimitsSection,
@@ -65,13 +66,13 @@ pub struct Turn<'a, N> {
     pub failures: &'a mut FailureLog,
     pub admission: &'a Rc<WorkerAdmission>,
     pub cancels: &'a Cancels,
-    /// Lent to directions that carry bulk.
+    /// Pipes for directions with bulk data.
     pub pipes: &'a Rc<Pipes>,
-    /// `None` if every signature is made by the worker at once.
+    /// `None` if the worker makes every signature at once.
     pub signing: Option<&'a WorkerSigning>,
-    /// For requests, if there is an access log.
+    /// Sender of request records; `None` without an access log.
     pub access: Option<&'a AccessSender>,
-    /// The process takes no new clients, and ends when the last one has left.
+    /// The process accepts no new clients, and exits after the last one.
     pub draining: bool,
 }
 
@@ -80,30 +81,32 @@ pub struct Turn<'a, N> {
 pub(super) struct Core<N: Net> {
     pub(super) client: Leg<N::Client>,
     pub(super) facts: Facts,
-    /// When to give up, if nothing happens.
+    /// Time when the current phase expires.
     pub(super) deadline: Duration,
-    /// When the handshake must be complete. Waiting for a slot is not part of it.
+    /// Deadline of the handshake. Excludes waiting for a slot.
     pub(super) handshake_until: Duration,
-    /// Bytes of a PROXY header, which are not the client's.
+    /// Size of a received PROXY header in bytes, which does not count as client data.
     pub(super) header: u64,
-    /// The session in the table that the client made or proved to hold: TLS 1.2 by ID only.
+    /// The session in the table that the client created or resumed: TLS 1.2 with session IDs only.
     pub(super) session: Option<Box<SessionName>>,
-    /// The client takes FIN for the end of a whole stream: it speaks no TLS that would tell a cut
-    /// from an end.
+    /// The client treats FIN as the end of a complete stream, because without TLS it cannot detect
+    /// truncation.
     pub(super) fin_is_an_end: bool,
-    /// Counts the connection for its source, name and fingerprint until it is closed, if connections of these are limited.
+    /// Counts the connection for its source, name and fingerprint until it is closed, if there are
+    /// limits.
     pub(super) permit: Option<Box<ConnectionPermit>>,
-    /// Counts the connection for its source until it has keys.
+    /// Counts the connection for its source until the handshake has traffic keys.
     pub(super) half_open: Option<Box<HalfOpen>>,
 }
 
-/// A connection and its turn, as phases are given them.
+/// A connection and its turn, for phases.
 pub(super) struct Context<'a, 't, N: Net> {
     pub(super) core: &'a mut Core<N>,
     pub(super) turn: &'a mut Turn<'t, N>,
 }
 
-/// Bytes that a peer sent before the next phase could receive them. They lie in the worker's buffers.
+/// Bytes that a peer sent before the next phase could receive them. They are in the worker's
+/// buffers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EarlyBytes<'a> {
     pub(super) bytes: &'a [u8],
@@ -111,7 +114,7 @@ pub(super) struct EarlyBytes<'a> {
     pub(super) ended: bool,
 }
 
-/// Which socket of a connection an event is about.
+/// The side of a connection that an event belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Client,
@@ -140,7 +143,7 @@ impl Side {
         }
     }
 
-    /// The peer broke TLS.
+    /// Returns the reason for a TLS violation by the peer.
     pub(super) fn tls_error(self) -> CloseReason {
         match self {
             Self::Client => CloseReason::ClientTlsError,
@@ -148,7 +151,7 @@ impl Side {
         }
     }
 
-    /// The peer sent more records without data than it may.
+    /// Returns the reason for too many records without data from the peer.
     pub(super) fn without_data(self) -> CloseReason {
         match self {
             Self::Client => CloseReason::RecordsWithoutData,
@@ -163,15 +166,16 @@ impl<N: Net> Core<N> {
         self.half_open = admitted.half_open;
     }
 
-    /// The address that the client connected to, by the header of a proxy in front or else by the socket, which costs a
-    /// system call.
+    /// Returns the address that the client connected to: from a PROXY header, or from the socket,
+    /// which takes a system call.
     pub(super) fn arrived_at(&self) -> Option<SocketAddr> {
         let introduced = self.facts.introduced.as_deref();
         let claimed = introduced.and_then(|known| known.arrived_at);
         claimed.or_else(|| self.client.socket.local_address())
     }
 
-    /// Why a client left that has no keys yet: one that sent nothing only checked that becket is there.
+    /// Returns the reason for a client that left without traffic keys. A client that sent nothing
+    /// was a health check.
     pub(super) fn left_early(&self) -> CloseReason {
         if self.client.traffic.received == self.header {
             CloseReason::HealthCheck
@@ -188,13 +192,13 @@ impl<N: Net> Context<'_, '_, N> {
         self.core.client.receive(buffer, most, counter)
     }
 
-    /// Sends to the client what waits for it; see [`Leg::flush`].
+    /// Sends pending bytes to the client; see [`Leg::flush`].
     pub(super) fn flush(&mut self, pipe: &mut HalfPipe<Lent>) -> Result<(), SocketError> {
         let counter = &self.turn.counters.client_bytes_out;
         self.core.client.flush(pipe, counter)
     }
 
-    /// Sends to the client behind what waits for it; see [`Leg::push`].
+    /// Sends bytes to the client after pending ones; see [`Leg::push`].
     pub(super) fn push(
         &mut self,
         bytes: &[u8],
@@ -204,19 +208,20 @@ impl<N: Net> Context<'_, '_, N> {
         self.core.client.push(bytes, pipe, counter)
     }
 
-    /// Returns whether the client has ended its side; before a step that is worth the look.
+    /// Returns `true` if the client has closed its side. Checked before expensive steps.
     pub(super) fn client_is_gone(&self) -> bool {
         let client = &self.core.client;
         client.ready.ended || client.socket.is_gone()
     }
 
-    /// Writes a line about a failure.
+    /// Logs a failure.
     pub(super) fn note(&mut self, reason: CloseReason, detail: &str) {
         let (failures, now) = (&mut self.turn.failures, self.turn.now);
         failures.note(&self.core.facts, reason, detail, now);
     }
 }
 
-/// How long tickets wait for an answer with which they leave. Most servers answer sooner, and a client that wants to resume before that, or the rest
-/// of whose request waits for an acknowledgement, is not kept for long.
+/// Maximum time that tickets wait for a response to leave with. Most servers answer sooner. A
+/// client that resumes before that, or whose request waits for an acknowledgement, is not delayed
+/// for long.
 pub(super) const TICKETS_WAIT: Duration = Duration::from_millis(50);

@@ -1,14 +1,15 @@
-//! The talk in clear before TLS, on ports where the client asks for it: "STARTTLS".
+//! The plaintext dialog before TLS on STARTTLS ports.
 //!
-//! In the protocols of mail the server speaks first, so it is connected before anything else and its greeting is passed on. A PostgreSQL
-//! client speaks first, so its server is chosen after the handshake, by its name as everywhere. Becket answers the client
-//! here while it speaks in clear, and passes nothing of that to the server. [`becket_proto::starttls`] decides the answers and the end of
-//! the talk; this file carries the bytes. A cancel of a PostgreSQL client is the
-//! exception (`cancelling.rs`). A server that is connected already is joined at the end of the handshake ([`Connected::admit`]).
+//! In mail protocols the server speaks first, so it is connected first and its greeting is
+//! forwarded. A PostgreSQL client speaks first, so its server is chosen after the handshake. becket
+//! answers the client's plaintext commands itself and forwards none of them. A PostgreSQL cancel
+//! request is the exception (`cancelling.rs`). [`becket_proto::starttls`] determines the answers
+//! and the end of the dialog. A server that is already connected is joined after the handshake
+//! ([`Connected::admit`]).
 //!
-//! Either side can make us hold a greeting, a command, and the answers to those that came in
-//! one read. `timeouts.handshake` covers talk and handshake, counted from the connect;
-//! `timeouts.hello` covers the talk only where the client speaks first, since mail servers keep clients waiting for
+//! Either side can occupy memory for a greeting, a command, and the answers to the commands of one
+//! read. `timeouts.handshake` covers dialog and handshake, counted from the connect.
+//! `timeouts.hello` covers the dialog only if the client speaks first, because mail servers delay
 //! their greeting on purpose.
 
 use std::{mem, rc::Rc};
@@ -24,20 +25,20 @@ use crate::socket::StreamSocket;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::Scratch;
 
-/// A client that has no TLS yet.
+/// A client before TLS.
 #[derive(Debug)]
 pub(super) struct Conversing<N: Net> {
     listener: Rc<ListenerState>,
-    /// Connected if it speaks first.
+    /// The connected server, if the server speaks first.
     pub(super) server: Option<Box<Connected<N>>>,
     dialog: Dialog,
     progress: Progress,
-    /// For the client, not taken yet.
+    /// Pending answer to the client.
     answer: Vec<u8>,
 }
 
 impl<N: Net> Conversing<N> {
-    /// Starts. A server that is connected may have sent something already.
+    /// Starts the dialog. A connected server may have sent data already.
     pub(super) fn new(
         listener: Rc<ListenerState>,
         protocol: Protocol,
@@ -51,7 +52,7 @@ impl<N: Net> Conversing<N> {
         if let Some(server) = &mut server {
             cx.core.handshake_until = cx.turn.now.running + cx.turn.timeouts.handshake;
             cx.core.deadline = cx.core.handshake_until;
-            // Through TLS the greeting may have come with the last flight.
+            // With backend TLS, the greeting may have arrived with the last flight.
             let said = mem::take(&mut server.to_client);
             if said.source_ended() {
                 server.to_client.end_source();
@@ -91,7 +92,7 @@ impl<N: Net> Conversing<N> {
             let heard = if self.dialog.awaits_greeting() {
                 self.hear_server(cx.turn, scratch)
             } else if begins_with_tls(cx.core, &self.dialog) {
-                // It stays in the socket: the handshake reads it.
+                // The ClientHello stays in the socket, where the handshake reads it.
                 return self.secure(Some(POSTGRESQL), cx);
             } else {
                 self.hear_client(cx, scratch)
@@ -115,13 +116,13 @@ impl<N: Net> Conversing<N> {
             Some(_) => CloseReason::HandshakeTimeout,
             None => CloseReason::HelloTimeout,
         };
-        let detail = "no TLS was asked for";
+        let detail = "the client did not request TLS";
         cx.note(reason, detail);
         Self::no_handshake(reason, cx)
     }
 
-    /// Sends what the client is to be told, as far as its socket takes it; and to the server what is left of the
-    /// handshake with it, where it has TLS. That the server is gone is seen when it is listened to.
+    /// Sends the pending answer to the client, and the pending rest of the TLS handshake to the
+    /// server. A closed server is noticed on the next read.
     fn send(&mut self, cx: &mut Context<'_, '_, N>) -> Result<(), CloseReason> {
         let counter = &cx.turn.counters.client_bytes_out;
         let sent = cx.core.client.send(&self.answer, counter);
@@ -134,7 +135,7 @@ impl<N: Net> Conversing<N> {
         server.flush(back)
     }
 
-    /// Listens to the server, whose greeting is not complete. False when it said nothing.
+    /// Reads from a server whose greeting is not complete. Returns `false` if there is no data.
     fn hear_server(
         &mut self,
         turn: &Turn<'_, N>,
@@ -157,7 +158,7 @@ impl<N: Net> Conversing<N> {
                 CloseReason::ServerTruncated => CloseReason::ServerGreeting,
                 reason => reason,
             })?;
-        // Bytes before an end may be a greeting all the same, or the word why there is none.
+        // Data before the end may still be a greeting, or an error message.
         let said = scratch.plain.filled();
         if !said.is_empty() {
             self.progress = self.dialog.handle_server(said, &mut self.answer);
@@ -165,7 +166,7 @@ impl<N: Net> Conversing<N> {
         Ok(true)
     }
 
-    /// Listens to the client. False when it said nothing.
+    /// Reads from the client. Returns `false` if there is no data.
     fn hear_client(
         &mut self,
         cx: &mut Context<'_, '_, N>,
@@ -185,7 +186,7 @@ impl<N: Net> Conversing<N> {
         Ok(true)
     }
 
-    /// The client's next byte is TLS. It must offer the protocol by ALPN, if there is one.
+    /// Starts TLS with the client. The client must offer the ALPN protocol in `insists_on`, if any.
     fn secure(
         self,
         insists_on: Option<&'static [u8]>,
@@ -196,7 +197,8 @@ impl<N: Net> Conversing<N> {
         Advance::Reached(Reached::Upgrade(self.listener, self.server, insists_on))
     }
 
-    /// The client asks to cancel what another connection does. It says no name, so all backends of the listener are told.
+    /// Handles a cancel request. It contains no server name, so it goes to all backends of the
+    /// listener.
     fn cancel(self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         let passes = self.listener.config().keys.passes_cancels();
         let pool = self.listener.pool(0).filter(|_| passes);
@@ -217,7 +219,7 @@ impl<N: Net> Conversing<N> {
         Advance::Reached(Reached::no_handshake(reason, cx))
     }
 
-    /// There will be no TLS.
+    /// Ends a dialog without TLS.
     fn close(self, over: Over, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         let reason = match over {
             Over::Injected => CloseReason::StarttlsInjected,
@@ -227,11 +229,11 @@ impl<N: Net> Conversing<N> {
         };
         if over != Over::Quit {
             let detail = match over {
-                Over::Quit | Over::Cleartext => "the client went on in clear",
-                Over::Injected => "the client said more behind its request for TLS",
-                Over::Broken => "the client broke the protocol",
-                Over::Cancel => "a cancel request, which is not passed on",
-                Over::Refused => "the server refuses service",
+                Over::Quit | Over::Cleartext => "the client continued without TLS",
+                Over::Injected => "the client sent data after its request for TLS",
+                Over::Broken => "the client violated the protocol",
+                Over::Cancel => "cancel request not forwarded",
+                Over::Refused => "the server refused service",
                 Over::BadGreeting => "the server sent no greeting",
             };
             cx.note(reason, detail);
@@ -240,7 +242,7 @@ impl<N: Net> Conversing<N> {
     }
 }
 
-/// Returns whether a client that may begin with TLS at once does so.
+/// Returns `true` if a client that may start with TLS directly does so.
 fn begins_with_tls<N: Net>(core: &mut Core<N>, dialog: &Dialog) -> bool {
     let mut first = [0];
     dialog.begins_with_tls(TLS_HANDSHAKE)
@@ -249,9 +251,9 @@ fn begins_with_tls<N: Net>(core: &mut Core<N>, dialog: &Dialog) -> bool {
         && dialog.begins_with_tls(first[0])
 }
 
-/// Commands are short; who sends more at once means no good.
+/// Maximum bytes per read. Commands are short, so a client that sends more at once is suspicious.
 const LONGEST_READ: usize = 4096;
-/// The content type of a TLS record that begins a handshake.
+/// Content type of a TLS handshake record.
 const TLS_HANDSHAKE: u8 = 22;
-/// The protocol that libpq offers by ALPN, and must offer if it begins with TLS at once.
+/// ALPN protocol of libpq. A client that starts with TLS directly must offer it.
 const POSTGRESQL: &[u8] = b"postgresql";

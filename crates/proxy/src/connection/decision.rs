@@ -1,4 +1,4 @@
-//! The decision of a hello, from then to traffic keys.
+//! The decision about a ClientHello, used until the handshake has traffic keys.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -23,20 +23,20 @@ pub(super) struct HelloDecision<N: Net> {
     pub(super) listener: Rc<ListenerState>,
     pub(super) pool: Rc<Pool>,
     pub(super) served: Served,
-    /// The server that was connected before, if the client asked for TLS in clear.
+    /// The server that was connected before, if the client used STARTTLS.
     pub(super) server: Option<Box<Connected<N>>>,
     /// Lent to the thread while rustls runs.
     pub(super) handshake: Option<HandshakeContext>,
     /// The client announced early data.
     pub(super) offers_early: bool,
-    /// How the signature is made that the next step may need; `None` if it needs none.
+    /// How to make the signature that the next step may need; `None` if it needs none.
     pub(super) offload: Option<Offload>,
-    /// The hello, and what came with it, while the client waits.
+    /// The ClientHello and following bytes, while the client waits.
     pub(super) held: Vec<u8>,
 }
 
 impl<N: Net> HelloDecision<N> {
-    /// Looks whether there is a token for a handshake that can only be a full one.
+    /// Checks that there is a token for a handshake that can only be full.
     pub(super) fn look_for_token(&self, now: Duration) -> Result<(), HandshakeRefusal> {
         let permit = self.handshake.as_ref().and_then(|it| it.permit.as_ref());
         match permit {
@@ -47,7 +47,8 @@ impl<N: Net> HelloDecision<N> {
         }
     }
 
-    /// Returns whether the client waits for its turn: it needs a signature for sure, or might need one while too many are under way.
+    /// Returns `true` if the client must wait for its turn: it certainly needs a signature, or it
+    /// may need one while too many are in progress.
     pub(super) fn waits_for_turn(&self, signing: Option<&WorkerSigning>) -> bool {
         let crowded = |(signing, offload): (&WorkerSigning, Offload)| {
             signing.takes(offload) && signing.is_crowded(offload)
@@ -55,18 +56,18 @@ impl<N: Net> HelloDecision<N> {
         !self.served.may_resume || signing.zip(self.offload).is_some_and(crowded)
     }
 
-    /// Keeps the hello that is in the worker's buffers.
+    /// Stores the ClientHello from the worker's buffers.
     pub(super) fn hold(&mut self, scratch: &Scratch) {
         self.held = scratch.sealed_in.filled().to_vec();
     }
 
-    /// Puts the hello back into the worker's buffers.
+    /// Copies the ClientHello back into the worker's buffers.
     pub(super) fn restore(&mut self, scratch: &mut Scratch) {
         scratch.clear();
         scratch.sealed_in.push(&std::mem::take(&mut self.held));
     }
 
-    /// Makes the engine that answers the hello.
+    /// Creates the engine that answers the ClientHello.
     pub(super) fn engine(&self, limits: &LimitsSection) -> Result<Engine, HandshakeRefusal> {
         let most_held = if self.served.asks {
             chain::most_held(limits.certificate_chain)

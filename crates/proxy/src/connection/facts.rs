@@ -1,4 +1,4 @@
-//! Facts of a connection for the access log, the metrics and the PROXY header.
+//! Facts about a connection, for the access log, the metrics and the PROXY header.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,74 +15,74 @@ use becket_tls::ja4::Ja4;
 use becket_tls::names;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 
-/// Filled in as the connection proceeds.
+/// Facts that are filled in as the connection proceeds.
 #[derive(Debug)]
 pub struct Facts {
-    /// The client's address; the one that a PROXY header claims, if that is accepted.
+    /// Address of the client, from an accepted PROXY header or the socket.
     pub client: SocketAddr,
-    /// From a PROXY header, or for ours.
+    /// Details from a received PROXY header, or for the one to send.
     pub introduced: Option<Box<ProxyDetails>>,
-    /// The listener's configuration name.
+    /// Configuration name of the listener.
     pub listener: Arc<str>,
     /// Monotonic time of the accept.
     pub accepted: Duration,
-    /// The same by the wall clock.
+    /// Wall-clock time of the accept.
     pub accepted_at: Timestamp,
-    /// Time spent in queues, of waits that came to a good end.
+    /// Time spent in queues, counting only successful waits.
     pub queued: Duration,
-    /// The server name of the hello, lower case.
+    /// Server name in the ClientHello, in lower case.
     pub server_name: Option<Box<str>>,
-    /// The fingerprint of the hello, if the log or a server gets it.
+    /// Fingerprint of the ClientHello, if the access log or a server needs it.
     pub ja4: Option<Ja4>,
     /// `None` until the handshake is complete.
     pub tls: Option<Agreed>,
     /// The server that was connected.
     pub server: Option<Arc<str>>,
-    /// Plaintext to and from the server.
+    /// Plaintext bytes from and to the server.
     pub server_traffic: ByteCounts,
 }
 
 /// Facts that few connections have.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyDetails {
-    /// The address that the client connected to, as a PROXY header claims.
+    /// The address that the client connected to, according to a PROXY header.
     pub arrived_at: Option<SocketAddr>,
-    /// The header itself, where a server is to have it as it came.
+    /// The received header, if it is forwarded unchanged.
     pub header: Option<Box<[u8]>>,
-    /// A name of the connection, from such a header or for ours; at most 128 bytes.
+    /// ID of the connection, from a received header or for the one to send; at most 128 bytes.
     pub unique_id: Option<Box<[u8]>>,
 }
 
-/// The outcome of a handshake.
+/// Result of a handshake.
 #[derive(Clone, Debug)]
 pub struct Agreed {
     /// Negotiated version.
     pub version: Option<ProtocolVersion>,
     /// Negotiated suite.
     pub suite: Option<CipherSuite>,
-    /// Key exchange group; a resumed TLS 1.2 handshake has none.
+    /// Key exchange group; `None` for a resumed TLS 1.2 handshake.
     pub group: Option<NamedGroup>,
     /// Negotiated protocol.
     pub alpn: Option<Box<[u8]>>,
-    /// How the session was resumed, early data aside; `None` is a full handshake.
+    /// Kind of resumption without regard to early data; `None` for a full handshake.
     pub resumed: Option<ResumedBy>,
-    /// How much early data the policy takes, if some of what the client says came as such.
+    /// Maximum early data of the policy, if some client data was early data.
     pub early_data: Option<u32>,
-    /// The client proved its identity by certificate, in this handshake or in the one
-    /// that the session descends from.
+    /// The client proved its identity by a certificate, in this handshake or in the original
+    /// handshake of the session.
     pub client_verified: bool,
-    /// Whom that certificate names.
+    /// Identity in that certificate.
     pub identity: Option<Box<Identity>>,
-    /// Why the trial of the policy would refuse the client.
+    /// Reason why the policy on trial would reject the client.
     pub would_refuse: Option<&'static str>,
-    /// Our own certificate, where the PROXY header speaks of it.
+    /// Algorithms of the server's certificate, if the PROXY header contains them.
     pub presented: Option<Arc<Presented>>,
-    /// From accept to traffic keys, without the time in a queue.
+    /// Time from accept to traffic keys, without queueing.
     pub took: Duration,
 }
 
 impl Facts {
-    /// Nothing but the accept is known.
+    /// Creates the facts known at the accept.
     pub fn new(client: SocketAddr, listener: Arc<str>, accepted: Now) -> Self {
         Self {
             client,
@@ -99,7 +99,7 @@ impl Facts {
         }
     }
 
-    /// The line of a request, of which method and target are known where it is one.
+    /// Returns the record of a request. Method and target are `None` if the head is invalid.
     pub fn request(&self, asked: Option<(&str, &str)>, now: Now) -> RequestRecord {
         let (method, target) = asked.unzip();
         RequestRecord {
@@ -120,7 +120,7 @@ impl Facts {
         }
     }
 
-    /// The line of the access log.
+    /// Returns the record of the connection for the access log.
     pub fn record(&self, client: ByteCounts, reason: CloseReason, now: Now) -> AccessRecord {
         AccessRecord {
             accepted: self.accepted_at,
@@ -154,7 +154,7 @@ impl Facts {
 }
 
 impl Agreed {
-    /// How the session was resumed, as the log says it.
+    /// Returns the kind of resumption for the log.
     fn resumed_by(&self) -> Option<ResumedBy> {
         match self.early_data {
             Some(_) => Some(ResumedBy::Early),

@@ -1,8 +1,7 @@
-//! Failed handshakes and connects, told one by one and at a bounded rate.
+//! Logs failed handshakes and connects at a bounded rate.
 //!
-//! One per worker. Every failure is counted by its [`CloseReason`] anyway; these lines are for
-//! an operator who has to find out why a particular client does not get in. The name that the peer chose
-//! is escaped.
+//! Each worker has one. Every failure is also counted by its [`CloseReason`]; the log lines help an
+//! operator to find out why a particular client cannot connect. Names sent by the peer are escaped.
 
 use becket_sys::clock::Now;
 
@@ -10,17 +9,17 @@ use super::facts::Facts;
 use becket_log::{Escaped, RateLimit};
 use becket_proto::close_reason::CloseReason;
 
-/// Tells of failures.
+/// Logs failures.
 #[derive(Debug)]
 pub struct FailureLog {
     clients: RateLimit,
-    /// Separate, since a flood of clients must not hide them.
+    /// Separate, so that a flood of clients does not suppress these lines.
     servers: RateLimit,
 }
 
 impl FailureLog {
-    /// Writes a line, or counts it as suppressed. A fault of servers, or of becket, is for the operator to mend: a
-    /// warning. A fault of clients is not.
+    /// Writes a line, or counts it as suppressed. Failures of servers or becket are warnings,
+    /// because the operator must fix them. Failures of clients are not.
     pub fn note(&mut self, facts: &Facts, reason: CloseReason, detail: &str, now: Now) {
         let is_ours = reason.is_fault_of_servers() || reason == CloseReason::Internal;
         let limit = if is_ours {
@@ -48,7 +47,7 @@ impl FailureLog {
     }
 }
 
-/// Starts with an unused second.
+/// Creates a log without any lines.
 impl Default for FailureLog {
     fn default() -> Self {
         Self {
@@ -58,7 +57,7 @@ impl Default for FailureLog {
     }
 }
 
-/// Per worker: enough to see a pattern, too little to fill a disk.
+/// Limit per worker and kind: shows a pattern, but does not fill a disk.
 const LINES_PER_SECOND: u32 = 10;
 
 #[cfg(test)]

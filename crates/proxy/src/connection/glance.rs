@@ -1,4 +1,4 @@
-//! A view of a connection without a copy, for lists of open connections.
+//! A view of a connection without copying, for lists of open connections.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use crate::backend::server_state::ServerState;
 use crate::socket::ByteCounts;
 use becket_tls::config::Config;
 
-/// A connection as it is now.
+/// A snapshot of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Glance<'a> {
     pub facts: &'a Facts,
-    /// Its phase, in a word.
+    /// Name of its phase.
     pub phase: &'static str,
-    /// The server that is connected, or being connected.
+    /// The server that is connected or being connected.
     pub server: Option<&'a Arc<ServerState>>,
-    /// From and to the client.
+    /// Bytes from and to the client.
     pub traffic: ByteCounts,
 }
 
 impl<N: Net> Connection<N> {
-    /// Looks at the connection.
+    /// Returns a snapshot of the connection.
     pub fn glance(&self) -> Glance<'_> {
         let phase = self.phase.as_ref();
         Glance {
@@ -35,8 +35,8 @@ impl<N: Net> Connection<N> {
 }
 
 impl<N: Net> Connection<N> {
-    /// Returns whether the client, which never had keys, asked for a name of a certificate: a client that only tries addresses does not know
-    /// one.
+    /// Returns `true` if the client never had traffic keys and requested a name of a certificate. A
+    /// client that only scans addresses does not know one.
     pub fn asked_for_ours(&self, config: &Config) -> bool {
         let facts = &self.core.facts;
         let mut listeners = config.listeners.iter();
@@ -64,7 +64,7 @@ impl<N: Net> Phase<N> {
     }
 }
 
-/// The words for phases.
+/// Names of the phases.
 pub const PHASES: [&str; 11] = [
     "entering",
     "greeting",

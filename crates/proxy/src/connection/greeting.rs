@@ -1,14 +1,12 @@
-//! Before the hello: the PROXY header of a proxy in front of us.
+//! Reads the PROXY header of a proxy in front of becket.
 //!
-//! Only where `accept-proxy` is set, and then of every client: whether a header comes is
-//! configuration, never guesswork, because a client that may send one may claim any address. A client that is
-//! not of `trusted-networks` is reset before a byte of it is read, and anything but a header ends the
-//! connection.
+//! With `accept-proxy`, a header is required from every client. It is never detected automatically,
+//! because the header allows any client address. A client outside `trusted-networks` is reset
+//! before any byte is read. Anything but a header ends the connection.
 //!
-//! The header is looked at where it lies, in the socket, until it is whole, and then taken out to
-//! the byte: what follows it is for the next phase, which need not know that there was one. Nothing
-//! is held meanwhile. A header has [`MAX_V2_BYTES`] at most and counts towards
-//! `timeouts.hello`.
+//! The header is peeked in the socket until it is complete, and then read exactly. The next phase
+//! reads the following bytes and does not depend on the header. Nothing is buffered meanwhile. A
+//! header has at most [`MAX_V2_BYTES`] and counts towards `timeouts.hello`.
 //!
 //! Source: HAProxy's proxy-protocol.txt, sections 2 to 5; the codec is
 //! [`becket_proto::proxy_header`].
@@ -28,7 +26,7 @@ use crate::socket::StreamSocket;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::{Buffer, Scratch};
 
-/// A client that has not been introduced yet.
+/// A client whose PROXY header is expected.
 #[derive(Debug)]
 pub(super) struct Greeting {
     listener: Rc<ListenerState>,
@@ -61,13 +59,13 @@ impl Greeting {
     }
 
     pub(super) fn expire<N: Net>(self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
-        let detail = "no whole proxy header".to_owned();
+        let detail = "incomplete proxy header".to_owned();
         refuse(CloseReason::HelloTimeout, detail, cx)
     }
 }
 
-/// Looks into the socket. True when a header was read, and what it says is in the facts; false when
-/// more has to come.
+/// Peeks into the socket. Returns `true` after a header was read and its contents stored in the
+/// facts, and `false` if more bytes are needed.
 fn look<N: Net>(
     state: &ListenerState,
     versions: Accept,
@@ -76,7 +74,7 @@ fn look<N: Net>(
 ) -> Result<bool, (CloseReason, String)> {
     let quietly = |reason| (reason, String::new());
     match cx.core.client.socket.peek(seen.next(MAX_V2_BYTES)) {
-        // Bytes that have come are seen before an end or a reset.
+        // Received bytes are seen before an end or a reset.
         Ok(0) => return Err(quietly(CloseReason::HealthCheck)),
         Ok(n) => seen.advance(n),
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -87,9 +85,9 @@ fn look<N: Net>(
     }
     let (header, len) = match decode(seen.filled(), versions) {
         Decoded::Header { header, len } => (header, len),
-        // The bytes stay in the socket, and no event repeats them: the next byte brings one.
+        // The bytes stay in the socket, and only the next byte causes an event.
         Decoded::Incomplete if cx.core.client.ready.ended => {
-            let detail = "ended within the proxy header".to_owned();
+            let detail = "the stream ended inside the proxy header".to_owned();
             return Err((CloseReason::ProxyHeader, detail));
         }
         Decoded::Incomplete => {
@@ -102,7 +100,7 @@ fn look<N: Net>(
     };
     let whole = seen.filled().get(..len).filter(|_| passes_on(state));
     introduce(&header, whole, &mut cx.core.facts);
-    // A proxy that speaks for itself is trusted, and no client.
+    // A LOCAL header is from the trusted proxy itself, which is not a client.
     if header.endpoints != Endpoints::Local {
         let client = cx.core.facts.client.ip();
         let admitted = cx
@@ -113,7 +111,7 @@ fn look<N: Net>(
     }
     seen.clear();
     match cx.receive(seen, len) {
-        // Just seen, so they come at once; and behind them may be more, of which no event tells.
+        // These bytes were just peeked, so they arrive at once. More may follow without an event.
         Ok(Got::Bytes(_)) if seen.len() == len => {
             cx.core.client.ready.readable = true;
             cx.core.header = len as u64;
@@ -123,9 +121,9 @@ fn look<N: Net>(
     }
 }
 
-/// Believes a header. What cannot be the ends of a TCP connection leaves the real ones: "the
-/// receiver must use the real connection endpoints" (LOCAL), or "should ignore address
-/// information" (unspecified), and a path is no address that anything here could use.
+/// Stores the contents of a header. Keeps the real endpoints for LOCAL ("the receiver must use the
+/// real connection endpoints") and unspecified addresses ("should ignore address information"). A
+/// unix path is not usable as an address.
 fn introduce(header: &ProxyHeader<'_>, whole: Option<&[u8]>, facts: &mut Facts) {
     let mut introduced = ProxyDetails {
         header: whole.map(Box::from),
@@ -143,7 +141,7 @@ fn introduce(header: &ProxyHeader<'_>, whole: Option<&[u8]>, facts: &mut Facts) 
     facts.introduced = Some(Box::new(introduced));
 }
 
-/// Returns whether a server behind this listener is to have the header as it came.
+/// Returns `true` if a server behind this listener gets the received header unchanged.
 fn passes_on(state: &ListenerState) -> bool {
     let routes = &state.config().routes;
     let pools = routes
@@ -154,7 +152,7 @@ fn passes_on(state: &ListenerState) -> bool {
         .any(|pool| pool.backend().keys.proxy_header == Some(Introduction::Received))
 }
 
-/// Ends a connection that has said nothing which deserves an answer.
+/// Resets a connection.
 fn refuse<N: Net>(
     reason: CloseReason,
     detail: String,

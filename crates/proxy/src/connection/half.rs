@@ -1,8 +1,9 @@
-//! One side of a relay for the time of a turn: receive, open, seal, send, whichever side it is.
+//! One side of a relay during a turn: receive, decrypt, encrypt, send.
 //!
-//! The differences between the two sides are in the small methods of [`Side`] and at their calls; they are all about
-//! faults and ends, never about bytes that flow. [`Tls`] is the one seam for TLS in the kernel: a leg that has it is another kind of leg from
-//! then on, and a step on one that has not asks nothing about it. `kernel.rs` moves a leg.
+//! The two sides differ only in errors and ends, never in flowing data; the differences are in the
+//! small methods of [`Side`] and at their calls. [`Tls`] is the single place for kernel TLS: such a
+//! leg is another kind of leg, and a step on other legs is not affected. `kernel.rs` moves a leg to
+//! the kernel.
 
 mod kernel;
 
@@ -26,11 +27,11 @@ use becket_tls::side::TlsSide;
 
 /// TLS of a leg.
 pub(super) enum Tls<C: TlsSide> {
-    /// Records are sealed and opened here.
+    /// becket encrypts and decrypts records.
     Own(Engine<C>),
-    /// The kernel seals and opens them.
+    /// The kernel encrypts and decrypts records.
     Kernel(Box<KernelRecords<C>>),
-    /// On the way from one to the other. If that fails, the connection ends.
+    /// During the change from one to the other. If the change fails, the connection ends.
     Between,
 }
 
@@ -38,26 +39,27 @@ pub(super) enum Tls<C: TlsSide> {
 pub(super) struct Half<'a, S, C: TlsSide> {
     pub(super) side: Side,
     pub(super) leg: &'a mut Leg<S>,
-    /// Traffic keys; `None` where bytes pass as they are.
+    /// TLS state; `None` if bytes are relayed unchanged.
     pub(super) tls: Option<&'a mut Tls<C>>,
-    /// Bytes on their way to the peer, sealed if there is TLS.
+    /// Bytes for the peer, encrypted if there is TLS.
     pub(super) pipe: &'a mut HalfPipe<Lent>,
     pub(super) counters: &'a Counters,
     pub(super) limits: &'a LimitsSection,
-    /// Lends pipes for bytes of the peer; `None` if TLS of ours is on either leg, or a [`Learner`](super::learner::Learner) reads the bytes.
+    /// Lends pipes for bytes of the peer; `None` if becket handles TLS on a leg, or if a
+    /// [`Learner`](super::learner::Learner) reads the bytes.
     pub(super) pipes: Option<&'a Rc<Pipes>>,
-    /// The kernel is to take over as soon as it can.
+    /// The kernel must take over as soon as possible.
     moves: bool,
     /// Bytes that may still be read from the peer in this turn.
     pub(super) left: usize,
-    /// The peer said something since this was last cleared.
+    /// The peer has sent data since this was last cleared.
     pub(super) spoke: bool,
-    /// The peer ended without close_notify while the other side could still have sent.
+    /// The peer sent FIN without close_notify while the other side could still send.
     pub(super) truncated: bool,
 }
 
 impl<C: TlsSide> Tls<C> {
-    /// The engine, if records are opened here.
+    /// Returns the engine if becket decrypts the records.
     pub(super) fn engine(&self) -> Option<&Engine<C>> {
         match self {
             Self::Own(engine) => Some(engine),
@@ -65,12 +67,13 @@ impl<C: TlsSide> Tls<C> {
         }
     }
 
-    /// Returns whether the engine holds no part of a record. The kernel shows no parts, so false if it has TLS.
+    /// Returns `true` if the engine holds no partial record. The kernel does not show partial
+    /// records, so this returns `false` with kernel TLS.
     pub(super) fn is_without_part(&self) -> bool {
         self.engine().is_some_and(|engine| engine.held().is_empty())
     }
 
-    /// The engine, to be written to.
+    /// Returns the engine for writing.
     pub(super) fn engine_mut(&mut self) -> Option<&mut Engine<C>> {
         match self {
             Self::Own(engine) => Some(engine),
@@ -111,12 +114,13 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         }
     }
 
-    /// Returns whether bytes pass as they are on this socket, because there is no TLS or the kernel has it.
+    /// Returns `true` if this socket carries plain bytes, because there is no TLS or the kernel
+    /// handles it.
     pub(super) fn is_plain(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| tls.engine().is_none())
     }
 
-    /// Takes note of the leg's readiness; `onward` is the direction that begins at the peer.
+    /// Applies the leg's readiness. `onward` is the direction that starts at the peer.
     pub(super) fn note_readiness(&mut self, onward: &mut HalfPipe<Lent>) {
         let ready = self.leg.ready;
         if ready.readable || ready.ended || self.waits() {
@@ -127,7 +131,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         }
     }
 
-    /// Decides whether the kernel is to take over in this turn, of a leg that will carry `ahead` more bytes.
+    /// Decides if the kernel takes over in this turn, for a leg that will carry `ahead` more bytes.
     pub(super) fn note_bulk(&mut self, ahead: u64) -> bool {
         let engine = self.tls.as_ref().and_then(|tls| tls.engine());
         let traffic = self.leg.traffic;
@@ -136,7 +140,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         self.moves
     }
 
-    /// Has the kernel take over on each leg that is to move and can.
+    /// Makes the kernel take over on each leg that must and can move.
     pub(super) fn move_to_kernel<T: KernelTlsSocket, D: TlsSide>(
         &mut self,
         to: &mut Half<'_, T, D>,
@@ -145,14 +149,14 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         to.enter_kernel(self.pipe)
     }
 
-    /// Returns whether TLS has more to say before anything is received.
+    /// Returns `true` if TLS has more output before any receive.
     pub(super) fn waits(&self) -> bool {
         let engine = self.tls.as_ref().and_then(|tls| tls.engine());
         engine.is_some_and(|engine| engine.waits())
     }
 
-    /// Does one thing in the direction from here to the other half. False when there is nothing to do.
-    /// Plaintext that passes is shown to `seen`.
+    /// Does one step in the direction from here to the other half. Returns `false` if there is
+    /// nothing to do. Passes relayed plaintext to `seen`.
     pub(super) fn step<T: KernelTlsSocket, D: TlsSide>(
         &mut self,
         to: &mut Half<'_, T, D>,
@@ -173,7 +177,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
                 {
                     return Ok(false);
                 }
-                // A close that follows at once sends FIN by itself.
+                // If the socket is closed next, the close sends FIN.
                 if !self.pipe.is_finished() {
                     to.leg.socket.finish();
                 }
@@ -184,7 +188,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         Ok(true)
     }
 
-    /// Returns whether the direction that begins here has a pipe, lent to it now if it carries bulk.
+    /// Returns `true` if the direction that starts here has a pipe. Borrows one for bulk data.
     fn has_pipe(&self, onward: &mut HalfPipe<Lent>) -> bool {
         let Some(pipes) = self.pipes else {
             return false;
@@ -198,8 +202,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         onward.lent().is_some()
     }
 
-    /// Moves what the peer said into the pipe, which is given back when there is nothing. False if a record that may hold no
-    /// data has to be looked at.
+    /// Moves data from the peer into the pipe, and returns the pipe if there is no data. Returns
+    /// `false` if the next record may contain no data and must be inspected.
     fn splice(&mut self, onward: &mut HalfPipe<Lent>) -> Result<bool, CloseReason> {
         let counter = self.side.bytes_in(self.counters);
         let mut kernel = match self.tls.as_deref_mut() {
@@ -208,7 +212,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         };
         let mut got = self.leg.splice(onward, self.left, counter);
         if let (Some(kernel), Ok(Got::Bytes(n))) = (&mut kernel, &mut got) {
-            // The kernel gives a record at a time. What else it says, it says again.
+            // The kernel returns one record per call. Other results repeat on the next call.
             while *n < self.left
                 && let Ok(Got::Bytes(more)) = self.leg.splice(onward, self.left - *n, counter)
             {
@@ -241,8 +245,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         Ok(spliced)
     }
 
-    /// Receives, opens, seals, and sends once. Where the peer has ended, close_notify leaves with the last data;
-    /// if it failed, earlier bytes are sent all the same.
+    /// Receives, decrypts, encrypts, and sends once. After the peer's end, close_notify is sent
+    /// with the last data. Data before an error is still sent.
     fn forward<T: KernelTlsSocket, D: TlsSide>(
         &mut self,
         to: &mut Half<'_, T, D>,
@@ -278,8 +282,9 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         taken.map(drop)
     }
 
-    /// Takes what the peer said, opened where there is TLS, into `scratch.plain`; `onward` is the direction that
-    /// begins here. Returns what the records weigh. What TLS itself has to say to the peer goes out at once.
+    /// Receives data from the peer into `scratch.plain`, decrypted if there is TLS. `onward` is the
+    /// direction that starts here. Returns the weight of the records. Sends TLS output to the peer
+    /// at once.
     pub(super) fn take(
         &mut self,
         onward: &mut HalfPipe<Lent>,
@@ -343,7 +348,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         Ok(opened.weight)
     }
 
-    /// Takes bytes that pass as they are: up to four records' worth, so that they are sealed and sent in one go.
+    /// Receives plain bytes: up to four records' worth, to encrypt and send them at once.
     fn take_plain(
         &mut self,
         onward: &mut HalfPipe<Lent>,
@@ -383,7 +388,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         }
     }
 
-    /// Sends behind what waits already; `back` is the direction that begins at the peer.
+    /// Sends bytes after pending ones. `back` is the direction that starts at the peer.
     pub(super) fn send(
         &mut self,
         bytes: &[u8],
@@ -405,10 +410,11 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         self.settle(sent, back)
     }
 
-    /// Sends `head`, and then `most` bytes of a file from `at` on, without a copy. These bytes are in memory. Returns how many of them
-    /// were sent, or `None` if they have to be read: the kernel sends no such file, or it is shorter than it was.
+    /// Sends `head`, and then up to `most` bytes of a file from offset `at` without copying; they
+    /// must be in memory. Returns the number of file bytes sent. Returns `None` if the file must be
+    /// read instead: the kernel cannot send it, or it has become shorter.
     ///
-    /// Only for legs that are [plain](Self::is_plain).
+    /// Only for [plain](Self::is_plain) legs.
     pub(super) fn send_file(
         &mut self,
         head: &[u8],
@@ -432,7 +438,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         Ok(Some(sent).filter(|sent| *sent > 0 || is_blocked))
     }
 
-    /// Sends what waits.
+    /// Sends pending bytes.
     pub(super) fn flush(&mut self, back: &mut HalfPipe<Lent>) -> Result<(), CloseReason> {
         if let Some(Tls::Kernel(kernel)) = self.tls.as_deref_mut() {
             let (bytes, pieces) = match self.pipe.lent() {
@@ -449,8 +455,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         self.settle(sent, back)
     }
 
-    /// Settles the outcome of a send. A server that takes no more may have answered early and closed, and then its answer is
-    /// still to be read.
+    /// Handles the result of a send. A server that stops receiving may have answered early and
+    /// closed, so its answer is still read.
     fn settle(
         &mut self,
         sent: Result<(), SocketError>,

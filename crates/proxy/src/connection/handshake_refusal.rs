@@ -1,15 +1,15 @@
-//! A handshake that is refused: the reason, the line of the log, and the answer that the client gets.
+//! A rejected handshake: its reason, its log detail, and the answer to the client.
 
 use becket_proto::close_reason::CloseReason;
 use becket_tls::names;
 
-/// Why there will be no TLS.
+/// The reason why a handshake is rejected.
 #[derive(Debug)]
 pub(super) struct HandshakeRefusal {
     pub(super) reason: CloseReason,
-    /// For the log, if the reason alone does not say enough.
+    /// Detail for the log; empty if the reason is sufficient.
     pub(super) detail: String,
-    /// For the client. `None` is a reset: the client is turned away so that others can be served.
+    /// Answer to the client; `None` for a reset, if the client is shed to serve others.
     pub(super) answer: Option<Vec<u8>>,
 }
 
@@ -29,7 +29,7 @@ impl HandshakeRefusal {
         }
     }
 
-    /// A fatal alert, in clear.
+    /// Creates a refusal with a fatal plaintext alert.
     pub(super) fn by_alert(alert: u8, reason: CloseReason) -> Self {
         let detail = format!("answered with alert {}", names::alert(alert.into()));
         Self::new(reason, detail).answering(&fatal_alert(alert))
@@ -43,11 +43,12 @@ impl HandshakeRefusal {
     }
 }
 
-/// A record with one fatal alert, in clear: no keys exist yet (RFC 8446, sections 5.1 and 6).
+/// Returns a record with a fatal plaintext alert, because no keys exist yet (RFC 8446, sections 5.1
+/// and 6).
 pub(super) fn fatal_alert(description: u8) -> [u8; 7] {
     [21, 0x03, 0x03, 0, 2, 2, description]
 }
 
-/// RFC 8446, section 6.2: "some field was out of the specified range". It is what rustls says to
-/// messages above its own limit.
+/// Alert `decode_error` (RFC 8446, section 6.2): "some field was out of the specified range".
+/// rustls sends it for messages above its own limit.
 pub(super) const DECODE_ERROR: u8 = 50;

@@ -1,11 +1,12 @@
-//! From the first byte to what the hello decides.
+//! Reads the ClientHello and decides how to answer it.
 //!
-//! 1. Bytes gather until `proto::client_hello` sees a whole ClientHello. Anything else is answered if there is an answer: HTTP in clear text
-//!    with a status 400, malformed TLS with a fatal alert.
-//! 2. The [`ListenerState`] chooses route, policy and configuration by it; a refusal is one alert. Where TLS passes, the hello and all that
-//!    follows go to the server as they are.
+//! 1. Bytes are collected until `proto::client_hello` sees a whole ClientHello. Other data is
+//!    answered if possible: plaintext HTTP with status 400, malformed TLS with a fatal alert.
+//! 2. The [`ListenerState`] chooses route, policy and configuration. A refusal is one alert. For a
+//!    route that passes TLS through, the ClientHello and all following bytes go to the server
+//!    unchanged.
 //!
-//! A client can make us hold meanwhile `limits.client-hello` bytes for `timeouts.hello`.
+//! Meanwhile a client can occupy `limits.client-hello` bytes for `timeouts.hello`.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -32,25 +33,25 @@ use becket_tls::names;
 use becket_tls::scratch::{READ, Scratch};
 use becket_tls::sessions::context::{HandshakeContext, ServerCertificate};
 
-/// A client whose hello is not whole.
+/// A client whose ClientHello is not complete.
 #[derive(Debug)]
 pub(super) struct Hello<N: Net> {
     listener: Rc<ListenerState>,
     held: Vec<u8>,
-    /// Waits for the client to have keys, if the server speaks first.
+    /// The server that was connected before, if it speaks first.
     pub(super) server: Option<Box<Connected<N>>>,
-    /// The protocol that the client must offer.
+    /// ALPN protocol that the client must offer.
     insists_on: Option<&'static [u8]>,
 }
 
-/// How a hello is answered.
+/// How a ClientHello is answered.
 #[expect(
     clippy::large_enum_variant,
     reason = "it lives for one call; a box would be an allocation for each client"
 )]
 enum HelloAnswer<N: Net> {
     Here(Box<HelloDecision<N>>),
-    /// TLS ends at the server.
+    /// The server terminates TLS.
     Passing(Pending),
 }
 
@@ -64,7 +65,8 @@ impl<N: Net> Hello<N> {
         }
     }
 
-    /// Starts for a client that has asked for TLS in clear, and whose server is connected if it speaks first.
+    /// Starts for a client that requested TLS in plaintext. Its server is connected if it speaks
+    /// first.
     pub(super) fn after_dialog(
         listener: Rc<ListenerState>,
         server: Option<Box<Connected<N>>>,
@@ -103,7 +105,7 @@ impl<N: Net> Hello<N> {
         Advance::Reached(Reached::late_handshake(CloseReason::HelloTimeout, cx))
     }
 
-    /// Does what the hello in the buffer decides, and keeps it if it is not whole.
+    /// Handles a whole ClientHello in the buffer, or stores a partial one.
     fn handle(
         mut self,
         input: &[u8],
@@ -229,24 +231,24 @@ impl<N: Net> Hello<N> {
     }
 }
 
-/// Returns whether the access log or the server gets the client's fingerprint, or something is limited by it.
+/// Returns `true` if the access log, a server or a limit needs the client's fingerprint.
 fn needs_ja4<N: Net>(pool: &Pool, cx: &Context<'_, '_, N>) -> bool {
     cx.turn.access.is_some()
         || cx.turn.admission.needs_ja4()
         || pool.backend().keys.proxy_tlvs.contains(&ProxyTlv::Ja4)
 }
 
-/// Looks for a whole hello of at most `limit` bytes; `None` when more has to come.
+/// Parses a whole ClientHello of at most `limit` bytes. Returns `None` if more bytes are needed.
 ///
 /// # Errors
 ///
-/// When it is something else, or too long.
+/// Fails if the data is not a ClientHello, or if it is too long.
 fn look(input: &[u8], limit: usize) -> Result<Option<ClientHello<'_>>, HandshakeRefusal> {
     match peek(input) {
         Peek::Hello(hello) if hello.wire_len() <= limit => Ok(Some(hello)),
         Peek::Incomplete if input.len() < limit => Ok(None),
         Peek::Hello(_) | Peek::Incomplete => {
-            let detail = format!("above the limit of {limit} bytes");
+            let detail = format!("larger than the limit of {limit} bytes");
             Err(HandshakeRefusal::new(CloseReason::HelloTooLarge, detail)
                 .answering(&fatal_alert(DECODE_ERROR)))
         }
@@ -276,5 +278,5 @@ fn reason_of(other: NotHello) -> CloseReason {
     }
 }
 
-/// RFC 7301, section 3.2.
+/// Alert `no_application_protocol` (RFC 7301, section 3.2).
 const NO_APPLICATION_PROTOCOL: u8 = 120;

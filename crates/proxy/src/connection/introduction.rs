@@ -1,9 +1,9 @@
-//! The introduction of a client to its server: a PROXY header of ours, that of a proxy in front as it came, or the address alone.
+//! The introduction of a client to its server: a new PROXY header, the received header unchanged,
+//! or only the address.
 //!
 //! Source: HAProxy's proxy-protocol.txt, sections 2.1 and 2.2; the codec is
-//! [`becket_proto::proxy_header`]. The server gets the outcome of the handshake as facts of TLS;
-//! those of a header from in front are not passed on, apart from the addresses and the name
-//! of the connection, unless the whole header is.
+//! [`becket_proto::proxy_header`]. The server gets the TLS facts of this handshake. From a received
+//! header, only the addresses and the connection ID are used, unless the whole header is forwarded.
 
 use std::net::IpAddr;
 
@@ -17,11 +17,11 @@ use becket_tls::engine::Engine;
 use becket_tls::ja4::Ja4;
 use becket_tls::names;
 
-/// Encodes the facts of a client whose handshake is complete, or that has none with us.
+/// Encodes the facts of a client after its handshake, or without TLS at becket.
 ///
 /// # Errors
 ///
-/// When a field is longer than the protocol can say.
+/// Fails if a field is too long for the protocol.
 pub(super) fn introduction<N: Net>(
     (kind, also): (Introduction, &[ProxyTlv]),
     core: &mut Core<N>,
@@ -75,8 +75,8 @@ pub(super) fn introduction<N: Net>(
     Ok(out)
 }
 
-/// The facts of TLS. "Connection" is this one; "session" begins with the full handshake from which
-/// this one descends.
+/// Returns the TLS facts. "Connection" is this handshake; "session" starts with the original full
+/// handshake.
 fn ssl(tls: &Agreed) -> SslTlv<'_> {
     let presented = tls.presented.as_deref();
     let identity = tls.identity.as_deref();
@@ -94,14 +94,14 @@ fn ssl(tls: &Agreed) -> SslTlv<'_> {
     }
 }
 
-/// The client's own certificate, unless it is so long that readers would refuse the header.
+/// Returns the client's own certificate, unless readers would reject the header for its length.
 fn certificate(engine: &Engine) -> Option<&[u8]> {
     let chain = engine.facts().peer_certificates()?;
     let leaf: &[u8] = chain.first()?;
     Some(leaf).filter(|leaf| leaf.len() <= LONGEST_CERTIFICATE)
 }
 
-/// The same in PEM, under the label that hitch has from OpenSSL.
+/// Encodes a certificate as PEM, with the label that hitch gets from OpenSSL.
 fn pem(certificate: &[u8]) -> String {
     let letters = Base64::encode_string(certificate);
     let mut text = String::with_capacity(letters.len() + letters.len() / PEM_LINE + 80);
@@ -115,7 +115,7 @@ fn pem(certificate: &[u8]) -> String {
     text + "\n-----END TRUSTED CERTIFICATE-----\n"
 }
 
-/// An address behind its family, in numbers of Linux.
+/// Encodes an address after its family, with the numbers of Linux.
 fn address(ip: IpAddr) -> Vec<u8> {
     match ip.to_canonical() {
         IpAddr::V4(ip) => [&[AF_INET], &ip.octets()[..]].concat(),
@@ -123,14 +123,14 @@ fn address(ip: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Gives a connection a name that no other has, unless it came with one.
+/// Generates a unique ID for a connection that has none.
 fn name_connection(facts: &mut Facts) {
     let introduced = facts.introduced.get_or_insert_default();
     if introduced.unique_id.is_some() {
         return;
     }
     let mut bytes = [0; 16];
-    // Without random bytes there are no handshakes either; then it has no name.
+    // Fails only without random bytes, when handshakes fail, too. The connection then has no ID.
     if aws_lc_rs::rand::fill(&mut bytes).is_ok() {
         let name: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         introduced.unique_id = Some(name.into_bytes().into());
@@ -139,7 +139,8 @@ fn name_connection(facts: &mut Facts) {
 
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
-/// Letters of a line (RFC 7468, section 2).
+/// Characters per line (RFC 7468, section 2).
 const PEM_LINE: usize = 64;
-/// haproxy keeps a header in one buffer of 16 KiB, with all that is behind it.
+/// Maximum size of a certificate in bytes. haproxy stores a header and all following data in one 16
+/// KiB buffer.
 const LONGEST_CERTIFICATE: usize = 8 * 1024;

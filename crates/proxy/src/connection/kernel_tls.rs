@@ -1,12 +1,14 @@
-//! TLS of a leg whose records the kernel seals and opens: what is left to do for us.
+//! The remaining TLS work for a leg whose records the kernel encrypts and decrypts.
 //!
-//! A [`KernelRecords`] is made of an [`Engine`] at rest, which it consumes: secrets and numbers of records go to the kernel, and
-//! rustls keeps what a KeyUpdate or a ticket needs. From then on data is plain on the socket. What is no data is looked at here
-//! ([`KernelRecords::receive`]): alerts, tickets of servers, KeyUpdates. So is what rustls counted before: records without data
-//! (`proto::records`), and records under one key, whose number is asked of the kernel when it may have become large.
+//! A [`KernelRecords`] consumes an idle [`Engine`]. Secrets and sequence numbers go to the kernel;
+//! rustls keeps the state for KeyUpdates and tickets. From then on, data on the socket is plain.
+//! This module handles records without data ([`KernelRecords::receive`]): alerts, tickets of
+//! servers, KeyUpdates. It also counts what rustls counted before: records without data
+//! (`proto::records`), and records under one key. The kernel is queried for that number when it may
+//! have become large.
 //!
-//! When a leg moves, and how its ends are passed on, is for `half/kernel.rs`. Sources: RFC 8446 sections 4.6.3, 5.5
-//! and 6; `becket_sys::kernel_tls`.
+//! `half/kernel.rs` decides when a leg moves and relays its ends. Sources: RFC 8446 sections 4.6.3,
+//! 5.5 and 6; `becket_sys::kernel_tls`.
 
 use std::io::ErrorKind;
 use std::mem;
@@ -29,50 +31,50 @@ use becket_tls::kernel::cipher_of;
 use becket_tls::scratch::{Buffer, READ};
 use becket_tls::side::TlsSide;
 
-/// TLS of a leg, as far as the kernel leaves it to us.
+/// TLS state of a leg with kernel TLS.
 pub struct KernelRecords<C: TlsSide> {
     side: Side,
     connection: KernelConnection<C::Data>,
     kind: KernelCipher,
-    /// The kernel takes a second key.
+    /// The kernel supports replacing keys.
     rekeys: bool,
     messages: Messages,
     allowance: Allowance,
     wear: Wear,
-    /// The peer wants us to have a new key as well.
+    /// The peer requested a KeyUpdate.
     owes_update: bool,
     close_notify_sent: bool,
 }
 
-/// Version and cipher that the kernel needs to have.
+/// Version and cipher that the kernel must support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelCipher {
     pub version: TlsVersion,
     pub cipher: Cipher,
 }
 
-/// Why the connection ends.
+/// The reason why the connection ends.
 enum RecordFailure {
-    /// The peer broke TLS, and is sent this alert.
+    /// The peer violated TLS and gets this alert.
     Broken(u8),
-    /// The peer sent more records without data than it may.
+    /// The peer sent too many records without data.
     WithoutData,
     Reason(CloseReason),
 }
 
-/// Records that are sealed under one key.
+/// Count of records encrypted under one key.
 #[derive(Clone, Copy, Debug)]
 struct Wear {
-    /// How many there may be.
+    /// Maximum number of records.
     limit: u64,
-    /// There may have been so many since the kernel was asked.
+    /// Upper bound for the records since the last query of the kernel.
     since: u64,
-    /// It is asked again when there may have been more.
+    /// Value of `since` for the next query.
     ask: u64,
 }
 
 impl KernelCipher {
-    /// The negotiated version and cipher, if kernels know them.
+    /// Returns the negotiated version and cipher, if the kernel can support them.
     pub fn of(common: &CommonState) -> Option<Self> {
         let (version, cipher) = cipher_of(common.negotiated_cipher_suite()?)?;
         Some(Self { version, cipher })
@@ -107,11 +109,13 @@ impl KernelCipher {
 }
 
 impl<C: TlsSide> KernelRecords<C> {
-    /// Hands an engine that is [at rest](Engine::is_at_rest) over to the kernel, on a socket that has its layer.
+    /// Moves an [idle](Engine::is_at_rest) engine to the kernel. The socket must have its TLS
+    /// layer.
     ///
     /// # Errors
     ///
-    /// [`CloseReason::KernelTls`]: the engine is gone, and the connection with it.
+    /// Returns [`CloseReason::KernelTls`] if the move fails. The engine is consumed, so the
+    /// connection must end.
     pub fn enter(
         engine: Engine<C>,
         (kind, side): (KernelCipher, Side),
@@ -136,12 +140,12 @@ impl<C: TlsSide> KernelRecords<C> {
         })
     }
 
-    /// Receives what the kernel has opened into `plain`, or one record without data; `onward` is the direction that begins here.
-    /// Returns what that weighs, `None` for a FIN.
+    /// Receives decrypted data into `plain`, or one record without data. `onward` is the direction
+    /// that starts here. Returns the weight of the data, or `None` for a FIN.
     ///
     /// # Errors
     ///
-    /// Why the connection ends; the peer was sent the alert.
+    /// Returns why the connection ends. The alert was sent to the peer.
     pub fn receive<S: KernelTlsSocket>(
         &mut self,
         leg: &mut Leg<S>,
@@ -160,7 +164,7 @@ impl<C: TlsSide> KernelRecords<C> {
                     onward.block_source();
                     break;
                 }
-                // It is there in the next call as well.
+                // The result repeats on the next call.
                 Ok(Got::End) | Err(SocketError::Refused) if before > 0 => break,
                 Ok(Got::End) | Err(SocketError::Refused) => {
                     let weight = self.receive_record(leg, onward, plain, counter);
@@ -172,11 +176,11 @@ impl<C: TlsSide> KernelRecords<C> {
         Ok(Some(0))
     }
 
-    /// Notes data that came by another way than [`Self::receive`].
+    /// Records data that was received in another way than by [`Self::receive`].
     ///
     /// # Errors
     ///
-    /// If it came amid a message.
+    /// Fails if the data arrived inside a handshake message.
     pub fn note_data(
         &mut self,
         bytes: usize,
@@ -189,7 +193,8 @@ impl<C: TlsSide> KernelRecords<C> {
         Ok(())
     }
 
-    /// The reason for an error of the socket. The peer is sent an alert if it caused that.
+    /// Returns the close reason for an error of the socket. Sends an alert if the peer caused the
+    /// error.
     pub fn fail(&self, error: SocketError, socket: &mut impl KernelTlsSocket) -> CloseReason {
         self.end(&self.failure(error), socket)
     }
@@ -201,7 +206,7 @@ impl<C: TlsSide> KernelRecords<C> {
         }
     }
 
-    /// Receives a record that was found to hold no data, or data after all.
+    /// Receives a record that probably contains no data.
     fn receive_record<S: KernelTlsSocket>(
         &mut self,
         leg: &mut Leg<S>,
@@ -211,7 +216,7 @@ impl<C: TlsSide> KernelRecords<C> {
     ) -> Result<Option<usize>, RecordFailure> {
         let record = leg.receive_record(buffer, counter);
         let record = record.map_err(|error| self.failure(error))?;
-        // The kernel refused what it does not show: no record.
+        // The kernel refused to splice, but shows no record.
         let record = record.ok_or(RecordFailure::Broken(BAD_RECORD_MAC))?;
         let content = &buffer.next(record.len)[..];
         match record.kind {
@@ -279,11 +284,11 @@ impl<C: TlsSide> KernelRecords<C> {
         }
     }
 
-    /// Does what is due before so many bytes are sent, in so many pieces at most. False if the socket takes nothing.
+    /// Prepares sending `bytes` in at most `pieces` pieces. Returns `false` if the socket is full.
     ///
     /// # Errors
     ///
-    /// [`CloseReason::KeyUpdate`] if the key is worn out and cannot be replaced.
+    /// Returns [`CloseReason::KeyUpdate`] if the key is exhausted and cannot be replaced.
     pub fn before_sending(
         &mut self,
         socket: &mut impl KernelTlsSocket,
@@ -305,7 +310,7 @@ impl<C: TlsSide> KernelRecords<C> {
             match socket.send_record(HANDSHAKE, &KEY_UPDATE) {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                // Sending the bytes finds it out.
+                // The next send reports the error.
                 Err(_) => return Ok(true),
             }
             let secrets = self.connection.update_tx_secret();
@@ -318,10 +323,11 @@ impl<C: TlsSide> KernelRecords<C> {
         Ok(true)
     }
 
-    /// Sends that no more data follows, once. False if the socket takes nothing now.
+    /// Sends close_notify once. Returns `false` if the socket is full now.
     ///
-    /// Waits for room that is more than this record takes: the kernel keeps a record that TCP does not take whole, and a FIN
-    /// that followed at once would cut it. A peer that has left needs no end.
+    /// Waits until there is room for more than this record. Otherwise the kernel may keep part of
+    /// the record, and a FIN that follows at once would truncate it. Returns `true` for a closed
+    /// socket, because its peer needs no close_notify.
     pub fn close_notify(&mut self, socket: &mut impl KernelTlsSocket) -> bool {
         if self.close_notify_sent {
             return true;
@@ -336,7 +342,7 @@ impl<C: TlsSide> KernelRecords<C> {
         true
     }
 
-    /// The reason of a failure. The peer is sent the alert, if its socket takes that.
+    /// Returns the close reason of a failure. Sends the alert if the socket accepts it.
     fn end(&self, failure: &RecordFailure, socket: &mut impl KernelTlsSocket) -> CloseReason {
         let (reason, alert) = match failure {
             RecordFailure::Broken(alert) => (self.side.tls_error(), *alert),
@@ -359,8 +365,8 @@ impl Wear {
         }
     }
 
-    /// The kernel makes a record of 16 KiB at most, and in the worst case one of each piece; of what does not go in one call,
-    /// one more.
+    /// Adds an upper bound for the number of records. A record has at most 16 KiB, and in the worst
+    /// case each piece becomes a record. Data that does not fit into one call takes one more.
     fn note(&mut self, bytes: usize, pieces: usize) {
         self.since += (bytes / RECORD + 2 * pieces) as u64;
     }
@@ -387,23 +393,23 @@ fn confidentiality_limit(suite: SupportedCipherSuite) -> u64 {
     }
 }
 
-/// The type of a record: RFC 8446, section 5.1.
+/// Content type of alerts (RFC 8446, section 5.1).
 const ALERT: u8 = 21;
-/// The type of a record.
+/// Content type of handshake messages.
 const HANDSHAKE: u8 = 22;
-/// The message that we take a new key and ask for none (RFC 8446, section 4.6.3).
+/// A KeyUpdate message that requests none in return (RFC 8446, section 4.6.3).
 const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
-/// An alert: RFC 8446, section 6.2, as the next ones.
+/// Alert (RFC 8446, section 6.2).
 const UNEXPECTED_MESSAGE: u8 = 10;
-/// An alert.
+/// Alert (RFC 8446, section 6.2).
 const BAD_RECORD_MAC: u8 = 20;
-/// An alert.
+/// Alert (RFC 8446, section 6.2).
 const DECODE_ERROR: u8 = 50;
-/// An alert of TLS 1.2 (RFC 5246, section 7.2.2).
+/// TLS 1.2 alert (RFC 5246, section 7.2.2).
 const NO_RENEGOTIATION: u8 = 100;
-/// Data of a record at most.
+/// Maximum data of a record in bytes.
 const RECORD: usize = 16 * 1024;
-/// Bytes that sealing adds to a record, at least: header, type, tag.
+/// Minimum overhead of a record in bytes: header, type, tag.
 const SEALING: usize = 5 + 1 + 16;
 
 #[cfg(test)]
@@ -413,7 +419,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// A kernel that makes as many records as it may of each call, and one that makes as few as it can.
+        /// Simulates a kernel that makes as many records per call as allowed, and one that makes as
+        /// few as possible.
         #[test]
         fn no_key_seals_more_than_it_may(
             limit in 1_u64 << 20..1 << 24,
@@ -433,7 +440,7 @@ mod tests {
                 sealed += if *many { (bytes / RECORD + 2 * pieces) as u64 } else { 1 };
                 prop_assert!(sealed < limit);
             }
-            // It is asked again after half of what is left: not for every call.
+            // Each query covers half of the remaining records, so most calls need none.
             prop_assert!(asked <= 20_000 / 2);
         }
     }

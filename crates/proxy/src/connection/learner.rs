@@ -1,8 +1,8 @@
-//! The server that has the session of a client whose TLS ends there.
+//! Finds the server that has the session of a client whose TLS is passed through.
 //!
-//! A becket behind us is known by the node in the tickets that it made, which travels in clear and
-//! is a hint that nobody has verified; a TLS 1.2 session ID by which server was seen to make it
-//! ([`Learner`]). Neither gives a client more than a server that it could have had by chance.
+//! A becket server is identified by the node number in its tickets, which is an unverified
+//! plaintext hint. A TLS 1.2 session ID is identified by the server that was seen to create it
+//! ([`Learner`]). Neither gives a client a server that it could not get by chance.
 
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use becket_proto::ticket::{NodeId, OriginId, TicketHeader};
 use crate::backend::pool::{PickHint, Pool};
 use crate::backend::server_state::ServerState;
 
-/// The server that has the session which a client wants to resume, as far as can be told.
+/// Returns the server that probably has the session of a client.
 pub(super) fn home(hello: &ClientHello<'_>, pool: &Pool, now: Duration) -> Option<u64> {
     let psks = hello.psk_identities().map(|psk| psk.identity);
     let mut tickets = psks.chain(hello.session_ticket());
@@ -28,15 +28,15 @@ pub(super) fn home(hello: &ClientHello<'_>, pool: &Pool, now: Duration) -> Optio
     })
 }
 
-/// The node that says to have made a ticket, if it is one of becket's.
+/// Returns the node number in a ticket, if the ticket is from becket.
 fn node_of(ticket: &[u8]) -> Option<NodeId> {
     let (header, sealed) = TicketHeader::decode(ticket)?;
     let ours = header.version == TicketHeader::VERSION && !sealed.is_empty();
     ours.then_some(header.node)
 }
 
-/// A client as the table of those who stick has it: by a session ID, in place of an origin that only
-/// whoever ends TLS could know. The ID is the server's 32 random bytes: to fold them is to hash them.
+/// Returns the stick table key of a session ID, which replaces the origin: only the TLS server
+/// knows the origin. An ID has 32 random bytes, so folding it is a sufficient hash.
 fn known_by(id: &[u8]) -> PickHint<'static> {
     let key = id.chunks(8).fold(id.len() as u64, |key, part| {
         let mut word = [0; 8];
@@ -50,18 +50,18 @@ fn known_by(id: &[u8]) -> PickHint<'static> {
     }
 }
 
-/// Watches for the session ID that a server makes, so that its client finds back to it.
+/// Watches for the session ID that a server creates, so that the client can return to it.
 #[derive(Debug)]
 pub(super) struct Learner {
     pool: Rc<Pool>,
-    /// The ID that the client offered: to send that back is no news.
+    /// ID that the client offered. A server that returns it has not created a session.
     offered: Box<[u8]>,
-    /// From the server, until its hello is whole.
+    /// Bytes from the server until its ServerHello is complete.
     begun: Vec<u8>,
 }
 
 impl Learner {
-    /// Watches for a client that may have TLS 1.2, where clients stick to servers by session.
+    /// Starts watching for a client that may use TLS 1.2, if clients stick to servers by session.
     pub(super) fn new(hello: &ClientHello<'_>, pool: &Rc<Pool>) -> Option<Self> {
         let learns = pool.backend().keys.stick == StickBy::TlsSession && hello.offers_tls12();
         learns.then(|| Self {
@@ -71,8 +71,8 @@ impl Learner {
         })
     }
 
-    /// Looks at what the server said. False when there is nothing more to see. Holds no more than
-    /// a ServerHello.
+    /// Inspects data from the server. Returns `false` when nothing more is needed. Stores at most a
+    /// ServerHello.
     pub(super) fn look(&mut self, bytes: &[u8], server: &ServerState, now: Duration) -> bool {
         let room = LONGEST_LOOK.saturating_sub(self.begun.len());
         self.begun
@@ -90,5 +90,5 @@ impl Learner {
     }
 }
 
-/// A ServerHello in records of few bytes each.
+/// Maximum stored bytes: a ServerHello in small records.
 const LONGEST_LOOK: usize = 2 * server_hello::MAX_HELLO_BYTES;

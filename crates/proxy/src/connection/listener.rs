@@ -1,7 +1,7 @@
-//! The parts behind one listening address: the router of hellos and the pools that its routes lead to.
+//! A listener in one worker: the router for ClientHellos, and the pools of its routes.
 //!
-//! One worker owns it and shares it, by `Rc`, with the handshakes that came through it: a reload builds a new
-//! one, and handshakes under way finish with the old one.
+//! One worker owns it and shares it by `Rc` with the handshakes that started on it. A reload
+//! creates a new one; handshakes in progress keep the old one.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -14,32 +14,32 @@ use becket_config::listener::ListenMode;
 use becket_tls::config::Listener;
 use becket_tls::hello_router::HelloRouter;
 
-/// A listener as one worker serves it.
+/// A listener in one worker.
 #[derive(Debug)]
 pub struct ListenerState {
-    /// How clients begin: the listener's mode, unless the self-test skips the talk in clear.
+    /// Mode of the listener, unless the self-test skips the plaintext dialog.
     pub mode: ListenMode,
     /// Certificates and routes.
     pub router: HelloRouter,
     /// Pools by backend index; routes refer to them.
     pub pools: Rc<[Rc<Pool>]>,
-    /// Made for the first cancel.
+    /// Created for the first cancel request.
     pub cancel_targets: OnceCell<CancelTargets>,
 }
 
 impl ListenerState {
-    /// The listener as configured.
+    /// Returns the configured listener.
     pub fn config(&self) -> &Arc<Listener> {
         self.router.listener()
     }
 
-    /// The pool that a route leads to.
+    /// Returns the pool of a route.
     pub fn pool(&self, route: usize) -> Option<&Rc<Pool>> {
         let route = self.config().routes.get(route)?;
         self.pools.get(route.backend)
     }
 
-    /// The backends that its routes lead to, each once.
+    /// Returns the distinct backends of its routes.
     pub fn cancel_targets(&self) -> &CancelTargets {
         self.cancel_targets.get_or_init(|| {
             let routes = self.config().routes.iter();

@@ -1,8 +1,9 @@
-//! One connection, from accept to close: client side and server side, whole life.
+//! One connection from accept to close: client side and server side.
 //!
-//! A connection is in exactly one [`Phase`]. A phase is advanced by value and returns how far it came; if it is over, it returns what it
-//! [`Reached`], and [`Phase::after`] alone makes the next phase of that. The worker owns the loop. Phases see sockets through [`Net`], so
-//! the same code runs on real sockets and on scripted ones (tests, fuzzing).
+//! A connection is in exactly one [`Phase`]. A phase is advanced by value and returns its progress.
+//! A finished phase returns a [`Reached`], from which [`Phase::after`] alone creates the next
+//! phase. The worker owns the loop. Phases access sockets through [`Net`], so the same code runs on
+//! real sockets and on simulated ones (tests, fuzzing).
 //!
 //! ```text
 //! phase         reached         next phase
@@ -27,7 +28,8 @@
 //!               End ──────────► (closed)
 //! ```
 //!
-//! A connection begins in Greeting if a PROXY header is expected. Relaying, Serving and Cancelling lead to Closing or the end.
+//! A connection starts in Greeting if a PROXY header is expected. Relaying, Serving and Cancelling
+//! lead to Closing or the end.
 
 mod cancelling;
 mod closing;
@@ -101,50 +103,51 @@ use becket_tls::scratch::Scratch;
 #[derive(Debug)]
 pub struct Connection<N: Net> {
     core: Core<N>,
-    /// `None` only while it is being advanced.
+    /// `None` only while the connection is advanced.
     phase: Option<Phase<N>>,
 }
 
 /// The phases of a connection.
 #[derive(Debug)]
 enum Phase<N: Net> {
-    /// Until a PROXY header, if one is expected.
+    /// Waits for a PROXY header, if one is expected.
     Greeting(Greeting),
-    /// Until the first turn, if the client does not begin with TLS. In some protocols the server speaks first, so nothing is waited for;
-    /// what the client has sent already is read by a later phase.
+    /// Lasts until the first turn, if the client does not start with TLS. The server speaks first
+    /// in some protocols, so this phase reads nothing. A later phase reads data that the client has
+    /// sent.
     Entering(Rc<ListenerState>),
-    /// Until the client asks for TLS, if it begins in clear.
+    /// Plaintext dialog until the client requests TLS.
     Conversing(Conversing<N>),
-    /// Until the servers were told of a cancel, if the client asks for that.
+    /// Waits until a cancel request was sent to the servers.
     Cancelling(Cancelling),
-    /// Until the hello is whole.
+    /// Waits for a whole ClientHello.
     Hello(Hello<N>),
-    /// Until traffic keys.
+    /// Runs the handshake until traffic keys.
     Negotiating(Negotiating<N>),
-    /// Until a server has a slot. On the heap: connections that relay, of which there are many, keep no room for it.
+    /// Waits for a server slot. Boxed, so that the many relaying connections take less memory.
     Queued(Box<Queued>),
-    /// Until a server answers, with traffic keys if the backend has TLS.
+    /// Connects to a server, including TLS if the backend has it.
     Connecting(Connecting<N>),
-    /// Until both directions have ended.
+    /// Relays until both directions have ended.
     Relaying(Relaying<N>),
-    /// Until all requests for files are answered. On the heap, as above.
+    /// Serves requests for files. Boxed for the same reason as `Queued`.
     Serving(Box<ServingFiles>),
-    /// Until the client has taken the last bytes.
+    /// Sends the last bytes and waits for the client.
     Closing(Closing),
 }
 
-/// The outcome of [`Connection::advance`].
+/// Result of [`Connection::advance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advanced {
-    /// Nothing to do before the next event or deadline.
+    /// There is nothing to do before the next event or deadline.
     Waiting,
-    /// More to do, in the next turn.
+    /// There is more to do in the next turn.
     Unfinished,
     Ended(CloseReason),
 }
 
 impl<N: Net> Phase<N> {
-    /// The next phase: the diagram above.
+    /// Returns the next phase; see the diagram above.
     fn after(reached: Reached<N>, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         Advance::Go(match reached {
             Reached::Client(listener) => Self::first(listener, cx.turn.counters),
@@ -170,7 +173,8 @@ impl<N: Net> Phase<N> {
             Reached::NoServer(pending) => {
                 let (reason, detail) = pending.failure();
                 cx.note(reason, &detail);
-                // No close_notify: the client must not take nothing for a whole answer.
+                // Without close_notify, so that the client does not mistake an empty response for a
+                // complete one.
                 return Closing::begin(reason, pending.to_client, cx).map(Self::Closing);
             }
             Reached::Dialog(listener, protocol, server) => {
@@ -188,7 +192,7 @@ impl<N: Net> Phase<N> {
         })
     }
 
-    /// The first phase of a client that needs no PROXY header, or has sent one.
+    /// Returns the first phase of a client that needs no PROXY header, or has sent one.
     fn first(listener: Rc<ListenerState>, counters: &Counters) -> Self {
         match listener.mode {
             ListenMode::Tls => {
@@ -236,7 +240,7 @@ impl<N: Net> Phase<N> {
         match self {
             Self::Connecting(phase) => phase.leave_server(cx).map(Self::Connecting),
             Self::Relaying(mut phase) => Advance::Reached(phase.abort(reason)),
-            // The slot of the server is free at once: the phase ends here.
+            // These phases end here, so that the slot of the server is free at once.
             Self::Conversing(_) | Self::Hello(_) | Self::Negotiating(_) => {
                 let last = HalfPipe::default();
                 Advance::Reached(Reached::no_handshake_but(reason, last, cx))
@@ -252,7 +256,7 @@ impl<N: Net> Phase<N> {
         }
     }
 
-    /// Returns whether a handshake has begun and not come to its end.
+    /// Returns `true` during a handshake, including the dialog before it.
     fn lacks_keys(&self) -> bool {
         matches!(
             self,
@@ -260,7 +264,7 @@ impl<N: Net> Phase<N> {
         )
     }
 
-    /// The socket towards the server, if there is one.
+    /// Returns the socket to the server, if there is one.
     fn server(&mut self) -> Option<&mut Leg<N::Server>> {
         let connected = match self {
             Self::Connecting(phase) => return phase.server(),
@@ -273,7 +277,7 @@ impl<N: Net> Phase<N> {
         Some(&mut connected.leg)
     }
 
-    /// The slot of the server that is connected, or being connected.
+    /// Returns the slot of the server that is connected or being connected.
     fn slot(&self) -> Option<&ServerSlot> {
         let connected = match self {
             Self::Connecting(phase) => return Some(&phase.slot),
@@ -286,27 +290,27 @@ impl<N: Net> Phase<N> {
         Some(&connected.slot)
     }
 
-    /// Returns whether this readiness of the client's socket can change anything.
+    /// Returns `true` if this readiness of the client's socket may change anything.
     fn cares_for(&self, ready: Ready) -> bool {
         match self {
             Self::Greeting(_) | Self::Hello(_) => ready.readable || ready.ended,
             Self::Negotiating(phase) => phase.cares_for(ready),
             Self::Queued(phase) => phase.cares_for(ready),
-            // Bytes wait until there is a server; a client that has left does not.
+            // Client data waits for the server, but a reset is handled at once.
             Self::Connecting(_) | Self::Cancelling(_) => ready.failed,
             _ => true,
         }
     }
 }
 
-/// Needs a server for a client that does not begin with TLS, unless the client speaks first.
+/// Requests a server for a client that does not start with TLS, unless the client speaks first.
 fn need_server<N: Net>(listener: Rc<ListenerState>, cx: &mut Context<'_, '_, N>) -> Reached<N> {
     if let ListenMode::StartTls(protocol) = listener.mode
         && !listener.mode.connects_first()
     {
         return Reached::Dialog(listener, protocol, None);
     }
-    // There is no hello to choose by yet, and so only the listener's own route.
+    // Without a ClientHello, only the listener's own route applies.
     let Some(pool) = listener.pool(0).cloned() else {
         return Reached::End(CloseReason::Internal);
     };
@@ -318,7 +322,7 @@ fn need_server<N: Net>(listener: Rc<ListenerState>, cx: &mut Context<'_, '_, N>)
 }
 
 impl<N: Net> Connection<N> {
-    /// Starts a connection that was just accepted through `listener`.
+    /// Creates a connection that was just accepted on `listener`.
     pub fn new(
         client: N::Client,
         listener: Rc<ListenerState>,
@@ -334,7 +338,7 @@ impl<N: Net> Connection<N> {
             Some(_) => Phase::Greeting(Greeting::new(listener)),
             None => Phase::first(listener, counters),
         };
-        // The hello is probably there: a first receive is worth a try.
+        // The ClientHello has probably arrived, so a first receive is worthwhile.
         let ready = Ready {
             readable: true,
             ..Ready::default()
@@ -359,7 +363,7 @@ impl<N: Net> Connection<N> {
         self.core.count(admitted);
     }
 
-    /// Takes note of readiness. Returns whether the connection should be advanced for it.
+    /// Adds readiness. Returns `true` if the connection should be advanced.
     pub fn handle_ready(&mut self, side: Side, ready: Ready) -> bool {
         let Some(phase) = &mut self.phase else {
             return false;
@@ -372,12 +376,12 @@ impl<N: Net> Connection<N> {
             return false;
         };
         server.ready.add(ready);
-        // A server that waits for a handshake has its turn after that.
+        // Data of the server waits until the handshake is complete.
         !matches!(phase, Phase::Hello(_) | Phase::Negotiating(_))
     }
 
-    /// Ends the wait for a slot if this connection waits by this grant. Returns whether the connection
-    /// should be advanced for it; if not, the slot goes to the next.
+    /// Ends the wait for a slot if the grant is for this connection. Returns `true` if the
+    /// connection should be advanced. Otherwise the slot goes to the next waiter.
     pub fn handle_grant(&mut self, grant: Grant) -> bool {
         match &mut self.phase {
             Some(Phase::Queued(phase)) => phase.handle_grant(grant),
@@ -385,33 +389,33 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Returns whether this server is connected, or being connected.
+    /// Returns `true` if this server is connected or being connected.
     pub fn is_at(&self, server: &Arc<ServerState>) -> bool {
         let slot = self.phase.as_ref().and_then(Phase::slot);
         slot.is_some_and(|slot| Arc::ptr_eq(slot.server(), server))
     }
 
-    /// Leaves the server, which went out of service; see [`Self::is_at`].
+    /// Leaves a server that went out of service; see [`Self::is_at`].
     pub fn leave_server(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
         self.drive(Phase::leave_server, turn, scratch)
     }
 
-    /// Does all that can be done now.
+    /// Does everything that is possible now.
     pub fn advance(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
         self.drive(Phase::advance, turn, scratch)
     }
 
-    /// The deadline has passed: gives up, or tries the next server.
+    /// Handles an expired deadline: gives up, or tries the next server.
     pub fn expire(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
         self.drive(Phase::expire, turn, scratch)
     }
 
-    /// Takes the expensive step that [`Self::wants_signature`] tells of.
+    /// Makes the expensive step that [`Self::wants_signature`] reports.
     pub fn sign(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
         self.drive(Phase::sign, turn, scratch)
     }
 
-    /// How the signature is made that comes next, if one does: the worker chooses when.
+    /// Returns how the next signature is made, if one is needed. The worker chooses the time.
     pub fn wants_signature(&self) -> Option<Offload> {
         match &self.phase {
             Some(Phase::Negotiating(phase)) => phase.wants_signature(self.core.client.ready),
@@ -419,7 +423,8 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Takes a signature if this connection waits for it. Returns whether the connection should be advanced for it.
+    /// Stores a signature if this connection waits for it. Returns `true` if the connection should
+    /// be advanced.
     pub fn handle_signed(&mut self, signed: Signed) -> bool {
         match &mut self.phase {
             Some(Phase::Negotiating(phase)) => phase.handle_signed(signed),
@@ -427,8 +432,9 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Takes a first step and all that follow from it. The traffic that the worker counts meanwhile is the
-    /// connection's own: so both are one number, whatever becomes of a server's socket.
+    /// Runs a first step and all following steps. The server traffic that the worker counts
+    /// meanwhile belongs to this connection, so both counts agree even after the server's socket is
+    /// closed.
     fn drive(
         &mut self,
         first: impl FnOnce(Phase<N>, &mut Context<'_, '_, N>, &mut Scratch) -> Advance<Phase<N>, N>,
@@ -459,12 +465,12 @@ impl<N: Net> Connection<N> {
         advanced
     }
 
-    /// When [`Self::expire`] is due.
+    /// Returns the time when [`Self::expire`] is due.
     pub fn deadline(&self) -> Duration {
         self.core.deadline
     }
 
-    /// Returns whether the handshake continues, or has still to begin.
+    /// Returns `true` before and during the handshake.
     pub fn is_handshaking(&self) -> bool {
         match &self.phase {
             Some(Phase::Greeting(_)) => true,
@@ -473,7 +479,7 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Returns whether the client has not even sent a whole hello, which is all that it could do at once.
+    /// Returns `true` if the client has not sent a whole ClientHello, which it could do at once.
     pub fn lacks_hello(&self) -> bool {
         matches!(
             &self.phase,
@@ -481,38 +487,40 @@ impl<N: Net> Connection<N> {
         )
     }
 
-    /// The session in the table that must be forgotten when the connection ended like this.
+    /// Returns the table entry of a session that must be removed because of this close reason.
     ///
     /// RFC 5246, section 7.2.2: after a fatal alert "servers and clients MUST forget any
-    /// session-identifiers, keys, and secrets associated with a failed connection". Only of
-    /// clients that proved to hold the session: an ID travels in clear, and an observer must
-    /// not be able to end it for its owner.
+    /// session-identifiers, keys, and secrets associated with a failed connection". This applies
+    /// only to clients that proved to have the session. IDs are sent in plaintext, and an observer
+    /// must not be able to end a session.
     pub fn failed_session(&self, reason: CloseReason) -> Option<SessionName> {
         let failed = reason == CloseReason::ClientTlsError;
         self.core.session.as_deref().copied().filter(|_| failed)
     }
 
-    /// The line of the access log.
+    /// Returns the record for the access log.
     pub fn record(&self, reason: CloseReason, now: Now) -> AccessRecord {
         self.core
             .facts
             .record(self.core.client.traffic, reason, now)
     }
 
-    /// Goes without an answer, so that others can be served: a reset costs the least on both sides.
+    /// Closes the connection without an answer to free its resources. A reset is cheapest for both
+    /// sides.
     pub fn make_room(&mut self, turn: &Turn<'_, N>) {
         self.core.client.socket.reset_on_close();
         self.stop(turn);
     }
 
-    /// The process stops: counts what is being cut off. Who would take FIN for an end is reset.
+    /// Stops the connection when the process exits, and counts it. Resets a client that would treat
+    /// FIN as a complete end.
     pub fn stop(&mut self, turn: &Turn<'_, N>) -> CloseReason {
         if self.phase.as_ref().is_some_and(Phase::lacks_keys) {
             turn.counters.handshakes_ended.add(1);
         }
         match &mut self.phase {
             Some(Phase::Relaying(phase)) => phase.cut_off(&mut self.core),
-            // It has had its end, and may not have taken it yet.
+            // The connection was ended already; the client may still be receiving.
             Some(Phase::Closing(_)) => {}
             _ if self.core.fin_is_an_end => self.core.client.socket.reset_on_close(),
             _ => {}

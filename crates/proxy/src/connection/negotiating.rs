@@ -1,21 +1,26 @@
-//! From a whole hello to traffic keys.
+//! Runs the handshake from a whole ClientHello to traffic keys.
 //!
-//! 1. If the answer needs a signature, the client waits for its turn: the worker signs for some at a
-//!    time, and looks at its sockets in between. A client that has left meanwhile is not signed for.
-//! 2. The hello, and all that follows, goes to the [`Engine`]; each flight leaves in one send. Where an expensive key is to sign, the step
-//!    of rustls waits for a crypto thread (`signing.rs`). Meanwhile nothing is received: a client has nothing
-//!    to send before it has our signature. A client that is asked for a second hello waits for its turn again.
-//! 3. When keys are ready (or early data has come, which is before that), the client needs a
-//!    server, with whatever plaintext has come already.
+//! 1. If the answer needs a signature, the client waits for its turn: the worker makes a few
+//!    signatures at a time and checks its sockets in between. A client that has left gets no
+//!    signature.
+//! 2. The ClientHello and all following data go to the [`Engine`]; each flight is sent at once. For
+//!    an expensive key, the step of rustls waits for a crypto thread (`signing.rs`). Nothing is
+//!    received meanwhile, because a client has nothing to send before it gets the signature. A
+//!    client that must send a second ClientHello waits for its turn again.
+//! 3. When traffic keys are ready (or earlier, with early data), the client needs a server. Its
+//!    plaintext so far goes there first.
 //!
-//! The decision is kept meanwhile, and the hello is not looked at again. Only the token for it is looked for again.
+//! The decision is kept meanwhile, and the ClientHello is not parsed again. Only the admission
+//! token is checked again.
 //!
-//! If the client's first request comes with its Finished, tickets of TLS 1.3 leave with the answer, with the end, or after
-//! [`TICKETS_WAIT`](super::context::TICKETS_WAIT): a send of their own costs as much as one with an answer. Otherwise they leave at once, and
-//! with them the acknowledgement for which Nagle's algorithm (RFC 896) has the request wait.
+//! If the client's first request arrives with its Finished, TLS 1.3 tickets are sent with the
+//! response, with the end, or after [`TICKETS_WAIT`](super::context::TICKETS_WAIT), because a
+//! separate send is as expensive as one with a response. Otherwise they are sent at once, with the
+//! acknowledgement that a request delayed by Nagle's algorithm (RFC 896) waits for.
 //!
-//! A client can make us hold `limits.client-hello` bytes and what came with them, early data at most; then a record of whatever is
-//! unfinished, `timeouts.handshake` long in all; with client certificates, as much as a chain of `limits.certificate-chain` needs.
+//! A client can occupy memory for `limits.client-hello` bytes and the data that arrived with them,
+//! at most early data. After that it can occupy one unfinished record, for at most
+//! `timeouts.handshake`, or with client certificates a chain of `limits.certificate-chain`.
 //!
 //! Source: RFC 8446 section 4, RFC 5246 section 7.
 
@@ -48,32 +53,32 @@ use becket_tls::engine::{self, Engine, Received};
 use becket_tls::scratch::{Buffer, READ, Scratch};
 use becket_tls::sessions::context::{self, HandshakeClock};
 
-/// A client whose hello is whole, and that has no keys.
+/// A client with a whole ClientHello and without traffic keys.
 #[derive(Debug)]
 pub(super) struct Negotiating<N: Net> {
-    /// On the heap: an established connection, of which there are many, keeps no room for it.
+    /// Boxed, so that the many established connections take less memory.
     pub(super) client: Box<HelloDecision<N>>,
     stage: HandshakeStage,
-    /// The step that is taken, or was taken last, is the first.
+    /// The current or last step is the first one.
     is_first: bool,
-    /// The rest of a flight that the socket did not take.
+    /// Rest of a flight that the socket did not accept.
     flight: HalfPipe<Lent>,
 }
 
 #[derive(Debug)]
 enum HandshakeStage {
-    /// The hello is in the worker's buffers.
+    /// The ClientHello is in the worker's buffers.
     Hello,
-    /// The answer needs a signature, for which there is a queue.
+    /// The answer needs a signature; the client waits for its turn.
     AwaitsTurn,
-    /// rustls answers.
+    /// rustls exchanges flights with the client.
     Flights(Engine),
     /// rustls waits for a signature.
     Signing(Box<Signing>),
 }
 
 impl<N: Net> Negotiating<N> {
-    /// Starts with a hello that is in the worker's buffers.
+    /// Starts with a ClientHello in the worker's buffers.
     pub(super) fn new(client: Box<HelloDecision<N>>) -> Self {
         Self {
             client,
@@ -83,8 +88,8 @@ impl<N: Net> Negotiating<N> {
         }
     }
 
-    /// Returns whether this readiness can move the handshake. A fresh socket always reports that it is
-    /// writable; to look for bytes then would cost a system call for nothing.
+    /// Returns `true` if this readiness can advance the handshake. A new socket always reports that
+    /// it is writable; a receive then would waste a system call.
     pub(super) fn cares_for(&self, ready: Ready) -> bool {
         match self.stage {
             HandshakeStage::AwaitsTurn => ready.ended,
@@ -131,7 +136,7 @@ impl<N: Net> Negotiating<N> {
         Advance::Wait(self)
     }
 
-    /// Returns whether the next step is a signature and could be made, and how that is made.
+    /// Returns how the next step is made, if it is a signature and can be made now.
     pub(super) fn wants_signature(&self, ready: Ready) -> Option<Offload> {
         match self.stage {
             HandshakeStage::Hello | HandshakeStage::Signing(_) => None,
@@ -140,7 +145,7 @@ impl<N: Net> Negotiating<N> {
         }
     }
 
-    /// Takes the step that waited for its turn.
+    /// Makes the step that waited for its turn.
     pub(super) fn sign(
         mut self,
         cx: &mut Context<'_, '_, N>,
@@ -166,7 +171,7 @@ impl<N: Net> Negotiating<N> {
         }
     }
 
-    /// Takes the answer if it is this client's.
+    /// Stores the answer if it is for this client.
     pub(super) fn handle_signed(&mut self, signed: Signed) -> bool {
         match &mut self.stage {
             HandshakeStage::Signing(signing) => signing.handle_signed(signed),
@@ -178,13 +183,13 @@ impl<N: Net> Negotiating<N> {
         Advance::Reached(Reached::late_handshake(CloseReason::HandshakeTimeout, cx))
     }
 
-    /// The client has left before it was signed for.
+    /// Ends the handshake of a client that left before its signature.
     fn spare(cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         cx.turn.counters.signatures_skipped.add(1);
         Advance::Reached(Reached::abandoned(cx))
     }
 
-    /// Answers the hello that is in the buffer.
+    /// Answers the ClientHello in the buffer.
     fn answer(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Advance<Self, N> {
         let engine = match self.client.engine(cx.turn.limits) {
             Ok(engine) => engine,
@@ -201,7 +206,7 @@ impl<N: Net> Negotiating<N> {
         }
     }
 
-    /// Sends what is left of a flight, then receives and answers.
+    /// Sends the rest of a flight, then receives and answers.
     fn exchange(
         mut self,
         engine: Engine,
@@ -241,7 +246,7 @@ impl<N: Net> Negotiating<N> {
         Advance::Wait(self)
     }
 
-    /// Gives what came to TLS, and sends what that answers.
+    /// Passes input to TLS and sends the output.
     fn take_in(
         mut self,
         mut engine: Engine,
@@ -285,7 +290,7 @@ impl<N: Net> Negotiating<N> {
         }
     }
 
-    /// Sends what TLS answers, and ends the handshake once there are keys.
+    /// Sends the output of TLS, and ends the handshake once there are traffic keys.
     fn settle(
         mut self,
         engine: Engine,
@@ -293,7 +298,7 @@ impl<N: Net> Negotiating<N> {
         (plain, out): (&Buffer, &mut Buffer),
         cx: &mut Context<'_, '_, N>,
     ) -> ControlFlow<Advance<Self, N>, Self> {
-        // RFC 8446, section 4.1.4: the second hello is the one that is answered in full.
+        // RFC 8446, section 4.1.4: only the second ClientHello gets a full answer.
         let again = Some(HandshakeKind::FullWithHelloRetryRequest);
         let is_second = self.is_first && engine.handshake_kind() == again;
         self.client.offload = self.client.offload.filter(|_| is_second);
@@ -336,7 +341,7 @@ impl<N: Net> Negotiating<N> {
         ControlFlow::Break(Advance::Reached(reached))
     }
 
-    /// Notes the time for what rustls calls, before anything is given to it.
+    /// Sets the time for callbacks of rustls before any input.
     fn note_time(&mut self, engine: &Engine, cx: &Context<'_, '_, N>) {
         let kind = engine.handshake_kind();
         self.is_first = kind.is_none();
@@ -351,7 +356,7 @@ impl<N: Net> Negotiating<N> {
         }
     }
 
-    /// Keys are ready: writes down what was agreed on.
+    /// Records the negotiated parameters after the handshake.
     fn note_completion(
         &mut self,
         engine: &Engine,
@@ -376,7 +381,7 @@ impl<N: Net> Negotiating<N> {
         cx.core.half_open = None;
     }
 
-    /// Needs a server, or joins the one that was connected before.
+    /// Requests a server, or joins the one that was connected before.
     fn leave(
         self,
         mut engine: Engine,
@@ -416,18 +421,18 @@ impl<N: Net> Negotiating<N> {
 }
 
 impl<N: Net> HelloDecision<N> {
-    /// Returns whether a second hello has come: that is the one which is answered by a signature.
+    /// Returns how the signature is made, if data of a second ClientHello has arrived.
     fn wants_signature(&self, ready: Ready) -> Option<Offload> {
         self.offload.filter(|_| ready.readable)
     }
 
-    /// The refusal for an error of TLS.
+    /// Returns the refusal for a TLS error.
     fn refusal(&self, error: &rustls::Error) -> HandshakeRefusal {
         let handshake = self.handshake.as_ref();
         if let Some(reason) = handshake.and_then(|it| it.shed()) {
             return HandshakeRefusal::shed(reason);
         }
-        // The answer of rustls is thrown away: to the client this is the answer to its hello.
+        // Discards the output of rustls, and answers the ClientHello with an alert.
         if handshake.is_some_and(|it| it.signature.token_failed) {
             return HandshakeRefusal::by_alert(INTERNAL_ERROR, CloseReason::Token);
         }
@@ -437,7 +442,7 @@ impl<N: Net> HelloDecision<N> {
         )
     }
 
-    /// Facts of our certificate, if the server gets them.
+    /// Returns the algorithms of the server's certificate, if the PROXY header contains them.
     fn presented(&self) -> Option<Arc<Presented>> {
         let version = self.pool.backend().keys.proxy_header;
         version.filter(|version| *version == Introduction::V2)?;
@@ -451,14 +456,14 @@ impl<N: Net> HelloDecision<N> {
     }
 }
 
-/// Returns whether what TLS answers to the client's Finished is not what the client waits for.
+/// Returns `true` if the answer to the client's Finished contains only tickets.
 fn has_only_tickets_to_send(engine: &Engine, received: Received) -> bool {
     let version = engine.facts().protocol_version();
     version == Some(ProtocolVersion::TLSv1_3) && !received.early
 }
 
-/// `asks` says that the client has to show a certificate: nothing else that it sends behind its
-/// hello is as long.
+/// Returns the close reason of a TLS error. `asks` means that a client certificate was requested:
+/// no other message of the client is as long.
 fn reason_of_error(error: &rustls::Error, asks: bool) -> CloseReason {
     match error {
         _ if asks && chain::is_excess(error) => CloseReason::ClientChain,
@@ -474,5 +479,5 @@ fn reason_of_error(error: &rustls::Error, asks: bool) -> CloseReason {
     }
 }
 
-/// RFC 8446, section 6.2.
+/// Alert `internal_error` (RFC 8446, section 6.2).
 const INTERNAL_ERROR: u8 = 80;

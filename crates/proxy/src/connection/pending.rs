@@ -1,4 +1,4 @@
-//! A client that needs a server, whichever that will be.
+//! A client that needs a server.
 
 use std::io;
 use std::rc::Rc;
@@ -22,26 +22,26 @@ use becket_proto::close_reason::CloseReason;
 use becket_tls::chain;
 use becket_tls::engine::Engine;
 
-/// A client on its way to a server.
+/// A client that needs a server.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) pool: Rc<Pool>,
     pub(super) purpose: Purpose,
-    /// Traffic keys; `None` if the client's bytes pass as they are.
+    /// TLS with the client; `None` if its bytes are relayed unchanged.
     pub(super) client_tls: Option<Engine>,
-    /// The line of sessions that the handshake continued or began.
+    /// Origin of the session that the handshake continued or started.
     pub(super) origin: Option<OriginId>,
-    /// The server that has the client's session, as far as can be told; see `ServerState::key`.
+    /// Server that probably has the client's session; see `ServerState::key`.
     pub(super) home: Option<u64>,
     pub(super) to_client: HalfPipe<Lent>,
     pub(super) to_server: HalfPipe<Lent>,
     /// `None` if the backend has no TLS.
     pub(super) tls_start: Option<Box<TlsStart>>,
-    /// The client has sent something.
+    /// The client has sent data.
     pub(super) asks: bool,
-    /// The place in the order of arrival, once a slot was given back.
+    /// Position in the order of arrival, set after a slot was returned.
     pub(super) arrival: Option<Arrival>,
-    /// Connects that may still fail.
+    /// Number of connects that may still fail.
     pub(super) retries: u32,
     /// `None` until a connect has failed.
     failures: Option<Box<Failures>>,
@@ -49,18 +49,18 @@ pub(super) struct Pending {
 
 #[derive(Debug)]
 pub(super) enum Purpose {
-    /// To relay to.
+    /// Relay to the server.
     Relay,
-    /// To pass TLS to that ends there, watching for its session where clients stick by it.
+    /// Pass TLS through to the server, and learn its session ID if clients stick by session.
     Pass(Option<Box<Learner>>),
-    /// To greet the client, which is to ask for TLS in this protocol.
+    /// Forward the server's greeting; the client must request TLS in this protocol.
     Converse(Rc<ListenerState>, Protocol),
 }
 
 #[derive(Debug)]
 struct Failures {
     last: io::Error,
-    /// Servers that failed, by `ServerState::key`.
+    /// `ServerState::key`s of the servers that failed.
     tried: Vec<u64>,
 }
 
@@ -82,12 +82,12 @@ impl Pending {
         }
     }
 
-    /// Keeps what goes to the server first: the PROXY header, then what the client has sent. A backend that serves files gets the latter
-    /// alone.
+    /// Stores the first bytes for the server: the PROXY header, then the client's data. A backend
+    /// that serves files gets only the client's data.
     ///
     /// # Errors
     ///
-    /// When the header cannot be encoded.
+    /// Fails if the header cannot be encoded.
     pub(super) fn introduce<N: Net>(
         &mut self,
         said: EarlyBytes<'_>,
@@ -117,7 +117,7 @@ impl Pending {
         Ok(())
     }
 
-    /// Chooses a server. A slot that was waited for is used unless its server went out of service since.
+    /// Chooses a server. Uses the claimed slot unless its server went out of service.
     pub(super) fn choose<N: Net>(
         &mut self,
         claimed: Option<ServerSlot>,
@@ -133,17 +133,17 @@ impl Pending {
         self.pool.pick(&hint, self.home.or(had), self.tried())
     }
 
-    /// Servers that have failed it.
+    /// Returns the servers that have failed.
     pub(super) fn tried(&self) -> &[u64] {
         self.failures.as_ref().map_or(&[], |all| &all.tried)
     }
 
-    /// Gives a slot back, and keeps the place in the order of arrival.
+    /// Returns a slot, and keeps its position in the order of arrival.
     fn give_back(&mut self, slot: ServerSlot) {
         self.arrival.get_or_insert(slot.arrival());
     }
 
-    /// Notes that the server of this slot failed. Returns whether another may be tried.
+    /// Records that the server of this slot failed. Returns `true` if another may be tried.
     pub(super) fn note_failure(&mut self, slot: ServerSlot, error: io::Error) -> bool {
         let mut tried = self.failures.take().map_or(Vec::new(), |all| all.tried);
         tried.push(slot.server().key());
@@ -154,7 +154,7 @@ impl Pending {
         may_retry
     }
 
-    /// Why there is no server, for the metrics and for the log.
+    /// Returns why there is no server, for the metrics and the log.
     pub(super) fn failure(&self) -> (CloseReason, String) {
         let (reason, detail) = match &self.failures {
             None => (CloseReason::NoServer, "no server is in service".to_owned()),
@@ -165,7 +165,7 @@ impl Pending {
     }
 }
 
-/// The facts that a choice may depend on.
+/// Returns the facts that the choice of a server may depend on.
 pub(super) fn pick_hint<N: Net>(origin: Option<OriginId>, core: &Core<N>) -> PickHint<'_> {
     PickHint {
         source: core.facts.client.ip(),
@@ -185,7 +185,7 @@ fn reason_of(error: &io::Error) -> CloseReason {
     }
 }
 
-/// Returns whether a server was asked for TLS and did not begin it.
+/// Returns `true` if the server did not start TLS on request.
 fn refuses_tls(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<NoTls>())
 }

@@ -1,12 +1,13 @@
-//! A client that waits for a slot of a server.
+//! A client that waits for a server slot.
 //!
-//! The slot comes by mail, from whichever thread gave it back.
+//! The slot arrives as an event from the thread that returned it.
 //!
-//! A client that resets the connection leaves the queue at once. One that only ends its stream may
-//! still read the answer, and stays, unless the backend has `abort-on-close`. A client that leaves is taken out of the queue when this
-//! is dropped; a slot that was on its way goes to the next.
+//! A client that resets the connection leaves the queue at once. A client that only closes its
+//! sending side may still read the response. It stays, unless the backend has `abort-on-close`.
+//! Dropping this removes the client from the queue, and a slot that is already granted goes to the
+//! next waiter.
 //!
-//! While it waits it costs memory and nothing else: what the client sends stays in the kernel.
+//! A waiting client only takes memory: its data stays in the kernel.
 
 use std::time::Duration;
 
@@ -24,22 +25,22 @@ use becket_tls::admission::ConnectionPermit;
 pub(super) struct Queued {
     wait: Option<Wait>,
     grant: Option<Grant>,
-    /// Counts it for the share of its name, if there is one.
+    /// Counts the client for its name's share of the queue, if there is one.
     _share: Option<Box<ConnectionPermit>>,
     since: Duration,
     client: Pending,
 }
 
 impl Queued {
-    /// Joins the queue, or refuses the client if that is full.
+    /// Joins the queue, or rejects the client if the queue is full.
     pub(super) fn join<N: Net>(
         mut client: Pending,
         cx: &mut Context<'_, '_, N>,
     ) -> Advance<Box<Self>, N> {
-        // An answer is not near.
+        // Held tickets are sent now, because the response takes longer.
         client.to_client.release();
         let share = match client.arrival {
-            // It was let in before.
+            // The client was admitted to the queue before.
             Some(_) => Ok(None),
             None => {
                 let keys = &client.pool.backend().keys;
@@ -58,7 +59,7 @@ impl Queued {
         let Ok(wait) = wait else {
             return refuse(client, CloseReason::QueueFull, cx);
         };
-        // A client that a server failed has waited for that one, too.
+        // The time limit includes earlier waits, if a server failed this client.
         let timeout = client.pool.backend().queue_timeout;
         cx.core.deadline = cx.turn.now.running + timeout.saturating_sub(cx.core.facts.queued);
         Advance::Go(Box::new(Self {
@@ -70,7 +71,7 @@ impl Queued {
         }))
     }
 
-    /// Takes the grant if it is this one's; otherwise it is dropped, and passes its slot on.
+    /// Stores the grant if it is for this client. Otherwise drops it, which passes the slot on.
     pub(super) fn handle_grant(&mut self, grant: Grant) -> bool {
         let mine = self.wait.take_if(|wait| wait.is_over_by(&grant));
         let Some(wait) = mine else {
@@ -81,7 +82,7 @@ impl Queued {
         true
     }
 
-    /// Returns whether this readiness can change anything.
+    /// Returns `true` if this readiness may change anything.
     pub(super) fn cares_for(&self, ready: Ready) -> bool {
         self.has_left(ready) || ready.writable
     }
@@ -94,7 +95,7 @@ impl Queued {
         mut self: Box<Self>,
         cx: &mut Context<'_, '_, N>,
     ) -> Advance<Box<Self>, N> {
-        // The rest of the handshake's last flight.
+        // Pending rest of the handshake's last flight.
         let waits = cx.core.client.ready.writable && self.client.to_client.waits();
         let is_lost = waits && cx.flush(&mut self.client.to_client).is_err();
         if is_lost || self.has_left(cx.core.client.ready) {
@@ -124,7 +125,8 @@ impl Queued {
     }
 }
 
-/// Turns a client away, without close_notify: it must not take nothing for a whole answer.
+/// Rejects a client without close_notify, so that it does not mistake an empty response for a
+/// complete one.
 fn refuse<N: Net>(
     client: Pending,
     reason: CloseReason,

@@ -1,4 +1,4 @@
-//! The results of phases. `mod.rs` alone makes the next phase of them.
+//! Results of phases. Only `mod.rs` creates the next phase from them.
 
 use std::rc::Rc;
 
@@ -19,43 +19,43 @@ use crate::socket::StreamSocket;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::engine::Engine;
 
-/// How far a phase `P` came.
+/// Progress of a phase `P`.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
     reason = "it lives for one call; a box would be an allocation for each phase"
 )]
 pub(super) enum Advance<P, N: Net> {
-    /// To be advanced at the next readiness or at the deadline.
+    /// Advance at the next readiness or at the deadline.
     Wait(P),
-    /// To be advanced again in the next turn: its budget is spent.
+    /// Advance again in the next turn: the budget is used up.
     Yield(P),
-    /// To be advanced at once.
+    /// Advance at once.
     Go(P),
-    /// The phase is over.
+    /// The phase has finished.
     Reached(Reached<N>),
 }
 
-/// The end of a phase.
+/// Result of a finished phase.
 #[derive(Debug)]
 pub(super) enum Reached<N: Net> {
     /// Nothing is left to do.
     End(CloseReason),
-    /// The last bytes for the client, and FIN after them.
+    /// Last bytes for the client, followed by FIN.
     Close(CloseReason, HalfPipe<Lent>),
     /// A client that needs no PROXY header, or has sent one.
     Client(Rc<ListenerState>),
-    /// A client that does not begin with TLS.
+    /// A client that does not start with TLS.
     Cleartext(Rc<ListenerState>),
-    /// A whole hello, in the worker's buffers, that is answered here.
+    /// A whole ClientHello in the worker's buffers, for a handshake.
     Hello(Box<HelloDecision<N>>),
-    /// A client that needs a server, perhaps with a slot of one.
+    /// A client that needs a server, possibly with a slot.
     Pending(Pending, Option<ServerSlot>),
     /// A client for which no server is left.
     NoServer(Pending),
-    /// A client that has still to ask for TLS, with a server if that speaks first.
+    /// A client in a plaintext dialog, with a server if that speaks first.
     Dialog(Rc<ListenerState>, Protocol, Option<Box<Connected<N>>>),
-    /// A request for TLS in the clear. The client must offer the protocol by ALPN, if there is one.
+    /// A plaintext request for TLS. The client must offer the ALPN protocol, if there is one.
     Upgrade(
         Rc<ListenerState>,
         Option<Box<Connected<N>>>,
@@ -67,14 +67,14 @@ pub(super) enum Reached<N: Net> {
     Joined(Joined<N>),
 }
 
-/// A client with its server, ready to be relayed.
+/// A client with its server, ready to relay.
 #[derive(Debug)]
 pub(super) struct Joined<N: Net> {
-    /// Traffic keys towards the client; `None` if its bytes pass as they are.
+    /// TLS with the client; `None` if its bytes are relayed unchanged.
     pub(super) client_tls: Option<Engine>,
     pub(super) server: Connected<N>,
     pub(super) learner: Option<Box<Learner>>,
-    /// The client sent something: an answer is due.
+    /// The client has sent data, so a response is expected.
     pub(super) asks: bool,
 }
 
@@ -98,13 +98,13 @@ impl<P, N: Net> Advance<P, N> {
 }
 
 impl<N: Net> Reached<N> {
-    /// A handshake that leads to nothing.
+    /// Ends a failed handshake.
     pub(super) fn no_handshake(reason: CloseReason, cx: &Context<'_, '_, N>) -> Self {
         cx.turn.counters.handshakes_ended.add(1);
         Self::End(reason)
     }
 
-    /// A handshake that leads to nothing, with last bytes for the client.
+    /// Ends a failed handshake, with last bytes for the client.
     pub(super) fn no_handshake_but(
         reason: CloseReason,
         last: HalfPipe<Lent>,
@@ -114,7 +114,7 @@ impl<N: Net> Reached<N> {
         Self::Close(reason, last)
     }
 
-    /// A handshake that is refused: writes the line of the log, counts, and answers the client.
+    /// Rejects a handshake: logs and counts it, and answers the client.
     pub(super) fn refused(refusal: HandshakeRefusal, cx: &mut Context<'_, '_, N>) -> Self {
         let reason = refusal.reason;
         cx.note(reason, &refusal.detail);
@@ -127,14 +127,14 @@ impl<N: Net> Reached<N> {
         }
     }
 
-    /// A handshake that took too long.
+    /// Ends a handshake that timed out.
     pub(super) fn late_handshake(reason: CloseReason, cx: &mut Context<'_, '_, N>) -> Self {
         let detail = format!("{} bytes received", cx.core.client.traffic.received);
         cx.note(reason, &detail);
         Self::no_handshake(reason, cx)
     }
 
-    /// The client has left before it had keys.
+    /// Ends a handshake whose client has left.
     pub(super) fn abandoned(cx: &mut Context<'_, '_, N>) -> Self {
         let reason = cx.core.left_early();
         if reason != CloseReason::HealthCheck {
@@ -143,7 +143,7 @@ impl<N: Net> Reached<N> {
         Self::no_handshake(reason, cx)
     }
 
-    /// A client that needs a server. What the client has sent goes there first, behind the PROXY header.
+    /// Requests a server for a client. The client's data is sent first, after the PROXY header.
     pub(super) fn pending(
         mut pending: Pending,
         said: EarlyBytes<'_>,

@@ -1,19 +1,19 @@
-//! Two half pipes: client to server and back, until both have ended, or one is cut off.
+//! Relays data in both directions until both have ended or the connection is aborted.
 //!
-//! Each direction is a [`HalfPipe`], which decides what to do next; a [`Half`] for each side does it: receive,
-//! open, seal, send. Either leg may have TLS or not: what is opened is what came where a leg has
-//! none, and what is sealed is what is sent. Bytes go straight from scratch buffer to socket; only
-//! what a socket does not take is copied and kept. One direction moves at most
-//! `limits.bytes-per-turn` per turn, so that a bulk transfer does not starve its neighbours.
+//! Each direction is a [`HalfPipe`], which decides the next step. A [`Half`] per side executes it:
+//! receive, decrypt, encrypt, send. Either leg may be without TLS; its bytes are then plain. Bytes
+//! go from the scratch buffer directly to the socket. Only bytes that a socket does not accept are
+//! copied and stored. One direction moves at most `limits.bytes-per-turn` per turn, so that bulk
+//! transfers do not starve other connections.
 //!
-//! How ends are passed on, so that truncation is never hidden (RFC 8446, section 6.1). An *end* is
-//! close_notify where there is TLS, else FIN:
+//! Ends are relayed so that truncation stays visible (RFC 8446, section 6.1). An *end* is
+//! close_notify with TLS, and FIN without:
 //! * the server ends: the last data, the end and FIN go to the client;
-//! * the server resets, or sends FIN where an end was due: what was received goes to the client,
-//!   without an end. A client without TLS is reset, since FIN would be one;
-//! * the client ends: the end and FIN go to the server, and its answer still comes back;
-//! * the client sends FIN where close_notify was due: FIN alone goes to the server. It is counted;
-//! * the client resets or breaks TLS: the server is reset.
+//! * the server resets, or sends FIN without close_notify: the received data goes to the client
+//!   without an end. A client without TLS is reset, because FIN would be an end;
+//! * the client ends: the end and FIN go to the server, and its response still goes to the client;
+//! * the client sends FIN without close_notify: only FIN goes to the server, and this is counted;
+//! * the client resets or violates TLS: the server is reset.
 
 use std::mem;
 use std::time::Duration;
@@ -32,28 +32,29 @@ use becket_proto::close_reason::CloseReason;
 use becket_tls::engine::Engine;
 use becket_tls::scratch::Scratch;
 
-/// Client and server, joined.
+/// A client and a server with a relay between them.
 #[derive(Debug)]
 pub(super) struct Relaying<N: Net> {
-    /// Traffic keys towards the client; `None` if its bytes pass as they are.
+    /// TLS with the client; `None` if its bytes are relayed unchanged.
     client_tls: Option<Tls<UnbufferedServerConnection>>,
     pub(super) server: Connected<N>,
-    /// Watches for the session that the server makes, where TLS passes.
+    /// Learns the session ID of the server, if TLS is passed through.
     learner: Option<Box<Learner>>,
-    /// The side that spoke last, if any did. If it is the client, as far as the server was sent that, an answer is due.
+    /// The side that sent data last, if any. If this is the client, and its data was sent to the
+    /// server, a response is expected.
     spoke_last: Option<Side>,
-    /// The client ended without close_notify while the server could still have sent.
+    /// The client sent FIN without close_notify while the server could still send.
     truncated: bool,
 }
 
 struct Done {
     moved: bool,
-    /// More could be read, but not in this turn.
+    /// More data could be read, but not in this turn.
     spent: bool,
 }
 
 impl<N: Net> Relaying<N> {
-    /// Starts the idle clock.
+    /// Starts the idle timer.
     pub(super) fn new(joined: Joined<N>, cx: &mut Context<'_, '_, N>) -> Self {
         let relaying = Self {
             client_tls: joined.client_tls.map(Tls::Own),
@@ -66,7 +67,8 @@ impl<N: Net> Relaying<N> {
         relaying
     }
 
-    /// Moves what can be moved now. The phase stays where it is: there are many, and they live long.
+    /// Moves the available data. The phase is not moved in memory, because there are many and they
+    /// live long.
     pub(super) fn advance(
         &mut self,
         cx: &mut Context<'_, '_, N>,
@@ -85,7 +87,7 @@ impl<N: Net> Relaying<N> {
         }
         if done.moved {
             let deadline = self.deadline(cx);
-            // Data that the client sends meanwhile does not keep its tickets.
+            // Data from the client does not delay its tickets.
             cx.core.deadline = if self.server.to_client.is_holding() {
                 deadline.min(cx.core.deadline)
             } else {
@@ -132,7 +134,8 @@ impl<N: Net> Relaying<N> {
         }
         client.note_readiness(server.pipe);
         server.note_readiness(client.pipe);
-        // Decided once: where no leg is about to move, a step asks nothing about the kernel.
+        // Decided once per turn, so that steps on legs that do not move skip the checks for kernel
+        // TLS.
         let moves = client.note_bulk(0) | server.note_bulk(0);
         let mut moved = false;
         loop {
@@ -179,7 +182,8 @@ impl<N: Net> Relaying<N> {
         Advance::Reached(self.abort(reason))
     }
 
-    /// The process stops: neither side is to take what it got for the whole.
+    /// Stops the relay when the process exits. Resets sides that could mistake the data for
+    /// complete.
     pub(super) fn cut_off(&mut self, core: &mut Core<N>) {
         if core.fin_is_an_end && !self.server.to_client.is_finished() {
             core.client.socket.reset_on_close();
@@ -193,20 +197,20 @@ impl<N: Net> Relaying<N> {
         self.server.to_client.source_ended() || self.server.to_server.source_ended()
     }
 
-    /// No answer is due: nothing was asked since the server last spoke, and nothing waits to be sent.
+    /// Returns `true` if no response is expected and nothing is pending.
     fn is_at_rest(&self) -> bool {
         self.spoke_last != Some(Side::Client)
             && !self.server.to_client.waits()
             && !self.server.to_server.waits()
     }
 
-    /// Neither side waits for anything, and no message is under way.
+    /// Returns `true` if neither side waits for anything and no message is in progress.
     pub(super) fn rests(&self) -> bool {
         self.is_at_rest() && !self.is_half_closed() && !self.is_unfinished()
     }
 
-    /// Returns whether the connection rests after an answer, and no part of a next record is here. A leg whose TLS the kernel has may have
-    /// a part that only the kernel sees.
+    /// Returns `true` if the connection is idle after a response, without a partial record. With
+    /// kernel TLS, a partial record may exist that only the kernel sees.
     pub(super) fn rests_answered(&self) -> bool {
         let (client, server) = (self.client_tls.as_ref(), self.server.tls.as_deref());
         self.spoke_last == Some(Side::Server)
@@ -215,14 +219,15 @@ impl<N: Net> Relaying<N> {
             && server.is_none_or(Tls::is_without_part)
     }
 
-    /// The client is served, and has still to finish its handshake.
+    /// Returns `true` if the client has not finished its handshake, which may happen with early
+    /// data.
     fn is_unfinished(&self) -> bool {
         let engine = self.client_tls.as_ref().and_then(Tls::engine);
         engine.is_some_and(Engine::is_unfinished)
     }
 
-    /// When to give up if nothing more moves. A client whose early data is being answered has no
-    /// more time for its handshake than any other.
+    /// Returns the time to give up without further data. A client with early data has the usual
+    /// time for its handshake.
     pub(super) fn deadline(&self, cx: &Context<'_, '_, N>) -> Duration {
         let patience = if self.is_half_closed() {
             cx.turn.timeouts.half_closed
@@ -241,7 +246,7 @@ impl<N: Net> Relaying<N> {
         idle
     }
 
-    /// Both directions have ended.
+    /// Ends a relay after both directions have ended.
     fn complete(&self) -> Reached<N> {
         let reason = if self.truncated {
             CloseReason::ClientTruncated
@@ -251,13 +256,13 @@ impl<N: Net> Relaying<N> {
         if self.server.to_server.source_ended() {
             return Reached::End(reason);
         }
-        // The server took no more, but the client may still be sending.
+        // The server stopped receiving, but the client may still be sending.
         Reached::Close(reason, HalfPipe::default())
     }
 
-    /// One side failed: the other must not take what it got for the whole.
+    /// Aborts after one side failed. The other side must not mistake the data for complete.
     pub(super) fn abort(&mut self, reason: CloseReason) -> Reached<N> {
-        // A server whose TLS is broken is sent the alert that says so, and a reset would overtake it.
+        // A server that violated TLS gets an alert, which a reset would overtake.
         let told = matches!(
             reason,
             CloseReason::ServerTlsError | CloseReason::ServerRecordsWithoutData
@@ -267,7 +272,7 @@ impl<N: Net> Relaying<N> {
         }
         match reason {
             CloseReason::ClientReset => Reached::End(reason),
-            // The waiting bytes are sent, and FIN; close_notify is not.
+            // Pending bytes and FIN are sent, but not close_notify.
             _ => Reached::Close(reason, mem::take(&mut self.server.to_client)),
         }
     }

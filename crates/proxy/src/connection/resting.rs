@@ -1,5 +1,5 @@
-//! Connections at rest: how long they have been, and what ends them before their time-out: a drain, memory that is short, or clients
-//! that wait for a slot.
+//! Idle connections: their idle time, and the reasons to close them early: a drain, memory
+//! pressure, or clients that wait for a slot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::Scratch;
 
 impl<N: Net> Connection<N> {
-    /// The process has begun to drain: a connection at rest is given less time.
+    /// Shortens the deadline of an idle connection when the process starts to drain.
     pub fn drain(&mut self, turn: &mut Turn<'_, N>, _: &mut Scratch) -> Advanced {
         let core = &mut self.core;
         let cx = Context { core, turn };
@@ -28,7 +28,8 @@ impl<N: Net> Connection<N> {
         Advanced::Waiting
     }
 
-    /// Returns how long nothing has moved, or `None` if either side waits for something. While draining it is more than it was.
+    /// Returns the idle time, or `None` if either side waits for something. While draining, the
+    /// value is too large.
     pub fn rested(&self, now: Duration, timeouts: &Timeouts) -> Option<Duration> {
         let patience = match &self.phase {
             Some(Phase::Relaying(phase)) if phase.rests() => timeouts.idle,
@@ -38,7 +39,8 @@ impl<N: Net> Connection<N> {
         Some((now + patience).saturating_sub(self.core.deadline))
     }
 
-    /// Returns the server, if it has answered the client and no byte is on its way as far as becket can see.
+    /// Returns the server if it has answered the client and no byte is in transit as far as becket
+    /// can see.
     pub fn rests_at(&self) -> Option<&Arc<ServerState>> {
         match &self.phase {
             Some(Phase::Relaying(phase)) if phase.rests_answered() => {
@@ -48,18 +50,18 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Returns the bytes that have moved so far, in both directions on both sides.
+    /// Returns the bytes moved so far, in both directions on both sides.
     pub fn moved(&self) -> u64 {
         let (client, server) = (self.core.client.traffic, self.core.facts.server_traffic);
         client.received + client.sent + server.received + server.sent
     }
 
-    /// Returns whether the client's kernel has acknowledged all that was sent. A system call.
+    /// Returns `true` if the client's kernel has acknowledged all sent data. A system call.
     pub fn is_acknowledged(&self) -> bool {
         self.core.client.socket.is_acknowledged()
     }
 
-    /// Ends a connection at rest before its time-out.
+    /// Closes an idle connection before its timeout.
     pub fn end_rest(
         &mut self,
         reason: CloseReason,

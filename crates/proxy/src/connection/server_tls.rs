@@ -1,15 +1,17 @@
-//! TLS towards the server: from a connect that was taken to traffic keys.
+//! TLS handshake with the server, after the connect.
 //!
-//! If the backend has TLS, our ClientHello is part of the connect's first write, behind the
-//! PROXY header, which is in clear. Nothing that the client sent goes out before there are
-//! keys, so until then another server can be tried without harm.
+//! With backend TLS, the ClientHello is part of the first write after the connect, behind the
+//! plaintext PROXY header. No client data is sent before there are traffic keys, so until then
+//! another server can be tried without harm.
 //!
-//! With `backend.tls.starttls` the server is asked for TLS first, in clear; what is said then is decided by
-//! [`becket_proto::starttls::TlsRequest`]. Our hello goes out when it agrees. Its greeting is the first that the client gets from it.
+//! With `backend.tls.starttls`, TLS is first requested in plaintext;
+//! [`becket_proto::starttls::TlsRequest`] determines this dialog. The ClientHello is sent after the
+//! server agrees. The server's greeting is the first data for the client.
 //!
-//! A server can make us hold a greeting, a record, or a message with a chain of `limits.certificate-chain`.
+//! A server can occupy memory for a greeting, a record, or a message with a chain of
+//! `limits.certificate-chain`.
 //!
-//! Source: RFC 8446 section 4, RFC 5246 section 7; [`becket_tls::to_servers`] makes the engine.
+//! Source: RFC 8446 section 4, RFC 5246 section 7; [`becket_tls::to_servers`] creates the engine.
 
 use std::io;
 
@@ -29,30 +31,30 @@ use becket_tls::engine::Received;
 use becket_tls::scratch::{Buffer, READ, Scratch};
 use becket_tls::to_servers::ServerTls;
 
-/// A handshake with a server, of which nothing may have gone out yet.
+/// A handshake with a server. Possibly nothing was sent yet.
 #[derive(Debug)]
 pub(super) struct ServerHandshake {
     pub(super) tls: Box<Tls<UnbufferedClientConnection>>,
-    /// Until the server agrees to TLS, if it is asked for that in clear.
+    /// Plaintext request for TLS; `None` after the server agreed or without STARTTLS.
     request: Option<Box<ClearRequest>>,
-    /// Sent by the server before TLS, for the client.
+    /// Plaintext greeting of the server, for the client.
     pub(super) greeting: Vec<u8>,
 }
 
-/// A request for TLS in clear.
+/// A plaintext request for TLS.
 #[derive(Debug)]
 struct ClearRequest {
     request: TlsRequest,
-    /// Our ClientHello, for when the server agrees.
+    /// The ClientHello, sent after the server agrees.
     hello: Vec<u8>,
 }
 
-/// The beginning of TLS towards a server, whichever server it will be.
+/// Initial data for TLS to a server. Does not depend on the server.
 #[derive(Debug)]
 pub(super) struct TlsStart {
-    /// The PROXY header, which is sent in clear.
+    /// The PROXY header, sent in plaintext.
     header: Vec<u8>,
-    /// Sent by the client already. It is sealed.
+    /// Data that the client has sent already; it will be encrypted.
     pub(super) early: Vec<u8>,
     pub(super) client_ended: bool,
 }
@@ -66,11 +68,12 @@ impl TlsStart {
         }
     }
 
-    /// Makes a ClientHello for a server: what goes out first is the header and this hello, or what asks for TLS.
+    /// Creates a ClientHello for a server. The first bytes to send are the header, and the
+    /// ClientHello or the STARTTLS request.
     ///
     /// # Errors
     ///
-    /// When TLS cannot begin.
+    /// Fails if TLS cannot start.
     pub(super) fn hello(
         &self,
         tls: &ServerTls,
@@ -108,12 +111,12 @@ impl TlsStart {
 }
 
 impl ServerHandshake {
-    /// Sends what waits and receives, until there are keys or nothing more comes. Once it is ready, what the server sent behind its
-    /// handshake is in `scratch.plain`.
+    /// Sends pending bytes and receives until there are traffic keys or no more data. When ready,
+    /// `scratch.plain` contains the data that the server sent after its handshake.
     ///
     /// # Errors
     ///
-    /// Why the handshake fails; the server was sent the alert.
+    /// Returns why the handshake failed. The alert was sent to the server.
     pub(super) fn advance<S: StreamSocket>(
         &mut self,
         server: &mut Leg<S>,
@@ -142,7 +145,7 @@ impl ServerHandshake {
                 Ok(received) if received.ready => return Ok(received),
                 Ok(_) => {}
                 Err(error) => {
-                    // The alert that says why.
+                    // Sends the alert with the reason.
                     let _lost = send(server, to_server, counters);
                     return Err(error);
                 }
@@ -150,7 +153,8 @@ impl ServerHandshake {
         }
     }
 
-    /// Handles what the server sent in clear. The answer goes out next, at last our hello.
+    /// Handles plaintext data from the server. Queues the answer or, after the dialog, the
+    /// ClientHello.
     fn ask(
         &mut self,
         mut clear: Box<ClearRequest>,
@@ -171,7 +175,7 @@ impl ServerHandshake {
         Ok(())
     }
 
-    /// Receives once and gives it to TLS.
+    /// Receives once and passes the data to TLS.
     fn take_in<S: StreamSocket>(
         &mut self,
         server: &mut Leg<S>,
@@ -193,7 +197,7 @@ impl ServerHandshake {
     }
 }
 
-/// Sends what waits, as far as the socket takes it.
+/// Sends pending bytes, as far as the socket accepts them.
 fn send<S: StreamSocket>(
     server: &mut Leg<S>,
     to_server: &mut HalfPipe<Lent>,
@@ -203,7 +207,7 @@ fn send<S: StreamSocket>(
     sent.map_err(|_| io::ErrorKind::ConnectionReset.into())
 }
 
-/// Receives once. False if there is nothing yet.
+/// Receives once. Returns `false` if there is no data yet.
 fn receive<S: StreamSocket>(
     server: &mut Leg<S>,
     buffer: &mut Buffer,
@@ -217,10 +221,10 @@ fn receive<S: StreamSocket>(
     }
 }
 
-/// The error of TLS, if `error` is one.
+/// Returns the TLS error in `error`, if it is one.
 pub(super) fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Room for a ClientHello with a post-quantum key share and a ticket; grows for a longer one.
+/// Initial room for a ClientHello with a post-quantum key share and a ticket, in bytes.
 const HELLO: usize = 2048;

@@ -1,8 +1,9 @@
-//! A step of rustls that may wait for a signature; how one is made: [`becket_keys::signing`].
+//! A step of rustls that may wait for a signature. [`becket_keys::signing`] makes signatures.
 //!
-//! The step owns all that it points into: the engine, its input, what came out of it. What it needs
-//! of the handshake is lent to the thread only while it runs (`sessions/context.rs`). A step that is dropped while it is suspended is
-//! resumed once more without an answer, ends with an error, and the job is not begun, if no thread has begun it.
+//! The step owns all data that it refers to: the engine, its input and its output. The handshake
+//! context is lent to the thread only while the step runs (`sessions/context.rs`). If a suspended
+//! step is dropped, it is resumed once more without an answer and ends with an error. Its job is
+//! skipped unless a thread has already started it.
 
 use std::io;
 
@@ -24,7 +25,7 @@ pub(super) struct Signing {
     answer: Option<Result<Vec<u8>, Error>>,
 }
 
-/// A step that is done.
+/// A finished step.
 #[derive(Debug)]
 pub(super) struct SignedStep {
     pub(super) engine: Engine,
@@ -33,7 +34,7 @@ pub(super) struct SignedStep {
     pub(super) out: Buffer,
 }
 
-/// How far a step came.
+/// Result of running a step.
 pub(super) enum Signature {
     Done(SignedStep),
     Awaited(Signing),
@@ -41,7 +42,7 @@ pub(super) enum Signature {
     Failed(String),
 }
 
-/// Gives `input` to TLS as a step that may wait for a signature.
+/// Passes `input` to TLS in a step that may wait for a signature.
 pub(super) fn begin<N: Net>(
     mut engine: Engine,
     input: &[u8],
@@ -66,7 +67,7 @@ pub(super) fn begin<N: Net>(
 }
 
 impl Signature {
-    /// Asks for the signature that a suspended step waits for.
+    /// Requests the signature that a suspended step waits for.
     fn of<N: Net>(
         progress: CoroutineState<SignedStep>,
         handshake: &mut Option<HandshakeContext>,
@@ -93,12 +94,12 @@ impl Signature {
     }
 
     fn without_a_stack(error: &io::Error) -> Self {
-        Self::Failed(format!("no stack: {error}"))
+        Self::Failed(format!("cannot allocate a stack: {error}"))
     }
 }
 
 impl Signing {
-    /// Takes the answer if it is this one's.
+    /// Stores the answer if it is for this step.
     pub(super) fn handle_signed(&mut self, signed: Signed) -> bool {
         let mine = self.asked.is(signed.asker);
         if mine {

@@ -1,12 +1,13 @@
-//! A leg that carries bulk: the kernel takes over its TLS, and its bytes pass like those of a leg without.
+//! Moves the TLS of a leg with bulk data to the kernel. Its bytes are then relayed like plain ones.
 //!
-//! Each leg moves by itself, in the middle of its life: once it has carried `limits.kernel-tls-after`, at a moment when nothing
-//! waits to be sent to its peer and the engine holds nothing. A busy leg has such moments because reads stop at the end of a
-//! record from then on ([`Half::most_to_read`]). The socket gets its layer first; if that is refused, or the kernel lacks what
-//! was negotiated, the leg stays as it is for good. Afterwards there is no way back: a key that the kernel refuses ends the
-//! connection.
+//! Each leg moves separately after it has carried `limits.kernel-tls-after` bytes, at a moment when
+//! nothing is pending for its peer and the engine holds nothing. A busy leg has such moments
+//! because reads then stop at the end of a record ([`Half::most_to_read`]). First the socket gets
+//! its TLS layer. If the kernel refuses it, or does not support the negotiated cipher, the leg
+//! never moves. After that there is no way back: a rejected key ends the connection.
 //!
-//! Nothing here is called for a leg that is not about to move. [`KernelRecords`] has what differs afterwards; decision 0028 has why.
+//! No function here is called for other legs. [`KernelRecords`] contains the later differences;
+//! decision 0028 explains them.
 
 use std::mem;
 
@@ -23,7 +24,8 @@ use becket_tls::scratch::{Buffer, READ};
 use becket_tls::side::TlsSide;
 
 impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
-    /// How much to receive behind what the engine held, which is in `sealed`: whole records, if there are any.
+    /// Returns how many bytes to receive after the held ones, which are in `sealed`: whole records,
+    /// if there are any.
     pub(super) fn most_to_read(&mut self, sealed: &mut Buffer) -> usize {
         let held = sealed.len();
         let seen = self.leg.socket.peek(sealed.next(READ)).unwrap_or(0);
@@ -36,7 +38,8 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
         }
     }
 
-    /// Has the kernel take over if this leg is to move and can; `onward` is the direction that begins at the peer.
+    /// Moves this leg to the kernel if it must and can move. `onward` is the direction that starts
+    /// at the peer.
     pub(in super::super) fn enter_kernel(
         &mut self,
         onward: &mut HalfPipe<Lent>,
@@ -73,7 +76,7 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
         let kernel = entered.inspect_err(|_| refuse(KernelTlsRefusal::Key))?;
         *tls = Tls::Kernel(Box::new(kernel));
         self.counters.kernel_tls_legs.add(1);
-        // Bytes that have arrived meanwhile may have been reported already.
+        // Data that has arrived meanwhile may have been reported already.
         onward.handle_readable();
         Ok(())
     }

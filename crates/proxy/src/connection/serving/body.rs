@@ -1,10 +1,12 @@
-//! The body of an answer: a file on its way to the client, by one of two ways.
+//! Sends the body of a response from a file in one of two ways.
 //!
-//! Without TLS, or with TLS in the kernel, the kernel sends the bytes of the file that are in memory (sendfile(2)). Otherwise, and for a short body,
-//! the worker reads bytes into its buffer and sends them from there. A reader thread reads bytes that are not in memory, and the worker sends them
-//! as its own; meanwhile the kernel reads ahead. TLS moves into the kernel for a body that is long enough.
+//! Without TLS or with kernel TLS, the kernel sends the file's bytes that are in memory
+//! (sendfile(2)). Otherwise, and for a short body, the worker reads bytes into its buffer and sends
+//! them. A reader thread reads bytes that are not in memory, and the worker sends them; the kernel
+//! reads ahead meanwhile. For a long body, TLS moves to the kernel first.
 //!
-//! A page that is evicted between the look and the call is waited for: decision 0047 has that, and the thresholds.
+//! A page that is evicted between the check and the call blocks the worker: decision 0047 discusses
+//! this and the thresholds.
 
 use std::io;
 
@@ -46,7 +48,8 @@ impl ServingFiles {
         self.fill(body, cx, scratch).map(|()| ServeStep::Moved)
     }
 
-    /// Sends of a file what is in memory, behind what is in the buffer; the rest is asked of a thread.
+    /// Sends the file's bytes that are in memory after the bytes in the buffer. Requests other
+    /// bytes from a reader thread.
     pub(super) fn fill<N: Net>(
         &mut self,
         mut body: FileBody,
@@ -54,7 +57,7 @@ impl ServingFiles {
         scratch: &mut Scratch,
     ) -> Result<(), CloseReason> {
         let most = self.most_to_send(&body, cx)?;
-        // If the file has a fault, the read reports it.
+        // If the file has an error, the read reports it.
         let cached = match most {
             0 => 0,
             most => body.file.cached(body.rest.start, most).unwrap_or(0),
@@ -69,8 +72,8 @@ impl ServingFiles {
         self.read(body, cx, scratch)
     }
 
-    /// Returns how many of the next bytes of a file the kernel may send without a copy: 0 if TLS is ours. The kernel takes over TLS first, if the
-    /// rest of the body is long enough.
+    /// Returns how many of the next file bytes the kernel may send without copying; 0 if becket
+    /// encrypts. Moves TLS to the kernel first if the rest of the body is long enough.
     fn most_to_send<N: Net>(
         &mut self,
         body: &FileBody,
@@ -85,7 +88,7 @@ impl ServingFiles {
         let mut client = self.half(cx);
         if may_move && client.note_bulk(rest) {
             client.enter_kernel(&mut HalfPipe::default())?;
-            // Bytes that have arrived meanwhile may have been reported already.
+            // Data that has arrived meanwhile may have been reported already.
             client.leg.ready.readable |= client.is_plain();
         }
         Ok(if client.is_plain() {
@@ -95,7 +98,8 @@ impl ServingFiles {
         })
     }
 
-    /// Reads of a file what is in memory, and sends it behind what is in the buffer; the rest is asked of a thread.
+    /// Reads the file's bytes that are in memory and sends them after the bytes in the buffer.
+    /// Requests other bytes from a reader thread.
     fn read<N: Net>(
         &mut self,
         mut body: FileBody,
@@ -128,7 +132,7 @@ impl ServingFiles {
         }
     }
 
-    /// Sends what is in the buffer, of which the last `n` bytes are of the file.
+    /// Sends the buffer, whose last `n` bytes are from the file.
     fn pass<N: Net>(
         &mut self,
         mut body: FileBody,
@@ -149,5 +153,6 @@ impl ServingFiles {
     }
 }
 
-/// Bytes of a body from which on the kernel sends them: what is less, with a head, is one read and one send.
+/// Minimum body size for sending by the kernel, in bytes. A smaller body with its head is one read
+/// and one send.
 const LEAST_SENT: u64 = 64 * 1024;

@@ -1,15 +1,18 @@
-//! Requests for files, answered here one after the other; also where all that clients get is a redirect to `https`.
+//! Serves requests for files, one after the other. Also redirects all clients to `https` if
+//! configured.
 //!
-//! Bytes of a client gather until the head of a request is whole. `becket-http` reads it and decides what is sent of the file, which
-//! the backend's [`FileService`] finds; then the head of the answer and as much of the file as fits go out together. A request that came
-//! behind another waits for its turn, and nothing more is read meanwhile. Whatever is not in memory is asked of a thread, and the
-//! connection waits for it like for a socket.
+//! Client data is collected until the head of a request is complete. `becket-http` parses it and
+//! decides which part of the file to send; the backend's [`FileService`] finds the file. The head
+//! of the response and as much of the file as fits are sent together. A pipelined request waits for
+//! its turn, and nothing more is read meanwhile. A reader thread reads data that is not in memory,
+//! and the connection waits for it like for a socket.
 //!
-//! A file that turns out to be shorter than the head of its answer said cuts the connection: without close_notify, or by a reset where there is
-//! no TLS. Nobody takes a part for the whole.
+//! If a file turns out to be shorter than its announced length, the connection is aborted: without
+//! close_notify, or by a reset without TLS. So the client does not mistake a part for the whole.
 //!
-//! A client can make us hold one read's worth of requests, as many bytes of an answer as one read of a file has, one open file.
-//! `timeouts.request` bounds the head, `timeouts.keep-alive` the wait for the next one, `timeouts.idle` the answer.
+//! A client can occupy memory for one read's worth of requests and of a response, and one open
+//! file. `timeouts.request` limits the time for the head, `timeouts.keep-alive` the wait for the
+//! next request, and `timeouts.idle` the response.
 //!
 //! Source: RFC 9112.
 
@@ -41,37 +44,37 @@ use becket_proto::close_reason::CloseReason;
 use becket_tls::engine::Engine;
 use becket_tls::scratch::Scratch;
 
-/// A client whose requests are answered here.
+/// A client whose requests are answered by becket.
 #[derive(Debug)]
 pub(super) struct ServingFiles {
     site: Site,
-    /// Traffic keys; `None` where bytes pass as they are.
+    /// TLS with the client; `None` without TLS.
     tls: Option<Tls<UnbufferedServerConnection>>,
     to_client: HalfPipe<Lent>,
-    /// Requests that are not answered yet.
+    /// Received requests without a response.
     said: Vec<u8>,
-    /// How much of that has no end of a head in it.
+    /// Number of these bytes that contain no end of a head.
     searched: usize,
-    /// The first line of that is whole, and one of a request.
+    /// The first line is complete, and is a request line.
     has_line: bool,
-    /// The length of the head that is being answered.
+    /// Length of the head of the current request.
     head: usize,
     doing: Doing,
-    /// Requests that were answered.
+    /// Number of answered requests.
     answered: u32,
-    /// The client will say no more.
+    /// The client will send no more data.
     ended: bool,
-    /// The answer that is being sent, or was sent last, is the last.
+    /// The current or last response is the final one.
     is_last: bool,
-    /// The log line of the request that is being answered.
+    /// Log record of the current request.
     record: Option<Box<RequestRecord>>,
 }
 
 #[derive(Debug)]
 enum Doing {
-    /// Hears a request.
+    /// Waits for a request.
     Hearing,
-    /// A thread looks for a file; for the page of an error where there is an answer already.
+    /// A thread looks up a file. If there is a response already, the file is its error page.
     Finding(Awaited<AtPath>, FileKey, Option<Reply>),
     /// Sends a file.
     Sending(FileBody),
@@ -82,13 +85,13 @@ enum Doing {
 struct FileBody {
     file: Arc<OpenFile>,
     rest: Range<u64>,
-    /// A thread reads.
+    /// Pending read of a reader thread.
     asked: Option<Awaited<io::Result<Vec<u8>>>>,
-    /// The kernel does not send this file.
+    /// The kernel cannot send this file.
     is_read: bool,
 }
 
-/// The thing that a client waits for, or we for it: each has its time.
+/// The event that the client or becket waits for. Each has its own timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClientWait {
     NextRequest,
@@ -97,16 +100,16 @@ enum ClientWait {
 }
 
 enum ServeStep {
-    /// Something: there may be more to do.
+    /// A step was made; more may follow.
     Moved,
-    /// Nothing, for now.
+    /// There is nothing to do now.
     Waits,
-    /// All that there was to do on the connection.
+    /// The connection has finished.
     Over,
 }
 
 impl ServingFiles {
-    /// Starts with a client that has keys, if it needs some, and with what it has sent already.
+    /// Starts with a client after its handshake, or without TLS, and with its data so far.
     pub(super) fn new<N: Net>(
         site: Site,
         (tls, to_client): (Option<Engine>, HalfPipe<Lent>),
@@ -186,7 +189,7 @@ impl ServingFiles {
         let reason = match self.waits_for() {
             ClientWait::Answer => CloseReason::IdleTimeout,
             ClientWait::NextRequest if self.answered > 0 => {
-                // Nothing was asked for: an end in good order.
+                // No request is pending: an orderly end.
                 match self.end(cx, scratch) {
                     Ok(_) => return Advance::close(CloseReason::Finished, self.to_client),
                     Err(reason) => reason,
@@ -206,13 +209,14 @@ impl ServingFiles {
         }
     }
 
-    /// All that was asked has its answer.
+    /// Returns `true` if all requests have a response.
     pub(super) fn rests(&self) -> bool {
         let waits = matches!(self.waits_for(), ClientWait::NextRequest);
         waits && self.answered > 0 && !self.is_unfinished()
     }
 
-    /// When to give up if nothing more moves. While the process drains, a connection at rest has less time.
+    /// Returns the time to give up without progress. An idle connection has less time while the
+    /// process drains.
     pub(super) fn deadline<N: Net>(&self, cx: &Context<'_, '_, N>) -> Duration {
         let timeouts = cx.turn.timeouts;
         let mut patience = match self.waits_for() {
@@ -230,13 +234,14 @@ impl ServingFiles {
         cx.turn.now.running + patience
     }
 
-    /// The client is served, and has still to finish its handshake: for that it has no more time than any other.
+    /// Returns `true` if the client has not finished its handshake. Its handshake timeout still
+    /// applies.
     fn is_unfinished(&self) -> bool {
         let engine = self.tls.as_ref().and_then(Tls::engine);
         engine.is_some_and(Engine::is_unfinished)
     }
 
-    /// Something failed: the client must not take what it got for the whole.
+    /// Aborts the connection. The client must not mistake the data for complete.
     pub(super) fn abort<N: Net>(
         mut self: Box<Self>,
         reason: CloseReason,
@@ -249,7 +254,7 @@ impl ServingFiles {
         }
     }
 
-    /// Does one thing. `left` is how much may still be done in this turn, in bytes.
+    /// Makes one step. `left` is the remaining budget of this turn in bytes.
     fn step<N: Net>(
         &mut self,
         left: &mut usize,
@@ -284,7 +289,7 @@ impl ServingFiles {
         step
     }
 
-    /// The client's leg.
+    /// Returns the client's leg.
     fn half<'a, N: Net>(
         &'a mut self,
         cx: &'a mut Context<'_, '_, N>,
@@ -294,7 +299,7 @@ impl ServingFiles {
         Half::new(Side::Client, leg, &mut self.to_client, shared)
     }
 
-    /// Answers the next request if it is whole, or else reads more of it.
+    /// Answers the next request if it is complete, otherwise reads more of it.
     fn hear<N: Net>(
         &mut self,
         cx: &mut Context<'_, '_, N>,
@@ -327,7 +332,7 @@ impl ServingFiles {
         self.receive(cx, scratch)
     }
 
-    /// Fails for bytes that begin no request, or are too many for one.
+    /// Fails if the bytes do not start a request, or are too many for one.
     fn check(&mut self, is_too_long: bool, most: usize) -> Result<(), StatusCode> {
         self.has_line = self.has_line || head::check_line(&self.said, self.searched)?;
         if is_too_long {
@@ -337,7 +342,7 @@ impl ServingFiles {
         }
     }
 
-    /// Reads what the client says.
+    /// Reads data from the client.
     fn receive<N: Net>(
         &mut self,
         cx: &mut Context<'_, '_, N>,
@@ -350,14 +355,14 @@ impl ServingFiles {
         }
         onward.handle_readable();
         client.take(&mut onward, scratch)?;
-        // Behind data, the kernel keeps a record without data for the next call.
+        // After data, the kernel keeps a record without data for the next call.
         client.leg.ready.readable |= onward.next() == Next::Read;
         self.ended |= onward.source_ended();
         self.said.extend_from_slice(scratch.plain.filled());
         Ok(ServeStep::Moved)
     }
 
-    /// Answers the request at the front; `found` is what it asks for, where a thread has looked for that.
+    /// Answers the first request. `found` is the result of a thread's lookup, if there was one.
     fn respond<N: Net>(
         &mut self,
         found: Option<AtPath>,
@@ -389,7 +394,7 @@ impl ServingFiles {
         let Some(service) = service else {
             return Err(CloseReason::Internal);
         };
-        // The first file has been looked for already.
+        // The requested file was already looked up.
         let found = reply
             .as_ref()
             .and_then(|_| service.find(&wanted, cx.turn.now.mono));
@@ -404,7 +409,7 @@ impl ServingFiles {
         }
     }
 
-    /// A thread has looked for a file.
+    /// Continues after a thread's lookup.
     fn go_on<N: Net>(
         &mut self,
         outcome: ReaderAnswer<AtPath>,
@@ -426,7 +431,7 @@ impl ServingFiles {
         Ok(ServeStep::Moved)
     }
 
-    /// Writes the head of an answer, and as much of the body as is there.
+    /// Sends the head of a response, and as much of the body as is available.
     fn write<N: Net>(
         &mut self,
         reply: Reply,
@@ -473,7 +478,8 @@ impl ServingFiles {
         Ok(())
     }
 
-    /// All that was asked is answered: sends close_notify where there is TLS, unless that went with the last answer.
+    /// Ends the connection after the last response: sends close_notify with TLS, unless it was
+    /// already sent.
     fn end<N: Net>(
         &mut self,
         cx: &mut Context<'_, '_, N>,
@@ -492,7 +498,7 @@ impl ServingFiles {
         })
     }
 
-    /// Sends the bytes in the buffer, and close_notify after them if this is the `end` and TLS is ours.
+    /// Sends the buffer, followed by close_notify if this is the `end` and becket handles TLS.
     fn put<N: Net>(
         &mut self,
         end: bool,
@@ -515,7 +521,7 @@ impl ServingFiles {
         self.half(cx).send(bytes, &mut HalfPipe::default())
     }
 
-    /// Begins the line of a request, where there is a log.
+    /// Starts the record of a request, if there is an access log.
     fn note_request<N: Net>(&mut self, head: Option<&Head<'_>>, cx: &Context<'_, '_, N>) {
         self.record = cx.turn.access.map(|_| {
             let facts = &cx.core.facts;
@@ -529,7 +535,7 @@ impl ServingFiles {
         }
     }
 
-    /// Writes the line of the request that was answered, or is not any more.
+    /// Sends the record of the current request to the access log.
     fn log<N: Net>(&mut self, cx: &Context<'_, '_, N>) {
         if let (Some(mut record), Some(access)) = (self.record.take(), cx.turn.access) {
             record.took = cx.turn.now.mono.saturating_sub(record.began);
@@ -538,5 +544,5 @@ impl ServingFiles {
     }
 }
 
-/// Least cost of a step, in bytes: that many small requests of one client do not keep the others waiting.
+/// Minimum cost of a step in bytes, so that many small requests of one client do not delay others.
 const LEAST_WORK: usize = 4096;

@@ -1,4 +1,4 @@
-//! An answer before it is written: what a request comes to, and the head that says so.
+//! A response before it is written, and its head.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,18 +11,19 @@ use becket_http::status::StatusCode;
 
 use becket_http::docroot::{AtPath, OpenFile};
 
-/// An answer before it is written.
+/// A response before it is written.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: StatusCode,
-    /// Whole lines.
+    /// Header lines.
     pub(super) fields: String,
     pub(super) content: Content,
-    /// Which bytes these are of how many; of none where no byte of the range exists.
+    /// Sent range and total size of the file. The range is `None` if the requested one does not
+    /// exist.
     pub(super) range: Option<(Option<Range<u64>>, u64)>,
-    /// The client speaks HTTP/1.0.
+    /// The client uses HTTP/1.0.
     pub(super) is_old: bool,
-    /// The connection may go on.
+    /// The connection may be kept alive.
     pub(super) persists: bool,
 }
 
@@ -34,7 +35,7 @@ pub(super) enum Content {
 }
 
 impl Reply {
-    /// The head, at this time in seconds since 1970.
+    /// Returns the head at this time in seconds since 1970.
     pub(super) fn head(&self, now: u64, hsts: Option<&FieldValue>, is_last: bool) -> String {
         let (own, length) = match &self.content {
             Content::Nothing => ("", None),
@@ -61,7 +62,7 @@ impl Reply {
         text
     }
 
-    /// A request that is refused before it is known what it asks for.
+    /// Creates the response to an invalid request.
     pub(super) fn refusing(refusal: HeadRefusal) -> Self {
         let fields = match refusal.status {
             StatusCode::MethodNotAllowed => "Allow: GET, HEAD\r\n",
@@ -77,13 +78,13 @@ impl Reply {
         }
     }
 
-    /// It is at another place.
+    /// Adds a redirect to another location.
     pub(super) fn at(mut self, location: &str) -> Self {
         self.fields = format!("Location: {location}\r\n");
         self
     }
 
-    /// The selected part of a file.
+    /// Adds the selected part of a file.
     pub(super) fn with(mut self, file: Arc<OpenFile>, selected: Selected) -> Self {
         let len = file.len;
         let part = match selected {
@@ -114,7 +115,7 @@ impl Reply {
         self
     }
 
-    /// Shows the page of an error, if it was found.
+    /// Adds an error page, if it was found.
     pub(super) fn showing(mut self, found: AtPath) -> Self {
         if let AtPath::File(file) = found {
             self.fields += &file.content;

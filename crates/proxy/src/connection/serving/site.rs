@@ -1,4 +1,4 @@
-//! The outcome of a request: a file or a part of one, a redirect, an error.
+//! Determines the response to a request: a file or a part of one, a redirect, an error.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -24,7 +24,7 @@ pub(crate) enum Site {
 }
 
 impl Site {
-    /// The files, where there are any.
+    /// Returns the file service, if files are served.
     pub(super) fn service(&self) -> Option<&FileService> {
         match self {
             Self::Files(pool) => pool.files(),
@@ -32,7 +32,7 @@ impl Site {
         }
     }
 
-    /// The answer to a request; or the file that it wants, if that is to be looked for on a disk.
+    /// Returns the response to a request, or the file to look up on disk first.
     pub(super) fn decide(
         &self,
         head: &Head<'_>,
