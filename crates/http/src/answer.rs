@@ -1,42 +1,42 @@
-//! The head of an answer.
+//! The head of a response.
 
 use std::fmt::Write;
 use std::ops::Range;
 
 use crate::status::StatusCode;
 
-/// What an answer says before its body.
+/// Contents of the head of a response.
 #[derive(Clone, Debug)]
 pub struct Answer<'a> {
-    /// What became of the request.
+    /// Status.
     pub status: StatusCode,
-    /// The date of now.
+    /// Current date.
     pub date: &'a str,
-    /// Whole lines of fields, each with its end.
+    /// Complete field lines, including their line ends.
     pub fields: &'a [&'a str],
-    /// Bytes of the body, or of what the body of a GET would be; nothing where there can be none.
+    /// Bytes of the body, for HEAD of the body that GET would have; `None` if there can be none.
     pub length: Option<u64>,
-    /// Which bytes these are of how many; of none where no byte of the range exists.
+    /// Range of the body and total length of the file. The range is `None` if the file has none of its bytes.
     pub range: Option<(Option<Range<u64>>, u64)>,
-    /// What becomes of the connection.
+    /// State of the connection after the response.
     pub after: After,
 }
 
-/// What becomes of a connection behind an answer.
+/// State of a connection after a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// It goes on, as it does in HTTP/1.1 by itself.
+    /// It continues, which is the default of HTTP/1.1.
     GoesOn,
-    /// It goes on, and a client of HTTP/1.0 has to be told.
+    /// It continues, which a client of HTTP/1.0 learns only from the response.
     Stays,
-    /// It ends.
+    /// It is closed.
     Ends,
 }
 
 impl Answer<'_> {
-    /// Writes the head, with the empty line that ends it.
+    /// Writes the head, including the empty line at its end.
     pub fn write(&self, out: &mut String) {
-        // A string takes all that is written to it.
+        // Writing to a string cannot fail.
         let _whole = self.try_write(out);
     }
 
@@ -67,7 +67,7 @@ impl Answer<'_> {
     }
 }
 
-/// The body of an answer without a file: its status, for a person who sees it.
+/// Returns the body of a response without a file: its status as readable text.
 #[must_use]
 pub fn note(status: StatusCode) -> String {
     format!("{} {}\n", status.label(), status.reason())

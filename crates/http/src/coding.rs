@@ -1,8 +1,8 @@
-//! Which compressed variants of a file a client takes (RFC 9110, section 12.5.3).
+//! Compressed variants of a file that a client accepts (RFC 9110, section 12.5.3).
 
 use crate::head::Head;
 
-/// A content coding for which a file may lie beside another, compressed.
+/// Content coding of a compressed file next to the original.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Coding {
     /// Brotli (RFC 7932).
@@ -14,10 +14,10 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// Every coding, the one first that makes the smallest files.
+    /// All codings, ordered by the size of their files, smallest first.
     pub const ALL: [Self; 3] = [Self::Br, Self::Zstd, Self::Gzip];
 
-    /// As it is called in fields.
+    /// Returns the name in HTTP fields.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -27,7 +27,7 @@ impl Coding {
         }
     }
 
-    /// What the name of a compressed file ends with.
+    /// Returns the suffix of the names of compressed files.
     #[must_use]
     pub const fn suffix(self) -> &'static str {
         match self {
@@ -43,7 +43,7 @@ impl Coding {
 pub struct Codings(u8);
 
 impl Codings {
-    /// Whether it has a coding.
+    /// Returns whether the set contains a coding.
     #[must_use]
     pub fn has(self, coding: Coding) -> bool {
         self.0 & 1 << coding as u8 != 0
@@ -55,7 +55,7 @@ impl Codings {
     }
 }
 
-/// The codings that a client takes. One that says nothing of codings takes none: it may not know any.
+/// Returns the codings that a client accepts; none without the field, since the client may not support any.
 #[must_use]
 pub fn accepted(head: &Head<'_>) -> Codings {
     let (mut codings, mut named) = (Codings::default(), Codings::default());
@@ -86,7 +86,7 @@ pub fn accepted(head: &Head<'_>) -> Codings {
     codings
 }
 
-/// Whether a parameter is a weight of zero: "not acceptable" (RFC 9110, section 12.4.2).
+/// Returns whether a parameter is a weight of zero: "not acceptable" (RFC 9110, section 12.4.2).
 fn is_zero(parameter: &[u8]) -> bool {
     let parameter = parameter.trim_ascii();
     let weight = parameter

@@ -1,20 +1,21 @@
-//! The head of a request: where it ends, what it says, and what is refused before any file is looked for.
+//! The head of a request: its end, its contents, and refusals before any file is looked up.
 //!
-//! A head is parsed once, when it is whole, so that a client which sends it byte by byte costs no more than one that does not. Who gets
-//! the framing of messages wrong is refused and cut off: what follows would be read as another request (RFC 9112, section 11.2).
+//! A head is parsed once, when it is complete, so a client that sends it byte by byte costs no more than
+//! others. A request with incorrect framing is refused and its connection closed, since the rest would be
+//! read as another request (RFC 9112, section 11.2).
 
 use httparse::{EMPTY_HEADER, Header, parse_headers};
 
 use crate::status::StatusCode;
 
-/// A head whose syntax is right.
+/// A syntactically valid head.
 #[derive(Clone, Debug)]
 pub struct Head<'b> {
-    /// As it was sent.
+    /// Method as sent.
     pub method: &'b str,
-    /// As it was sent; visible ASCII.
+    /// Target as sent; visible ASCII.
     pub target: &'b str,
-    /// HTTP/1.0. A minor version above 1 is treated as 1.1 (RFC 9110, section 2.5).
+    /// `true` for HTTP/1.0. A minor version above 1 is treated as 1.1 (RFC 9110, section 2.5).
     pub is_old: bool,
     fields: Vec<Header<'b>>,
 }
@@ -22,27 +23,27 @@ pub struct Head<'b> {
 /// A request for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'b> {
-    /// HEAD, else GET.
+    /// `true` for HEAD, `false` for GET.
     pub head_only: bool,
-    /// The path of the target: begins with a slash.
+    /// Path of the target; begins with a slash.
     pub path: &'b str,
-    /// What is behind the question mark, if there is one.
+    /// Part of the target after the question mark, if there is one.
     pub query: Option<&'b str>,
-    /// Host and perhaps port; a client of HTTP/1.0 may name none.
+    /// Host with an optional port. A client of HTTP/1.0 may omit it.
     pub authority: Option<&'b str>,
-    /// The connection may go on behind the answer.
+    /// `true` if the connection may continue after the response.
     pub persists: bool,
 }
 
 impl Request<'_> {
-    /// The target as a path of a folder, for a redirect; its path has no empty segments.
+    /// Returns the target with a slash after its path, for a redirect. The path must have no empty segments.
     #[must_use]
     pub fn with_slash(&self) -> String {
         let query = self.query.map(|query| format!("?{query}"));
         format!("{}/{}", self.path, query.unwrap_or_default())
     }
 
-    /// The same target at `https`, if the request names a host.
+    /// Returns the same target at `https`, if the request contains a host.
     #[must_use]
     pub fn location(&self, port: u16) -> Option<String> {
         let authority = self.authority?;
@@ -57,17 +58,17 @@ impl Request<'_> {
     }
 }
 
-/// Why a request is answered with an error at once.
+/// Reason for answering a request with an error at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadRefusal {
-    /// What is answered.
+    /// Status of the response.
     pub status: StatusCode,
-    /// The connection may go on behind the answer.
+    /// `true` if the connection may continue after the response.
     pub persists: bool,
 }
 
 impl HeadRefusal {
-    /// The answer is the last of the connection.
+    /// Creates a refusal after which the connection is closed.
     #[must_use]
     pub const fn last(status: StatusCode) -> Self {
         let persists = false;
@@ -75,14 +76,15 @@ impl HeadRefusal {
     }
 }
 
-/// How many bytes of empty lines come before a head: they are to be ignored (RFC 9112, section 2.2).
+/// Returns the number of bytes in empty lines before a head, which are ignored (RFC 9112, section 2.2).
 #[must_use]
 pub fn blank(bytes: &[u8]) -> usize {
     let is_blank = |byte: &&u8| matches!(byte, b'\r' | b'\n');
     bytes.iter().take_while(is_blank).count()
 }
 
-/// The length of the head that `bytes` begin with, once it is whole. The first `searched` bytes were looked at before.
+/// Returns the length of the head at the start of `bytes`, once it is complete. The first `searched` bytes
+/// were searched before.
 #[must_use]
 pub fn end(bytes: &[u8], searched: usize) -> Option<usize> {
     let from = searched.saturating_sub(2).min(bytes.len());
@@ -98,7 +100,8 @@ pub fn end(bytes: &[u8], searched: usize) -> Option<usize> {
     None
 }
 
-/// What to answer when so many bytes are no whole head and more are not taken: 414 when not even the first line is whole.
+/// Returns the status for an incomplete head of the maximum length: 414 if even its first line is
+/// incomplete.
 #[must_use]
 pub fn too_long(bytes: &[u8]) -> StatusCode {
     if bytes.contains(&b'\n') {
@@ -108,10 +111,11 @@ pub fn too_long(bytes: &[u8]) -> StatusCode {
     }
 }
 
-/// Checks the first line of a head that is not whole yet: `true` once the line is. The first `searched` bytes were checked before.
+/// Checks the first line of an incomplete head. Returns `true` once the line is complete. The first
+/// `searched` bytes were checked before.
 ///
 /// # Errors
-/// The status for bytes that no request begins with.
+/// The status for bytes with which no request begins.
 pub fn check_line(bytes: &[u8], searched: usize) -> Result<bool, StatusCode> {
     let searched = searched.min(bytes.len());
     let is_of_line = |byte: &u8| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\r');
@@ -124,10 +128,10 @@ pub fn check_line(bytes: &[u8], searched: usize) -> Result<bool, StatusCode> {
     }
 }
 
-/// Parses a whole head.
+/// Parses a complete head.
 ///
 /// # Errors
-/// The status for what is none. The connection must end after the answer.
+/// The status for an invalid head. The connection must be closed after the response.
 pub fn parse(bytes: &[u8]) -> Result<Head<'_>, StatusCode> {
     let mut parts = bytes.splitn(2, |byte| *byte == b'\n');
     let (line, rest) = (parts.next(), parts.next());
@@ -148,7 +152,7 @@ pub fn parse(bytes: &[u8]) -> Result<Head<'_>, StatusCode> {
     })
 }
 
-/// Method, target, and whether the version is 1.0 (RFC 9112, section 3).
+/// Parses method, target, and whether the version is 1.0 (RFC 9112, section 3).
 fn parse_line(line: &[u8]) -> Result<(&str, &str, bool), StatusCode> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let line = str::from_utf8(line).map_err(|_| StatusCode::BadRequest)?;
@@ -160,7 +164,7 @@ fn parse_line(line: &[u8]) -> Result<(&str, &str, bool), StatusCode> {
     };
     // RFC 9110, section 5.6.2.
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    // RFC 3986, section 2: a URI is made of visible ASCII, and of that a fragment is never sent.
+    // RFC 3986, section 2: a URI consists of visible ASCII, and its fragment is never sent.
     let is_visible = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
     let is_request = !method.is_empty()
         && method.bytes().all(is_token)
@@ -176,14 +180,14 @@ fn parse_line(line: &[u8]) -> Result<(&str, &str, bool), StatusCode> {
 }
 
 impl<'b> Head<'b> {
-    /// The values of a field, each line by itself, without the space around them.
+    /// Returns the values of a field, one for each line, without surrounding spaces.
     pub fn values<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'b [u8]> + 's {
         let named = move |field: &&Header<'b>| field.name.eq_ignore_ascii_case(name);
         let fields = self.fields.iter().filter(named);
         fields.map(|field| field.value.trim_ascii())
     }
 
-    /// The value of a field that must not be there twice.
+    /// Returns the value of a field, or `None` if the field occurs more than once.
     pub(crate) fn single(&self, name: &str) -> Option<&'b [u8]> {
         let mut values = self.values(name);
         values.next().filter(|_| values.next().is_none())
@@ -193,10 +197,10 @@ impl<'b> Head<'b> {
         self.values(name).next().is_some()
     }
 
-    /// What is asked for, where that can be a file.
+    /// Returns the request, if it can be for a file.
     ///
     /// # Errors
-    /// Bodies, other methods, and whatever makes a request ambiguous.
+    /// Refuses bodies, other methods, and everything that makes a request ambiguous.
     pub fn request(&self) -> Result<Request<'b>, HeadRefusal> {
         let body = self.body()?;
         let host = self.host()?;
@@ -221,17 +225,17 @@ impl<'b> Head<'b> {
             head_only,
             path: if path.is_empty() { "/" } else { path },
             query,
-            // RFC 9112, section 3.2.2: a target with a host counts, whatever the field says.
+            // RFC 9112, section 3.2.2: a host in the target takes precedence over the field.
             authority: named.or(host),
             persists,
         })
     }
 
-    /// The status for a body, if the head announces one. Fails where the end of the request is in doubt.
+    /// Returns the status for a body, if the head announces one. Fails if the end of the request is ambiguous.
     fn body(&self) -> Result<Option<StatusCode>, HeadRefusal> {
         let coded = self.has("transfer-encoding");
         if coded && (self.is_old || self.has("content-length")) {
-            // RFC 9112, section 6.1: such a message is a fault or an attack.
+            // RFC 9112, section 6.1: such a message is an error or an attack.
             return Err(HeadRefusal::last(StatusCode::BadRequest));
         }
         if coded {
@@ -249,7 +253,8 @@ impl<'b> Head<'b> {
         Ok(body)
     }
 
-    /// RFC 9112, section 3.2: without a host, with two, or with one that is none, a request is refused.
+    /// Returns the host. Refuses a request without one, with two, or with an invalid one (RFC 9112,
+    /// section 3.2).
     fn host(&self) -> Result<Option<&'b str>, HeadRefusal> {
         let refused = HeadRefusal::last(StatusCode::BadRequest);
         let mut hosts = self.values("host");
@@ -265,7 +270,7 @@ impl<'b> Head<'b> {
         }
     }
 
-    /// RFC 9112, section 9.3.
+    /// Returns whether the connection may continue, RFC 9112, section 9.3.
     fn persists(&self) -> bool {
         let says = |option: &str| {
             let values = self.values("connection");
@@ -277,7 +282,7 @@ impl<'b> Head<'b> {
     }
 }
 
-/// The authority of a target, if it has one, and what is behind it (RFC 9112, section 3.2).
+/// Splits a target into its authority, if any, and the rest (RFC 9112, section 3.2).
 fn split_target(target: &str) -> Result<(Option<&str>, &str), HeadRefusal> {
     if target.starts_with('/') {
         return Ok((None, target));
@@ -296,7 +301,8 @@ fn split_target(target: &str) -> Result<(Option<&str>, &str), HeadRefusal> {
     }
 }
 
-/// Whether this is a host, perhaps with a port (RFC 3986, section 3.2). With a user it is none of `http` (RFC 9110, section 4.2.4).
+/// Returns whether the text is a host with an optional port (RFC 3986, section 3.2). A user name is invalid
+/// in `http` (RFC 9110, section 4.2.4).
 fn is_authority(text: &str) -> bool {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, port),

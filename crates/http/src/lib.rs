@@ -1,13 +1,16 @@
 //! HTTP/1.1 for a server of static files.
 //!
-//! This crate parses the head of a request, chooses the part of a file to send, writes the head of the answer, and opens files below a
-//! folder ([`docroot`]). All but [`docroot`] is pure: no I/O, no clock. It relays no request, reads no body, and owns no connection.
+//! This crate parses the head of a request, selects the part of a file to send, writes the head of the
+//! response, and opens files below a folder ([`docroot`]). Everything except [`docroot`] is pure: no I/O,
+//! no clock. The crate relays no requests, reads no bodies, and owns no connections.
 //!
-//! Main types: [`head::Head`] is a parsed head, [`answer::Answer`] is the head of an answer, and [`docroot::Docroot`] is a folder that is served.
+//! Main types: [`head::Head`] is a parsed head, [`answer::Answer`] is the head of a response, and
+//! [`docroot::Docroot`] is a served folder.
 //!
-//! The order of use: [`head::end`] finds the end of a head, [`head::parse`] parses it, [`head::Head::request`] refuses requests that a server of
-//! files does not support, [`path::decode`] makes a path below a folder from the target, [`coding::accepted`] finds the compressed variants that
-//! the client accepts, [`select::select`] chooses the part of the file, and [`answer::Answer`] writes the head.
+//! Order of use: [`head::end`] finds the end of a head, [`head::parse`] parses it,
+//! [`head::Head::request`] refuses requests that a file server does not support, [`path::decode`] converts
+//! the target to a path below a folder, [`coding::accepted`] finds the compressed variants that the client
+//! accepts, [`select::select`] selects the part of the file, and [`answer::Answer`] writes the head.
 //!
 //! ```
 //! let head = becket_http::head::parse(b"GET /a%20b HTTP/1.1\r\nHost: example.org\r\n\r\n").unwrap();

@@ -1,25 +1,25 @@
-//! The path of a target as a path below a folder.
+//! Conversion of the path of a target to a path below a folder.
 //!
-//! Each segment is decoded once (RFC 3986, section 2.4). Nothing is resolved or merged: a client resolves `.` and `..` before it
-//! sends a request, and `//` names another resource than `/` does. So what comes out names each file in one way, never leaves the
-//! folder by its own letters, and a redirect made of it never leads to another host.
+//! Each segment is decoded once (RFC 3986, section 2.4). Nothing is resolved or merged: clients resolve `.`
+//! and `..` before they send a request, and `//` is a different resource than `/`. So the result has only
+//! one form for each file and cannot leave the folder, and a redirect to it cannot lead to another host.
 
 use crate::status::StatusCode;
 
 /// A path below a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelativePath {
-    /// Segments between slashes, without one at either end; empty for the folder itself.
+    /// Segments with slashes between them, without a slash at either end; empty for the folder itself.
     pub bytes: Vec<u8>,
-    /// It ended with a slash: it names a folder.
+    /// `true` if the path ended with a slash, and so names a folder.
     pub is_folder: bool,
 }
 
-/// Decodes the path of a target, which begins with a slash.
+/// Decodes the path of a target, which must begin with a slash.
 ///
 /// # Errors
-/// `BadRequest` for what is no path, or tries to leave the folder; `NotFound` for what no file can be called, and for names that
-/// begin with a dot, but for `.well-known` at the top (RFC 8615).
+/// `BadRequest` for an invalid path, or one that tries to leave the folder; `NotFound` for a name that no
+/// file can have, or that begins with a dot, except `.well-known` at the top (RFC 8615).
 pub fn decode(path: &str) -> Result<RelativePath, StatusCode> {
     let path = path.strip_prefix('/').ok_or(StatusCode::BadRequest)?;
     let (path, is_folder) = match path.strip_suffix('/') {
@@ -51,7 +51,7 @@ pub fn decode(path: &str) -> Result<RelativePath, StatusCode> {
     fault.map(|()| RelativePath { bytes, is_folder })
 }
 
-/// RFC 3986, section 2.1.
+/// Decodes percent-encoded bytes, RFC 3986, section 2.1.
 fn unescape(text: &str, out: &mut Vec<u8>) -> Result<(), StatusCode> {
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {
@@ -66,7 +66,7 @@ fn unescape(text: &str, out: &mut Vec<u8>) -> Result<(), StatusCode> {
             _ => None,
         };
         let (high, low) = pair.ok_or(StatusCode::BadRequest)?;
-        // Two digits of four bits.
+        // Two digits of four bits each.
         out.push((high << 4 | low) as u8);
         rest = &rest[2..];
     }

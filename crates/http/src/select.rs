@@ -1,4 +1,4 @@
-//! What of a file is sent: the preconditions of a request in their order, then its range.
+//! Selection of the part of a file to send: the preconditions of a request in their order, then its range.
 //!
 //! Source: RFC 9110, sections 13.2.2 (order), 13.1 (conditions), 14 (ranges), 8.8.3 (entity tags).
 
@@ -7,33 +7,33 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::head::Head;
 
-/// A file as conditions see it.
+/// Properties of a file that conditions refer to.
 #[derive(Clone, Copy, Debug)]
 pub struct Representation<'a> {
-    /// Strong, with its quotes.
+    /// Strong entity tag, including quotes.
     pub etag: &'a str,
     /// Time of the last change, whole seconds since 1970.
     pub modified: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
-/// What is sent.
+/// Result of the selection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selected {
-    /// All of it.
+    /// The whole file.
     Whole,
-    /// These bytes, at least one.
+    /// This range of bytes, at least one.
     Part(Range<u64>),
-    /// No byte of the range exists.
+    /// The file has no byte of the requested range.
     Unsatisfiable,
-    /// The client has it.
+    /// The client has the current file.
     NotModified,
-    /// Not what the client expects there.
+    /// The file does not meet the client's precondition.
     PreconditionFailed,
 }
 
-/// Chooses for a GET, or for a HEAD, which asks for no range. `now` is in seconds since 1970.
+/// Selects for a GET, or for a HEAD, which ignores ranges. `now` is in seconds since 1970.
 #[must_use]
 pub fn select(head: &Head<'_>, head_only: bool, file: &Representation<'_>, now: u64) -> Selected {
     let holds = match any_tag(head, "if-match", |tag| tag.is_strong_and(file.etag)) {
@@ -58,7 +58,7 @@ pub fn select(head: &Head<'_>, head_only: bool, file: &Representation<'_>, now: 
     }
 }
 
-/// Whether the client's part is of this file, as far as it says which one that is.
+/// Returns whether the client's partial copy is of this file, as far as If-Range tells.
 fn may_be_partial(head: &Head<'_>, file: &Representation<'_>, now: u64) -> bool {
     let mut values = head.values("if-range");
     let Some(value) = values.next() else {
@@ -69,12 +69,12 @@ fn may_be_partial(head: &Head<'_>, file: &Representation<'_>, now: u64) -> bool 
     }
     match Tag::first(value) {
         Some((tag, [])) => tag.is_strong_and(file.etag),
-        // Section 8.8.2.2: a date is strong only if nothing can have changed since within its second.
+        // Section 8.8.2.2: a date is strong only if the file cannot have changed again within its second.
         _ => date_of(value) == Some(file.modified) && file.modified < now,
     }
 }
 
-/// What a date says, in seconds since 1970. One that is none, or is there twice, is ignored.
+/// Returns the date in a field, in seconds since 1970. An invalid or duplicate field is ignored.
 fn date(head: &Head<'_>, name: &str) -> Option<u64> {
     date_of(head.single(name)?)
 }
@@ -85,10 +85,10 @@ fn date_of(value: &[u8]) -> Option<u64> {
     Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs())
 }
 
-/// A date as fields have it.
+/// Formats a date for a field.
 #[must_use]
 pub fn date_text(seconds: u64) -> String {
-    // A time stamp of a file system may be beyond the year 9999, which no field can say.
+    // The timestamp of a file may be beyond the year 9999, the maximum in fields.
     let time = UNIX_EPOCH + Duration::from_secs(seconds.min(LAST_DATE));
     httpdate::fmt_http_date(time)
 }
@@ -96,12 +96,12 @@ pub fn date_text(seconds: u64) -> String {
 /// An entity tag.
 struct Tag<'v> {
     is_weak: bool,
-    /// With its quotes.
+    /// Including quotes.
     opaque: &'v [u8],
 }
 
 impl<'v> Tag<'v> {
-    /// The tag that a value begins with, and what is behind it.
+    /// Splits off the first tag of a value.
     fn first(value: &'v [u8]) -> Option<(Self, &'v [u8])> {
         let (is_weak, rest) = match value.strip_prefix(b"W/") {
             Some(rest) => (true, rest),
@@ -118,7 +118,7 @@ impl<'v> Tag<'v> {
     }
 }
 
-/// Whether a list of tags has one that fits, or is `*`; nothing where there is no such field.
+/// Returns whether a list contains a fitting tag, or is `*`. Returns `None` without such a field.
 fn any_tag(head: &Head<'_>, name: &str, fits: impl Fn(&Tag<'_>) -> bool) -> Option<bool> {
     let mut found = None;
     for value in head.values(name) {
@@ -135,7 +135,8 @@ fn any_tag(head: &Head<'_>, name: &str, fits: impl Fn(&Tag<'_>) -> bool) -> Opti
     found
 }
 
-/// One range of bytes. Several are answered by the whole, and so is what is none (RFC 9110, section 14.2).
+/// Selects one range of bytes. Several ranges, or invalid ones, select the whole file (RFC 9110,
+/// section 14.2).
 fn part(value: &[u8], len: u64) -> Selected {
     let (unit, set) = value.split_at(value.len().min(UNIT.len()));
     if !unit.eq_ignore_ascii_case(UNIT) {
@@ -166,7 +167,7 @@ fn part(value: &[u8], len: u64) -> Selected {
     }
 }
 
-/// A number of any length: what no file is as long as is as good as the largest.
+/// Parses a number of any length. Saturates, since no file is that long.
 fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -179,7 +180,7 @@ fn number(digits: &[u8]) -> Option<u64> {
 }
 
 const UNIT: &[u8] = b"bytes=";
-/// The end of the year 9999.
+/// End of the year 9999.
 const LAST_DATE: u64 = 253_402_300_799;
 
 #[cfg(test)]

@@ -1,19 +1,19 @@
-//! The statuses that a server of files answers with.
+//! Statuses of the responses of a file server.
 
 use becket_proto::labelled;
 
 labelled! {
-/// What became of a request: its label is the number.
+/// Status of a response: its label is the number.
 pub enum StatusCode {
     /// The whole file.
     Ok = "200",
-    /// The part that was asked for.
+    /// The requested part.
     PartialContent = "206",
-    /// It is elsewhere: a folder whose slash is missing, or at `https`.
+    /// The resource is elsewhere: a folder whose trailing slash is missing, or at `https`.
     MovedPermanently = "301",
-    /// The client has it.
+    /// The client has the current file.
     NotModified = "304",
-    /// Not a request of HTTP.
+    /// Not a valid HTTP request.
     BadRequest = "400",
     /// The system forbids it, or it is a folder without an index.
     Forbidden = "403",
@@ -27,23 +27,23 @@ pub enum StatusCode {
     ContentTooLarge = "413",
     /// The first line alone is longer than a head may be.
     UriTooLong = "414",
-    /// No byte of the range exists.
+    /// The file has no byte of the requested range.
     RangeNotSatisfiable = "416",
-    /// The head is longer than it may be.
+    /// The head is longer than permitted.
     FieldsTooLarge = "431",
     /// The file cannot be read.
     InternalServerError = "500",
-    /// The body is in a transfer coding.
+    /// The body has a transfer coding.
     NotImplemented = "501",
-    /// No descriptors, or no memory.
+    /// Lack of descriptors or memory.
     ServiceUnavailable = "503",
-    /// Another version of HTTP.
+    /// Unsupported version of HTTP.
     VersionNotSupported = "505",
 }
 }
 
 impl StatusCode {
-    /// The words behind the number (RFC 9110, section 15).
+    /// Returns the reason phrase (RFC 9110, section 15).
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -67,7 +67,7 @@ impl StatusCode {
         }
     }
 
-    /// Whether the request was refused or failed.
+    /// Returns whether the request was refused or failed.
     #[must_use]
     pub const fn is_error(self) -> bool {
         self as usize >= Self::BadRequest as usize

@@ -1,11 +1,11 @@
 //! A histogram of durations.
 //!
-//! A thin coat over `hdrhistogram`: values are nanoseconds, three significant digits are kept, the
-//! range grows on demand up to one hour, and recording never fails: what lies beyond the range is
-//! clamped to its end. Each thread owns its own; they are merged when the run is over.
+//! A thin wrapper around `hdrhistogram`: values are nanoseconds with three significant digits, and the
+//! range grows on demand up to one hour. Recording never fails, since values beyond the range are clamped.
+//! Each thread owns a histogram; they are merged at the end of the run.
 //!
-//! A [`Summary`] is what a report stores: percentiles in microseconds and the shape as buckets of
-//! growing width, never a mean alone.
+//! A [`Summary`] is the form in a report: percentiles in microseconds, and the distribution as buckets of
+//! growing width, never only a mean.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Makes an empty histogram of about 16 KiB, which grows with the largest value recorded.
+    /// Creates an empty histogram of about 16 KiB, which grows with the largest recorded value.
     pub fn new() -> Self {
         let Ok(mut inner) = hdrhistogram::Histogram::new(SIGNIFICANT_DIGITS) else {
             unreachable!("three digits are within what hdrhistogram accepts")
@@ -27,7 +27,7 @@ impl Histogram {
         Self { inner }
     }
 
-    /// Records one duration. Costs some nanoseconds; allocates only when the range grows.
+    /// Records one duration. Takes a few nanoseconds; allocates only when the range grows.
     pub fn record(&mut self, value: Duration) {
         let nanos = u64::try_from(value.as_nanos()).unwrap_or(u64::MAX);
         let recorded = self.inner.record(nanos.clamp(1, LARGEST_NANOS));
@@ -37,13 +37,13 @@ impl Histogram {
         );
     }
 
-    /// Adds everything that `other` holds.
+    /// Adds all values of `other`.
     pub fn merge(&mut self, other: &Self) {
         let added = self.inner.add(&other.inner);
         debug_assert!(added.is_ok(), "both resize");
     }
 
-    /// Returns how many values were recorded.
+    /// Returns the number of recorded values.
     pub fn count(&self) -> u64 {
         self.inner.len()
     }
@@ -53,7 +53,7 @@ impl Histogram {
         self.count() == 0
     }
 
-    /// Returns the value at `quantile` (0.0 to 1.0), rounded up within three digits; zero when empty.
+    /// Returns the value at `quantile` (0.0 to 1.0), rounded up within three digits; zero if empty.
     pub fn quantile(&self, quantile: f64) -> Duration {
         if self.is_empty() {
             return Duration::ZERO;
@@ -61,7 +61,7 @@ impl Histogram {
         Duration::from_nanos(self.inner.value_at_quantile(quantile))
     }
 
-    /// Returns how many values lie between `low` and `high`, both included.
+    /// Returns the number of values from `low` to `high`, both inclusive.
     pub fn count_between(&self, low: Duration, high: Duration) -> u64 {
         let nanos = |d: Duration| {
             u64::try_from(d.as_nanos())
@@ -71,7 +71,7 @@ impl Histogram {
         self.inner.count_between(nanos(low), nanos(high))
     }
 
-    /// Returns the percentiles and the shape, for a report.
+    /// Returns the percentiles and the distribution, for a report.
     pub fn summary(&self) -> Summary {
         let us = |nanos: u64| nanos as f64 / 1_000.0;
         let at = |quantile: f64| us(self.inner.value_at_quantile(quantile));
@@ -109,11 +109,11 @@ impl Default for Histogram {
     }
 }
 
-/// One microsecond in sixty thousand is finer than any clock error of a loop turn.
+/// Values are exact to one part in a thousand.
 const SIGNIFICANT_DIGITS: u8 = 3;
-/// One hour: longer than any time-out that the tools accept.
+/// One hour, longer than any timeout that the tools accept.
 const LARGEST_NANOS: u64 = 3_600_000_000_000;
-/// Buckets of the stored shape begin at one microsecond and grow by a quarter: ten per decade.
+/// Buckets of the stored distribution begin at one microsecond and grow by a quarter: ten per decade.
 const BUCKET_START_NANOS: u64 = 1_000;
 const BUCKET_GROWTH: f64 = 1.25;
 

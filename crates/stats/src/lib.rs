@@ -1,8 +1,9 @@
-//! What the becket tools measure with and report in.
+//! Measurements and reports of the becket tools.
 //!
 //! It owns [`Histogram`] (latencies in nanoseconds with three significant digits, mergeable across threads),
-//! [`ratio::Interval`] (how two series of measurements compare, and how sure that is) and [`report::LoadReport`] (the report of
-//! `becket-load`, whose JSON form has a committed schema). [`units`] reads and prints quantities, [`text`] prints a report.
+//! [`ratio::Interval`] (the ratio of two series of measurements, with its uncertainty) and
+//! [`report::LoadReport`] (the report of `becket-load`, whose JSON form has a committed schema). [`units`]
+//! parses and formats quantities, [`text`] formats a report.
 //!
 //! The crate is pure: no clock, no files, no sockets. Programs pass numbers in and write strings out.
 //!

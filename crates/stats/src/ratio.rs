@@ -1,44 +1,45 @@
-//! The ratio of two series of measurements, and how sure one may be of it.
+//! The ratio of two series of measurements, with its uncertainty.
 //!
-//! Figures of a machine are positive and vary by factors, not by amounts: a round that was 3 % slow is so for
-//! a figure of 80 and for one of 1600. So everything is done on logarithms, where a ratio is a difference, and
-//! with Student's t, which is right for three rounds as it is for thirty. A bootstrap of three to ten rounds
-//! would be too sure of itself: it cannot show a spread that the few rounds did not have.
+//! Measurements of a machine are positive and vary by factors, not by amounts: a round that is 3 % slow is so
+//! for a figure of 80 as well as of 1600. So all calculations use logarithms, where a ratio is a difference,
+//! and Student's t distribution, which is correct for three rounds as well as for thirty. A bootstrap of
+//! three to ten rounds would be overconfident, since it cannot show a spread that these few rounds did not
+//! have.
 //!
-//! [`Interval::paired`] is for rounds in which both were measured one after the other: what the machine did
-//! to both cancels out.
+//! [`Interval::paired`] is for rounds in which both were measured one after the other, so that the machine's
+//! influence on both cancels out.
 //!
-//! Whoever looks again and again until a difference shows will find one where there is none: five looks at
-//! 95 % are wrong in 14 of 100 cases. So each look must be surer ([`level`]): the chances to err add up at most
-//! (Bonferroni), however the looks are spaced.
+//! Repeated looks until a difference appears will find one where there is none: five looks at 95 % are wrong
+//! in 14 of 100 cases. So each look needs a higher confidence ([`level`]): the error probabilities add up at
+//! most (Bonferroni), however the looks are spaced.
 
-/// A ratio and the interval in which the true one lies.
+/// A ratio, with the confidence interval of the true value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// The ratio of the geometric means.
     pub ratio: f64,
-    /// Its least plausible value.
+    /// Lower bound.
     pub low: f64,
-    /// Its largest.
+    /// Upper bound.
     pub high: f64,
 }
 
-/// What an interval says.
+/// Result of comparing an interval with a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The first is less.
     Less,
     /// The first is more.
     More,
-    /// They cannot be told apart.
+    /// The difference is not significant.
     Unclear,
 }
 
 impl Interval {
-    /// Returns the interval of first / second over pairs of one round each, with this confidence (0.95).
+    /// Returns the interval of first / second over pairs of one round each, with a confidence such as 0.95.
     ///
-    /// Pairs with a value that is not positive have no logarithm and do not count; fewer than two
-    /// pairs have no interval.
+    /// Pairs with a value that is not positive have no logarithm and do not count. Returns `None` for fewer
+    /// than two pairs.
     pub fn paired(pairs: &[(f64, f64)], confidence: f64) -> Option<Self> {
         let positive = |(a, b): &&(f64, f64)| *a > 0.0 && *b > 0.0;
         let logs = pairs.iter().filter(positive).map(|(a, b)| (a / b).ln());
@@ -56,7 +57,8 @@ impl Interval {
         }
     }
 
-    /// Returns it wider on both sides by a share: what a control moved while nothing had changed.
+    /// Returns an interval that is wider by a share on both sides: the change of a control that had no reason
+    /// to change.
     #[must_use]
     pub fn widened(self, share: f64) -> Self {
         let by = 1.0 + share.max(0.0);
@@ -82,14 +84,14 @@ impl Interval {
     }
 }
 
-/// Returns by how much values spread around their geometric mean, as a share: the standard deviation of
-/// their logarithms. Fewer than two spread by nothing.
+/// Returns the spread of values around their geometric mean, as a share: the standard deviation of their
+/// logarithms. Zero for fewer than two values.
 pub fn spread(values: &[f64]) -> f64 {
     let logs = values.iter().filter(|v| **v > 0.0).map(|v| v.ln());
     Moments::of(logs).map_or(0.0, |of| of.variance.sqrt())
 }
 
-/// Returns the confidence that each of so many looks needs, so that all together have 95 %.
+/// Returns the confidence that each of `looks` looks needs for 95 % in total.
 pub fn level(looks: u32) -> f64 {
     1.0 - 0.05 / f64::from(looks.max(1))
 }
@@ -117,10 +119,10 @@ impl Moments {
     }
 }
 
-/// Returns within how many standard errors of the mean the true one lies with this confidence.
+/// Returns the half width of the confidence interval of a mean, in standard errors.
 ///
-/// With t = sqrt(freedom) * tan(angle), Student's density is cos(angle)^(freedom - 1) but for a factor, so
-/// the angle is where the area below has grown to that share of the whole.
+/// With t = sqrt(freedom) * tan(angle), Student's density is cos(angle)^(freedom - 1) up to a factor. The
+/// result is the angle up to which the area has the share `confidence` of the whole.
 fn student(freedom: f64, confidence: f64) -> f64 {
     let step = std::f64::consts::FRAC_PI_2 / f64::from(STEPS);
     let density = |index: u32| (step * f64::from(index)).cos().max(0.0).powf(freedom - 1.0);
@@ -197,7 +199,7 @@ mod tests {
 
     #[test]
     fn who_looks_again_and_again_still_errs_in_five_of_a_hundred_at_most() {
-        // Two servers that do not differ, with 2 % of noise; after 3, 5, 8, 12 and 18 rounds somebody looks.
+        // Two servers without a difference, with 2 % of noise, compared after 3, 5, 8, 12 and 18 rounds.
         let mut random = Rng::with_seed(20_261_122);
         let looks = [3, 5, 8, 12, 18];
         let wrong = |confidence: f64, random: &mut Rng| {
@@ -233,7 +235,7 @@ mod tests {
 
     const RUNS: u32 = 1000;
 
-    /// A sum of twelve, for something like a normal distribution.
+    /// Sum of twelve uniform numbers, which is nearly normally distributed.
     fn noise(random: &mut Rng, share: f64) -> f64 {
         let sum: f64 = (0..12).map(|_| random.f64()).sum();
         (share * (sum - 6.0)).exp()

@@ -1,19 +1,19 @@
 //! The report of one `becket-load` run, as stored in JSON.
 //!
-//! A run has one or more [`LoadStep`]s (a ramp has many). A step answers: how many transactions were
-//! attempted, what became of each, how long each phase took, what kind of handshakes they really
-//! were, and what client and server spent on them. Nothing is averaged; nothing is dropped.
+//! A run has one or more [`LoadStep`]s (a ramp has many). A step contains the number of attempted
+//! transactions, their outcomes, the latency of each phase, the kinds of handshakes that really happened,
+//! and the CPU time of client and server. Nothing is averaged; nothing is dropped.
 //!
-//! The committed schema is `schema/becket-load.schema.json`; a test holds it to these types, and
-//! reading is strict: unknown fields are refused. [`SCHEMA_VERSION`] changes with the meaning.
-//! Units are in the names: `_us` microseconds, `_s` seconds, `_per_s` per second of wall time.
+//! The committed schema is `schema/becket-load.schema.json`; a test compares it with these types. Reading is
+//! strict: unknown fields are refused. [`SCHEMA_VERSION`] changes with the meaning. Units are in the names:
+//! `_us` microseconds, `_s` seconds, `_per_s` per second of wall time.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The version of the JSON form; it grows whenever a field changes its meaning or goes.
+/// Version of the JSON form. It increases whenever a field changes its meaning or is removed.
 pub const SCHEMA_VERSION: u32 = 2;
 
 /// One run of `becket-load`.
@@ -26,32 +26,32 @@ pub struct LoadReport {
     pub tool: String,
     /// The target as given.
     pub target: String,
-    /// What was asked for.
+    /// Plan of the run.
     pub plan: Plan,
-    /// Where it ran.
+    /// Machine and time of the run.
     pub conditions: Conditions,
-    /// What the TLS handshakes agreed on; absent for plain targets and when none succeeded.
+    /// Parameters negotiated by TLS; absent for plain targets and if no handshake succeeded.
     pub negotiated: Option<Negotiated>,
     /// The measured steps, in order.
     pub steps: Vec<LoadStep>,
     /// The result in one sentence.
     pub verdict: String,
-    /// Whether the run was ended by a signal before its time.
+    /// `true` if a signal ended the run early.
     pub interrupted: bool,
 }
 
-/// What was asked for.
+/// Plan of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// `closed` (a fixed number of connections, each starts when its last one ended) or `open`
-    /// (starts follow a schedule, whatever the server does).
+    /// `closed` (a fixed number of connections, each slot starts again when its last one ended) or `open`
+    /// (starts follow a schedule, regardless of the server).
     pub load_loop: String,
-    /// Closed loop: connections in parallel. Open loop: the most that may be in parallel.
+    /// Closed loop: parallel connections. Open loop: maximum number of parallel connections.
     pub connections: usize,
     /// Client threads.
     pub threads: usize,
-    /// Seconds before the first step whose results were thrown away.
+    /// Seconds of warm-up before the first step, whose results are discarded.
     pub warm_up_s: f64,
     /// `never`, `always` or `every=N`.
     pub resume: String,
@@ -59,13 +59,13 @@ pub struct Plan {
     pub resume_kind: String,
     /// Requests per connection.
     pub keepalive: u64,
-    /// Seconds after which a transaction is given up.
+    /// Timeout of a transaction in seconds.
     pub time_out_s: f64,
     /// The command line, for repeating the run.
     pub command: Vec<String>,
 }
 
-/// Where the run took place.
+/// Machine and time of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Conditions {
@@ -81,7 +81,7 @@ pub struct Conditions {
     pub started_unix_s: u64,
 }
 
-/// What the handshakes agreed on (the last one seen of each thread; they do not differ in practice).
+/// Parameters of the last handshake of each thread; they do not differ in practice.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Negotiated {
@@ -101,47 +101,47 @@ pub struct Negotiated {
     pub tickets_per_resumed: Option<f64>,
 }
 
-/// One measured stretch under constant conditions.
+/// A measured interval under constant conditions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LoadStep {
-    /// Transactions per second that were asked for; absent in a closed loop.
+    /// Planned transactions per second; absent in a closed loop.
     pub rate_asked_per_s: Option<f64>,
     /// Wall time of the step.
     pub seconds: f64,
     /// Transactions whose intended start lies in the step.
     pub attempted: u64,
-    /// Of these, the ones that got their whole, right response.
+    /// Transactions that received the complete and correct response.
     pub succeeded: u64,
-    /// Of these, the ones that failed; `failures` says why.
+    /// Failed transactions; `failures` has the kinds.
     pub failed: u64,
-    /// Of these, the ones that were still on their way when the run ended and whose time was not
-    /// up. `attempted = succeeded + failed + unfinished`.
+    /// Transactions in progress at the end of the run that had not timed out.
+    /// `attempted = succeeded + failed + unfinished`.
     pub unfinished: u64,
-    /// Transactions completed within the step, per second, whenever they began.
+    /// Transactions completed within the step per second, regardless of their start.
     pub rate_succeeded_per_s: f64,
-    /// Transactions completed within the step, whenever they began.
+    /// Transactions completed within the step, regardless of their start.
     pub completed: u64,
     /// Connections and bytes.
     #[serde(flatten)]
     pub traffic: Traffic,
-    /// Handshakes by what was asked and by what happened.
+    /// Handshakes by plan and by outcome.
     pub handshakes: Handshakes,
     /// Failures by kind.
     pub failures: BTreeMap<String, u64>,
     /// Latencies by phase.
     pub latency: Latencies,
-    /// What the client itself spent.
+    /// CPU time of the client.
     pub generator: Generator,
-    /// What the server spent, when its process was named.
+    /// CPU time of the server, if its process was given.
     pub server: Option<ServerCpu>,
-    /// Known stalls recognised in the latencies, each a sentence.
+    /// Known stalls detected in the latencies, one sentence each.
     pub findings: Vec<String>,
 }
 
 /// Connections and bytes of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Traffic {
-    /// TCP connections begun.
+    /// TCP connections started.
     pub connections: u64,
     /// Connections that the server closed between two requests.
     pub closed_while_idle: u64,
@@ -152,7 +152,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Adds what another thread counted.
+    /// Adds the counts of another thread.
     pub fn add(&mut self, other: &Self) {
         self.connections += other.connections;
         self.closed_while_idle += other.closed_while_idle;
@@ -161,7 +161,7 @@ impl Traffic {
     }
 }
 
-/// Handshakes by what was asked and by what happened.
+/// Handshakes by plan and by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Handshakes {
@@ -169,9 +169,9 @@ pub struct Handshakes {
     pub asked_full: u64,
     /// The plan asked for resumption.
     pub asked_resumed: u64,
-    /// Resumption was asked for, but the server had given nothing to resume with.
+    /// The plan asked for resumption, but the server had issued no session or ticket.
     pub nothing_to_offer: u64,
-    /// Resumption was offered and the server made a full handshake of it.
+    /// Resumption was offered, but the server made a full handshake.
     pub declined: u64,
     /// Full handshakes.
     pub full: u64,
@@ -185,12 +185,12 @@ pub struct Handshakes {
     pub resumed_by_psk: u64,
     /// Early data that the server accepted.
     pub early_data_accepted: u64,
-    /// Early data that the server refused; it was sent again.
+    /// Early data that the server rejected; it was sent again.
     pub early_data_rejected: u64,
 }
 
 impl Handshakes {
-    /// Adds what another thread counted.
+    /// Adds the counts of another thread.
     pub fn add(&mut self, other: &Self) {
         self.asked_full += other.asked_full;
         self.asked_resumed += other.asked_resumed;
@@ -205,7 +205,7 @@ impl Handshakes {
         self.early_data_rejected += other.early_data_rejected;
     }
 
-    /// Returns how many handshakes were resumed, by whatever means.
+    /// Returns the number of resumed handshakes of all kinds.
     pub fn resumed(&self) -> u64 {
         self.resumed_by_id + self.resumed_by_ticket + self.resumed_by_psk
     }
@@ -215,7 +215,7 @@ impl Handshakes {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Latencies {
-    /// From the call of `connect` until the connection stood.
+    /// From the call of `connect` until the connection was established.
     pub connect: Summary,
     /// From the ClientHello until traffic keys, full handshakes.
     pub handshake_full: Summary,
@@ -226,25 +226,25 @@ pub struct Latencies {
     /// From the real start until the first byte of the response.
     #[serde(default)]
     pub answered: Summary,
-    /// From when the server's kernel acknowledged the first bytes, hence had the connection in its accept
-    /// queue, until the last byte of the response; only where that is asked for.
+    /// From the acknowledgement of the first bytes by the server's kernel, which then has the connection in its
+    /// accept queue, until the last byte of the response; only if requested.
     pub since_queued: Option<Summary>,
     /// From the real start until the last byte of the response: the uncorrected latency, which
-    /// hides what a stalled server kept from being started.
+    /// omits the delay of transactions that a stalled server kept from starting.
     pub whole: Summary,
     /// From the *intended* start until the last byte of the response; open loop only.
     pub whole_corrected: Option<Summary>,
 }
 
 impl LoadStep {
-    /// Returns how many transactions were to begin in a second.
+    /// Returns the number of transactions that were to begin per second.
     pub fn rate_attempted_per_s(&self) -> f64 {
         self.attempted as f64 / self.seconds.max(1e-9)
     }
 }
 
 impl Latencies {
-    /// Returns the latencies from the intended start where that is known, otherwise those from the real one.
+    /// Returns the latencies from the intended start if it is known, otherwise from the real start.
     pub fn from_intended(&self) -> &Summary {
         self.whole_corrected.as_ref().unwrap_or(&self.whole)
     }
@@ -256,36 +256,36 @@ impl Latencies {
 pub struct Summary {
     /// Values recorded.
     pub count: u64,
-    /// Least value.
+    /// Minimum.
     pub min_us: f64,
-    /// Mean: what others call the average. It hides the tail; for comparing with older figures.
+    /// Arithmetic mean. It hides the tail; meant for comparison with older figures.
     #[serde(default)]
     pub mean_us: f64,
     /// Median.
     pub p50_us: f64,
-    /// 90 in 100 are at most this.
+    /// 90th percentile.
     pub p90_us: f64,
-    /// 99 in 100 are at most this.
+    /// 99th percentile.
     pub p99_us: f64,
-    /// 999 in 1000 are at most this.
+    /// 99.9th percentile.
     pub p999_us: f64,
-    /// Largest value.
+    /// Maximum.
     pub max_us: f64,
-    /// The shape: counts of values above the previous bucket's end and up to this one's.
+    /// Distribution: counts of values above the end of the previous bucket and up to this one's.
     pub buckets: Vec<HistogramBucket>,
 }
 
-/// One bar of a histogram.
+/// A bucket of a histogram.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HistogramBucket {
-    /// Upper end, included.
+    /// Upper end, inclusive.
     pub up_to_us: f64,
-    /// Values in it.
+    /// Values in the bucket.
     pub count: u64,
 }
 
-/// What the client itself spent, and whether it was what was slow.
+/// CPU time of the client, and whether the client was the bottleneck.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Generator {
@@ -295,21 +295,21 @@ pub struct Generator {
     pub cpu_us_per_transaction: Option<f64>,
     /// Share of the wall time in which the busiest thread ran or waited for a CPU, 0 to 1.
     pub busiest_thread: f64,
-    /// 99 in 100 transactions began at most this late, because the client was not ready; open loop.
+    /// 99 in 100 transactions began at most this late, because the client was busy; open loop only.
     pub late_start_p99_us: Option<f64>,
-    /// Whether the client was what was slow: the rates are then lower bounds.
+    /// `true` if the client was the bottleneck: the rates are then lower bounds.
     pub bound: bool,
 }
 
-/// What the named server processes, with their threads and children, spent.
+/// CPU time of the given server processes, with their threads and children.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ServerCpu {
-    /// The processes that were named.
+    /// The given processes.
     pub pids: Vec<u32>,
     /// User and system CPU seconds.
     pub cpu_s: f64,
-    /// Of these, user CPU seconds.
+    /// User CPU seconds, included in `cpu_s`.
     pub user_s: f64,
     /// CPUs' worth of time: `cpu_s / seconds`.
     pub cpus_used: f64,
@@ -321,15 +321,15 @@ impl LoadReport {
     /// Returns the report as indented JSON with a final newline.
     ///
     /// # Errors
-    /// A number that JSON has no form for (not finite).
+    /// Fails for a number that JSON cannot represent (not finite).
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string_pretty(self).map(|json| json + "\n")
     }
 
-    /// Reads what [`LoadReport::to_json`] wrote, strictly.
+    /// Parses the output of [`LoadReport::to_json`], strictly.
     ///
     /// # Errors
-    /// Malformed JSON, a missing or unknown field.
+    /// Fails for malformed JSON, and for a missing or unknown field.
     pub fn from_json(json: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(json)
     }
@@ -337,7 +337,7 @@ impl LoadReport {
     /// Returns the JSON schema of the report as indented JSON with a final newline.
     ///
     /// # Errors
-    /// None in practice: the schema is made of strings and maps.
+    /// None in practice: the schema consists of strings and maps.
     pub fn schema() -> Result<String, serde_json::Error> {
         serde_json::to_string_pretty(&schemars::schema_for!(Self)).map(|json| json + "\n")
     }

@@ -1,6 +1,6 @@
-//! A report as a page for a terminal: the answer first, then what explains it.
+//! A report as a page for a terminal: the result first, then the details.
 //!
-//! Columns are aligned by width of the text, not by tabs; nothing is coloured, so that the page can
+//! Columns are aligned by the width of the text, not by tabs, and nothing is coloured, so that the page can
 //! be pasted anywhere.
 
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use std::fmt::Write;
 use crate::report::{Handshakes, LoadReport, LoadStep, Summary};
 use crate::units::{show_bytes, show_count, show_rate, show_us};
 
-/// Writes the whole page.
+/// Formats the whole page.
 pub fn page(report: &LoadReport) -> String {
     let mut out = String::new();
     heading(&mut out, report);
@@ -184,7 +184,7 @@ fn summary_cells(name: &str, s: &Summary) -> [String; 7] {
     ]
 }
 
-/// A row for each step, and what failed in it.
+/// Adds a row for each step, with its failures.
 fn ramp_table(out: &mut String, steps: &[LoadStep]) {
     let header = [
         "asked",

@@ -1,13 +1,13 @@
-//! Durations, sizes, rates and ratios as people write them.
+//! Durations, sizes, rates and ratios in human-readable form.
 //!
 //! Accepted: `250us`, `10ms`, `1.5s`, `2m`, `1h` (a bare number is seconds); `1024`, `16k`, `16KiB`,
 //! `1M`, `1GiB` (all powers of 1024, as in wrk and nginx); `500`, `5k`, `1.2M` for rates (powers of
-//! 1000). Printing picks the unit that leaves one to three digits before the point.
+//! 1000). Formatting uses the unit that leaves one to three digits before the decimal point.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Says what was wrong with a quantity, quoting it.
+/// A text that is not the expected quantity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitError {
     text: String,
@@ -15,7 +15,7 @@ pub struct UnitError {
 }
 
 impl UnitError {
-    /// Says what `text` is not, and what is accepted.
+    /// Creates an error that quotes `text` and describes the accepted form.
     pub fn new(text: &str, accepted: &'static str) -> Self {
         Self {
             text: text.to_owned(),
@@ -32,10 +32,10 @@ impl fmt::Display for UnitError {
 
 impl std::error::Error for UnitError {}
 
-/// Reads a duration such as `10s`, `500ms` or `2m`; a bare number is seconds.
+/// Parses a duration such as `10s`, `500ms` or `2m`; a bare number is in seconds.
 ///
 /// # Errors
-/// Anything negative, longer than a year, or in another unit.
+/// Fails for a negative value, more than a year, or another unit.
 pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     let scale = |unit: &str| match unit {
         "us" | "µs" => Some(1e-6),
@@ -51,10 +51,10 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
         .ok_or_else(|| UnitError::new(text, "a duration (accepted: 250us, 10ms, 1.5s, 2m, 1h)"))
 }
 
-/// Reads a number of bytes such as `0`, `16k`, `64KiB` or `1G`; the letters are powers of 1024.
+/// Parses a number of bytes such as `0`, `16k`, `64KiB` or `1G`; the letters are powers of 1024.
 ///
 /// # Errors
-/// Anything negative, above 2^53 bytes, or in another unit.
+/// Fails for a negative value, more than 2^53 bytes, or another unit.
 pub fn parse_size(text: &str) -> Result<u64, UnitError> {
     let scale = |unit: &str| match unit.to_ascii_lowercase().as_str() {
         "" | "b" => Some(1.0),
@@ -69,10 +69,10 @@ pub fn parse_size(text: &str) -> Result<u64, UnitError> {
         .ok_or_else(|| UnitError::new(text, "a size in bytes (accepted: 1024, 16k, 64KiB, 1M, 1G)"))
 }
 
-/// Reads a rate per second such as `500`, `2.5k` or `1M`; the letters are powers of 1000.
+/// Parses a rate per second such as `500`, `2.5k` or `1M`; the letters are powers of 1000.
 ///
 /// # Errors
-/// Zero, anything negative or not a number.
+/// Fails for zero, a negative value, or anything that is not a number.
 pub fn parse_rate(text: &str) -> Result<f64, UnitError> {
     let scale = |unit: &str| match unit {
         "" | "/s" => Some(1.0),
@@ -95,7 +95,7 @@ fn scaled(text: &str, scale: impl Fn(&str) -> Option<f64>) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 
-/// Prints microseconds with the unit that suits: `87.0 us`, `1.24 ms`, `2.00 s`.
+/// Formats microseconds with a suitable unit: `87.0 us`, `1.24 ms`, `2.00 s`.
 pub fn show_us(us: f64) -> String {
     match us {
         us if us < 1_000.0 => format!("{us:.1} us"),
@@ -104,7 +104,7 @@ pub fn show_us(us: f64) -> String {
     }
 }
 
-/// Prints a number of bytes in powers of 1024: `312 B`, `1.0 KiB`, `2.5 GiB`.
+/// Formats a number of bytes in powers of 1024: `312 B`, `1.0 KiB`, `2.5 GiB`.
 pub fn show_bytes(bytes: f64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes;
@@ -125,7 +125,7 @@ pub fn show_bytes(bytes: f64) -> String {
     }
 }
 
-/// Prints a rate with as many digits as it is worth: `7.53/s`, `812/s`, `12 345/s`.
+/// Formats a rate with a suitable number of digits: `7.53/s`, `812/s`, `12 345/s`.
 pub fn show_rate(per_second: f64) -> String {
     if per_second < 100.0 {
         format!("{per_second:.2}/s")
@@ -134,7 +134,7 @@ pub fn show_rate(per_second: f64) -> String {
     }
 }
 
-/// Prints a count with thin groups of three digits: `1 234 567`.
+/// Formats a count in groups of three digits: `1 234 567`.
 pub fn show_count(count: u64) -> String {
     let digits = count.to_string();
     let mut shown = String::with_capacity(digits.len() + digits.len() / 3);
@@ -147,9 +147,9 @@ pub fn show_count(count: u64) -> String {
     shown
 }
 
-/// A year: far beyond any run, well inside what `Duration` holds.
+/// A year: far beyond any run, well within the range of `Duration`.
 const LONGEST_SECONDS: f64 = 31_536_000.0;
-/// Up to here every integer has its own `f64`.
+/// Up to this number, every integer has its own `f64`.
 const EXACT_IN_F64: f64 = 9_007_199_254_740_992.0;
 
 #[cfg(test)]

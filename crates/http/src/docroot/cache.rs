@@ -1,8 +1,9 @@
-//! What one worker found in a docroot a moment ago: files stay open for those who ask for them again.
+//! Files of a docroot that one worker found recently: they stay open for further requests.
 //!
-//! An entry is looked at anew when it is [`FRESH`] old: then its path is opened again, and a file that is the same stays. Entries that
-//! nobody asked for in [`KEPT`] are closed by and by, as others are asked for, so that a file that was deleted does not keep its place on the
-//! disk; and there are never more than `open-files`, of which the one goes that was asked for least lately.
+//! When an entry is [`FRESH`] old, its path is opened again, and an unchanged file is kept. Entries without a
+//! request for [`KEPT`] are closed gradually, as other files are requested, so that a deleted file does not
+//! keep its disk space. There are never more than `open-files` entries: the least recently requested one is
+//! closed.
 
 use std::hash::RandomState;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use lru::LruCache;
 
 use super::{FileKey, OpenFile};
 
-/// Open files by what was wanted.
+/// Open files by request.
 #[derive(Debug)]
 pub struct Cache(LruCache<FileKey, CachedFile, RandomState>);
 
@@ -30,7 +31,7 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// The file that was found for this, unless that is too long ago to be sure.
+    /// Returns the file that was found for a request, unless the entry is too old.
     pub fn get(&mut self, wanted: &FileKey, now: Duration) -> Option<Arc<OpenFile>> {
         let is_fresh = |entry: &CachedFile| now.saturating_sub(entry.looked) < FRESH;
         self.0.peek(wanted).filter(|entry| is_fresh(entry))?;
@@ -39,8 +40,8 @@ impl Cache {
         Some(Arc::clone(&entry.file))
     }
 
-    /// Keeps what was found now; `most` is how many there may be. Returns the file to serve, the one that was open if it is the
-    /// same.
+    /// Stores a file that was found now, among at most `most` entries. Returns the file to serve, which is the
+    /// already open one if it is the same.
     pub fn keep(
         &mut self,
         wanted: &FileKey,
@@ -69,11 +70,11 @@ impl Cache {
     }
 }
 
-/// How long it is taken for granted that a path leads to the same file.
+/// Time for which a path is assumed to lead to the same file.
 const FRESH: Duration = Duration::from_secs(1);
-/// How long a file stays open that nobody asks for.
+/// Time for which a file stays open without a request.
 const KEPT: Duration = Duration::from_secs(60);
-/// Files that are closed at once at most.
+/// Maximum number of files that one call closes.
 const MOST_CLOSED: usize = 4;
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
-//! A folder whose files a backend serves: which file a request is for, and what is said of it.
+//! A folder whose files a backend serves: finds the file for a request, and its header fields.
 //!
-//! A [`Docroot`] is opened with the configuration, by the user that serves, and shared by all workers. It never opens anything outside of its
-//! folder (`becket_sys::tree`), serves regular files only, and waits for a disk only where it is told to: a worker asks without
-//! waiting first, and has one of the [`readers`] ask again where that fails. What was found a moment ago is in a worker's [`cache`].
+//! A [`Docroot`] is opened with the configuration, by the run user, and shared by all workers. It never
+//! opens anything outside its folder (`becket_sys::tree`), serves only regular files, and waits for a disk
+//! only on request: a worker first asks without waiting, and if that fails, one of the [`readers`] asks
+//! again. Each worker has a [`cache`] of recently found files.
 //!
-//! The module `select` decides what is sent of a file; `crates/proxy/src/connection/serving/` sends it.
+//! Module `select` selects the part of a file to send; `crates/proxy/src/connection/serving/` sends it.
 
 pub mod cache;
 mod open_file;
@@ -26,25 +27,25 @@ pub use self::open_file::OpenFile;
 /// A folder whose files are served.
 #[derive(Debug)]
 pub struct Docroot {
-    /// As the file of the configuration has it.
+    /// Keys in the configuration file.
     pub keys: Files,
-    /// Where it is.
+    /// Path of the folder.
     pub path: PathBuf,
     tree: Tree,
 }
 
-/// What is at a path.
+/// Result of looking up a path.
 #[derive(Clone, Debug)]
 pub enum AtPath {
     /// A file to serve.
     File(Arc<OpenFile>),
-    /// A folder, and the path lacks the slash that says so.
+    /// A folder; the path lacks the trailing slash.
     Folder,
-    /// Nothing that is served.
+    /// Nothing to serve.
     Nothing(StatusCode),
 }
 
-/// What a client asks for.
+/// File that a client requests.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FileKey {
     /// Decoded path below the folder.
@@ -56,7 +57,7 @@ pub struct FileKey {
 }
 
 impl FileKey {
-    /// A path, and the compressed variants that the client takes.
+    /// Combines a path with the compressed variants that the client accepts.
     pub fn new(path: RelativePath, codings: Codings) -> Self {
         let RelativePath { bytes, is_folder } = path;
         Self {
@@ -71,13 +72,13 @@ impl Docroot {
     /// Opens a folder.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error.
     pub fn open(path: PathBuf, keys: Files) -> io::Result<Self> {
         let tree = Tree::open(&path)?;
         Ok(Self { keys, path, tree })
     }
 
-    /// Looks for what is wanted; nothing where that would have to wait for a disk and may not.
+    /// Looks up a file. Returns `None` if that would wait for a disk and `waits` is `false`.
     pub fn find(&self, wanted: &FileKey, waits: bool) -> Option<AtPath> {
         let FileKey { path, codings, .. } = wanted;
         if !wanted.is_folder {
@@ -102,7 +103,7 @@ impl Docroot {
         }
     }
 
-    /// Looks for the page of an error.
+    /// Returns the key of the page for an error.
     pub fn page(&self, status: StatusCode) -> Option<FileKey> {
         let mut pages = self.keys.error_page.iter();
         let page = pages.find(|page| {
@@ -116,7 +117,8 @@ impl Docroot {
         })
     }
 
-    /// The file at a path, or the variant of it that the client prefers. A path that leads nowhere costs one look-up.
+    /// Returns the file at a path, or the first of its variants in [`Coding::ALL`] that the client accepts. A
+    /// path that does not exist costs one lookup.
     fn best(&self, path: &[u8], codings: Codings, waits: bool) -> Option<AtPath> {
         let plain = self.at(path, None, waits)?;
         if self.keys.precompressed && matches!(plain, AtPath::File(_)) {
@@ -140,7 +142,7 @@ impl Docroot {
                 let open = OpenFile::new((file, &metadata), path, coding, &self.keys);
                 AtPath::File(Arc::new(open))
             }
-            // A FIFO, a socket, a device.
+            // A FIFO, a socket or a device.
             Ok(_) => AtPath::Nothing(StatusCode::NotFound),
             Err(error) if error.kind() == ErrorKind::WouldBlock && !waits => return None,
             Err(error) => AtPath::Nothing(status_of(&error)),
@@ -153,7 +155,8 @@ impl Docroot {
     }
 }
 
-/// What a client is told of a path that does not open. That something lies outside, or behind a link, is nobody's business.
+/// Returns the status for a path that cannot be opened. Clients do not learn that it leads outside the
+/// folder, or through a link.
 fn status_of(error: &io::Error) -> StatusCode {
     match error.kind() {
         ErrorKind::PermissionDenied => StatusCode::Forbidden,

@@ -1,4 +1,4 @@
-//! A file that is open, with everything that is said of it.
+//! An open file, with its header fields.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -20,14 +20,14 @@ pub struct OpenFile {
     pub len: u64,
     modified: u64,
     etag: String,
-    /// Lines that say what this is: type and coding.
+    /// Header lines that describe the content: type and coding.
     pub content: String,
-    /// Lines that a client keeps with it: validators, how long it is fresh, by what it was chosen.
+    /// Header lines that a client stores with the content: validators, lifetime, and criteria of the choice.
     pub kept: String,
 }
 
 impl OpenFile {
-    /// A file that was found at `path`, or beside it, compressed.
+    /// Wraps a file that was found at `path`, or its compressed variant.
     pub(super) fn new(
         (file, metadata): (File, &Metadata),
         path: &[u8],
@@ -61,7 +61,7 @@ impl OpenFile {
         }
     }
 
-    /// The file as conditions see it.
+    /// Returns the properties that conditions refer to.
     pub fn representation(&self) -> Representation<'_> {
         Representation {
             etag: &self.etag,
@@ -70,36 +70,36 @@ impl OpenFile {
         }
     }
 
-    /// Whether it is still the same file, unchanged.
+    /// Returns whether it is still the same file, unchanged.
     pub(super) fn is(&self, other: &Self) -> bool {
         self.etag == other.etag && self.content == other.content
     }
 
-    /// Reads what is in memory at a place; 0 is the end of the file.
+    /// Reads the part at `at` that is in memory. Returns 0 at the end of the file.
     ///
     /// # Errors
-    /// As [`read_cached`].
+    /// As for [`read_cached`].
     pub fn read_cached(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
         read_cached(&self.file, buffer, at)
     }
 
-    /// Counts the bytes that are in memory from a place on; 0 is the end of the file.
+    /// Returns how many bytes from `at` on are in memory; 0 at the end of the file.
     ///
     /// # Errors
-    /// As [`cached`].
+    /// As for [`cached`].
     pub fn cached(&self, at: u64, most: usize) -> io::Result<usize> {
         cached(&self.file, at, most)
     }
 
-    /// The file, to be sent.
+    /// Returns the file, for sending.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Reads so many bytes at a place, or fewer. Waits for the disk.
+    /// Reads `len` bytes at `at`, or fewer at the end of the file. Waits for the disk.
     ///
     /// # Errors
-    /// What pread(2) says.
+    /// Returns the errors of pread(2).
     pub fn read(&self, at: u64, len: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         let mut filled = 0;
@@ -116,8 +116,9 @@ impl OpenFile {
     }
 }
 
-/// A digest of what tells one content of a path from another. Length and modification time are not enough: archives and copies set that
-/// time. No program sets the time of the last change of an inode. As a digest it shows clients nothing of the file system.
+/// Returns a digest that differs between contents of a path. Length and modification time are not enough,
+/// since archives and copies set that time; no program sets the change time of an inode. A digest reveals
+/// nothing about the file system to clients.
 fn version(metadata: &Metadata) -> String {
     let facts = [
         metadata.dev(),
@@ -133,12 +134,12 @@ fn version(metadata: &Metadata) -> String {
     digits.map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The media type by the end of the name. Text is taken for UTF-8.
+/// Returns the media type for the suffix of a name. Text is assumed to be UTF-8.
 fn media_type(path: &str) -> String {
     let types = mime_guess::from_path(Path::new(path));
     match types.first_raw() {
         None => "application/octet-stream".to_owned(),
-        // RFC 9239, section 6: the other one is obsolete.
+        // RFC 9239, section 6: the type with `application` is obsolete.
         Some("application/javascript") => "text/javascript; charset=utf-8".to_owned(),
         Some(text) if text.starts_with("text/") => format!("{text}; charset=utf-8"),
         Some(other) => other.to_owned(),

@@ -1,7 +1,7 @@
 //! Threads that wait for disks, so that workers do not.
 //!
-//! There are none until something is not in memory, at most [`MOST`], and each ends when it had nothing to do for a minute. What waits for them
-//! is bounded by those who ask: a connection asks for one thing at a time.
+//! There are no threads until a file is not in memory, and at most [`MOST`]; each thread ends after a minute
+//! without work. The queue is bounded by its users: a connection has one job at a time.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 type ReadJob = Box<dyn FnOnce() + Send>;
 
-/// The threads of all workers.
+/// Reader threads of all workers.
 #[derive(Debug, Default)]
 pub struct Readers {
     state: Mutex<ReaderState>,
@@ -32,7 +32,7 @@ impl fmt::Debug for ReaderState {
 }
 
 impl Readers {
-    /// Has a thread do this.
+    /// Runs a job in one of the threads.
     pub fn run(self: &Arc<Self>, job: ReadJob) {
         let mut state = self.lock();
         state.jobs.push_back(job);
@@ -45,10 +45,10 @@ impl Readers {
         let readers = Arc::clone(self);
         let thread = thread::Builder::new().name("becket-reader".into());
         if let Err(error) = thread.spawn(move || readers.work()) {
-            tracing::error!(%error, "no thread to read files");
+            tracing::error!(%error, "cannot start a thread that reads files");
             let mut state = self.lock();
             state.threads -= 1;
-            // Dropped, a job says to its connection that nothing will come.
+            // A dropped job tells its connection that there will be no result.
             let jobs = match state.threads {
                 0 => std::mem::take(&mut state.jobs),
                 _ => VecDeque::new(),
@@ -80,14 +80,15 @@ impl Readers {
     }
 
     fn lock(&self) -> MutexGuard<'_, ReaderState> {
-        // A poisoned queue is still a queue.
+        // A poisoned queue is still usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// As many requests as a disk makes good use of; an operator who has more disks has them behind one of the kernel's.
+/// Maximum number of threads: as many parallel requests as a disk handles well. Several disks usually
+/// appear as one device of the kernel.
 const MOST: usize = 8;
-/// How long a thread waits for more to do.
+/// Time without work after which a thread ends.
 const IDLE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
