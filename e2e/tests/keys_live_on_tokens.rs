@@ -425,7 +425,7 @@ fn check_signs_with_the_token_and_says_what_is_wrong() {
         (
             "&pin-source=",
             "&pin-value=1234&pin-source=",
-            "pin-value is not taken",
+            "pin-value is not supported",
         ),
     ] {
         site.place.write("becket.toml", &text.replace(from, to));

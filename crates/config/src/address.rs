@@ -1,7 +1,8 @@
-//! Addresses and names as they are written, before anything is looked up.
+//! Addresses and names as written, before they are resolved.
 //!
-//! Server names obey the rules of rustls (letters, digits, hyphens and underscores, labels of at most 63 characters, RFC
-//! 1035 section 2.3.4), so that a name that is configured can arrive.
+//! Server names follow the rules of rustls (letters, digits, hyphens and underscores, labels of at
+//! most 63 characters, RFC 1035 section 2.3.4), so that each configured name can be sent by a
+//! client.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,10 +13,10 @@ use rustls_pki_types::DnsName;
 
 use crate::notation::{Text, ValueError, as_text, checked_text};
 
-/// Where something is.
+/// Address of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// `:PORT`, `*:PORT` or `[*]:PORT`: every address of this machine.
+    /// `:PORT`, `*:PORT` or `[*]:PORT`: all addresses of this machine.
     Any(u16),
     /// `192.0.2.1:PORT` or `[2001:db8::1]:PORT`.
     Ip(IpAddr, u16),
@@ -26,11 +27,11 @@ pub enum Address {
 }
 
 impl Address {
-    /// What to bind or to connect, where `look_up` says what a name stands for. Without IPv6 every address is one of IPv4. None
-    /// for a unix socket.
+    /// Returns the addresses to bind or to connect; `look_up` resolves a name. Without IPv6, all
+    /// addresses of the machine are those of IPv4. Returns no address for a unix socket.
     ///
     /// # Errors
-    /// Those of `look_up`.
+    /// As `look_up`.
     pub fn expand<F: AsRef<[IpAddr]>, E>(
         &self,
         has_ipv6: bool,
@@ -51,7 +52,8 @@ impl Address {
         Ok(hosts.map(|host| SocketAddr::new(*host, *port)).collect())
     }
 
-    /// What to bind. `localhost` stands for the loopback addresses. None for any other name: whoever binds looks nothing up.
+    /// Returns the addresses to bind. `localhost` stands for the loopback addresses. Returns `None`
+    /// for any other name, because names are not resolved here.
     pub fn to_bind(&self, has_ipv6: bool) -> Option<Vec<SocketAddr>> {
         let loopback = if has_ipv6 {
             &LOOPBACK[..]
@@ -70,7 +72,7 @@ const LOOPBACK: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::LOCALHOST),
 ];
 
-/// Every address of this machine, by family.
+/// All addresses of this machine, by family.
 const ANY: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -81,9 +83,9 @@ macro_rules! addresses {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct $name {
-            /// As it is written: a label of metrics and logs.
+            /// Text as written: a label of metrics and logs.
             pub text: Arc<str>,
-            /// What it says.
+            /// Parsed address.
             pub address: Address,
         }
 
@@ -106,21 +108,22 @@ macro_rules! addresses {
 }
 
 addresses! {
-    /// Where we listen.
+    /// Address on which becket listens.
     ListenAddress, "HOST:PORT, [V6]:PORT or :PORT", inet;
-    /// Where a server is.
+    /// Address of a server.
     ServerAddress, "HOST:PORT, [V6]:PORT or /unix/path", |text| if text.starts_with('/') {
         unix(text)
     } else {
         remote(text)
     };
-    /// Where a peer is.
+    /// Address of a peer.
     PeerAddress, "HOST:PORT or [V6]:PORT", remote;
-    /// Where a syslog daemon is. No name: a log must not wait for a resolver.
+    /// Address of a syslog daemon. Names are not allowed, because a log must not wait for a
+    /// resolver.
     SyslogAddress, "the path of a socket such as /dev/log, IP:PORT or [V6]:PORT", fixed;
-    /// An address of a server that is not looked up.
+    /// Address of a server that needs no resolver.
     FixedAddress, "IP:PORT, [V6]:PORT or /unix/path", fixed;
-    /// Where the pages are: they have no password, so this is explicit.
+    /// Address of the admin pages: they have no password, so it must be explicit.
     AdminAddress, "HOST:PORT or [V6]:PORT, such as 127.0.0.1:9443", |text| match inet(text)? {
         Address::Any(_) => Err("the admin page has no password, so the address must be explicit"),
         address => Ok(address),
@@ -128,7 +131,7 @@ addresses! {
 }
 
 impl Default for ServerAddress {
-    /// None yet.
+    /// An empty address.
     fn default() -> Self {
         Self {
             text: "".into(),
@@ -142,14 +145,14 @@ fn fixed(text: &str) -> Result<Address, &'static str> {
         unix(text)
     } else {
         match remote(text)? {
-            Address::Name(..) => Err("a name, which is not looked up"),
+            Address::Name(..) => Err("a name, but names are not resolved here"),
             address => Ok(address),
         }
     }
 }
 
 fn unix(text: &str) -> Result<Address, &'static str> {
-    // sun_path holds 108 bytes with its final NUL: unix(7).
+    // sun_path holds 108 bytes, including the final NUL: unix(7).
     match text.len() {
         2..=107 if !text.contains('\0') => Ok(Address::Unix(text.into())),
         0..=107 => Err("not the path of a socket"),
@@ -167,7 +170,7 @@ fn remote(text: &str) -> Result<Address, &'static str> {
 
 fn inet(text: &str) -> Result<Address, &'static str> {
     let (host, port) = text.rsplit_once(':').ok_or("no port")?;
-    // u16::from_str would take a sign.
+    // u16::from_str accepts a sign.
     let digits = port.bytes().all(|byte| byte.is_ascii_digit());
     let port = port.parse().ok().filter(|_| digits).ok_or("not a port")?;
     if matches!(host, "" | "*" | "[*]") {
@@ -188,7 +191,7 @@ fn inet(text: &str) -> Result<Address, &'static str> {
     Ok(Address::Name(host.to_owned(), port))
 }
 
-/// A server name as a route or a certificate spells it, in lower case.
+/// A server name in a route or a certificate, in lower case.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum NamePattern {
     /// `www.example.org`
@@ -198,7 +201,7 @@ pub enum NamePattern {
 }
 
 impl NamePattern {
-    /// Whether a name in lower case is covered; a wildcard stands for exactly one label.
+    /// Returns `true` if a name in lower case is covered. A wildcard stands for exactly one label.
     pub fn matches(&self, name: &str) -> bool {
         let name = name.strip_suffix('.').unwrap_or(name);
         match self {
@@ -222,7 +225,7 @@ impl fmt::Display for NamePattern {
 impl Text for NamePattern {
     const ACCEPTED: &str = "a server name such as www.example.org or *.example.org";
 
-    /// Refuses what cannot be in a ClientHello: a trailing dot, an IP address, a bare `*`.
+    /// Rejects names that cannot be in a ClientHello: a trailing dot, an IP address, a bare `*`.
     fn parse(text: &str) -> Result<Self, ValueError> {
         let lower = text.to_ascii_lowercase();
         let (name, wildcard) = match lower.strip_prefix("*.") {
@@ -233,7 +236,7 @@ impl Text for NamePattern {
             "" => "empty",
             "*" => "a wildcard stands for one label, not for every name",
             name if name.ends_with('.') => "a trailing dot",
-            name if name.contains('*') => "a wildcard is the whole first label",
+            name if name.contains('*') => "a wildcard must be the whole first label",
             name if name.parse::<IpAddr>().is_ok() => "an IP address, which no client sends",
             name if !name.is_ascii() => "not in ASCII form (xn--…)",
             name if DnsName::try_from(name).is_err() => "not a server name",
@@ -268,7 +271,7 @@ impl Text for HostName {
 }
 
 checked_text! {
-    /// The name of a section: a label of metrics and logs. The default is empty, which is refused.
+    /// Name of a section: a label of metrics and logs. The default is empty, which is rejected.
     SectionName(Arc<str>), "1 to 64 letters, digits, '-', '_' or '.'", "not a usable name", |text| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         (1..=64).contains(&text.len()) && text.chars().all(is_plain)

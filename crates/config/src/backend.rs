@@ -1,4 +1,4 @@
-//! `[[backend]]`: a pool of servers, and how they are looked after.
+//! `[[backend]]`: a pool of servers, and its health checks.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -19,45 +19,49 @@ section! {
 pub struct Backend {
     /// Unique; a label of metrics and logs.
     pub name: SectionName,
-    /// `[backend.files]`: a folder whose files are served here, in place of servers; its path alone is enough.
+    /// `[backend.files]`: a folder whose files are served instead of servers; its path alone is
+    /// enough.
     #[serde(with = "folder")]
     pub files: Option<Files>,
-    /// The PROXY header that is sent first on every connection.
+    /// Data that is sent first on every connection to a server.
     pub proxy_header: Option<Introduction>,
-    /// What a header of version 2 says only if asked to.
+    /// Optional TLVs of a PROXY header of version 2.
     pub proxy_tlvs: Vec<ProxyTlv>,
-    /// `[backend.tls]`; without it the servers speak plain TCP.
+    /// `[backend.tls]`; without it, connections to servers are plain TCP.
     pub tls: Option<ServerTls>,
-    /// Which server gets the next connection.
+    /// Load-balancing algorithm.
     pub balance: Balance,
-    /// Connections that may wait for a slot; 0 refuses at once. A million are 400 MB and more.
+    /// Maximum number of connections that wait for a slot; 0 rejects them at once. A million take
+    /// 400 MB and more.
     #[serde(with = "Whole::<0, 1_000_000>")]
     pub queue_length: usize = 1024,
-    /// How long one may wait; absent is `timeouts.connect`.
+    /// Maximum wait for a slot; absent means `timeouts.connect`.
     #[serde(with = "Time::<MILLISECOND, DAY>")]
     pub queue_timeout: Option<Duration>,
-    /// How long a connection must be at rest to be ended while others wait for a slot; absent is never.
+    /// Idle time after which a connection is closed while others wait for a slot; absent means
+    /// never.
     #[serde(with = "TimeOr::<Off, { 100 * MILLISECOND }, DAY>")]
     pub idle_reclaim: Option<Duration>,
-    /// Whether a client that ends its stream while it waits gives up its place.
+    /// A client that closes its stream while it waits loses its place.
     pub abort_on_close: bool,
-    /// Further servers or addresses that are tried when a connect fails; each may take `timeouts.connect`.
+    /// Maximum number of further servers or addresses to try after a failed connect; each may take
+    /// `timeouts.connect`.
     #[serde(with = "Whole::<0, 100>")]
     pub retries: u32 = 3,
-    /// What becomes of a server's connections when it goes out of service.
+    /// Behaviour for a server's connections when the server goes out of service.
     pub connections_on_failure: ConnectionsOnFailure,
-    /// By what clients are known again.
+    /// Property that identifies returning clients.
     pub stick: StickBy,
-    /// Clients that are remembered; the most are some 6 GB.
+    /// Maximum number of remembered clients; the upper bound takes about 6 GB.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub stick_entries: usize = 100_000,
-    /// How long one is remembered that does not come back.
+    /// Time after which a client that does not return is forgotten.
     #[serde(with = "Time::<SECOND, { 7 * DAY }>")]
     pub stick_lifetime: Duration = Duration::from_secs(30 * 60),
-    /// How often server names are resolved anew.
+    /// Interval of lookups of server names.
     #[serde(with = "TimeOr::<Off, SECOND, DAY>")]
     pub resolve_interval: Option<Duration> = Some(Duration::from_secs(60)),
-    /// Addresses of this host to connect from, in turn; the kernel chooses when there is none.
+    /// Source addresses for connections, used in turn; if empty, the kernel chooses.
     #[serde(with = "list")]
     pub source: Vec<IpAddr>,
     /// `[backend.health]`
@@ -70,21 +74,22 @@ pub struct Backend {
 section! {
 /// `[backend.files]`
 pub struct Files {
-    /// The folder; absent is a fault.
+    /// The folder; its absence is an error.
     pub root: Option<String>,
-    /// Names of files that stand for the folder in which they are, in the order in which they are looked for.
+    /// Names of index files, in the order of the search.
     pub index: Vec<String> = vec!["index.html".to_owned()],
-    /// Symbolic links are followed, as long as they stay below the folder.
+    /// Follow symbolic links, as long as they stay below the folder.
     pub symlinks: bool,
-    /// A file `name.br`, `name.zst` or `name.gz` is sent in place of `name` to clients that take it.
+    /// Send `name.br`, `name.zst` or `name.gz` instead of `name` to clients that accept it.
     pub precompressed: bool,
-    /// `[[backend.files.cache-control]]`: what clients are told of keeping files; the first whose pattern fits counts.
+    /// `[[backend.files.cache-control]]`: Cache-Control of answers; the first matching pattern
+    /// counts.
     pub cache_control: Vec<CacheControl>,
     /// `[[backend.files.error-page]]`
     pub error_page: Vec<ErrorPage>,
-    /// The field Strict-Transport-Security of every answer that goes out by TLS.
+    /// The field Strict-Transport-Security of every answer over TLS.
     pub hsts: Option<FieldValue>,
-    /// Files that each worker keeps open.
+    /// Maximum number of files that each worker keeps open.
     #[serde(with = "Whole::<0, 1_000_000>")]
     pub open_files: usize = 256,
 }
@@ -93,9 +98,9 @@ pub struct Files {
 section! {
 /// `[[backend.files.cache-control]]`
 pub struct CacheControl {
-    /// A pattern of paths, with `*`, `?` and `[a-z]`; a star stands for slashes, too.
+    /// A pattern of paths with `*`, `?` and `[a-z]`; a star also matches slashes.
     pub paths: String,
-    /// The value of the field.
+    /// Value of the field.
     pub value: FieldValue = FieldValue(String::new()),
 }
 }
@@ -103,9 +108,9 @@ pub struct CacheControl {
 section! {
 /// `[[backend.files.error-page]]`
 pub struct ErrorPage {
-    /// The status of the answer.
+    /// Status of the answer.
     pub status: Option<u16>,
-    /// The file that is its body, below the folder.
+    /// File of the body, below the folder.
     pub path: String,
 }
 }
@@ -134,69 +139,69 @@ mod folder {
 section! {
 /// `[[backend.server]]`
 pub struct ServerSection {
-    /// Where it listens; absent is a fault.
+    /// Address of the server; its absence is an error.
     pub address: Option<ServerAddress>,
-    /// Its share of new connections; with 0 it gets only clients that stick to it. As HAProxy: enough steps for any pair of
-    /// machines.
+    /// Share of new connections; with 0 the server gets only clients that stick to it. The range is
+    /// HAProxy's: enough steps for any pair of machines.
     #[serde(with = "Whole::<0, 256>")]
     pub weight: u32 = 1,
-    /// Connections that it may have; absent is no limit.
+    /// Maximum number of connections; absent means no limit.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub maxconn: Option<u32>,
-    /// Serves only when no other server can.
+    /// Use the server only if no other server is available.
     pub backup: bool,
-    /// Gets no connections.
+    /// Send no connections to the server.
     pub disabled: bool,
-    /// Its number in becket's tickets, when it is a becket itself.
+    /// Node number in the tickets of the server, if it is a becket.
     #[serde(with = "Whole::<0, 65_535>")]
     pub node: Option<u16>,
 }
 }
 
 section! {
-/// `[backend.health]`: how the servers are looked after.
+/// `[backend.health]`: health checks of the servers.
 pub struct HealthSection {
-    /// How far a check goes.
+    /// Kind of the checks.
     pub check: CheckKind,
-    /// Between two checks.
+    /// Time between two checks.
     #[serde(with = "Time::<{ 100 * MILLISECOND }, DAY>")]
     pub interval: Duration = Duration::from_secs(2),
-    /// Between two checks while the state may change.
+    /// Time between two checks while the state may change.
     #[serde(with = "Time::<{ 100 * MILLISECOND }, DAY>")]
     pub fast_interval: Duration = Duration::from_secs(1),
-    /// For each address of a server.
+    /// Timeout of a check for each address of a server.
     #[serde(with = "Time::<MILLISECOND, { 10 * MINUTE }>")]
     pub timeout: Duration = Duration::from_secs(2),
-    /// Good checks in a row that bring a server back.
+    /// Successful checks in a row that bring a server back.
     #[serde(with = "Whole::<1, 1000>")]
     pub rise: u32 = 2,
-    /// Bad checks in a row that take it out.
+    /// Failed checks in a row that take a server out of service.
     #[serde(with = "Whole::<1, 1000>")]
     pub fall: u32 = 3,
-    /// What an HTTP check asks for.
+    /// Path of an HTTP check.
     pub path: RequestPath = RequestPath("/".to_owned()),
-    /// The host that it names; absent is the server's address.
+    /// Host of an HTTP check; absent means the server's address.
     pub host: Option<RequestHost>,
-    /// Statuses of a server that is well.
+    /// Statuses of a healthy server.
     #[serde(with = "list")]
     pub expect: Vec<Expected> = ["2xx", "3xx"]
         .iter()
         .filter_map(|one| one.parse().ok())
         .collect(),
-    /// How long a server that came back gets less than its share.
+    /// Time for which a returning server gets less than its share.
     #[serde(with = "TimeOr::<Off, SECOND, DAY>")]
     pub slow_start: Option<Duration>,
-    /// Connects that fail in a row and take a server out; absent is off.
+    /// Failed connects in a row that take a server out of service; absent is off.
     #[serde(with = "Whole::<1, 1000>")]
     pub passive_failures: Option<u32>,
-    /// How long it then stays out.
+    /// Time for which the server then stays out of service.
     #[serde(with = "Time::<{ 100 * MILLISECOND }, DAY>")]
     pub passive_pause: Duration = Duration::from_secs(10),
 }
 }
 
 impl HealthSection {
-    /// What takes a server out of service and brings it back.
+    /// Returns the rules that take a server out of service and bring it back.
     pub fn rules(&self) -> Rules {
         let checks = Checks {
             interval: self.interval,

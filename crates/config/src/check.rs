@@ -1,7 +1,8 @@
-//! What contradicts in a file whose values are right one by one: references, keys that exclude or need each other.
+//! Finds contradictions in a file whose single values are valid: references, and keys that exclude
+//! or require each other.
 //!
-//! Every fault is found, each with the key path of the field that it is about; line and value are added by
-//! [`KeyLocations::place`](crate::read::KeyLocations::place).
+//! All errors are found, each with the key path of its field;
+//! [`KeyLocations::place`](crate::read::KeyLocations::place) adds line and value.
 
 mod backend;
 mod cluster;
@@ -23,24 +24,24 @@ use crate::process::LogTarget;
 use crate::read::labels;
 use crate::suites::ServedVersion;
 
-/// One way that a listener's clients may go: a route, or at last the listener itself.
+/// A way of a listener's clients: a route, or the listener's own settings as the last one.
 #[derive(Clone, Copy, Debug)]
 pub struct Way<'a> {
-    /// Its number and itself; absent for the listener's own.
+    /// The route and its index; `None` for the listener's own settings.
     pub route: Option<(usize, &'a Route)>,
-    /// The number of the certificate whose clients take it.
+    /// Index of the certificate whose clients take this way.
     pub certificate: Option<usize>,
-    /// Their TLS ends here; else it passes, or there is none.
+    /// TLS is terminated, rather than passed through or absent.
     pub ends_tls: bool,
-    /// Name of the policy: that of the route, of the listener, or the listener's own name.
+    /// Name of the policy: that of the route or of the listener, or the listener's own name.
     pub policy: &'a str,
-    /// Name of the backend; absent is a fault.
+    /// Name of the backend; `None` is an error.
     pub backend: Option<&'a str>,
 }
 
 impl ListenerSection {
-    /// The ways of its clients, in the order in which they are tried. The last one takes every hello. Where all are redirected there
-    /// is none.
+    /// Returns the ways of the clients, in the order of their evaluation. The last one accepts
+    /// every hello. Returns none if all requests are redirected.
     pub fn ways(&self) -> Vec<Way<'_>> {
         if self.redirect.is_some() {
             return Vec::new();
@@ -80,42 +81,43 @@ impl ListenerSection {
         ways
     }
 
-    /// Whether TLS of some clients ends here, at once or after some talk.
+    /// Returns `true` if TLS of any client is terminated, at once or after STARTTLS.
     pub fn ends_tls(&self) -> bool {
         self.ways().iter().any(|way| way.ends_tls)
     }
 }
 
 impl Route {
-    /// Whether only hellos match that offer one of its protocols.
+    /// Returns `true` if the route matches only hellos that offer one of its protocols.
     pub fn is_for_alpn(&self) -> bool {
         self.alpn.as_ref().is_some_and(|alpn| !alpn.is_empty())
     }
 }
 
-/// Key paths of the sections of one kind.
+/// Returns the key paths of the sections of one kind.
 pub fn paths<'n>(kind: &str, names: impl Iterator<Item = &'n SectionName>) -> Vec<String> {
     let labels = labels(names.map(|name| Some(name.clone()))).into_iter();
     labels.map(|label| format!("{kind}[{label}]")).collect()
 }
 
 impl File {
-    /// Key paths of the listeners.
+    /// Returns the key paths of the listeners.
     pub fn listener_paths(&self) -> Vec<String> {
         paths("listener", self.listener.iter().map(|it| &it.name))
     }
 
-    /// Key paths of the policies.
+    /// Returns the key paths of the policies.
     pub fn policy_paths(&self) -> Vec<String> {
         paths("policy", self.policy.iter().map(|it| &it.name))
     }
 
-    /// Key paths of the backends.
+    /// Returns the key paths of the backends.
     pub fn backend_paths(&self) -> Vec<String> {
         paths("backend", self.backend.iter().map(|it| &it.name))
     }
 
-    /// The policy under which sessions of stud and hitch resume: the one that is named, or the only one in use.
+    /// Returns the policy under which sessions of stud and hitch resume: the configured one, or the
+    /// only one in use.
     pub fn stud_policy(&self) -> Option<&str> {
         let written = self.cluster.as_ref()?.stud_policy.as_deref();
         let in_use = self.policies_in_use();
@@ -125,7 +127,7 @@ impl File {
         })
     }
 
-    /// Names of the policies under which TLS ends, each once.
+    /// Returns the names of the policies under which TLS is terminated, each once.
     fn policies_in_use(&self) -> Vec<&str> {
         let mut names = Vec::new();
         for way in self.listener.iter().flat_map(ListenerSection::ways) {
@@ -144,7 +146,7 @@ impl File {
         self.backend.iter().find(|backend| *backend.name == *name)
     }
 
-    /// Finds every contradiction.
+    /// Finds all contradictions.
     pub fn check(&self, report: &mut Report) {
         self.check_listeners(report);
         self.check_policies(report);
@@ -160,7 +162,7 @@ impl File {
         }
         let process = &self.process;
         if process.group.is_some() && process.user.is_none() {
-            let fault = "a group without a user";
+            let fault = "given, but process.user is not set";
             report.refuse(
                 key!("process", process.group),
                 fault,
@@ -168,7 +170,7 @@ impl File {
             );
         }
         if process.rsa_batch == RsaBatch::Auto && !process.has_crypto_threads() {
-            let fault = "batches are signed by crypto threads, and there are none";
+            let fault = "batches need crypto threads, and there are none";
             report.refuse(
                 key!("process", process.rsa_batch),
                 fault,
@@ -178,11 +180,11 @@ impl File {
         self.check_chroot(report);
         let log = &self.log;
         if log.file == LogTarget::Off && log.syslog.is_none() {
-            let fault = "a log that says nothing: log.level says how much";
+            let fault = "the log cannot be off; log.level sets its verbosity";
             report.refuse(key!("log", log.file), fault, LogTarget::ACCEPTED);
         }
         if process.key_log {
-            let fault = "TLS secrets are written to the file that SSLKEYLOGFILE names";
+            let fault = "TLS secrets are written to the file named by SSLKEYLOGFILE";
             report.remark(key!("process", process.key_log), fault);
         }
         self.remark_unused(report);
@@ -202,7 +204,7 @@ impl File {
         }
     }
 
-    /// Whether policy and backend of a way are there.
+    /// Checks that policy and backend of a way exist.
     fn check_way(&self, path: &str, listener: &ListenerSection, way: Way<'_>, report: &mut Report) {
         let route = way.route.map(|(_, route)| route);
         let at = match (way.route, way.certificate) {
@@ -217,7 +219,7 @@ impl File {
             let names = self.policy.iter().map(|policy| &*policy.name);
             let problem = unknown("policy", way.policy, names);
             let path = key!(at, listener.policy);
-            // Of several routes without a policy of their own, one says it.
+            // If several routes lack their own policy, this is reported once.
             if !report.errors.iter().any(|known| known.path == path) {
                 report.refuse(path, problem.0, problem.1);
             }
@@ -226,7 +228,7 @@ impl File {
         let names = self.backend.iter().map(|backend| &*backend.name);
         match way.backend {
             None => {
-                let fault = "missing: where clients go that no route takes";
+                let fault = "missing: no backend for clients that no route accepts";
                 report.refuse(key!(at, listener.backend), fault, choices(names));
             }
             Some(name) if own && self.backend_named(name).is_none() => {
@@ -261,8 +263,8 @@ impl File {
         }
     }
 
-    /// Early data may be a replay: only a server can know which requests may be made twice, so it has to be told, and the
-    /// PROXY header of version 2 is what can tell it.
+    /// Early data may be a replay. Only a server knows which requests may be repeated, so becket
+    /// must mark early data, and only a PROXY header of version 2 can do that.
     fn check_early_data(&self, report: &mut Report) {
         let mut seen = HashSet::new();
         for listener in &self.listener {
@@ -274,11 +276,11 @@ impl File {
                     continue;
                 }
                 let path = key!(format!("policy[{}]", &*policy.name), policy.early_data);
-                // The server is connected, and introduced to its client, before TLS begins.
+                // Here the server gets its PROXY header before TLS begins.
                 if listener.speaks().connects_first() {
                     let name = &*listener.name;
                     let fault = format!(
-                        "with listener[{name}].starttls the servers are connected before they could be told"
+                        "with listener[{name}].starttls the PROXY header is sent before early data can be marked in it"
                     );
                     let accepted = format!("a policy without early data for listener[{name}]");
                     report.refuse(&path, fault, accepted);
@@ -290,7 +292,7 @@ impl File {
                     report.refuse(&path, fault, accepted);
                 }
                 let backend = way.backend.and_then(|name| self.backend_named(name));
-                // To serve a file twice changes nothing.
+                // Serving a file twice changes nothing.
                 if let Some(backend) = backend.filter(|backend| backend.files.is_none())
                     && backend.proxy_header != Some(Introduction::V2)
                     && seen.insert((way.policy, way.backend))
@@ -305,7 +307,7 @@ impl File {
         }
     }
 
-    /// What the process that serves cannot do without the file system of the host.
+    /// Checks that a chroot has a user.
     fn check_chroot(&self, report: &mut Report) {
         let process = &self.process;
         let path = key!("process", process.chroot);
@@ -313,12 +315,12 @@ impl File {
             return;
         }
         if process.user.is_none() {
-            let fault = "root leaves any folder at will";
+            let fault = "root can leave a chroot";
             report.refuse(path, fault, "process.user with it");
         }
     }
 
-    /// A header that is passed on must have come.
+    /// Checks that each listener receives the header that a backend passes on.
     fn check_received_headers(&self, report: &mut Report) {
         for (backend, path) in self.backend.iter().zip(self.backend_paths()) {
             let is_there = |way: &Way<'_>| way.backend == Some(&*backend.name);
@@ -336,7 +338,8 @@ impl File {
         }
     }
 
-    /// Connections at rest may be ended early only where a client that rests can be told from one that waits for an answer.
+    /// Checks that idle connections are closed early only if becket can distinguish them from
+    /// connections that wait for an answer.
     fn check_idle_reclaim(&self, report: &mut Report) {
         for (backend, path) in self.backend.iter().zip(self.backend_paths()) {
             let path = key!(path, backend.idle_reclaim);
@@ -396,7 +399,7 @@ impl File {
             ),
         ] {
             if both {
-                let fault = format!("in a cluster {shared} says this");
+                let fault = format!("conflicts with {shared}");
                 report.refuse(path, fault, "one of the two keys");
             }
         }
@@ -432,17 +435,17 @@ impl File {
             ),
         ] {
             if burst.is_some() && rate.is_none() {
-                let fault = format!("a burst of nothing: {needed} is not set");
+                let fault = format!("given, but {needed} is not set");
                 report.refuse(path, fault, "both keys, or neither");
             }
         }
     }
 
-    /// Sessions of stud and hitch come under one policy. It must be in use, must allow TLS 1.2, and must not ask clients
-    /// for certificates: the sender does not say who the client was.
+    /// Sessions of stud and hitch belong to one policy. It must be in use, must allow TLS 1.2, and
+    /// must not request client certificates, because the sender does not identify the client.
     fn check_stud(&self, cluster: &Cluster, report: &mut Report) {
         let in_use = self.policies_in_use();
-        // Without any listener that has been said.
+        // Without a listener, another error is reported already.
         if !cluster.receive_stud || in_use.is_empty() {
             return;
         }
@@ -450,7 +453,7 @@ impl File {
         let named = self.stud_policy().filter(|name| in_use.contains(name));
         let Some(named) = named else {
             let fault = match cluster.stud_policy {
-                None => "missing, and there is more than one",
+                None => "missing, and several policies are in use",
                 Some(_) => "no policy in use has this name",
             };
             return report.refuse(path, fault, format!("one of {}", in_use.join(", ")));
@@ -459,9 +462,9 @@ impl File {
             return;
         };
         let fault = if !policy.versions.contains(&ServedVersion::Tls12) {
-            "without TLS 1.2, no session of which resumes by ID"
+            "it does not allow TLS 1.2, which sessions by ID need"
         } else if policy.client_certificates != ClientCertificates::Off {
-            "asks clients for certificates, of which stud and hitch say nothing"
+            "it requests client certificates, which stud and hitch do not send"
         } else {
             return;
         };
@@ -485,11 +488,11 @@ impl File {
     }
 }
 
-/// Files are served where requests can be read.
+/// Checks that a way to a backend of files has readable HTTP requests.
 fn check_served(path: &str, listener: &ListenerSection, way: Way<'_>, report: &mut Report) {
     let fault = match listener.speaks() {
-        ListenMode::StartTls(_) => "a protocol that is not HTTP, and the backend serves files",
-        ListenMode::Tls if !way.ends_tls => "TLS ends elsewhere, and the backend serves files",
+        ListenMode::StartTls(_) => "the protocol is not HTTP, and the backend serves files",
+        ListenMode::Tls if !way.ends_tls => "TLS is passed through, and the backend serves files",
         _ => "",
     };
     if !fault.is_empty() {
@@ -499,13 +502,13 @@ fn check_served(path: &str, listener: &ListenerSection, way: Way<'_>, report: &m
     let route = way.route.and_then(|(_, route)| route.alpn.as_ref());
     let written = route.unwrap_or(&listener.alpn);
     if way.ends_tls && !written.is_empty() && written[..] != [HTTP] {
-        let fault = "the backend serves files, by HTTP/1.1 alone";
+        let fault = "the backend serves files only over HTTP/1.1";
         let accepted = "[\"http/1.1\"], which is the default there";
         report.refuse(key!(path, listener.alpn), fault, accepted);
     }
 }
 
-/// Checks the names of the sections of one kind, which must be there and differ.
+/// Checks that the names of the sections of one kind exist and are unique.
 fn check_names<'n>(
     paths: &[String],
     names: impl Iterator<Item = &'n SectionName>,
@@ -518,11 +521,11 @@ fn check_names<'n>(
             name if !seen.insert(name) => "an earlier section has this name",
             _ => continue,
         };
-        report.refuse(format!("{path}.name"), fault, "a name of its own");
+        report.refuse(format!("{path}.name"), fault, "a unique name");
     }
 }
 
-/// What is wrong with a name that no section has, and what is accepted.
+/// Returns the fault of an unknown name, and the accepted names.
 fn unknown<'n>(
     kind: &str,
     name: &str,
@@ -539,14 +542,14 @@ fn choices<'n>(names: impl Iterator<Item = &'n str>) -> String {
     let mut names: Vec<String> = names.map(|name| format!("{name:?}")).collect();
     names.sort();
     if names.is_empty() {
-        "a name, once there is such a section".to_owned()
+        "the name of a section; there is none yet".to_owned()
     } else {
         names.join(", ")
     }
 }
 
-/// The protocol of ALPN by which files are served (RFC 7301, section 6).
+/// ALPN name of the protocol for files (RFC 7301, section 6).
 pub const HTTP: &[u8] = b"http/1.1";
 const VERSIONS: &str = "\"1.2\", \"1.3\" or both";
-/// What `cluster.stud-certificate` must name.
+/// Accepted values of `cluster.stud-certificate`.
 pub const RSA_KEY: &str = "a PEM file with the RSA key that stud or hitch has, and no other key";

@@ -1,77 +1,77 @@
-//! Choices that a file may name: each is one word there and one value here.
+//! Values of keys that accept one of several words.
 
 use serde::{Deserialize, Serialize};
 
-/// What to do with a server name that no certificate covers.
+/// Behaviour for a server name that no certificate covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnknownNames {
-    /// Answer with the default certificate.
+    /// Use the default certificate.
     #[default]
     Default,
-    /// Refuse with the alert `unrecognized_name` (RFC 6066, section 3).
+    /// Reject with the alert `unrecognized_name` (RFC 6066, section 3).
     Refuse,
 }
 
-/// What to do when ALPN lists do not overlap.
+/// Behaviour if the ALPN lists have no common protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AlpnMismatch {
-    /// Go on as if the client had not offered ALPN.
+    /// Continue as if the client had not offered ALPN.
     #[default]
     Continue,
-    /// Refuse with the alert `no_application_protocol` (RFC 7301, section 3.2).
+    /// Reject with the alert `no_application_protocol` (RFC 7301, section 3.2).
     Refuse,
 }
 
-/// What to do with a certificate, or a CA above it, of whose issuer there is no list.
+/// Behaviour for a certificate whose issuer has no revocation list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnknownStatus {
-    /// Refuse whoever shows it.
+    /// Reject the certificate.
     #[default]
     Refuse,
-    /// Take the certificate for not revoked.
+    /// Accept the certificate as not revoked.
     Allow,
 }
 
-/// What servers are told of a client, before anything else.
+/// Data about the client that is sent to servers first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Introduction {
-    /// A PROXY header, text.
+    /// A PROXY header of version 1 (text).
     V1,
-    /// A PROXY header, binary, with TLVs about the TLS connection.
+    /// A PROXY header of version 2 (binary), with TLVs about the TLS connection.
     V2,
-    /// Its address in bytes, behind one of its family: `write-ip` of stud and hitch.
+    /// One byte for the address family, followed by the address: `write-ip` of stud and hitch.
     Ip,
-    /// The header from in front, as it came.
+    /// The received PROXY header, unchanged.
     Received,
 }
 
-/// Whether the process that serves is confined.
+/// Confinement of the serving process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SandboxMode {
-    /// To the files and system calls that it needs.
+    /// Restrict the process to the files and system calls that it needs.
     #[default]
     On,
-    /// Not.
+    /// No restriction.
     Off,
 }
 
-/// Shape of log lines.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
     /// One JSON object per line.
     Json,
 }
 
-/// The part of a host that messages of syslog are about (RFC 5424, table 1).
+/// Facility of syslog messages (RFC 5424, table 1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "each is its name")]
@@ -99,51 +99,51 @@ pub enum Facility {
     Local7 = 23,
 }
 
-/// Who of the servers gets the next connection, by weight.
+/// Load-balancing algorithm, by weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Balance {
-    /// In turn.
+    /// Servers in turn.
     #[default]
     RoundRobin,
-    /// The least busy one.
+    /// The server with the fewest connections.
     LeastConnections,
-    /// The less busy one of two that are drawn.
+    /// The less busy of two servers chosen at random.
     TwoRandomChoices,
-    /// The first that has a free slot, in the order of the file.
+    /// The first server with a free slot, in the order of the file.
     First,
-    /// Always the same one for a client's address.
+    /// The server that the client's address hashes to.
     SourceHash,
-    /// Always the same one for a server name of the hello.
+    /// The server that the hello's server name hashes to.
     SniHash,
 }
 
-/// What becomes of a server's connections when it goes out of service.
+/// Behaviour for a server's connections when the server goes out of service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConnectionsOnFailure {
-    /// They go on.
+    /// Connections continue.
     #[default]
     Drain,
-    /// They are closed.
+    /// Connections are closed.
     Close,
 }
 
-/// Which clients a server gets.
+/// Mode of a server: the clients that it gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServerMode {
-    /// All.
+    /// All clients.
     #[default]
     Ready,
-    /// Only clients that stick to it, as with `weight = 0`.
+    /// Only clients that stick to the server, as with `weight = 0`.
     Drain,
-    /// None, and it is not checked, as with `disabled = true`.
+    /// No clients and no checks, as with `disabled = true`.
     Maintenance,
 }
 
 impl ServerMode {
-    /// As it is written.
+    /// Returns the word in the file.
     pub fn word(self) -> &'static str {
         match self {
             Self::Ready => "ready",
@@ -153,127 +153,128 @@ impl ServerMode {
     }
 }
 
-/// Which connections the kernel seals and opens.
+/// Connections whose TLS records the kernel seals and opens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KernelTls {
-    /// None.
+    /// No connections.
     #[default]
     Off,
-    /// Those that have carried `limits.kernel-tls-after`.
+    /// Connections that have carried `limits.kernel-tls-after`.
     Bulk,
 }
 
-/// By what a client is known again, to be given the server that it had.
+/// Property that identifies returning clients, so that they get the same server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StickBy {
-    /// Not at all.
+    /// No stickiness.
     #[default]
     None,
-    /// By its address.
+    /// Address of the client.
     Source,
-    /// By the TLS session that it resumes.
+    /// TLS session that the client resumes.
     TlsSession,
 }
 
-/// How far a check goes.
+/// Kind of a health check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckKind {
-    /// There are none.
+    /// No checks.
     #[default]
     None,
-    /// To a connection.
+    /// Connect only.
     Connect,
-    /// To a TLS handshake.
+    /// Connect and TLS handshake.
     Tls,
-    /// To the status of an HTTP response.
+    /// HTTP request, by the status of its response.
     Http,
 }
 
-/// What is done with the TLS of clients.
+/// Handling of the clients' TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// It ends here.
+    /// TLS is terminated.
     #[default]
     Terminate,
-    /// The hello is read, and every byte passed on as it is.
+    /// The hello is read, and all bytes are passed on unchanged.
     Passthrough,
 }
 
-/// Whether crypto threads sign with RSA in batches.
+/// Use of RSA batches in crypto threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RsaBatch {
-    /// Each signature is made by itself.
+    /// Signatures are made one by one.
     #[default]
     Off,
-    /// Eight at a time, where the processor can do that.
+    /// Signatures are made eight at a time, if the processor supports it.
     Auto,
 }
 
-/// A part of the PROXY header that is not always sent.
+/// An optional TLV of the PROXY header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProxyTlv {
-    /// A name of the connection: the one that a header from in front gave it, or one of ours.
+    /// Unique ID of the connection: that of the received header, or a new one.
     UniqueId,
-    /// The client's certificate, DER.
+    /// The client's certificate in DER.
     ClientCertificate,
-    /// The same as hitch sends it: PEM, of a type of hitch's own.
+    /// The client's certificate in PEM, with hitch's TLV type.
     ClientCertificatePem,
-    /// The fingerprint of the client's hello, of a type of our own.
+    /// JA4 fingerprint of the client's hello, with becket's own TLV type.
     Ja4,
 }
 
-/// Whether clients authenticate.
+/// Authentication of clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientCertificates {
-    /// No certificate is asked for.
+    /// No certificate is requested.
     #[default]
     Off,
-    /// A client without one is served.
+    /// A client without a certificate is accepted.
     Optional,
-    /// A client without one is refused.
+    /// A client without a certificate is rejected.
     Required,
 }
 
-/// What the certificates of `client-ca` are.
+/// Meaning of the certificates in `client-ca`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientTrust {
-    /// Those of authorities, which issue the clients'.
+    /// Authorities that issue client certificates.
     #[default]
     Authorities,
-    /// Those of the clients themselves.
+    /// The certificates of the clients themselves.
     Certificates,
 }
 
-/// The certificate for clients that send no name, or one that no certificate covers.
+/// Certificate for clients that send no name, or a name that no certificate covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DefaultCertificate {
-    /// That of the last file.
+    /// The certificate of the last file.
     #[default]
     Last,
-    /// That of the first file.
+    /// The certificate of the first file.
     First,
 }
 
-/// Whether servers' certificates are verified.
+/// Verification of servers' certificates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verify {
-    /// Chain, time and name.
+    /// Chain, validity period and name.
     #[default]
     Full,
-    /// Chain and time: any certificate of these authorities.
+    /// Chain and validity period: any certificate of these authorities is accepted.
     Chain,
-    /// The certificate itself, which must be in `ca`, and its time; the name, where one is given.
+    /// The certificate itself, which must be in `ca`, its validity period, and the name if one is
+    /// configured.
     Pinned,
-    /// Not at all.
+    /// No verification.
     None,
 }

@@ -1,4 +1,4 @@
-//! Whom a client's certificate has to name: the values of `policy.client-names`.
+//! Accepted names in client certificates: the values of `policy.client-names`.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
@@ -6,22 +6,22 @@ use std::net::IpAddr;
 use crate::address::NamePattern;
 use crate::notation::{Text, ValueError, as_text};
 
-/// One name that lets a client in, written `KIND:NAME`.
+/// A name that authorizes a client, written `KIND:NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientName {
-    /// The whole subject in the form of RFC 4514, as the access log writes it.
+    /// The whole subject in the form of RFC 4514, as in the access log.
     Subject(String),
-    /// The common name of the subject: the last one, if it has several.
+    /// The common name of the subject; the last one, if it has several.
     CommonName(String),
     /// An organizational unit of the subject.
     OrganizationalUnit(String),
-    /// A DNS name among the subject alternative names.
+    /// A DNS name in the subject alternative names.
     Dns(NamePattern),
-    /// A URI among them, such as a SPIFFE ID; letter by letter.
+    /// A URI in the subject alternative names, such as a SPIFFE ID; compared byte by byte.
     Uri(String),
-    /// A mail address among them; letter by letter.
+    /// A mail address in the subject alternative names; compared byte by byte.
     Email(String),
-    /// An IP address among them.
+    /// An IP address in the subject alternative names.
     Ip(IpAddr),
 }
 
@@ -29,7 +29,7 @@ impl Text for ClientName {
     const ACCEPTED: &str = "\"subject:CN=..,O=..\", \"cn:..\", \"ou:..\", \"dns:name\" or \"dns:*.name\", \"uri:..\", \"email:..\" or \"ip:..\"";
 
     fn parse(text: &str) -> Result<Self, ValueError> {
-        let (kind, name) = text.split_once(':').ok_or("without the kind of name")?;
+        let (kind, name) = text.split_once(':').ok_or("no kind of name")?;
         if name.is_empty() {
             return Err("an empty name".into());
         }
@@ -91,10 +91,10 @@ mod tests {
     #[test]
     fn what_is_no_name_is_refused_with_its_fault() {
         for (text, fault) in [
-            ("alice", "without the kind of name"),
+            ("alice", "no kind of name"),
             ("cn:", "an empty name"),
             ("name:alice", "an unknown kind of name"),
-            ("dns:a.*.test", "a wildcard is the whole first label"),
+            ("dns:a.*.test", "a wildcard must be the whole first label"),
             ("ip:a.test", "not an IP address"),
         ] {
             assert_eq!(ClientName::parse(text), Err(fault.into()), "{text}");

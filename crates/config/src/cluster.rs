@@ -1,4 +1,4 @@
-//! `[cluster]`: what is shared with other hosts.
+//! `[cluster]`: settings that are shared with other hosts.
 
 use std::time::Duration;
 
@@ -9,36 +9,36 @@ use crate::section::section;
 section! {
 /// `[cluster]`
 pub struct Cluster {
-    /// A file.
+    /// File of the secret.
     pub secret: Option<String>,
-    /// A PEM file with a private key, from which the secret is made.
+    /// PEM file with a private key from which the secret is derived.
     pub secret_from_key: Option<String>,
-    /// Further files.
+    /// Files of further accepted secrets.
     pub accept_secrets: Vec<String>,
-    /// This becket among the others; absent is a fault.
+    /// Number of this node; its absence is an error.
     #[serde(with = "Whole::<1, 65_535>")]
     pub node: Option<u16>,
-    /// Where datagrams of peers arrive; without, only tickets are shared.
+    /// Address for datagrams of peers; without it, only tickets are shared.
     pub listen: Option<ListenAddress>,
-    /// Peers by address.
+    /// Addresses of the peers.
     pub peers: Vec<PeerAddress>,
-    /// How often their names are looked up again.
+    /// Interval of lookups of the peers' names.
     #[serde(with = "TimeOr::<Off, SECOND, DAY>")]
     pub resolve_interval: Option<Duration> = Some(Duration::from_secs(30)),
-    /// How long an epoch of ticket keys lasts; the same on all nodes. At most half of what RFC 8446, section 4.6.1, allows a
-    /// ticket to live: one is good for up to two epochs.
+    /// Lifetime of an epoch's ticket key; equal on all nodes. A ticket is valid for up to two
+    /// epochs, so the maximum is half of the ticket lifetime of RFC 8446, section 4.6.1.
     #[serde(with = "Time::<SECOND, { 84 * HOUR }>")]
     pub rotation: Duration = Duration::from_secs(8 * 3600),
-    /// Instead of `sessions.max-age`.
+    /// Overrides `sessions.max-age`.
     #[serde(with = "Time::<SECOND, { 7 * DAY }>")]
     pub session_max_age: Option<Duration>,
-    /// Hand out tickets to TLS 1.2 clients.
+    /// Issue tickets to TLS 1.2 clients.
     pub tls12_tickets: bool,
-    /// Take sessions of stud and hitch.
+    /// Receive sessions of stud and hitch.
     pub receive_stud: bool,
-    /// Where their datagrams arrive.
+    /// Address for their datagrams.
     pub stud_listen: Option<ListenAddress>,
-    /// A PEM file with an RSA key.
+    /// PEM file with an RSA key.
     pub stud_certificate: Option<String>,
     /// Name of a policy in use.
     pub stud_policy: Option<String>,
@@ -46,7 +46,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Whether anything is shared with other beckets. Else sessions of stud and hitch are taken, and that is all.
+    /// Returns `true` if anything is shared with other beckets, rather than only received from stud
+    /// and hitch.
     pub fn shares(&self) -> bool {
         !self.receive_stud
             || self.secret.is_some()

@@ -1,9 +1,9 @@
-//! What can be wrong with a configuration: a list, never the first fault only.
+//! Problems of a configuration: always a list, never only the first one.
 //!
-//! A [`Problem`] is one fault with its key path, the line, the value as written and what would
-//! be accepted; it prints as one line. [`Report`] collects them while a configuration is
-//! prepared and keeps warnings apart; [`Rejected`] is the outcome when there was any error.
-//! Nothing in here decides what is a fault.
+//! A [`Problem`] is one fault with its key path, line, value as written and accepted values; it
+//! prints as one line. [`Report`] collects problems while a configuration is prepared, with
+//! warnings apart; [`Rejected`] is the result if there was any error. This module does not decide
+//! which values are faulty.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,26 +11,26 @@ use std::io;
 
 use serde::Serialize;
 
-/// One fault of a configuration.
+/// A problem of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// Key path, such as `listener[web].bind[1]`, or the flag; empty for the text as a whole.
     pub path: String,
-    /// The part of the configuration that has it, where that is a file of its own.
+    /// File of the problem, if it is in a separate part of the configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<Box<str>>,
     /// Line in the file, counted from 1; unknown for flags.
     pub line: Option<usize>,
-    /// The value as written, strings in quotes; absent when the key is.
+    /// The value as written, strings in quotes; absent if the key is missing.
     pub value: Option<String>,
-    /// What is wrong with it.
+    /// Description of the fault.
     pub fault: String,
-    /// What is accepted instead.
+    /// Accepted values.
     pub accepted: Option<Box<str>>,
 }
 
 impl Problem {
-    /// Describes a fault of the key at `path`.
+    /// Creates a problem of the key at `path`.
     pub fn new(path: impl Into<String>, fault: impl Into<String>) -> Self {
         Self {
             path: path.into(),
@@ -39,23 +39,23 @@ impl Problem {
         }
     }
 
-    /// By what problems are sorted: the parts of a configuration come behind its file.
+    /// Returns the sort key of problems: those in the main file precede those in its parts.
     pub fn place(&self) -> (Option<&str>, Option<usize>) {
         (self.file.as_deref(), self.line)
     }
 
-    /// Adds the string that was found.
+    /// Adds a string value.
     pub fn text(self, value: &str) -> Self {
         self.value(format!("{:?}", shortened(value)))
     }
 
-    /// Adds the value that was found, already in the notation of the file.
+    /// Adds a value in the notation of the file.
     pub fn value(mut self, value: impl Into<String>) -> Self {
         self.value = Some(value.into());
         self
     }
 
-    /// Adds what would be accepted.
+    /// Adds the accepted values.
     pub fn accepted(mut self, accepted: impl Into<String>) -> Self {
         self.accepted = Some(accepted.into().into());
         self
@@ -84,7 +84,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What is wrong with a value, and what is accepted where that is more than its notation says.
+/// Fault of a value, with the accepted values if the notation does not imply them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueError {
     pub(crate) fault: Cow<'static, str>,
@@ -125,12 +125,12 @@ impl From<String> for ValueError {
     }
 }
 
-/// Faults found so far.
+/// Problems found so far.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Any of these refuses the configuration.
+    /// Problems that make the configuration invalid.
     pub errors: Vec<Problem>,
-    /// These do not.
+    /// Problems that do not.
     pub warnings: Vec<Problem>,
 }
 
@@ -145,7 +145,7 @@ impl Report {
         self.warnings.push(problem);
     }
 
-    /// Adds an error of the key at `path`, whose value is added where it is known as written.
+    /// Adds an error of the key at `path`. Its value is added later if it is known.
     pub fn refuse(
         &mut self,
         path: impl Into<String>,
@@ -155,7 +155,7 @@ impl Report {
         self.error(Problem::new(path, fault).accepted(accepted));
     }
 
-    /// As [`Self::refuse`], where something is wrong.
+    /// Acts as [`Self::refuse`] if `is_wrong`.
     pub(crate) fn refuse_if(&mut self, is_wrong: bool, path: String, fault: &str, accepted: &str) {
         if is_wrong {
             self.refuse(path, fault, accepted);
@@ -168,7 +168,8 @@ impl Report {
     }
 }
 
-/// The key path of a field of a section: `key!(path, listener.bind)`. The compiler knows the field.
+/// Returns the key path of a field of a section: `key!(path, listener.bind)`. The compiler checks
+/// the field.
 #[macro_export]
 macro_rules! key {
     ($path:expr, $section:ident.$field:ident) => {{
@@ -178,19 +179,19 @@ macro_rules! key {
     }};
 }
 
-/// A configuration that is not used, with all that is wrong with it.
+/// A rejected configuration with all its problems.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejected {
-    /// The file, or `command line`; empty when it is not known.
+    /// The file, or `command line`; empty if it is not known.
     pub origin: String,
-    /// At least one.
+    /// Errors; at least one.
     pub errors: Vec<Problem>,
-    /// What else was noticed.
+    /// Warnings.
     pub warnings: Vec<Problem>,
 }
 
 impl Rejected {
-    /// Rejects a configuration of unknown origin, without warnings.
+    /// Creates a rejection of unknown origin, without warnings.
     pub fn of(errors: Vec<Problem>) -> Self {
         Self {
             origin: String::new(),
@@ -221,9 +222,9 @@ impl fmt::Display for Rejected {
 
 impl std::error::Error for Rejected {}
 
-/// The value, cut where it would fill the screen.
+/// Returns the value, cut to a length that fits on a screen.
 pub fn shortened(value: &str) -> String {
-    // Where a key is on a token, somebody may have written the PIN, and this goes to logs.
+    // The value may be a token's URI with the PIN in it, and this text goes to logs.
     if let Some((before, _)) = value.split_once("pin-value=") {
         return format!("{before}pin-value=…");
     }
@@ -235,13 +236,13 @@ pub fn shortened(value: &str) -> String {
     short
 }
 
-/// A path of usual length fits; a pasted key does not.
+/// Maximum number of characters: a usual path fits, a pasted key does not.
 const SHOWN_CHARS: usize = 120;
 
 /// Returns the text of a system error without its number.
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
-    // Other texts may have paths and names in them.
+    // Other texts may contain paths and names, so their case is kept.
     match text.split_once(" (os error") {
         Some((text, _)) => text.to_lowercase(),
         None => text,

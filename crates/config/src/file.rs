@@ -1,5 +1,6 @@
-//! The whole file: one field per table. A key is a field of its section, in kebab case, with its default; its notation reads and
-//! checks it. A test holds `docs/reference/configuration.md` against these types.
+//! The whole file: one field per table. A key is a field of its section, in kebab case, with its
+//! default; its notation reads and checks it. A test compares `docs/reference/configuration.md`
+//! with these types.
 
 use std::time::Duration;
 
@@ -40,28 +41,30 @@ pub struct File {
 }
 
 impl File {
-    /// How often the ticket key changes; a ticket is good for at least one rotation, at most two.
+    /// Returns the interval of ticket key rotation. A ticket is valid for at least one rotation,
+    /// and at most two.
     pub fn ticket_rotation(&self) -> Duration {
         let shared = self.cluster.as_ref().map(|cluster| cluster.rotation);
         let written = shared.or(self.sessions.ticket_rotation);
         written.unwrap_or(TICKET_ROTATION)
     }
 
-    /// Age after the full handshake at which no session resumes.
+    /// Returns the maximum age of a session since its full handshake.
     pub fn session_max_age(&self) -> Duration {
         let cluster = self.cluster.as_ref();
         let shared = cluster.and_then(|cluster| cluster.session_max_age);
         shared.or(self.sessions.max_age).unwrap_or(MAX_AGE)
     }
 
-    /// Whether TLS 1.2 clients get tickets under this policy: in a cluster only where that allows it, too.
+    /// Returns `true` if TLS 1.2 clients get tickets under this policy. In a cluster, the cluster
+    /// must allow it, too.
     pub fn tls12_tickets(&self, policy: &Policy) -> bool {
         let cluster = self.cluster.as_ref();
         policy.tls12_tickets
             && cluster.is_none_or(|cluster| cluster.tls12_tickets || !cluster.shares())
     }
 
-    /// The keys that have the kernel take over TLS.
+    /// Returns the keys that enable kernel TLS.
     pub fn asks_for_kernel_tls(&self) -> impl Iterator<Item = String> {
         let listeners = self.listener.iter();
         let listeners = listeners.filter(|one| one.kernel_tls == KernelTls::Bulk);
@@ -74,7 +77,7 @@ impl File {
         listeners.chain(backends.map(|one| format!("backend[{}].tls.kernel-tls", one.name)))
     }
 
-    /// Every file, and folder of files, that has certificates, keys, revocation lists or OCSP responses.
+    /// Returns every file and folder with certificates, keys, revocation lists or OCSP responses.
     pub fn files_of_certificates(&self) -> Vec<&str> {
         let listeners = self.listener.iter();
         let shown = listeners.flat_map(|listener| &listener.certificates);
@@ -92,6 +95,6 @@ impl File {
     }
 }
 
-/// A working day of resumptions.
+/// Eight hours: resumption within a working day.
 const TICKET_ROTATION: Duration = Duration::from_secs(8 * 3600);
 const MAX_AGE: Duration = Duration::from_secs(24 * 3600);

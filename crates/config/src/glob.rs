@@ -1,6 +1,6 @@
-//! Patterns of file names: `*`, `?` and `[a-z]`, as shells have them.
+//! Patterns of file names with `*`, `?` and `[a-z]`, as in shells.
 
-/// The folder and the pattern of a path whose last part has `*` or `?`; `None` for other paths.
+/// Returns folder and pattern of a path whose last part has `*` or `?`; `None` for other paths.
 pub fn split(path: &str) -> Option<(&str, &str)> {
     let (folder, name) = match path.rsplit_once('/') {
         Some(("", name)) => ("/", name),
@@ -10,9 +10,11 @@ pub fn split(path: &str) -> Option<(&str, &str)> {
     name.contains(['*', '?']).then_some((folder, name))
 }
 
-/// Returns whether a name fits a pattern. Names that begin with a dot fit only patterns that do.
+/// Returns `true` if a name matches a pattern. A name that begins with a dot matches only a pattern
+/// that begins with one.
 pub fn matches(pattern: &str, name: &str) -> bool {
-    // The option of the library for dots looks at each part of a path, and would hide /.well-known/ from a star.
+    // The library's option for leading dots applies to each part of a path, and would hide
+    // /.well-known/ from a star.
     if name.starts_with('.') && !pattern.starts_with('.') {
         return false;
     }

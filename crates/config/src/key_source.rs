@@ -1,12 +1,13 @@
-//! Where a private key is: in a file, or on a token, which a URI of RFC 7512 names.
+//! Location of a private key: a file, or a token named by a URI of RFC 7512.
 //!
 //! ```text
 //! pkcs11:token=web;object=site?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=/etc/becket/pin
 //! ```
 //!
-//! Attributes before the `?` say which token and which key on it, those behind it how to get there: the library that speaks with the
-//! token, and the file with the PIN. Each may be there once. What is not known is refused, since a name that is mistyped would
-//! otherwise fit more than what was meant; a PIN in the URI is, since whoever reads the configuration would have it.
+//! Attributes before the `?` identify the token and the key on it; attributes after it locate the
+//! token's library and the file with the PIN. Each may be given once. Unknown attributes are
+//! rejected, because a mistyped name would otherwise match more than intended. A PIN in the URI is
+//! rejected, because every reader of the configuration would know it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,12 +16,12 @@ use percent_encoding::percent_decode_str;
 
 use crate::notation::{Text, ValueError, as_text};
 
-/// Where a private key is.
+/// Location of a private key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySource {
-    /// In a PEM file.
+    /// A PEM file.
     File(String),
-    /// On a token, which signs with it and never gives it out.
+    /// A token, which signs with the key and never reveals it.
     Token(KeyUri),
 }
 
@@ -50,14 +51,14 @@ impl Text for KeySource {
 
 as_text!(KeySource);
 
-/// A key on a token, by its URI.
+/// A key on a token, with its URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyUri {
-    /// As it is written.
+    /// The URI as written.
     text: Arc<str>,
-    /// Where it is.
+    /// Token that has the key.
     pub token: TokenId,
-    /// The file with the PIN.
+    /// File with the PIN.
     pub pin_source: Option<PathBuf>,
     /// `object`: CKA_LABEL of the key.
     pub object: Option<String>,
@@ -65,16 +66,17 @@ pub struct KeyUri {
     pub id: Option<Vec<u8>>,
 }
 
-/// A token, and the library that speaks with it.
+/// A token, and the library that accesses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenId {
     /// `module-path`: an absolute path.
     pub module: PathBuf,
-    /// What the token and its slot must say of themselves, each attribute once, sorted. Where there is none, it is the only token.
+    /// Required attributes of the token and its slot, sorted. Without attributes, the module must
+    /// have only one token.
     pub attributes: Vec<(Attribute, String)>,
 }
 
-/// What is known of a token, or of the slot that it is in.
+/// An attribute of a token or of its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Attribute {
     /// CK_TOKEN_INFO, label.
@@ -104,7 +106,7 @@ impl Attribute {
         ("slot-manufacturer", Self::SlotManufacturer),
     ];
 
-    /// Its name in a URI.
+    /// Returns the name of the attribute in a URI.
     pub fn name(self) -> &'static str {
         let all = Self::ALL.iter();
         all.filter(|(_, one)| *one == self)
@@ -115,7 +117,7 @@ impl Attribute {
 }
 
 impl TokenId {
-    /// What tells this token from others of its module, for people.
+    /// Returns a name that distinguishes the token from others of its module, for people.
     pub fn name(&self) -> String {
         let mut name = String::new();
         for (attribute, value) in &self.attributes {
@@ -142,7 +144,7 @@ impl KeyUri {
     /// Reads a URI of RFC 7512 that names one private key.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault of the URI.
     pub fn parse(text: &str) -> Result<Self, ValueError> {
         if text.len() > LONGEST {
             return Err(format!("longer than {LONGEST} bytes").into());
@@ -167,12 +169,12 @@ impl KeyUri {
         }
         uri.token.attributes.sort();
         match &uri {
-            _ if uri.token.module.as_os_str().is_empty() => Err("names no module-path".into()),
+            _ if uri.token.module.as_os_str().is_empty() => Err("no module-path".into()),
             Self {
                 object: None,
                 id: None,
                 ..
-            } => Err("names no key: neither object nor id".into()),
+            } => Err("no key: neither object nor id".into()),
             _ => Ok(uri),
         }
     }
@@ -194,7 +196,7 @@ impl KeyUri {
             ("object", _) => self.object = Some(value),
             ("type", _) if value == "private" => {}
             ("type", _) => return Err("type is not \"private\"".into()),
-            _ => return Err(format!("an unknown attribute: {name}").into()),
+            _ => return Err(format!("unknown attribute: {name}").into()),
         }
         Ok(())
     }
@@ -214,14 +216,14 @@ impl KeyUri {
                 Ok(())
             }
             "pin-value" => {
-                Err("pin-value is not taken: pin-source names a file with the PIN".into())
+                Err("pin-value is not supported; use pin-source to name a file with the PIN".into())
             }
-            _ => Err(format!("an unknown attribute: {name}").into()),
+            _ => Err(format!("unknown attribute: {name}").into()),
         }
     }
 }
 
-/// The attributes of one part, decoded. Each may be there once.
+/// Decodes the attributes of one part. Each may be given once.
 fn attributes(part: &str, separator: char) -> Result<Vec<(&str, Vec<u8>)>, ValueError> {
     let mut found: Vec<(&str, Vec<u8>)> = Vec::new();
     for attribute in part.split(separator).filter(|_| !part.is_empty()) {
@@ -229,7 +231,7 @@ fn attributes(part: &str, separator: char) -> Result<Vec<(&str, Vec<u8>)>, Value
             .split_once('=')
             .ok_or("an attribute without \"=\"")?;
         if found.iter().any(|(before, _)| *before == name) {
-            return Err(format!("{name} is there twice").into());
+            return Err(format!("{name} is given twice").into());
         }
         let value: Vec<u8> = percent_decode_str(value).collect();
         if value.is_empty() {
@@ -242,7 +244,7 @@ fn attributes(part: &str, separator: char) -> Result<Vec<(&str, Vec<u8>)>, Value
 
 fn text_of(name: &str, value: Vec<u8>) -> Result<String, ValueError> {
     let text = String::from_utf8(value).map_err(|_| format!("{name} is not UTF-8"))?;
-    // The module takes strings of C, and the messages of its agent go to logs.
+    // The module takes C strings, and the agent's messages go to logs.
     if text.contains(char::is_control) {
         Err(format!("{name} has a control character").into())
     } else {
@@ -250,7 +252,7 @@ fn text_of(name: &str, value: Vec<u8>) -> Result<String, ValueError> {
     }
 }
 
-/// RFC 7512, section 2.4: a path or a URI of a file. Programs (`|`) are not run.
+/// Reads a path or a `file:` URI, RFC 7512, section 2.4. Programs (`|`) are not supported.
 fn file_of(value: &str) -> Result<PathBuf, ValueError> {
     let path = match value.strip_prefix("file:") {
         Some(path) => path.strip_prefix("//").unwrap_or(path),
@@ -264,7 +266,7 @@ fn file_of(value: &str) -> Result<PathBuf, ValueError> {
 }
 
 const SCHEME: &str = "pkcs11:";
-/// Far more than the longest attributes of PKCS#11 take; it bounds what an agent is sent.
+/// Far longer than the attributes of PKCS#11; this bounds the messages to an agent.
 const LONGEST: usize = 1024;
 #[cfg(test)]
 mod tests {
@@ -304,27 +306,27 @@ mod tests {
     }
 
     const FAULTS: &[(&str, &str)] = &[
-        ("pkcs11:", "names no module-path"),
-        ("pkcs11:object=a", "names no module-path"),
+        ("pkcs11:", "no module-path"),
+        ("pkcs11:object=a", "no module-path"),
         (
             "pkcs11:token=a?module-path=/x",
-            "names no key: neither object nor id",
+            "no key: neither object nor id",
         ),
         (
             "pkcs11:object=a;object=b?module-path=/x",
-            "object is there twice",
+            "object is given twice",
         ),
         (
             "pkcs11:object=a?module-path=/x&module-path=/y",
-            "module-path is there twice",
+            "module-path is given twice",
         ),
         (
             "pkcs11:object=a;colour=b?module-path=/x",
-            "an unknown attribute: colour",
+            "unknown attribute: colour",
         ),
         (
             "pkcs11:object=a?module-path=/x&pin-souce=/y",
-            "an unknown attribute: pin-souce",
+            "unknown attribute: pin-souce",
         ),
         ("pkcs11:object?module-path=/x", "an attribute without \"=\""),
         (

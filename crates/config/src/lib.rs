@@ -1,9 +1,12 @@
-//! The configuration of becket: the file format, its values, and their faults.
+//! The configuration of becket: the file format, its values, and its errors.
 //!
-//! This crate owns the sections, the notations of values, the defaults, and the faults that need only the text. It opens no file, resolves no name and
-//! builds no TLS, so a gateway or a migration tool can use it without the terminator. `becket_prepare` checks certificates and addresses.
+//! This crate owns the sections, the notations of values, the defaults, and the errors that can be
+//! found in the text alone. It opens no file, resolves no name and builds no TLS, so a gateway or a
+//! migration tool can use it without the terminator. `becket_prepare` checks certificates and
+//! addresses.
 //!
-//! Main types: [`file::File`] is the whole file, [`read::Reading`] is a text that was read, and [`error::Problem`] is one fault.
+//! Main types: [`file::File`] is the whole file, [`read::Reading`] is the result of reading a text,
+//! and [`error::Problem`] is one error.
 //!
 //! ```
 //! use becket_config::file::File;
@@ -14,10 +17,11 @@
 //! assert_eq!(problems[0].line, Some(2));
 //! ```
 //!
-//! * [`mod@read`]: parses a text and finds every fault of its shape and its values;
-//! * [`check`]: finds contradictions between keys;
+//! * [`mod@read`]: parses a text and finds every error of its structure and its values;
+//! * [`check`]: finds contradictions between keys.
 //!
-//! A key has three places: its field here, with its notation and its default, its row in `docs/reference/configuration.md`, and its use.
+//! A key has three places: its field in this crate, with its notation and its default, its row in
+//! `docs/reference/configuration.md`, and its use.
 #![forbid(unsafe_code)]
 
 pub mod address;

@@ -18,56 +18,57 @@ use crate::notation::{
 use crate::section::section;
 
 section! {
-/// `[[listener]]`: where clients arrive.
+/// `[[listener]]`: addresses for clients.
 pub struct ListenerSection {
     /// Unique; a label of metrics and logs.
     pub name: SectionName,
     /// Addresses to bind.
     pub bind: Vec<ListenAddress>,
-    /// Whether clients speak TLS.
+    /// Clients use TLS.
     pub tls: bool = true,
-    /// What is done with it where no route says otherwise.
+    /// Handling of TLS, unless a route has its own.
     pub mode: Mode,
-    /// The protocol in which clients ask for it.
+    /// Protocol in which clients request TLS.
     pub starttls: Option<Protocol>,
-    /// Whether cancels of PostgreSQL clients in clear are passed on; absent is yes.
+    /// Pass on unencrypted PostgreSQL cancels; absent means yes.
     pub cancel_requests: Option<bool>,
     /// Bundles, directories and pairs.
     pub certificates: Vec<Certificate>,
-    /// The certificate for clients without a known name.
+    /// Certificate for clients without a known name.
     pub default_certificate: DefaultCertificate,
     /// Name of a `[[policy]]`.
     pub policy: Option<String>,
     /// Name of a `[[backend]]`.
     pub backend: Option<String>,
-    /// Every request is answered by a redirect to `https`; only without TLS.
+    /// Redirect every request to `https`; only without TLS.
     pub redirect: Option<Redirect>,
-    /// Protocols, most preferred first; empty means that ALPN is not negotiated.
+    /// Protocols, most preferred first; if empty, ALPN is not negotiated.
     #[serde(with = "list")]
     pub alpn: Vec<Vec<u8>>,
-    /// What to do when no protocol is shared; absent depends on `starttls`.
+    /// Behaviour without a common protocol; the default depends on `starttls`.
     pub alpn_mismatch: Option<AlpnMismatch>,
-    /// What to do with a name that no certificate covers; absent depends on `starttls`.
+    /// Behaviour for a name that no certificate covers; the default depends on `starttls`.
     pub unknown_names: Option<UnknownNames>,
-    /// Networks whose clients are let in; empty is all.
+    /// Networks of accepted clients; empty means all.
     #[serde(with = "list")]
     pub allow: Vec<Network>,
-    /// Networks whose clients are not let in, even if allowed.
+    /// Networks of rejected clients, even if `allow` contains them.
     #[serde(with = "list")]
     pub deny: Vec<Network>,
-    /// The PROXY header that every connection begins with.
+    /// PROXY header at the start of every connection.
     pub accept_proxy: Option<Accept>,
-    /// Networks of those who may send it.
+    /// Networks of trusted senders of the header.
     #[serde(with = "list")]
     pub trusted_networks: Vec<Network>,
     /// `[[listener.route]]`
     pub route: Vec<Route>,
-    /// Whether the kernel takes over the TLS of clients that carry bulk.
+    /// Use of kernel TLS for bulk data of clients.
     pub kernel_tls: KernelTls,
-    /// Connections that the kernel completed and we have not accepted; it cuts this to net.core.somaxconn.
+    /// Maximum length of the accept queue; the kernel limits it to net.core.somaxconn.
     #[serde(with = "Whole::<1, 65_535>")]
     pub backlog: u32 = 4096,
-    /// TCP_DEFER_ACCEPT: wake up when the ClientHello is there; 0 is off, absent is 10 s where clients speak first.
+    /// TCP_DEFER_ACCEPT: accept only after the ClientHello has arrived; 0 is off, absent is 10 s if
+    /// clients send first.
     #[serde(with = "Time::<0, { 32_767 * SECOND }>")]
     pub defer_accept: Option<Duration>,
     /// TCP_FASTOPEN queue length.
@@ -85,10 +86,10 @@ pub struct ListenerSection {
 }
 }
 
-/// Where requests without TLS are sent.
+/// Target of redirected requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redirect {
-    /// The port of `https`.
+    /// Port of `https`.
     pub port: u16,
 }
 
@@ -102,7 +103,7 @@ impl Text for Redirect {
             None => None,
         };
         let port = port.filter(|port| *port > 0);
-        port.map(|port| Self { port }).ok_or("not where to".into())
+        port.map(|port| Self { port }).ok_or("not a redirect target".into())
     }
 
     fn write(&self) -> String {
@@ -115,20 +116,21 @@ impl Text for Redirect {
 
 as_text!(Redirect);
 
-/// What clients of a listener speak to us.
+/// Protocol of a listener's clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListenMode {
-    /// TLS from the first byte, which ends here or passes, as the route says.
+    /// TLS from the first byte, which is terminated or passed through, depending on the route.
     #[default]
     Tls,
-    /// Plain TCP: the client mode of stunnel where the backend has TLS.
+    /// Plain TCP: the client mode of stunnel if the backend uses TLS.
     Plain,
-    /// A protocol in which the client asks for TLS, which then ends here.
+    /// A protocol in which the client requests TLS, which is then terminated.
     StartTls(Protocol),
 }
 
 impl ListenMode {
-    /// Returns whether becket connects the server before it reads the client, because the server may speak first. Then no name can choose it.
+    /// Returns `true` if becket connects to the server before it reads from the client, because the
+    /// server may send first. Then no name can select the server.
     pub fn connects_first(self) -> bool {
         match self {
             Self::Tls => false,
@@ -139,7 +141,7 @@ impl ListenMode {
 }
 
 impl ListenerSection {
-    /// What clients speak here.
+    /// Returns the protocol of the clients.
     pub fn speaks(&self) -> ListenMode {
         match (self.tls, self.mode, self.starttls) {
             (false, ..) => ListenMode::Plain,
@@ -148,7 +150,7 @@ impl ListenerSection {
         }
     }
 
-    /// What to do with a client that offers other protocols only.
+    /// Returns the behaviour for a client that offers only other protocols.
     pub fn alpn_mismatch(&self) -> AlpnMismatch {
         let written = self.alpn_mismatch;
         written.unwrap_or(match self.speaks() {
@@ -157,7 +159,7 @@ impl ListenerSection {
         })
     }
 
-    /// What to do with a name that no certificate covers.
+    /// Returns the behaviour for a name that no certificate covers.
     pub fn unknown_names(&self) -> UnknownNames {
         let written = self.unknown_names;
         written.unwrap_or(match self.speaks() {
@@ -166,15 +168,16 @@ impl ListenerSection {
         })
     }
 
-    /// Whether cancels in clear are passed on.
+    /// Returns `true` if unencrypted cancels are passed on.
     pub fn passes_cancels(&self) -> bool {
         let speaks = self.speaks() == ListenMode::StartTls(Protocol::Postgresql);
         speaks && self.cancel_requests.unwrap_or(true)
     }
 
-    /// How long the kernel keeps a connection on which nothing has come.
+    /// Returns the time for which the kernel holds a connection without data.
     pub fn defers_accept(&self) -> Option<Duration> {
-        // If the server may speak first, the client would wait for the server, and the kernel for the client.
+        // If the server may send first, the client waits for the server, and the kernel would wait
+        // for the client.
         let default = if self.speaks().connects_first() {
             Duration::ZERO
         } else {
@@ -184,9 +187,9 @@ impl ListenerSection {
         Some(time).filter(|time| !time.is_zero())
     }
 
-    /// The protocols that are negotiated: those of the file, else what clients of a protocol offer, those few that do.
-    /// IANA's names, and Exim's two for SMTP, which has none there. libpq insists on its own where it begins with TLS at
-    /// once.
+    /// Returns the protocols to negotiate: those of the file, or otherwise the ALPN names that
+    /// clients of the protocol offer. The names are IANA's, and Exim's two for SMTP, which IANA
+    /// does not list. libpq requires its name if it begins with TLS at once.
     pub fn protocols(&self) -> Vec<Vec<u8>> {
         let names: &[&[u8]] = match (self.speaks(), &self.alpn[..]) {
             (ListenMode::StartTls(Protocol::Smtp), []) => &[b"smtp", b"esmtp"],
@@ -200,11 +203,11 @@ impl ListenerSection {
 }
 
 section! {
-/// `[[listener.route]]`: where some of a listener's clients go.
+/// `[[listener.route]]`: rules for some clients of a listener.
 pub struct Route {
-    /// Server names, exact or `*.name`; empty means any, also none.
+    /// Server names, exact or `*.name`; empty matches any name, and clients without one.
     pub names: Vec<NamePattern>,
-    /// What is done with their TLS; absent is as for the listener.
+    /// Handling of their TLS; absent means as for the listener.
     pub mode: Option<Mode>,
     /// Protocols; the route is for clients that offer one of them.
     #[serde(with = "maybe_list")]
@@ -220,14 +223,14 @@ pub struct Route {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Certificate {
-    /// A bundle of chain and key, a directory of bundles, or one of certbot's.
+    /// A bundle of chain and key, a directory of bundles, or a directory of certbot.
     Path(String),
-    /// A chain, its key in another file or on a token, and what belongs to them.
+    /// A chain, its key in another file or on a token, and further data.
     Pair(Pair),
 }
 
 impl Certificate {
-    /// Name of the policy for its clients, if it has one of its own.
+    /// Returns the name of the certificate's own policy, if it has one.
     pub fn policy(&self) -> Option<&str> {
         match self {
             Self::Path(_) => None,
@@ -235,14 +238,14 @@ impl Certificate {
         }
     }
 
-    /// The files that it names, or the folder whose files it takes.
+    /// Returns the files of the entry, or the folder of its files.
     pub(crate) fn files(&self) -> Vec<&str> {
         match self {
             Self::Path(path) => vec![glob::split(path).map_or(path, |(folder, _)| folder)],
             Self::Pair(pair) => {
                 let key = match &pair.key {
                     Some(KeySource::File(path)) => Some(path.as_str()),
-                    // The file of a PIN is for the agent of the token alone.
+                    // Only the token's agent reads the file of the PIN.
                     Some(KeySource::Token(_)) | None => None,
                 };
                 let files = pair.chain.iter().chain(&pair.ocsp);
@@ -255,11 +258,11 @@ impl Certificate {
 section! {
 /// `{ chain = "..", key = "..", ocsp = "..", policy = ".." }`
 pub struct Pair {
-    /// Certificates, the server's own first.
+    /// File of certificates, the server's own first.
     pub chain: Option<String>,
     /// The private key.
     pub key: Option<KeySource>,
-    /// A response of the authority's OCSP responder, DER, that clients get.
+    /// File of an OCSP response in DER that is sent to clients.
     pub ocsp: Option<String>,
     /// Name of the `[[policy]]` for clients that get this certificate.
     pub policy: Option<String>,
@@ -273,7 +276,7 @@ impl<'de> Deserialize<'de> for Certificate {
     }
 }
 
-/// As long as the handshake time-out.
+/// Equal to the default handshake timeout.
 const DEFER_ACCEPT: Duration = Duration::from_secs(10);
-/// RFC 9110, section 4.2.2.
+/// Port of `https`, RFC 9110, section 4.2.2.
 const HTTPS: u16 = 443;

@@ -1,16 +1,16 @@
-//! `limits.memory`: a size, or who else says how much.
+//! `limits.memory`: a size, or a word for its source.
 
 use crate::notation::{Bytes, Size, Text, Unit, ValueError, as_text};
 
-/// How much memory may be in use before room is made.
+/// Memory use above which becket frees memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryLimit {
-    /// What the control group allows.
+    /// The limit of the control group.
     #[default]
     Auto,
-    /// No matter how much.
+    /// No limit.
     Off,
-    /// So many resident bytes of the process.
+    /// Resident bytes of the process.
     Bytes(u64),
 }
 

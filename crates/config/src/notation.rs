@@ -1,7 +1,8 @@
-//! How values are written: each notation reads a value, checks it, and says what is accepted.
+//! Notations of values: each notation reads a value, checks it, and describes accepted values.
 //!
-//! A field names its notation: `#[serde(with = "Time::<SECOND, DAY>")]`, `#[serde(with = "list")]`. What does not fit is an
-//! error with its fault and what is accepted, which [`read`](crate::read) shows with line, key path and value.
+//! A field names its notation: `#[serde(with = "Time::<SECOND, DAY>")]`, `#[serde(with = "list")]`.
+//! An invalid value is an error with its fault and the accepted values, which [`read`](crate::read)
+//! completes with line, key path and value.
 
 use std::fmt::{self, Display};
 use std::marker::PhantomData;
@@ -20,7 +21,7 @@ pub use crate::units::duration;
 pub(crate) use crate::units::{DAY, HOUR, MILLISECOND, MINUTE, SECOND, YEAR};
 use crate::units::{shown, shown_size, size};
 
-/// Separates the fault from what is accepted in the message of a serde error.
+/// Separates the fault from the accepted values in the message of a serde error.
 pub(crate) const SEPARATOR: char = '\u{1f}';
 
 pub(crate) fn refused<E: de::Error>(error: impl Into<ValueError>, accepted: impl Display) -> E {
@@ -32,7 +33,8 @@ pub(crate) fn refused<E: de::Error>(error: impl Into<ValueError>, accepted: impl
     E::custom(format_args!("{fault}{SEPARATOR}{accepted}"))
 }
 
-/// Reads a string, if the notation `is_text`, or a whole number as text. A parse error is raised in the visitor, so that it has its place.
+/// Reads a string if the notation `is_text`, or a whole number as text. Parse errors are raised in
+/// the visitor, so that they have a location.
 fn scalar<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     (is_text, accepted): (bool, &dyn Display),
@@ -58,7 +60,7 @@ fn scalar<'de, D: Deserializer<'de>, T>(
             (self.2)(&number.to_string()).map_err(|error| refused(error, self.1))
         }
 
-        // Integers of JSON.
+        // Integers in JSON.
         fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
             (self.2)(&number.to_string()).map_err(|error| refused(error, self.1))
         }
@@ -66,7 +68,7 @@ fn scalar<'de, D: Deserializer<'de>, T>(
     deserializer.deserialize_any(Scalar(is_text, accepted, parse))
 }
 
-/// Reads text, or a table.
+/// Reads a string or a table.
 pub(crate) fn text_or_table<'de, D: Deserializer<'de>, T: Deserialize<'de>, R>(
     deserializer: D,
     accepted: &'static str,
@@ -96,25 +98,25 @@ pub(crate) fn text_or_table<'de, D: Deserializer<'de>, T: Deserialize<'de>, R>(
     deserializer.deserialize_any(TextOrTable(accepted, of_text, of_table, PhantomData))
 }
 
-/// How a number is written.
+/// Notation of a number.
 pub(crate) trait Unit {
-    /// Whether it is written as a string; else as a number.
+    /// The number is written as a string, rather than as a TOML number.
     const IS_TEXT: bool = true;
-    /// What is accepted, where the range alone does not tell.
+    /// Accepted values, if the range alone is not enough.
     const ACCEPTED: &str = "";
-    /// Parses one.
+    /// Parses a number.
     fn parse(text: &str) -> Result<u64, ValueError>;
-    /// The text of one.
+    /// Formats a number.
     fn write(number: u64) -> String;
 }
 
 /// A whole number.
 pub(crate) struct Plain;
 
-/// Milliseconds, as a duration.
+/// Milliseconds, written as a duration.
 pub(crate) struct Millis;
 
-/// Bytes, perhaps with a binary unit.
+/// Bytes, optionally with a binary unit.
 pub(crate) struct Size;
 
 impl Unit for Plain {
@@ -155,7 +157,7 @@ impl Unit for Size {
     }
 }
 
-/// A number in this range, or a word, which is `None`.
+/// A number in this range, or a word for `None`.
 pub(crate) struct Number<U, W, const LEAST: u64, const MOST: u64>(U, W);
 
 pub(crate) type Whole<const LEAST: u64, const MOST: u64> = Number<Plain, NoWord, LEAST, MOST>;
@@ -207,9 +209,9 @@ fn or_word<W: Word>(accepted: String) -> String {
     }
 }
 
-/// A word that stands for no number.
+/// A word that replaces a number.
 pub(crate) trait Word {
-    /// As it is written; there may be none.
+    /// The word in the file, if there is one.
     const WORD: Option<&str> = None;
 }
 
@@ -233,13 +235,13 @@ words! {
     System = "system";
 }
 
-/// A whole number of some type, milliseconds of a duration, or an `Option` of one.
+/// An integer type, a duration in milliseconds, or an `Option` of one.
 pub(crate) trait Count: Sized {
-    /// The number, where the type has it.
+    /// Converts a number, if the type can hold it.
     fn of(number: u64) -> Option<Self>;
-    /// The number; none where there is none.
+    /// Returns the number, if there is one.
     fn number(&self) -> Option<u64>;
-    /// What a word stands for, if the type has it.
+    /// Returns the value of a word, if the type has one.
     fn none() -> Option<Self> {
         None
     }
@@ -297,18 +299,18 @@ impl<T: Count> Count for Option<T> {
 
 /// A value that is written as a string.
 pub trait Text: Sized {
-    /// What is accepted.
+    /// Accepted values.
     const ACCEPTED: &str;
-    /// Parses one.
+    /// Parses a value.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// The fault of the text.
     fn parse(text: &str) -> Result<Self, ValueError>;
-    /// The text of one.
+    /// Formats the value.
     fn write(&self) -> String;
 }
 
-/// Gives types their notation as text.
+/// Implements serde for types that are written as text.
 macro_rules! as_text {
     ($($type:ty),*) => {$(
         impl<'de> serde::Deserialize<'de> for $type {
@@ -326,7 +328,7 @@ macro_rules! as_text {
 }
 pub(crate) use as_text;
 
-/// Declares values that are kept as they are written, if they pass a check.
+/// Declares values that are kept as written if they pass a check.
 macro_rules! checked_text {
     ($($(#[$doc:meta])* $name:ident($inner:ty), $accepted:literal, $fault:literal, $fits:expr;)*) => {$(
         $(#[$doc])*
@@ -389,7 +391,7 @@ pub(crate) mod list {
     }
 }
 
-/// A list of values, or none.
+/// An optional list of values.
 pub(crate) mod maybe_list {
     use super::*;
 
@@ -463,7 +465,7 @@ impl Text for Vec<u8> {
     }
 }
 
-/// The candidate that was meant, if a slip of the hand explains the text.
+/// Returns the candidate that was probably meant, if a typing error explains the text.
 pub fn meant<'c>(text: &str, among: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let lower = text.to_ascii_lowercase();
     let slips = |one: &str| strsim::osa_distance(&lower, &one.to_ascii_lowercase());

@@ -1,30 +1,31 @@
-//! Parts of a configuration that are files of their own, as stunnel includes them.
+//! Parts of a configuration in separate files, as stunnel includes them.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Opens what a configuration includes.
+/// Opens included files.
 pub trait IncludedFiles {
-    /// The paths of what is in a folder, sorted.
+    /// Returns the paths of a folder's entries, sorted.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// The folder cannot be read.
     fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>>;
 
-    /// The text of a part; nothing for what is no regular file. A part of more than `most` bytes is not read.
+    /// Returns the text of a part, or `None` if it is not a regular file. A part longer than `most`
+    /// bytes is not read.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// The file cannot be read, or is too large.
     fn text(&self, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>>;
 }
 
-/// The error of a part that has more bytes than may be read.
-pub const TOO_LARGE: &str = "too large: all parts together may have 16 MiB";
-/// Maximum bytes of all parts of a configuration together.
+/// Error of a part that exceeds the limit.
+pub const TOO_LARGE: &str = "too large: all included files together may have at most 16 MiB";
+/// Maximum number of bytes of all parts of a configuration.
 pub const MOST_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Files in memory, by their paths.
+/// Files in memory by path.
 impl IncludedFiles for BTreeMap<PathBuf, Vec<u8>> {
     fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         let within = self.keys().filter(|path| path.parent() == Some(folder));

@@ -1,4 +1,4 @@
-//! `[[policy]]`: TLS parameters of a group of clients; and `[backend.tls]`, those towards servers.
+//! `[[policy]]`: TLS parameters for clients; and `[backend.tls]`: TLS parameters for servers.
 
 use std::fmt;
 
@@ -18,62 +18,65 @@ use crate::suites::{KeyExchangeGroup, ServedVersion, Suites};
 section! {
 /// `[[policy]]`
 pub struct Policy {
-    /// Unique; part of the digest that no session crosses.
+    /// Unique; part of the digest that separates sessions of different policies.
     pub name: SectionName,
-    /// At least one.
+    /// TLS versions; at least one.
     pub versions: Vec<ServedVersion> = vec![ServedVersion::Tls12, ServedVersion::Tls13],
-    /// Most preferred first; the default depends on the machine.
+    /// Cipher suites, most preferred first; the default depends on the machine.
     pub suites: Option<Vec<Suites>>,
-    /// A set: the client's order decides.
+    /// Key exchange groups; the client's order decides.
     pub groups: Vec<KeyExchangeGroup> = vec![
         KeyExchangeGroup::X25519MlKem768,
         KeyExchangeGroup::X25519,
         KeyExchangeGroup::P256,
         KeyExchangeGroup::P384,
     ],
-    /// Whether clients authenticate.
+    /// Authentication of clients.
     pub client_certificates: ClientCertificates,
-    /// A bundle of CAs.
+    /// Bundle of CA certificates.
     pub client_ca: Option<String>,
-    /// What is in it.
+    /// Meaning of the certificates in `client-ca`.
     pub client_trust: ClientTrust,
-    /// Names of which a client's certificate must have one; any where there is none.
+    /// Names of which a client's certificate must have at least one; empty accepts any name.
     pub client_names: Vec<ClientName>,
     /// Files with certificate revocation lists, PEM or DER.
     pub crl: Vec<String>,
-    /// What to do with a certificate of whose issuer there is no list.
+    /// Behaviour for a certificate whose issuer has no revocation list.
     pub crl_unknown: UnknownStatus,
-    /// Refuse TLS 1.2 without extended master secret (RFC 7627); the default follows `client-certificates`.
+    /// Reject TLS 1.2 without extended master secret (RFC 7627); the default follows
+    /// `client-certificates`.
     pub require_ems: Option<bool>,
-    /// Hand out tickets to TLS 1.2 clients; without, they resume by session ID.
+    /// Issue tickets to TLS 1.2 clients; otherwise they resume by session ID.
     pub tls12_tickets: bool = true,
-    /// Early data (0-RTT) that is taken. At least a whole record and its seal, which a client may send at once and rustls
-    /// counts where a session resumes without early data; more than 64 KiB is an upload, which gains nothing.
+    /// Maximum length of early data (0-RTT). The minimum is a whole record with its seal, which a
+    /// client may send at once, and which rustls counts if a session resumes without early data.
+    /// More than 64 KiB is an upload, which gains nothing.
     #[serde(with = "BytesOr::<Off, { 17 << 10 }, { 64 << 10 }>")]
     pub early_data: Option<u32>,
-    /// Judges clients and refuses nobody.
+    /// Stricter settings that are evaluated for each client, but reject none.
     pub trial: Option<Trial>,
 }
 }
 
 section! {
-/// `[policy.trial]`: what would be another than in its policy. What is absent is as there.
+/// `[policy.trial]`: settings that differ from the policy; absent keys are as in the policy.
 pub struct Trial {
-    /// At least one.
+    /// TLS versions; at least one.
     pub versions: Option<Vec<ServedVersion>>,
-    /// In any order.
+    /// Cipher suites in any order.
     pub suites: Option<Vec<Suites>>,
-    /// In any order.
+    /// Key exchange groups in any order.
     pub groups: Option<Vec<KeyExchangeGroup>>,
-    /// Whether clients without one would be refused.
+    /// Authentication of clients.
     pub client_certificates: Option<ClientCertificates>,
-    /// Refuse TLS 1.2 without extended master secret; the default follows the key of the policy, then `client-certificates`.
+    /// Reject TLS 1.2 without extended master secret; the default follows the policy's key, then
+    /// `client-certificates`.
     pub require_ems: Option<bool>,
 }
 }
 
 impl Policy {
-    /// One of this name with every key at its default.
+    /// Returns a policy with this name and all defaults.
     pub fn named(name: &str) -> Self {
         Self {
             name: SectionName(name.into()),
@@ -81,7 +84,7 @@ impl Policy {
         }
     }
 
-    /// The policy as its trial would have it.
+    /// Returns the policy with the settings of its trial.
     pub fn tried(&self) -> Option<Self> {
         let trial = self.trial.clone()?;
         let certificates = trial.client_certificates;
@@ -96,7 +99,7 @@ impl Policy {
         })
     }
 
-    /// Whether TLS 1.2 without extended master secret is refused.
+    /// Returns `true` if TLS 1.2 without extended master secret is rejected.
     pub fn requires_ems(&self) -> bool {
         let asks = self.client_certificates != ClientCertificates::Off;
         self.require_ems.unwrap_or(asks)
@@ -106,27 +109,27 @@ impl Policy {
 section! {
 /// `[backend.tls]`
 pub struct ServerTls {
-    /// Whether certificates are verified.
+    /// Verification of certificates.
     pub verify: Verify,
-    /// A bundle of CAs; absent is the system's.
+    /// Bundle of CA certificates; absent means the system's.
     pub ca: Option<String>,
     /// Files with revocation lists.
     pub crl: Vec<String>,
-    /// What to do with certificates of which no list knows.
+    /// Behaviour for certificates whose issuer has no revocation list.
     pub crl_unknown: UnknownStatus,
-    /// The name to verify; absent is the host of the server's address.
+    /// Name to verify; absent means the host of the server's address.
     pub name: Option<VerifiedName>,
-    /// The name to send; absent is the name to verify, or none where that is an address.
+    /// Name to send; absent means the name to verify, or none if that is an address.
     pub sni: Option<Sni>,
-    /// Chain and key to show to servers that ask.
+    /// Chain and key to send to servers that request a certificate.
     pub client_certificate: Option<Certificate>,
-    /// The protocol in which servers are asked for TLS; absent begins with TLS.
+    /// Protocol in which TLS is requested from servers; if absent, connections begin with TLS.
     pub starttls: Option<Protocol>,
-    /// Protocols to offer.
+    /// ALPN protocols to offer.
     pub alpn: ServerAlpn = ServerAlpn::Fixed(Vec::new()),
-    /// Whether the kernel takes over the TLS of connections that carry bulk.
+    /// Use of kernel TLS for bulk data.
     pub kernel_tls: KernelTls,
-    /// At least one.
+    /// TLS versions; at least one.
     pub versions: Vec<ServedVersion> = vec![ServedVersion::Tls12, ServedVersion::Tls13],
 }
 }
@@ -148,14 +151,14 @@ impl Text for VerifiedName {
     }
 }
 
-/// The server name that is sent to a server.
+/// Server name that is sent to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sni {
-    /// Always this one.
+    /// This name.
     Fixed(ServerName<'static>),
-    /// The one that the client sent, or none.
+    /// The client's name, if it sent one.
     Client,
-    /// None.
+    /// No name.
     Off,
 }
 
@@ -184,12 +187,12 @@ impl Text for Sni {
 
 as_text!(VerifiedName, Sni);
 
-/// What is offered to a server by ALPN.
+/// ALPN offer to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerAlpn {
-    /// These protocols; none means that ALPN is not offered.
+    /// These protocols; if empty, ALPN is not offered.
     Fixed(Vec<Vec<u8>>),
-    /// The protocol that was negotiated with the client, if one was.
+    /// The protocol negotiated with the client, if any.
     Client,
 }
 

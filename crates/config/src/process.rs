@@ -1,4 +1,5 @@
-//! The sections that are one table each: limits, times, sessions, admission, logs, the admin pages and the process.
+//! Sections with one table each: limits, timeouts, sessions, admission, logs, admin pages and
+//! process.
 
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -16,150 +17,158 @@ use crate::notation::{
 use crate::section::section;
 
 section! {
-/// `[limits]`: bounds on what peers can make grow, and on the work of one loop turn.
+/// `[limits]`: bounds of resources that peers can consume, and of the work in one turn of the event
+/// loop.
 #[derive(Copy)]
 pub struct LimitsSection {
-    /// Connections in all, over all workers; absent is what descriptors allow.
+    /// Maximum number of connections, over all workers; absent means as many as descriptors allow.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub connections: Option<usize>,
-    /// Memory above which connections at rest end; then clients wait, and are refused.
+    /// Memory use above which idle connections are closed; beyond that, clients wait, and then are
+    /// rejected.
     pub memory: MemoryLimit,
-    /// Unfinished handshakes, over all workers.
+    /// Maximum number of unfinished handshakes, over all workers.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub handshakes: usize = 10_000,
-    /// Bytes of an unfinished ClientHello, record headers included. A hello of curl is about 600 bytes, one with
-    /// X25519MLKEM768 1.8 KB; rustls takes no handshake message above 64 KiB.
+    /// Maximum length of a ClientHello in bytes, with record headers. A hello of curl is about 600
+    /// bytes, one with X25519MLKEM768 1.8 KB; rustls accepts no handshake message above 64 KiB.
     #[serde(with = "Bytes::<1024, { 64 << 10 }>")]
     pub client_hello: usize = 16 << 10,
-    /// Bytes of a peer's chain of certificates; one has some hundred at least.
+    /// Maximum length of a peer's certificate chain in bytes; a certificate has several hundred.
     #[serde(with = "Bytes::<1024, { 64 << 10 }>")]
     pub certificate_chain: usize = 16 << 10,
-    /// Certificates of the chain beside the peer's own. webpki goes no deeper than six: more could only be filler.
+    /// Maximum number of certificates in a chain in addition to the peer's own. webpki checks paths
+    /// of at most six, so more would be useless.
     #[serde(with = "Whole::<1, 6>")]
     pub chain_intermediates: usize = 6,
-    /// How many of those may have one subject: an authority that has a new key, or is signed by two others, is there twice.
-    /// With more, the search for a path becomes long.
+    /// Maximum number of these with an equal subject: an authority with a new key, or signed by two
+    /// others, appears twice. More would make the search for a path long.
     #[serde(with = "Whole::<1, 2>")]
     pub chain_same_subject: usize = 2,
-    /// Bytes relayed for one connection and direction in one turn; at least one TLS record (RFC 8446, section 5.1), or it
-    /// could never be relayed.
+    /// Maximum number of bytes relayed for one connection and direction per turn; at least one TLS
+    /// record (RFC 8446, section 5.1), or it could never be relayed.
     #[serde(with = "Bytes::<{ 16 << 10 }, { 1 << 30 }>")]
     pub bytes_per_turn: usize = 256 << 10,
-    /// Pipes of one worker, through which bulk passes without a copy where no leg has TLS of ours; 0 is off.
+    /// Number of pipes per worker, for copies without user space if becket does the TLS of no side;
+    /// 0 is off.
     #[serde(with = "Whole::<0, 100_000>")]
     pub pipes: usize = 64,
-    /// Bytes that a leg carries before the kernel takes over its TLS, where that is on.
+    /// Bytes of a connection before the kernel takes over its TLS, if enabled.
     #[serde(with = "Bytes::<0, { 1 << 40 }>")]
     pub kernel_tls_after: usize = 1 << 20,
-    /// Whether the kernel takes over TLS 1.3 although it cannot replace keys: a KeyUpdate then ends the connection.
+    /// Use kernel TLS 1.3 even if the kernel cannot replace keys: a KeyUpdate then ends the
+    /// connection.
     pub kernel_tls_without_rekey: bool,
-    /// Bytes of the head of a request for a file.
+    /// Maximum length in bytes of the head of a request for a file.
     #[serde(with = "Bytes::<512, { 64 << 10 }>")]
     pub request_head: usize = 8 << 10,
-    /// Requests for files that one connection may make.
+    /// Maximum number of requests for files per connection.
     #[serde(with = "Whole::<1, 1_000_000_000>")]
     pub requests: u32 = 1000,
 }
 }
 
 section! {
-/// `[timeouts]`: how long each phase of a connection may take. At least a millisecond, the resolution of the timers.
+/// `[timeouts]`: time limits of a connection's phases. The minimum is a millisecond, the resolution
+/// of the timers.
 pub struct Timeouts {
-    /// From accept to a whole hello.
+    /// From accept to the complete ClientHello.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub hello: Duration = Duration::from_secs(3),
     /// From accept to the end of the handshake.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub handshake: Duration = Duration::from_secs(10),
-    /// For a token to sign.
+    /// Of a token's signature.
     #[serde(with = "Time::<{ 10 * MILLISECOND }, { 60 * SECOND }>")]
     pub pkcs11: Duration = Duration::from_secs(5),
-    /// To connect to a server.
+    /// Of a connect to a server.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub connect: Duration = Duration::from_secs(5),
-    /// Without a byte in either direction.
+    /// Without data in either direction.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub idle: Duration = Duration::from_secs(600),
-    /// Without a byte once one side has finished sending.
+    /// Without data after one side has finished sending.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub half_closed: Duration = Duration::from_secs(60),
-    /// From the first byte of a request for a file to its whole head.
+    /// From the first byte of a request for a file to its complete head.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub request: Duration = Duration::from_secs(10),
     /// Until the next request for a file.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub keep_alive: Duration = Duration::from_secs(75),
-    /// While draining, without a byte in either direction and without an answer that is due.
+    /// In a drain, without data in either direction and without a due answer.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub drain_idle: Duration = Duration::from_secs(5),
-    /// For the client to take the last bytes and close.
+    /// Until the client has read the last bytes and closed.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub linger: Duration = Duration::from_secs(2),
-    /// From SIGTERM to the end of the process.
+    /// From SIGTERM to the exit of the process.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub drain: Duration = Duration::from_secs(30),
-    /// For the new process of an upgrade to load everything, and once more until it serves.
+    /// For the new process of an upgrade to load everything, and again until it serves.
     #[serde(with = "Time::<SECOND, { 3600 * SECOND }>")]
     pub upgrade: Duration = Duration::from_secs(20),
 }
 }
 
 section! {
-/// `[sessions]`: resumption. No ticket is good for more than seven days (RFC 8446, section 4.6.1).
+/// `[sessions]`: resumption. No ticket is valid for more than seven days (RFC 8446, section 4.6.1).
 pub struct Sessions {
     /// Sessions kept in memory for TLS 1.2 clients that resume by ID; 0 is off.
     #[serde(with = "Whole::<0, 100_000_000>")]
     pub table_entries: usize = 200_000,
-    /// Bytes of what is kept for them. The table has 64 parts, and each must have room for the longest chain.
+    /// Maximum size of these sessions in bytes. The table has 64 parts, and each must have room for
+    /// the longest chain.
     #[serde(with = "Bytes::<{ 8 << 20 }, { 1 << 40 }>")]
     pub table_size: usize = 128 << 20,
-    /// How long a session ID is good for.
+    /// Lifetime of a session ID.
     #[serde(with = "Time::<SECOND, { 7 * DAY }>")]
     pub id_lifetime: Duration = Duration::from_secs(300),
-    /// How often the ticket key changes; absent is 8 h, or what the cluster has.
+    /// Interval of ticket key rotation; absent means 8 h, or the cluster's value.
     #[serde(with = "Time::<SECOND, { 84 * HOUR }>")]
     pub ticket_rotation: Option<Duration>,
-    /// Age after the full handshake at which no session resumes; absent is 24 h, or what the cluster has.
+    /// Maximum age of a session since its full handshake; absent means 24 h, or the cluster's
+    /// value.
     #[serde(with = "Time::<SECOND, { 7 * DAY }>")]
     pub max_age: Option<Duration>,
 }
 }
 
 section! {
-/// `[admission]`; a limit that is not set is off. More than ten million is more than any machine does in a second; a token
-/// then still takes 100 ns to grow.
+/// `[admission]`: limits of new clients; an absent limit is off. The maximum of ten million is more
+/// than any machine handles per second; a token then takes 100 ns to grow.
 pub struct Admission {
-    /// Full handshakes of all clients together.
+    /// Full handshakes per second of all clients together.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub full_handshakes_per_second: Option<NonZeroU32>,
-    /// At once; absent is as many as in a second.
+    /// Handshakes at once; absent means one second's worth.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub burst: Option<NonZeroU32>,
-    /// Begun and not ended.
+    /// Unfinished full handshakes of all clients.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub full_handshakes_in_flight: Option<NonZeroU32>,
-    /// Full handshakes of one source.
+    /// Full handshakes per second of one source.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub source_full_handshakes_per_second: Option<NonZeroU32>,
-    /// At once; absent is as many as in a second.
+    /// Handshakes at once of one source; absent means one second's worth.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub source_burst: Option<NonZeroU32>,
-    /// Begun and not ended, of one source.
+    /// Unfinished full handshakes of one source.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub source_full_handshakes_in_flight: Option<NonZeroU32>,
     /// Connections of one source.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub connections_per_source: Option<u32>,
-    /// Connections without keys of one source, over all workers.
+    /// Connections of one source that have no keys yet, over all workers.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub half_open_per_source: u32 = 1000,
-    /// Bits of an IPv4 address that make a source.
+    /// Bits of an IPv4 address that identify a source.
     #[serde(with = "Whole::<0, 32>")]
     pub prefix_v4: u8 = 32,
-    /// Bits of an IPv6 address that make a source.
+    /// Bits of an IPv6 address that identify a source.
     #[serde(with = "Whole::<0, 128>")]
     pub prefix_v6: u8 = 64,
-    /// Sources that are tracked at most, and as many fingerprints.
+    /// Maximum number of tracked sources, and of tracked fingerprints.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub sources: usize = 100_000,
     /// `[admission.name]`
@@ -175,13 +184,13 @@ pub struct NameLimits {
     /// Open connections.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub connections: Option<u32>,
-    /// Full handshakes.
+    /// Full handshakes per second.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub full_handshakes_per_second: Option<NonZeroU32>,
-    /// At once; absent is as many as in a second.
+    /// Handshakes at once; absent means one second's worth.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub burst: Option<NonZeroU32>,
-    /// Percent of a backend's `queue-length`.
+    /// Maximum share of a backend's `queue-length`, in percent.
     #[serde(with = "Whole::<1, 100>")]
     pub queue_share: Option<u32>,
 }
@@ -193,13 +202,13 @@ pub struct Ja4Limits {
     /// Open connections.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub connections: Option<u32>,
-    /// Full handshakes.
+    /// Full handshakes per second.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub full_handshakes_per_second: Option<NonZeroU32>,
-    /// At once; absent is as many as in a second.
+    /// Handshakes at once; absent means one second's worth.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub burst: Option<NonZeroU32>,
-    /// Fingerprints that are not served.
+    /// Fingerprints of rejected clients.
     #[serde(with = "list")]
     pub refuse: Vec<Ja4Text>,
 }
@@ -210,7 +219,7 @@ pub struct Ja4Limits {
 pub struct Ja4Text(String);
 
 impl Ja4Text {
-    /// The fingerprint.
+    /// Returns the fingerprint.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -240,7 +249,7 @@ impl Text for Ja4Text {
 as_text!(Ja4Text);
 
 impl Admission {
-    /// Full handshakes of all clients together.
+    /// Returns the limits of full handshakes of all clients together.
     pub fn all(&self) -> Share {
         share(
             self.full_handshakes_per_second,
@@ -249,7 +258,7 @@ impl Admission {
         )
     }
 
-    /// Full handshakes of one source.
+    /// Returns the limits of full handshakes of one source.
     pub fn source(&self) -> Share {
         share(
             self.source_full_handshakes_per_second,
@@ -258,19 +267,19 @@ impl Admission {
         )
     }
 
-    /// Full handshakes of one server name.
+    /// Returns the limits of full handshakes of one server name.
     pub fn name(&self) -> Share {
         let name = &self.name;
         share(name.full_handshakes_per_second, name.burst, None)
     }
 
-    /// Full handshakes of one fingerprint.
+    /// Returns the limits of full handshakes of one fingerprint.
     pub fn ja4(&self) -> Share {
         let ja4 = &self.ja4;
         share(ja4.full_handshakes_per_second, ja4.burst, None)
     }
 
-    /// How much of an address makes a source.
+    /// Returns the lengths of the address prefixes that identify a source.
     pub fn prefixes(&self) -> Prefixes {
         Prefixes {
             v4: self.prefix_v4,
@@ -278,7 +287,7 @@ impl Admission {
         }
     }
 
-    /// Whether a full handshake needs anything.
+    /// Returns `true` if any limit of full handshakes is set.
     pub fn limits_handshakes(&self) -> bool {
         let shares = [self.all(), self.source(), self.name(), self.ja4()];
         shares.iter().any(|share| *share != Share::default())
@@ -301,34 +310,34 @@ section! {
 pub struct Log {
     /// A filter of `tracing`, such as `info` or `becket=debug`.
     pub level: String = "info".to_owned(),
-    /// Shape of the lines.
+    /// Format of the lines.
     pub format: LogFormat,
-    /// Not `off`, unless there is `syslog`.
+    /// Target of the log; `off` only with `syslog`.
     pub file: LogTarget = LogTarget::Stderr,
-    /// A daemon that gets every line, too.
+    /// Syslog daemon that also receives every line.
     pub syslog: Option<SyslogAddress>,
-    /// What the lines are about.
+    /// Facility of the messages.
     pub syslog_facility: Facility,
-    /// The name of the program in them.
+    /// Program name in the messages.
     pub syslog_tag: SectionName = SectionName("becket".into()),
-    /// One line per connection.
+    /// Access log: one line per connection.
     pub access: LogTarget = LogTarget::Off,
 }
 }
 
-/// Where lines of a log go.
+/// Target of log lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogTarget {
-    /// Nowhere.
+    /// No log.
     Off,
-    /// To the standard error output.
+    /// Standard error.
     Stderr,
-    /// To the end of a file.
+    /// End of a file.
     File(PathBuf),
 }
 
 impl LogTarget {
-    /// The file, where it is one.
+    /// Returns the path if the target is a file.
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::File(path) => Some(path),
@@ -336,7 +345,7 @@ impl LogTarget {
         }
     }
 
-    /// Where lines go if a relative path starts at this folder.
+    /// Returns the target with a relative path resolved against this folder.
     pub fn below(&self, folder: &Path) -> Self {
         match self {
             Self::File(path) => Self::File(folder.join(path)),
@@ -371,17 +380,17 @@ as_text!(LogTarget);
 section! {
 /// `[admin]`
 pub struct Admin {
-    /// Where the pages are; nothing listens when absent.
+    /// Address of the admin pages; if absent, there is no listener.
     pub address: Option<AdminAddress>,
-    /// A unix socket for the pages, and for changes.
+    /// Unix socket for the admin pages, and for changes.
     pub socket: Option<SocketPath>,
-    /// Who may connect to it.
+    /// Permissions of the socket.
     pub socket_mode: SocketMode = SocketMode(0o600),
-    /// The user who owns its file; absent is the one who makes it.
+    /// Owner of the socket's file; absent means the user that creates it.
     pub socket_owner: Option<String>,
-    /// The group that owns its file; absent is that of the one who makes it.
+    /// Group of the socket's file; absent means the group of its creator.
     pub socket_group: Option<String>,
-    /// Names that a request may give as its host, beside addresses and `localhost`.
+    /// Host names that requests may have, in addition to addresses and `localhost`.
     #[serde(with = "list")]
     pub hosts: Vec<HostName>,
 }
@@ -390,12 +399,13 @@ pub struct Admin {
 checked_text! {
     /// Path of the socket of the admin pages. A relative path starts at the folder of the file.
     SocketPath(String), "the path of a socket of at most 100 bytes, such as /run/becket/admin.sock", "not the path of a socket", |text| {
-        // sun_path holds 108 bytes with its final NUL (unix(7)), and the socket is made under a longer name.
+        // sun_path holds 108 bytes, including the final NUL (unix(7)), and the socket is created
+        // under a longer name.
         (1..=100).contains(&text.len()) && !text.contains('\0') && !text.ends_with('/')
     };
 }
 
-/// Permission bits of the file of a socket.
+/// Permission bits of a socket's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketMode(pub u32);
 
@@ -419,44 +429,44 @@ impl Text for SocketMode {
 as_text!(SocketMode);
 
 section! {
-/// `[process]`: a reload does not change it.
+/// `[process]`: settings that a reload does not change.
 pub struct Process {
-    /// Worker threads; `auto` is one per usable core.
+    /// Worker threads; `auto` means one per usable core.
     #[serde(with = "WholeOr::<Auto, 1, 1024>")]
     pub workers: Option<usize>,
-    /// Threads that sign for the workers with expensive keys; `auto` is one per worker.
+    /// Threads that sign with expensive keys; `auto` means one per worker.
     #[serde(with = "WholeOr::<Auto, 0, 1024>")]
     pub crypto_threads: Option<usize>,
-    /// Whether they sign with RSA in batches of eight.
+    /// Sign with RSA in batches of eight.
     pub rsa_batch: RsaBatch,
     /// Sessions with a token, each of which makes one signature at a time.
     #[serde(with = "Whole::<1, 256>")]
     pub pkcs11_sessions: u16 = 8,
     /// Pin each worker to a core.
     pub pin: bool = true,
-    /// User to become once the sockets are bound.
+    /// User to switch to after the sockets are bound.
     pub user: Option<String>,
-    /// Group to become; absent is the user's.
+    /// Group to switch to; absent means the user's group.
     pub group: Option<String>,
-    /// A folder that is the whole file system of the process that serves.
+    /// Root folder of the serving process.
     pub chroot: Option<String>,
-    /// A file for the number of the main process.
+    /// File for the ID of the main process.
     pub pid_file: Option<String>,
-    /// Allow core dumps, which hold keys.
+    /// Allow core dumps, which contain keys.
     pub core_dumps: bool,
-    /// Confine the process that serves to files and system calls that it needs.
+    /// Restrict the serving process to the files and system calls that it needs.
     pub sandbox: SandboxMode,
-    /// Keep memory from being swapped out.
+    /// Lock memory, so that it is not swapped out.
     pub lock_memory: bool,
-    /// Write TLS secrets to the file that SSLKEYLOGFILE names.
+    /// Write TLS secrets to the file named by SSLKEYLOGFILE.
     pub key_log: bool,
-    /// Take files of certificates that change.
+    /// Load changed certificate files automatically.
     pub watch: bool = true,
 }
 }
 
 impl Process {
-    /// Whether workers have signatures made elsewhere.
+    /// Returns `true` if crypto threads sign for the workers.
     pub fn has_crypto_threads(&self) -> bool {
         self.crypto_threads != Some(0)
     }

@@ -1,10 +1,11 @@
-//! Reads TOML into a [`File`] and finds every fault of its shape and its values, with line and key path.
+//! Reads TOML into a [`File`], and finds every error of its structure and its values, with line and
+//! key path.
 //!
-//! serde stops at the first value that does not fit. So the text is parsed into a tree that knows its spans; when serde
-//! stops, the fault is noted, the key or the element that holds it is cut from the tree, and serde starts again: cost is
-//! the size of the text times the number of faults, which is bounded. Key paths name a table of an array by its `name`
-//! where that is unique, else by its index. Values that a command line sets replace those of the text. Never panics,
-//! whatever the text.
+//! serde stops at the first invalid value. Therefore the text is parsed into a tree with spans.
+//! When serde stops, the error is recorded, the invalid key or element is removed from the tree,
+//! and serde starts again. The cost is the size of the text times the number of errors, which is
+//! bounded. Key paths identify a table of an array by its `name` if that is unique, otherwise by
+//! its index. Values from the command line replace values of the text. No text causes a panic.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -18,18 +19,18 @@ use crate::error::{Problem, shortened};
 use crate::file::File;
 use crate::notation::{SEPARATOR, Text, meant};
 
-/// What a text contains.
+/// Result of reading a text.
 #[derive(Debug)]
 pub struct Reading<F = File> {
-    /// The parts of it that fit; absent when the text is not TOML.
+    /// The valid parts of the text; `None` if the text is not TOML.
     pub file: Option<F>,
-    /// Syntax errors, or else unknown keys and values that do not fit, by line.
+    /// Syntax errors, or otherwise unknown keys and invalid values, by line.
     pub problems: Vec<Problem>,
-    /// Where each key is.
+    /// Location of each key.
     pub places: KeyLocations,
 }
 
-/// Reads a configuration, of which `over` replaces some values.
+/// Reads a configuration; `over` replaces some of its values.
 pub fn read(text: &str, over: &toml::Table) -> Reading {
     read_as(text, over)
 }
@@ -38,7 +39,7 @@ impl File {
     /// Parses TOML.
     ///
     /// # Errors
-    /// Every syntax error, or else every unknown key and every value that does not fit.
+    /// Every syntax error, or otherwise every unknown key and every invalid value.
     pub fn parse(text: &str) -> Result<Self, Vec<Problem>> {
         let reading = read(text, &toml::Table::new());
         if reading.problems.is_empty() {
@@ -49,9 +50,9 @@ impl File {
     }
 }
 
-/// Reads a file of any sections, as [`read`] does.
+/// Reads a file with the sections of `F`, as [`read`] does.
 pub(crate) fn read_as<F: DeserializeOwned>(text: &str, over: &toml::Table) -> Reading<F> {
-    // What replaces has places of its own, behind the text.
+    // Replacing values have offsets after the end of the text.
     let over = " ".repeat(text.len() + 1) + &over.to_string();
     let (mut root, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
@@ -110,7 +111,7 @@ fn line(text: &str, offset: usize) -> usize {
     1 + before.iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// Puts values in the place of others.
+/// Replaces values of `root`, and adds new ones.
 fn merge<'i>(root: &mut DeTable<'i>, over: DeTable<'i>) {
     for (key, mut value) in over {
         let known = root.get_mut(key.get_ref().as_ref());
@@ -126,7 +127,7 @@ fn merge<'i>(root: &mut DeTable<'i>, over: DeTable<'i>) {
     }
 }
 
-/// Says what serde said, in the words of the file.
+/// Converts a message of serde to a problem of the configuration.
 fn describe(message: &str, path: &str) -> Problem {
     let mut parts = message.split(SEPARATOR);
     if let (Some(fault), Some(accepted)) = (parts.next(), parts.next()) {
@@ -160,10 +161,10 @@ fn describe(message: &str, path: &str) -> Problem {
     Problem::new("", fault).accepted(accepted)
 }
 
-/// Where every key, and every element of a list, is.
+/// Locations of all keys and list elements.
 #[derive(Debug, Default)]
 pub struct KeyLocations {
-    /// Parents first.
+    /// Parents precede their children.
     all: Vec<KeyLocation>,
     by_path: HashMap<String, usize>,
 }
@@ -171,12 +172,12 @@ pub struct KeyLocations {
 #[derive(Debug)]
 struct KeyLocation {
     path: String,
-    /// Absent for an element of a list.
+    /// `None` for an element of a list.
     key: Option<Range<usize>>,
     value: Range<usize>,
-    /// Absent where it replaced the text.
+    /// `None` if the value comes from the command line.
     line: Option<usize>,
-    /// The value as written, where it is short.
+    /// The value as written, if it is short.
     shown: Option<String>,
     is_cut: bool,
 }
@@ -197,13 +198,14 @@ impl KeyLocations {
         places
     }
 
-    /// The innermost key or element that contains the start of `span`.
+    /// Returns the innermost key or element that contains the start of `span`.
     fn locate(&self, span: &Range<usize>) -> Option<usize> {
         let mut best: Option<(usize, usize)> = None;
         for (at, place) in self.all.iter().enumerate() {
             for candidate in place.key.iter().chain([&place.value]) {
                 let hit = candidate.contains(&span.start) || candidate == span;
-                // Of equals the later, deeper one: a table and its only key may start together.
+                // Of candidates with equal length, the later and deeper one wins: a table and its
+                // only key may start together.
                 if hit && best.is_none_or(|(least, _)| candidate.len() <= least) {
                     best = Some((candidate.len(), at));
                 }
@@ -212,7 +214,8 @@ impl KeyLocations {
         best.map(|(_, at)| at)
     }
 
-    /// Adds line and value to a problem of what was left of the file. A key that is missing is on the line of its table.
+    /// Adds line and value to a problem found in the valid part of the file. A missing key is
+    /// reported on the line of its table.
     pub fn place(&self, problem: &mut Problem) {
         problem.path = self.original(&problem.path);
         self.complete(problem);
@@ -239,13 +242,13 @@ impl KeyLocations {
         };
     }
 
-    /// Returns `true` if the key at this path, or one above or below it, was cut.
+    /// Returns `true` if the key at this path, or one above or below it, was removed.
     pub fn is_cut(&self, path: &str) -> bool {
         let mut cut = self.all.iter().filter(|place| place.is_cut);
         cut.any(|place| leads_to(path, &place.path) || leads_to(&place.path, path))
     }
 
-    /// The path as the text has it, where earlier elements of a list were cut.
+    /// Returns the path in the original text, in which removed elements of a list count.
     fn original(&self, path: &str) -> String {
         let Some((list, rest)) = path.rsplit_once('[') else {
             return path.to_owned();
@@ -269,13 +272,13 @@ impl KeyLocations {
     }
 }
 
-/// Whether a path is another, or that of a key above it.
+/// Returns `true` if `path` equals `other`, or is the path of a key above it.
 fn leads_to(path: &str, other: &str) -> bool {
     let rest = other.strip_prefix(path);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Cuts a key, or an element of a list, from the tree; true once it is done.
+/// Removes a key or a list element from the tree. Returns `true` after the removal.
 fn cut(value: &mut DeValue<'_>, place: &KeyLocation) -> bool {
     match value {
         DeValue::Table(table) => {
@@ -365,7 +368,8 @@ impl LocationVisitor<'_> {
     }
 }
 
-/// How paths name the elements of an array: by name where there is one that no earlier element has, by index otherwise.
+/// Returns labels of an array's elements in paths: the name if no earlier element has it, otherwise
+/// the index.
 pub fn labels(names: impl Iterator<Item = Option<SectionName>>) -> Vec<String> {
     let mut seen = HashSet::new();
     names
@@ -377,7 +381,7 @@ pub fn labels(names: impl Iterator<Item = Option<SectionName>>) -> Vec<String> {
         .collect()
 }
 
-/// Faults reported of one text: more than anybody corrects in one go.
+/// Maximum number of reported errors: more than a user corrects at once.
 const FAULTS: usize = 100;
 
 #[cfg(test)]

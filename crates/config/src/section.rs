@@ -1,7 +1,7 @@
-//! How a section is written: its fields are its keys, each with its default.
+//! Declares sections: their fields are the keys of the file, each with its default.
 
-/// Declares a table of the file. Keys are in kebab case, and each may be absent: a field then has the default behind its `=`, or
-/// else that of its type. A key that is no field is an error.
+/// Declares a table of the file. Keys are in kebab case, and each is optional: an absent key has
+/// the default after its `=`, or otherwise the default of its type. An unknown key is an error.
 macro_rules! section {
     (
         $(#[$of_section:meta])*

@@ -1,11 +1,11 @@
-//! Versions, suites and groups by name: IANA's, OpenSSL's and ours are accepted.
+//! TLS versions, suites and groups by name: names of IANA, OpenSSL and becket are accepted.
 //!
-//! One spelling is printed everywhere: IANA's for suites and groups (`TLS_AES_128_GCM_SHA256`, `secp256r1`), and OpenSSL's
-//! for versions (`TLSv1.3`), which IANA only numbers.
+//! Each is printed with a single spelling: IANA's for suites and groups (`TLS_AES_128_GCM_SHA256`,
+//! `secp256r1`), and OpenSSL's for versions (`TLSv1.3`), which only have numbers at IANA.
 
 use crate::notation::{Text, ValueError, as_text, meant};
 
-/// A version of TLS, by its number on the wire.
+/// A TLS version, with its number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServedVersion {
     /// RFC 5246.
@@ -14,7 +14,7 @@ pub enum ServedVersion {
     Tls13 = 0x0304,
 }
 
-/// A key exchange group, by its number at IANA.
+/// A key exchange group, with its IANA number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyExchangeGroup {
     /// X25519 and ML-KEM-768 together; TLS 1.3 only.
@@ -27,12 +27,12 @@ pub enum KeyExchangeGroup {
     P384 = 0x0018,
 }
 
-/// Suites that one name stands for: one by its own name, three by the name of a cipher.
+/// Suites of one name: a single suite, or the three suites of a cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Suites(&'static str);
 
 impl Suites {
-    /// Their numbers at IANA, those of TLS 1.3 first.
+    /// Returns the IANA numbers, those of TLS 1.3 first.
     pub fn numbers(self) -> impl Iterator<Item = u16> {
         let named = move |[cipher, iana, ..]: &[&str; 3]| *cipher == self.0 || *iana == self.0;
         let all = SUITES.iter().filter(move |(_, names)| named(names));
@@ -40,7 +40,7 @@ impl Suites {
     }
 }
 
-/// The number of each suite, its cipher, and its names at IANA and in OpenSSL.
+/// Number of each suite, its cipher, and its names at IANA and in OpenSSL.
 #[rustfmt::skip]
 const SUITES: [(u16, [&str; 3]); 9] = [
     (0x1301, ["AES-128-GCM", "TLS_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"]),
@@ -75,13 +75,13 @@ const GROUPS: [(KeyExchangeGroup, &[&str]); 4] = [
     (KeyExchangeGroup::P384, &["secp384r1", "P-384"]),
 ];
 
-/// What IANA and OpenSSL call a suite.
+/// Returns the names of a suite at IANA and in OpenSSL.
 pub fn suite_names(number: u16) -> Option<[&'static str; 2]> {
     let (_, [_, iana, openssl]) = SUITES.iter().find(|(suite, _)| *suite == number)?;
     Some([iana, openssl])
 }
 
-/// What OpenSSL calls a version.
+/// Returns OpenSSL's name of a version.
 pub fn version_name(number: u16) -> Option<&'static str> {
     let named = VERSIONS
         .iter()
@@ -89,13 +89,14 @@ pub fn version_name(number: u16) -> Option<&'static str> {
     named.map(|(_, names)| names[0])
 }
 
-/// What IANA calls a group.
+/// Returns IANA's name of a group.
 pub fn group_name(number: u16) -> Option<&'static str> {
     let named = GROUPS.iter().find(|(group, _)| *group as u16 == number);
     named.map(|(_, names)| names[0])
 }
 
-/// The entry that has a name, in any case and with either dash; or what is wrong, with the name that was meant.
+/// Returns the entry with a name, in upper or lower case and with either dash. The error suggests a
+/// similar name.
 fn named<T: Copy>(text: &str, what: &str, all: &[(T, &[&str])]) -> Result<T, ValueError> {
     let plain = |name: &str| name.replace('_', "-").to_ascii_lowercase();
     let written = plain(text);

@@ -9,7 +9,8 @@ pub(crate) const SECOND: u64 = 1000;
 pub(crate) const MINUTE: u64 = 60 * SECOND;
 pub(crate) const HOUR: u64 = 60 * MINUTE;
 pub(crate) const DAY: u64 = 24 * HOUR;
-/// In milliseconds: so that no sum with a clock overflows, and nothing here is meant to take a year.
+/// Maximum of all durations, so that no sum with a clock overflows; no timeout needs more than a
+/// year.
 pub(crate) const YEAR: u64 = 365 * DAY;
 
 const UNITS: [(&str, u64); 5] = [
@@ -20,10 +21,11 @@ const UNITS: [(&str, u64); 5] = [
     ("ms", MILLISECOND),
 ];
 
-/// Parses whole numbers with units, largest unit first, such as `10s` or `1m30s`; each unit at most once.
+/// Parses whole numbers with units, largest unit first, such as `10s` or `1m30s`. Each unit appears
+/// at most once.
 ///
 /// # Errors
-/// Says what is wrong with anything else.
+/// The text is not a duration.
 pub fn duration(text: &str) -> Result<Duration, ValueError> {
     let mut rest = text;
     let mut sum = 0_u64;
@@ -53,7 +55,7 @@ pub fn duration(text: &str) -> Result<Duration, ValueError> {
     }
 }
 
-/// A duration as a file has it. Days begin at two: `24h` reads better than `1d`.
+/// Formats a duration as in a file. Days begin at two: `24h` reads better than `1d`.
 pub(crate) fn shown(millis: u64) -> String {
     let mut rest = millis;
     let mut text = String::new();
@@ -71,7 +73,7 @@ pub(crate) fn shown(millis: u64) -> String {
     }
 }
 
-/// Takes the leading digits and the letters behind them off a text.
+/// Splits the leading digits and the following letters off a text.
 fn step(text: &str) -> Option<(u64, &str, &str)> {
     let end = |text: &str, fits: fn(char) -> bool| text.find(|c| !fits(c)).unwrap_or(text.len());
     let (number, rest) = text.split_at(end(text, |c| c.is_ascii_digit()));

@@ -65,14 +65,14 @@ fn every_fault_is_reported_with_its_key_path() {
            name = { queue-share = 101, burst = 3 }\nja4 = { refuse = ['t13d', 'q13d1516h2_8daaf6152771_e5627efa2ab1'] }\n";
     folder.refuses(&text, &[
         "admission.full-handshakes-per-second = 0: not in range; accepted: 1 to 10000000",
-        "admission.source-burst = 5: a burst of nothing: admission.source-full-handshakes-per-second is not set",
+        "admission.source-burst = 5: given, but admission.source-full-handshakes-per-second is not set",
         "admission.connections-per-source = 10000001: not in range",
         "admission.half-open-per-source = 0: not in range; accepted: 1 to 10000000",
         "admission.prefix-v4 = 33: not in range; accepted: 0 to 32",
         "admission.prefix-v6 = 129: not in range; accepted: 0 to 128",
         "admission.sources = 0: not in range",
         "admission.name.queue-share = 101: not in range; accepted: 1 to 100",
-        "admission.name.burst = 3: a burst of nothing: admission.name.full-handshakes-per-second is not set",
+        "admission.name.burst = 3: given, but admission.name.full-handshakes-per-second is not set",
         "admission.ja4.refuse[0] = \"t13d\": not a fingerprint of TLS over TCP; accepted: a JA4 fingerprint such as",
         "admission.ja4.refuse[1] = \"q13d1516h2_8daaf6152771_e5627efa2ab1\": not a fingerprint",
         "listener[web].allow[0] = \"192.0.2.1/24\": host bits are set; the network is 192.0.2.0/24",

@@ -101,7 +101,7 @@ fn a_policy_of_a_certificate_must_exist_and_excludes_routes() {
     assert_eq!(
         excluded,
         [format!(
-            "{path}: given, but names choose the policy here; accepted: only without routes and starttls"
+            "{path}: given, but this listener has routes or starttls; accepted: only without routes and starttls"
         )]
     );
 }

@@ -62,8 +62,8 @@ fn every_fault_is_said_at_once_with_its_key() {
         "cluster.rotation = \"90h\": not in range",
         "cluster.peers[0] = \":1\": no host",
         "cluster.peers[2] = \"a:7\": an earlier peer has this address",
-        "sessions.ticket-rotation = \"1h\": in a cluster cluster.rotation says this",
-        "sessions.max-age = \"2h\": in a cluster cluster.session-max-age says this",
+        "sessions.ticket-rotation = \"1h\": conflicts with cluster.rotation",
+        "sessions.max-age = \"2h\": conflicts with cluster.session-max-age",
     ];
     for expected in expected {
         let there = found.iter().any(|error| error.starts_with(expected));

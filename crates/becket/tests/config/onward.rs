@@ -28,7 +28,7 @@ fn every_fault_is_reported_with_its_key_path() {
                     [[policy]]\nname = 'web'";
     let errors = folder.faults(&text(listener, tls, "/run/app.sock"));
     let starts = [
-        "listener[web].certificates: given, but no TLS ends at this listener",
+        "listener[web].certificates: given, but this listener terminates no TLS",
         "listener[web].policy = \"web\": given, but",
         "listener[web].alpn: given, but",
         "backend[app].tls.name: missing: /run/app.sock has no name to verify",
@@ -65,7 +65,7 @@ fn every_fault_is_reported_with_its_key_path() {
         lines(&errors),
         [
             "backend[app].tls.name = \"app.test\": given, but only the chain is verified; accepted: verify = \"full\", the default, with it",
-            "backend[app].tls.client-certificate.policy = \"web\": given, but this certificate is shown to servers; accepted: chain and key",
+            "backend[app].tls.client-certificate.policy = \"web\": given, but this certificate is sent to servers; accepted: chain and key",
         ]
     );
 }

@@ -92,7 +92,7 @@ fn of_several_policies_one_is_named_and_it_asks_for_no_certificates() {
     let missing = errors(&folder, &with(""));
     assert!(
         missing[0].starts_with(
-            "cluster.stud-policy: missing, and there is more than one; accepted: one of "
+            "cluster.stud-policy: missing, and several policies are in use; accepted: one of "
         ),
         "{missing:?}"
     );
@@ -151,7 +151,7 @@ fn a_secret_may_be_made_from_a_private_key() {
         ),
         (
             "secret-from-key = 'a.pem'\nsecret = 'secret'",
-            "cluster.secret is given, too",
+            "conflicts with cluster.secret",
         ),
         ("secret-from-key = 'ca.pem'", "no private key"),
     ] {

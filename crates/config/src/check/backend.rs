@@ -1,4 +1,4 @@
-//! What contradicts in `[[backend]]` and its tables.
+//! Finds contradictions in `[[backend]]` and its tables.
 
 use std::collections::HashSet;
 
@@ -51,7 +51,7 @@ impl Backend {
         }
     }
 
-    /// Where files are served there is no server, and nothing to say of one.
+    /// A backend of files has no servers, so it accepts no key of a backend with servers.
     fn check_files(&self, files: &Files, path: &str, report: &mut Report) {
         let alone = Self {
             name: self.name.clone(),
@@ -59,8 +59,8 @@ impl Backend {
             ..Self::default()
         };
         if *self != alone {
-            let fault = "given, and with it keys of a backend that has servers";
-            report.refuse(key!(path, self.files), fault, "files and name alone");
+            let fault = "conflicts with keys of a backend with servers";
+            report.refuse(key!(path, self.files), fault, "only files and name");
         }
         let path = key!(path, self.files);
         if files.root.as_ref().is_none_or(String::is_empty) {
@@ -77,7 +77,7 @@ impl Backend {
             let path = format!("{}[{number}]", key!(path, files.cache_control));
             if !rule.paths.starts_with(['/', '*']) || glob::Pattern::new(&rule.paths).is_err() {
                 let accepted = "a pattern such as \"/assets/*\" or \"*.css\"";
-                report.refuse(key!(path, rule.paths), "fits no path", accepted);
+                report.refuse(key!(path, rule.paths), "matches no path", accepted);
             }
             if rule.value.0.is_empty() {
                 let accepted = "a value such as \"max-age=3600\"";
@@ -92,7 +92,7 @@ impl Backend {
                 .is_some_and(|status| PAGES.contains(&status) && seen.insert(status))
             {
                 let accepted = "403, 404, 405, 412, 416, 500 or 503, each once";
-                report.refuse(key!(path, page.status), "has no page", accepted);
+                report.refuse(key!(path, page.status), "not a status with a page", accepted);
             }
             if !page.path.split('/').all(is_file_name) {
                 let accepted = "a path below the folder, such as \"404.html\"";
@@ -125,12 +125,12 @@ impl Backend {
                 (pair.policy.is_some(), key!(path, pair.policy)),
             ] {
                 if given {
-                    let fault = "given, but this certificate is shown to servers";
+                    let fault = "given, but this certificate is sent to servers";
                     report.refuse(path, fault, "chain and key");
                 }
             }
             if matches!(pair.key, Some(KeySource::Token(_))) {
-                // The worker signs for itself towards servers: it would wait for the token, and everybody with it.
+                // The worker itself signs towards servers, so it would block while the token signs.
                 let fault = "keys on tokens sign for listeners only";
                 report.refuse(key!(path, pair.key), fault, "a PEM file");
             }
@@ -152,16 +152,16 @@ impl Backend {
         match tls.verify {
             Verify::None => {
                 refuse_given(&[name, ca, crl], "nothing is verified");
-                let fault = "a server is accepted whatever certificate it shows";
+                let fault = "server certificates are not verified";
                 report.remark(key!(path, tls.verify), fault);
             }
             Verify::Chain => {
                 refuse_given(&[name], "only the chain is verified");
-                let fault = "any certificate of these authorities is accepted, whatever its name";
+                let fault = "certificates of these authorities are accepted with any name";
                 report.remark(key!(path, tls.verify), fault);
             }
             Verify::Pinned => {
-                let fault = "no issuer is asked: a certificate that is revoked is taken out of ca";
+                let fault = "issuers are not checked; to revoke a certificate, remove it from ca";
                 refuse_given(&[crl], fault);
                 if !ca.0 {
                     let accepted = "a PEM file with the certificates of the servers";
@@ -185,11 +185,11 @@ fn is_file_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains('\0')
 }
 
-/// Errors behind which a connection may go on, and a client reads.
+/// Statuses of error answers after which the connection may continue, so that a client reads them.
 const PAGES: [u16; 7] = [403, 404, 405, 412, 416, 500, 503];
 
 impl Pair {
-    /// Whether both halves are named.
+    /// Reports missing chain and key.
     pub fn check(&self, path: &str, report: &mut Report) {
         for (is_missing, path) in [
             (self.chain.is_none(), key!(path, self.chain)),

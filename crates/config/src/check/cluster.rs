@@ -1,4 +1,4 @@
-//! What contradicts in `[cluster]`.
+//! Finds contradictions in `[cluster]`.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ impl Cluster {
         report.refuse_if(
             self.secret.is_some() && self.secret_from_key.is_some(),
             key!(at, self.secret_from_key),
-            "cluster.secret is given, too",
+            "conflicts with cluster.secret",
             "one of the two",
         );
         if self.secret.is_none() && self.secret_from_key.is_none() && self.shares() {
@@ -27,7 +27,7 @@ impl Cluster {
             report.refuse(
                 key!(at, self.node),
                 "missing",
-                "1 to 65535, another on each node",
+                "1 to 65535, different on each node",
             );
         }
         if EpochLength::of(self.rotation).is_none() {
@@ -49,16 +49,16 @@ impl Cluster {
         report.refuse_if(
             !self.peers.is_empty() && self.listen.is_none(),
             key!(at, self.peers),
-            "no address to hear them on",
+            "no address to receive their datagrams",
             "cluster.listen with it",
         );
         self.check_stud(report);
     }
 
-    /// Keys of stud and hitch go together.
+    /// Checks that the keys of stud and hitch are used together.
     fn check_stud(&self, report: &mut Report) {
         let at = "cluster";
-        let deaf = "given, but such sessions are not received";
+        let deaf = "given, but cluster.receive-stud is off";
         let missing = "missing, though cluster.receive-stud is on";
         let stud = self.receive_stud;
         let (hears, reads) = (self.stud_listen.is_some(), self.stud_certificate.is_some());

@@ -1,4 +1,4 @@
-//! What contradicts in `[[listener]]` and `[[policy]]`.
+//! Finds contradictions in `[[listener]]` and `[[policy]]`.
 
 use becket_proto::starttls::Protocol;
 
@@ -23,22 +23,22 @@ impl ListenerSection {
         }
         self.check_mode(path, speaks, report);
         if self.kernel_tls == KernelTls::Bulk && speaks == ListenMode::Plain {
-            let fault = "clients here speak no TLS that the kernel could take over";
+            let fault = "clients use no TLS here";
             report.refuse(key!(path, self.kernel_tls), fault, "\"off\"");
         }
         if self.redirect.is_some() {
             let path = key!(path, self.redirect);
             if self.tls {
-                let fault = "clients speak TLS here already";
+                let fault = "clients use TLS here already";
                 report.refuse(&path, fault, "tls = false with it");
             }
             if self.backend.is_some() {
-                let fault = "given, and a backend with it";
+                let fault = "conflicts with backend";
                 report.refuse(path, fault, "one of the two");
             }
         }
         if self.cancel_requests.is_some() && speaks != ListenMode::StartTls(Protocol::Postgresql) {
-            let fault = "given, but nobody speaks PostgreSQL here";
+            let fault = "given, but clients do not use PostgreSQL here";
             let accepted = "only with starttls = \"postgresql\"";
             report.refuse(key!(path, self.cancel_requests), fault, accepted);
         }
@@ -50,7 +50,7 @@ impl ListenerSection {
                 report.refuse(trusted, fault, accepted);
             }
             (Some(_), true) => {
-                let fault = "missing, though a PROXY header is accepted: who sends one may claim any address";
+                let fault = "missing, though a PROXY header is accepted: its sender can claim any client address";
                 let accepted = "the networks of the proxies in front, such as \"10.0.0.0/8\"";
                 report.refuse(trusted, fault, accepted);
             }
@@ -60,7 +60,7 @@ impl ListenerSection {
         self.check_policies_of_certificates(path, speaks, report);
     }
 
-    /// Refuses policies of certificates where routes choose the policy.
+    /// Rejects policies of certificates if routes choose the policy.
     fn check_policies_of_certificates(&self, path: &str, speaks: ListenMode, report: &mut Report) {
         if self.route.is_empty() && speaks == ListenMode::Tls {
             return;
@@ -73,11 +73,11 @@ impl ListenerSection {
         {
             let path = format!("{}[{index}].policy", key!(path, self.certificates));
             let accepted = "only without routes and starttls";
-            report.refuse(path, "given, but names choose the policy here", accepted);
+            report.refuse(path, "given, but this listener has routes or starttls", accepted);
         }
     }
 
-    /// What does not go with the mode may not be given.
+    /// Rejects keys that do not fit the mode.
     fn check_mode(&self, path: &str, speaks: ListenMode, report: &mut Report) {
         let mut refuse_if = |is_wrong, path: String, fault: &str| {
             if is_wrong {
@@ -116,7 +116,7 @@ impl ListenerSection {
             let path = format!("{path}.route[{index}]");
             let passes = route.mode.unwrap_or(self.mode) == Mode::Passthrough;
             if passes && asks {
-                let fault = "given, but the server would wait for its SSLRequest in clear";
+                let fault = "given, but the server would wait for an unencrypted SSLRequest";
                 report.refuse(key!(path, route.mode), fault, WHERE_TLS_ENDS);
             }
             if passes && route.policy.is_some() {
@@ -141,7 +141,7 @@ impl Policy {
         self.check_client_certificates(path, report);
     }
 
-    /// Versions, suites and groups.
+    /// Checks versions, suites and groups.
     fn check_parameters(&self, path: &str, report: &mut Report) {
         if self.versions.is_empty() {
             report.refuse(key!(path, self.versions), "empty", VERSIONS);
@@ -169,16 +169,16 @@ impl Policy {
     fn check_client_certificates(&self, path: &str, report: &mut Report) {
         let asks = self.client_certificates != ClientCertificates::Off;
         if asks && self.client_ca.is_none() {
-            let fault = "missing, though client certificates are asked for";
+            let fault = "missing, though client certificates are requested";
             let accepted = "a PEM file of CA certificates";
             report.refuse(key!(path, self.client_ca), fault, accepted);
         }
         if self.client_trust == ClientTrust::Certificates && !self.crl.is_empty() {
-            let fault = "given, but no issuer is asked: a certificate that is revoked is taken out of client-ca";
+            let fault = "given, but issuers are not checked; to revoke a certificate, remove it from client-ca";
             let accepted = "client-trust = \"authorities\", the default, with it";
             report.refuse(key!(path, self.crl), fault, accepted);
         }
-        // Somebody meant to lock this door.
+        // These keys show that the user wants to restrict clients.
         let locks = [
             (self.client_ca.is_some(), key!(path, self.client_ca)),
             (!self.client_names.is_empty(), key!(path, self.client_names)),
@@ -186,16 +186,16 @@ impl Policy {
         ];
         let given = locks.into_iter().find(|(is_given, _)| *is_given && !asks);
         if let Some((_, path)) = given {
-            let fault = "given, but no client certificate is asked for";
+            let fault = "given, but client certificates are not requested";
             let asked = "client-certificates = \"optional\" or \"required\" with it";
             report.refuse(path, fault, asked);
         }
     }
 }
 
-const NO_TLS: &str = "clients speak no TLS here";
-const NOT_ENDED: &str = "no TLS ends at this listener";
-const PASSES: &str = "the TLS of this route's clients ends elsewhere";
-const WHERE_TLS_ENDS: &str = "only where TLS ends, with tls, mode and starttls as by default";
+const NO_TLS: &str = "clients use no TLS here";
+const NOT_ENDED: &str = "this listener terminates no TLS";
+const PASSES: &str = "this route passes TLS through";
+const WHERE_TLS_ENDS: &str = "only where TLS is terminated, with the defaults of tls, mode and starttls";
 const NO_NAME: &str = "given, but the server is connected before a name is known";
 const BY_NAME: &str = "only with TLS from the first byte, or with starttls = \"postgresql\"";
