@@ -1,9 +1,10 @@
-//! New clients: taken in bounded time, turned away when there is no room.
+//! Accepts new clients in bounded time, and rejects them if there is no room.
 //!
-//! Each takes its first step at once, since its hello is probably there; then it is known what it
-//! wants, and who waits for a signature waits where the newest can go first. Nothing is accepted
-//! while connections or descriptors are used up. A retiring socket is emptied all the same, as soon as
-//! its time is over: a client for whom there is no room is reset, since the socket keeps the next process from its address.
+//! A new client takes its first step at once, because its ClientHello has probably arrived. After
+//! that its needs are known, and a client that waits for a signature is in a queue that can serve
+//! the newest first. Nothing is accepted while connections or descriptors are exhausted. A retiring
+//! socket is emptied even then, as soon as its time is over: clients without room are reset,
+//! because the socket blocks the address for the next process.
 
 use std::fmt::Display;
 use std::io;
@@ -27,7 +28,7 @@ use becket_proto::close_reason::CloseReason;
 use becket_tls::admission::Admitted;
 
 impl Worker {
-    /// Accepts from every socket that may have clients: one at least, and no more after `end`.
+    /// Accepts clients from every ready socket: at least one client, and no more after `end`.
     /// Returns the time.
     pub(super) fn accept(&mut self, mut now: Duration, end: Duration) -> Duration {
         let pauses = self.acceptors.paused_until.is_some_and(|until| now < until);
@@ -48,7 +49,7 @@ impl Worker {
             quiet.for_each(|(_, acceptor)| acceptor.ready = true);
         }
         if !self.acceptors.reserve.is_held() {
-            // Another thread may have been faster with the last descriptor; it will be back.
+            // Another thread may have taken the last descriptor. A later attempt succeeds.
             let _later = self.acceptors.reserve.restore();
         }
         let accepted = self.counters.accepted.value();
@@ -59,7 +60,7 @@ impl Worker {
             .sockets
             .iter()
             .filter(|(_, one)| !one.is_retiring());
-        // Who waits for another's end is not kept waiting by work.
+        // The wait for an exhausted resource does not count as overload.
         let pauses = self.acceptors.paused_until.is_some();
         let emptied = pauses || serving.all(|(_, acceptor)| !acceptor.ready);
         self.acceptors.backlog.handle_look(now, accepted, emptied);
@@ -68,7 +69,7 @@ impl Worker {
 
     fn accept_until(&mut self, mut now: Duration, end: Duration) -> Duration {
         let keys = self.acceptors.sockets.capacity().max(1);
-        // Each turn begins with another address, so that a busy one does not starve the rest.
+        // Each turn starts with another address, so that a busy one does not starve the others.
         self.acceptors.first = (self.acceptors.first + 1) % keys;
         let first = self.acceptors.first;
         for key in (first..keys).chain(0..first) {
@@ -93,10 +94,11 @@ impl Worker {
                 let mut is_served = true;
                 match accepted {
                     Accepted::Client(socket, address) => {
-                        // What was told before it came counts for it, such as a reload that is said to be done.
+                        // Messages sent before the client connected apply to it, such as a
+                        // completed reload.
                         self.look_for_mail();
                         let waited = self.waited_in_kernel(key, &socket);
-                        // An acceptor is closed at the end of a turn only.
+                        // An acceptor is closed only at the end of a turn.
                         let listener = Rc::clone(&self.acceptors.sockets[key].listener);
                         is_served = self.admit(socket, (address, waited), listener, has_room);
                     }
@@ -105,7 +107,7 @@ impl Worker {
                 }
                 let took = self.time().saturating_sub(now);
                 now += took;
-                // What was taken for a resumption and was signed for is too long for one.
+                // A resumption that needed a signature took too long to count as one.
                 if !is_served || took > SLICE {
                     self.newcomers.shares.arrivals.spend(took);
                 }
@@ -117,7 +119,8 @@ impl Worker {
         now
     }
 
-    /// How long a client waited to be accepted while this thread ran. The call is not worth it without overload.
+    /// Returns how long a client waited in the kernel while this worker was running. Zero without
+    /// overload, to save the system call.
     fn waited_in_kernel(&mut self, key: usize, socket: &TcpStream) -> Duration {
         let now = self.clocks.now.running;
         if !self.is_overloaded(now) {
@@ -133,8 +136,8 @@ impl Worker {
         waited.unwrap_or_default().min(busy)
     }
 
-    /// Lets a client in, or turns it away. Returns whether it was served what it wants now, as far as
-    /// it goes: the others wait for a signature, or have gone.
+    /// Admits a client or rejects it. Returns `true` if it was served as far as possible now. Other
+    /// clients wait for a signature or are closed.
     fn admit(
         &mut self,
         mut socket: TcpStream,
@@ -155,7 +158,7 @@ impl Worker {
             return self.turn_away(&socket, &facts, CloseReason::Overload);
         }
         let entered = match config.keys.accept_proxy {
-            // Who the client is, the header will say.
+            // The PROXY header contains the client's address.
             Some(_) => Ok(Admitted::default()),
             None => self
                 .served
@@ -214,7 +217,7 @@ impl Worker {
         self.connections.contains(index) && !waits
     }
 
-    /// Gives up the oldest client without a whole hello. False when all have one.
+    /// Closes the oldest client without a whole ClientHello. Returns `false` if there is none.
     fn displace(&mut self) -> bool {
         let Some(oldest) = self.newcomers.without_hello.first() else {
             return false;
@@ -226,13 +229,13 @@ impl Worker {
         true
     }
 
-    /// Resets a client that cannot be served, and gives back its room.
+    /// Resets a client that cannot be served, and releases its connection count.
     fn turn_away(&self, socket: &TcpStream, facts: &Facts, reason: CloseReason) -> bool {
         self.shared.release_connection();
         self.reset(socket, facts, reason)
     }
 
-    /// Resets a client, which costs the least on both sides. For [`Self::admit`]: false.
+    /// Resets a client, which is cheapest for both sides. Returns `false` for [`Self::admit`].
     fn reset(&self, socket: &TcpStream, facts: &Facts, reason: CloseReason) -> bool {
         let _gone = becket_sys::socket::reset_on_close(socket);
         self.counters.closed.of(reason).add(1);
@@ -242,8 +245,8 @@ impl Worker {
         false
     }
 
-    /// No descriptor is left: spends the reserve on turning one client away, so that it learns
-    /// of it, and stops accepting for a while.
+    /// Handles a lack of descriptors: uses the reserve to reset one client, so that it notices, and
+    /// pauses accepting.
     fn pause(&mut self, key: usize, error: &io::Error) {
         self.counters.accept_pauses.add(1);
         if self.acceptors.reserve.release() {
@@ -254,13 +257,14 @@ impl Worker {
                 let _gone = becket_sys::socket::reset_on_close(&socket);
                 self.counters.closed.of(CloseReason::NoDescriptor).add(1);
             }
-            // What was reset is closed by now; when another thread was faster, try again later.
+            // The descriptor of the reset client is free. If another thread took it, a later
+            // attempt succeeds.
             let _later = self.acceptors.reserve.restore();
         }
         self.rest(error);
     }
 
-    /// Stops accepting for a while and says why.
+    /// Pauses accepting and logs the reason.
     fn rest(&mut self, why: &dyn Display) {
         self.acceptors.paused_until = Some(self.clocks.now.running + PAUSE);
         if let Some(suppressed) = self.acceptors.pauses.admit(self.clocks.now.instant) {
@@ -268,7 +272,7 @@ impl Worker {
         }
     }
 
-    /// Closes the sockets that were retired and have nobody left in their queues.
+    /// Closes retired sockets with empty queues.
     pub(super) fn close_retired(&mut self) {
         let now = self.clocks.now.running;
         let registry = self.poll.registry();
@@ -285,5 +289,5 @@ impl Worker {
     }
 }
 
-/// How long accepting pauses when descriptors or connections are used up.
+/// Duration of a pause when descriptors or connections are exhausted.
 const PAUSE: Duration = Duration::from_millis(100);

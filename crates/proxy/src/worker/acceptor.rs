@@ -1,12 +1,12 @@
 //! One listening socket of one worker.
 //!
-//! Every worker has a socket of its own for every address (`SO_REUSEPORT`), so the kernel spreads
-//! connections and no lock is shared. Options were set on the listening socket and are inherited:
-//! accepting costs one system call.
+//! Each worker has its own socket per address (`SO_REUSEPORT`), so the kernel distributes
+//! connections without a shared lock. Accepted sockets inherit the options of the listening socket,
+//! so accepting costs one system call.
 //!
-//! An acceptor that is removed is *retired* first: new SYNs are dropped (the sockets demand a TTL
-//! that no routed packet has), what the kernel had completed is accepted, and only then is the
-//! socket closed. To close it at once would reset every connection in its queue.
+//! A removed acceptor is *retired* first. The kernel drops new SYNs, because the sockets require a
+//! TTL that no routed packet has. Completed connections are accepted, and then the socket is
+//! closed. Closing it at once would reset every connection in its queue.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -19,40 +19,41 @@ use mio::{Interest, Registry, Token};
 
 use crate::connection::listener::ListenerState;
 
-/// A listening socket and what stands behind it.
+/// A listening socket with its listener.
 #[derive(Debug)]
 pub(super) struct Acceptor {
     socket: TcpListener,
     address: SocketAddr,
-    /// Where its clients go in; replaced by a reload.
+    /// Listener of its clients; replaced on a reload.
     pub listener: Rc<ListenerState>,
-    /// Others listen on it after us: a process that the service manager starts, or that replaces this one.
+    /// The next process also listens on it: a process that the service manager starts, or the next
+    /// one of an upgrade.
     inherited: bool,
-    /// The poll reports who comes. Where it does not, it is looked at now and then.
+    /// The poll reports new clients. Otherwise the socket is checked periodically.
     reported: bool,
     /// There may be connections to accept.
     pub ready: bool,
-    /// When a retiring acceptor may be closed.
+    /// Time when a retiring acceptor may be closed.
     retired_at: Option<Duration>,
-    /// How long the last client that was asked about had waited in the queue, and when it was.
+    /// The last measured wait of a client in the queue, and the time of the measurement.
     asked: Option<(Duration, Duration)>,
 }
 
-/// What one call of accept got.
+/// Result of one accept call.
 #[derive(Debug)]
 pub(super) enum Accepted {
     /// A client.
     Client(TcpStream, SocketAddr),
     /// The queue is empty.
     Nothing,
-    /// This one left while it waited; go on with the next.
+    /// This client left the queue; try the next one.
     Lost,
-    /// No descriptor or no memory: pause.
+    /// There is no descriptor or memory; pause.
     Exhausted(io::Error),
 }
 
 impl Acceptor {
-    /// Takes over a bound socket that is registered already.
+    /// Creates an acceptor for a bound and registered socket.
     pub(super) fn new(
         socket: TcpListener,
         address: SocketAddr,
@@ -71,7 +72,7 @@ impl Acceptor {
         }
     }
 
-    /// The configured address.
+    /// Returns the configured address.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -90,7 +91,7 @@ impl Acceptor {
                     self.ready = false;
                     Accepted::Nothing
                 }
-                // accept(2): an error of the new connection, not of the socket.
+                // accept(2): an error of the new connection, not of the listening socket.
                 io::ErrorKind::ConnectionAborted
                 | io::ErrorKind::Interrupted
                 | io::ErrorKind::NetworkDown
@@ -102,8 +103,8 @@ impl Acceptor {
         }
     }
 
-    /// How long a client that was just accepted has waited in the queue. Where one has not for long, those right behind it have not either,
-    /// and are not asked about: that costs a system call.
+    /// Returns how long a just accepted client has waited in the queue. After a short wait, the
+    /// next clients are assumed to have waited as long, which saves a system call.
     pub(super) fn waited(&mut self, client: &TcpStream, now: Duration) -> Duration {
         lately(self.asked, now).unwrap_or_else(|| {
             let waited = becket_sys::socket::silent_for(client).unwrap_or_default();
@@ -112,8 +113,8 @@ impl Acceptor {
         })
     }
 
-    /// Turns new clients away and gives those on their way [`GRACE`] to be accepted. An inherited
-    /// socket is only let go of: its queue is the next process'.
+    /// Stops new connections, and gives clients in the TCP handshake [`GRACE`] to be accepted. An
+    /// inherited socket is only released, because its queue belongs to the next process.
     pub(super) fn retire(&mut self, now: Duration) {
         if self.retired_at.is_some() {
             return;
@@ -124,28 +125,30 @@ impl Acceptor {
         }
         self.retired_at = Some(now + GRACE);
         if let Err(error) = becket_sys::socket::refuse_new(&self.socket) {
-            tracing::warn!(address = %self.address, %error, "clients that connect now may be reset");
+            tracing::warn!(address = %self.address, %error, "cannot refuse new clients of a closing listener; they may be reset");
         }
     }
 
-    /// Accepts no more: what waits in the queue is for others who have the socket.
+    /// Stops accepting, because other processes serve the queue of this socket.
     pub(super) fn let_go(&mut self) {
         self.inherited = true;
         self.ready = false;
-        // Closed at the end of this turn, which began before now.
+        // The socket is closed at the end of this turn, which began before now.
         self.retired_at = Some(Duration::ZERO);
     }
 
-    /// Ends the reports of the poll, which would go on for as long as others have the socket.
+    /// Removes the socket from the poll. Its events would continue while other processes have the
+    /// socket.
     pub(super) fn leave(&mut self, registry: &Registry) {
         if mem::take(&mut self.reported)
             && let Err(error) = registry.deregister(&mut self.socket)
         {
-            tracing::warn!(address = %self.address, %error, "a closed listener still wakes a worker");
+            tracing::warn!(address = %self.address, %error, "cannot remove a listener from the poll; it still wakes the worker");
         }
     }
 
-    /// Has the poll report who comes again. Where that fails it is looked at now and then for good, which is slower and no more.
+    /// Adds the socket to the poll again. If that fails, it is checked periodically from now on,
+    /// which is only slower.
     pub(super) fn join(&mut self, registry: &Registry, token: Token) {
         if self.reported || self.is_retiring() {
             return;
@@ -154,25 +157,26 @@ impl Acceptor {
         match registry.register(&mut self.socket, token, Interest::READABLE) {
             Ok(()) => self.reported = true,
             Err(error) => {
-                tracing::warn!(address = %self.address, %error, "a listener does not wake a worker");
+                tracing::warn!(address = %self.address, %error, "cannot add a listener to the poll; checking it periodically");
             }
         }
     }
 
-    /// Whether it has to be looked at without a report.
+    /// Returns `true` if it must be checked without events.
     pub(super) fn is_quiet(&self) -> bool {
         !self.reported && !self.is_retiring()
     }
 
-    /// Lifts, from a client that was on its way, what keeps new ones out.
+    /// Removes the TTL requirement from a client that connected before the retirement.
     fn admit(&self, socket: &TcpStream) {
         if let Err(error) = becket_sys::socket::admit(socket) {
-            tracing::warn!(address = %self.address, %error, "the last client of a closed listener may hang");
+            tracing::warn!(address = %self.address, %error, "cannot admit a client of a closing listener; it may hang");
         }
     }
 
-    /// Has the kernel keep so many clients at most, or as many as configured. A socket of the service manager stays as it
-    /// is: other workers and programs listen on it, too.
+    /// Sets the backlog in the kernel to at most `bound`, or to the configured value. Does not
+    /// change a socket of the service manager, because other workers and programs also listen on
+    /// it.
     pub(super) fn bound_queue(&self, bound: Option<u32>) {
         if self.inherited || self.is_retiring() {
             return;
@@ -180,35 +184,35 @@ impl Acceptor {
         let configured = self.listener.config().keys.backlog;
         let backlog = bound.map_or(configured, |bound| bound.min(configured));
         if let Err(error) = becket_sys::socket::bound_queue(&self.socket, backlog) {
-            tracing::warn!(address = %self.address, %error, "the length of a listening socket's queue stays as it was");
+            tracing::warn!(address = %self.address, %error, "cannot change the listen backlog");
         }
     }
 
-    /// Whether it is retiring.
+    /// Returns `true` if the acceptor is retiring.
     pub(super) fn is_retiring(&self) -> bool {
         self.retired_at.is_some()
     }
 
-    /// Looks into the queue once more: nobody new gets in who would wake us.
+    /// Marks the socket for another check, because no event reports its last clients.
     pub(super) fn look_again(&mut self) {
         self.ready = !self.inherited;
     }
 
-    /// Whether it has been retiring for long enough. It waits for nothing but its queue then.
+    /// Returns `true` if it has retired long enough, so that it only waits for an empty queue.
     pub(super) fn is_overdue(&self, now: Duration) -> bool {
         self.retired_at.is_some_and(|at| now >= at)
     }
 }
 
-/// What is known of a client that is accepted now, by one that was asked about: how long that had waited, and when.
+/// Returns the assumed wait of a client from the last measurement, if it was short and recent.
 fn lately(asked: Option<(Duration, Duration)>, now: Duration) -> Option<Duration> {
     let (waited, at) = asked?;
     (waited < TARGET && now.saturating_sub(at) < RIGHT_BEHIND).then_some(waited)
 }
 
-/// A client whose SYN was answered needs one round trip to get into the queue.
+/// Time for clients to complete the TCP handshake: more than one round trip.
 pub(super) const GRACE: Duration = Duration::from_millis(250);
-/// Who is accepted within this time of another has waited longer by no more than this.
+/// Clients accepted within this time of each other have waits that differ by at most this time.
 const RIGHT_BEHIND: Duration = Duration::from_millis(5);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A listening socket on its way to a worker.
+//! A bound listening socket for a worker.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -9,6 +9,6 @@ pub struct BoundListener {
     pub address: SocketAddr,
     /// The socket, not registered yet.
     pub listener: TcpListener,
-    /// It belongs to the service manager, which will pass it to the next process.
+    /// The socket belongs to the service manager, which also passes it to the next process.
     pub inherited: bool,
 }

@@ -1,8 +1,9 @@
-//! One worker: poll, mailbox, sockets, timers; one thread, one core, no lock shared with others.
+//! One worker: poll, mailbox, sockets and timers on one thread and core, without shared locks.
 //!
-//! Owns its poll, its listening sockets, its slab of connections, its timers, its buffers and its counters. A turn serves established traffic first, then
-//! handshakes, then new clients. A turn is bounded by time (`slices.rs`), and no kind of work starves another. Work that is left is continued in
-//! the next turn, which then does not sleep.
+//! A worker owns its poll, listening sockets, connections, timers, buffers and counters. A turn
+//! serves established traffic first, then handshakes, then new clients. The time of a turn is
+//! bounded (`slices.rs`), and no kind of work starves another. Remaining work continues in the next
+//! turn, which then does not sleep.
 //!
 //! Descriptors are registered once, edge-triggered, and never modified; closing deregisters.
 
@@ -61,7 +62,7 @@ pub struct Worker {
     pub(super) served: ServedConfig,
     pub(super) acceptors: Acceptors,
     pub(super) newcomers: Newcomers,
-    /// On the heap each: growing the slab then moves pointers, not connections.
+    /// Each is boxed, so that growing the slab moves pointers instead of connections.
     pub(super) connections: Slab<Box<ConnectionEntry>>,
     /// Established connections to advance.
     pub(super) established: VecDeque<usize>,
@@ -74,42 +75,42 @@ pub struct Worker {
 #[derive(Debug)]
 pub(super) struct Clocks {
     pub(super) clock: Clock,
-    /// The time in which this thread has run.
+    /// Time during which this thread was running.
     pub(super) running: RunningTime,
-    /// The beginning of the turn.
+    /// Start of the turn.
     pub(super) now: Now,
 }
 
-/// The configuration, and what the worker has made of it.
+/// The configuration, and the objects that the worker built from it.
 #[derive(Debug)]
 pub(super) struct ServedConfig {
     pub(super) config: Arc<Config>,
     pub(super) secrets: Arc<TicketSecrets>,
     pub(super) outbox: Option<Outbox>,
     pub(super) admission: Rc<WorkerAdmission>,
-    /// By backend index; kept when only ticket keys change.
+    /// By backend index; kept if only ticket keys change.
     pub(super) pools: Rc<[Rc<Pool>]>,
-    /// The pools with `idle-reclaim`.
+    /// Pools with `idle-reclaim`.
     pub(super) reclaiming: Rc<[Rc<Pool>]>,
 }
 
-/// Listening sockets, and when clients are accepted from them.
+/// Listening sockets, and the state of accepting.
 #[derive(Debug)]
 pub(super) struct Acceptors {
     pub(super) sockets: Slab<Acceptor>,
-    /// Index of the socket with which the next turn begins.
+    /// Index of the first socket of the next turn.
     pub(super) first: usize,
-    /// Length of the kernel's queues.
+    /// Backlog of the listening sockets.
     pub(super) backlog: Backlog,
     pub(super) reserve: ReserveFd,
     pub(super) paused_until: Option<Duration>,
-    /// Time of the next look at sockets of which the poll reports nothing.
+    /// Time of the next check of sockets outside the poll.
     pub(super) quiet_until: Duration,
-    /// Log lines about pauses.
+    /// Rate limit for log lines about pauses.
     pub(super) pauses: RateLimit,
     /// Accepting is paused because another process serves these sockets.
     pub(super) is_parked: bool,
-    /// Time since which this process accepts clients.
+    /// Time since when this process accepts clients.
     pub(super) accepts_since: Option<Duration>,
 }
 
@@ -121,7 +122,7 @@ pub(super) struct Newcomers {
     pub(super) handshakes: usize,
     /// Connections that wait for a signature.
     pub(super) unsigned: Unsigned,
-    /// Connections without a whole hello, the oldest first.
+    /// Connections without a whole ClientHello, oldest first.
     pub(super) without_hello: IndexQueue,
     pub(super) shares: Shares,
     /// Signatures of crypto threads and tokens.
@@ -133,11 +134,11 @@ pub(super) struct Alarms {
     pub(super) timers: Timers<Alarm>,
     /// Number of the last alarm.
     pub(super) last: u32,
-    /// Connections at rest by server, of pools with `idle-reclaim` alone.
+    /// Idle connections by server, only of pools with `idle-reclaim`.
     pub(super) rests: RestQueue,
 }
 
-/// What a step of any connection uses.
+/// Resources for a step of any connection.
 #[derive(Debug)]
 pub(super) struct StepResources {
     pub(super) net: RealNet,
@@ -147,18 +148,18 @@ pub(super) struct StepResources {
     pub(super) access: Option<AccessSender>,
 }
 
-/// A connection and its place in the worker's queues.
+/// A connection and its state in the worker's queues.
 #[derive(Debug)]
 pub(super) struct ConnectionEntry {
     pub(super) connection: Connection<RealNet>,
     pub(super) queued: bool,
     pub(super) handshaking: bool,
-    /// Time and number of the earliest alarm that is set: a later one replaces it.
+    /// Time and number of the earliest alarm. A later alarm replaces it.
     pub(super) alarm_at: Duration,
     pub(super) alarm: u32,
 }
 
-/// A timer entry; stale if the connection has another alarm.
+/// A timer entry; stale if the connection has another alarm number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Alarm {
     pub(super) index: u32,
@@ -173,11 +174,11 @@ pub(super) enum Shutdown {
 }
 
 impl Worker {
-    /// Takes over poll and sockets, and builds the listeners.
+    /// Creates a worker from its poll and sockets, and builds the listeners.
     ///
     /// # Errors
     ///
-    /// When TLS configurations cannot be built, or a descriptor is missing.
+    /// Fails if TLS configurations cannot be built or a descriptor is missing.
     pub fn new(start: Start) -> io::Result<Self> {
         let Common {
             shared,
@@ -256,11 +257,11 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Serves until told to end.
+    /// Serves until a message ends the worker.
     ///
     /// # Errors
     ///
-    /// When the poll fails, which is a fault of the system or ours.
+    /// Fails if the poll fails, which is an error of the system or a bug.
     pub fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
         while !self.is_over() {
@@ -275,7 +276,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Does what there is to do after a sleep of at most `sleep`.
+    /// Runs one turn after a sleep of at most `sleep`.
     pub(super) fn turn(&mut self, events: &Events, sleep: Option<Duration>) {
         let now = self.clocks.clock.now();
         let sleep = sleep.unwrap_or(Duration::MAX);
@@ -288,7 +289,8 @@ impl Worker {
                 Token(token) => self.note(token, event),
             }
         }
-        // After what is about sockets: a message may replace one, and the new one has not said a word.
+        // After the socket events: a message may replace a socket, for which these events would be
+        // wrong.
         self.look_for_mail();
         self.expire();
         self.advance_sweeps();
@@ -309,7 +311,7 @@ impl Worker {
 
     fn note_connection(&mut self, token: usize, ready: Ready) {
         let (index, side) = address_of(token);
-        // A slot that was emptied in this turn may be reported once more.
+        // A connection that was closed in this turn may have another event.
         let Some(entry) = self.connections.get_mut(index) else {
             return;
         };
@@ -333,7 +335,7 @@ impl Worker {
         }
     }
 
-    /// Runs one step of a connection and deals with what it left behind.
+    /// Runs one step of a connection and handles its result.
     pub(super) fn advance(
         &mut self,
         index: usize,
@@ -377,7 +379,7 @@ impl Worker {
         }
     }
 
-    /// Keeps count of the handshakes under way.
+    /// Updates the count of handshakes.
     pub(super) fn count_handshake(&mut self, index: usize) {
         let Some(entry) = self.connections.get_mut(index) else {
             return;
@@ -406,8 +408,8 @@ impl Worker {
         }
     }
 
-    /// Makes sure that an alarm rings no later than the deadline. A later deadline needs none
-    /// now: the alarm that is set will find it.
+    /// Ensures that an alarm expires no later than the deadline. A later deadline needs no change,
+    /// because the current alarm checks it.
     pub(super) fn set_alarm(&mut self, index: usize) {
         let Some(entry) = self.connections.get_mut(index) else {
             return;
@@ -417,7 +419,7 @@ impl Worker {
             return;
         }
         if entry.handshaking {
-            // Soon enough for the phase after it, which then needs no alarm of its own.
+            // Early enough for the next phase, which then needs no separate alarm.
             deadline =
                 deadline.min(self.clocks.now.running + self.served.config.file.timeouts.connect);
         }
@@ -426,7 +428,7 @@ impl Worker {
         entry.alarm_at = deadline;
         entry.alarm = self.alarms.last;
         let alarm = Alarm {
-            // A worker has fewer connections than descriptors, and those are counted by an i32.
+            // A worker has fewer connections than descriptors, which fit into an i32.
             index: index as u32,
             number: self.alarms.last,
         };
@@ -455,7 +457,7 @@ impl Worker {
         }
     }
 
-    /// Takes a session from the table, and has the peers do the same.
+    /// Removes a session from the table, and sends the removal to the peers.
     pub(super) fn forget(&self, session: SessionName) {
         self.shared.table.remove(session.policy(), session.id());
         if let Some(outbox) = &self.served.outbox {
@@ -463,7 +465,7 @@ impl Worker {
         }
     }
 
-    /// How long the poll may sleep.
+    /// Returns how long the poll may sleep; `None` without limit.
     pub(super) fn timeout(&mut self) -> Option<Duration> {
         if !self.established.is_empty() || self.has_newcomers() || !self.sweeps.is_empty() {
             return Some(Duration::ZERO);
@@ -507,14 +509,14 @@ impl Worker {
         }
     }
 
-    /// Reads the clock: the time in which this thread has run.
+    /// Returns the current running time of this thread.
     pub(super) fn time(&mut self) -> Duration {
         self.clocks
             .running
             .advance(self.clocks.clock.mono(), Duration::ZERO)
     }
 
-    /// Counts those who are still here as stopped; dropping the slab closes them.
+    /// Stops the remaining connections when the worker ends.
     fn cut_off(&mut self) {
         let rest: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
         for index in rest {
@@ -522,12 +524,12 @@ impl Worker {
                 Advanced::Ended(connection.stop(turn))
             });
         }
-        // Slots that come too late go to somebody else's connections.
+        // Slots in late messages go to connections of other workers.
         drop(self.mailbox.close());
     }
 }
 
-/// Events of a poll call that is not the mailbox's.
+/// Converts an event to readiness.
 fn readiness(event: &Event) -> Ready {
     let failed = event.is_error();
     Ready {
@@ -538,7 +540,7 @@ fn readiness(event: &Event) -> Ready {
     }
 }
 
-/// The token of one socket of a connection.
+/// Returns the token of one socket of a connection.
 pub(super) fn token_of(index: usize, side: Side) -> Token {
     Token(index * 2 + usize::from(side == Side::Server))
 }
@@ -548,16 +550,16 @@ fn address_of(token: usize) -> (usize, Side) {
     (token / 2, sides[token % 2])
 }
 
-/// The mailbox's token.
+/// Token of the mailbox.
 pub const MAILBOX: usize = usize::MAX - 1;
-/// Tokens from here to the mailbox's are listening sockets.
+/// First token of listening sockets. They end before the token of the mailbox.
 pub(super) const FIRST_ACCEPTOR: usize = usize::MAX / 2 + 1;
-/// Events taken from the kernel at once: more only delays the first.
+/// Maximum events per poll call. More would only delay the first one.
 const EVENTS: usize = 256;
-/// How late a time-out may come.
+/// Resolution of the timers.
 const TICK: Duration = Duration::from_millis(50);
-/// An alarm outlives its connection, and clients could leave those of `timeouts.idle` behind by the million. The wheel
-/// would look at them once in 51 s anyway.
+/// Maximum time of an alarm. An alarm outlives its connection, so clients could leave millions of
+/// `timeouts.idle` alarms behind. The timer wheel checks an alarm once in 51 s anyway.
 const FARTHEST_ALARM: Duration = Duration::from_secs(50);
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! Lists of open connections, and their end by an operator's word: what a worker answers when it is asked.
+//! Requests of an operator about a worker's open connections: lists, and closing.
 //!
-//! Each message asks for a bounded part, so a list of any length is read in pages, between which the worker does everything else. A connection is named by its worker, its place and the time of its accept: places
-//! are used again, times are not.
+//! Each message covers a bounded part, so a long list is read in pages, and the worker does other
+//! work in between. A connection is identified by its worker, its index and the time of its accept.
+//! Indices are reused, times are not.
 
 use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
@@ -15,12 +16,12 @@ use serde::{Serialize, Serializer};
 use crate::connection::glance::{Glance, PHASES};
 use becket_tls::names;
 
-/// The name of a connection while it is open.
+/// The ID of an open connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionId {
     worker: usize,
     place: usize,
-    /// Nanoseconds since the process started.
+    /// Time of the accept in nanoseconds since the process started.
     accepted: u64,
 }
 
@@ -62,7 +63,7 @@ impl Serialize for ConnectionId {
     }
 }
 
-/// Which connections are meant: those that have all that is given.
+/// A filter for connections: all given fields must match.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filter {
     id: Option<ConnectionId>,
@@ -72,11 +73,11 @@ pub struct Filter {
     backend: Option<String>,
     server: Option<String>,
     phase: Option<String>,
-    /// Open for at least so long.
+    /// Minimum age.
     age: Option<Duration>,
 }
 
-/// A field of a filter that cannot be used.
+/// An invalid field of a filter.
 #[derive(Debug, PartialEq)]
 pub struct BadField {
     pub fault: String,
@@ -84,7 +85,7 @@ pub struct BadField {
 }
 
 impl Filter {
-    /// What a filter may say.
+    /// Names of the fields.
     pub const FIELDS: [&str; 8] = [
         "id", "client", "listener", "name", "backend", "server", "phase", "age",
     ];
@@ -92,7 +93,7 @@ impl Filter {
     /// Adds a field.
     ///
     /// # Errors
-    /// There is no such field, or the value does not fit.
+    /// Fails if the field does not exist or the value is invalid.
     pub fn set(&mut self, field: &str, value: &str) -> Result<(), BadField> {
         let bad = |accepted: &str| BadField {
             fault: format!("{field}: {value:?}"),
@@ -125,7 +126,7 @@ impl Filter {
         Ok(())
     }
 
-    /// Whether every connection is meant.
+    /// Returns `true` if the filter matches every connection.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -154,12 +155,12 @@ pub struct ConnectionRow {
     pub id: ConnectionId,
     pub client: SocketAddr,
     pub listener: Arc<str>,
-    /// The server name of the hello.
+    /// Server name in the ClientHello.
     pub name: Option<Box<str>>,
     pub phase: &'static str,
     pub version: Option<&'static str>,
     pub suite: Option<&'static str>,
-    /// How the session was resumed.
+    /// Kind of resumption.
     pub resumed: Option<&'static str>,
     pub backend: Option<String>,
     pub server: Option<Arc<str>>,
@@ -198,7 +199,7 @@ fn canonical(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
-/// Takes the answer of a worker.
+/// Callback that receives the answer of a worker.
 pub struct ReplySender<T>(Box<dyn FnOnce(T) + Send>);
 
 impl<T> ReplySender<T> {
@@ -217,32 +218,32 @@ impl<T> fmt::Debug for ReplySender<T> {
     }
 }
 
-/// Asks a worker for some of its connections.
+/// A request for some connections of a worker.
 #[derive(Debug)]
 pub struct Listing {
     pub filter: Arc<Filter>,
-    /// The place to begin at.
+    /// Index of the first connection to check.
     pub from: usize,
-    /// Rows at most.
+    /// Maximum number of rows.
     pub most: usize,
     pub reply: ReplySender<ListedPage>,
 }
 
-/// Some of a worker's connections.
+/// Some connections of a worker.
 #[derive(Debug, Default)]
 pub struct ListedPage {
     pub rows: Vec<ConnectionRow>,
-    /// The place to go on from; nothing at the end.
+    /// Index for the next page; `None` at the end.
     pub next: Option<usize>,
 }
 
-/// Asks a worker to end connections.
+/// A request to close connections.
 #[derive(Debug)]
 pub struct Killing {
     pub filter: Arc<Filter>,
-    /// Those that were ended so far.
+    /// Number of closed connections so far.
     pub count: u64,
-    /// Notified in the end.
+    /// Called at the end with the count.
     pub reply: ReplySender<u64>,
 }
 

@@ -1,11 +1,11 @@
-//! Answers of a worker about its connections, and the end of those that an operator chooses.
+//! Lists of a worker's connections, and closing of chosen connections.
 
 use super::event_loop::Worker;
 use super::listing::{ConnectionId, ConnectionRow, Filter, Killing, ListedPage, Listing};
 use super::sweep::SweepCause;
 
 impl Worker {
-    /// Answers with a page. Whoever asked may have left.
+    /// Answers with a page of a list.
     pub(super) fn list(&self, listing: Listing) {
         let Listing {
             filter,
@@ -31,12 +31,12 @@ impl Worker {
         reply.send(page);
     }
 
-    /// Begins to end connections.
+    /// Starts to close connections.
     pub(super) fn kill(&mut self, killing: Killing) {
         self.sweep(SweepCause::Killed(killing));
     }
 
-    /// Whether the connection at a place is to be ended.
+    /// Returns `true` if the connection at an index matches the filter.
     pub(super) fn is_meant(&self, place: usize, filter: &Filter) -> bool {
         self.connections.get(place).is_some_and(|entry| {
             let glance = entry.connection.glance();
@@ -49,7 +49,7 @@ impl Worker {
     }
 }
 
-/// Places looked at for one message: some 100 us when none of them is meant.
+/// Maximum connections checked per message: takes about 100 us if none matches.
 const LOOKS: usize = 4096;
-/// Rows of one answer: some 100 us to copy.
+/// Maximum rows per answer: takes about 100 us to copy.
 const ROWS: usize = 256;

@@ -1,11 +1,12 @@
-//! How control and other workers speak to a worker: a queue and a waker.
+//! Messages from the control thread and other workers to a worker: a queue and a waker.
 //!
-//! Used for reloads, key rotations, lists of connections and the end, a few times a day, for slots of servers that are
-//! handed to a connection of this worker, and for signatures of crypto threads. The lock is held only to push or to take the whole queue;
-//! the waker is used only when the worker sleeps, and once. A worker
-//! that is awake looks at a flag between two connections, so a slot that is handed over does not wait for the
-//! end of its turn, and once more before it sleeps ([`Mailbox::wait`]). Of the two who then write one flag and read the other's, with
-//! sequential consistency, one sees the other: no message waits for a worker that sleeps.
+//! Rare messages are reloads, key rotations, lists of connections and the end. Frequent ones are
+//! granted server slots and signatures of crypto threads. The lock is held only to push, or to take
+//! the whole queue. The waker is used only if the worker sleeps, and only once. A worker that is
+//! awake checks a flag between two connections, so a granted slot does not wait for the end of the
+//! turn. It checks again before it sleeps ([`Mailbox::wait`]). Sender and worker each write one
+//! flag and then read the other's with sequential consistency. So at least one sees the other, and
+//! no message waits for a sleeping worker.
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,36 +28,37 @@ use becket_cluster::Outbox;
 use becket_keys::signing::queue::{Answers, Signed};
 use becket_tls::sessions::tickets::TicketSecrets;
 
-/// What a worker is told.
+/// A message to a worker.
 #[derive(Debug)]
 pub enum WorkerMessage {
-    /// Serve by this configuration from now on. `added` are sockets for addresses that the worker
-    /// does not listen on yet; addresses that are not in the configuration are retired.
+    /// Use this configuration from now on. `added` contains sockets for new addresses. Addresses
+    /// that are not in the configuration are retired.
     Config {
-        /// Complete and checked.
+        /// The prepared configuration.
         adopted: Adopted,
         /// One socket per new address.
         added: Vec<BoundListener>,
-        /// Where peers are told of sessions, from now on; nothing without peers.
+        /// Receives new sessions for the peers; `None` without peers.
         outbox: Option<Outbox>,
     },
-    /// Seal tickets with these keys from now on.
+    /// Use these ticket keys from now on.
     Secrets(Arc<TicketSecrets>),
-    /// Something was decided for one of its connections.
+    /// An event for one of its connections or backends.
     Event(BackendEvent),
-    /// A crypto thread has answered.
+    /// Answers of a crypto thread.
     Signed(Vec<Signed>),
-    /// Somebody wants to see connections.
+    /// Return a page of connections.
     List(Listing),
-    /// An operator wants connections to end.
+    /// Close connections for an operator.
     Kill(Killing),
-    /// Memory is short: connections at rest end.
+    /// Close idle connections because of memory pressure.
     EndIdle(IdleReclaim),
-    /// Accept nobody, and say so: another process may serve from now on.
+    /// Stop accepting and confirm it: another process may serve from then on.
     Park(Sender<()>),
     /// Accept clients.
     Accept,
-    /// Take no new clients, finish with those who are here, then end. At these addresses another process has the same sockets.
+    /// Stop accepting, finish the connections, and end. Another process has the sockets of these
+    /// addresses, too.
     Drain(Arc<[SocketAddr]>),
     /// End now.
     Stop,
@@ -74,20 +76,20 @@ impl Answers for Mailbox {
     }
 }
 
-/// One worker's queue.
+/// The queue of one worker.
 #[derive(Debug)]
 pub struct Mailbox {
-    /// `None` when nobody will read it any more.
+    /// `None` after the worker has ended.
     messages: Mutex<Option<Vec<WorkerMessage>>>,
-    /// Whether there are any, readable without the lock.
+    /// There are messages; readable without the lock.
     loaded: AtomicBool,
-    /// Whether the worker sleeps, or is about to, and nobody has woken it.
+    /// The worker sleeps or is about to, and was not woken yet.
     sleeps: AtomicBool,
     waker: Waker,
 }
 
 impl Mailbox {
-    /// An empty queue whose owner is woken by `waker`.
+    /// Creates an empty queue. `waker` wakes its worker.
     pub fn new(waker: Waker) -> Self {
         Self {
             messages: Mutex::new(Some(Vec::new())),
@@ -97,12 +99,12 @@ impl Mailbox {
         }
     }
 
-    /// Leaves a message and wakes the worker if it sleeps. One that has ended gets none: a slot in the message goes
-    /// to the next who waits.
+    /// Queues a message and wakes a sleeping worker. Drops the message if the worker has ended; a
+    /// slot in it goes to the next waiter.
     pub fn post(&self, message: WorkerMessage) {
         let mut held = self.lock();
         let Some(messages) = &mut *held else {
-            // A slot that is dropped may be given to somebody of this worker, too.
+            // Unlocks first, because a dropped slot may be granted to this worker.
             drop(held);
             return;
         };
@@ -113,15 +115,15 @@ impl Mailbox {
             return;
         }
         if let Err(error) = self.waker.wake() {
-            tracing::error!(%error, "worker cannot be woken");
+            tracing::error!(%error, "cannot wake a worker");
         }
     }
 
-    /// Has its owner wait for events, for so long at most. A message ends that, and one that is there already does at once.
+    /// Waits for events for at most this time. Returns early if there is a message.
     ///
     /// # Errors
     ///
-    /// Those of the poll.
+    /// Returns the errors of the poll.
     pub fn wait(
         &self,
         poll: &mut Poll,
@@ -141,14 +143,14 @@ impl Mailbox {
         waited
     }
 
-    /// Announces that the worker sleeps, and returns whether it may: no message is there.
+    /// Announces that the worker sleeps. Returns `true` if there is no message.
     fn may_sleep(&self) -> bool {
         self.sleeps.store(true, SeqCst);
         !self.loaded.load(SeqCst)
     }
 
-    /// Whether messages have come, as far as can be seen without the lock: if this misses one, it is seen before its owner
-    /// sleeps. A load of what is rarely written.
+    /// Returns `true` if there are messages, without taking the lock. A message that is missed here
+    /// is seen before the worker sleeps. One load of a rarely written value.
     pub fn is_loaded(&self) -> bool {
         self.loaded.load(Relaxed)
     }
@@ -160,13 +162,13 @@ impl Mailbox {
         held.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Takes all messages, and no more are taken: the worker has ended.
+    /// Takes all messages and closes the queue, because the worker has ended.
     pub fn close(&self) -> Vec<WorkerMessage> {
         self.lock().take().unwrap_or_default()
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Vec<WorkerMessage>>> {
-        // A poisoned queue is still a queue: pushing and taking leave it whole.
+        // The queue is valid even after a panic, because every change is complete.
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -245,7 +247,7 @@ mod models {
 
     use super::*;
 
-    /// A message that wakes no worker leaves it asleep for ever, and the model without steps.
+    /// Without a wake-up, the worker would sleep forever and the model would deadlock.
     #[test]
     fn no_message_waits_for_a_worker_that_sleeps() {
         let messages = || {

@@ -1,4 +1,4 @@
-//! What a worker does with its messages, and the listener states that it builds for a configuration.
+//! Handles the messages of a worker, and builds the listener states for a configuration.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,15 +25,15 @@ use becket_tls::hello_router::HelloRouter;
 use becket_tls::route_configs::RouteParts;
 
 impl Worker {
-    /// Reads what has come. A slot that was handed over is in nobody's use, and a turn may be
-    /// milliseconds long: it is not to wait for more than one connection.
+    /// Handles messages if there are any. Called between two connections: a turn may take
+    /// milliseconds, and a granted slot is unused until the worker handles it.
     pub(super) fn look_for_mail(&mut self) {
         if self.mailbox.is_loaded() {
             self.read_mail();
         }
     }
 
-    /// Does what the messages say.
+    /// Handles all messages.
     pub(super) fn read_mail(&mut self) {
         for message in self.mailbox.take() {
             match message {
@@ -44,7 +44,7 @@ impl Worker {
                 } => {
                     self.served.outbox = outbox;
                     if let Err(error) = self.take_over(&adopted, added) {
-                        tracing::error!(%error, worker = self.number, "reload failed in a worker");
+                        tracing::error!(%error, worker = self.number, "cannot apply the new configuration in a worker");
                     }
                 }
                 WorkerMessage::Secrets(secrets) => {
@@ -54,7 +54,7 @@ impl Worker {
                         Rc::clone(&self.served.pools),
                     );
                     if let Err(error) = self.serve_by(config, pools, Vec::new(), &[]) {
-                        tracing::error!(%error, worker = self.number, "ticket keys not changed");
+                        tracing::error!(%error, worker = self.number, "cannot change ticket keys");
                     }
                 }
                 WorkerMessage::Event(BackendEvent::Granted(grant)) => self.pass_on(grant),
@@ -64,7 +64,7 @@ impl Worker {
                 WorkerMessage::Event(BackendEvent::Look(index)) => {
                     self.advance(index, Connection::advance)
                 }
-                // The turn looks at connections at rest after its mail.
+                // The turn checks idle connections after its messages.
                 WorkerMessage::Event(BackendEvent::Awaited) => {}
                 WorkerMessage::Signed(all) => {
                     for signed in all {
@@ -76,7 +76,7 @@ impl Worker {
                 WorkerMessage::EndIdle(idle) => self.end_idle(idle),
                 WorkerMessage::Park(parked) => {
                     self.acceptors.is_parked = true;
-                    // Nobody waits for it when the upgrade was given up meanwhile.
+                    // The receiver is dropped if the upgrade was given up meanwhile.
                     let _given_up = parked.send(());
                 }
                 WorkerMessage::Accept => self.serve_clients(),
@@ -86,8 +86,8 @@ impl Worker {
         }
     }
 
-    /// Accepts clients from now on, also those that have waited, which is no overload. A socket that was not needed before listens
-    /// from now on.
+    /// Accepts clients from now on. The earlier wait of clients does not count as overload. A
+    /// socket that did not listen before starts to listen.
     fn serve_clients(&mut self) {
         self.unpark();
         for (_, acceptor) in &mut self.acceptors.sockets {
@@ -96,7 +96,7 @@ impl Worker {
         }
     }
 
-    /// Clients that waited until now waited for no work of this worker.
+    /// Resumes accepting. Earlier waits of clients were not caused by this worker's load.
     fn unpark(&mut self) {
         let now = self.time();
         self.acceptors.is_parked = false;
@@ -104,8 +104,9 @@ impl Worker {
         self.acceptors.backlog.handle_look(now, 0, true);
     }
 
-    /// Takes no new clients. Closes the sockets that another process has as well, and all if this process has never accepted.
-    /// Empties the others first, such as those of an address that the next process does not serve.
+    /// Stops accepting. Closes the sockets that another process also has, or all sockets if this
+    /// process never accepted. Empties other sockets first, such as those of an address that the
+    /// next process does not serve.
     fn drain(&mut self, passed_on: &[SocketAddr]) {
         self.shutdown = Shutdown::Draining;
         let now = self.time();
@@ -122,7 +123,8 @@ impl Worker {
         self.sweep(SweepCause::Drain);
     }
 
-    /// Gives a slot to the connection that waited for it, and has it connect at once. One that has left passes the slot on by dropping it.
+    /// Gives a slot to its waiting connection, which connects at once. If the connection has left,
+    /// dropping the grant passes the slot on.
     fn pass_on(&mut self, grant: Grant) {
         let index = grant.place;
         let Some(entry) = self.connections.get_mut(index) else {
@@ -133,7 +135,8 @@ impl Worker {
         }
     }
 
-    /// Gives a signature to the connection that waits for it, which goes on with its handshake when that has its turn.
+    /// Gives a signature to its waiting connection, which continues when the handshake has its
+    /// turn.
     fn take_signed(&mut self, signed: Signed) {
         self.newcomers.signing.note_answer(&signed);
         self.counters.count_signature(&signed);
@@ -146,8 +149,8 @@ impl Worker {
         }
     }
 
-    /// Serves by another configuration. What is the same in both stays: sessions with servers are in pools, and a router takes
-    /// time to build.
+    /// Applies another configuration. Keeps unchanged parts, because pools contain sessions with
+    /// servers and a router takes time to build.
     pub(super) fn take_over(
         &mut self,
         adopted: &Adopted,
@@ -175,9 +178,9 @@ impl Worker {
         self.serve_by(config, pools, added, &before)
     }
 
-    /// Builds listener states for a configuration, then gives them to the sockets: those that stay, those
-    /// that are new; those whose address is gone are retired. A state that is there `before`, of the same listener and pools, is
-    /// not built again. An error changes nothing.
+    /// Builds listener states for a configuration and assigns them to existing and new sockets.
+    /// Retires sockets whose address was removed. Reuses a state in `before` with the same listener
+    /// and pools. Nothing changes on an error.
     fn serve_by(
         &mut self,
         config: Arc<Config>,
@@ -195,7 +198,7 @@ impl Worker {
                 .position(|listener| listener.bind.contains(&address))?;
             states.get(listener).cloned()
         };
-        // The turn may have begun long ago: building takes time.
+        // The turn may have begun long ago, because building takes time.
         let now = self.time();
         for (_, acceptor) in &mut self.acceptors.sockets {
             match state_at(acceptor.address()) {

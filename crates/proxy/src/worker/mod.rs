@@ -1,12 +1,15 @@
-//! The event loop of a worker, and all workers as control sees them.
+//! The event loop of a worker, and the interface of all workers to the control thread.
 //!
-//! [`event_loop`] has [`event_loop::Worker`] and its turn. Parts of the turn: `slices` (established connections, handshakes, signatures), `accept` (new clients),
-//! `messages` (of control and other threads), `overdue` (deadlines and sweeps), `reclaim` (connections at rest that hold slots), `lists` (lists of connections).
+//! [`event_loop`] contains [`event_loop::Worker`] and its turn. Parts of a turn: `slices`
+//! (established connections, handshakes, signatures), `accept` (new clients), `messages` (from the
+//! control thread and other threads), `overdue` (deadlines and sweeps), `reclaim` (idle connections
+//! that hold slots), `lists` (lists of connections).
 //!
-//! A worker never blocks. It waits for nothing but its poll: not for a disk, a name, a thread, a token or a log. It opens no file, starts
-//! no thread, and calls no clock but once per turn. It may take a lock that is held for one lookup or insert: the shard of a table (TLS 1.2
-//! sessions by ID, early data, sticks, limits of a source) and the queue of a backend. Whatever takes longer goes to another thread and
-//! comes back as a message.
+//! A worker never blocks. It waits only for its poll: not for a disk, a name, a thread, a token or
+//! a log. It opens no file, starts no thread, and reads the clock only once per turn and after
+//! steps. It may take a lock that is held for one lookup or insert: a shard of a table (TLS 1.2
+//! sessions by ID, early data, sticks, limits of a source) or the queue of a backend. Longer work
+//! runs on another thread, and its result arrives as a message.
 
 mod accept;
 mod acceptor;

@@ -11,16 +11,16 @@ use crate::connection::Net;
 use crate::socket::KernelSocket;
 use becket_tls::config::ServerAddress;
 
-/// Makes sockets for the connection that is being advanced.
+/// Creates sockets for the connection that is being advanced.
 #[derive(Debug)]
 pub struct RealNet {
     registry: Registry,
-    /// Under which events of its server socket are reported.
+    /// Token for events of new server sockets.
     token: Token,
 }
 
 impl RealNet {
-    /// Makes sockets that report to the poll of `registry`.
+    /// Creates a factory for sockets in the poll of `registry`.
     pub fn new(registry: Registry) -> Self {
         Self {
             registry,
@@ -28,7 +28,7 @@ impl RealNet {
         }
     }
 
-    /// Sockets made from now on belong to the connection with this server token.
+    /// Sets the token for new server sockets.
     pub fn serve(&mut self, token: Token) {
         self.token = token;
     }
@@ -63,5 +63,5 @@ impl Net for RealNet {
     }
 }
 
-/// Registered once and never changed: edges of both kinds.
+/// Interest of every socket: both directions, registered once and never changed.
 pub const BOTH: Interest = Interest::READABLE.add(Interest::WRITABLE);

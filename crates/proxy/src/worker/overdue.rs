@@ -1,6 +1,6 @@
-//! What has to end or go on without an event: deadlines that have passed, connections whose server
-//! went out of service, and those at rest where memory is short. Each may concern all connections of a
-//! worker at once, so each turn does a bounded part, and the rest is for the next, which then does not sleep.
+//! Work without an event: expired deadlines, connections of a failed server, and idle connections
+//! during memory pressure. Each may concern all connections of a worker. So each turn does a
+//! bounded part; the next turn continues and does not sleep.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::memory::IdleReclaim;
 use becket_proto::close_reason::CloseReason;
 
 impl Worker {
-    /// Looks at alarms that ring, and advances connections whose deadline has passed.
+    /// Handles expired alarms, and advances connections whose deadline has expired.
     pub(super) fn expire(&mut self) {
         let (mut looks, mut steps) = (LOOKS_PER_TURN, 0);
         while let Some(alarm) = self
@@ -32,7 +32,7 @@ impl Worker {
                 self.set_alarm(index);
                 continue;
             }
-            // What has come while this thread did not run came in time.
+            // Data that arrived while this thread was not running counts as in time.
             if entry.queued && !entry.handshaking {
                 self.advance(index, Connection::advance);
             }
@@ -48,16 +48,17 @@ impl Worker {
         }
     }
 
-    /// Ends a share of the connections, at least one.
+    /// Closes idle connections: up to a share of all connections, and at least one.
     pub(super) fn end_idle(&mut self, IdleReclaim { rest, share }: IdleReclaim) {
         let left = (self.connections.len() as f64 * share).ceil() as usize;
         let left = left.max(1);
         self.sweep(SweepCause::EndIdle { rest, left });
     }
 
-    /// Begins to look at all connections.
+    /// Starts to check all connections.
     pub(super) fn sweep(&mut self, cause: SweepCause) {
-        // Whoever came since the last time is behind the places that were looked at, or before them.
+        // A new sweep for the same reason replaces an old one, because connections have been added
+        // since.
         self.sweeps.retain(|sweep| match (&sweep.cause, &cause) {
             (SweepCause::ServerFailed(one), SweepCause::ServerFailed(other)) => {
                 !Arc::ptr_eq(one, other)
@@ -68,7 +69,7 @@ impl Worker {
         self.sweeps.push_back(Sweep { cause, at: 0 });
     }
 
-    /// Goes on looking.
+    /// Continues the sweeps.
     pub(super) fn advance_sweeps(&mut self) {
         let (mut looks, mut steps) = (0, 0);
         while let Some(Sweep { mut cause, at }) = self.sweeps.pop_front() {
@@ -86,7 +87,7 @@ impl Worker {
         }
     }
 
-    /// Does with one connection what the cause asks for. Returns whether that took a step of it.
+    /// Handles one connection for a sweep. Returns `true` if that took a step of the connection.
     fn look_at(&mut self, index: usize, cause: &mut SweepCause) -> bool {
         let Some(entry) = self.connections.get(index) else {
             return false;
@@ -129,9 +130,9 @@ impl Worker {
     }
 }
 
-/// Alarms looked at in one turn, and places for the connections of a server. Most alarms find a deadline
-/// that has moved, which costs some 100 ns; a place costs no more.
+/// Maximum alarms checked per turn, and connections checked by sweeps. Most alarms find a later
+/// deadline, which costs about 100 ns; a check costs no more.
 const LOOKS_PER_TURN: usize = 4096;
-/// Connections that one turn ends, or moves on to another server: some
-/// 10 us each, so that a turn grows by less than a millisecond.
+/// Maximum connections that one turn closes or moves to another server: about 10 us each, so a turn
+/// becomes less than 1 ms longer.
 pub(super) const STEPS_PER_TURN: usize = 64;

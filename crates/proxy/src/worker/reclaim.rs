@@ -1,12 +1,16 @@
-//! `idle-reclaim`: connections at rest end while clients wait for a slot of their backend.
+//! `idle-reclaim`: closes idle connections while clients wait for a slot of their backend.
 //!
-//! A worker lists its connections that rest after an answer, of backends with this key alone. While clients wait, and the servers for which
-//! they wait have no slot, it ends the connection that has rested longest, if that is long enough: each worker its own,
-//! and all together no more at a time than clients wait ([`BackendState::reclaim`](crate::backend::backend_state::BackendState::reclaim)). The slot goes to the
-//! longest waiter, as any other.
+//! A worker tracks its connections that are idle after a response, only for backends with this key.
+//! While clients wait and their servers have no free slot, it closes the connection that has been
+//! idle longest, if the time is long enough. Each worker closes its own connections; all together
+//! close no more at a time than clients wait
+//! ([`BackendState::reclaim`](crate::backend::backend_state::BackendState::reclaim)). The slot goes
+//! to the longest waiter as usual.
 //!
-//! The first client that waits wakes all workers by [`BackendEvent::Awaited`](crate::backend::inbox::BackendEvent::Awaited). After that each one sleeps no longer than
-//! until its next connection is due, and 100 ms at most, since servers become full or eligible without a message. While none waits nothing is looked at.
+//! The first waiting client wakes all workers with
+//! [`BackendEvent::Awaited`](crate::backend::inbox::BackendEvent::Awaited). Each worker then sleeps
+//! until its next connection is due, at most 100 ms, because no message reports servers that become
+//! full or eligible. Nothing is checked while no client waits.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,7 +25,7 @@ use becket_proto::close_reason::CloseReason;
 use becket_proto::rest_queue::RestQueue;
 
 impl Worker {
-    /// Takes over which backends have the key. Connections that rest already are found by a sweep.
+    /// Updates the list of backends with the key. A sweep finds connections that are idle already.
     pub(super) fn find_rests(&mut self) {
         let pools = self.served.pools.iter();
         let has_key = |pool: &&Rc<Pool>| pool.backend().keys.idle_reclaim.is_some();
@@ -33,7 +37,8 @@ impl Worker {
         }
     }
 
-    /// Notes whether a connection rests after a step; `moved` are the bytes that it had moved before.
+    /// Updates the idle state of a connection after a step. `moved` is its byte count before the
+    /// step.
     pub(super) fn note_rest(&mut self, index: usize, moved: u64) {
         if self.served.reclaiming.is_empty() {
             return;
@@ -52,7 +57,7 @@ impl Worker {
         }
     }
 
-    /// Ends connections at rest whose slots are waited for.
+    /// Closes idle connections whose slots are needed.
     pub(super) fn reclaim(&mut self) {
         let mut steps = 0;
         for pool in &*Rc::clone(&self.served.reclaiming) {
@@ -62,7 +67,7 @@ impl Worker {
         }
     }
 
-    /// Looks at the connection that is due first. Returns whether another one may be due.
+    /// Handles the connection that is due first. Returns `true` if another one may be due.
     fn reclaim_one(&mut self, pool: &Pool) -> bool {
         let now = self.clocks.now.running;
         let due = self.next_due(pool).filter(|(_, due)| *due <= now);
@@ -76,12 +81,12 @@ impl Worker {
             return true;
         };
         if entry.queued {
-            // Bytes that have come are read first, in its turn.
+            // Received data is read first, in the connection's turn.
             self.alarms.rests.stir(index);
             return true;
         }
         if !entry.connection.is_acknowledged() {
-            // The client's rest begins when it has the whole answer.
+            // The idle time starts when the client has received the whole response.
             self.alarms.rests.rest(index, group_of(server), now);
             return true;
         }
@@ -100,15 +105,16 @@ impl Worker {
             .iter()
             .filter_map(|pool| self.next_due(pool))
             .min_by_key(|(_, due)| *due);
-        // One that is due and was not ended waits for another worker.
+        // A due connection that was not closed depends on another worker.
         let due = due.map(|(_, due)| due.saturating_sub(now).max(AGAIN));
-        // No message tells that a server has become full or eligible.
+        // No message reports that a server has become full or eligible.
         let is_awaited = pools.iter().any(|pool| pool.state().waiting() > 0);
         let look = (is_awaited && !self.alarms.rests.is_empty()).then_some(LOOK);
         due.into_iter().chain(look).min()
     }
 
-    /// Returns the connection that has rested longest at a server for whose slots clients wait, and when it may be ended.
+    /// Returns the connection that has been idle longest at a server with waiting clients, and when
+    /// it may be closed.
     fn next_due(&mut self, pool: &Pool) -> Option<(usize, Duration)> {
         if pool.state().waiting() == 0 {
             return None;
@@ -123,12 +129,12 @@ impl Worker {
     }
 }
 
-/// The server's group in the queue. Its address is the server's alone as long as a connection is there.
+/// Returns the server's group in the queue. Its address is unique while a connection refers to it.
 fn group_of(server: &Arc<ServerState>) -> usize {
     Arc::as_ptr(server).addr()
 }
 
-/// Time until a connection that is due is looked at again.
+/// Time until a due connection is checked again.
 const AGAIN: Duration = Duration::from_millis(10);
-/// Time until the servers for which clients wait are looked at again.
+/// Time until the servers with waiting clients are checked again.
 const LOOK: Duration = Duration::from_millis(100);

@@ -6,9 +6,9 @@ use becket_proto::share::TimeShare;
 
 #[derive(Debug)]
 pub(super) struct Shares {
-    /// Newcomers, while established connections have work.
+    /// Share of new clients while established connections have work.
     pub(super) newcomers: TimeShare,
-    /// New clients that are not served at once, while signatures wait.
+    /// Share of new clients that cannot be served at once, while signatures are pending.
     pub(super) arrivals: TimeShare,
 }
 
@@ -21,8 +21,8 @@ impl Shares {
     }
 }
 
-/// Between two looks at a kernel's queue in overload. Who comes to resume waits for so long.
+/// Time between two checks of the backlog in overload. A resuming client waits at most this long.
 pub(super) const GATHER: Duration = Duration::from_millis(2);
-/// For newcomers, between two looks at the sockets. To look costs half a microsecond where nothing
-/// has come; a request that comes meanwhile waits for half of this on average.
+/// Time for new clients between two checks of the sockets. A check without events costs half a
+/// microsecond. A request that arrives meanwhile waits for half of this time on average.
 pub(super) const SLICE: Duration = Duration::from_micros(200);

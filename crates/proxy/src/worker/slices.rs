@@ -1,23 +1,26 @@
-//! How the time of a turn is shared, so that nobody waits for somebody else's handshake.
+//! Divides the time of a turn, so that no client waits long for the handshakes of others.
 //!
-//! Between two looks at the sockets there is a bounded time of work, whatever it consists of:
-//! established connections first, each within its budget of bytes, for [`ESTABLISHED`] at most; then
-//! newcomers for a [`SLICE`]; then signatures for another, one at least, which cannot be divided. Where nobody
-//! waits for one, newcomers have both. So whoever is inside waits for two slices and one signature at most.
+//! The time between two checks of the sockets is bounded. Established connections are first, each
+//! within its byte budget, for at most [`ESTABLISHED`]. Then new clients get a [`SLICE`], and
+//! signatures another one. At least one signature is made, because signatures cannot be split. If
+//! no client waits for a signature, new clients get both slices. So an established connection waits
+//! for at most two slices and one signature.
 //!
-//! Where established connections leave no time, newcomers have a fifth of it all the same. Within
-//! their slice those who have begun go first, since what they have cost would be lost; then
-//! newcomers are accepted and take their first steps, one in each slice at least. While signatures
-//! wait, a tenth of the time goes to clients who can only join them or be turned away: to look at
-//! everybody who comes must not keep becket from serving somebody. Who is served at once, by a
-//! resumption, is not counted there.
+//! If established connections use all the time, new clients still get a fifth of it. In their
+//! slice, started handshakes come first, because their cost would be lost otherwise. Then clients
+//! are accepted and take their first steps, at least one in each slice. While signatures are
+//! pending, a tenth of the time goes to clients that can only join the queue or be rejected, so
+//! that rejecting clients does not stop serving. Resumptions that are served at once do not count
+//! there.
 //!
-//! A signature that costs as little as to wait for it is made with the first step, while nobody waits for the worker and
-//! the kernel's queue is empty now and then. Who waits for another is in a queue ([`Unsigned`](super::unsigned::Unsigned)): the newest goes first once there are too many,
-//! and who has waited for too long is reset. What has waited in the kernel counts, and that queue is
-//! bounded ([`Backlog`](becket_proto::backlog::Backlog)): while clients wait for too long, it holds what
-//! is accepted within the target, and is looked at every `GATHER`: nobody who comes wakes the worker then, which takes
-//! the core from a crypto thread each time. The shares are in `shares.rs`.
+//! A signature that costs as little as waiting is made with the first step, if no client waits for
+//! the worker and the backlog is sometimes empty. Other clients wait in a queue
+//! ([`Unsigned`](super::unsigned::Unsigned)). If it is long, the newest client is first, and
+//! clients that have waited too long are reset. The wait in the kernel counts as well, and the
+//! backlog is bounded ([`Backlog`](becket_proto::backlog::Backlog)): while clients wait too long,
+//! it contains what can be accepted within the target and is checked every `GATHER`. New clients
+//! then do not wake the worker, which would take the core from a crypto thread each time.
+//! `shares.rs` has the shares.
 
 use std::time::Duration;
 
@@ -30,7 +33,7 @@ use becket_keys::signing::Offload;
 use becket_proto::close_reason::CloseReason;
 
 impl Worker {
-    /// Does what there is to do, until it is time to look at the sockets again.
+    /// Does the pending work until the sockets must be checked again.
     pub(super) fn share_time(&mut self) {
         let began = self.clocks.now.running;
         let now = self.advance_established(began + ESTABLISHED);
@@ -53,7 +56,7 @@ impl Worker {
         }
     }
 
-    /// Advances established connections that have something to do, each once at most. Returns the time.
+    /// Advances established connections with work, each at most once. Returns the time.
     fn advance_established(&mut self, end: Duration) -> Duration {
         let mut now = self.clocks.now.running;
         for _ in 0..self.established.len() {
@@ -69,7 +72,8 @@ impl Worker {
         now
     }
 
-    /// Two slices for those who are not in yet, of which signatures have the second if somebody waits for them. Returns the time.
+    /// Spends up to two slices on new clients, the second one on signatures if any are pending.
+    /// Returns the time.
     fn serve_newcomers(&mut self, began: Duration) -> Duration {
         let both = began + 2 * SLICE;
         let end = if self.signs() { began + SLICE } else { both };
@@ -94,7 +98,7 @@ impl Worker {
         now
     }
 
-    /// Signs for those who wait for that, one at least. Returns the time.
+    /// Makes pending signatures, at least one. Returns the time.
     fn sign(&mut self, mut now: Duration, end: Duration) -> Duration {
         while let Some(index) = self
             .newcomers
@@ -114,14 +118,16 @@ impl Worker {
         now
     }
 
-    /// Whether somebody waits for a signature, and it can be made, or asked for: an answer wakes us otherwise.
+    /// Returns `true` if a pending signature can be made or requested now. An answer wakes the
+    /// worker otherwise.
     fn signs(&self) -> bool {
         self.newcomers
             .unsigned
             .can_go(self.newcomers.signing.room())
     }
 
-    /// Takes a step of somebody who is not in yet, and signs at once where that costs little and keeps nobody waiting.
+    /// Advances a connection in the handshake. Makes a cheap signature at once if no other client
+    /// has to wait.
     pub(super) fn advance_newcomer(&mut self, index: usize) {
         let is_behind = self
             .acceptors
@@ -135,7 +141,7 @@ impl Worker {
         let offload = entry.and_then(|entry| entry.connection.wants_signature());
         match offload {
             Some(Offload::Pointless) if is_calm => self.advance(index, Connection::sign),
-            // Who has been in the queue before, and has a slot since, is no newcomer.
+            // A connection that was counted in the queue before is not new.
             Some(_) if is_new => {
                 if let Some(one_too_many) =
                     self.newcomers.unsigned.pop_excess(self.clocks.now.running)
@@ -147,7 +153,7 @@ impl Worker {
         }
     }
 
-    /// Advances those who have begun. Returns the time.
+    /// Advances started handshakes. Returns the time.
     fn advance_handshakes(&mut self, mut now: Duration, end: Duration) -> Duration {
         while now < end
             && let Some(index) = self.newcomers.handshaking.pop_front()
@@ -159,7 +165,7 @@ impl Worker {
         now
     }
 
-    /// Resets those who have waited too long for a signature. Returns the time.
+    /// Resets clients that have waited too long for a signature. Returns the time.
     pub(super) fn give_up_overdue(&mut self, now: Duration, end: Duration) -> Duration {
         let mut at = now;
         while at < end
@@ -178,14 +184,14 @@ impl Worker {
         });
     }
 
-    /// Whether clients wait for longer than they should, here or in the kernel's queue.
+    /// Returns `true` if clients wait longer than the target, in this worker or in the backlog.
     pub(super) fn is_overloaded(&self, now: Duration) -> bool {
         self.newcomers.unsigned.is_over_target(now) || self.acceptors.backlog.is_behind(now)
     }
 
-    /// Bounds the kernel's queues in overload, and has them as configured in calm.
+    /// Reduces the backlog in overload, and restores the configured value afterwards.
     pub(super) fn bound_queues(&mut self, now: Duration) {
-        // Others serve the queues.
+        // Another process serves the backlog.
         if self.acceptors.is_parked {
             return;
         }
@@ -205,11 +211,11 @@ impl Worker {
         }
     }
 
-    /// Whether somebody waits who is not in yet.
+    /// Returns `true` if there is work for new clients.
     pub(super) fn has_newcomers(&self) -> bool {
         !self.newcomers.handshaking.is_empty() || self.signs()
     }
 }
 
-/// For established connections, while newcomers wait: so that these have a fifth of the time.
+/// Time for established connections while new clients wait, which leaves a fifth to new clients.
 const ESTABLISHED: Duration = SLICE.saturating_mul(4);

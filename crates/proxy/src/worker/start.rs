@@ -1,4 +1,4 @@
-//! What a worker is started with.
+//! Parameters for starting workers.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use becket_cluster::Outbox;
 use becket_log::access_log::AccessSender;
 use becket_tls::sessions::tickets::TicketSecrets;
 
-/// The same for all workers.
+/// Parameters common to all workers.
 #[derive(Clone, Debug)]
 pub struct Common {
     pub shared: Arc<SharedState>,
     pub adopted: Adopted,
     pub secrets: Arc<TicketSecrets>,
-    /// One per worker, for new sessions; empty without a cluster.
+    /// One outbox per worker for new sessions; empty without a cluster.
     pub outboxes: Vec<Outbox>,
-    /// Workers accept no clients until control sends `Accept`.
+    /// Workers accept no clients until they receive `Accept`.
     pub is_parked: bool,
 }
 
@@ -28,7 +28,7 @@ pub struct Common {
 pub struct Start {
     pub number: usize,
     pub common: Common,
-    /// Has the waker of the mailbox.
+    /// Contains the waker of the mailbox.
     pub poll: Poll,
     pub mailbox: Arc<Mailbox>,
     /// Receives records of the access log.

@@ -1,4 +1,4 @@
-//! A look at every connection of a worker.
+//! A check of every connection of a worker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,24 +6,24 @@ use std::time::Duration;
 use super::listing::Killing;
 use crate::backend::server_state::ServerState;
 
-/// Each turn does a part of it.
+/// A sweep over all connections. Each turn does a part of it.
 #[derive(Debug)]
 pub(super) struct Sweep {
     pub(super) cause: SweepCause,
-    /// The next place.
+    /// Index of the next connection.
     pub(super) at: usize,
 }
 
 #[derive(Debug)]
 pub(super) enum SweepCause {
-    /// A server went out of service, and its connections end.
+    /// A server went out of service: its connections are closed or moved.
     ServerFailed(Arc<ServerState>),
-    /// The process drains, and connections at rest get less time.
+    /// The process drains: idle connections get less time.
     Drain,
-    /// Memory is short: `left` connections end that have been at rest for this time.
+    /// Memory pressure: `left` connections with at least this idle time are closed.
     EndIdle { rest: Duration, left: usize },
-    /// A new configuration, with which connections at rest may end for waiting clients.
+    /// A new configuration may close idle connections for waiting clients.
     FindRests,
-    /// An operator ends connections.
+    /// An operator closes connections.
     Killed(Killing),
 }

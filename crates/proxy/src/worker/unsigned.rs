@@ -1,8 +1,9 @@
-//! Who waits for a signature, by who makes it: the worker, a crypto thread, or a token.
+//! Clients that wait for a signature, by its maker: the worker, a crypto thread, or a token.
 //!
-//! The kinds wait apart, since they wait for different things: one for the worker's time, the others also for room among
-//! the signatures under way, which a token that is silent does not have for seconds. Each is a [`FreshQueue`]. While several wait and
-//! can go, they go in turns, so none is kept waiting by how many the others are.
+//! There is one queue per kind, because they wait for different resources: time of the worker, or
+//! room among the signatures in progress. A silent token may have no room for seconds. Each queue
+//! is a [`FreshQueue`]. Kinds that can proceed alternate, so a long queue of one kind does not
+//! delay the others.
 
 use std::time::Duration;
 
@@ -14,18 +15,18 @@ use becket_keys::signing::worker::Room;
 /// The clients of one worker that wait for a signature.
 #[derive(Debug, Default)]
 pub(super) struct Unsigned {
-    /// For the worker's.
+    /// Clients that wait for the worker.
     here: FreshQueue,
-    /// For a crypto thread's, or a batch of those.
+    /// Clients that wait for a crypto thread, or for a batch.
     elsewhere: FreshQueue,
-    /// For a token's.
+    /// Clients that wait for a token.
     on_tokens: FreshQueue,
-    /// Of which kind the last was that went.
+    /// Kind of the client that proceeded last.
     last: usize,
 }
 
 impl Unsigned {
-    /// A client waits, unless it does so already.
+    /// Adds a client, unless it waits already.
     pub(super) fn push(&mut self, index: usize, offload: Offload, now: Duration) {
         let kind = match offload {
             Offload::Pointless | Offload::Never => 0,
@@ -45,52 +46,52 @@ impl Unsigned {
         [&mut self.here, &mut self.elsewhere, &mut self.on_tokens]
     }
 
-    /// A client does not wait any more.
+    /// Removes a client.
     pub(super) fn remove(&mut self, index: usize) {
         self.kinds()
             .into_iter()
             .for_each(|queue| queue.remove(index));
     }
 
-    /// A client had waited for so long when it began to wait here. Returns whether it does.
+    /// Adds the time that a client had waited before. Returns `true` if the client waits here.
     pub(super) fn came_before(&mut self, index: usize, waited: Duration) -> bool {
         let mut kinds = self.kinds().into_iter();
         kinds.any(|queue| queue.came_before(index, waited))
     }
 
-    /// Whether anybody waits.
+    /// Returns `true` if any client waits.
     pub(super) fn waits(&self) -> bool {
         let kinds = [&self.here, &self.elsewhere, &self.on_tokens];
         kinds.iter().any(|queue| !queue.is_empty())
     }
 
-    /// Whether nobody waits for the worker.
+    /// Returns `true` if no client waits for the worker.
     pub(super) fn is_empty_here(&self) -> bool {
         self.here.is_empty()
     }
 
-    /// Whether somebody can go.
+    /// Returns `true` if any client can proceed.
     pub(super) fn can_go(&self, room: Room) -> bool {
         self.go(room).contains(&true)
     }
 
-    /// Whether somebody can go for whom a crypto thread is asked.
+    /// Returns `true` if a client can proceed whose signature a crypto thread makes.
     pub(super) fn can_ask(&self, room: Room) -> bool {
         room.threads && !self.elsewhere.is_empty()
     }
 
-    /// Of which kinds somebody can go.
+    /// Returns the kinds with a client that can proceed.
     fn go(&self, room: Room) -> [bool; 3] {
         let asks_token = room.tokens && !self.on_tokens.is_empty();
         [!self.here.is_empty(), self.can_ask(room), asks_token]
     }
 
-    /// How many wait for a crypto thread.
+    /// Returns the number of clients that wait for a crypto thread.
     pub(super) fn len_elsewhere(&self) -> usize {
         self.elsewhere.len()
     }
 
-    /// Takes out who goes next.
+    /// Removes and returns the next client to proceed.
     pub(super) fn pop(&mut self, room: Room, now: Duration) -> Option<usize> {
         let go = self.go(room);
         let mut turns = (1..=go.len()).map(|turn| (self.last + turn) % go.len());
@@ -99,20 +100,20 @@ impl Unsigned {
         self.kinds()[kind].pop(now)
     }
 
-    /// Takes out one who has waited for too long.
+    /// Removes and returns a client that has waited too long.
     pub(super) fn pop_overdue(&mut self, now: Duration) -> Option<usize> {
         let mut kinds = self.kinds().into_iter();
         kinds.find_map(|queue| queue.pop_overdue(now))
     }
 
-    /// Takes out the newest, if more have come than are worth keeping.
+    /// Removes and returns the newest client, if there are more than can be served in time.
     pub(super) fn pop_excess(&mut self, now: Duration) -> Option<usize> {
         let mut kinds = self.kinds().into_iter();
         kinds.find_map(|queue| queue.pop_excess(now))
     }
 
-    /// Returns whether a client has waited longer than the target for this machine's processors. A slow token is no reason to
-    /// accept fewer clients: most of them may not need it.
+    /// Returns `true` if a client has waited longer than the target for the processors of this
+    /// host. A slow token is no reason to accept fewer clients, because most may not need it.
     pub(super) fn is_over_target(&self, now: Duration) -> bool {
         let kinds = [&self.here, &self.elsewhere];
         kinds.iter().any(|queue| queue.is_over_target(now))
@@ -127,7 +128,7 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(1);
 
-    /// Room among the threads, or none.
+    /// Returns whether crypto threads have room.
     fn threads(threads: bool) -> Room {
         Room {
             threads,
@@ -183,7 +184,8 @@ mod tests {
     }
 
     proptest! {
-        /// However many come of one kind, the other has every second turn, and whoever is left is of a kind that cannot go.
+        /// With many clients of one kind, the other kind has every second turn. Clients that are
+        /// left are of a kind that cannot proceed.
         #[test]
         fn kinds_go_in_turns(kinds in prop::collection::vec(any::<bool>(), 0..60), room in prop::collection::vec(any::<bool>(), 60)) {
             let mut queue = Unsigned::default();

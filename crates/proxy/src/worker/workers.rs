@@ -1,4 +1,4 @@
-//! The workers, seen from control: started together, told things together.
+//! All workers, for the control thread: starts them and sends messages to all.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,29 +28,30 @@ pub struct Workers {
     mailboxes: Vec<Arc<Mailbox>>,
     /// Addresses that the workers listen on.
     held: Vec<SocketAddr>,
-    /// Addresses that the last reload took away: their sockets may not be closed yet.
+    /// Addresses that the last reload removed. Their sockets may still be open.
     retiring: Vec<SocketAddr>,
-    /// What they ask for signatures.
+    /// Queue for the signatures of the workers.
     signatures: Arc<SigningQueue>,
-    /// Who signs for them, from the first expensive key on.
+    /// Crypto threads; started for the first expensive key.
     crypto: Option<CryptoThreads>,
 }
 
-/// What a worker leaves when it has ended.
+/// Result of a worker that has ended.
 #[derive(Debug)]
 pub struct WorkerEnded {
-    /// Which worker.
+    /// Number of the worker.
     pub number: usize,
-    /// How it ended.
+    /// Its result.
     pub result: io::Result<()>,
 }
 
 impl Workers {
-    /// Starts one thread per list of sockets, each pinned to a core of its own if so configured. Each calls `ended` when it ends.
+    /// Starts one thread per list of sockets, each pinned to its own core if configured. Each
+    /// thread calls `ended` when it ends.
     ///
     /// # Errors
     ///
-    /// When a worker cannot be made: no descriptor, no thread, or an unusable configuration.
+    /// Fails if a worker cannot be created: no descriptor, no thread, or an unusable configuration.
     pub fn start(
         common: &Common,
         sockets: Vec<Vec<BoundListener>>,
@@ -98,12 +99,12 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Starts what workers need to serve by a configuration and do not have yet: crypto threads, where it has an
+    /// Starts the missing threads that a configuration needs: crypto threads, if it has an
     /// expensive key.
     ///
     /// # Errors
     ///
-    /// When the system gives no more threads.
+    /// Fails if no thread can be started.
     pub fn prepare_for(&mut self, config: &Config) -> io::Result<()> {
         if self.crypto.is_none() && config.has_expensive_keys() {
             self.crypto = Some(CryptoThreads::start(&self.signatures)?);
@@ -111,27 +112,27 @@ impl Workers {
         Ok(())
     }
 
-    /// Where each of them is told things.
+    /// Returns the mailboxes of the workers.
     pub fn mailboxes(&self) -> &[Arc<Mailbox>] {
         &self.mailboxes
     }
 
-    /// Number of workers.
+    /// Returns the number of workers.
     pub fn len(&self) -> usize {
         self.mailboxes.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are no workers.
     pub fn is_empty(&self) -> bool {
         self.mailboxes.is_empty()
     }
 
-    /// Addresses that the workers listen on, and those that they are about to leave.
+    /// Returns the addresses that the workers listen on, and those that they are about to close.
     pub fn addresses(&self) -> (&[SocketAddr], &[SocketAddr]) {
         (&self.held, &self.retiring)
     }
 
-    /// Gives every worker the configuration, its outbox, and its new sockets, if there are any.
+    /// Sends the configuration to every worker, with its outbox and its new sockets.
     pub fn reload(
         &mut self,
         adopted: &Adopted,
@@ -151,36 +152,36 @@ impl Workers {
         self.retiring.retain(|address| !self.held.contains(address));
     }
 
-    /// Gives every worker new ticket secrets.
+    /// Sends new ticket secrets to every worker.
     pub fn rotate(&self, secrets: &Arc<TicketSecrets>) {
         self.send_all(|| WorkerMessage::Secrets(Arc::clone(secrets)));
     }
 
-    /// Has every worker end connections at rest.
+    /// Makes every worker close idle connections.
     pub fn end_idle(&self, idle: IdleReclaim) {
         self.send_all(|| WorkerMessage::EndIdle(idle));
     }
 
-    /// Tells every worker to accept nobody. A word comes of each that has heard it.
+    /// Makes every worker stop accepting. Each confirms on the returned channel.
     pub fn park(&self) -> Receiver<()> {
         let (parked, said) = channel();
         self.send_all(|| WorkerMessage::Park(parked.clone()));
         said
     }
 
-    /// Tells every worker to accept clients.
+    /// Makes every worker accept clients.
     pub fn accept(&self) {
         self.send_all(|| WorkerMessage::Accept);
     }
 
-    /// Tells every worker to take no new clients and to end when the last has left. Another process has the sockets of
-    /// the addresses that were passed on.
+    /// Makes every worker stop accepting, and end after its last connection. Another process has
+    /// the sockets of the `passed_on` addresses.
     pub fn drain(&self, passed_on: &[SocketAddr]) {
         let passed_on: Arc<[SocketAddr]> = passed_on.into();
         self.send_all(|| WorkerMessage::Drain(Arc::clone(&passed_on)));
     }
 
-    /// Tells every worker to end now.
+    /// Makes every worker end now.
     pub fn stop(&self) {
         self.send_all(|| WorkerMessage::Stop);
     }
@@ -196,7 +197,7 @@ fn run(start: Start, cpu: Option<usize>) -> io::Result<()> {
     if let Some(cpu) = cpu
         && let Err(error) = becket_sys::affinity::pin_current_thread(cpu)
     {
-        tracing::warn!(%error, cpu, worker = start.number, "worker not pinned");
+        tracing::warn!(%error, cpu, worker = start.number, "cannot pin a worker to its core");
     }
     Worker::new(start)?.run()
 }

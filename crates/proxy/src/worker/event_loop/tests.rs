@@ -1,4 +1,4 @@
-//! A worker on real sockets, whose turns the test makes.
+//! Tests a worker on real sockets. The test runs its turns.
 
 mod overload;
 mod reclaim;
@@ -34,10 +34,10 @@ use becket_keys::signing::token::Tokens;
 use becket_keys::signing::worker::Room;
 use becket_prepare::{Environment, ServerNames, prepare};
 
-/// Fewer than wait in the queue of a listening socket of the standard library.
+/// Smaller than the backlog of a listening socket of the standard library.
 const MANY: usize = 120;
 
-/// A worker that serves without TLS, its clients, and a server that accepts nobody itself.
+/// A worker without TLS, its clients, and a server that accepts only when the test does.
 struct Scene {
     worker: Worker,
     clients: Vec<TcpStream>,
@@ -49,7 +49,7 @@ fn config(server: SocketAddr, listener: &str) -> Arc<Config> {
     config.unwrap_or_else(|all| panic!("{all}"))
 }
 
-/// The same, with keys that may be on tokens.
+/// Returns a configuration with keys that may be on tokens.
 fn config_with(
     server: SocketAddr,
     listener: &str,
@@ -74,13 +74,13 @@ fn config_with(
     Ok(Arc::new(prepared.config))
 }
 
-/// A worker that has not looked at its socket yet, and where that is.
+/// Returns a worker that has not accepted yet, and its address.
 fn worker(server: &TcpListener, listener: &str) -> (Worker, SocketAddr) {
     let config = config(server.local_addr().unwrap(), listener);
     worker_with(&config, Arc::new(SigningQueue::new(0, None)))
 }
 
-/// The same, by a configuration, and with crypto threads that the test may be.
+/// Returns a worker with this configuration. The test may act as its crypto threads.
 fn worker_with(config: &Arc<Config>, signatures: Arc<SigningQueue>) -> (Worker, SocketAddr) {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     socket.set_nonblocking(true).unwrap();
@@ -131,7 +131,7 @@ fn turn(worker: &mut Worker) {
     worker.turn(&events, most);
 }
 
-/// Everybody is in, and connected to the server.
+/// Returns a scene with all clients connected to the server.
 fn scene() -> Scene {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let (mut worker, web) = worker(&server, "tls = false");
@@ -147,8 +147,8 @@ fn scene() -> Scene {
     }
 }
 
-/// Clients that have said a hello for which there is nothing to resume, and a worker that knows of all. Its key is of this kind;
-/// it has no crypto threads.
+/// Returns clients that sent a ClientHello without resumption, and a worker that has read all of
+/// them. Its key is of this kind, and there are no crypto threads.
 fn newcomers(
     many: usize,
     kind: &'static rcgen::SignatureAlgorithm,
@@ -177,14 +177,14 @@ fn newcomers(
     (worker, clients, folder)
 }
 
-/// Newcomers who all wait for their signatures.
+/// Returns clients that all wait for their signatures.
 fn unsigned(many: usize) -> (Worker, Vec<TcpStream>, tempfile::TempDir) {
     let scene = newcomers(many, &rcgen::PKCS_ECDSA_P384_SHA384, |_| {});
     assert_eq!(waiting(&scene.0), many);
     scene
 }
 
-/// How many wait for a signature.
+/// Returns the number of connections that wait for a signature.
 fn waiting(worker: &Worker) -> usize {
     let all = worker.connections.iter();
     all.filter(|(_, entry)| entry.connection.wants_signature().is_some())
@@ -197,7 +197,7 @@ fn a_cheap_signature_is_made_at_once_unless_somebody_waits_or_the_kernels_queue_
     let (worker, ..) = newcomers(8, kind, |_| {});
     assert_eq!(waiting(&worker), 0);
     assert!(worker.newcomers.handshakes == 8 && worker.counters.client_bytes_out.value() > 0);
-    // Somebody who waits for a crypto thread is not in their way.
+    // A client that waits for a crypto thread does not affect them.
     let elsewhere = |worker: &mut Worker| {
         worker
             .newcomers
@@ -231,7 +231,7 @@ fn signatures_leave_time_to_look_at_the_sockets() {
         turn(&mut worker);
         turns += 1;
     }
-    // A machine on which a hundred take less than a slice is none that there is.
+    // No processor makes a hundred signatures within a slice.
     assert!(turns > 1);
 }
 
@@ -252,7 +252,7 @@ fn who_has_gone_leaves_the_queue_and_who_has_waited_too_long_is_reset() {
     assert_eq!(closed(&worker, CloseReason::Overload) - reset, left as u64);
 }
 
-/// Does a part of something again and again; how many connections each part has dealt with.
+/// Repeats a part of some work. Returns how many connections each part has handled.
 fn parts(
     worker: &mut Worker,
     is_left: impl Fn(&Worker, &ConnectionEntry) -> bool,
@@ -291,7 +291,7 @@ fn deadlines_that_pass_all_at_once_are_dealt_with_in_parts() {
 fn connections_that_have_gone_leave_no_alarm_for_long() {
     let mut scene = scene();
     let worker = &mut scene.worker;
-    // They come out of the time for their handshakes, and into that of idle connections.
+    // Ends their handshake timeouts and starts their idle timeouts.
     worker.clocks.now.running += Duration::from_secs(20);
     worker.expire();
     assert!(worker.served.config.file.timeouts.idle > Duration::from_secs(300));
@@ -321,7 +321,7 @@ fn what_has_come_when_nobody_looked_came_in_time() {
             .iter()
             .for_each(|event| worker.note(event.token().0, event));
     }
-    // As if this thread had not run for a day: every deadline has passed.
+    // Simulates that this thread has not run for a day, so every deadline has expired.
     worker.clocks.now.running += Duration::from_secs(86_400);
     for _ in 0..MANY {
         worker.expire();
@@ -330,7 +330,7 @@ fn what_has_come_when_nobody_looked_came_in_time() {
     let (mut stream, _) = scene.server.accept().unwrap();
     let mut said = [0; 2];
     while stream.read_exact(&mut said).is_err() {
-        // That one is not it.
+        // This is the socket of another client.
         stream = scene.server.accept().unwrap().0;
     }
     assert_eq!(&said, b"xy");
@@ -350,7 +350,7 @@ fn a_client_that_comes_behind_a_message_is_served_as_that_says() {
         outbox: None,
     });
     let _client = TcpStream::connect(web).unwrap();
-    // In the middle of a turn that began before.
+    // Runs inside a turn that began earlier.
     let now = worker.time();
     worker.accept(now, now + Duration::from_secs(3600));
     let denied = worker.counters.closed.of(CloseReason::DeniedNetwork);
@@ -392,7 +392,7 @@ fn a_drain_gives_less_time_to_every_connection_at_rest() {
     );
 }
 
-/// What the configuration calls the listener; the socket is at an address of its own.
+/// Configured address of the listener. The socket has another address.
 const WEB: &str = "127.0.0.1:443";
 
 fn answered<T: Send + 'static>() -> (ReplySender<T>, Receiver<T>) {
@@ -401,7 +401,7 @@ fn answered<T: Send + 'static>() -> (ReplySender<T>, Receiver<T>) {
     (ReplySender::new(send), receiver)
 }
 
-/// Lists all connections that a filter takes, page by page: each page, and all ids.
+/// Lists all connections that match a filter in pages. Returns the size of each page, and all ids.
 fn listed(worker: &Worker, filter: &[(&str, &str)]) -> (Vec<usize>, Vec<String>) {
     let (mut pages, mut ids, mut from) = (Vec::new(), Vec::new(), Some(0));
     while let Some(place) = from {

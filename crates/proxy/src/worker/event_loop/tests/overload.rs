@@ -1,4 +1,4 @@
-//! What counts as overload, and what a worker does in it.
+//! Detection of overload, and the behaviour of a worker in it.
 
 use std::thread;
 
@@ -19,7 +19,7 @@ fn the_time_in_which_nobody_was_to_be_accepted_is_no_overload() {
     worker.read_mail();
     let client = TcpStream::connect(web).unwrap();
     (&client).write_all(b"x").unwrap();
-    // Longer than anybody may wait where there is too much to do.
+    // Longer than a client may wait in overload.
     let long = LIMIT * 2;
     client.set_read_timeout(Some(long)).unwrap();
     assert!((&client).read(&mut [0]).is_err());
@@ -71,7 +71,7 @@ fn a_silent_token_shortens_no_queue_of_the_kernel_and_its_clients_are_reset_in_t
 
 #[test]
 fn in_overload_no_more_newcomers_are_kept_than_have_a_prospect() {
-    // Somebody waits for longer than the patience.
+    // One client waits longer than `PATIENCE`.
     let late = |worker: &mut Worker| {
         worker
             .newcomers
@@ -106,7 +106,7 @@ fn in_overload_nobody_who_comes_wakes_the_worker_and_all_are_looked_at_neverthel
     let accepted = |worker: &Worker| worker.counters.accepted.value();
     turn(&mut worker);
     assert!(!is_quiet(&worker));
-    // Somebody was left in the kernel's queue for a second.
+    // A client waited in the backlog for a second.
     worker.clocks.now.running += Duration::from_secs(1);
     worker
         .acceptors
@@ -124,7 +124,7 @@ fn in_overload_nobody_who_comes_wakes_the_worker_and_all_are_looked_at_neverthel
     while accepted(&worker) == 0 {
         turn(&mut worker);
     }
-    // It is calm again: who comes is reported, as is who came meanwhile.
+    // Overload has ended: new clients are reported, including those that connected meanwhile.
     while is_quiet(&worker) {
         turn(&mut worker);
     }

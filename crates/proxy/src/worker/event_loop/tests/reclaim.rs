@@ -1,18 +1,18 @@
-//! `idle-reclaim`: which connections end while others wait for a slot.
+//! `idle-reclaim`: the choice of connections to close while others wait for a slot.
 
 use super::*;
 use becket_tls::config::Backend;
 
-/// A worker whose server has `maxconn` clients, each with an answer, the first one answered first.
+/// A worker whose server has `maxconn` clients. Each has got a response, the first client first.
 struct Full {
     worker: Worker,
     web: SocketAddr,
-    /// Clients and what serves them.
+    /// Clients and their server connections.
     served: Vec<(TcpStream, TcpStream)>,
     server: TcpListener,
 }
 
-/// Far longer than the test itself takes.
+/// Much longer than the test takes.
 const AFTER: Duration = Duration::from_secs(3600);
 
 fn full(maxconn: u32, idle_reclaim: Option<Duration>) -> Full {
@@ -64,14 +64,14 @@ impl Full {
         self.turn_until(|it| it.served[number].1.read(&mut asked).is_ok());
     }
 
-    /// Answers with a byte, which the worker has sent when this returns.
+    /// Sends a byte as a response. The worker has relayed it when this returns.
     fn answer(&mut self, number: usize) {
         let before = self.worker.counters.client_bytes_out.value();
         self.served[number].1.write_all(b"!").unwrap();
         self.turn_until(|it| it.worker.counters.client_bytes_out.value() > before);
     }
 
-    /// A client that finds no slot.
+    /// Connects a client that finds no slot.
     fn come(&mut self) -> TcpStream {
         let client = TcpStream::connect(self.web).unwrap();
         let before = self.state().waiting();
@@ -79,7 +79,7 @@ impl Full {
         client
     }
 
-    /// A client that gets a slot and says nothing.
+    /// Connects a client that gets a slot and sends nothing.
     fn come_in(&mut self) -> (TcpStream, TcpStream) {
         let client = TcpStream::connect(self.web).unwrap();
         let before = self.connects();
@@ -87,13 +87,13 @@ impl Full {
         (client, self.server.accept().unwrap().0)
     }
 
-    /// Looks at connections at rest as if the last turn were this long ago.
+    /// Checks idle connections as if the last turn were this long ago.
     fn reclaim_after(&mut self, time: Duration) {
         self.worker.clocks.now.running += time;
         self.worker.reclaim();
     }
 
-    /// Numbers of the clients whose connection to the server has ended.
+    /// Returns the indices of clients whose server connection has ended.
     fn ended(&mut self) -> Vec<usize> {
         let servers = self.served.iter_mut().enumerate();
         let is_over = |server: &mut TcpStream| match server.read(&mut [0]) {
@@ -108,7 +108,7 @@ impl Full {
 #[test]
 fn the_one_longest_at_rest_ends_for_each_that_waits() {
     let mut full = full(4, Some(AFTER));
-    // The first is not the one that has rested longest.
+    // The first client is not the one that has been idle longest.
     full.ask(0);
     full.answer(0);
     full.reclaim_after(AFTER * 10);
@@ -149,7 +149,7 @@ fn servers_are_looked_at_again_as_long_as_one_waits() {
 fn no_one_ends_that_waits_for_an_answer_takes_none_or_asked_nothing() {
     let mut full = full(3, Some(AFTER));
     full.ask(0);
-    // More than the client's kernel takes.
+    // More than the client's kernel can buffer.
     let (answer, mut written) = (vec![b'!'; 1_000_000], 0);
     full.turn_until(|it| {
         let server = &mut it.served[1].1;
@@ -164,7 +164,7 @@ fn no_one_ends_that_waits_for_an_answer_takes_none_or_asked_nothing() {
         full.reclaim_after(AFTER * 100);
         assert_eq!((full.ended(), full.state().waiting()), (vec![], 1));
     }
-    // The client takes its answer, and rests from then on.
+    // The client reads its response, and is idle from then on.
     let mut taken = vec![0; answer.len() + 1];
     full.served[1].0.set_nonblocking(true).unwrap();
     let mut read = 0;

@@ -1,4 +1,4 @@
-//! Sockets that close: emptied first, unless another process has them.
+//! Closing sockets: they are emptied first, unless another process has them.
 
 use super::*;
 

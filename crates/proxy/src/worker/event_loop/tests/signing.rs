@@ -1,7 +1,9 @@
-//! A soak of signatures off the loop: clients come, leave and are timed out while theirs is awaited; who signs fails, lies or
-//! stands still; the configuration changes; and then the worker is as it was.
+//! Soak test of signatures off the event loop. Clients connect, leave and time out while their
+//! signatures are pending; signers fail, return wrong signatures or stall; the configuration
+//! changes. The worker must then be in its initial state.
 //!
-//! The test is the crypto threads, and goes by a seed. Nothing waits for a clock: only how much fits into a turn is the machine's.
+//! The test acts as the crypto threads and follows a seed. It does not depend on the clock: the
+//! speed of the host only affects the work per turn.
 
 use std::fs;
 
@@ -27,12 +29,12 @@ fn whatever_happens_while_signatures_are_awaited_nothing_is_left_of_it() {
     assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
 }
 
-/// The test, which signs.
+/// The test, acting as the crypto threads.
 struct Threads {
     signatures: Arc<SigningQueue>,
-    /// With a key that signs slowly, and with one for batches.
+    /// Configurations with a slow key, and with a key for batches.
     configs: [Arc<Config>; 2],
-    /// Nobody signs now.
+    /// Signing is stalled.
     stands_still: bool,
     _folder: tempfile::TempDir,
 }
@@ -74,7 +76,7 @@ impl Soak<Threads> {
             (0..STEPS).for_each(|_| self.step());
             self.come_to_rest();
             self.nothing_is_left();
-            // It never makes more than it needs at once, so that one that is lost would be missed now or later.
+            // A round needs a bounded number of stacks, so a lost stack is noticed now or later.
             let free = self.worker.newcomers.signing.free_stacks();
             assert!(free >= stacks, "{free} stacks of {stacks}");
             stacks = free;
@@ -101,7 +103,7 @@ impl Soak<Threads> {
         self.turn(Duration::ZERO);
     }
 
-    /// Answers what is taken from the queue at once. False when there was nothing.
+    /// Answers the jobs taken from the queue at once. Returns `false` if there were none.
     fn sign(&self, sign: impl FnOnce(&[&SignatureRequest]) -> Vec<Result<Vec<u8>, Error>>) -> bool {
         let jobs = self.signer.signatures.try_pop();
         let any = !jobs.is_empty();
@@ -118,13 +120,13 @@ impl Soak<Threads> {
         match self.dice.u8(..8) {
             0 => self.sign(|requests| requests.iter().map(|_| fails()).collect()),
             1 => self.sign(|requests| vec![Ok(vec![7; 70]); requests.len()]),
-            // A lie, and for whoever else is in the batch nothing.
+            // A wrong signature, and none for the other jobs of the batch.
             2 => self.sign(|_| vec![Ok(vec![8; 256])]),
             _ => self.sign_well(),
         }
     }
 
-    /// All are served, or all leave: nobody is signed for then.
+    /// Serves all clients, or makes all leave without their signatures.
     fn come_to_rest(&mut self) {
         self.signer.stands_still = false;
         if self.dice.bool() {
@@ -147,7 +149,7 @@ impl Soak<Threads> {
         counters.signatures_begun.value() - counters.signatures_ended.value()
     }
 
-    /// By a drain, a stop, or after an hour in which nobody signs or says a word.
+    /// Ends the worker by a drain, by a stop, or by an hour without any signature or data.
     fn end(&mut self) {
         match self.seed % 3 {
             0 => {

@@ -1,7 +1,7 @@
-//! What soaks of a worker share: clients that come and leave as the dice fall, a server that sends everybody away, and that
-//! nothing is left of them.
+//! Common parts of the soak tests of a worker: clients that connect and leave at random, a server
+//! that closes every connection, and the check that nothing is left of them.
 //!
-//! `BECKET_SOAK=500` is so many lives of a worker in place of a few; `BECKET_SOAK_SEED` is the seed of the first.
+//! `BECKET_SOAK=500` sets the number of runs; `BECKET_SOAK_SEED` is the seed of the first.
 
 use std::env;
 use std::io::ErrorKind;
@@ -20,32 +20,32 @@ use rustls::{
 
 use super::*;
 
-/// A worker and all around it, and who signs for it.
+/// A worker with its environment and its signer.
 pub(super) struct Soak<S> {
     pub(super) worker: Worker,
     pub(super) clients: Vec<Client>,
     pub(super) trusts: Vec<Arc<ClientConfig>>,
     pub(super) dice: Rng,
     pub(super) seed: u64,
-    /// Clients whose handshakes were completed.
+    /// Number of completed handshakes.
     pub(super) served: u64,
-    /// Clients that got a wrong signature.
+    /// Number of clients that got a wrong signature.
     pub(super) deceived: u64,
     pub(super) signer: S,
     pub(super) web: SocketAddr,
-    /// Sends everybody away.
+    /// Closes every connection.
     server: TcpListener,
 }
 
-/// A client that never waits.
+/// A non-blocking client.
 pub(super) struct Client {
     tls: ClientConnection,
     socket: TcpStream,
-    /// The signature was not of its handshake, or none.
+    /// The signature was wrong or missing.
     was_deceived: bool,
 }
 
-/// The seeds of all lives, of which there are so many unless somebody wants more.
+/// Returns the seeds of all runs: `most` of them, or as the environment says.
 pub(super) fn lives(most: u64) -> Range<u64> {
     let number = |name| env::var(name).ok().and_then(|text| text.parse().ok());
     let first = number("BECKET_SOAK_SEED").unwrap_or(0);
@@ -58,7 +58,8 @@ pub(super) fn server() -> TcpListener {
     server
 }
 
-/// What clients trust that speak this version; each that is made of one may resume a session of another.
+/// Returns a client configuration for this version. Clients with the same configuration share
+/// sessions.
 pub(super) fn trust(
     version: &'static SupportedProtocolVersion,
     roots: &RootCertStore,
@@ -70,14 +71,14 @@ pub(super) fn trust(
         .with_no_client_auth()
 }
 
-/// What makes clients that have no session.
+/// Returns the configuration without resumption.
 pub(super) fn without_sessions(mut trust: ClientConfig) -> ClientConfig {
     trust.resumption = Resumption::disabled();
     trust
 }
 
 impl Client {
-    /// Says and hears what it can now. False when it is over.
+    /// Sends and receives without blocking. Returns `false` if the connection has ended.
     pub(super) fn talk(&mut self) -> bool {
         let later = |error: &io::Error| error.kind() == ErrorKind::WouldBlock;
         while self.tls.wants_write() {
@@ -93,7 +94,7 @@ impl Client {
                 Ok(_) => {
                     if let Err(error) = self.tls.process_new_packets() {
                         self.was_deceived = error == CertificateError::BadSignature.into();
-                        // The alert: nobody may be there to hear it.
+                        // The alert; the server may not read it any more.
                         drop(self.tls.write_tls(&mut self.socket));
                         return false;
                     }
@@ -103,7 +104,7 @@ impl Client {
         }
     }
 
-    /// What its handshake was, once it is complete.
+    /// Returns the kind of the handshake, once it is complete.
     pub(super) fn handshake(&self) -> Option<HandshakeKind> {
         let kind = self.tls.handshake_kind();
         kind.filter(|_| !self.tls.is_handshaking())
@@ -139,7 +140,7 @@ impl<S> Soak<S> {
         self.clients.extend(client);
     }
 
-    /// A client whose hello is on its way.
+    /// Connects a client and sends its ClientHello.
     pub(super) fn client(&self, trust: &Arc<ClientConfig>) -> Option<Client> {
         let tls = ClientConnection::new(Arc::clone(trust), "a.test".try_into().unwrap()).unwrap();
         let socket = TcpStream::connect(self.web).unwrap();
@@ -163,7 +164,7 @@ impl<S> Soak<S> {
         }
     }
 
-    /// About half of them do.
+    /// Advances about half of the clients.
     pub(super) fn talk(&mut self) {
         self.clients.retain_mut(|client| {
             let was_handshaking = client.tls.is_handshaking();
@@ -197,7 +198,8 @@ impl<S> Soak<S> {
 
     #[track_caller]
     pub(super) fn until(&mut self, mut is_so: impl FnMut(&mut Self) -> bool) {
-        // Turns are short where there is much to do, and other threads may wait for this machine.
+        // A count of turns is no limit, because turns are short and other threads need time on a
+        // busy host.
         let clock = Stopwatch::start();
         while clock.elapsed() < LONG {
             self.turn(TICK);
@@ -208,7 +210,7 @@ impl<S> Soak<S> {
         panic!("{} are there still", self.worker.connections.len());
     }
 
-    /// Nobody is there, nor waits to be accepted.
+    /// Returns `true` if there are no connections, and none to accept.
     pub(super) fn is_alone(&self) -> bool {
         let mut acceptors = self.worker.acceptors.sockets.iter();
         self.worker.connections.is_empty() && acceptors.all(|(_, one)| !one.ready)
@@ -223,7 +225,7 @@ impl<S> Soak<S> {
         [1, 3].iter().map(|kind| handshakes[*kind].value()).sum()
     }
 
-    /// Of connections; signatures may be under way of which nobody will hear.
+    /// Checks that no connection is left. Abandoned signatures may still be in progress.
     pub(super) fn nothing_is_left(&self) {
         let (worker, counters) = (&self.worker, &self.worker.counters);
         assert!(worker.connections.is_empty());
@@ -248,7 +250,7 @@ impl<S> Soak<S> {
 
 /// TLS 1.2 and 1.3.
 pub(super) const VERSIONS: [&SupportedProtocolVersion; 2] = [&version::TLS12, &version::TLS13];
-/// More than any thread takes to do its part.
+/// Longer than any thread takes for its part.
 pub(super) const LONG: Duration = Duration::from_secs(60);
-/// Many more than anything here takes.
+/// Many more turns than any part of the test needs.
 pub(super) const MOST_TURNS: usize = 5000;

@@ -1,9 +1,10 @@
-//! A soak of keys on a token: clients come, leave and send half a hello; the agent fails, lies, hangs for longer than
-//! it may, stands still and continues, dies, or finds no token; reloads keep the key, change it and remove it; and then all is as
-//! it was. Clients with a session resume it meanwhile.
+//! Soak test of keys on a token. Clients connect, leave and send partial ClientHellos. The agent
+//! fails, returns wrong signatures, hangs, stalls and continues, exits, or finds no token. Reloads
+//! keep the key, change it and remove it. Clients with a session resume it meanwhile. Everything
+//! must then be in its initial state.
 //!
-//! Steps follow a seed. The agent is a thread of the test, so that it fails on command; the test also is the supervisor that
-//! replaces it. The scheduler decides which thread runs when.
+//! Steps follow a seed. The agent is a thread of the test, so that it fails on command. The test
+//! also acts as the supervisor that replaces it. The scheduler decides the order of threads.
 
 use std::fs;
 use std::io::Write;
@@ -31,19 +32,19 @@ fn whatever_becomes_of_a_token_nothing_is_left_of_it_and_sessions_resume() {
 /// Keys on a token.
 struct OnToken {
     script: Arc<Script>,
-    /// With the first key of the token, with the second, and with one in a file.
+    /// Configurations with the first key of the token, with the second, and with a key in a file.
     texts: [String; 3],
-    /// The one that the worker has, and the index of its text.
+    /// The worker's configuration, and the index of its text.
     running: (Arc<Config>, usize),
-    /// One that is being prepared, as control does it while workers run, and the index of its text.
+    /// A configuration that is being prepared on a thread, and the index of its text.
     reload: Option<(JoinHandle<Option<Arc<Config>>>, usize)>,
-    /// Reloads that were refused, and that were taken.
+    /// Numbers of rejected and accepted reloads.
     reloads: [u64; 2],
-    /// Clients that have said a part of a hello.
+    /// Clients that sent a partial ClientHello.
     halves: Vec<TcpStream>,
     roots: RootCertStore,
     server: SocketAddr,
-    /// Clients that resumed while no signature was to be had.
+    /// Number of clients that resumed while no signature was available.
     resumed: u64,
     _folder: tempfile::TempDir,
 }
@@ -101,7 +102,7 @@ impl Soak<OnToken> {
         Self::new(worker, server, trusts.concat(), seed, on_token)
     }
 
-    /// What happened in it, by [`NAMES`].
+    /// Runs the test. Returns the counts named in [`NAMES`].
     fn live(mut self) -> [u64; 7] {
         let mut stacks = 0;
         for _ in 0..ROUNDS {
@@ -151,7 +152,7 @@ impl Soak<OnToken> {
         self.signer.script.supervise(&config.tokens, *key);
     }
 
-    /// Has another configuration prepared, or the same again, unless one is.
+    /// Starts to prepare another configuration or the same one, unless a preparation is running.
     fn begin_reload(&mut self) {
         let text = self.dice.usize(..self.signer.texts.len());
         self.prepare(text);
@@ -168,7 +169,7 @@ impl Soak<OnToken> {
         signer.reload = Some((thread::spawn(load), text));
     }
 
-    /// Serves by what was prepared, once it is, unless it was refused.
+    /// Applies the prepared configuration when it is ready, unless it was rejected.
     fn end_reload(&mut self, waits: bool) {
         let is_over = |reload: &mut (JoinHandle<_>, usize)| waits || reload.0.is_finished();
         let Some((reload, text)) = self.signer.reload.take_if(is_over) else {
@@ -184,7 +185,7 @@ impl Soak<OnToken> {
         }
     }
 
-    /// The token signs again, and all are served, or all leave.
+    /// Makes the token sign again. Serves all clients, or makes all leave.
     fn come_to_rest(&mut self) {
         self.signer.script.go(AgentBehaviour::Signs);
         self.end_reload(true);
@@ -196,14 +197,15 @@ impl Soak<OnToken> {
         }
         self.clients.clear();
         self.signer.halves.clear();
-        // Signatures of which the token said nothing are given up when their time is over.
+        // Unanswered signatures time out.
         self.until(|soak| {
             soak.is_alone() && soak.worker.newcomers.signing.asked_of_tokens().1 == 0
         });
         self.nothing_is_left();
     }
 
-    /// Each signature was made, or was not, once; each key is held by whom it serves.
+    /// Checks that each signature succeeded or failed exactly once, and that each key is in use by
+    /// its configuration.
     fn nothing_is_asked(&self) {
         let (asked, _) = self.worker.newcomers.signing.asked_of_tokens();
         let counts = self.signer.script.counts();
@@ -214,7 +216,7 @@ impl Soak<OnToken> {
         assert!(status.len() <= 1 && status.iter().all(|token| token.in_flight == 0));
     }
 
-    /// Those who have a session, while nobody is signed for.
+    /// Checks that clients with a session resume while the token makes no signatures.
     fn sessions_resume(&mut self) {
         let version = *self.dice.choice(&VERSIONS).unwrap();
         let trust = Arc::new(trust(version, &self.signer.roots));
@@ -230,12 +232,12 @@ impl Soak<OnToken> {
         }
         let overloaded = self.closed(CloseReason::Overload);
         let resumed = self.visit(&trust) == Some(HandshakeKind::Resumed);
-        // On a machine that stood still nobody is served.
+        // After a stall of the host, the client may be rejected for overload.
         assert!(resumed || self.closed(CloseReason::Overload) > overloaded);
         self.signer.resumed += u64::from(resumed);
     }
 
-    /// By a configuration that is loaded now.
+    /// Serves with a newly loaded configuration.
     fn serve_by_token(&mut self) {
         self.end_reload(true);
         self.prepare(0);
@@ -244,14 +246,15 @@ impl Soak<OnToken> {
         assert!(status[0].available, "{}", status[0].fault);
     }
 
-    /// What the handshake of a client was that is served to its end.
+    /// Serves a client to its end. Returns the kind of its handshake.
     fn visit(&mut self, trust: &Arc<ClientConfig>) -> Option<HandshakeKind> {
         let mut client = self.client(trust)?;
         self.until(|_| !client.talk());
         client.handshake()
     }
 
-    /// By a drain, a stop, or after an hour. Then nothing speaks with the token any more.
+    /// Ends the worker by a drain, by a stop, or by an hour without activity. The token is not used
+    /// after that.
     fn end(mut self) -> [u64; 7] {
         match self.seed % 3 {
             0 => {
@@ -293,7 +296,7 @@ impl Soak<OnToken> {
             ..
         } = self;
         drop(worker);
-        // What was under way is answered all the same, though nobody hears of it.
+        // Requests in progress are answered although their clients have left.
         let clock = Stopwatch::start();
         drop(signer.running);
         while signer.script.agents() > 0 {
@@ -307,8 +310,8 @@ impl Soak<OnToken> {
     }
 }
 
-/// Of clients: those served, those refused for the token's sake, and those that resumed while it did not sign. Of signatures: those
-/// that it made, and did not. Of reloads: those that were taken, and were not.
+/// Names of the counts: clients that were served, that were rejected because of the token, and that
+/// resumed while it did not sign; signatures made and failed; reloads accepted and rejected.
 const NAMES: [&str; 7] = [
     "served",
     "refused",
@@ -318,7 +321,7 @@ const NAMES: [&str; 7] = [
     "reloaded",
     "not reloaded",
 ];
-/// All but that it signs.
+/// All behaviours except signing.
 const WAYS: [AgentBehaviour; 9] = [
     AgentBehaviour::Fails,
     AgentBehaviour::SignsOddly,
@@ -333,8 +336,8 @@ const WAYS: [AgentBehaviour; 9] = [
 const LIVES: u64 = 3;
 const ROUNDS: usize = 4;
 const STEPS: usize = 120;
-/// More than may be asked of the token at a time.
+/// More than the maximum number of concurrent token requests.
 const CROWD: usize = 12;
 const SESSIONS: u16 = 4;
-/// For a signature: enough for a machine that is busy.
+/// Time limit for a signature; enough for a busy host.
 const TIME_OUT: Duration = Duration::from_millis(200);
