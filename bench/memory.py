@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""What becket keeps in memory for peers, and what stays of it when they have gone.
+"""Measures becket's memory for unfinished handshakes and established connections, and the memory that remains after they close.
 
     bench/memory.py target/dist/becket
 
-Starts it with one listener that requires client certificates, all limits at their defaults, and prints its resident memory: at
-the start, with 9 400 handshakes that stop in the middle of the client's certificates, after these have gone, and the same for
-established connections. Clients come from many addresses of 127.0.0.0/8. Needs Linux, openssl, and 20 000 descriptors.
+Starts becket with one listener that requires client certificates and with all limits at their defaults. Prints its resident
+memory: at the start; with 9 400 handshakes that stop in the middle of the client's certificates; after these clients close; and
+the latter two for established connections. Clients connect from many addresses of 127.0.0.0/8. Needs Linux, openssl, and 20 000
+file descriptors.
 """
 import os, resource, socket, ssl, struct, subprocess, sys, tempfile, time
 
 MANY = 9_400
-# As much as `limits.certificate-chain` lets in, nearly.
+# Names in the client certificate, so that its size is just below `limits.certificate-chain`.
 NAMES = 860
 
 
@@ -19,7 +20,7 @@ def run(*command):
 
 
 def certificates():
-    """An authority, a server's certificate, and a client's of nearly 16 KiB."""
+    """Create an authority, a server certificate, and a client certificate of nearly 16 KiB."""
     ec = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30"]
     names = ",".join(f"DNS:{i:04}.example.org" for i in range(NAMES))
     run("openssl", "req", "-x509", *ec, "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.pem")
@@ -39,12 +40,12 @@ def context(version):
 
 
 def client(number, tls, keep_back):
-    """A handshake whose second flight lacks its last bytes; without `keep_back` it is whole."""
+    """Make a handshake, without the last `keep_back` bytes of the second flight; complete it if `keep_back` is 0."""
     sock = socket.socket()
     sock.bind((f"127.1.{number // 50 % 250}.{1 + number // 12_500}", 0))
     sock.connect(("127.0.0.1", PORT))
     sock.settimeout(60)
-    # A client that goes away at once, so that nobody waits for the other side's end.
+    # The client closes with RST, so that neither side waits for the other.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     inward, outward = ssl.MemoryBIO(), ssl.MemoryBIO()
     both = tls.wrap_bio(inward, outward, server_hostname="localhost")
@@ -70,7 +71,7 @@ def resident(pid):
 
 
 def settled(pid):
-    """Resident memory when it no longer falls."""
+    """Return the resident memory when it no longer falls."""
     last = resident(pid)
     while True:
         time.sleep(15)
@@ -123,7 +124,7 @@ workers = 2
         time.sleep(2)
         print(f"{MANY} {name}: {resident(process.pid):.0f} MB", end="", flush=True)
         kept.clear()
-        print(f"; after they have gone: {settled(process.pid):.0f} MB")
+        print(f"; after they close: {settled(process.pid):.0f} MB")
     process.kill()
 
 

@@ -1,4 +1,4 @@
-//! A scenario's answer: one sentence, computed from its figures.
+//! The answer to a scenario's question: one sentence, computed from its figures.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::scenario::Measure;
 use crate::spread;
 use crate::verdict::{self, Standing};
 
-/// Returns the answer.
+/// Returns the answer for an outcome.
 pub fn of(run: &Run, outcome: &Outcome) -> String {
     if let Some(reason) = &outcome.not_available {
         return format!("Not available: {reason}.");
@@ -26,10 +26,10 @@ pub fn of(run: &Run, outcome: &Outcome) -> String {
     };
     answer
         .or_else(|| medians(outcome))
-        .unwrap_or_else(|| "No column could be measured here.".to_owned())
+        .unwrap_or_else(|| "No server could be measured on this machine.".to_owned())
 }
 
-/// Says how becket stands to the best of the others and to itself with other settings: each verdict if they are few, or their number.
+/// Compares becket with the best peer and with other builds or settings of becket. Lists up to [`FEW`] verdicts and counts more.
 fn standings(run: &Run, outcome: &Outcome) -> Option<String> {
     let figures = figure::headlines(outcome);
     let each = outcome.cases.iter().flat_map(|case| {
@@ -73,7 +73,7 @@ fn standings(run: &Run, outcome: &Outcome) -> Option<String> {
     ))
 }
 
-/// Names the best column of each case, where nothing can be compared.
+/// Names the best column of each case if becket cannot be compared with a peer.
 fn medians(outcome: &Outcome) -> Option<String> {
     let figure = figure::headlines(outcome).into_iter().next()?;
     let best = outcome.cases.iter().filter_map(|case| {
@@ -89,7 +89,7 @@ fn medians(outcome: &Outcome) -> Option<String> {
     (!best.is_empty()).then(|| format!("Best in {}: {}.", figure.heading, best.join("; ")))
 }
 
-/// What a setting costs or saves: becket's figure with each of its values against that with the first.
+/// Compares becket's figure for each value of a setting with its figure for the first value.
 fn steps(outcome: &Outcome, setting: &str) -> Option<String> {
     let figure = figure::headlines(outcome).into_iter().next()?;
     let value = |case: &Case| verdict::subject(case)?.median(&figure.name);
@@ -123,7 +123,7 @@ fn steps(outcome: &Outcome, setting: &str) -> Option<String> {
     (!told.is_empty()).then(|| format!("For becket {}: {}.", figure.heading, told.join(", ")))
 }
 
-/// How many round trips each way to resume saves becket's clients.
+/// Returns the round trips that each way of resumption saves becket's clients.
 fn saved(outcome: &Outcome) -> Option<String> {
     let trips = |case: &Case| verdict::subject(case)?.median(figures::ROUND_TRIPS_TO_FIRST);
     let told = outcome.cases.iter().filter_map(|case| {
@@ -131,7 +131,7 @@ fn saved(outcome: &Outcome) -> Option<String> {
         let way = full.insert("resume".to_owned(), "never".to_owned())?;
         let full = outcome.cases.iter().find(|other| other.settings == full)?;
         let saved = trips(full)? - trips(case)?;
-        // No minus before a zero.
+        // Adding zero avoids a negative zero.
         let saved = (saved * 10.0).round() / 10.0 + 0.0;
         (way != "never").then(|| format!("{saved:.1}{}", of_case(case)))
     });
@@ -142,6 +142,7 @@ fn saved(outcome: &Outcome) -> Option<String> {
     })
 }
 
+/// Compares the rate of `becket-load` with the rates of the other generators.
 fn generators(outcome: &Outcome) -> Option<String> {
     let apart = outcome.cases.iter().flat_map(|case| {
         let ours = case
@@ -160,7 +161,7 @@ fn generators(outcome: &Outcome) -> Option<String> {
     (!told.is_empty()).then(|| format!("{word}: {}.", told.join(", ")))
 }
 
-/// Names a case in brackets, if it has a name.
+/// Returns the label of a case in parentheses, or an empty text without a label.
 fn of_case(case: &Case) -> String {
     match case.label.as_str() {
         "" => String::new(),
@@ -168,7 +169,7 @@ fn of_case(case: &Case) -> String {
     }
 }
 
-/// Scenarios that ask what the steps of one setting cost or save.
+/// Scenarios that ask for the cost or gain of a setting, with the setting.
 const STEPS: &[(&str, &str)] = &[
     ("batches", "rsa-batch"),
     ("cipher", "suite"),
@@ -181,9 +182,9 @@ const STEPS: &[(&str, &str)] = &[
     ("servers", "servers"),
     ("threads", "crypto-threads"),
 ];
-/// More verdicts are counted rather than listed.
+/// Maximum number of verdicts to list.
 const FEW: usize = 4;
-/// Generators that differ by this share agree.
+/// Maximum relative difference of rates that agree.
 const CLOSE: f64 = 0.05;
 
 #[cfg(test)]
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_is_compared_with_its_first_value_and_all_else_alike() {
+    fn a_setting_is_compared_with_its_first_value_while_other_settings_are_equal() {
         let cases = [
             ("rsa2048", "off", 400.0),
             ("rsa2048", "auto", 200.0),
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_with_a_delay_shows_what_resumption_saves() {
+    fn the_answer_of_delay_is_the_round_trips_saved_by_resumption() {
         let cases = [("never", 4.1), ("always", 3.04), ("early", 4.13)].map(|(resume, trips)| {
             let mut becket = column("becket", &[1.0]);
             becket.samples[0].put(figures::ROUND_TRIPS_TO_FIRST, trips);
@@ -257,9 +258,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_available_has_no_number() {
+    fn a_scenario_without_figures_has_an_answer_without_numbers() {
         let mut outcome = outcome("key", Vec::new());
-        assert!(of(&Run::default(), &outcome).starts_with("No column"));
+        assert!(of(&Run::default(), &outcome).starts_with("No server"));
         outcome.not_available = Some("no kernel".to_owned());
         assert_eq!(of(&Run::default(), &outcome), "Not available: no kernel.");
     }

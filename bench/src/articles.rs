@@ -1,13 +1,13 @@
-//! The articles whose experiments the suite repeats: what a scenario's `[[then.source]]` names.
+//! Articles with the experiments that the suite repeats. A scenario's `[[then.source]]` refers to them by ID.
 
-/// An article.
+/// A published article.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Article {
-    /// Its name in scenarios.
+    /// ID that scenarios use.
     pub id: &'static str,
     pub by: &'static str,
     pub title: &'static str,
-    /// Only if the article itself says it.
+    /// Year of publication, if the article gives it.
     pub year: Option<u16>,
     pub link: &'static str,
 }
@@ -72,12 +72,12 @@ pub const ARTICLES: &[Article] = &[
 ];
 
 impl Article {
-    /// Finds an article by its id.
+    /// Finds an article by its ID.
     pub fn find(id: &str) -> Option<&'static Self> {
         ARTICLES.iter().find(|article| article.id == id)
     }
 
-    /// Returns author, title and year as a report has them.
+    /// Returns author, title and year in the format of a report.
     pub fn name(&self) -> String {
         let year = self.year.map_or_else(String::new, |y| format!(", {y}"));
         format!("{}, \"{}\"{year}", self.by, self.title)

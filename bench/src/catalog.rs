@@ -1,4 +1,4 @@
-//! The suite: the scenarios that come with the bench, in the order of the articles' questions.
+//! The suite: the built-in scenarios, in the order in which the articles ask their questions.
 
 use crate::Error;
 use crate::scenario::Scenario;
@@ -43,7 +43,7 @@ pub const SUITE: &[(&str, &str)] = suite![
     "pq",
 ];
 
-/// Finds what is asked for: ids of the suite, `all`, or files that end in `.toml`.
+/// Returns the requested scenarios: IDs of the suite, `all`, or names of files that end in `.toml`.
 pub fn find(asked: &[String]) -> Result<Vec<Scenario>, Error> {
     let mut found: Vec<Scenario> = Vec::new();
     for name in asked {
@@ -53,7 +53,7 @@ pub fn find(asked: &[String]) -> Result<Vec<Scenario>, Error> {
             }
         } else if name.ends_with(".toml") {
             let text = std::fs::read_to_string(name)
-                .map_err(|e| Error::Asked(format!("scenario {name}: {e}")))?;
+                .map_err(|e| Error::Asked(format!("cannot read scenario {name}: {e}")))?;
             found.push(Scenario::parse(name, &text)?);
         } else {
             let known = SUITE.iter().find(|(id, _)| id == name);
@@ -76,7 +76,7 @@ mod tests {
     use crate::articles::{ARTICLES, Article};
 
     #[test]
-    fn every_scenario_of_the_suite_is_sound_and_bears_its_name() {
+    fn every_scenario_of_the_suite_is_valid_and_has_the_id_of_its_file() {
         let all = find(&["all".to_owned()]).unwrap();
         assert_eq!(all.len(), SUITE.len());
         for (scenario, (id, _)) in all.iter().zip(SUITE) {
@@ -88,7 +88,7 @@ mod tests {
         }
     }
     #[test]
-    fn every_scenario_names_its_articles_or_that_it_has_none() {
+    fn every_scenario_names_its_articles_or_states_that_there_are_none() {
         let all = find(&["all".to_owned()]).unwrap();
         let ids: Vec<&str> = all.iter().map(|scenario| scenario.id.as_str()).collect();
         assert_eq!(ids, CITED.map(|(id, _)| id), "the list of citations");
@@ -98,7 +98,7 @@ mod tests {
             assert_eq!(cited, articles, "{id}");
             let none = then.text.starts_with("Not in the articles");
             assert_eq!(articles.is_empty(), none, "{id}: {}", then.text);
-            // The list of articles has authors and years, so a text cannot have another.
+            // The list of articles has the years; a text must not repeat them.
             assert!(!then.text.contains("201"), "{id}: {}", then.text);
             for source in &then.source {
                 let kinds = [
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(years("tlsnappy"), Some(2012));
     }
 
-    /// Each scenario with the articles that it repeats, in order.
+    /// Each scenario of the suite with the articles that it cites, in order.
     const CITED: [(&str, &[&str]); 31] = [
         (
             "classics",

@@ -1,4 +1,4 @@
-//! The tables of the articles, with today's figures next to the articles'.
+//! Tables of the articles, with today's figures next to the published ones.
 
 use crate::articles::Article;
 use crate::figure;
@@ -7,7 +7,7 @@ use crate::result::{Case, Column, Outcome};
 use crate::scenario::{Scenario, Settings, Source, Today};
 use crate::table::{self, Rows};
 
-/// Returns a table of an article with its name, place and link.
+/// Returns a table of an article with a heading that names the article, the table and the link.
 pub fn show(scenario: &Scenario, source: &Source, outcome: &Outcome) -> String {
     let mut text = String::new();
     if let Some(article) = Article::find(&source.article) {
@@ -41,7 +41,7 @@ pub fn show(scenario: &Scenario, source: &Source, outcome: &Outcome) -> String {
     text + "\n" + &rows.text()
 }
 
-/// Finds the case with these settings. An earlier run has fewer.
+/// Finds the case with these settings. Cases of an earlier run have fewer settings.
 fn find<'a>(outcome: &'a Outcome, settings: &Settings) -> Option<&'a Case> {
     let is_that = |case: &&Case| {
         let mut known = case.settings.iter();
@@ -50,8 +50,8 @@ fn find<'a>(outcome: &'a Outcome, settings: &Settings) -> Option<&'a Case> {
     outcome.cases.iter().find(is_that)
 }
 
-/// Returns a figure, usually the highest rate within the articles' limit if a ramp was run, or that of a closed loop; and the server
-/// CPU of a transaction.
+/// Returns a cell: the rate and the server CPU per transaction. The rate is `figure` or, by default, the highest rate of the ramp within
+/// the articles' limit, or the rate of the closed loop if there was no ramp.
 fn cell(case: &Case, column: &Column, figure: Option<&str>) -> String {
     if let Some(words) = column.missing() {
         let reason = column.not_available.iter();
@@ -97,7 +97,7 @@ today = [{ resume = "never" }, "forbidden", { resume = "every=80", workers = 6 }
 "#;
 
     #[test]
-    fn a_table_has_the_old_figure_beside_todays_or_says_why_there_is_none() {
+    fn a_table_has_todays_figure_or_the_reason_why_there_is_none() {
         let scenario = Scenario::parse("x", SCENARIO).unwrap();
         let cases = scenario.cases(false).unwrap();
         assert_eq!(cases.len(), 2);
@@ -126,9 +126,9 @@ today = [{ resume = "never" }, "forbidden", { resume = "every=80", workers = 6 }
     }
 
     #[test]
-    fn each_row_has_its_today_or_none_has_one() {
+    fn a_table_with_today_rows_must_have_one_for_each_row() {
         let wrong = SCENARIO.replace("\"forbidden\", ", "");
         let error = Scenario::parse("x", &wrong).unwrap_err().to_string();
-        assert!(error.contains("3 rows, and 2 of `today`"), "{error}");
+        assert!(error.contains("3 rows, but `today` has 2"), "{error}");
     }
 }

@@ -12,42 +12,42 @@ use crate::peer::Peer;
 use crate::scenario::{OLD, Scenario, is_setting};
 use crate::{Error, catalog, conditions};
 
-/// Re-runs the field's experiments on TLS terminators, side by side, and reports.
+/// Repeat published experiments with TLS terminators side by side, and write a report.
 #[derive(Debug, Parser)]
 #[command(name = "becket-bench", version, max_term_width = 100, after_help = EXIT_CODES)]
 pub struct Cli {
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Shows the scenarios with their questions.
+    /// List the scenarios with their questions
     List,
-    /// Runs scenarios; the result and its report go to a directory.
+    /// Run scenarios and store the result and its report in a directory
     Run(RunArgs),
-    /// Writes the report of a stored run again: HTML and Markdown.
+    /// Write the report of a stored run again
     Report {
-        /// The run's directory.
+        /// Directory of the run
         directory: PathBuf,
-        /// Writes the figures into this README, between its markers, in place of the report.
+        /// Write the figures into this README, between its markers, instead of the report
         #[arg(long, value_name = "FILE")]
         readme: Option<PathBuf>,
     },
-    /// The bench's own children.
+    /// Processes that the bench starts itself.
     #[command(subcommand, hide = true)]
     Part(Part),
 }
 
-/// What to run.
+/// Options of a run.
 #[derive(Debug, clap::Args)]
 pub struct RunArgs {
-    /// Ids (see `list`), `all`, or files that end in .toml
+    /// Scenario IDs (see `list`), `all`, or files that end in .toml
     #[arg(required = true, value_name = "SCENARIO")]
     pub scenarios: Vec<String>,
-    /// Peers, comma separated
+    /// Servers to measure, comma separated
     #[arg(
         long,
         value_name = "NAMES",
@@ -55,42 +55,42 @@ pub struct RunArgs {
         default_value = "becket,hitch,haproxy,nginx,stunnel"
     )]
     pub peers: Vec<String>,
-    /// Another build of a peer: haproxy=/path/to/haproxy, or haproxy@awslc=/path for a column beside it
+    /// Use another build of a server: haproxy=/path/to/haproxy; haproxy@awslc=/path adds a second column
     #[arg(long, value_name = "NAME=PATH")]
     pub peer: Vec<String>,
-    /// An earlier build of becket, measured beside the one of today: the same as --peer becket@old=PATH
+    /// Also measure an earlier build of becket; same as --peer becket@old=PATH
     #[arg(long, value_name = "PATH")]
     pub old: Option<PathBuf>,
-    /// Rounds of each case, at least [default: 3, quick: 2]
+    /// Minimum rounds per case [default: 3, quick: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: Option<u32>,
-    /// How long a case may go on for more rounds until they tell the peers apart [default: 5m, quick: 0s, no more rounds]
+    /// Time per case for additional rounds until becket can be distinguished from the best peer [default: 5m, quick: 0s]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub patience: Option<Duration>,
-    /// Only cases in which this setting has one of these values: key=rsa2048, or key=p256,rsa2048
+    /// Run only cases in which this setting has one of these values: key=rsa2048, or key=p256,rsa2048
     #[arg(long, value_name = "SETTING=VALUES")]
     pub only: Vec<String>,
-    /// Only the values of a quick run, in measurements of full length
+    /// Use the values of a quick run with measurements of full length
     #[arg(long)]
     pub few: bool,
-    /// Say which cases would run, and measure nothing
+    /// List the cases and measure nothing
     #[arg(long)]
     pub plan: bool,
-    /// Measure although others are at work on this machine; the report then says so in red
+    /// Measure although other processes use the CPUs; the report then has a warning
     #[arg(long)]
     pub busy_ok: bool,
-    /// Shorter measurements and fewer values: all scenarios in half an hour
+    /// Use shorter measurements and fewer values: half an hour for all scenarios
     #[arg(long)]
     pub quick: bool,
-    /// Everything once and as short as possible; the figures mean nothing
+    /// Run everything once and as short as possible; the figures are meaningless
     #[arg(long, conflicts_with = "quick", hide = true)]
     pub smoke: bool,
-    /// Where the result goes [default: becket-bench/DATE]
+    /// Directory for the result [default: becket-bench/DATE]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 }
 
-/// An argument as others can repeat it: a file of this machine by its name alone, also behind `NAME=`.
+/// Reduces an absolute path, also after `NAME=`, to its file name, so that the command line can be published.
 pub fn without_folder(argument: String) -> String {
     let start = argument.find('=').map_or(0, |at| at + 1);
     let path = Path::new(&argument[start..]);
@@ -101,10 +101,10 @@ pub fn without_folder(argument: String) -> String {
 }
 
 impl RunArgs {
-    /// Finds everything that is asked for.
+    /// Finds all requested scenarios and peers.
     ///
     /// # Errors
-    /// [`Error::Asked`] and [`Error::Peer`].
+    /// [`Error::Asked`] for an invalid option, [`Error::Peer`] for a missing peer.
     pub fn order(&self, command: Vec<String>) -> Result<Order, Error> {
         let mut effort = if self.quick {
             Effort::quick()
@@ -133,7 +133,7 @@ impl RunArgs {
         })
     }
 
-    /// Finds the scenarios of which cases are left.
+    /// Returns the scenarios that have a case within the limits of `--only`.
     fn scenarios(&self, effort: &Effort) -> Result<Vec<Scenario>, Error> {
         let mut left = Vec::new();
         for scenario in catalog::find(&self.scenarios)? {
@@ -144,7 +144,7 @@ impl RunArgs {
         }
         if left.is_empty() {
             let only = self.only.join(" --only ");
-            return Err(Error::Asked(format!("--only {only}: no case is left")));
+            return Err(Error::Asked(format!("--only {only}: no case matches")));
         }
         Ok(left)
     }
@@ -167,22 +167,22 @@ impl RunArgs {
     }
 }
 
-/// Reads one `--peer`.
+/// Parses a `--peer` option.
 fn one_build(text: &str) -> Result<(&str, PathBuf), Error> {
     let (name, path) = text.split_once('=').ok_or_else(|| {
         Error::Asked(format!(
-            "--peer {text}: NAME=PATH is wanted, for example haproxy=/opt/haproxy/sbin/haproxy"
+            "--peer {text}: not NAME=PATH, for example haproxy=/opt/haproxy/sbin/haproxy"
         ))
     })?;
     Ok((name, PathBuf::from(path)))
 }
 
-/// Reads one `--only`.
+/// Parses an `--only` option.
 fn one_only(text: &str) -> Result<(String, Vec<String>), Error> {
     let parts = text.split_once('=');
     let (setting, values) = parts.filter(|(name, _)| is_setting(name)).ok_or_else(|| {
         Error::Asked(format!(
-            "--only {text}: SETTING=VALUES is wanted, for example key=rsa2048; the settings are in docs/benchmarking.md"
+            "--only {text}: not SETTING=VALUES, for example key=rsa2048; docs/benchmarking.md lists the settings"
         ))
     })?;
     let values = values.split(',').map(str::to_owned);
@@ -191,9 +191,9 @@ fn one_only(text: &str) -> Result<(String, Vec<String>), Error> {
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0 done; 2 wrong command line, scenario or stored run; 3 a peer is missing or does not start;
-  4 the operating system refused (limits, ports, disk); 5 peers negotiated different things;
-  6 others are at work on this machine; 130 interrupted.";
+  0 done; 2 invalid command line, scenario or stored run; 3 a peer is missing or does not start;
+  4 operating system error (limits, ports, disk); 5 peers negotiated different parameters;
+  6 other processes use the CPUs of this machine; 130 interrupted.";
 
 #[cfg(test)]
 mod tests {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_build_is_a_peer_of_its_own_behind_the_one_of_today() {
+    fn an_old_build_is_a_separate_peer_after_the_current_one() {
         let program = std::env::current_exe().unwrap().display().to_string();
         let peers = args(&["key", "--old", &program]).peers().unwrap();
         let names: Vec<&str> = peers.iter().map(|peer| peer.name.as_str()).collect();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_a_machine_are_nobody_elses() {
+    fn absolute_paths_are_reduced_to_file_names() {
         for (argument, repeated) in [
             ("/opt/a b/becket-bench", "becket-bench"),
             ("becket@old=/opt/becket", "becket@old=becket"),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn cases_are_limited_to_values_of_settings() {
+    fn cases_are_limited_by_the_values_of_settings() {
         let only = ["--only=key=rsa2048", "--only=tls=1.2,1.3"];
         let args = args(&[&["implementations", "pq"][..], &only].concat());
         let order = args.order(Vec::new()).unwrap();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_must_name_a_setting_and_leave_a_case() {
+    fn a_limit_must_name_a_setting_and_match_a_case() {
         for only in ["keys=rsa2048", "key", "key=rsa1024"] {
             let order = args(&["implementations", "--only", only]).order(Vec::new());
             let error = order.unwrap_err();

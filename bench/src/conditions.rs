@@ -1,4 +1,4 @@
-//! What must be written beside every figure: machine, kernel, commit, and what else was going on.
+//! Conditions of a run, which the report shows: machine, kernel, commit and load.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -53,7 +53,7 @@ pub fn now(place: &Place, open_files: u64) -> Conditions {
     }
 }
 
-/// Returns what looks at every packet: connection tracking, and tables of iptables and nftables.
+/// Returns the state of packet filters: connection tracking, and tables of iptables and nftables.
 fn filters() -> impl Iterator<Item = (String, String)> {
     let or_absent = |text: String| match text.split_whitespace().collect::<Vec<_>>() {
         words if words.is_empty() => "none".to_owned(),
@@ -81,7 +81,7 @@ pub fn load() -> String {
         .join(" ")
 }
 
-/// Raises the limit of open files as far as it goes; children inherit it.
+/// Raises the limit on open files as far as possible. Child processes inherit it.
 pub fn raise_open_files() -> Result<u64, Error> {
     let limit = getrlimit(Resource::Nofile);
     let hard = limit.maximum.unwrap_or(u64::MAX);
@@ -89,7 +89,7 @@ pub fn raise_open_files() -> Result<u64, Error> {
         let source = std::io::Error::other("too few");
         return Err(Error::os(
             format!(
-                "open files: {hard} are allowed, {LEAST_FILES} are needed; raise the hard limit (`ulimit -Hn`)"
+                "the limit on open files is {hard}, but {LEAST_FILES} are needed; raise the hard limit (`ulimit -Hn`)"
             ),
             source,
         ));
@@ -99,11 +99,11 @@ pub fn raise_open_files() -> Result<u64, Error> {
         maximum: limit.maximum,
     };
     setrlimit(Resource::Nofile, wanted)
-        .map_err(|e| Error::os("raising the limit of open files", e.into()))?;
+        .map_err(|e| Error::os("cannot raise the limit on open files", e.into()))?;
     Ok(hard.min(MOST_FILES))
 }
 
-/// Returns seconds since 1970 as `2026-01-31T1205Z`.
+/// Formats seconds since 1970 as `2026-01-31T1205Z`.
 pub fn stamp(unix_s: u64) -> String {
     let at = i64::try_from(unix_s)
         .ok()
@@ -157,9 +157,9 @@ const SETTINGS: &[&str] = &[
     CONGESTION,
     "net.ipv4.tcp_tw_reuse",
 ];
-/// What TCP paces by.
+/// Kernel setting of TCP congestion control. With bbr, TCP is paced even over loopback.
 pub const CONGESTION: &str = "net.ipv4.tcp_congestion_control";
-/// Open loops have up to 4000 connections, of which a server needs two descriptors each.
+/// Minimum limit on open files: open loops have up to 4000 connections, and a server needs two descriptors for each.
 const LEAST_FILES: u64 = 9_000;
-/// Some programs make tables of this size.
+/// Maximum limit on open files, because some programs allocate tables of this size.
 const MOST_FILES: u64 = 65_536;

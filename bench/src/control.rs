@@ -1,9 +1,9 @@
-//! The control: something that no change of becket or its peers can move.
+//! The control: a measurement that does not depend on becket or its peers.
 //!
-//! It is the plain relay with a backend of its own, under one load throughout the run: closed loop, 50
-//! connections, 1 KiB. It takes its turn in every round of every case. What it moves from round to round
-//! the machine did, so no figure of the run is surer than that: [`movement`] widens every verdict. Where servers are
-//! measured in [`turns`] so is the control, and what widens is by how much every other of its turns differs from the rest.
+//! A plain relay with its own backend is measured under a constant load (closed loop, 50 connections, 1 KiB) in every round of
+//! every case. Its variation from round to round comes from the machine, so no figure of the run can be more precise:
+//! [`movement`] widens every interval. For measures in [`turns`], the control also runs in turns, and the variation between
+//! its odd and even turns counts instead.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -19,20 +19,20 @@ use crate::peer::Server;
 use crate::result::{Run, Sample};
 use crate::turns;
 
-/// The relay and its backend, which are up as long as the run lasts.
+/// The relay and its backend. They run during the whole run.
 #[derive(Debug)]
 pub struct Control {
     relay: Server,
     _backend: Server,
     client: Vec<usize>,
-    /// What was measured so far.
+    /// Samples so far, one per round.
     pub samples: Vec<Sample>,
-    /// Turns of the round that is being measured.
+    /// Turns of the current round.
     turns: Vec<Sample>,
 }
 
 impl Control {
-    /// Takes a relay and its backend as the control.
+    /// Creates the control from a running relay and its backend.
     pub fn new(relay: Server, backend: Server, client: &[usize]) -> Self {
         Self {
             relay,
@@ -43,7 +43,7 @@ impl Control {
         }
     }
 
-    /// Measures a round that is one turn.
+    /// Measures a round that consists of one turn.
     pub fn measure(&mut self, time: Duration, stop: &Arc<AtomicBool>) -> Result<(), Error> {
         self.turn(time, stop)?;
         self.end_round();
@@ -64,7 +64,7 @@ impl Control {
         Ok(())
     }
 
-    /// Makes a round of the turns since the last.
+    /// Joins the turns since the last round into a round.
     pub fn end_round(&mut self) {
         let turns = std::mem::take(&mut self.turns);
         let round = u32::try_from(self.samples.len()).unwrap_or(u32::MAX);
@@ -83,21 +83,21 @@ impl Control {
     }
 }
 
-/// Returns a figure of the control in order.
+/// Returns the values of a figure of the control, in order of rounds.
 pub fn values(samples: &[Sample], figure: &str) -> Vec<f64> {
     let values = samples.iter().filter_map(|sample| sample.get(figure));
     values.collect()
 }
 
-/// Returns what the control moved: its spread from round to round over the whole run, as a share. Of so many
-/// rounds, the share that is left in their mean.
+/// Returns the relative spread of the control from round to round, reduced by the square root of `rounds` as for a mean of as many
+/// rounds.
 pub fn movement(samples: &[Sample], rounds: usize) -> f64 {
     let spread = ratio::spread(&values(samples, figures::CPU));
     spread / (rounds.max(1) as f64).sqrt()
 }
 
-/// Returns what the control moved from turn to turn, for rounds in turns, as [`movement`] does: what is seen of halves of rounds is less by the
-/// root of two in whole ones.
+/// Returns the relative spread of the control from turn to turn, for rounds in turns. The spread of half rounds is reduced by the
+/// square root of two to the spread of whole rounds. Falls back to [`movement`].
 pub fn movement_in_turns(samples: &[Sample], rounds: usize) -> f64 {
     let moved = values(samples, figures::MOVED);
     if moved.len() < 2 {
@@ -106,7 +106,7 @@ pub fn movement_in_turns(samples: &[Sample], rounds: usize) -> f64 {
     ratio::spread(&moved) / (2.0 * rounds.max(1) as f64).sqrt()
 }
 
-/// Says what the control did over a run.
+/// Describes the control's figures for the report.
 pub fn describe(run: &Run) -> Option<String> {
     let cpu = values(&run.control, figures::CPU);
     let (low, high) = crate::spread::range(&cpu)?;
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_rounds_leave_less_of_what_the_machine_moves() {
+    fn more_rounds_reduce_the_movement() {
         let samples: Vec<Sample> = [98.0, 102.0, 98.0, 102.0]
             .iter()
             .map(|cpu| {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_is_slow_for_a_whole_round_moves_no_turn_beside_another() {
+    fn a_machine_that_is_slow_for_a_whole_round_moves_no_turn() {
         let round = |cpu: f64, moved: f64| {
             let mut sample = Sample::default();
             sample.put(figures::CPU, cpu);
@@ -162,7 +162,7 @@ mod tests {
         let rounds = [(80.0, 1.01), (120.0, 0.99), (80.0, 1.01), (120.0, 0.99)];
         let rounds = rounds.map(|(cpu, moved)| round(cpu, moved));
         assert!(movement(&rounds, 4) > 0.1 && movement_in_turns(&rounds, 4) < 0.01);
-        // Without turns there is nothing else to go by.
+        // Without turns, the spread from round to round counts.
         let whole = [round(80.0, f64::NAN), round(120.0, f64::NAN)];
         assert!((movement_in_turns(&whole, 2) - movement(&whole, 2)).abs() < f64::EPSILON);
     }

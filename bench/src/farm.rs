@@ -1,7 +1,7 @@
-//! Several nodes of becket that serve one name together, until one of them is lost.
+//! A farm: several becket nodes that serve the same name, for the loss of a node.
 //!
-//! With a cluster the nodes share one secret and replicate TLS 1.2 sessions over loopback UDP;
-//! without, each is alone. Nothing else differs.
+//! With a cluster the nodes share a secret and replicate TLS 1.2 sessions over UDP on loopback. Without a cluster each node is
+//! independent. All other settings are equal.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::Error;
 use crate::peer::{Peer, Server, Site};
 use crate::process::free_address;
 
-/// Starts as many nodes as the case says. `site` is what all have in common.
+/// Starts the number of nodes that the case requires. `site` has the common settings.
 pub fn start(peer: &Peer, site: &Site<'_>, clustered: bool) -> Result<Vec<Server>, Error> {
     let count = site.settings.nodes;
     let sections = if clustered {
@@ -30,7 +30,7 @@ pub fn start(peer: &Peer, site: &Site<'_>, clustered: bool) -> Result<Vec<Server
     nodes.collect()
 }
 
-/// Makes a secret with the peer's own command, once per run.
+/// Creates the cluster secret with the peer's own command, once per run.
 fn secret(peer: &Peer, directory: &Path) -> Result<PathBuf, Error> {
     let file = directory.join("cluster.secret");
     if file.exists() {
@@ -41,18 +41,18 @@ fn secret(peer: &Peer, directory: &Path) -> Result<PathBuf, Error> {
         .arg(&file)
         .stdin(Stdio::null())
         .output()
-        .map_err(|e| Error::os(format!("{} secret", peer.program.display()), e))?;
+        .map_err(|e| Error::os(format!("cannot run {} secret", peer.program.display()), e))?;
     if output.status.success() {
         return Ok(file);
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(Error::Peer(format!(
-        "{} makes no secret: {said}",
+        "{} cannot create a cluster secret: {said}",
         peer.name
     )))
 }
 
-/// Returns a section for each node of a new cluster.
+/// Returns the configuration section of each node of a new cluster.
 pub fn sections(peer: &Peer, directory: &Path, count: usize) -> Result<Vec<String>, Error> {
     Ok(sections_of(
         &secret(peer, directory)?,
@@ -74,9 +74,9 @@ fn sections_of(secret: &Path, addresses: &[SocketAddr]) -> Vec<String> {
     addresses.iter().enumerate().map(section).collect()
 }
 
-/// Returns free UDP ports of 127.0.0.1, all different.
+/// Returns different free UDP addresses of 127.0.0.1.
 fn udp_addresses(count: usize) -> Result<Vec<SocketAddr>, Error> {
-    let failed = |e| Error::os("looking for a free UDP port of 127.0.0.1", e);
+    let failed = |e| Error::os("cannot find a free UDP port of 127.0.0.1", e);
     let sockets = (0..count).map(|_| UdpSocket::bind("127.0.0.1:0").map_err(failed));
     let sockets: Vec<UdpSocket> = sockets.collect::<Result<_, _>>()?;
     let address = |socket: &UdpSocket| socket.local_addr().map_err(failed);
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_node_knows_all_others_and_not_itself() {
+    fn every_node_lists_all_other_nodes_and_not_itself() {
         let addresses: Vec<SocketAddr> = ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]
             .map(|text| text.parse().unwrap())
             .to_vec();

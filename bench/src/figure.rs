@@ -1,4 +1,4 @@
-//! Figures as people read them: names, units, which way is better, which decide, and the limit of a case.
+//! Properties of figures in reports: heading, unit, better direction, use in verdicts. Also the limit of a case.
 
 use becket_stats::units::{show_bytes, show_rate, show_us};
 
@@ -9,24 +9,24 @@ use crate::result::{Case, Column, Outcome};
 use crate::scenario::Measure;
 use crate::spread;
 
-/// What a table shows.
+/// Figure of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Figure {
-    /// Its name in [`crate::result::Sample::figures`].
+    /// Name in [`crate::result::Sample::figures`].
     pub name: String,
     pub heading: String,
-    /// Whether less is better.
+    /// Whether a lower value is better.
     pub less_is_better: bool,
-    /// Whether servers are compared in it. A load or the client's part of a latency is no server's merit.
+    /// Whether the figure compares servers. A load or the client's share of a latency does not.
     pub is_contested: bool,
-    /// Whether rounds are repeated until it tells becket from the best of the others.
+    /// Whether rounds are repeated until this figure distinguishes becket from the best peer.
     pub decides: bool,
 }
 
-/// How a figure is made, its name and its heading.
+/// Constructor, name and heading of a figure.
 type FigureRow = (fn(&str, &str) -> Figure, &'static str, &'static str);
 
-/// Returns a figure of which less is better.
+/// Returns a figure whose lower values are better.
 pub(crate) fn less(name: &str, heading: &str) -> Figure {
     Figure {
         name: name.to_owned(),
@@ -37,7 +37,7 @@ pub(crate) fn less(name: &str, heading: &str) -> Figure {
     }
 }
 
-/// Returns a figure of which more is better.
+/// Returns a figure whose higher values are better.
 pub(crate) fn more(name: &str, heading: &str) -> Figure {
     Figure {
         less_is_better: false,
@@ -45,7 +45,7 @@ pub(crate) fn more(name: &str, heading: &str) -> Figure {
     }
 }
 
-/// Returns what a measurement was made under.
+/// Returns a figure that describes a condition of the measurement.
 fn condition(name: &str, heading: &str) -> Figure {
     Figure {
         is_contested: false,
@@ -53,7 +53,7 @@ fn condition(name: &str, heading: &str) -> Figure {
     }
 }
 
-/// Returns a figure of which less is better, and that decides.
+/// Returns a deciding figure whose lower values are better.
 fn decides(name: &str, heading: &str) -> Figure {
     Figure {
         decides: true,
@@ -62,10 +62,10 @@ fn decides(name: &str, heading: &str) -> Figure {
 }
 
 impl Figure {
-    /// Returns a value with its unit.
+    /// Formats a value with its unit.
     pub fn show(&self, value: f64) -> String {
         let name = self.name.as_str();
-        // `cpus_used` are no microseconds.
+        // The names must contain `_us_` or end in `_us`; `cpus_used` is not a time.
         if name.ends_with("_us") || name.contains("_us_") {
             let sign = if value < 0.0 { "-" } else { "" };
             return format!("{sign}{}", show_us(value.abs()));
@@ -84,13 +84,13 @@ impl Figure {
         }
     }
 
-    /// Returns the best peer's median: a condition is no contest.
+    /// Returns the best peer and its median; `None` for a condition, which is not compared.
     pub fn best<'a>(&self, case: &'a Case) -> Option<(&'a Column, f64)> {
         self.best_of(case.columns.iter())
             .filter(|_| self.is_contested)
     }
 
-    /// Returns the best of these columns that is no floor, with its median.
+    /// Returns the best of these columns and its median. Floors are excluded.
     pub fn best_of<'a>(
         &self,
         columns: impl Iterator<Item = &'a Column>,
@@ -104,20 +104,20 @@ impl Figure {
     }
 }
 
-/// Returns whether a capacity is a lower bound: the client was what was slow.
+/// Returns whether a capacity is a lower bound because the client was the bottleneck.
 pub fn is_lower_bound(column: &Column) -> bool {
     let bounds = column.median(figures::CAPACITY_BOUND);
     bounds.is_some_and(|bound| bound > 0.0)
 }
 
-/// Returns the figures that a case is repeated for until they tell the peers apart.
+/// Returns the figures that decide if a case needs more rounds.
 pub fn deciding(measure: Measure) -> Vec<Figure> {
     let mut figures = of_measure(measure);
     figures.retain(|figure| figure.decides);
     figures
 }
 
-/// Returns the figures that answer a scenario's question: those that decide, or the first.
+/// Returns the figures that answer a scenario's question: the deciding ones, or the first one if there are none.
 pub fn headlines(outcome: &Outcome) -> Vec<Figure> {
     let shown = shown(outcome);
     let (deciding, others): (Vec<Figure>, Vec<Figure>) = shown.into_iter().partition(|f| f.decides);
@@ -130,7 +130,8 @@ pub fn headlines(outcome: &Outcome) -> Vec<Figure> {
     deciding
 }
 
-/// Returns what a scenario's tables show, the main figure first. Earlier runs have other figures of some measures.
+/// Returns the figures of a scenario's tables, the main figure first. Figures without a value are left out, since earlier runs have
+/// other figures of some measures.
 pub fn shown(outcome: &Outcome) -> Vec<Figure> {
     let columns = || outcome.cases.iter().flat_map(|case| &case.columns);
     let mut shown = of_measure(outcome.measure);
@@ -151,10 +152,10 @@ fn of_measure(measure: Measure) -> Vec<Figure> {
                 figures::MARK_LOST,
                 "highest rate with fewer than 0.01 % lost",
             ),
-            condition(figures::WIRE, "bytes of a transaction in TCP, both ways"),
+            condition(figures::WIRE, "TCP payload per transaction, both directions"),
             condition(
                 figures::OVERHEAD,
-                "what TLS and HTTP add to a body, as a share of it",
+                "overhead of TLS and HTTP, as a share of the body",
             ),
         ],
         Measure::Capacity => overload(),
@@ -170,7 +171,7 @@ fn of_measure(measure: Measure) -> Vec<Figure> {
         Measure::Queued => {
             let mut shown = vec![less(
                 figures::PSS_PER_CONNECTION,
-                "memory (PSS) per client who waits",
+                "memory (PSS) per waiting client",
             )];
             shown.extend(by_row(&[figures::FULL, figures::EMPTY], QUEUED));
             shown
@@ -203,7 +204,7 @@ fn of_measure(measure: Measure) -> Vec<Figure> {
     }
 }
 
-/// Round trips first: they are what resumption saves.
+/// Returns the figures of `delay`, starting with the round trips that resumption saves.
 fn delay() -> Vec<Figure> {
     vec![
         less(
@@ -231,12 +232,12 @@ fn overload() -> Vec<Figure> {
     shown.extend(by_row(&floods, FLOODED));
     shown.push(more(
         figures::AFTER,
-        "capacity after the floods, of that before",
+        "closed-loop rate after the floods, relative to the rate before",
     ));
     shown
 }
 
-/// Returns all figures of the first load, then those of the next.
+/// Returns all figures for the first load, then all for the next one.
 fn under(loads: &[&str], rows: &[FigureRow]) -> Vec<Figure> {
     let mut all = Vec::new();
     for load in loads {
@@ -245,14 +246,14 @@ fn under(loads: &[&str], rows: &[FigureRow]) -> Vec<Figure> {
     all
 }
 
-/// Returns the first figure under all loads, then the next.
+/// Returns the first figure for all loads, then the next figure.
 fn by_row(loads: &[&str], rows: &[FigureRow]) -> Vec<Figure> {
     let rows = rows.iter();
     rows.flat_map(|row| under(loads, std::slice::from_ref(row)))
         .collect()
 }
 
-/// Returns a figure under one of several loads, or in one of several phases.
+/// Returns a figure for one of several loads or phases.
 fn at((make, name, heading): &FigureRow, load: &str) -> Figure {
     make(
         &figures::at(name, load),
@@ -260,15 +261,15 @@ fn at((make, name, heading): &FigureRow, load: &str) -> Figure {
     )
 }
 
-/// Names a load or a phase.
+/// Returns the description of a load or phase in a heading.
 fn words(load: &str) -> String {
     let words = match load {
-        SAME => "the flood that is the same for all",
+        SAME => "the rate common to all servers",
         figures::BEFORE => "before the loss",
         figures::DURING => "at the first return after the loss",
         figures::AFTERWARDS => "at the second return after the loss",
-        figures::FULL => "all wait",
-        figures::EMPTY => "nobody waits",
+        figures::FULL => "all clients wait",
+        figures::EMPTY => "no client waits",
         percent => return format!("{percent} % of capacity"),
     };
     words.to_owned()
@@ -279,7 +280,7 @@ const LATENCY: &[FigureRow] = &[
     (decides, figures::P99, "p99 at"),
     (less, figures::P999, "p99.9 at"),
     (condition, figures::OFFERED, "offered rate at"),
-    (condition, figures::LATE, "client's own late start (p99) at"),
+    (condition, figures::LATE, "late start of the client (p99) at"),
     (condition, figures::CLIENT_CPU_BUSY, CLIENT_BUSY),
 ];
 const ADDED: &[FigureRow] = &[
@@ -290,8 +291,8 @@ const ADDED: &[FigureRow] = &[
 const PROBED: &[FigureRow] = &[
     (decides, figures::P99, "probe's p99 under"),
     (decides, figures::P50, "probe's p50 under"),
-    (condition, figures::LATE, "client's own late start (p99) at"),
-    (condition, figures::FLOOD, "full handshakes begun at"),
+    (condition, figures::LATE, "late start of the client (p99) at"),
+    (condition, figures::FLOOD, "full handshakes started at"),
     (condition, figures::CLIENT_CPU_BUSY, CLIENT_BUSY),
 ];
 const RETURNED: &[FigureRow] = &[
@@ -300,38 +301,38 @@ const RETURNED: &[FigureRow] = &[
     (
         condition,
         "returning_late_start_p99_us",
-        "returning client's own late start (p99) at",
+        "late start of the returning client (p99) at",
     ),
 ];
 const FLOODED: &[FigureRow] = &[
     (kept, figures::KEPT, "goodput kept under"),
-    (condition, figures::RESUMED, "handshakes that resumed under"),
+    (condition, figures::RESUMED, "resumed handshakes under"),
     (
         less,
         figures::COST,
-        "server CPU per served client, as a share of the closed loop's, under",
+        "server CPU per served client, relative to the closed loop, under",
     ),
     (
         less,
         figures::QUEUED_P99,
-        "p99 since the accept queue under",
+        "p99 from the accept queue under",
     ),
-    (less, figures::P99, "p99 since the intended start under"),
+    (less, figures::P99, "p99 from the intended start under"),
     (less, figures::RECOVERY, "time to recover under"),
-    (less, figures::CPUS_USED, "CPUs that the server used under"),
+    (less, figures::CPUS_USED, "CPUs used by the server under"),
     (less, figures::SOFTIRQ, "share of the CPUs in softirq under"),
     (
         less,
         figures::DROPS,
-        "SYNs and clients that the kernel dropped under",
+        "SYNs and connections dropped by the kernel under",
     ),
 ];
 const QUEUED: &[FigureRow] = &[
-    (less, figures::CPU_PER_S, "server CPU in a second while"),
+    (less, figures::CPU_PER_S, "server CPU per second while"),
     (less, figures::P50, "another listener's median while"),
     (less, figures::P99, "another listener's p99 while"),
 ];
-/// What clients notice of scrapes decides; what scrapes cost besides, and give, follows.
+/// Figures of `scraped`. The effect of scrapes on clients decides; the cost and the size of the scrapes follow.
 const SCRAPED: &[FigureRow] = &[
     (decides, figures::CPU, "workers' CPU per transaction"),
     (decides, figures::P50, "transactions' p50"),
@@ -341,18 +342,18 @@ const SCRAPED: &[FigureRow] = &[
     (
         less,
         figures::OTHER_THREADS,
-        "CPU of all other threads in a second",
+        "CPU of all other threads per second",
     ),
-    (less, figures::SCRAPE, "time until all pages have come"),
+    (less, figures::SCRAPE, "time to receive all pages"),
     (less, figures::SCRAPE_BYTES, "bytes of all pages"),
 ];
 const FAILOVER: &[FigureRow] = &[
     (more, figures::RESUMED, "resumed"),
     (less, figures::CPU, "server CPU per transaction"),
 ];
-const CLIENT_BUSY: &str = "busy share of the client's CPU at";
+const CLIENT_BUSY: &str = "CPU use of the client at";
 
-/// Returns the goodput under a flood.
+/// Returns a deciding figure for the goodput under a flood.
 fn kept(name: &str, heading: &str) -> Figure {
     Figure {
         decides: true,
@@ -360,12 +361,12 @@ fn kept(name: &str, heading: &str) -> Figure {
     }
 }
 
-/// Returns the least server CPU of a case in a round: a relay ([`RELAY`] or [`ROUND_TRIP`]) plus the
-/// library in memory. Where the relay that does more needed less, that is the plain one's limit, too.
+/// Returns the limit of a case in a round: the server CPU of a relay ([`RELAY`] or [`ROUND_TRIP`]) plus the server CPU of the
+/// library in memory. If [`ROUND_TRIP`] needed less than [`RELAY`], its CPU time also limits [`RELAY`].
 fn limit(case: &Case, relay: &str, round: u32) -> Option<f64> {
     let cpu = |column: &Column| column.at(round, figures::CPU);
     let relays = [RELAY, ROUND_TRIP].map(|name| case.column(name));
-    // Only a round in which all relays have a figure: the limits are those of the same rounds.
+    // Both relays need a figure in this round, so that all limits are from the same rounds.
     let all = relays.iter().flatten().map(|column| cpu(column));
     let least = all.collect::<Option<Vec<f64>>>()?;
     let relay = match relay {
@@ -375,8 +376,8 @@ fn limit(case: &Case, relay: &str, round: u32) -> Option<f64> {
     Some(relay + cpu(case.column(LIBRARY)?)?)
 }
 
-/// Returns limit / measured, paired by rounds. Above 1 there is none: what somebody has beaten is no limit,
-/// which [`beaten`] then says.
+/// Returns limit / measured as the median of the rounds; `None` above 1, because a value that a server has beaten is not a limit. See
+/// [`beaten`].
 pub fn eta(case: &Case, column: &Column, relay: &str) -> Option<f64> {
     share_of_limit(case, column, relay).filter(|eta| *eta <= 1.0)
 }
@@ -392,7 +393,7 @@ fn share_of_limit(case: &Case, column: &Column, relay: &str) -> Option<f64> {
     spread::median(&rounds.collect::<Vec<_>>())
 }
 
-/// Says of a column that a limit of its case is none, because it needs less.
+/// Returns a remark if a column needs less CPU than the limit of its case.
 pub fn beaten(case: &Case, column: &Column, relay: &str) -> Option<String> {
     let share = share_of_limit(case, column, relay).filter(|share| *share > 1.0)?;
     let (relay, eta) = match relay {
@@ -400,12 +401,12 @@ pub fn beaten(case: &Case, column: &Column, relay: &str) -> Option<String> {
         _ => ("relay", "eta"),
     };
     Some(format!(
-        "needs less than {relay} and library together, which are no limit here: no {eta} above 1 ({share:.2})"
+        "needs less CPU than {relay} and library together, so these are not a limit here and {eta} is omitted ({share:.2})"
     ))
 }
 
-/// Says under which loads a part of the latency is the client's own: it began later than a tenth of the p99, or its CPU, on which
-/// the backend may be, too, was busy for more than nine tenths of the time.
+/// Returns a remark with the loads for which the client contributed to the latency: its starts (p99) were later than a tenth of the
+/// p99 of latency, or its CPU (which the backend may share) was busy for more than nine tenths of the time.
 pub fn client_was_slow(column: &Column) -> Option<String> {
     let mut loads = LATENCY_LOADS.to_vec();
     loads.extend(
@@ -425,17 +426,17 @@ pub fn client_was_slow(column: &Column) -> Option<String> {
     let loads: Vec<String> = loads.into_iter().map(words).collect();
     (!loads.is_empty()).then(|| {
         format!(
-            "{CLIENT_WAS_SLOW} at {}: part of the latency is its own",
+            "{CLIENT_WAS_SLOW} at {}: part of the latency is the client's",
             loads.join(", ")
         )
     })
 }
 
-/// How [`client_was_slow`] begins.
-pub const CLIENT_WAS_SLOW: &str = "the client was what was slow";
-/// A client that begins later than this share of the p99.
+/// Start of the remark of [`client_was_slow`].
+pub const CLIENT_WAS_SLOW: &str = "the client was slow";
+/// Share of the p99 above which a late start counts.
 const LATE: f64 = 0.1;
-/// A CPU that is busy for more of the time than this.
+/// Share of the time above which a CPU counts as busy.
 const BUSY: f64 = 0.9;
 
 #[cfg(test)]
@@ -444,8 +445,8 @@ mod tests {
     use crate::result::testing::{case, column};
 
     #[test]
-    fn eta_is_paired_by_rounds_and_the_true_floor_stands_beside_it() {
-        // In the second round everything took twice as long: that is no difference.
+    fn eta_is_paired_by_rounds_and_the_true_limit_includes_round_trips() {
+        // The second round takes twice as long for all columns, which does not change eta.
         let case = case(vec![
             column("becket", &[100.0, 200.0]),
             column(RELAY, &[50.0, 100.0]),
@@ -459,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn values_have_the_unit_that_their_name_says() {
+    fn values_have_the_unit_of_their_name() {
         let show = |name: &str, value: f64| less(name, "").show(value);
         assert_eq!(show("p99_us_at_80", 1500.0), "1.50 ms");
         assert_eq!(show(figures::CPU, 1.0), "1.0 us");
@@ -475,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_began_late_or_had_no_time_left_is_named_with_the_loads() {
+    fn a_client_that_starts_late_or_is_busy_is_reported_with_the_loads() {
         let figures = |figures: &[(&str, f64)]| {
             let mut column = column("becket", &[1.0]);
             let sample = &mut column.samples[0];
@@ -495,19 +496,19 @@ mod tests {
         ];
         assert_eq!(
             figures(&slow).unwrap(),
-            "the client was what was slow at 1 % of capacity, the flood that is the same for all, 150 % of capacity: part of the latency is its own"
+            "the client was slow at 1 % of capacity, the rate common to all servers, 150 % of capacity: part of the latency is the client's"
         );
     }
 
     #[test]
-    fn a_condition_is_shown_and_nobody_is_best_in_it() {
+    fn a_condition_has_no_best_column() {
         let case = case(vec![column("becket", &[1.0]), column("nginx", &[2.0])]);
         assert!(less(figures::CPU, "").best(&case).is_some());
         assert!(condition(figures::CPU, "").best(&case).is_none());
     }
 
     #[test]
-    fn what_somebody_has_beaten_is_no_limit() {
+    fn a_limit_that_a_server_has_beaten_is_omitted() {
         let case = case(vec![
             column("becket", &[100.0]),
             column(RELAY, &[80.0]),
@@ -522,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn the_relay_that_does_more_and_needs_less_is_the_limit_of_both() {
+    fn a_cheaper_round_trip_relay_limits_both_etas() {
         let case = case(vec![
             column("becket", &[100.0]),
             column(RELAY, &[70.0]),
@@ -531,7 +532,7 @@ mod tests {
         ]);
         let etas = [RELAY, ROUND_TRIP].map(|relay| eta(&case, &case.columns[0], relay));
         assert_eq!(etas, [Some(0.9), Some(0.9)]);
-        // A round in which a relay has no figure is no round of the other either.
+        // A round counts only if both relays have a figure.
         let mut gap = case.clone();
         gap.columns[0] = column("becket", &[100.0, 300.0]);
         gap.columns[2] = column(ROUND_TRIP, &[50.0, 50.0]);

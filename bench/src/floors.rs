@@ -1,12 +1,12 @@
-//! What no terminator can beat, measured in the same rounds as the terminators.
+//! Floors: lower bounds for the CPU cost of a terminator, measured in the same rounds as the terminators.
 //!
-//! * `relay`: a plain TCP relay. It copies every byte and has no TLS.
-//! * `round-trip`: a relay that also takes a hello-sized flight and answers with one of the size that TLS has in
-//!   that case, as often as TLS does, before it connects to its backend. Nobody ends TLS with fewer system calls.
-//! * `answer`: in place of a relay where files are served: a plain socket that answers, from memory.
-//! * `library`: the library's handshake and records in memory.
+//! * `relay`: a plain TCP relay without TLS. It copies every byte.
+//! * `round-trip`: a relay that also answers flights of the size of a TLS handshake before it connects to its backend. No terminator can
+//!   make fewer system calls.
+//! * `answer`: a plain socket server that responds from memory. It replaces the relays if files are served.
+//! * `library`: handshakes and records of the TLS library in memory.
 //!
-//! The limit of a case is relay + library, the true limit is round-trip + library, round by round: see
+//! The limit of a case is relay + library, and the true limit is round-trip + library, computed per round: see
 //! [`crate::figure::eta`].
 
 use std::time::Duration;
@@ -21,26 +21,26 @@ use crate::peer::Server;
 use crate::result::{Column, Sample};
 use crate::scenario::Files;
 
-/// The floors of a case.
+/// Floors of a case.
 #[derive(Debug)]
 pub struct Floors {
-    /// Relays without TLS, by the names of their columns.
+    /// Relays without TLS, named as their columns.
     pub relays: Vec<Server>,
-    /// What the relay that answers is told before each request.
+    /// Flights that the client sends to the `round-trip` relay before each request.
     pub preface: Option<Preface>,
-    /// The handshakes in memory, where they are those of the servers.
+    /// Handshakes in memory, if the servers make the same ones.
     pub library: Option<Library>,
 }
 
 impl Floors {
-    /// Returns the columns to fill, the relays first.
+    /// Returns the columns of the floors, the relays first.
     pub fn columns(&self) -> Vec<Column> {
         let relays = self.relays.iter().map(|relay| relay.name.as_str());
         let names = relays.chain(self.library.iter().map(|_| LIBRARY));
         names.map(Column::new).collect()
     }
 
-    /// Measures the library for one turn.
+    /// Measures the library for one turn. Returns `None` if the case has no library floor.
     pub fn measure_library(&self, time: Duration) -> Result<Option<Sample>, Error> {
         let Some(library) = &self.library else {
             return Ok(None);
@@ -50,7 +50,7 @@ impl Floors {
         Ok(Some(sample))
     }
 
-    /// Returns the names of the relays of a case.
+    /// Returns the names of the relays of a case. `answers` states whether there is a preface.
     pub fn names(files: Files, answers: bool) -> &'static [&'static str] {
         match (files, answers) {
             (Files::None, true) => &[RELAY, ROUND_TRIP],

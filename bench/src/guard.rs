@@ -1,8 +1,8 @@
-//! Stops what the bench has started, whatever happens to the bench.
+//! Stops all processes of the bench if the bench itself is killed.
 //!
-//! A child of our own reads a pipe whose other end the bench holds: lines say which process groups
-//! and which directory are the run's. When the bench ends, be it by an error, a panic or SIGKILL, the
-//! kernel closes the pipe, and the child kills the groups that are left and removes the directory.
+//! The guard is a child process that reads a pipe from the bench. Lines on the pipe name the process groups and the directory of the run. When
+//! the bench exits for any reason (an error, a panic or SIGKILL), the kernel closes the pipe. The guard then kills the remaining
+//! groups and removes the directory.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, Write};
@@ -17,15 +17,15 @@ use crate::Error;
 
 static PIPE: OnceLock<Mutex<ChildStdin>> = OnceLock::new();
 
-/// Starts the guard of this process, which will remove `directory`.
+/// Starts the guard, which will remove `directory`.
 pub fn start(directory: &Path) -> Result<(), Error> {
-    let failed = |e| Error::os("starting the guard", e);
+    let failed = |e| Error::os("cannot start the guard process", e);
     let program = std::env::current_exe().map_err(failed)?;
     let mut child = Command::new(program)
         .args(["part", "guard"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        // Signals of the terminal go to its foreground group; the guard must outlive them.
+        // The terminal sends signals to its foreground group; the guard must survive them.
         .process_group(0)
         .spawn()
         .map_err(failed)?;
@@ -36,12 +36,12 @@ pub fn start(directory: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Puts a process group under guard.
+/// Registers a process group with the guard.
 pub fn watch(group: u32) {
     tell(&format!("+{group}"));
 }
 
-/// Says that a group has been stopped.
+/// Removes a stopped process group from the guard's list.
 pub fn forget(group: u32) {
     tell(&format!("-{group}"));
 }
@@ -49,11 +49,11 @@ pub fn forget(group: u32) {
 fn tell(line: &str) {
     let Some(pipe) = PIPE.get() else { return };
     let mut pipe = pipe.lock().unwrap_or_else(PoisonError::into_inner);
-    // A guard that is gone cannot be told; ordinary ends do not need it.
+    // Without a guard, an orderly end still stops all processes.
     drop(writeln!(pipe, "{line}"));
 }
 
-/// Is the guard: reads to the end of standard input, then stops what is left.
+/// Runs the guard: reads standard input to its end, then kills the remaining groups and removes the directory.
 pub fn run() {
     let mut groups = BTreeSet::new();
     let mut directory: Option<PathBuf> = None;
@@ -70,12 +70,12 @@ pub fn run() {
         .into_iter()
         .for_each(|group| kill(group, Signal::KILL));
     if let Some(directory) = directory {
-        // It is gone after an ordinary end.
+        // After an orderly end the directory does not exist any more.
         drop(std::fs::remove_dir_all(directory));
     }
 }
 
-/// Sends a signal to a process group; nothing happens when it is gone.
+/// Sends a signal to a process group. Does nothing if the group does not exist.
 pub fn kill(group: u32, signal: Signal) {
     let pid = i32::try_from(group).ok().and_then(Pid::from_raw);
     if let Some(pid) = pid {

@@ -1,4 +1,4 @@
-//! What the kernel did meanwhile that no process is charged for: work on packets, and connections refused.
+//! Kernel counters that belong to no process: work on packets, dropped connections and kernel TLS.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,17 +8,17 @@ use becket_sys::kernel_tls::{self, Cipher, TlsVersion};
 
 use crate::scenario::Settings;
 
-/// A reading of the kernel's counters, or what they grew by.
+/// Reading of the kernel's counters, or the difference between two readings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kernel {
-    /// Ticks of each CPU by its number: user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
+    /// Ticks by CPU number: user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
     cpus: BTreeMap<usize, [u64; 8]>,
-    /// SYNs and connections dropped at listening sockets (`ListenDrops`).
+    /// SYNs and connections that listening sockets dropped (`ListenDrops`).
     pub drops: u64,
 }
 
 impl Kernel {
-    /// Reads the counters; what cannot be read is zero.
+    /// Reads the counters. Unreadable counters are zero.
     pub fn read() -> Self {
         let text = |path| fs::read_to_string(path).unwrap_or_default();
         Self::parse(&text("/proc/stat"), &text("/proc/net/netstat"))
@@ -26,7 +26,7 @@ impl Kernel {
 
     fn parse(stat: &str, netstat: &str) -> Self {
         let cpus = stat.lines().filter_map(|line| {
-            // The line without a number is the sum of all.
+            // The line without a CPU number is the total.
             let (number, rest) = line.strip_prefix("cpu")?.split_once(' ')?;
             let mut ticks = [0; 8];
             for (tick, text) in ticks.iter_mut().zip(rest.split_ascii_whitespace()) {
@@ -40,7 +40,7 @@ impl Kernel {
         }
     }
 
-    /// Returns what was added since an earlier reading.
+    /// Returns the increase since an earlier reading.
     #[must_use]
     pub fn since(mut self, earlier: &Self) -> Self {
         for (number, ticks) in &mut self.cpus {
@@ -53,13 +53,13 @@ impl Kernel {
         self
     }
 
-    /// Returns the share of all CPUs' time that went into softirq.
+    /// Returns the share of the time of all CPUs that was spent in softirq.
     pub fn softirq_share(&self) -> f64 {
         let sum = |ticks: fn(&[u64; 8]) -> u64| self.cpus.values().map(ticks).sum::<u64>() as f64;
         sum(|ticks| ticks[6]) / sum(|ticks| ticks.iter().sum())
     }
 
-    /// Returns the share of the time in which the busiest of these CPUs was at work.
+    /// Returns the share of the time in which the busiest of these CPUs was busy.
     pub fn busiest(&self, cpus: &[usize]) -> f64 {
         let shares = self.of(cpus).map(|ticks| {
             let all = ticks.iter().sum::<u64>() as f64;
@@ -68,7 +68,7 @@ impl Kernel {
         shares.fold(f64::NAN, f64::max)
     }
 
-    /// Returns the time in which these CPUs worked for processes, here or in other machines of the host.
+    /// Returns the time that these CPUs spent on processes, including other virtual machines of the host (steal).
     pub fn worked(&self, cpus: &[usize]) -> Duration {
         let ticks = self.of(cpus).map(|t| t[0] + t[1] + t[2] + t[7]);
         Duration::from_millis(ticks.sum::<u64>() * 10)
@@ -79,7 +79,7 @@ impl Kernel {
     }
 }
 
-/// Returns the kernel that a case needs, if this one cannot take over its TLS.
+/// Returns a description of the required kernel if this kernel cannot take over the TLS of a case.
 pub fn without_tls(settings: &Settings) -> Option<String> {
     let version = match settings.tls.as_str() {
         "1.2" => TlsVersion::Tls12,
@@ -97,7 +97,7 @@ pub fn without_tls(settings: &Settings) -> Option<String> {
     })
 }
 
-/// Connections of which the kernel has taken over sending since it started; nothing if it has no kernel TLS.
+/// Returns the number of connections whose sending the kernel has taken over since boot; `None` without kernel TLS.
 pub fn taken_over() -> Option<u64> {
     let text = fs::read_to_string("/proc/net/tls_stat").ok()?;
     let counted = text.lines().filter_map(|line| {
@@ -108,7 +108,7 @@ pub fn taken_over() -> Option<u64> {
     Some(counted.sum())
 }
 
-/// Finds a counter in lines of names that are followed by lines of values.
+/// Finds a counter in text that alternates between lines of names and lines of values.
 fn counter(netstat: &str, wanted: &str) -> Option<u64> {
     let lines: Vec<&str> = netstat.lines().collect();
     lines.chunks_exact(2).find_map(|pair| {
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_found_by_name_and_ticks_by_place() {
+    fn counters_are_found_by_name_and_ticks_by_position() {
         let stat = "cpu  9 9 9 9 9 9 9 9 5 5\ncpu0 10 20 30 30 0 0 10 0 1 1\ncpu1 50 0 0 40 5 0 5 0 0 0\nintr 5\n";
         let netstat =
             "TcpExt: A ListenOverflows ListenDrops B\nTcpExt: 1 2 30 4\nIpExt: X\nIpExt: 9\n";

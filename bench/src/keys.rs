@@ -1,4 +1,4 @@
-//! Keys and self-signed certificates of the servers, made once per run.
+//! Keys and self-signed certificates of the servers, created once per run.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,21 +21,21 @@ fn generate(key: &str) -> Result<KeyPair, rcgen::Error> {
     }
 }
 
-/// The certificates of a run: files with chain and key, for every peer the same.
+/// Certificates of a run, as files with chain and key that all peers share.
 #[derive(Debug)]
 pub struct Keyring {
     directory: PathBuf,
 }
 
 impl Keyring {
-    /// Makes an empty one whose files lie in `directory`.
+    /// Creates an empty keyring with files in `directory`.
     pub fn new(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),
         }
     }
 
-    /// Returns the file for a key; makes it the first time (RSA-4096 takes seconds).
+    /// Returns the file for a key. Creates it on first use, which takes seconds for RSA-4096.
     pub fn file(&self, key: &str) -> Result<PathBuf, Error> {
         let path = self.directory.join(format!("{key}.pem"));
         if path.exists() {
@@ -45,21 +45,21 @@ impl Keyring {
             small(&path)?;
             return Ok(path);
         }
-        let failed = |e: rcgen::Error| Error::Asked(format!("making a {key} certificate: {e}"));
+        let failed = |e: rcgen::Error| Error::Asked(format!("cannot create a {key} certificate: {e}"));
         let pair = generate(key).map_err(failed)?;
         let names = vec!["localhost".to_owned(), NAME.to_owned()];
         let params = CertificateParams::new(names).map_err(failed)?;
         let certificate = params.self_signed(&pair).map_err(failed)?;
         let text = certificate.pem() + &private_key(key, &pair);
         fs::write(&path, text)
-            // Some peers read it after they have become nobody.
+            // Some peers read the file after they have changed to the user `nobody`.
             .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o644)))
-            .map_err(|e| Error::os(format!("writing {}", path.display()), e))?;
+            .map_err(|e| Error::os(format!("cannot write {}", path.display()), e))?;
         Ok(path)
     }
 }
 
-/// Has OpenSSL make a certificate with a key that is too small for our library.
+/// Creates an RSA-1024 certificate with OpenSSL, because the key is too small for AWS-LC.
 fn small(path: &Path) -> Result<(), Error> {
     let (file, subject) = (path.display().to_string(), format!("/CN={NAME}"));
     let names = format!("subjectAltName=DNS:{NAME},DNS:localhost");
@@ -73,10 +73,10 @@ fn small(path: &Path) -> Result<(), Error> {
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .status();
-    let failed = |e| Error::os("making an RSA-1024 certificate with openssl", e);
+    let failed = |e| Error::os("cannot create an RSA-1024 certificate with openssl", e);
     if !made.map_err(failed)?.success() {
         return Err(Error::Peer(
-            "openssl makes no RSA-1024 certificate".to_owned(),
+            "openssl cannot create an RSA-1024 certificate".to_owned(),
         ));
     }
     let text = [path, &key].map(fs::read_to_string);
@@ -86,8 +86,8 @@ fn small(path: &Path) -> Result<(), Error> {
         .map_err(failed)
 }
 
-/// Returns the key's PEM. For Ed25519 rcgen writes PKCS#8 version 2 (RFC 5958), which OpenSSL 3.0 does not
-/// read: the same seed goes into version 1 (RFC 8410, 7).
+/// Returns the private key as PEM. For Ed25519, rcgen writes PKCS#8 version 2 (RFC 5958), which OpenSSL 3.0 cannot read. This
+/// function writes the same seed as version 1 (RFC 8410, 7).
 fn private_key(key: &str, pair: &KeyPair) -> String {
     let seed = pair
         .serialized_der()
@@ -102,11 +102,12 @@ fn private_key(key: &str, pair: &KeyPair) -> String {
     }
 }
 
-/// Where the seed lies in both versions.
+/// Position of the seed, the same in both versions.
 const ED25519_SEED: std::ops::Range<usize> = 16..48;
+/// PKCS#8 version 1 header of an Ed25519 key.
 const ED25519_HEAD: &[u8] = &[
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
 
-/// The server name that clients send.
+/// Server name that clients send.
 pub const NAME: &str = "bench.example.org";

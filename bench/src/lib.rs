@@ -1,14 +1,14 @@
-//! Runs scenarios of `becket-load` against becket and its peers, side by side, and writes the report.
+//! Runs scenarios of `becket-load` against becket and its peers, side by side, and writes a report.
 //!
-//! [`scenario::Scenario`] is a question that unfolds into cases ([`catalog`] has the suite). [`runner`] starts the [`peer`]s of each
-//! case alike and pinned ([`place`], [`process`]), and one of the measures ([`measure`]) puts load on them in interleaved rounds,
-//! until the peers can be told apart ([`verdict`]). [`control`] and [`others`] watch the machine. The result is a [`result::Run`], from
-//! which [`report`] and [`readme`] are made; a [`figure::Figure`] says how to read a number of it.
+//! [`scenario::Scenario`] is a question with a list of cases, and [`catalog`] contains the built-in ones. For each case, [`runner`] starts the
+//! [`peer`]s with equal settings on pinned CPUs ([`place`], [`process`]). A [`measure`] then puts load on them in interleaved rounds
+//! until the peers can be distinguished ([`verdict`]). [`control`] and [`others`] monitor the machine. The result is a
+//! [`result::Run`], the input of [`report`] and [`readme`]. [`figure::Figure`] defines how a number is read.
 //!
-//! Floors come from the same run: [`relay`] carries bytes without TLS, [`library`] makes the same handshakes in memory. If the bench
-//! is killed, [`guard`] stops what it had started. It judges no stored run: that is for those who read the report.
+//! The same run also measures lower bounds: [`relay`] relays bytes without TLS, and [`library`] makes the same handshakes in memory. If
+//! the bench is killed, [`guard`] stops its processes. The bench does not judge stored runs; this is left to the reader of the report.
 //!
-//! A new scenario is a TOML file; a new peer is a file in `peer/`; a new measure is a file in `measure/`, a variant of
+//! A new scenario is a TOML file. A new peer is a file in `peer/`. A new measure is a file in `measure/`, a variant of
 //! [`scenario::Measure`] and its figures in [`figure`].
 //!
 //! ```
@@ -19,7 +19,7 @@
 #![forbid(unsafe_code)]
 #![expect(
     missing_docs,
-    reason = "nobody comes here from outside: what a name says is not said again"
+    reason = "an internal tool: comments do not repeat names"
 )]
 
 pub mod answer;
@@ -62,52 +62,52 @@ pub mod verdict;
 
 use std::path::PathBuf;
 
-/// Why there is no result.
+/// Error that prevents a result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The command line or a scenario asks for what cannot be done.
+    /// The command line or a scenario is invalid.
     #[error("{0}")]
     Asked(String),
     /// A peer is missing or does not start.
     #[error("{0}")]
     Peer(String),
-    /// Peers do not do the same, and could.
+    /// A peer negotiated other parameters than requested, although they are configurable.
     #[error("{0}")]
     Unlike(String),
-    /// Others are at work where the run would measure.
+    /// Other processes use the CPUs of the run.
     #[error(
-        "others use {share:.0} % of the CPUs of this run: figures would be theirs, too; end what they do, or say --busy-ok"
+        "other processes use {share:.0} % of the CPUs of this run, which would distort the figures; stop them, or use --busy-ok"
     )]
     Busy {
-        /// Their share of the time, in per cent.
+        /// CPU use of other processes, in percent.
         share: f64,
     },
-    /// The operating system refuses what the run needs.
+    /// The operating system refuses a resource that the run needs.
     #[error("{what}: {source}")]
     Os {
         what: String,
         source: std::io::Error,
     },
-    /// A stored file is not what it should be.
+    /// A stored file is invalid.
     #[error("{path}: {why}")]
     Stored {
         path: PathBuf,
-        /// What is wrong with it.
+        /// Reason why the file is invalid.
         why: String,
     },
-    /// The load tool could not do its part.
+    /// The load tool failed.
     #[error("becket-load: {0}")]
     Load(#[from] becket_load::Error),
-    #[error("interrupted; the peers are stopped, and what was finished is in {0}")]
+    #[error("interrupted; the peers are stopped, and the finished scenarios are in {0}")]
     Interrupted(PathBuf),
-    /// A signal came before anything was finished.
-    #[error("interrupted; the peers are stopped, nothing is stored")]
+    /// A signal arrived before the first scenario was finished.
+    #[error("interrupted; the peers are stopped, and nothing is stored")]
     Stopped,
 }
 
 impl Error {
-    /// Names what was tried when the operating system refused.
+    /// Creates an [`Error::Os`] for the failed operation `what`.
     pub fn os(what: impl Into<String>, source: std::io::Error) -> Self {
         Self::Os {
             what: what.into(),
@@ -115,9 +115,9 @@ impl Error {
         }
     }
 
-    /// Returns the exit code of the program: 2 for what was asked wrongly, 3 for a peer that is missing
-    /// or does not start, 4 for what the operating system refuses, 5 for peers that are not alike,
-    /// 6 for a machine on which others are at work, 130 when a signal ended the run.
+    /// Returns the exit code of the program: 2 for an invalid option, scenario or stored run, 3 for a peer that is missing or
+    /// does not start, 4 for an operating system error, 5 for peers with different parameters, 6 for a busy machine,
+    /// 130 after a signal.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Asked(_) | Self::Stored { .. } => 2,

@@ -1,8 +1,8 @@
-//! The floor of the library: the same handshake and the same bytes, in memory, on one CPU.
+//! The floor of the TLS library: the same handshake and the same bytes in memory, on one CPU.
 //!
-//! Server and client are rustls connections in one thread; only the server's side is timed. It is rustls'
-//! unbuffered one, which encrypts from one buffer into another: nothing is copied that a terminator need not
-//! copy. From this side of the handshake also come the sizes of the [`Flight`]s, for the relay that answers.
+//! Server and client are rustls connections in one thread, and only the server's side is timed. The server uses rustls' unbuffered
+//! API, which encrypts directly from one buffer into another, so that no copy occurs that a terminator could avoid. This module also
+//! determines the sizes of the [`Flight`]s for the `round-trip` relay.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -21,18 +21,18 @@ use crate::keys::NAME;
 use crate::scenario::Settings;
 use crate::{Error, load, place};
 
-/// The handshakes of a case, ready to be made.
+/// Handshakes of a case in memory.
 #[derive(Debug)]
 pub struct Library {
     server: Arc<ServerConfig>,
-    /// Full handshakes, then resumed ones, with the share of each in the case.
+    /// Clients for full and for resumed handshakes, with the share of each kind in the case.
     clients: [(f64, Arc<ClientConfig>); 2],
     body: u64,
     cpu: usize,
 }
 
 impl Library {
-    /// Prepares what a case asks for, to be measured on `cpu`.
+    /// Prepares the handshakes of a case for measurement on `cpu`.
     pub fn new(settings: &Settings, certificate: &Path, cpu: usize) -> Result<Self, Error> {
         let resumed = settings.asked_resumed()?;
         Ok(Self {
@@ -46,8 +46,8 @@ impl Library {
         })
     }
 
-    /// Measures the server's microseconds of one transaction: the mix of full and resumed handshakes, the
-    /// request and the body. Takes about `time`.
+    /// Measures the server's CPU time of one transaction in microseconds: handshake (in the case's mix of full and resumed), request
+    /// and body. Takes about `time`.
     pub fn transaction_us(&self, time: Duration) -> Result<f64, Error> {
         place::on(&[self.cpu], || {
             let mut total = 0.0;
@@ -61,7 +61,7 @@ impl Library {
     fn median_us(&self, client: &Arc<ClientConfig>, time: Duration) -> Result<f64, Error> {
         let end = clock::now() + time;
         let mut times = Vec::new();
-        // The first one makes the session that the others resume.
+        // The first transaction creates the session that the others resume.
         one(self.body, &self.server, client)?;
         while times.len() < LEAST || clock::now() < end {
             let spent = one(self.body, &self.server, client)?.spent;
@@ -70,12 +70,12 @@ impl Library {
         Ok(crate::spread::median(&times).unwrap_or(0.0))
     }
 
-    /// Returns what the two sides say in turn, in a full and in a resumed handshake.
+    /// Returns the flights of a full and of a resumed handshake.
     pub fn preface(&self) -> Result<Preface, Error> {
         let [(_, full), (_, resumed)] = &self.clients;
         let of = |client| {
             let mut flights = one(0, &self.server, client)?.flights;
-            // Where the server has the last word, the request needs a sign that it follows.
+            // If the server sends the last flight, an empty flight announces the request.
             if flights.last().is_some_and(|last| last.answer > 0) {
                 flights.push(Flight {
                     sent: Flight::HEAD,
@@ -85,7 +85,7 @@ impl Library {
             Ok::<_, Error>(flights)
         };
         let full = of(full)?;
-        // The first one makes the session that the other resumes.
+        // The first handshake creates the session that the second one resumes.
         one(0, &self.server, resumed)?;
         Ok(Preface {
             full,
@@ -94,10 +94,10 @@ impl Library {
     }
 }
 
-/// What one transaction was.
+/// Measurements of one transaction.
 #[derive(Debug, Default)]
 struct Transaction {
-    /// The server's time.
+    /// CPU time of the server.
     spent: Duration,
     flights: Vec<Flight>,
 }
@@ -121,7 +121,7 @@ fn one(
         spent: clock::now() - begin,
         ..Transaction::default()
     };
-    // The client may still have something to say when it has its keys: its Finished.
+    // The client may still have to send its Finished after it has its keys.
     while client.wants_write() || client.is_handshaking() || server.connection.is_handshaking() {
         let last = !client.is_handshaking();
         server.input = said(&mut client)?;
@@ -131,16 +131,16 @@ fn one(
         done.spent += clock::now() - begin;
         let answer = server.filled;
         hear(&mut client, server.output.get(..answer).unwrap_or(&[]))?;
-        // What comes after the client's Finished in TLS 1.3, tickets, nobody waits for.
+        // After the client's Finished, TLS 1.3 servers send only tickets, for which clients do not wait.
         let answer = if last { 0 } else { answer };
         done.flights.push(Flight { sent, answer });
     }
     client
         .writer()
         .write_all(&[b'q'; REQUEST])
-        .map_err(|e| Error::os("writing in memory", e))?;
+        .map_err(|e| Error::os("cannot write to the client in memory", e))?;
     server.input = said(&mut client)?;
-    // The cost of a body grows with its length alone: a large one is measured in part.
+    // The cost of a body is proportional to its length, so a large one is measured in part.
     let part = body.min(LARGEST);
     let begin = clock::now();
     server.turn(part + HEAD)?;
@@ -154,35 +154,35 @@ fn one(
 }
 
 fn failed(error: rustls::Error) -> Error {
-    Error::Asked(format!("handshake in memory: {error}"))
+    Error::Asked(format!("handshake in memory failed: {error}"))
 }
 
-/// Takes what the client has to send.
+/// Returns the data that the client sends.
 fn said(client: &mut ClientConnection) -> Result<Vec<u8>, Error> {
     let mut wire = Vec::new();
     while client.wants_write() {
         client
             .write_tls(&mut wire)
-            .map_err(|e| Error::os("writing in memory", e))?;
+            .map_err(|e| Error::os("cannot read from the client in memory", e))?;
     }
     Ok(wire)
 }
 
-/// Gives the client what was sent to it.
+/// Passes received data to the client.
 fn hear(client: &mut ClientConnection, mut wire: &[u8]) -> Result<(), Error> {
     while !wire.is_empty() {
         client
             .read_tls(&mut wire)
-            .map_err(|e| Error::os("reading in memory", e))?;
+            .map_err(|e| Error::os("cannot write to the client in memory", e))?;
         client.process_new_packets().map_err(failed)?;
     }
-    // So that tickets which came after the handshake are kept.
+    // Reading makes the client store tickets that arrived after the handshake.
     let mut plain = [0; 4096];
     drop(client.reader().read(&mut plain));
     Ok(())
 }
 
-/// The server's side.
+/// Server side of a transaction.
 struct Side {
     connection: UnbufferedServerConnection,
     input: Vec<u8>,
@@ -191,8 +191,8 @@ struct Side {
 }
 
 impl Side {
-    /// Takes the input in and writes what is to be said, with so many bytes of body and the end behind it if
-    /// there is a body. What was written before is overwritten, as if it had been sent.
+    /// Processes the input and writes the server's output, followed by `body` bytes and close_notify if `body` is not zero. Overwrites
+    /// the previous output, as if it had been sent.
     fn turn(&mut self, mut body: u64) -> Result<(), Error> {
         let Self {
             connection,
@@ -248,8 +248,8 @@ impl Side {
 }
 
 fn server_config(settings: &Settings, certificate: &Path) -> Result<ServerConfig, Error> {
-    let unreadable = |e: rustls_pki_types::pem::Error| Error::Asked(format!("certificate: {e}"));
-    let failed = |e: rustls::Error| Error::Asked(format!("the library does not do this: {e}"));
+    let unreadable = |e: rustls_pki_types::pem::Error| Error::Asked(format!("cannot read the certificate: {e}"));
+    let failed = |e: rustls::Error| Error::Asked(format!("rustls does not support this case: {e}"));
     let key = PrivateKeyDer::from_pem_file(certificate).map_err(unreadable)?;
     let chain = CertificateDer::pem_file_iter(certificate)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
@@ -276,7 +276,7 @@ fn server_config(settings: &Settings, certificate: &Path) -> Result<ServerConfig
     Ok(config)
 }
 
-/// Makes the same client as the load tool has.
+/// Returns a client configuration equal to the one of the load tool.
 fn client_config(settings: &Settings, resumes: bool) -> Result<Arc<ClientConfig>, Error> {
     let tls = load::tls(settings)?;
     let mut config = Arc::unwrap_or_clone(tls.config());
@@ -291,16 +291,18 @@ fn client_config(settings: &Settings, resumes: bool) -> Result<Arc<ClientConfig>
     Ok(Arc::new(config))
 }
 
-/// A median of fewer says little.
+/// Minimum number of transactions for a median.
 const LEAST: usize = 9;
+/// Length of a typical request in bytes.
 const REQUEST: usize = 60;
-/// The responder's head.
+/// Length of the backend's response header in bytes.
 const HEAD: u64 = 80;
-/// What a terminator reads from a server at once.
+/// Bytes that a terminator reads at once from a backend.
 const CHUNK: usize = 64 * 1024;
 static PLAIN: [u8; CHUNK] = [b'b'; CHUNK];
-/// A chunk in records.
+/// Size of the output buffer: a chunk with the overhead of its records.
 const ROOM: usize = CHUNK + 1024;
+/// Maximum bytes of a body that are measured.
 const LARGEST: u64 = 1024 * 1024;
 
 #[cfg(test)]
@@ -329,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_needs_one_round_trip_before_the_request_and_a_full_handshake_of_1_2_needs_two() {
+    fn full_tls_1_2_handshakes_need_two_round_trips_and_all_others_need_one() {
         let answered = |flights: &[Flight]| flights.iter().filter(|f| f.answer > 0).count();
         let Preface { full, resumed } = library("tls = \"1.3\"").preface().unwrap();
         assert_eq!((answered(&full), answered(&resumed)), (1, 1));
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_case_has_a_floor() {
+    fn every_kind_of_case_has_a_library_floor() {
         for settings in [
             "resume = \"every=4\"",
             "resume = \"always\"\nresume-kind = \"id\"",

@@ -1,4 +1,4 @@
-//! Asks `becket-load` for a run: the same tool as on the command line, in a thread of the bench.
+//! Runs `becket-load` as a library, in a thread of the bench.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,22 +18,22 @@ use crate::keys::NAME;
 use crate::result::Sample;
 use crate::scenario::{EARLY, Settings};
 
-/// What is asked of the load tool.
+/// Options and preface for a run of the load tool.
 #[derive(Clone, Debug)]
 pub struct Ask {
     args: Vec<String>,
-    /// What is said before each request, and which handshakes it stands for.
+    /// Flights before each request, and the resumption plan that determines their kind.
     preface: Option<(Preface, String)>,
 }
 
 impl Ask {
-    /// Begins with a case: its version, suite, group, resumption and connections.
+    /// Creates the options for a case: version, suite, group, resumption and Nagle's algorithm.
     pub fn of(settings: &Settings, url: String) -> Self {
         let tls = url.starts_with("https:");
         let mut ask = Self::plain(url);
         if tls {
             let groups = match settings.group.as_str() {
-                // A certificate's curve must be among the groups of a TLS 1.2 client.
+                // The groups of a TLS 1.2 client must include the curve of the certificate.
                 "x25519" => "x25519,p256,p384".to_owned(),
                 "p256" => "p256,p384".to_owned(),
                 other => format!("{other},x25519,p256,p384"),
@@ -54,7 +54,7 @@ impl Ask {
         ask
     }
 
-    /// Begins with a plain target and no settings.
+    /// Creates options for a target without TLS settings.
     pub fn plain(url: String) -> Self {
         Self {
             args: vec!["becket-load".to_owned(), url],
@@ -66,21 +66,21 @@ impl Ask {
         self.args.extend([flag.to_owned(), value.to_owned()]);
     }
 
-    /// Adds a flag with its value.
+    /// Adds an option with a value.
     #[must_use]
     pub fn with(mut self, flag: &str, value: impl ToString) -> Self {
         self.add(flag, &value.to_string());
         self
     }
 
-    /// Adds a flag without one.
+    /// Adds an option without a value.
     #[must_use]
     pub fn flag(mut self, flag: &str) -> Self {
         self.args.push(flag.to_owned());
         self
     }
 
-    /// Has the client talk before each request as in these handshakes.
+    /// Makes the client exchange flights before each request, in the shape of these handshakes.
     #[must_use]
     pub fn preface(self, preface: Preface, resume: &str) -> Self {
         Self {
@@ -89,7 +89,7 @@ impl Ask {
         }
     }
 
-    /// Pins the client, one thread per CPU.
+    /// Pins the client to these CPUs, one thread per CPU.
     #[must_use]
     pub fn on(self, cpus: &[usize]) -> Self {
         let list: Vec<String> = cpus.iter().map(ToString::to_string).collect();
@@ -108,14 +108,14 @@ impl Ask {
                 .map_err(|e: UnitError| Error::Asked(e.to_string()))?;
         }
         if matches!(load, Load::ClosedCount(_)) {
-            // All of it is measured.
+            // A counted run has no warm-up: all transactions are measured.
             plan.warm_up = Duration::ZERO;
         }
         plan.load = load;
         Ok(plan)
     }
 
-    /// Runs it. A signal ends it early, and then the result is thrown away.
+    /// Runs the load. After a signal, discards the result and returns an error.
     pub fn run(&self, load: Load, stop: &Arc<AtomicBool>) -> Result<LoadReport, Error> {
         let report = becket_load::run::run(self.plan(load)?, stop);
         if stop.load(Ordering::Relaxed) {
@@ -127,25 +127,25 @@ impl Ask {
         Ok(report?)
     }
 
-    /// Runs it for a report of one step.
+    /// Runs the load and returns the only step of the report.
     pub fn one(&self, load: Load, stop: &Arc<AtomicBool>) -> Result<LoadStep, Error> {
         only_step(self.run(load, stop)?)
     }
 }
 
-/// Returns the step of a report that has one.
+/// Returns the only step of a report.
 pub fn only_step(report: LoadReport) -> Result<LoadStep, Error> {
     let step = report.steps.into_iter().next();
     step.ok_or_else(|| Error::Asked("becket-load measured no step".to_owned()))
 }
 
-/// Returns the load tool's client of a case.
+/// Returns a TLS client of the load tool with the settings of a case.
 pub fn tls(settings: &Settings) -> Result<Tls, Error> {
     let plan = Ask::of(settings, "https://127.0.0.1:1/".to_owned()).plan(Load::ClosedCount(1))?;
     Ok(Tls::new(&plan.options.tls)?)
 }
 
-/// Returns a round's figures from a step.
+/// Returns the figures of a step as a sample.
 pub fn sample(round: u32, step: &LoadStep, body: u64) -> Sample {
     let whole = step.latency.from_intended();
     let mut sample = Sample::of(round);
@@ -177,10 +177,10 @@ pub fn sample(round: u32, step: &LoadStep, body: u64) -> Sample {
     sample
 }
 
-/// Writes down the latencies of a step, and what of it failed, under names that are made of the usual ones.
+/// Records the latencies and failures of a step; `name` converts the names of the figures.
 pub fn latencies(sample: &mut Sample, step: &LoadStep, name: impl Fn(&str) -> String) {
     let whole = step.latency.from_intended();
-    // Without a served client there is no latency of served clients.
+    // Without a served client there is no latency.
     if whole.count > 0 {
         sample.put(&name(figures::P50), whole.p50_us);
         sample.put(&name(figures::P99), whole.p99_us);
@@ -189,7 +189,7 @@ pub fn latencies(sample: &mut Sample, step: &LoadStep, name: impl Fn(&str) -> St
     sample.put(&name(figures::FAILED), failed);
 }
 
-/// Returns a part as a share; none of nothing.
+/// Returns `part` / `whole`, or 0 if `whole` is 0.
 pub fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 {
         0.0
@@ -199,7 +199,7 @@ pub fn share(part: u64, whole: u64) -> f64 {
 }
 
 const EARLY_DATA: [&str; 3] = ["--resume", "always", "--early-data"];
-/// The kernel counts in steps of 10 ms: less than some of them is no figure.
+/// Minimum CPU seconds for a figure, because the kernel counts in steps of 10 ms.
 const LEAST_CPU_S: f64 = 0.03;
-/// From this size on, bytes are what costs.
+/// Body size in bytes above which throughput figures are recorded.
 const BULK: u64 = 16 * 1024;

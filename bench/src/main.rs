@@ -1,4 +1,4 @@
-//! `becket-bench`: reads the command line, runs, reports.
+//! The program `becket-bench`: parses the command line, runs scenarios, and prints the report.
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write};
@@ -43,7 +43,7 @@ fn program() -> Result<(), Error> {
             write_pages(&out, &run)?;
             say(&report::markdown(&run));
             say(&format!(
-                "\nThe report is {}.\n",
+                "\nThe report is stored in {}.\n",
                 out.join("report.md").display()
             ));
             Ok(())
@@ -60,7 +60,7 @@ fn program() -> Result<(), Error> {
     }
 }
 
-/// Prints; whoever reads it may have gone.
+/// Prints to standard output. Ignores errors, because the reader may have closed the pipe.
 fn say(text: &str) {
     drop(io::stdout().write_all(text.as_bytes()));
 }
@@ -74,8 +74,8 @@ fn write_pages(directory: &std::path::Path, run: &becket_bench::result::Run) -> 
     store::write(&directory.join("report.md"), &report::markdown(run))
 }
 
-/// The first signal asks for the end: the peers are stopped. The second ends the program, and the
-/// guard stops them.
+/// Installs signal handlers. The first signal ends the run and stops the peers. The second one exits immediately, and the guard
+/// stops the peers.
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [
@@ -85,7 +85,7 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
     ] {
         signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
-            .map_err(|e| Error::os("signals", e))?;
+            .map_err(|e| Error::os("cannot install signal handlers", e))?;
     }
     Ok(stop)
 }

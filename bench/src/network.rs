@@ -1,9 +1,8 @@
-//! A client and a server on one machine with a network of 20 ms between them.
+//! A network with a round-trip time of 20 ms between a client and a server on the same machine.
 //!
-//! Each is a network namespace with a TUN device. Threads of the bench carry the packets from one device to the other, each [`ONE_WAY`] after
-//! it was sent: SYN, handshake and slow start pass as on a long line, which a relay of TCP would hide. Nothing of it has a name on the
-//! machine, and nothing is left when the bench has ended, however it did: the kernel removes namespaces and devices with the
-//! processes in them.
+//! Client and server are network namespaces with a TUN device each. Threads of the bench carry packets from one device to the
+//! other, with a delay of [`ONE_WAY`]. SYN, handshake and slow start therefore behave as over a long distance; a TCP relay would hide this.
+//! The namespaces have no names, and the kernel removes them and the devices when the bench exits for any reason.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -24,7 +23,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use crate::scenario::Measure;
 use crate::{Error, place};
 
-/// Two hosts and the line between them.
+/// Two hosts and the link between them.
 #[derive(Debug)]
 pub struct Network {
     server: File,
@@ -32,19 +31,19 @@ pub struct Network {
     line: Arc<Line>,
 }
 
-/// State that the carriers share.
+/// State that the carrier threads share.
 #[derive(Debug, Default)]
 struct Line {
     is_over: AtomicBool,
-    /// Packets that found the queue full.
+    /// Number of packets dropped because the queue was full.
     dropped: AtomicU64,
 }
 
-/// A packet, and when it arrives.
+/// Packet with its arrival time.
 type Held = (Instant, Vec<u8>);
 
 impl Network {
-    /// Makes the network of a measure that needs one, with carriers on these CPUs; an error is the machine that it needs.
+    /// Creates the network if the measure needs one, with carrier threads on these CPUs. The error describes the required machine.
     pub fn of(measure: Measure, cpus: &[usize]) -> Result<Option<Self>, String> {
         if measure != Measure::Delay {
             return Ok(None);
@@ -72,19 +71,19 @@ impl Network {
         })
     }
 
-    /// Packets that were lost because the queue was full.
+    /// Returns the number of packets dropped because the queue was full.
     pub fn dropped(&self) -> u64 {
         self.line.dropped.load(Ordering::Relaxed)
     }
 
-    /// Does something with the calling thread on the client: sockets, threads and programs that it makes stay there.
+    /// Runs `work` with the calling thread in the client's namespace. Its sockets, threads and programs stay there.
     pub fn at_client<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         within(&self.client, work)
     }
 
-    /// Measures the round trip by datagrams that go there and back.
+    /// Measures the median round-trip time with datagrams.
     pub fn round_trip(&self) -> Result<Duration, Error> {
-        let failed = |e| Error::os("a datagram to the server and back", e);
+        let failed = |e| Error::os("cannot send a datagram to the server and back", e);
         let bind = |address| UdpSocket::bind((address, 0)).map_err(failed);
         let server = within(&self.server, || bind(SERVER))?;
         let client = self.at_client(|| bind(CLIENT))?;
@@ -107,7 +106,7 @@ impl Network {
     }
 }
 
-/// Calls again after a signal: the kernel does not restart a receive with a time-out.
+/// Repeats a call that a signal interrupted, because the kernel does not restart a receive with a time-out.
 fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -123,7 +122,7 @@ impl Drop for Network {
     }
 }
 
-/// Does something on the server, if there is a network, and where the bench is otherwise.
+/// Runs `work` in the server's namespace if there is a network, otherwise in the current one.
 pub fn at_server<T>(
     network: Option<&Network>,
     work: impl FnOnce() -> Result<T, Error>,
@@ -137,16 +136,16 @@ pub fn at_server<T>(
 fn within<T>(host: &File, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let enter = |host: &File| {
         move_into_link_name_space(host.as_fd(), Some(LinkNameSpaceType::Network))
-            .map_err(|e| Error::os("entering a network namespace", e.into()))
+            .map_err(|e| Error::os("cannot enter a network namespace", e.into()))
     };
-    let here = File::open(NAMESPACE).map_err(|e| Error::os(NAMESPACE, e))?;
+    let here = File::open(NAMESPACE).map_err(|e| Error::os(format!("cannot open {NAMESPACE}"), e))?;
     enter(host)?;
     let result = work();
     enter(&here)?;
     result
 }
 
-/// Makes a host: its namespace, and the device that its packets leave by.
+/// Creates a host: returns its namespace and the device that carries its packets.
 fn host(address: Ipv4Addr) -> io::Result<(File, File)> {
     let make = move || {
         tun::unshare_network()?;
@@ -156,7 +155,7 @@ fn host(address: Ipv4Addr) -> io::Result<(File, File)> {
         ip(&format!(
             "link set delay up mtu 1500 txqueuelen {MOST_HELD}"
         ))?;
-        // A connection must not start faster because of metrics that an earlier one left.
+        // Metrics of earlier connections must not accelerate later ones.
         std::fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1")?;
         Ok((File::open(NAMESPACE)?, device))
     };
@@ -173,7 +172,7 @@ fn ip(words: &str) -> io::Result<()> {
     Err(io::Error::other(format!("ip {words}: {}", said.trim())))
 }
 
-/// Carries packets in one direction until the line is over: one thread takes them as they come, another holds and delivers them.
+/// Carries packets in one direction until the link is closed. One thread receives them and another delivers them after the delay.
 fn carry(from: File, to: File, line: &Arc<Line>) {
     let (held, due) = sync_channel(MOST_HELD);
     let line = Arc::clone(line);
@@ -197,7 +196,7 @@ fn take(mut from: File, held: &SyncSender<Held>, line: &Line) {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let mut device = [PollFd::new(&from, PollFlags::IN)];
-                // A signal, or a while without a packet, is no failure.
+                // Signals and time-outs are not failures.
                 poll(&mut device, Some(&LOOK)).ok();
             }
             Err(_) => return,
@@ -208,20 +207,20 @@ fn take(mut from: File, held: &SyncSender<Held>, line: &Line) {
 fn deliver(mut to: File, due: &Receiver<Held>) {
     for (arrives, packet) in due {
         thread::sleep(arrives.saturating_duration_since(clock::now()));
-        // A device without room loses the packet, as a network does.
+        // If the device has no room, the packet is lost, as in a real network.
         drop(to.write(&packet));
     }
 }
 
-/// Time that a packet takes in each direction.
+/// Delay of a packet in each direction.
 const ONE_WAY: Duration = Duration::from_millis(10);
-/// Packets on the way in one direction.
+/// Maximum packets in transit per direction.
 const MOST_HELD: usize = 16_384;
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-/// Address at which servers listen.
+/// Address on which servers listen.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
-/// How long the carriers wait before they look whether the line is over.
+/// Interval at which carrier threads check if the link is closed.
 const LOOK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
@@ -236,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handshake_of_tcp_takes_a_round_trip_and_the_machine_sees_nothing_of_it() {
+    fn a_tcp_handshake_takes_a_round_trip_and_the_host_has_no_such_device() {
         let place = place::Place::here().unwrap();
         let network = match Network::of(Measure::Delay, &place.all()) {
             Ok(network) => network.unwrap(),
@@ -244,7 +243,7 @@ mod tests {
         };
         let round_trip = ONE_WAY * 2;
         assert!(network.round_trip().unwrap() >= round_trip);
-        let failed = |e| Error::os("a connection", e);
+        let failed = |e| Error::os("connection failed", e);
         let listener = at_server(Some(&network), || {
             TcpListener::bind((SERVER, 0)).map_err(failed)
         });
@@ -254,7 +253,7 @@ mod tests {
         let client = network.at_client(|| TcpStream::connect(address).map_err(failed));
         assert!(client.is_ok() && clock::now() - begin >= round_trip);
         assert_eq!(network.dropped(), 0);
-        // Here there is no such way, and no such device.
+        // The host's own namespace has no such device.
         assert!(!std::path::Path::new("/sys/class/net/delay").exists());
     }
 

@@ -1,4 +1,4 @@
-//! What a run is asked for: which scenarios and peers, and how much of them.
+//! The order of a run: scenarios, peers and effort.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,29 +9,29 @@ use crate::Error;
 use crate::peer::{Kind, Peer};
 use crate::scenario::{Scenario, Settings};
 
-/// How much of a run.
+/// Amount of measurement in a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
     /// `full`, `quick` or `smoke`.
     pub name: &'static str,
-    /// Rounds of a case, at least.
+    /// Minimum rounds per case.
     pub rounds: u32,
-    /// Length of a measurement.
+    /// Duration of a measurement.
     pub time: Duration,
-    /// How long a case may go on for rounds to tell the peers apart; zero is exactly [`Effort::rounds`].
+    /// Maximum time per case for additional rounds. If zero, a case has exactly [`Effort::rounds`].
     pub patience: Duration,
-    /// Connections of the idle measure, at most.
+    /// Maximum idle connections.
     pub idle: usize,
-    /// Descriptors that a process may have.
+    /// Limit on open files per process.
     pub open_files: u64,
-    /// Limits axes to the values of a quick run.
+    /// Use the values of a quick run for each axis.
     pub few: bool,
-    /// Settings with the values to which cases are limited.
+    /// Values to which settings are limited.
     pub only: Vec<(String, Vec<String>)>,
 }
 
 impl Effort {
-    /// For figures that are to be kept.
+    /// Returns the effort for figures that are kept.
     pub fn full() -> Self {
         Self {
             name: "full",
@@ -45,7 +45,7 @@ impl Effort {
         }
     }
 
-    /// For a first look.
+    /// Returns the effort for a first look.
     pub fn quick() -> Self {
         Self {
             name: "quick",
@@ -58,7 +58,7 @@ impl Effort {
         }
     }
 
-    /// To see that everything works; its figures mean nothing.
+    /// Returns the effort for a functional test; the figures are meaningless.
     pub fn smoke() -> Self {
         Self {
             name: "smoke",
@@ -71,7 +71,7 @@ impl Effort {
         }
     }
 
-    /// Returns the requested cases of a scenario: all, those with the values of a quick run, or the first and the last.
+    /// Returns the cases of a scenario for this effort. A smoke run has only the first and the last one.
     pub fn cases(&self, scenario: &Scenario) -> Result<Vec<(String, Settings)>, Error> {
         let mut cases = scenario.cases(self.few)?;
         for (setting, values) in &self.only {
@@ -86,13 +86,13 @@ impl Effort {
         Ok(cases)
     }
 
-    /// Returns how often a case is looked at, at most.
+    /// Returns the maximum number of checks per case.
     pub fn looks(&self) -> u32 {
         if self.patience.is_zero() { 1 } else { LOOKS }
     }
 
-    /// Returns a closed loop. Of large bodies there are so few that one which is cut in the middle would count for a fifth: a number of
-    /// them is measured from beginning to end.
+    /// Returns the closed loop for a measurement. For large bodies, it is a fixed number of whole transactions, because a transaction cut
+    /// at the end of the time would have too much weight.
     pub fn closed(&self, body: u64, time: Duration) -> Load {
         match body {
             0..LARGE => Load::ClosedFor(time),
@@ -100,32 +100,32 @@ impl Effort {
         }
     }
 
-    /// Returns how many idle connections a server can have: it needs two descriptors for each.
+    /// Returns the maximum number of idle connections of a server.
     pub fn most_idle(&self) -> usize {
         self.idle.min(self.most_clients())
     }
 
-    /// Returns how many connections a server can have.
+    /// Returns the maximum number of connections of a server, which needs two descriptors for each.
     pub fn most_clients(&self) -> usize {
         usize::try_from(self.open_files.saturating_sub(2_000) / 2).unwrap_or(usize::MAX)
     }
 }
 
-/// What is asked for.
+/// Complete order of a run.
 #[derive(Clone, Debug)]
 pub struct Order {
     pub scenarios: Vec<Scenario>,
     pub peers: Vec<Peer>,
     pub effort: Effort,
-    /// Whether a machine on which others are at work will do.
+    /// Whether to run although other processes use the CPUs.
     pub busy_ok: bool,
-    /// Where the result goes.
+    /// Directory for the result.
     pub out: PathBuf,
     pub command: Vec<String>,
 }
 
 impl Order {
-    /// Returns the peers that a scenario is about, and becket once more for each column beside it that is no other build.
+    /// Returns the peers of a scenario, with becket again for each column under `beside` that is not a separate build.
     pub fn asked(&self, scenario: &Scenario) -> Vec<Peer> {
         let named = self.peers.iter().filter(|peer| {
             let named = || scenario.peers.iter().any(|name| name == peer.kind.name());
@@ -141,12 +141,12 @@ impl Order {
     }
 }
 
-/// A body from which one at a time keeps a core busy.
+/// Body size in bytes from which a single connection keeps a core busy.
 pub const LARGE: u64 = 64 * 1024 * 1024;
-/// Of large bodies a measurement has as many as are this, by the second of its length.
+/// Total bytes of large bodies per second of a measurement.
 const BYTES_PER_S: f64 = 2.0 * 1024.0 * 1024.0 * 1024.0;
 
-/// Looks at a case that stay undecided, each after half as many rounds again: 3, 5, 8, 12 and 18 rounds.
+/// Maximum number of checks. Each adds half as many rounds: 3, 5, 8, 12 and 18 rounds.
 const LOOKS: u32 = 5;
 
 #[cfg(test)]
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_large_bodies_a_whole_number_is_measured_and_never_none() {
+    fn large_bodies_are_measured_in_a_whole_number_of_at_least_one() {
         const GIB: u64 = 1 << 30;
         let count = |effort: Effort, body| match effort.closed(body, effort.time) {
             Load::ClosedCount(count) => Some(count),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn becket_stands_beside_itself_once_with_its_own_program_or_another() {
+    fn becket_has_one_column_beside_itself_with_its_own_or_another_program() {
         let peer = |name: &str, program: &str| Peer {
             name: name.to_owned(),
             kind: Kind::Becket,

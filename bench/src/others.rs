@@ -1,12 +1,12 @@
-//! Who else is at work on the CPUs of the run.
+//! Measures the use of the run's CPUs by other processes.
 //!
-//! Two views, and the larger counts, since each can only see too little. The kernel's counters of the CPUs
-//! (`/proc/stat`, user, nice, system and steal), minus what the bench and its children used: it sees what is
-//! hidden in other containers or in the hypervisor, but the kernel may charge a part of the network's work to
-//! the bench that its counters have elsewhere. And the times of all other processes that can be seen.
+//! Two methods each see only a part, so the larger value counts. The first one takes the kernel's counters of the CPUs (`/proc/stat`: user,
+//! nice, system and steal) and subtracts the CPU time of the bench and its children. It includes other containers and the
+//! hypervisor, but the kernel may attribute network work differently in the two sources. The second one sums the CPU time of all other
+//! visible processes.
 //!
-//! A server's child may outlive the server that started it, as a worker of hitch's does for a moment. It becomes the bench's
-//! ([`adopt`]): else its time would go over to whoever takes it, all of it at once.
+//! A child of a server may outlive the server for a moment, for example a worker of hitch. The bench adopts it ([`adopt`]). Otherwise
+//! its whole CPU time would suddenly count for another process.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -16,28 +16,28 @@ use rustix::process::{getpid, set_child_subreaper};
 
 use crate::kernel::Kernel;
 
-/// Makes this process the parent of all descendants whose own has ended (prctl(2), PR_SET_CHILD_SUBREAPER). They stay as zombies,
-/// some dozens in a run, so that their times do.
+/// Makes this process the parent of all its orphaned descendants (prctl(2), PR_SET_CHILD_SUBREAPER). They stay as zombies, a few dozen
+/// per run, so that their CPU times remain readable.
 ///
 /// # Errors
-/// The kernel is older than 3.4.
+/// Fails if the kernel is older than 3.4.
 pub fn adopt() -> io::Result<()> {
     Ok(set_child_subreaper(Some(getpid()))?)
 }
 
-/// A reading of all clocks at one moment.
+/// Reading of all CPU times at one moment.
 #[derive(Clone, Debug)]
 struct Reading {
     at: Instant,
-    /// CPU time of everybody.
+    /// CPU time of all processes on the CPUs of the run.
     all: Duration,
     /// CPU time of the bench and its children.
     own: Duration,
-    /// CPU time of the other processes.
+    /// CPU time of all other visible processes.
     rest: Duration,
 }
 
-/// Watches from one reading to the next.
+/// Monitor of the CPU use of other processes.
 #[derive(Debug)]
 pub struct Others {
     cpus: Vec<usize>,
@@ -54,20 +54,20 @@ impl Others {
         }
     }
 
-    /// Notes what others used since the last time, if it was long enough ago for the clocks' ticks.
+    /// Records the CPU use since the last reading, if enough time has passed for the clocks' ticks.
     pub fn note(&mut self) {
         if clock::now() - self.last.at >= SHORTEST {
             self.worst = self.share().max(self.worst);
         }
     }
 
-    /// Ends a stretch, such as a case; returns the worst that was noted in it.
+    /// Returns the highest recorded CPU use since the last call.
     pub fn worst(&mut self) -> f64 {
         self.note();
         std::mem::take(&mut self.worst)
     }
 
-    /// Returns the share of the CPUs' time that others used since it was last asked.
+    /// Returns the CPU use since the last reading, as a share of all CPUs of the run.
     pub fn share(&mut self) -> f64 {
         let now = read(&self.cpus);
         let share = between(&self.last, &now, self.cpus.len());
@@ -96,9 +96,9 @@ fn between(before: &Reading, after: &Reading, cpus: usize) -> f64 {
     (hidden.max(seen).as_secs_f64() / wall.max(f64::MIN_POSITIVE)).min(1.0)
 }
 
-/// Two CPUs count some fifty ticks in this time.
+/// Minimum time between readings, in which two CPUs count about fifty ticks.
 const SHORTEST: Duration = Duration::from_millis(250);
-/// From this share on, a machine is not the run's own: two CPUs of which a twentieth is somebody else's.
+/// CPU use above which a run counts as disturbed.
 pub const LIMIT: f64 = 0.05;
 
 #[cfg(test)]
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_whose_parent_has_ended_is_ours() {
+    fn an_orphaned_process_is_adopted() {
         adopt().unwrap();
         let mut shell = Command::new("sh");
         shell.args(["-c", "sleep 1000 >&- 2>&- & echo $!"]);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_bench_uses_is_nobody_elses_and_both_views_count() {
+    fn the_benchs_own_use_does_not_count_and_the_larger_method_does() {
         let at = clock::now();
         let reading = |seconds: u64, all: u64, own: u64, rest: u64| Reading {
             at: at + Duration::from_secs(seconds),
@@ -137,7 +137,7 @@ mod tests {
         let share = |after: Reading| between(&begin, &after, 2);
         assert!((share(reading(10, 15, 15, 0)) - 0.0).abs() < 1e-9);
         assert!((share(reading(10, 20, 15, 1)) - 0.25).abs() < 1e-9);
-        // The counters hide it, but a process shows it.
+        // The kernel's counters show nothing, but a process does.
         assert!((share(reading(10, 15, 16, 4)) - 0.2).abs() < 1e-9);
     }
 }

@@ -1,4 +1,4 @@
-//! The bench's own children: the backend, the floor, the guard. Not for people.
+//! Hidden subcommands for the bench's own child processes: the backend, the relay and the guard.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -7,34 +7,34 @@ use clap::{Parser, Subcommand};
 
 use crate::{Error, guard, relay};
 
-/// One of the bench's own children.
+/// Child process of the bench.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Part {
-    /// Stops what is left when the bench has gone.
+    /// Stops remaining processes after the bench has exited.
     Guard,
-    /// Carries bytes without TLS.
+    /// Relays bytes without TLS.
     Relay {
-        /// Where to listen.
+        /// Address to listen on.
         address: SocketAddr,
-        /// Where to connect.
+        /// Address to connect to.
         backend: SocketAddr,
-        /// Makes the round trips of TLS, too.
+        /// Also makes the round trips of TLS.
         #[arg(long)]
         answers: bool,
     },
-    /// `becket-load --serve` with these arguments.
+    /// Runs `becket-load` with `--serve`.
     Backend {
-        /// As `becket-load` has them.
+        /// Options of `becket-load`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
 }
 
 impl Part {
-    /// Is the child.
+    /// Runs the child process.
     ///
     /// # Errors
-    /// What ended it.
+    /// The error that ended the process.
     pub fn run(self) -> Result<(), Error> {
         match self {
             Self::Guard => {

@@ -1,8 +1,8 @@
-//! Which CPU does what.
+//! Assignment of CPUs to server, client and backend.
 //!
-//! With one CPU everybody shares it, and the report says so. With two, the server has the first, client
-//! and backend the second. With more, the server gets as many as it has workers, at most half, each of another core; the other
-//! hyper-threads of these cores rest, unless a case has workers share cores.
+//! On one CPU all share it. On two CPUs the server has the first, and client and backend share the second. On more, the server
+//! has as many cores as workers, at most half of all cores. It uses one CPU of each core, and the other hyper-threads stay idle
+//! unless a case uses them.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -10,13 +10,13 @@ use crate::Error;
 use crate::result::Core;
 use crate::scenario::Settings;
 
-/// The CPUs of a run, by core.
+/// CPUs of a run, by core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     cores: Vec<Core>,
 }
 
-/// CPUs of a server, and of its clients and backend.
+/// CPUs of the server, and CPUs of clients and backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shares {
     pub server: Vec<usize>,
@@ -24,9 +24,9 @@ pub struct Shares {
 }
 
 impl Place {
-    /// Reads which CPUs the calling thread may use.
+    /// Reads the CPUs that the calling thread may use.
     pub fn here() -> Result<Self, Error> {
-        let set = sched_getaffinity(None).map_err(|e| Error::os("sched_getaffinity", e.into()))?;
+        let set = sched_getaffinity(None).map_err(|e| Error::os("cannot read the CPU affinity", e.into()))?;
         let mut cores: Vec<Core> = Vec::new();
         for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)) {
             let socket = topology(cpu, "physical_package_id").parse().unwrap_or(0);
@@ -57,12 +57,12 @@ impl Place {
         all
     }
 
-    /// Returns the most cores of a server that it does not share with the client.
+    /// Returns the maximum number of cores for a server.
     fn most_cores(&self) -> usize {
         (self.cores.len() / 2).max(1)
     }
 
-    /// Returns the machine that a case needs, if this one lacks a CPU of its own for each worker where the case needs that, or hyper-threads.
+    /// Returns a description of the required machine if this one lacks cores or hyper-threads for a case.
     pub fn needs(&self, settings: &Settings) -> Option<String> {
         if settings.smt && self.cores.iter().all(|core| core.cpus.len() == 1) {
             return Some("needs cores with two hyper-threads".to_owned());
@@ -70,11 +70,11 @@ impl Place {
         let lacks = settings.spread && settings.workers > self.most_cores();
         lacks.then(|| {
             let (least, here) = (settings.workers * 2, self.cores.len());
-            format!("needs {least} cores, here are {here}: workers must not share with the client")
+            format!("needs {least} cores, this machine has {here}: workers must not share cores with the client")
         })
     }
 
-    /// Returns the CPUs of a case.
+    /// Returns the CPUs for a case.
     pub fn of(&self, settings: &Settings) -> Shares {
         let threads = if settings.smt { 2 } else { 1 };
         let cores = settings.cores.and_then(|cores| usize::try_from(cores).ok());
@@ -82,12 +82,12 @@ impl Place {
         self.shares(cores, threads)
     }
 
-    /// Returns the CPUs of a server with one worker.
+    /// Returns the CPUs for a server with one worker.
     pub fn one(&self) -> Shares {
         self.shares(1, 1)
     }
 
-    /// Returns the CPUs of a server on this many cores, if there is room for as many, with as many hyper-threads of each.
+    /// Returns the CPUs for a server on up to `cores` cores, with up to `threads` hyper-threads of each.
     fn shares(&self, cores: usize, threads: usize) -> Shares {
         let count = cores.clamp(1, self.most_cores());
         let (server, client) = self.cores.split_at(count.min(self.cores.len()));
@@ -112,10 +112,9 @@ fn topology(cpu: usize, name: &str) -> String {
     text.trim().to_owned()
 }
 
-/// Does something with the calling thread on these CPUs: threads and processes that it starts stay
-/// there.
+/// Runs `work` with the calling thread pinned to these CPUs. Threads and processes that it starts inherit the pinning.
 pub fn on<T>(cpus: &[usize], work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    let failed = |e: rustix::io::Errno| Error::os(format!("pinning to CPUs {cpus:?}"), e.into());
+    let failed = |e: rustix::io::Errno| Error::os(format!("cannot pin to CPUs {cpus:?}"), e.into());
     let before = sched_getaffinity(None).map_err(failed)?;
     let mut set = CpuSet::new();
     cpus.iter().for_each(|cpu| set.set(*cpu));
@@ -129,7 +128,7 @@ pub fn on<T>(cpus: &[usize], work: impl FnOnce() -> Result<T, Error>) -> Result<
 mod tests {
     use super::*;
 
-    /// A machine of `count` cores with `threads` hyper-threads each, numbered as Linux does: first one of each core.
+    /// Returns a machine with `count` cores of `threads` hyper-threads. As in Linux, the first hyper-threads of all cores come first.
     fn place(count: usize, threads: usize) -> Place {
         let core = |core| Core {
             socket: 0,
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn server_and_client_share_a_cpu_only_when_there_is_one() {
+    fn server_and_client_share_a_cpu_only_if_there_is_just_one() {
         let cpus = |count, cores| {
             let shares = place(count, 1).shares(cores, 1);
             (shares.server, shares.client)
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn no_core_has_a_server_and_its_client() {
+    fn server_and_client_never_share_a_core() {
         let cpus = |cores, threads| {
             let shares = place(4, 2).shares(cores, threads);
             (shares.server, shares.client)

@@ -1,15 +1,15 @@
-//! What a run is going to do: its cases.
+//! The plan of a run: its cases.
 
 use crate::Error;
 use crate::order::Order;
 use crate::place::Place;
 
-/// A case that is to be measured.
+/// Case of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
     pub scenario: String,
     pub label: String,
-    /// How many servers.
+    /// Number of servers.
     pub servers: usize,
 }
 
@@ -34,7 +34,7 @@ pub fn of(order: &Order) -> Result<Vec<Planned>, Error> {
     Ok(all)
 }
 
-/// Says what a run is going to do.
+/// Formats the plan of a run.
 pub fn show(order: &Order) -> Result<String, Error> {
     let all = of(order)?;
     let wide = all.iter().map(|case| case.label.chars().count()).max();
@@ -71,7 +71,7 @@ mod tests {
     use crate::peer::{Kind, Peer};
 
     #[test]
-    fn a_server_without_a_figure_is_not_counted() {
+    fn an_unavailable_server_is_not_counted() {
         let peer = |kind: Kind| Peer {
             name: kind.name().to_owned(),
             kind,

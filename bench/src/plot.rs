@@ -1,7 +1,7 @@
-//! Plots of a run as SVG files next to its report.
+//! Plots of a run, as SVG files next to its report.
 //!
-//! A bar is a median over the rounds, with the range of the rounds as a thin line. A ramp shows what became of the transactions that an open
-//! loop asked for: where the line of those that succeeded leaves the line of those attempted, the server no longer keeps up.
+//! A bar is the median of the rounds, with their range as a thin line. A ramp shows attempted, succeeded and failed transactions by
+//! requested rate. The server is overloaded where the line of succeeded transactions leaves the line of attempted ones.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -12,7 +12,7 @@ use crate::figures;
 use crate::result::{Case, Column, Outcome, Point};
 use crate::{spread, table};
 
-/// A picture of an outcome.
+/// Plot of an outcome.
 pub struct Plot<'a> {
     pub file: String,
     pub title: String,
@@ -27,7 +27,7 @@ enum Content<'a> {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// Returns what there is to see of an outcome: its ramps, and bars of the figures that answer its question.
+/// Returns the plots of an outcome: its ramps, and bars of the figures that answer the question.
 pub fn of_outcome(outcome: &Outcome) -> Vec<Plot<'_>> {
     let mut plots = Vec::new();
     for (n, case) in outcome.cases.iter().enumerate() {
@@ -60,14 +60,14 @@ pub fn of_outcome(outcome: &Outcome) -> Vec<Plot<'_>> {
 }
 
 impl Plot<'_> {
-    /// Returns the file's text.
+    /// Returns the plot as SVG text.
     ///
     /// # Errors
-    /// None in practice: an SVG file in memory takes whatever is drawn.
+    /// Drawing to memory does not fail in practice.
     pub fn svg(&self) -> Result<String, Error> {
         let mut svg = String::new();
         let drawn = self.draw(&mut svg);
-        drawn.map_err(|error| Error::Asked(format!("drawing {}: {error}", self.file)))?;
+        drawn.map_err(|error| Error::Asked(format!("cannot draw {}: {error}", self.file)))?;
         Ok(svg)
     }
 
@@ -88,7 +88,7 @@ impl Plot<'_> {
     }
 }
 
-/// A row of a bar chart.
+/// Row of a bar chart.
 struct Bar<'a> {
     case: &'a Case,
     column: &'a Column,
@@ -122,7 +122,7 @@ fn draw_bars(area: &Area<'_>, figure: &Figure, bars: &[Bar<'_>]) -> Drawn {
         .y_label_area_size(LABELS)
         .build_cartesian_2d(0.0..most * 1.15, (0..bars.len()).into_segmented())?;
     let name = |n: usize| {
-        // The first row is at the top.
+        // The chart counts rows from the bottom.
         let bar = bars.len().checked_sub(n + 1).and_then(|n| bars.get(n));
         bar.map_or_else(String::new, |bar| {
             format!("{} · {}", bar.case.label, table::heading(&bar.column.peer))
@@ -165,7 +165,7 @@ fn draw_bars(area: &Area<'_>, figure: &Figure, bars: &[Bar<'_>]) -> Drawn {
 }
 
 fn draw_ramps(area: &Area<'_>, columns: &[&Column]) -> Drawn {
-    let points = || columns.iter().flat_map(|column| &column.curve);
+    // Rates beyond twice the largest capacity are only in the tables.
     // What lies beyond twice the largest capacity is in the tables.
     let capacities = columns
         .iter()
@@ -194,7 +194,7 @@ fn draw_ramps(area: &Area<'_>, columns: &[&Column]) -> Drawn {
         chart
             .configure_mesh()
             .max_light_lines(1)
-            .x_desc("transactions per second asked for")
+            .x_desc("requested transactions per second")
             .y_desc("transactions per second")
             .draw()?;
         chart
@@ -247,9 +247,9 @@ fn colour(peer: &str) -> RGBColor {
 const WIDTH: u32 = 900;
 const TITLE: u32 = 16;
 const SMALL: u32 = 12;
-/// Room for an axis with its title.
+/// Space for an axis with its title, in pixels.
 const MARGIN: u32 = 40;
-/// Room for the names of bars.
+/// Space for the names of bars, in pixels.
 const LABELS: u32 = 300;
 const BAR_HEIGHT: u32 = 22;
 const RAMP_HEIGHT: u32 = 260;

@@ -1,4 +1,4 @@
-//! A program under our control: started pinned, with its output in a file, and stopped in the end.
+//! A program that the bench starts pinned to CPUs, with output to a file, and stops on drop.
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,23 +12,23 @@ use rustix::process::Signal;
 
 use crate::{Error, guard, place};
 
-/// How a program is started.
+/// Start parameters of a program.
 #[derive(Clone, Debug, Default)]
 pub struct Launch {
-    /// What to call it in messages.
+    /// Name in messages.
     pub name: String,
-    /// The file to run.
+    /// Path of the executable.
     pub program: PathBuf,
     pub args: Vec<String>,
-    /// Variables beside those of the bench.
+    /// Environment variables in addition to those of the bench.
     pub env: Vec<(String, String)>,
-    /// Where it may run.
+    /// CPUs to which the program is pinned.
     pub cpus: Vec<usize>,
-    /// Where its output goes.
+    /// File for its output.
     pub log: PathBuf,
 }
 
-/// A running program with all that it has started.
+/// Running program with all processes of its group.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -36,18 +36,18 @@ pub struct Process {
     log: PathBuf,
 }
 
-/// What a program weighs.
+/// Memory and threads of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weight {
-    /// Proportional set size, bytes.
+    /// Proportional set size in bytes.
     pub pss_bytes: u64,
     pub threads: u64,
 }
 
 impl Process {
-    /// Starts a program in a process group of its own.
+    /// Starts a program in its own process group.
     pub fn start(launch: Launch) -> Result<Self, Error> {
-        let no_log = |e| Error::os(format!("writing {}", launch.log.display()), e);
+        let no_log = |e| Error::os(format!("cannot write {}", launch.log.display()), e);
         let log = File::create(&launch.log).map_err(no_log)?;
         let also = log.try_clone().map_err(no_log)?;
         let mut command = Command::new(&launch.program);
@@ -61,7 +61,7 @@ impl Process {
         let child = place::on(&launch.cpus, || {
             command.spawn().map_err(|e| {
                 let program = launch.program.display();
-                Error::Peer(format!("{} does not start: {program}: {e}", launch.name))
+                Error::Peer(format!("cannot start {}: {program}: {e}", launch.name))
             })
         })?;
         guard::watch(child.id());
@@ -72,12 +72,12 @@ impl Process {
         })
     }
 
-    /// Waits until it accepts connections.
+    /// Waits until the program accepts connections.
     pub fn wait_for(&mut self, address: SocketAddr) -> Result<(), Error> {
         let deadline = clock::now() + START_LIMIT;
         loop {
             if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(self.complain(&format!("ended at once ({status})")));
+                return Err(self.complain(&format!("exited during its start ({status})")));
             }
             if TcpStream::connect_timeout(&address, PAUSE * 10).is_ok() {
                 return Ok(());
@@ -89,7 +89,7 @@ impl Process {
         }
     }
 
-    /// Says what went wrong, with the end of the log.
+    /// Returns an error with the end of the log.
     pub fn complain(&self, what: &str) -> Error {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
@@ -97,29 +97,29 @@ impl Process {
             .get(lines.len().saturating_sub(LOG_LINES)..)
             .unwrap_or(&[]);
         let log = if last.is_empty() {
-            "it has written no log".to_owned()
+            "its log is empty".to_owned()
         } else {
             format!("its log ends with:\n  {}", last.join("\n  "))
         };
         Error::Peer(format!("{} {what}; {log}", self.name))
     }
 
-    /// Returns whether it has ended by itself.
+    /// Returns whether the program has exited.
     pub fn has_ended(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(Some(_)) | Err(_))
     }
 
-    /// Kills it at once, without a chance to say anything.
+    /// Kills the program with SIGKILL.
     pub fn kill(&self) {
         guard::kill(self.child.id(), Signal::KILL);
     }
 
-    /// Returns the process's number.
+    /// Returns the process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Reads what it and its children weigh: some milliseconds for a large process.
+    /// Reads memory and threads of the process group. Takes several milliseconds for a large process.
     pub fn weight(&self) -> Weight {
         let mut weight = Weight::default();
         for pid in members(self.pid()) {
@@ -133,8 +133,8 @@ impl Process {
 }
 
 impl Process {
-    /// Reads the CPU time that its threads of some names used, and those of its children, to the nanosecond. What threads used that have
-    /// ended is not in it.
+    /// Returns the CPU time of all running threads of the process group whose name satisfies `is_meant`, with a precision of nanoseconds.
+    /// Does not include threads that have ended.
     pub fn cpu_time(&self, is_meant: impl Fn(&str) -> bool) -> Duration {
         let tasks = members(self.pid()).into_iter().flat_map(|pid| {
             let tasks = fs::read_dir(format!("/proc/{pid}/task"));
@@ -158,32 +158,32 @@ impl Drop for Process {
         while clock::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
             std::thread::sleep(PAUSE);
         }
-        // Its children too, and itself if it did not want to.
+        // Also kills its children, and the program itself if it did not stop.
         guard::kill(group, Signal::KILL);
         drop(self.child.wait());
         guard::forget(group);
     }
 }
 
-/// Returns a free port of 127.0.0.1, below those that the kernel gives to outgoing connections (ip_local_port_range). Another program may still
-/// bind it first; then the server that wanted it reports that.
+/// Returns a free address of 127.0.0.1 with a port below those of outgoing connections (ip_local_port_range). If another program binds
+/// the port first, the server reports the conflict.
 pub fn free_address() -> Result<SocketAddr, Error> {
     let mut tries = 0..PORTS_TRIED;
     loop {
         match TcpListener::bind(("127.0.0.1", fastrand::u16(PORTS))) {
             Err(error) if tries.next().is_none() => {
-                return Err(Error::os("looking for a free port of 127.0.0.1", error));
+                return Err(Error::os("cannot find a free port of 127.0.0.1", error));
             }
             Err(_) => {}
             Ok(listener) => {
                 let found = listener.local_addr();
-                return found.map_err(|e| Error::os("looking for a free port of 127.0.0.1", e));
+                return found.map_err(|e| Error::os("cannot find a free port of 127.0.0.1", e));
             }
         }
     }
 }
 
-/// Returns the processes of a group.
+/// Returns the process IDs of a process group.
 fn members(group: u32) -> Vec<u32> {
     let in_group = |pid: &u32| {
         let line = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -201,7 +201,7 @@ fn field(text: &str, name: &str) -> u64 {
     number.and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// Returns a file's text without the places of the run, for the report.
+/// Replaces the directory of the run in a configuration, for the report.
 pub fn without_places(text: &str, directory: &Path) -> String {
     text.replace(&directory.display().to_string(), "DIR")
 }

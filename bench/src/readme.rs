@@ -1,4 +1,4 @@
-//! The table of the README: made from a stored run, between two markers, and held to it by a test.
+//! The table of the README, generated from a stored run between two markers and verified by a test.
 
 use std::fs;
 use std::path::Path;
@@ -10,14 +10,14 @@ use crate::result::{Case, Column, Run};
 use crate::table::Rows;
 use crate::{Error, store, table};
 
-/// Writes the table of a stored run into a README.
+/// Writes the table of a stored run to a README.
 pub fn write(file: &Path, directory: &Path) -> Result<(), Error> {
     let run = store::read(directory)?;
     let text = fs::read_to_string(file)
-        .map_err(|e| Error::os(format!("reading {}", file.display()), e))?;
+        .map_err(|e| Error::os(format!("cannot read {}", file.display()), e))?;
     let parts = split(&text).ok_or_else(|| Error::Stored {
         path: file.to_owned(),
-        why: format!("it has no lines `{BEGIN}` and `{END}`"),
+        why: format!("the lines `{BEGIN}` and `{END}` are missing"),
     })?;
     store::write(
         file,
@@ -25,14 +25,14 @@ pub fn write(file: &Path, directory: &Path) -> Result<(), Error> {
     )
 }
 
-/// Splits a README into what is before, between and after the markers.
+/// Splits a README into the text before, between and after the markers.
 pub fn split(text: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = text.split_once(BEGIN)?;
     let (between, after) = rest.split_once(END)?;
     Some((before, between, after))
 }
 
-/// Returns the table: what a transaction costs, and an idle connection.
+/// Returns the table with the cost of transactions and of an idle connection.
 pub fn section(run: &Run) -> String {
     let peers: Vec<&str> = run.peers.iter().map(|peer| peer.name.as_str()).collect();
     let heads = run.peers.iter().map(|peer| {
@@ -73,7 +73,7 @@ fn cells(case: &Case, peers: &[&str], figure: &str, show: fn(f64) -> String) -> 
     peers.iter().map(cell).collect()
 }
 
-/// What stands in the table: heading, scenario, settings.
+/// Row of the table: heading, scenario, settings.
 type Row = (
     &'static str,
     &'static str,
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_says_what_the_stored_run_says() {
+    fn the_readme_matches_the_stored_run() {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
         let text = fs::read_to_string(root.join("README.md")).unwrap();
         let (_, between, after) = split(&text).unwrap();

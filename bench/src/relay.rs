@@ -1,12 +1,12 @@
-//! The floor: a TCP relay without TLS, with the loop that an event-driven terminator has.
+//! The floor: a TCP relay without TLS, with the event loop of an event-driven terminator.
 //!
-//! One thread, edge-triggered registration once per socket, reads of 64 KiB into one buffer, no
-//! splice: a terminator must see the bytes, so its floor copies them too. A client is accepted when its first
-//! bytes are there (`TCP_DEFER_ACCEPT`). When the server has finished and all of it is sent, both sides are
-//! closed, as a terminator does after its close_notify.
+//! It has one thread, registers each socket once (edge-triggered), and reads up to 64 KiB into one buffer. It does not splice, because
+//! a terminator must process the bytes, so its floor copies them too. A client is accepted after its first bytes have arrived
+//! (`TCP_DEFER_ACCEPT`). After the server's end of stream and the last byte to the client, both sockets are closed, as
+//! a terminator does after its close_notify.
 //!
-//! One that *answers* also makes the round trips that TLS needs: it takes the client's [`Flight`]s, answers each
-//! with as many bytes as that asks for, and connects to its backend only after the last.
+//! With `answers`, the relay also makes the round trips of TLS: it receives the client's [`Flight`]s, answers each with the requested
+//! number of bytes, and connects to its backend only after the last one.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -21,9 +21,9 @@ use slab::Slab;
 
 use crate::Error;
 
-/// Relays until it is killed.
+/// Relays until the process is killed.
 pub fn run(address: SocketAddr, backend: SocketAddr, answers: bool) -> Result<(), Error> {
-    let failed = |e| Error::os(format!("relay on {address}"), e);
+    let failed = |e| Error::os(format!("relay on {address} failed"), e);
     let mut relay = Relay::new(address, backend, answers).map_err(failed)?;
     let mut events = Events::with_capacity(1024);
     loop {
@@ -56,21 +56,26 @@ struct Relay {
 
 struct Pair {
     client: TcpStream,
-    /// Not yet, while flights are answered.
+    /// Connection to the backend; `None` while flights are answered.
     server: Option<TcpStream>,
-    /// Bytes of flights that are not whole yet.
+    /// Received bytes of an incomplete flight.
     said: Vec<u8>,
-    /// Read from one side and not yet sent to the other.
+    /// Bytes from the client to the server.
     to_server: Half,
+    /// Bytes from the server to the client.
     to_client: Half,
 }
 
+/// One direction of a relayed connection.
 #[derive(Default)]
 struct Half {
+    /// Bytes that were read but not sent completely.
     left: Vec<u8>,
-    /// How much of what is left was sent since.
+    /// Number of bytes of `left` that have been sent.
     sent: usize,
+    /// The source has ended.
     ended: bool,
+    /// The end has been forwarded to the destination.
     told: bool,
 }
 
@@ -104,7 +109,7 @@ impl Relay {
                     self.accepting = false;
                     return;
                 }
-                // The client has gone again, or there is no descriptor: the next turn will see.
+                // The client has disconnected already, or no file descriptor is free: retry in the next turn.
                 Err(_) => return,
             }
         }
@@ -152,7 +157,7 @@ impl Relay {
 }
 
 impl Pair {
-    /// Moves what an event lets move; returns whether the connection goes on.
+    /// Moves the bytes that an event allows. Returns whether the connection continues.
     fn carry(&mut self, of_client: bool, event: &Event, buffer: &mut [u8]) -> io::Result<bool> {
         let (client, Some(server)) = (&self.client, &self.server) else {
             return Ok(true);
@@ -184,7 +189,7 @@ impl Pair {
 }
 
 impl Pair {
-    /// Answers flights. What follows the last one is for the server.
+    /// Answers flights. Bytes after the last flight are for the backend.
     fn talk(&mut self, event: &Event, buffer: &mut [u8]) -> io::Result<Talk> {
         if !(event.is_readable() || event.is_read_closed()) {
             return Ok(Talk::GoesOn);
@@ -209,7 +214,7 @@ impl Pair {
                     return Ok(Talk::Over);
                 }
                 let answer = buffer.get(..flight.answer).unwrap_or(&[]);
-                // A socket that has nothing to send yet takes a flight whole.
+                // The send buffer is empty, so it accepts a flight completely.
                 if client.write(answer)? < answer.len() {
                     return Ok(Talk::Gone);
                 }
@@ -221,11 +226,11 @@ impl Pair {
     }
 }
 
-/// What comes after an event of a client whose flights are answered.
+/// Result of an event from a client whose flights are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Talk {
     GoesOn,
-    /// The last flight has come, and the server is due.
+    /// The last flight has arrived; connect to the backend.
     Over,
     Gone,
 }
@@ -242,7 +247,7 @@ impl Half {
         self.ended && self.left.is_empty()
     }
 
-    /// Sends what was left, and goes on reading if there was any.
+    /// Sends the remaining bytes, then continues to read if there were any.
     fn flush(&mut self, from: &TcpStream, mut to: &TcpStream, buffer: &mut [u8]) -> io::Result<()> {
         if self.left.is_empty() {
             return Ok(());
@@ -255,8 +260,8 @@ impl Half {
         self.carry(from, to, true, buffer)
     }
 
-    /// Reads and sends until there is nothing or the other side is full. A short read has emptied the
-    /// socket, and another edge will come, except when the end of the stream was told already.
+    /// Reads and sends until no more bytes are available or the destination is full. A short read means that the socket is empty and that
+    /// another event will follow, unless the end of the stream has been reported already (`to_the_end`).
     fn carry(
         &mut self,
         mut from: &TcpStream,
@@ -293,7 +298,7 @@ fn sent(result: io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// A socket that is still being connected says `NotConnected`.
+/// Returns whether an operation should be retried after the next event. A connect in progress reports `NotConnected`.
 fn is_later(error: &io::Error) -> bool {
     matches!(
         error.kind(),

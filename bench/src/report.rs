@@ -1,4 +1,4 @@
-//! The report of a run: one document in Markdown, which shows the plots beside it.
+//! The report of a run: a Markdown document that links to its plots.
 
 use std::collections::BTreeMap;
 
@@ -66,12 +66,12 @@ fn section(run: &Run, outcome: &Outcome) -> String {
     if is_classic { text } else { text + &then }
 }
 
-/// Returns what must be said before any figure.
+/// Returns the warnings at the start of a report.
 fn warnings(run: &Run) -> Vec<String> {
     let effort = match run.effort.as_str() {
         "full" => None,
-        "smoke" => Some("A smoke run: it shows that everything works; its figures mean nothing."),
-        _ => Some("A quick run: its measurements are too short for figures to keep."),
+        "smoke" => Some("This was a smoke run, a functional test: its figures are meaningless."),
+        _ => Some("This was a quick run: its measurements are too short for reliable figures."),
     };
     let mut warnings: Vec<String> = effort
         .into_iter()
@@ -91,14 +91,14 @@ fn warnings(run: &Run) -> Vec<String> {
     let congestion = run.conditions.settings.get(CONGESTION);
     if congestion.is_some_and(|name| name == "bbr") {
         warnings.push(
-            "TCP sent by timers here, over loopback, too (congestion control bbr): bulk cost more CPU than with the kernel's default."
+            "This run used the congestion control bbr, which paces TCP with timers even over loopback: bulk transfers cost more CPU than with the kernel's default."
                 .to_owned(),
         );
     }
     warnings
 }
 
-/// Returns one figure of all cases and peers as a table.
+/// Returns a table of one figure with all cases and peers.
 fn figures_of(run: &Run, outcome: &Outcome, figure: &Figure) -> String {
     let peers = table::peers(outcome);
     let heads = peers.iter().map(|peer| table::column_head(run, peer));
@@ -110,15 +110,15 @@ fn figures_of(run: &Run, outcome: &Outcome, figure: &Figure) -> String {
     rows.text()
 }
 
-/// Returns how becket stands to the best of the others, and to another becket, where there is one.
+/// Returns a table that compares becket with the best peer and with other builds or settings of becket.
 fn standings(run: &Run, outcome: &Outcome) -> String {
     let certainty = run.certainty();
     let mut rows = Rows::new([
         "case",
         "figure",
-        "becket against",
+        "becket compared with",
         "ratio (95 % interval)",
-        "",
+        "verdict",
     ]);
     let figures = figure::shown(outcome);
     for case in &outcome.cases {
@@ -138,7 +138,7 @@ fn standings(run: &Run, outcome: &Outcome) -> String {
     rows.text()
 }
 
-/// Returns what each peer negotiated: that the peers were alike.
+/// Returns a table of the negotiated parameters, which shows that the peers are comparable.
 fn agreed(outcome: &Outcome) -> String {
     let mut rows = Rows::new([
         "case",
@@ -169,7 +169,7 @@ fn agreed(outcome: &Outcome) -> String {
     rows.text()
 }
 
-/// Returns what the articles had found.
+/// Returns the section with the results of the articles.
 fn then(scenario: &Scenario, outcome: &Outcome) -> String {
     let then = &scenario.then;
     let mut text = format!("### Then\n\n{}\n", then.text);
@@ -190,13 +190,13 @@ fn conditions(run: &Run) -> String {
         format!("when: {}", stamp(of.started_unix_s)),
         format!("commit: {}", of.commit),
         format!(
-            "CPU: {}, {} of them, with {}",
+            "CPU: {}, {} CPUs, with {}",
             of.cpu,
             of.cpus.len(),
             of.cpu_features.join(" ")
         ),
         format!("cores: {}", cores(of)),
-        format!("pinned: server to CPU {server:?}, client and backend to {client:?}"),
+        format!("pinned: server to CPUs {server:?}, client and backend to CPUs {client:?}"),
         format!("kernel: {}", of.kernel),
         format!("memory: {gib:.1} GiB"),
         format!(
@@ -204,7 +204,7 @@ fn conditions(run: &Run) -> String {
             of.load_before, of.load_after
         ),
         format!(
-            "CPUs used by others before: {}",
+            "CPU use of other processes before the run: {}",
             others.as_deref().unwrap_or("not measured")
         ),
         format!(
@@ -213,7 +213,7 @@ fn conditions(run: &Run) -> String {
         ),
         format!("open files: {}", of.open_files),
         format!(
-            "effort: {}, {} rounds or more of {:.2} s, {:.0} s in all",
+            "effort: {}, at least {} rounds of {:.2} s, {:.0} s in total",
             run.effort, run.rounds, run.seconds, run.took_s
         ),
     ];
@@ -237,11 +237,11 @@ fn conditions(run: &Run) -> String {
     }
     let command = run.command.get(1..).unwrap_or_default().join(" ");
     text + &format!(
-        "\nHow to repeat:\n\n```\ncargo build --profile dist --workspace\ntarget/dist/becket-bench {command}\n```\n"
+        "\nHow to repeat the run:\n\n```\ncargo build --profile dist --workspace\ntarget/dist/becket-bench {command}\n```\n"
     )
 }
 
-/// Names the CPUs of each core, by socket.
+/// Lists the CPUs of each core, by socket.
 fn cores(of: &Conditions) -> String {
     let mut sockets: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     for core in &of.cores {
@@ -255,7 +255,7 @@ fn cores(of: &Conditions) -> String {
     if sockets.is_empty() {
         return "not recorded".to_owned();
     }
-    sockets.join("; ") + " (hyper-threads of one core with +)"
+    sockets.join("; ") + " (+ joins the hyper-threads of a core)"
 }
 
 #[cfg(test)]
@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_whose_tcp_paces_says_so() {
+    fn a_run_with_bbr_has_a_warning() {
         let mut run = Run {
             effort: "full".to_owned(),
             control: crate::result::testing::column("relay", &[1.0]).samples,

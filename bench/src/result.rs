@@ -1,12 +1,11 @@
-//! What a run found, as stored in `run.json`.
+//! The result of a run, as stored in `run.json`.
 //!
-//! A run has scenarios, a scenario has cases, a case has one column per peer, a column has one
-//! [`Sample`] per round. A sample is a set of named [`crate::figures`]: which ones depends on the measure.
-//! A case that cannot be measured has no samples: `not_available` says why, or `not_measured` says which machine it needs.
+//! A run has scenarios, a scenario has cases, a case has one column per peer, and a column has one [`Sample`] per round. A sample
+//! is a map of named [`crate::figures`], which depend on the measure. A column that cannot be measured has no samples:
+//! `not_available` gives the reason, or `not_measured` describes the required machine.
 //!
-//! The committed schema is `schema/becket-bench.schema.json`; a test holds it to these types, and
-//! [`SCHEMA_VERSION`] grows when a field changes its meaning. What runs of an earlier bench lack has a default, and
-//! [`Run::lacks`] says what that is.
+//! The committed schema is `schema/becket-bench.schema.json`, and a test compares it with these types. [`SCHEMA_VERSION`] increases when
+//! a field changes its meaning. Fields that earlier runs lack have defaults, and [`Run::lacks`] describes the consequences.
 
 use std::collections::BTreeMap;
 
@@ -16,63 +15,61 @@ use serde::{Deserialize, Serialize};
 
 use crate::scenario::Measure;
 
-/// The version of the JSON form.
+/// Version of the JSON format.
 pub const SCHEMA_VERSION: u32 = 2;
 
 /// One run of `becket-bench`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
-    /// [`SCHEMA_VERSION`] of the writer.
+    /// [`SCHEMA_VERSION`] of the program that wrote the file.
     pub schema: u32,
-    /// Name and version of the tool.
+    /// Name and version of the program.
     pub tool: String,
-    /// Whether all that was asked for is in it. A file in which it is false is a part.
+    /// Whether the run has finished. If false, the file contains only a part.
     pub complete: bool,
     /// `full`, `quick` or `smoke`.
     pub effort: String,
-    /// Rounds per case, at least.
+    /// Minimum rounds per case.
     pub rounds: u32,
-    /// How often a case was looked at to see whether more rounds are needed, at most; verdicts are that much
-    /// stricter.
+    /// Maximum number of checks per case for more rounds. More checks make the verdicts stricter.
     #[serde(default)]
     pub looks: u32,
-    /// Seconds of each measurement.
+    /// Duration of each measurement in seconds.
     pub seconds: f64,
-    /// The command line, for repeating the run.
+    /// Command line that repeats the run.
     pub command: Vec<String>,
-    /// Wall time of the whole run.
+    /// Wall time of the whole run in seconds.
     pub took_s: f64,
-    /// Where it ran.
+    /// Machine and conditions.
     pub conditions: Conditions,
-    /// Whether others were at work on the CPUs of the run: its figures are theirs, too.
+    /// Whether other processes used the CPUs of the run, which distorts its figures.
     #[serde(default)]
     pub busy: bool,
-    /// The control: the plain relay under one and the same load, once in every round of the run, in order.
-    /// What it moved, the machine did.
+    /// Samples of the control, one per round of the run in order: a plain relay under a constant load. Its variation comes from the machine.
     #[serde(default)]
     pub control: Vec<Sample>,
-    /// Who was measured.
+    /// Measured programs.
     pub peers: Vec<PeerFacts>,
-    /// What was found.
+    /// Results by scenario.
     pub scenarios: Vec<Outcome>,
 }
 
-/// Where and when a run took place.
+/// Time, machine and settings of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Conditions {
-    /// Commit of the sources, with `+` when they were changed since; empty outside a checkout.
+    /// Commit of the sources, followed by `+` if they had changes; empty outside of a checkout.
     pub commit: String,
-    /// Start, seconds since 1970.
+    /// Start in seconds since 1970.
     pub started_unix_s: u64,
     /// CPU model as the kernel names it.
     pub cpu: String,
-    /// CPU features that cryptography uses.
+    /// CPU features used by cryptography.
     pub cpu_features: Vec<String>,
     /// CPUs that the bench may use.
     pub cpus: Vec<usize>,
-    /// These CPUs by core: those of one core are hyper-threads of it.
+    /// The same CPUs by core. CPUs of the same core are its hyper-threads.
     #[serde(default)]
     pub cores: Vec<Core>,
     /// CPUs of the server under test.
@@ -81,112 +78,112 @@ pub struct Conditions {
     pub client_cpus: Vec<usize>,
     /// Kernel release.
     pub kernel: String,
-    /// Memory of the machine, bytes.
+    /// Memory of the machine in bytes.
     pub memory_bytes: u64,
-    /// Load averages (1, 5, 15 minutes) before the run: other work on the machine shows here.
+    /// Load averages (1, 5, 15 minutes) before the run, which show other work on the machine.
     pub load_before: String,
     /// Load averages after the run.
     pub load_after: String,
-    /// CPUs' worth of time that others used before the run, as a share of the CPUs of the run.
+    /// CPU use of other processes before the run, as a share of the run's CPUs.
     #[serde(default)]
     pub others_before: Option<f64>,
-    /// Hard limit of open files.
+    /// Hard limit on open files.
     pub open_files: u64,
-    /// Settings of the kernel that matter here, by name.
+    /// Kernel settings that affect the result, by name.
     pub settings: BTreeMap<String, String>,
 }
 
-/// A core of the machine.
+/// Core of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Core {
+    /// Number of the socket.
     /// The socket's number.
-    pub socket: usize,
+    /// Number of the core within the socket.
     /// Its number within the socket.
-    pub core: usize,
+    /// CPUs of the core that the bench may use.
     /// CPUs of it that the bench may use.
     pub cpus: Vec<usize>,
 }
 
-/// A program that was measured.
+/// Measured program.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Peer")]
 pub struct PeerFacts {
-    /// The name of its columns.
+    /// Name of its columns.
     pub name: String,
-    /// Its version, as it says itself.
+    /// Version, as reported by the program.
     pub version: String,
-    /// Its TLS library, as it says itself.
+    /// TLS library, as reported by the program.
     pub library: String,
-    /// Its configuration in the first case that was run, with places of files cut out.
+    /// Configuration in the first case, without file paths.
     pub configuration: String,
 }
 
-/// A scenario's outcome.
+/// Result of a scenario.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Outcome {
-    /// Its id in the suite.
+    /// ID of the scenario in the suite.
     pub id: String,
-    /// The measure that was used.
+    /// Measure of the scenario.
     pub measure: Measure,
-    /// Why nothing was measured at all.
+    /// Reason why nothing was measured.
     pub not_available: Option<String>,
-    /// Wall time.
+    /// Wall time in seconds.
     pub took_s: f64,
-    /// The cases, in order.
+    /// Cases in order.
     pub cases: Vec<Case>,
 }
 
-/// One case of a scenario: every setting fixed.
+/// Case of a scenario, with a value for every setting.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// What distinguishes it from the other cases of the scenario.
+    /// Settings that distinguish the case from others of the scenario.
     pub label: String,
     /// All settings by name.
     pub settings: BTreeMap<String, String>,
-    /// CPUs' worth of time that others used, as a share of the CPUs of the run, in the worst round.
+    /// Highest CPU use of other processes in a round, as a share of the run's CPUs.
     #[serde(default)]
     pub others: Option<f64>,
-    /// One per peer, then the floors.
+    /// One column per peer, followed by the floors.
     pub columns: Vec<Column>,
 }
 
-/// What one peer did in one case. Stored ones may also have a `histogram`, which nothing reads.
+/// Result of one peer in one case. Files of earlier versions may also have a `histogram`, which is ignored.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Column {
-    /// Its name in [`Run::peers`], or one of the floors: `relay` (plain TCP), `round-trip` (a relay that also
-    /// answers a hello, as TLS must), `library` (the handshake in memory).
+    /// Name of the peer in [`Run::peers`], or of a floor: `relay` (plain TCP), `round-trip` (relay with the round trips of TLS), `answer` (plain socket
+    /// server), `library` (handshakes in memory).
     pub peer: String,
-    /// Why there is no figure. Then there are no samples either.
+    /// Reason why there are no figures. There are no samples either.
     pub not_available: Option<String>,
-    /// The machine that it needs: it was not measured on this one.
+    /// Required machine, if the case cannot be measured on this one.
     #[serde(default)]
     pub not_measured: Option<String>,
-    /// One per round.
+    /// One sample per round.
     pub samples: Vec<Sample>,
-    /// What the handshakes agreed on.
+    /// Negotiated parameters of the handshakes.
     pub negotiated: Option<Negotiated>,
-    /// What must be known to read the figures: differences that cannot be configured away, findings.
+    /// Remarks for readers of the figures: findings, and differences that cannot be configured.
     pub notes: Vec<String>,
-    /// Rates of a ramp and what became of them, of the last round.
+    /// Steps of a ramp in the last round.
     #[serde(default)]
     pub curve: Vec<Point>,
 }
 
-/// One step of a ramp.
+/// Step of a ramp.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
-    /// Transactions per second that were asked for.
+    /// Requested transactions per second.
     pub asked_per_s: f64,
-    /// Transactions per second that began.
+    /// Started transactions per second.
     pub attempted_per_s: f64,
-    /// Transactions per second that succeeded.
+    /// Succeeded transactions per second.
     pub succeeded_per_s: f64,
-    /// Transactions per second that failed.
+    /// Failed transactions per second.
     pub failed_per_s: f64,
     /// Median latency from the intended start.
     pub p50_us: f64,
@@ -194,14 +191,13 @@ pub struct Point {
     pub p99_us: f64,
 }
 
-/// One round's figures.
+/// Figures of one round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sample {
-    /// The round, from 0.
+    /// Number of the round, from 0.
     pub round: u32,
-    /// Figures by name; the names are those of [`crate::figures`], for latencies at a share of the capacity
-    /// with the suffix `_at_N`.
+    /// Figures by name. Names are defined in [`crate::figures`]; a figure for a share of the capacity has the suffix `_at_N`.
     pub figures: BTreeMap<String, f64>,
 }
 
@@ -209,27 +205,27 @@ impl Run {
     /// Returns the JSON schema, indented, with a final newline.
     ///
     /// # Errors
-    /// None in practice: the schema is made of strings and maps.
+    /// Serialization of the schema does not fail in practice.
     pub fn schema() -> Result<String, serde_json::Error> {
         serde_json::to_string_pretty(&schemars::schema_for!(Self)).map(|json| json + "\n")
     }
 
-    /// Says what a run of an older bench lacks; nothing for one of today.
+    /// Describes the limitations of a run by an earlier version; `None` for the current one.
     pub fn lacks(&self) -> Option<&'static str> {
         self.control.is_empty().then_some(
-            "It was made by an earlier bench: no control, no look at who else was at work, rounds of less than \
-             2 s, and a limit that was measured apart from the rounds. Verdicts are without what the machine moved.",
+            "This run was made by an earlier version of the bench: it had no control, did not measure other processes, used rounds of less \
+             than 2 s, and measured the limit apart from the rounds. Its intervals do not include the variation of the machine.",
         )
     }
 
-    /// Returns the outcome of a scenario.
+    /// Returns the result of a scenario.
     pub fn outcome(&self, id: &str) -> Option<&Outcome> {
         self.scenarios.iter().find(|outcome| outcome.id == id)
     }
 }
 
 impl Column {
-    /// Returns a column to fill.
+    /// Returns an empty column.
     pub fn new(peer: impl Into<String>) -> Self {
         Self {
             peer: peer.into(),
@@ -237,7 +233,7 @@ impl Column {
         }
     }
 
-    /// Adds a remark, once.
+    /// Adds a remark unless it exists already.
     pub fn note(&mut self, text: impl Into<String>) {
         let text = text.into();
         if !self.notes.contains(&text) {
@@ -245,7 +241,7 @@ impl Column {
         }
     }
 
-    /// Returns a column that says why it has no figure.
+    /// Returns a column with the reason why it has no figures.
     pub fn without(peer: &str, reason: impl Into<String>) -> Self {
         Self {
             not_available: Some(reason.into()),
@@ -253,7 +249,7 @@ impl Column {
         }
     }
 
-    /// Returns a column that needs another machine.
+    /// Returns a column with a description of the required machine.
     pub fn not_measured(peer: &str, machine: impl Into<String>) -> Self {
         Self {
             not_measured: Some(machine.into()),
@@ -261,25 +257,25 @@ impl Column {
         }
     }
 
-    /// Returns the words in place of a figure.
+    /// Returns the text that replaces a missing figure.
     pub fn missing(&self) -> Option<&'static str> {
         let here = self.not_measured.as_ref().map(|_| "not measured here");
         here.or(self.not_available.as_ref().map(|_| "not available"))
     }
 
-    /// Returns a figure's value in every round that has it.
+    /// Returns the value of a figure in every round that has it.
     pub fn values(&self, figure: &str) -> Vec<f64> {
         let values = self.samples.iter().filter_map(|s| s.get(figure));
         values.collect()
     }
 
-    /// Returns a figure of a round.
+    /// Returns the value of a figure in a round.
     pub fn at(&self, round: u32, figure: &str) -> Option<f64> {
         let mut samples = self.samples.iter();
         samples.find(|sample| sample.round == round)?.get(figure)
     }
 
-    /// Returns a figure of both columns, round by round, where both have it.
+    /// Returns the values of a figure in both columns, for each round that has both.
     pub fn pairs(&self, other: &Self, figure: &str) -> Vec<(f64, f64)> {
         let pairs = self.samples.iter().filter_map(|sample| {
             let theirs = other.at(sample.round, figure)?;
@@ -295,7 +291,7 @@ impl Column {
 }
 
 impl Sample {
-    /// Returns the figures of a round, of which there are none yet.
+    /// Returns an empty sample of a round.
     pub fn of(round: u32) -> Self {
         Self {
             round,
@@ -303,12 +299,12 @@ impl Sample {
         }
     }
 
-    /// Returns a figure.
+    /// Returns the value of a figure.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.figures.get(name).copied()
     }
 
-    /// Writes a figure down, with four digits after the point: the stored file stays small.
+    /// Sets a figure, rounded to four decimal places. Ignores values that are not finite.
     pub fn put(&mut self, name: &str, value: f64) {
         if value.is_finite() {
             self.figures.insert(name.to_owned(), rounded(value));
@@ -317,18 +313,18 @@ impl Sample {
 }
 
 impl Case {
-    /// Returns a peer's column.
+    /// Returns the column of a peer.
     pub fn column(&self, peer: &str) -> Option<&Column> {
         self.columns.iter().find(|column| column.peer == peer)
     }
 }
 
-/// Four digits after the point are more than any clock here has; the stored file stays small.
+/// Rounds to four decimal places, which exceeds the precision of the clocks and keeps the stored file small.
 pub fn rounded(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
 
-/// Columns of CPU times, a round each, for the tests of what reads them.
+/// Columns of CPU times with one value per round, for tests.
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
@@ -363,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_committed_schema_is_the_one_of_the_types() {
+    fn the_committed_schema_matches_the_types() {
         let committed = include_str!("../schema/becket-bench.schema.json");
         let current = Run::schema().unwrap();
         assert!(

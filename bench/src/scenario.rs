@@ -1,8 +1,8 @@
-//! Scenarios: what is asked, and the cases it unfolds into.
+//! Scenarios: questions with the cases that answer them.
 //!
-//! A scenario is a TOML file (see `docs/benchmarking.md`): a question, what was found then, a base of
-//! settings, axes along which it varies, and what is not available. [`Scenario::cases`] is the product
-//! of the axes. Everything is checked when it is read: [`Settings`] is valid by construction.
+//! A scenario is a TOML file (see `docs/benchmarking.md`) with a question, the results of the articles, settings of all cases (the base), axes
+//! that vary settings, and unavailable columns. [`Scenario::cases`] is the product of the axes. All values are checked on
+//! load, so a [`Settings`] is always valid.
 
 use std::collections::BTreeMap;
 
@@ -13,231 +13,231 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::articles::{ARTICLES, Article};
 
-/// A question with its method.
+/// Question with its method.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Scenario {
-    /// Its id in the suite.
+    /// ID in the suite.
     pub id: String,
     pub title: String,
     pub question: String,
-    /// How it is measured.
+    /// Measure that answers the question.
     pub measure: Measure,
-    /// Findings of the articles.
+    /// Results of the articles.
     pub then: Then,
-    /// Why it cannot be run at all, yet.
+    /// Reason why the scenario cannot run at all.
     pub not_available: Option<String>,
-    /// Peers to measure in place of all.
+    /// Peers to measure; empty for all.
     #[serde(default)]
     pub peers: Vec<String>,
-    /// Settings of all cases, where they are not the default.
+    /// Settings of all cases that differ from the defaults.
     #[serde(default)]
     base: BTreeMap<String, toml::Value>,
-    /// What varies; the first axis varies slowest.
+    /// Settings that vary. The first axis varies slowest.
     #[serde(default)]
     pub axis: Vec<Axis>,
     /// Columns that cannot be measured, with reasons.
     #[serde(default)]
     pub unavailable: Vec<Unavailable>,
-    /// Columns of becket that stand beside it in every round, by their names: what is set otherwise for them.
+    /// Additional columns of becket, by name, with the settings that differ from those of the case.
     #[serde(default)]
     pub beside: BTreeMap<String, BTreeMap<String, toml::Value>>,
 }
 
-/// How a scenario is measured.
+/// Measure of a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum Measure {
-    /// A closed loop; CPU per transaction.
+    /// CPU time per transaction in a closed loop.
     #[default]
     #[serde(alias = "transactions")]
     Transactions,
-    /// A ramp past the maximum.
+    /// Floods above the capacity.
     #[serde(alias = "capacity")]
     Capacity,
-    /// An open loop at shares of the capacity, against direct.
+    /// Latency at shares of the capacity, compared with direct requests.
     #[serde(alias = "added-latency")]
     AddedLatency,
     /// Memory of idle connections.
     #[serde(alias = "idle")]
     Idle,
-    /// A queue full of clients, and nothing else.
+    /// Memory and CPU time of clients in a full queue.
     #[serde(alias = "queued")]
     Queued,
-    /// The same load with scrapes and without.
+    /// The same load with and without scrapes.
     #[serde(alias = "scraped")]
     Scraped,
-    /// A keep-alive probe under a flood of handshakes.
+    /// Latency of a probe with open connections under a flood of handshakes.
     #[serde(alias = "storm")]
     Storm,
-    /// One burst against a backend that slows down.
+    /// One burst against a backend whose service time grows with concurrency.
     #[serde(alias = "burst")]
     Burst,
-    /// The same case by a second generator.
+    /// The same case with several load generators.
     #[serde(alias = "generators")]
     Generators,
-    /// A node of several is lost.
+    /// Resumption after the loss of a node.
     #[serde(alias = "failover")]
     Failover,
-    /// Time to the first and to the last byte, over a network with a delay.
+    /// Time to the first and to the last byte over a network with a delay.
     #[serde(alias = "delay")]
     Delay,
 }
 
-/// What was found then.
+/// Results of the articles.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Then {
-    /// In a sentence: parameters, and what differs here.
+    /// Parameters of the published measurement, and differences to this one.
     pub text: String,
-    /// The articles that published it.
+    /// Sources in articles.
     #[serde(default)]
     pub source: Vec<Source>,
 }
 
-/// A place in an article.
+/// Table, figure or section of an article.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// Its id in [`ARTICLES`].
+    /// ID of the article in [`ARTICLES`].
     pub article: String,
-    /// Which table, figure or section.
+    /// Description of the table, figure or section.
     pub place: String,
-    /// Heading of its figures; empty if it gives none.
+    /// Table header; empty if the source has no figures.
     #[serde(default)]
     pub head: Vec<String>,
     #[serde(default)]
     pub rows: Vec<Vec<String>>,
-    /// The case that measures each row today, or why none does. Empty if the table has no figures of today.
+    /// Case that measures each row today, or the reason why there is none. Empty if the table has no column for today.
     #[serde(default)]
     pub today: Vec<Today>,
-    /// Which figure each row has today, if it is not the rate.
+    /// Name of each row's figure today; empty if it is the rate for all rows.
     #[serde(default)]
     pub figures: Vec<String>,
 }
 
-/// A row of an article's table today.
+/// Row of an article's table today.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Today {
-    /// A case, by the settings that differ from the base.
+    /// Case with these settings in addition to the base.
     Settings(BTreeMap<String, toml::Value>),
-    /// Why there is none.
+    /// Reason why there is no case.
     Out(String),
 }
 
-/// A setting that varies.
+/// Setting that varies between cases.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Axis {
     pub setting: String,
     pub values: Vec<toml::Value>,
-    /// The values of a quick run, when they are fewer.
+    /// Values for a quick run; empty for all values.
     #[serde(default)]
     pub quick: Vec<toml::Value>,
 }
 
-/// Columns without a figure.
+/// Columns that cannot be measured.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Unavailable {
+    /// Peers without a figure; empty for all.
     /// Whose; everybody's when empty.
     #[serde(default)]
     peers: Vec<String>,
-    /// In the cases with these settings; in all when empty.
+    /// Settings of the cases without a figure; empty for all cases.
     #[serde(default)]
     when: BTreeMap<String, toml::Value>,
     reason: String,
 }
 
-/// Every setting of a case.
+/// All settings of a case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// `1.2` or `1.3`.
+    /// TLS version: `1.2` or `1.3`.
     pub tls: String,
-    /// The server's key.
+    /// Type and size of the server's key.
     pub key: String,
-    /// `aes128`, `aes256` or `chacha20`.
+    /// Cipher suite: `aes128`, `aes256` or `chacha20`.
     pub suite: String,
-    /// `x25519`, `p256` or `x25519mlkem768`.
+    /// Key exchange group: `x25519`, `p256` or `x25519mlkem768`.
     pub group: String,
-    /// As in `becket-load --resume`, or [`EARLY`].
+    /// Resumption plan as in `becket-load --resume`, or [`EARLY`].
     pub resume: String,
-    /// As in `becket-load --resume-kind`.
+    /// Method of resumption as in `becket-load --resume-kind`.
     pub resume_kind: String,
-    /// Bytes of each response.
+    /// Body size of each response in bytes.
     pub body: u64,
-    /// Whether each is a file, and who ends TLS for whom.
+    /// Whether responses are files, and which server serves them.
     pub files: Files,
-    /// Requests of each connection.
+    /// Requests per connection.
     pub requests: u64,
-    /// Workers of the server.
+    /// Number of worker processes or threads of the server.
     pub workers: usize,
-    /// Threads that sign for them; `None` where the server decides.
+    /// Number of crypto threads; `None` for the server's default.
     pub crypto_threads: Option<u64>,
-    /// Whether they sign with RSA in batches: `off` or `auto`.
+    /// Whether crypto threads sign with RSA in batches: `off` or `auto`.
     pub rsa_batch: String,
-    /// Cores of the server; `None` is as many as it has workers.
+    /// Number of cores of the server; `None` for one per worker.
     pub cores: Option<u64>,
-    /// Whether each worker needs a CPU of its own.
+    /// Whether each worker needs its own CPU.
     pub spread: bool,
-    /// Connections in parallel of a closed loop.
+    /// Parallel connections of a closed loop.
     pub connections: usize,
     /// CPU features hidden from the crypto libraries: `none`, `avx512` or `aes`.
     pub mask: String,
-    /// Count the bytes of a transaction.
+    /// Count the bytes per transaction.
     pub bytes: bool,
-    /// Run a ramp past the maximum after the rounds, for its marks.
+    /// Run a ramp after the rounds and record its marks.
     pub marks: bool,
-    /// Place workers on hyper-threads of one core.
+    /// Run workers on the hyper-threads of a core.
     pub smt: bool,
-    /// Whether clients keep Nagle's algorithm on.
+    /// Keep Nagle's algorithm enabled on the client.
     pub nagle: bool,
-    /// Requests at a time that the queue lets through; 0 is no limit.
+    /// Maximum concurrent requests to the backend; 0 for no limit.
     pub maxconn: u64,
-    /// Hold one idle client connection for each slot.
+    /// Hold an idle client connection for each slot.
     pub idle_clients: bool,
-    /// Full handshakes per second that the server admits; 0 is no limit.
+    /// Maximum full handshakes per second that the server admits; 0 for no limit.
     pub full_handshakes: u64,
-    /// Nodes that serve together.
+    /// Number of nodes in a farm.
     pub nodes: usize,
-    /// Servers behind, all of them the same program.
+    /// Number of backend servers, which are addresses of a single program.
     pub servers: usize,
     /// Whether the server replicates its sessions to another node.
     pub cluster: bool,
-    /// Whether the kernel takes over the TLS of connections that carry bulk.
+    /// Whether the kernel takes over the TLS of bulk connections.
     pub ktls: bool,
-    /// What becomes of clients' TLS.
+    /// Handling of the clients' TLS.
     pub front: Front,
-    /// Pipes of each worker, for bytes that only pass; `None` where the server decides.
+    /// Number of pipes per worker for bytes that pass through; `None` for the server's default.
     pub pipes: Option<u64>,
     /// All settings as text, for the report.
     pub text: BTreeMap<String, String>,
 }
 
-/// Who serves files.
+/// Server that serves files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
-    /// Nobody: a server behind makes responses up.
+    /// No files: the backend generates responses.
     None,
-    /// The peer, or for one that cannot, a server behind it.
+    /// The peer, or a file server behind it if the peer cannot serve files.
     Peer,
-    /// A server that clients reach through another, which ends TLS.
+    /// This server itself, behind another server that terminates TLS.
     Behind,
 }
 
-/// What becomes of clients' TLS.
+/// Handling of the clients' TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Front {
-    /// The server ends it.
+    /// The server terminates TLS.
     Terminate,
-    /// The server passes it on, and a becket behind ends it.
+    /// The server passes TLS through, and a becket behind it terminates TLS.
     Passthrough,
-    /// Nobody speaks TLS.
+    /// Clients use no TLS.
     Plain,
 }
 
 impl Scenario {
-    /// Reads a scenario and unfolds it once, so that every fault is found here.
+    /// Parses a scenario and creates its cases once, so that all errors are reported here.
     pub fn parse(name: &str, text: &str) -> Result<Self, Error> {
         let of = |e: &dyn std::fmt::Display| Error::Asked(format!("scenario {name}: {e}"));
         let scenario: Self = toml::from_str(text).map_err(|e| of(&e))?;
@@ -246,7 +246,7 @@ impl Scenario {
             if !today.is_empty() && today.len() != source.rows.len() {
                 let (rows, today) = (source.rows.len(), today.len());
                 return Err(of(&format!(
-                    "then.source of {article} has {rows} rows, and {today} of `today`"
+                    "then.source of {article} has {rows} rows, but `today` has {today}"
                 )));
             }
             if Article::find(article).is_none() {
@@ -270,7 +270,7 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// Returns the cases with their labels: those of the articles' tables, or the product of the axes.
+    /// Returns the cases with their labels: the rows of the articles' tables, or the product of the axes.
     pub fn cases(&self, quick: bool) -> Result<Vec<(String, Settings)>, Error> {
         let mut cases: Vec<(String, Settings)> = Vec::new();
         for differing in self.differing(quick) {
@@ -279,7 +279,7 @@ impl Scenario {
                 .map(|(name, value)| format!("{name} {}", plain(value)))
                 .collect();
             let settings = Settings::new(self.text_of(&differing)?)?;
-            // Several tables of the articles may have the same row.
+            // Several tables of the articles may contain the same row.
             if cases.iter().all(|(_, known)| *known != settings) {
                 cases.push((label.join(", "), settings));
             }
@@ -287,7 +287,7 @@ impl Scenario {
         Ok(cases)
     }
 
-    /// Returns whether its cases are rows of articles' tables.
+    /// Returns whether the cases are the rows of the articles' tables.
     pub fn is_classic(&self) -> bool {
         self.then
             .source
@@ -304,7 +304,7 @@ impl Scenario {
         Settings::new(self.text_of(&row)?)
     }
 
-    /// Returns all settings as text, of which these differ from the base.
+    /// Returns all settings as text: defaults, then the base, then `differing`.
     fn text_of(
         &self,
         differing: &[(&str, &toml::Value)],
@@ -320,7 +320,7 @@ impl Scenario {
         Ok(text)
     }
 
-    /// Returns what differs from the base, case by case.
+    /// Returns the settings that differ from the base, for each case.
     fn differing(&self, quick: bool) -> Vec<Vec<(&str, &toml::Value)>> {
         let rows = self.then.source.iter().flat_map(|source| &source.today);
         let rows = rows.filter_map(|today| match today {
@@ -349,7 +349,7 @@ impl Scenario {
         products
     }
 
-    /// Returns the settings of a column in a case: the case's, but for what is set otherwise beside becket.
+    /// Returns the settings of a column in a case: the case's settings with the changes under `beside`.
     pub fn settings_of(&self, column: &str, settings: &Settings) -> Result<Settings, Error> {
         let mut text = settings.text.clone();
         for (name, value) in self.beside.get(column).into_iter().flatten() {
@@ -358,7 +358,7 @@ impl Scenario {
         Settings::new(text)
     }
 
-    /// Returns why a peer has no figure in a case.
+    /// Returns the reason why a peer cannot be measured in a case.
     pub fn reason(&self, peer: &str, settings: &Settings) -> Option<String> {
         let applies = |entry: &&Unavailable| {
             let peers = entry.peers.is_empty() || entry.peers.iter().any(|p| p == peer);
@@ -466,19 +466,19 @@ impl Settings {
     }
 }
 
-/// Every handshake is resumed, and the request goes with the ClientHello as early data.
+/// Resumption plan in which every handshake is resumed and the request is sent as early data.
 pub const EARLY: &str = "early";
-/// How the columns of other beckets begin: other builds, or other settings.
+/// Prefix of additional columns of becket: other builds or other settings.
 pub const BECKETS: &str = "becket@";
-/// The column of an earlier build of becket.
+/// Name of the column of an earlier build of becket.
 pub const OLD: &str = "becket@old";
 
-/// Returns whether there is a setting of this name.
+/// Returns whether a setting of this name exists.
 pub fn is_setting(name: &str) -> bool {
     SETTINGS.iter().any(|(known, _)| *known == name)
 }
 
-/// Changes a setting that there is.
+/// Changes an existing setting.
 fn set(text: &mut BTreeMap<String, String>, name: &str, value: &toml::Value) -> Result<(), Error> {
     if text.insert(name.to_owned(), plain(value)).is_some() {
         return Ok(());
@@ -490,14 +490,14 @@ fn set(text: &mut BTreeMap<String, String>, name: &str, value: &toml::Value) -> 
     )))
 }
 
-/// Returns a value as the settings have it.
+/// Returns a TOML value as text.
 fn plain(value: &toml::Value) -> String {
     value
         .as_str()
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Every setting with its default; behind it the other words that are accepted, where not any number will do.
+/// All settings. The first value is the default; more values are the only ones that are accepted.
 const SETTINGS: &[(&str, &[&str])] = &[
     ("tls", &["1.3", "1.2"]),
     (
@@ -542,7 +542,7 @@ mod tests {
     const HEAD: &str = "id = \"x\"\ntitle = \"x\"\nquestion = \"x\"\nmeasure = \"transactions\"\n[then]\ntext = \"\"\n";
 
     #[test]
-    fn axes_unfold_into_their_product() {
+    fn axes_are_combined_to_their_product() {
         let text = format!(
             "{HEAD}[[axis]]\nsetting = \"key\"\nvalues = [\"p256\", \"rsa2048\"]\n[[axis]]\nsetting = \"body\"\nvalues = [\"0\", \"16k\", \"1m\"]\nquick = [\"1m\"]\n"
         );
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_settings_and_values_are_refused_with_what_is_accepted() {
+    fn unknown_settings_and_values_are_rejected_with_the_accepted_ones() {
         for wrong in [
             "colour = 1",
             "tls = \"1.1\"",
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kind_of_resumption_decides_the_version() {
+    fn the_method_of_resumption_determines_the_version() {
         let text = format!("{HEAD}[base]\nresume-kind = \"id\"\nresume = \"every=4\"\n");
         let scenario = Scenario::parse("x", &text).unwrap();
         let settings = &scenario.cases(false).unwrap()[0].1;
@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_beside_becket_has_settings_of_its_own_and_the_others_have_the_cases() {
+    fn a_column_beside_becket_has_its_own_settings_and_the_others_keep_those_of_the_case() {
         let beside = |entry: &str| format!("{HEAD}[base]\nbody = \"1m\"\n[beside.{entry}\n");
         let scenario = Scenario::parse("x", &beside("\"becket@copies\"]\npipes = 0")).unwrap();
         let settings = &scenario.cases(false).unwrap()[0].1;
@@ -596,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_for_its_peers_and_cases() {
+    fn a_reason_applies_to_its_peers_and_cases() {
         let text = format!(
             "{HEAD}[[unavailable]]\npeers = [\"becket\"]\nwhen = {{ workers = 1 }}\nreason = \"none\"\n"
         );

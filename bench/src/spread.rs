@@ -1,6 +1,6 @@
-//! Medians and spreads. With three to ten rounds, only what needs no assumption is said.
+//! Medians and ranges. With few rounds, only statistics without assumptions are shown.
 
-/// Returns the median; the mean of the middle two for an even count.
+/// Returns the median, which is the mean of the middle two values for an even count.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -12,13 +12,13 @@ pub fn median(values: &[f64]) -> Option<f64> {
     Some(f64::midpoint(*lower, *upper))
 }
 
-/// Returns the least and the largest value.
+/// Returns the smallest and the largest value.
 pub fn range(values: &[f64]) -> Option<(f64, f64)> {
     let least = values.iter().copied().reduce(f64::min)?;
     Some((least, values.iter().copied().reduce(f64::max)?))
 }
 
-/// Returns half the range as a share of the median: the `±` of a table.
+/// Returns half the range divided by the median, shown as `±` in tables.
 pub fn relative(values: &[f64]) -> Option<f64> {
     let (least, largest) = range(values)?;
     let median = median(values).filter(|m| *m != 0.0)?;

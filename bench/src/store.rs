@@ -1,6 +1,6 @@
-//! Stored runs: a directory with `run.json`, and the report made from it.
+//! Stored runs: a directory with `run.json` and its report.
 //!
-//! The file is written after each scenario; until the last it says that it is not complete.
+//! The file is written after each scenario and marked as complete after the last one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use crate::Error;
 use crate::result::{Run, SCHEMA_VERSION};
 
-/// Makes the directory, and proves that it can be written to.
+/// Creates the directory and verifies that it is writable.
 pub fn prepare(directory: &Path) -> Result<(), Error> {
-    let failed = |e| Error::os(format!("making {}", directory.display()), e);
+    let failed = |e| Error::os(format!("cannot create {}", directory.display()), e);
     fs::create_dir_all(directory).map_err(failed)?;
     if directory.join(FILE).exists() {
         return Err(Error::Asked(format!(
-            "{} holds a run already: choose another --out",
+            "{} already contains a run: choose another --out",
             directory.display()
         )));
     }
@@ -23,14 +23,14 @@ pub fn prepare(directory: &Path) -> Result<(), Error> {
     fs::remove_file(proof).map_err(failed)
 }
 
-/// Stores what there is of a run.
+/// Stores a run, which may be incomplete.
 pub fn run(directory: &Path, run: &Run) -> Result<PathBuf, Error> {
     let path = directory.join(FILE);
     write(&path, &json(&path, run)?)?;
     Ok(path)
 }
 
-/// Reads a whole run.
+/// Reads a complete run.
 pub fn read(directory: &Path) -> Result<Run, Error> {
     let path = directory.join(FILE);
     let wrong = |why: String| Error::Stored {
@@ -41,29 +41,29 @@ pub fn read(directory: &Path) -> Result<Run, Error> {
     let run: Run = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
     if run.schema != SCHEMA_VERSION {
         return Err(wrong(format!(
-            "schema {} is not {SCHEMA_VERSION}",
+            "schema version {} is not supported (accepted: {SCHEMA_VERSION})",
             run.schema
         )));
     }
     if !run.complete {
         return Err(wrong(
-            "there is only a part of a run, which ended early: run it again".to_owned(),
+            "the file contains only part of a run, which was interrupted: run it again".to_owned(),
         ));
     }
     Ok(run)
 }
 
-/// Writes a file beside its place and moves it there: a full disk leaves no half of one.
+/// Writes a temporary file and renames it, so that a full disk leaves no partial file.
 pub fn write(path: &Path, text: &str) -> Result<(), Error> {
     let beside = path.with_extension("part");
     let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
     written.map_err(|e| {
         drop(fs::remove_file(&beside));
-        Error::os(format!("writing {}", path.display()), e)
+        Error::os(format!("cannot write {}", path.display()), e)
     })
 }
 
-/// One line per column keeps the file small and a difference readable.
+/// Serializes a run with one line per column, which keeps the file small and diffs readable.
 fn json(path: &Path, run: &Run) -> Result<String, Error> {
     let text = serde_json::to_string(run).map_err(|e| Error::Stored {
         path: path.to_owned(),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_run_is_read_back_and_not_written_over() {
+    fn a_complete_run_is_read_back_and_not_overwritten() {
         let directory = tempfile::tempdir().unwrap();
         prepare(directory.path()).unwrap();
         super::run(directory.path(), &run(true)).unwrap();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn every_stored_run_is_read() {
+    fn every_stored_run_is_readable() {
         let stored = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/results"));
         let entries = fs::read_dir(stored).unwrap().flatten();
         let runs = entries.filter(|entry| entry.path().is_dir() && entry.file_name() != "notes");
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_run_is_not_taken_for_one() {
+    fn an_incomplete_run_is_rejected() {
         let directory = tempfile::tempdir().unwrap();
         super::run(directory.path(), &run(false)).unwrap();
         let error = read(directory.path()).unwrap_err().to_string();

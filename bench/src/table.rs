@@ -1,11 +1,11 @@
-//! Words and cells of the tables of a report.
+//! Tables and remarks of a report.
 
 use crate::figure::{self, Figure};
 use crate::figures;
 use crate::result::{Case, Column, Outcome, Run};
 use crate::spread;
 
-/// A table in Markdown that grows by rows.
+/// Markdown table that grows by rows.
 pub(crate) struct Rows {
     head: String,
     rows: String,
@@ -25,7 +25,7 @@ impl Rows {
         self.rows += &line(cells);
     }
 
-    /// Returns the table, or nothing where it has no rows.
+    /// Returns the table, or an empty text if it has no rows.
     pub(crate) fn text(self) -> String {
         match self.rows.as_str() {
             "" => String::new(),
@@ -44,12 +44,12 @@ fn line(cells: impl IntoIterator<Item: AsRef<str>>) -> String {
     text + "\n"
 }
 
-/// Returns a column's name with the version and the TLS library of its program.
+/// Returns the name of a column with the version and the TLS library of its program.
 pub fn column_head(run: &Run, peer: &str) -> String {
-    // A column such as `becket, cluster` is of the program before the comma.
+    // A column such as `becket, cluster` belongs to the program before the comma.
     let program = peer.split(',').next().unwrap_or(peer);
     let known = |name: &str| run.peers.iter().find(|known| known.name == name);
-    // One such as `becket@copies` may be no program of its own.
+    // A column such as `becket@copies` may use the program before the `@`.
     let own = || known(program.split('@').next().unwrap_or(program));
     let known = known(program).or_else(own);
     match known {
@@ -58,7 +58,7 @@ pub fn column_head(run: &Run, peer: &str) -> String {
     }
 }
 
-/// Returns a floor's name as a reader wants it.
+/// Returns the name of a column, with a readable text for a floor.
 pub fn heading(peer: &str) -> &str {
     match peer {
         figures::RELAY => "plain TCP relay",
@@ -101,7 +101,7 @@ pub(crate) fn cell(case: &Case, peer: &str, figure: &Figure) -> String {
     format!("{mark}{value}{mark}{eta}")
 }
 
-/// Shows the share of the limit that a column reaches, and that of the true limit where it was measured.
+/// Returns the share of the limit that a column reaches, and the share of the true limit if it was measured.
 pub fn etas(case: &Case, column: &Column) -> Option<String> {
     let eta = |relay| figure::eta(case, column, relay).map(|eta| format!("{eta:.2}"));
     let true_eta =
@@ -109,7 +109,7 @@ pub fn etas(case: &Case, column: &Column) -> Option<String> {
     Some(eta(figures::RELAY)? + &true_eta)
 }
 
-/// Returns a median with its spread.
+/// Returns the median of a figure with its spread.
 pub fn value(column: &Column, figure: &Figure) -> Option<String> {
     let values = column.values(&figure.name);
     let median = spread::median(&values)?;
@@ -122,8 +122,8 @@ pub fn value(column: &Column, figure: &Figure) -> Option<String> {
     Some(format!("{least}{}{spread}", figure.show(median)))
 }
 
-/// Returns reasons and remarks, each once with the peers and the cases that it is about. Of remarks that differ only
-/// in their numbers, as they do from round to round, the first stands for all.
+/// Returns reasons and remarks, each once, with the peers and cases to which it applies. Remarks that differ only in their numbers are
+/// merged into the first one.
 pub fn notes(outcome: &Outcome) -> Vec<String> {
     let mut remarks: Vec<Remark<'_>> = Vec::new();
     for case in &outcome.cases {
@@ -163,7 +163,7 @@ pub fn notes(outcome: &Outcome) -> Vec<String> {
     lines.collect()
 }
 
-/// A remark about some peers in some cases.
+/// Remark with the peers and cases to which it applies.
 #[derive(Default)]
 struct Remark<'a> {
     text: String,
@@ -177,7 +177,7 @@ fn note<'a>(list: &mut Vec<&'a str>, name: &'a str) {
     }
 }
 
-/// A remark without its numbers. Reasons and loads keep theirs: they are what is said.
+/// Returns a remark without its digits, for comparison. Reasons and loads keep their digits, which are essential.
 fn shape(text: &str) -> String {
     if text.starts_with("not ") || text.starts_with(figure::CLIENT_WAS_SLOW) {
         return text.to_owned();
@@ -185,7 +185,7 @@ fn shape(text: &str) -> String {
     text.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
-/// Says over how many connections a weight was measured: descriptors may not allow as many as were asked for.
+/// Returns the number of open connections of a memory measurement. The limit on descriptors may reduce it.
 fn held(column: &Column) -> Option<String> {
     let count = column.median(figures::HELD)?;
     Some(format!("{count:.0} connections held"))

@@ -1,16 +1,16 @@
-//! Rounds in turns: the servers of a case are measured a quarter of a second each, one after the other, until each has had its round.
+//! Rounds in turns: the servers of a case are measured one after another for a quarter of a second, until each has its round.
 //!
-//! What a machine does changes within seconds, and then moves one server's round and not the next's. Turns are short beside that, so it moves
-//! both, and their ratio stays. A turn begins with connections that nobody has begun to serve, so it must be long beside a transaction:
-//! servers that are slow have fewer turns of more time.
+//! The speed of a machine changes within seconds, which would affect one server's round and not the next one's. Turns are shorter than these
+//! changes, so both servers are affected and their ratio is stable. A turn begins with new connections, so it must be long
+//! compared to a transaction: slow servers have fewer and longer turns.
 
 use std::time::Duration;
 
 use crate::figures;
 use crate::result::Sample;
 
-/// Returns the turns of a round of so much time in which the slowest server completes so many transactions, over connections that are all
-/// busy.
+/// Returns the number of turns for a round of this duration. Each turn must be long enough for `PER_CONNECTION` transactions of the slowest
+/// server on each of the busy connections.
 pub fn of_round(time: Duration, slowest_per_s: f64, connections: usize) -> u32 {
     let transactions = time.as_secs_f64() * slowest_per_s;
     let most = (time.as_secs_f64() / SHORTEST.as_secs_f64()).max(1.0);
@@ -18,8 +18,8 @@ pub fn of_round(time: Duration, slowest_per_s: f64, connections: usize) -> u32 {
     turns.clamp(1.0, most) as u32
 }
 
-/// Returns a round's figures from those of its turns: sums over sums where a figure is a ratio, the longest where it is the longest; a quantile
-/// is the mean of its turns'.
+/// Joins the figures of turns to those of a round: weighted means for ratios, the maximum for the longest time, and the mean for
+/// quantiles.
 pub fn join(round: u32, turns: &[Sample]) -> Option<Sample> {
     let mut joined = Sample {
         round,
@@ -41,11 +41,11 @@ fn mean(name: &str, turns: &[Sample]) -> f64 {
     let (mut sum, mut weights) = (0.0, 0.0);
     for turn in turns {
         let of = |name: &str| turn.figures.get(name).copied();
-        // The library in memory has none.
+        // The library in memory has no rate.
         let rate = of(figures::RATE).unwrap_or(1.0);
         let weight = match name {
             figures::RATE | figures::CPUS_USED | figures::CLIENT_BUSY => 1.0,
-            // Its seconds of CPU.
+            // Weight by CPU seconds.
             figures::MB_PER_CPU_S => of(figures::CPU).unwrap_or(0.0) * rate,
             _ => rate,
         };
@@ -57,9 +57,9 @@ fn mean(name: &str, turns: &[Sample]) -> f64 {
     sum / weights.max(f64::MIN_POSITIVE)
 }
 
-/// Short beside the seconds in which a machine changes its speed, and 25 of the 10 ms in which the kernel counts CPU time.
+/// Minimum duration of a turn: shorter than changes of the machine's speed, and 25 of the kernel's 10 ms ticks.
 const SHORTEST: Duration = Duration::from_millis(250);
-/// Transactions of each connection in a turn: those that are cut at its ends weigh a tenth.
+/// Minimum transactions per connection in a turn, so that the ones cut at its ends count for about a tenth.
 const PER_CONNECTION: f64 = 10.0;
 
 #[cfg(test)]
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_slow_has_fewer_turns_and_who_has_no_time_has_one() {
+    fn slow_servers_have_fewer_turns_and_short_rounds_have_one() {
         let second = Duration::from_secs(1);
         assert_eq!(of_round(2 * second, 5_000.0, 50), 8);
         assert_eq!(of_round(2 * second, 1_000.0, 50), 4);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_is_what_one_turn_of_all_its_time_would_have_been() {
+    fn a_joined_round_equals_one_turn_of_the_whole_time() {
         // 100 transactions of 30 us and 300 of 10: 6 ms for 400.
         let joined = join(7, &[turn(100.0, 30.0), turn(300.0, 10.0)]).unwrap();
         let of = |name: &str| joined.figures[name];
@@ -96,12 +96,12 @@ mod tests {
         assert!((of(figures::RATE) - 200.0).abs() < 1e-9);
         assert!((of(figures::MAX) - 60.0).abs() < 1e-9);
         assert!((of(figures::TURNS) - 2.0).abs() < 1e-9);
-        // A megabyte each: 400 in 6 ms.
+        // Bodies of 1 MB: 400 in 6 ms.
         assert!((of(figures::MB_PER_CPU_S) - 400.0 / 0.006).abs() < 1.0);
     }
 
     #[test]
-    fn what_has_no_rate_weighs_the_same_in_each_turn() {
+    fn figures_without_a_rate_have_equal_weight_in_each_turn() {
         let turns = [10.0, 20.0].map(|cpu| {
             let mut turn = Sample::default();
             turn.put(figures::CPU, cpu);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_of_one_turn_is_that_turn_and_none_is_none() {
+    fn a_round_of_one_turn_is_unchanged_and_no_turns_give_no_round() {
         let one = turn(100.0, 30.0);
         let joined = join(0, std::slice::from_ref(&one)).unwrap();
         assert!(

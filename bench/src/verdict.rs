@@ -1,7 +1,7 @@
-//! Who is better, and how sure that is.
+//! Verdicts on becket and its peers, with their certainty.
 //!
-//! Figures are paired by round. Those of two runs are not compared: a machine is another one an hour later. See [`becket_stats::ratio`] for the statistics and
-//! [`crate::control`] for the control.
+//! Figures are paired by round. Figures of different runs are not compared, because the speed of a machine changes over time. See
+//! [`becket_stats::ratio`] for the statistics and [`crate::control`] for the control.
 
 use becket_stats::ratio::{Interval, Verdict, level};
 
@@ -11,17 +11,17 @@ use crate::figures;
 use crate::result::{Case, Column, Run, Sample};
 use crate::scenario::BECKETS;
 
-/// What a run knows about its own certainty.
+/// Properties of a run that determine the certainty of its verdicts.
 #[derive(Clone, Copy, Debug)]
 pub struct Certainty<'a> {
-    /// Looks that were possible.
+    /// Maximum number of checks per case.
     pub looks: u32,
-    /// The control's samples.
+    /// Samples of the control.
     pub control: &'a [Sample],
 }
 
 impl Certainty<'_> {
-    /// Returns the interval of the ratio of two columns of one case.
+    /// Returns the confidence interval of the ratio of two columns of a case.
     pub fn between(&self, first: &Column, second: &Column, figure: &str) -> Option<Interval> {
         let pairs = first.pairs(second, figure);
         let interval = Interval::paired(&pairs, level(self.looks))?;
@@ -35,7 +35,7 @@ impl Certainty<'_> {
 }
 
 impl Run {
-    /// Returns how sure the run can be of anything.
+    /// Returns the certainty of the run's verdicts.
     pub fn certainty(&self) -> Certainty<'_> {
         Certainty {
             looks: self.looks,
@@ -44,25 +44,25 @@ impl Run {
     }
 }
 
-/// Returns the column whose side a case takes: becket of today.
+/// Returns the column of the current build of becket, which verdicts are about.
 pub fn subject(case: &Case) -> Option<&Column> {
     case.column("becket").filter(|c| !c.samples.is_empty())
 }
 
-/// Returns becket once more: another build, or with other settings.
+/// Returns the additional columns of becket: other builds or other settings.
 fn beckets(case: &Case) -> impl Iterator<Item = &Column> {
     case.columns.iter().filter(|c| c.peer.starts_with(BECKETS))
 }
 
-/// Returns the best of the others in a figure: neither a floor nor another becket.
+/// Returns the best peer in a figure, without floors and columns of becket.
 pub fn rival<'a>(case: &'a Case, figure: &Figure) -> Option<&'a Column> {
     let is_other = |column: &&Column| column.peer != "becket" && !column.peer.starts_with(BECKETS);
     let others = case.columns.iter().filter(is_other);
     figure.best_of(others).map(|(column, _)| column)
 }
 
-/// Returns whether more rounds could not change what a case says: each of the figures tells becket from the
-/// best of the others, and another becket from one that is worse by [`TOLERATED`].
+/// Returns whether the verdicts of a case are clear, so that it needs no more rounds. Each figure must distinguish becket from the best peer,
+/// and from a result that is worse than another becket by [`TOLERATED`].
 pub fn is_decided(case: &Case, deciding: &[Figure], certainty: Certainty<'_>) -> bool {
     let Some(subject) = subject(case) else {
         return true;
@@ -81,7 +81,7 @@ pub fn is_decided(case: &Case, deciding: &[Figure], certainty: Certainty<'_>) ->
     deciding.iter().all(decided)
 }
 
-/// Returns whether the first is better than so many times the second, where that can be told.
+/// Returns whether the first column is better than `times` the second one; `None` if this is unclear.
 fn is_better(interval: &Interval, times: f64, figure: &Figure) -> Option<bool> {
     match interval.against(times) {
         Verdict::Unclear => None,
@@ -90,7 +90,7 @@ fn is_better(interval: &Interval, times: f64, figure: &Figure) -> Option<bool> {
     }
 }
 
-/// The ratio at which a figure is worse by as much as is tolerated.
+/// Returns the ratio at which a figure is worse by [`TOLERATED`].
 fn worse(figure: &Figure) -> f64 {
     if figure.less_is_better {
         1.0 + TOLERATED
@@ -99,7 +99,7 @@ fn worse(figure: &Figure) -> f64 {
     }
 }
 
-/// Says how becket stands in a figure: to other beckets, to what it is to keep, and to the best of the others.
+/// Compares becket in a figure with other columns of becket, with its target under a flood, and with the best peer.
 pub fn standings(
     case: &Case,
     figure: &Figure,
@@ -113,7 +113,7 @@ pub fn standings(
         .chain(rival)
 }
 
-/// Says how becket stands to the best of the others in a figure.
+/// Compares becket with the best peer in a figure.
 pub fn of_rivals(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Option<Standing> {
     let rival = rival(case, figure)?;
     let interval = certainty.between(subject(case)?, rival, &figure.name)?;
@@ -128,7 +128,7 @@ pub fn of_rivals(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Opti
     })
 }
 
-/// Says how becket stands to each other build of it, and to itself with other settings, in a figure.
+/// Compares becket in a figure with its other builds and settings.
 pub fn of_beckets(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Vec<Standing> {
     let standing = |other: &Column| {
         let interval = certainty.between(subject(case)?, other, &figure.name)?;
@@ -137,7 +137,7 @@ pub fn of_beckets(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Vec
             (Some(true), _) => "better",
             (_, Some(true)) => "not worse by more than 2 %",
             (_, Some(false)) => "worse by more than 2 %",
-            (_, None) => "cannot be told",
+            (_, None) => "inconclusive",
         };
         Some(Standing {
             against: other.peer.clone(),
@@ -148,43 +148,43 @@ pub fn of_beckets(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Vec
     beckets(case).filter_map(standing).collect()
 }
 
-/// Says whether becket keeps under a flood what it is to keep of its closed loop's rate.
+/// Compares becket's goodput under a flood with the target share of its closed loop's rate.
 pub fn of_kept(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Option<Standing> {
-    // The marks are those of full handshakes: a flood that spoils the session cache costs more than its closed loop.
+    // The targets apply to full handshakes. With resumption, failed clients also lose their cached sessions.
     if case.settings.get("resume").is_some_and(|it| it != "never") {
         return None;
     }
     let is_of = |percent: &str| figure.name == figures::at(figures::KEPT, percent);
     let (_, mark) = figures::FLOODS.iter().find(|(percent, _)| is_of(percent))?;
     let kept = subject(case)?.values(&figure.name);
-    // Each is a ratio of the round already.
+    // Each value is already a ratio within a round.
     let pairs: Vec<(f64, f64)> = kept.into_iter().map(|kept| (kept, 1.0)).collect();
     let interval = Interval::paired(&pairs, level(certainty.looks))?;
     let interval = interval.widened(control::movement(certainty.control, pairs.len()));
     Some(Standing {
         against: format!(
-            "its closed loop, of which {:.0} % are to be kept",
+            "its closed loop (target: {:.0} %)",
             mark * 100.0
         ),
         word: match interval.against(*mark) {
-            Verdict::More => "kept",
-            Verdict::Less => "not kept",
-            Verdict::Unclear => "cannot be told",
+            Verdict::More => "target met",
+            Verdict::Less => "target missed",
+            Verdict::Unclear => "inconclusive",
         },
         interval,
     })
 }
 
-/// One build's or peer's place beside another.
+/// Comparison of becket with another column.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {
     pub against: String,
-    /// The ratio of becket's figure to it.
+    /// Ratio of becket's figure to the other one.
     pub interval: Interval,
     pub word: &'static str,
 }
 
-/// Shows an interval as `0.62 (0.60 to 0.64)`.
+/// Formats an interval as `0.62 (0.60 to 0.64)`.
 pub fn show(interval: &Interval) -> String {
     format!(
         "{:.2} ({:.2} to {:.2})",
@@ -192,7 +192,7 @@ pub fn show(interval: &Interval) -> String {
     )
 }
 
-/// A build may be worse than the one before by so much.
+/// Tolerated relative increase of a figure compared with another build.
 const TOLERATED: f64 = 0.02;
 
 #[cfg(test)]
@@ -216,7 +216,7 @@ mod tests {
     };
 
     #[test]
-    fn a_case_is_decided_when_the_best_of_the_others_is_told_from_becket() {
+    fn a_case_is_decided_if_becket_differs_from_the_best_peer() {
         let close = column("nginx", &[101.0, 99.0, 100.5]);
         let far = column("hitch", &[300.0, 310.0, 305.0]);
         let becket = column("becket", &[100.0, 100.0, 100.0]);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_build_is_no_rival_and_a_little_worse_is_tolerated() {
+    fn an_old_build_is_not_a_peer_and_a_small_regression_is_tolerated() {
         let becket = column("becket", &[101.0, 101.1, 100.9]);
         let with = |old: &[f64]| case(vec![becket.clone(), column("becket@old", old)]);
         let word = |case: &Case| of_beckets(case, &cpu(), SURE)[0].word;
@@ -244,13 +244,13 @@ mod tests {
             "not worse by more than 2 %"
         );
         assert_eq!(word(&with(&[90.0, 90.1, 89.9])), "worse by more than 2 %");
-        assert_eq!(word(&with(&[95.0, 105.0, 100.0])), "cannot be told");
+        assert_eq!(word(&with(&[95.0, 105.0, 100.0])), "inconclusive");
         assert_eq!(word(&with(&[180.0, 180.1, 179.9])), "better");
         assert!(rival(&with(&[1.0]), &cpu()).is_none());
     }
 
     #[test]
-    fn what_is_kept_is_held_to_its_mark_with_an_interval() {
+    fn the_goodput_is_compared_with_its_target() {
         let kept_of = |values: &[f64], resume: &str| {
             let mut column = column("becket", values);
             for (sample, value) in column.samples.iter_mut().zip(values) {
@@ -266,10 +266,10 @@ mod tests {
             of_kept(&case, &figure, SURE)
         };
         let kept = |values: &[f64]| kept_of(values, "never");
-        assert_eq!(kept(&[0.99, 0.991, 0.989]).unwrap().word, "kept");
-        assert_eq!(kept(&[0.9, 0.901, 0.899]).unwrap().word, "not kept");
+        assert_eq!(kept(&[0.99, 0.991, 0.989]).unwrap().word, "target met");
+        assert_eq!(kept(&[0.9, 0.901, 0.899]).unwrap().word, "target missed");
         let apart = kept(&[0.888, 0.966]).unwrap();
-        assert_eq!(apart.word, "cannot be told");
+        assert_eq!(apart.word, "inconclusive");
         assert!(apart.interval.low < 0.7 && apart.interval.high > 1.2);
         assert!(kept(&[0.97]).is_none());
         assert!(kept_of(&[0.6, 0.6, 0.6], "every=4").is_none());
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_control_moved_takes_a_verdict_back() {
+    fn the_movement_of_the_control_can_make_a_verdict_unclear() {
         let control: Vec<Sample> = column("relay", &[50.0, 58.0, 50.0, 58.0]).samples;
         let unsteady = Certainty {
             looks: 1,

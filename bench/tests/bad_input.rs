@@ -1,4 +1,4 @@
-//! What goes wrong ends in a sentence and an exit code, and leaves nothing that runs or looks whole.
+//! Errors end with a message and an exit code. They leave no running process and no result that looks complete.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -14,14 +14,14 @@ use becket_load::clock;
 use rustix::process::{Pid, Signal, kill_process};
 use support::{BENCH, becket, bench, said};
 
-/// Runs the bench, which must end with this code and these words.
+/// Runs the bench and checks its exit code and its message.
 fn fails(args: &[&str], code: i32, words: &str) {
     let output = bench(args);
     assert_eq!(output.status.code(), Some(code), "{}", said(&output));
     assert!(said(&output).contains(words), "{}", said(&output));
 }
 
-/// Runs a scenario with this haproxy.
+/// Runs a scenario with this script as haproxy, and checks exit code and message.
 fn fails_with_haproxy(script: &str, code: i32, words: &str) {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("haproxy");
@@ -40,7 +40,7 @@ fn built() -> String {
 }
 
 #[test]
-fn what_is_asked_wrongly_is_answered_with_what_is_right() {
+fn invalid_options_are_answered_with_the_accepted_ones() {
     fails(&["run", "speed"], 2, "object-size");
     let nowhere = ["run", "key", "--peers=nginx", "--peer=nginx=/nowhere/nginx"];
     fails(&nowhere, 3, "libnginx-mod-stream");
@@ -59,7 +59,7 @@ fn what_is_asked_wrongly_is_answered_with_what_is_right() {
 }
 
 #[test]
-fn a_plan_says_what_would_run_and_stores_nothing() {
+fn a_plan_lists_the_cases_and_stores_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("run");
     let (build, place) = (
@@ -89,16 +89,16 @@ fn a_plan_says_what_would_run_and_stores_nothing() {
 }
 
 #[test]
-fn a_peer_that_does_not_start_or_ends_shows_its_log_and_no_result_is_stored() {
+fn the_log_of_a_peer_that_fails_is_shown_and_no_result_is_stored() {
     let script = "#!/bin/sh\necho no such directive >&2\nexit 1\n";
     fails_with_haproxy(script, 3, "no such directive");
-    // It lasts until somebody has seen that it listens.
+    // This one exits after its first connection.
     let script = "#!/usr/bin/perl\nuse IO::Socket::INET;\nexit if $ARGV[0] eq '-vv';\nopen my $file, '<', $ARGV[2];\nmy ($address) = join('', <$file>) =~ /bind (\\S+)/;\nmy $listener = IO::Socket::INET->new(LocalAddr => $address, Listen => 5);\n$listener->accept;\ndie 'no more of this';\n";
     fails_with_haproxy(script, 3, "no more of this");
 }
 
 #[test]
-fn too_few_descriptors_are_answered_with_what_to_raise() {
+fn too_few_descriptors_cause_an_error_with_advice() {
     let directory = tempfile::tempdir().unwrap();
     let script = format!(
         "ulimit -n 1000; exec {BENCH} run pq --smoke --peers becket {} --out {}/run",
@@ -111,10 +111,10 @@ fn too_few_descriptors_are_answered_with_what_to_raise() {
 }
 
 #[test]
-fn a_machine_where_others_are_at_work_is_refused_unless_that_will_do() {
+fn a_busy_machine_is_refused_without_busy_ok() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("run");
-    // The spinning process is no child of the bench, and ends by itself.
+    // The spinning process is not a child of the bench and exits by itself.
     let spin = "timeout 10 sh -c 'while :; do :; done'";
     let mut spinning = Command::new("sh").args(["-c", spin]).spawn().unwrap();
     let place = format!("--out={}", out.display());
@@ -125,7 +125,7 @@ fn a_machine_where_others_are_at_work_is_refused_unless_that_will_do() {
 }
 
 #[test]
-fn an_interrupted_run_stops_its_peers_and_stores_nothing_whole() {
+fn an_interrupted_run_stops_its_peers_and_stores_no_complete_run() {
     let directory = tempfile::tempdir().unwrap();
     let mut bench = begin(directory.path());
     signal(&bench, Signal::INT);
@@ -145,7 +145,7 @@ fn a_killed_bench_leaves_no_peer_and_no_directory() {
     until(|| fs::read_dir(&tmp).unwrap().next().is_none());
 }
 
-/// Starts a run whose files lie below `directory`, and returns when its first case has peers.
+/// Starts a run with its files below `directory`, and returns when its first case has running peers.
 fn begin(directory: &Path) -> Child {
     fs::create_dir(directory.join("tmp")).unwrap();
     let mut child = Command::new(BENCH)
@@ -184,7 +184,7 @@ fn all_gone(directory: &Path) {
     until(|| running(directory).is_empty());
 }
 
-/// Returns the servers that were started with a file of this run.
+/// Returns the command lines of processes that were started with a file of this run.
 fn running(directory: &Path) -> Vec<String> {
     let tmp = directory.join("tmp").display().to_string();
     let entries = fs::read_dir("/proc").unwrap().flatten();
@@ -196,7 +196,7 @@ fn running(directory: &Path) -> Vec<String> {
 fn until(is_so: impl Fn() -> bool) {
     let deadline = clock::now() + Duration::from_secs(60);
     while !is_so() {
-        assert!(clock::now() < deadline, "it did not come to that");
+        assert!(clock::now() < deadline, "the condition was not met in time");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -1,4 +1,4 @@
-//! Every scenario runs, what it stores is read again, and its report is made again.
+//! Every scenario runs, and its stored result can be read and reported again.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -11,10 +11,10 @@ use becket_bench::result::Run;
 use becket_bench::{catalog, report, store};
 use support::{BENCH, becket, bench, peers, said};
 
-/// In several runs side by side, for most of the time is spent waiting.
+/// Uses several parallel runs, because most of the time is spent waiting.
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn every_scenario_runs_and_its_result_is_whole() {
+fn every_scenario_runs_and_its_result_is_complete() {
     let directory = tempfile::tempdir().unwrap();
     let peers = ["becket"]
         .into_iter()
@@ -63,10 +63,10 @@ fn every_scenario_runs_and_its_result_is_whole() {
             "{file}"
         );
     }
-    assert!(!leftovers(directory.path()), "something still runs");
+    assert!(!leftovers(directory.path()), "a process is still running");
 }
 
-/// Reads a stored run, which is whole.
+/// Reads a stored run and checks that it is complete.
 fn sound(out: &Path) -> Run {
     let run = store::read(out).unwrap();
     for outcome in run.scenarios.iter().filter(|o| o.not_available.is_none()) {
@@ -87,7 +87,7 @@ fn sound(out: &Path) -> Run {
     assert_eq!(run.looks, 1);
     assert!(
         run.control.len() > run.scenarios.len() / 2,
-        "each round has its control"
+        "each round has a sample of the control"
     );
     assert!(run.conditions.others_before.is_some());
     run
@@ -95,7 +95,7 @@ fn sound(out: &Path) -> Run {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn another_build_stands_beside_its_like_and_an_old_becket_beside_the_new_one() {
+fn another_build_and_an_old_becket_have_their_own_columns() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("run").display().to_string();
     let program = becket().display().to_string();
@@ -123,7 +123,7 @@ fn another_build_stands_beside_its_like_and_an_old_becket_beside_the_new_one() {
     assert!(page.contains("becket@old"), "{page}");
 }
 
-/// Returns whether a process of the bench is left over that was given a file below `directory`.
+/// Returns whether a process of the bench that uses a file below `directory` is still running.
 fn leftovers(directory: &Path) -> bool {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
@@ -132,5 +132,5 @@ fn leftovers(directory: &Path) -> bool {
         .any(|line| line.contains(BENCH) && line.contains(&directory.display().to_string()))
 }
 
-/// Runs beside each other.
+/// Number of parallel runs.
 const PARTS: usize = 3;

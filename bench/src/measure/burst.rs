@@ -1,7 +1,7 @@
-//! One burst of requests at once, against a backend whose service time grows with concurrency.
+//! Measures a single burst of requests against a backend whose service time grows with concurrency.
 //!
-//! Idle clients keep their connections from before the burst until after it.
-//! The backend is the stage's own (see `runner`); its formula is written in the scenario before the run.
+//! Idle clients keep their connections from before the burst until after it. The scenario defines the formula of the service time
+//! before the run, and the runner starts the backend with it.
 
 use std::thread;
 use std::time::Duration;
@@ -32,9 +32,9 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         column.negotiated.clone_from(&report.negotiated);
         let mut step = load::only_step(report)?;
         *sample = load::sample(sample.round, &step, stage.settings.body);
-        // A burst of some hundred is too short for the clock's ticks.
+        // A burst of a few hundred requests is too short for the kernel's CPU ticks.
         sample.figures.remove(figures::CPU);
-        // A request that waits for a slot takes about 40 ms too, now and then: that is no Nagle stall.
+        // Requests that wait for a slot can take about 40 ms, which is not a Nagle stall.
         step.findings.clear();
         transactions::remark(column, &step);
         Ok(())
@@ -42,5 +42,5 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     Ok(columns)
 }
 
-/// How long idle clients rest before the burst: longer than `idle-reclaim` of becket's configuration.
+/// Idle time of the clients before the burst, longer than `idle-reclaim` in becket's configuration.
 const REST: Duration = Duration::from_millis(1100);

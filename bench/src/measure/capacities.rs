@@ -1,4 +1,4 @@
-//! Capacities by server and settings: several scenarios need the same one.
+//! Capacities by server and settings, which several scenarios share.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use becket_stats::report::Negotiated;
 use crate::peer::Kind;
 use crate::result::Point;
 
-/// What was found of a server's capacity.
+/// Measured capacity of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Capacity {
     pub rate: f64,
-    /// Whether the client was what was slow: then `rate` is a lower bound.
+    /// Whether `rate` is a lower bound because the client was the bottleneck.
     pub bound: bool,
-    /// What the handshakes agreed on.
+    /// Negotiated parameters of the handshakes.
     pub negotiated: Option<Negotiated>,
     pub curve: Vec<Point>,
 }
 
-/// Capacities that a run has measured.
+/// Capacities measured in this run.
 #[derive(Clone, Debug, Default)]
 pub struct Capacities(BTreeMap<(String, BTreeMap<String, String>), Capacity>);
 
 impl Capacities {
-    /// Returns what is known of a server with these settings. A limit on admission is none of the server's own.
+    /// Returns the known capacity of a server. Ignores the limit on full handshakes, which does not change the capacity.
     pub fn get(&self, server: &str, settings: &BTreeMap<String, String>) -> Option<Capacity> {
         self.0.get(&key(server, settings)).cloned()
     }
@@ -32,9 +32,9 @@ impl Capacities {
         self.0.insert(key(server, settings), found);
     }
 
-    /// Returns the least of the capacities that were found with these settings, however a server signs and whom it admits:
-    /// where only becket has such a setting, the others are known from the case without. stunnel does not count, whose threads would
-    /// make it a load for no other server.
+    /// Returns the lowest capacity measured with these settings, or 0. Ignores the settings in `OWN`: if only becket has such a
+    /// setting, the capacities of the others come from the case without it. Excludes stunnel if there are others: its thread
+    /// model makes it too slow to determine the load of all servers.
     pub fn least(&self, settings: &BTreeMap<String, String>) -> f64 {
         let alike = |other: &BTreeMap<String, String>| {
             let own = |(name, _): &(&String, &String)| !OWN.contains(&name.as_str());
@@ -61,7 +61,7 @@ fn key(server: &str, settings: &BTreeMap<String, String>) -> (String, BTreeMap<S
     (server.to_owned(), settings)
 }
 
-/// Settings that only some servers have, and that make no other flood.
+/// Settings that only some servers support and that do not change the load of a flood.
 const OWN: &[&str] = &["crypto-threads", "full-handshakes"];
 
 #[cfg(test)]
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flood_that_is_the_same_for_all_is_that_of_all_who_were_measured_with_that_key() {
+    fn the_common_flood_depends_on_all_servers_measured_with_that_key() {
         let mut capacities = Capacities::default();
         for (server, key, threads, rate) in [
             ("becket", "rsa2048", "auto", 1500.0),

@@ -1,7 +1,7 @@
-//! The capacity: the highest rate with at most 1 failure in 1000 and p99 under 100 ms, confirmed.
+//! Measures the capacity: the highest confirmed rate with at most 1 failure in 1000 and a p99 below 100 ms.
 //!
-//! A closed loop says about where it lies; an open loop climbs in steps around it; the highest step
-//! before the first that fails is run once more, for longer, and lowered until it holds.
+//! A closed loop gives an estimate, and an open loop climbs in steps around it. The highest step before the first failing one is
+//! repeated for a longer time, with lower rates until it holds.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::load::{self, Ask};
 use crate::peer::Server;
 use crate::result::{Point, rounded};
 
-/// Returns the capacity of a server in a case, measured once per run.
+/// Returns the capacity of a server in a case. Measures it on first use.
 pub(super) fn of(stage: &mut Stage<'_>, index: usize) -> Result<Capacity, Error> {
     if let Some(known) = known(stage, index) {
         return Ok(known);
@@ -29,16 +29,16 @@ pub(super) fn of(stage: &mut Stage<'_>, index: usize) -> Result<Capacity, Error>
     Ok(found)
 }
 
-/// Returns the capacity of a server if this run has measured it, with whatever limit on admission.
+/// Returns the capacity of a server if this run has measured it, with any limit on full handshakes.
 pub(super) fn known(stage: &Stage<'_>, index: usize) -> Option<Capacity> {
     stage
         .capacities
         .get(&stage.servers[index].name, &stage.settings.text)
 }
 
-/// Returns the rate that is the same for all servers: [`SHARE`] of the least capacity.
+/// Returns the rate common to all servers: [`SHARE`] of the lowest capacity.
 pub(super) fn same_for_all(stage: &mut Stage<'_>) -> Result<f64, Error> {
-    // A limit on admission is none of the server's own: what it can do was measured without.
+    // With a limit on full handshakes, the capacity cannot be measured; it is known from the case without a limit.
     if stage.settings.full_handshakes == 0 {
         for index in 0..stage.servers.len() {
             of(stage, index)?;
@@ -85,7 +85,7 @@ fn find(stage: &Stage<'_>, server: &Server) -> Result<Capacity, Error> {
     Ok(capacity)
 }
 
-/// Returns the rate of a load: so many per cent of the own capacity, or what is the same for all.
+/// Returns the rate of a load: a percentage of the server's capacity, or the common rate.
 pub(super) fn rate(load: &str, capacity: f64, same: f64) -> f64 {
     match load.parse::<f64>() {
         Ok(percent) => capacity * percent / 100.0,
@@ -93,7 +93,7 @@ pub(super) fn rate(load: &str, capacity: f64, same: f64) -> f64 {
     }
 }
 
-/// Runs one open loop at this rate, with clients who give up after two seconds.
+/// Runs an open loop at this rate, with clients that give up after two seconds.
 pub(super) fn at_rate(
     ask: Ask,
     stage: &Stage<'_>,
@@ -103,7 +103,7 @@ pub(super) fn at_rate(
     load::only_step(climb(ask, stage, &[rate], length)?)
 }
 
-/// Runs one open loop through these rates, with clients who give up after two seconds.
+/// Runs an open loop through these rates, with clients that give up after two seconds.
 pub(super) fn climb(
     ask: Ask,
     stage: &Stage<'_>,
@@ -114,7 +114,7 @@ pub(super) fn climb(
     open(ask, stage, rates, length)
 }
 
-/// Runs one open loop through these rates.
+/// Runs an open loop through these rates.
 pub(super) fn open(
     ask: Ask,
     stage: &Stage<'_>,
@@ -129,7 +129,7 @@ pub(super) fn open(
     ask.with("--warm-up", "100ms").run(load, stage.stop)
 }
 
-/// Returns a step as a point of a curve.
+/// Converts a step to a point of a curve.
 pub(super) fn point(step: &LoadStep) -> Point {
     let late = step.latency.from_intended();
     let per_s = |count: u64| rounded(count as f64 / step.seconds.max(1e-9));
@@ -143,16 +143,16 @@ pub(super) fn point(step: &LoadStep) -> Point {
     }
 }
 
-/// Returns whether a step is within the criteria.
+/// Returns whether a step meets the capacity criteria.
 pub(super) fn holds(step: &LoadStep) -> bool {
     step.completed > 0 && becket_load::summary::shortfall(step).is_none()
 }
 
-/// What of the least capacity is asked of all.
+/// Share of the lowest capacity for the common rate.
 const SHARE: f64 = 0.8;
-/// Shares of the closed loop's rate.
+/// Rates of the ramp, as shares of the closed loop's rate.
 const STEPS: &[f64] = &[0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1];
 const CONFIRMATIONS: u32 = 4;
 const LOWER: f64 = 0.95;
-/// Connections that an open loop may have at once: 2 s at a rate that no core reaches.
+/// Maximum parallel connections of an open loop: 2 s at a rate that no core reaches.
 const MOST_AT_ONCE: usize = 4000;

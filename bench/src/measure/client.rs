@@ -1,4 +1,4 @@
-//! Blocking connections that a measure holds or makes itself.
+//! Blocking client connections for measures that open connections themselves.
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,21 +11,21 @@ use super::stage::Stage;
 use crate::keys::NAME;
 use crate::{Error, place};
 
-/// A client's side of a connection.
+/// Client side of a connection.
 pub(super) struct Client {
     socket: TcpStream,
     pub(super) tls: ClientConnection,
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to the server and prepares the handshake.
     pub(super) fn open(
         stage: &Stage<'_>,
         address: SocketAddr,
         config: &Arc<ClientConfig>,
     ) -> io::Result<Self> {
         let socket = TcpStream::connect(address)?;
-        // The end of the handshake and the request are two writes: the second must not wait for an acknowledgement.
+        // The last handshake message and the request are two writes; the second must not wait for an acknowledgement.
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(stage.time_out()))?;
         let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
@@ -33,7 +33,7 @@ impl Client {
         Ok(Self { socket, tls })
     }
 
-    /// Completes the handshake, and asks for nothing.
+    /// Completes the handshake without a request.
     pub(super) fn shake_hands(&mut self) -> io::Result<()> {
         while self.tls.is_handshaking() || self.tls.wants_write() {
             self.tls.complete_io(&mut self.socket)?;
@@ -41,7 +41,7 @@ impl Client {
         Ok(())
     }
 
-    /// Asks, and waits for the whole answer.
+    /// Sends a request and receives the whole response.
     pub(super) fn ask(&mut self, stage: &Stage<'_>) -> io::Result<()> {
         self.send(stage)?;
         self.receive(stage)
@@ -52,7 +52,7 @@ impl Client {
         self.stream().write_all(request.as_bytes())
     }
 
-    /// Returns whether something of an answer has come. Does not wait.
+    /// Returns whether the first bytes of a response have arrived. Does not block.
     pub(super) fn is_answered(&mut self) -> io::Result<bool> {
         self.socket.set_nonblocking(true)?;
         let begun = self.stream().fill_buf().map(|got| !got.is_empty());
@@ -63,7 +63,7 @@ impl Client {
         }
     }
 
-    /// Receives a whole answer.
+    /// Receives a whole response.
     pub(super) fn receive(&mut self, stage: &Stage<'_>) -> io::Result<()> {
         let mut got = Vec::new();
         let mut piece = [0; 4096];
@@ -81,7 +81,7 @@ impl Client {
     }
 }
 
-/// Opens connections from the client's CPUs, and does something with each.
+/// Opens `count` connections from the client's CPUs and calls `begin` for each.
 pub(super) fn hold(
     stage: &Stage<'_>,
     address: SocketAddr,
@@ -93,14 +93,14 @@ pub(super) fn hold(
         let mut held = Vec::with_capacity(count);
         for number in 1..=count {
             stage.check_signal()?;
-            // Each with a configuration of its own: none resumes the session of another.
+            // Each client has its own configuration, so that it does not resume the session of another.
             let client = Client::open(stage, address, &tls.config()).and_then(|mut client| {
                 begin(&mut client)?;
                 Ok(client)
             });
             held.push(
                 client
-                    .map_err(|e| Error::os(format!("idle connection {number} to {address}"), e))?,
+                    .map_err(|e| Error::os(format!("cannot open idle connection {number} to {address}"), e))?,
             );
         }
         Ok(held)
@@ -112,5 +112,5 @@ fn is_whole(got: &[u8], body: u64) -> bool {
     head.is_some_and(|head| (got.len() - head - 4) as u64 >= body)
 }
 
-/// Caches and pools that come with the first connections are not the connections' weight.
+/// Connections opened before the measurement, because caches and pools of the first connections are not part of the memory per connection.
 pub(super) const WARM_UP: usize = 200;

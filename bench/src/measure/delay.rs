@@ -1,4 +1,4 @@
-//! The wait of a user behind a network with a delay: the first byte of an answer and the last one, in time and in round trips.
+//! Measures the user's wait over a network with a delay: the time to the first and the last byte, also in round trips.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         let report = network.at_client(|| ask.run(Load::ClosedFor(time), stage.stop))?;
         column.negotiated = report.negotiated.clone().or(column.negotiated.take());
         let mut step = load::only_step(report)?;
-        // Two round trips are 40 ms: that is no Nagle stall.
+        // Two round trips take 40 ms, which is not a Nagle stall.
         step.findings
             .retain(|finding| !finding.starts_with("Nagle"));
         let (first, last) = (&step.latency.answered, &step.latency.whole);
@@ -35,7 +35,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         let early = load::share(step.handshakes.early_data_accepted, shook);
         if stage.settings.resume == EARLY && early < 0.5 {
             let taken = early * 100.0;
-            column.not_available = Some(format!("took early data of {taken:.0} % of its clients"));
+            column.not_available = Some(format!("accepted the early data of only {taken:.0} % of its clients"));
             return Ok(());
         }
         for (name, value) in [
@@ -56,7 +56,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
             sample.put(name, value);
         }
         if network.dropped() > 0 {
-            column.note("the network lost packets, because its queue was full");
+            column.note("the network dropped packets because its queue was full");
         }
         transactions::remark(column, &step);
         Ok(())
@@ -64,7 +64,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     Ok(columns)
 }
 
-/// Some ten transactions of each connection.
+/// Minimum duration of a measurement, for about ten transactions per connection.
 const LEAST: Duration = Duration::from_secs(1);
-/// The first transaction of each connection, which is no resumed one.
+/// Time for the first transaction of each connection, which cannot resume.
 const WARM_UP: &str = "500ms";

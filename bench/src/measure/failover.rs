@@ -1,12 +1,10 @@
-//! The loss of a node: how many clients still resume, and what a transaction then costs.
+//! Measures the loss of a node: how many clients still resume, and what a transaction costs after the loss.
 //!
-//! Many clients make a session each at the first node and return to it once. Then that node is
-//! killed, and all return twice to the nodes that are left, in turn. A return is a connection, a
-//! handshake that offers the session, one request, and the close. The clients are one blocking
-//! loop: what is measured is the servers' CPU and what they resumed, not how fast.
+//! Many clients each create a session at the first node and return to it once. Then the node is killed, and all clients return twice
+//! to the remaining nodes in rotation. Each return is a connection with a handshake that offers the session, one request and
+//! the close. A blocking loop makes all connections: the measure records CPU time and resumptions of the servers, not their speed.
 //!
-//! Before the loss there is a pause, in which what the node has to tell the others can arrive: what
-//! is on its way when a node dies is lost with it.
+//! A pause before the loss lets the replicated sessions arrive, because updates in transit are lost with the node.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,7 +22,7 @@ use crate::peer::Server;
 use crate::result::{Column, Sample};
 use crate::{Error, farm, figures, place};
 
-/// Measures both kinds of farm, round by round.
+/// Measures farms with and without a cluster, round by round.
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let Some((peer, site)) = stage.farm else {
         return Ok(Vec::new());
@@ -49,11 +47,11 @@ fn one(
     let (first, rest) = addresses
         .split_first()
         .filter(|(_, rest)| !rest.is_empty())
-        .ok_or_else(|| Error::Asked("nodes = 1: there must be one to lose and one left".into()))?;
+        .ok_or_else(|| Error::Asked("nodes = 1 (accepted: 2 or more): one node is lost and one must remain".into()))?;
     if clustered {
         wait_until_joined(stage, &tls, &addresses)?;
     }
-    // As many as the effort allows: the kernel counts CPU in steps of 10 ms.
+    // Use as many clients as the effort allows, because the kernel counts CPU time in steps of 10 ms.
     let count = stage.settings.connections.min(stage.effort.idle);
     let clients: Vec<Visitor> = (0..count).map(|_| Visitor::new(&tls)).collect();
     everybody(stage, &clients, &[*first])?;
@@ -75,20 +73,20 @@ fn one(
     };
     put(figures::BEFORE, &nodes, &[*first])?;
     std::thread::sleep(PAUSE);
-    // As a power cut would.
+    // SIGKILL has the same effect on the other nodes as a power failure.
     nodes.remove(0).process.kill();
     put(figures::DURING, &nodes, rest)?;
     put(figures::AFTERWARDS, &nodes, rest)
 }
 
-/// What became of one visit by everybody.
+/// Result of one transaction per client.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     resumed: usize,
     failed: usize,
 }
 
-/// Lets every client make one transaction, at the nodes in turn.
+/// Makes one transaction per client, with the nodes in rotation.
 fn everybody(stage: &Stage<'_>, clients: &[Visitor], nodes: &[SocketAddr]) -> Result<Seen, Error> {
     place::on(stage.client, || {
         let mut seen = Seen::default();
@@ -104,10 +102,10 @@ fn everybody(stage: &Stage<'_>, clients: &[Visitor], nodes: &[SocketAddr]) -> Re
     })
 }
 
-/// Until sessions of the first node resume at every other one.
+/// Waits until every other node resumes sessions of the first node.
 fn wait_until_joined(stage: &Stage<'_>, tls: &Tls, nodes: &[SocketAddr]) -> Result<(), Error> {
     let deadline = clock::now() + JOIN_LIMIT;
-    let failed = |e| Error::os("a first visit to the nodes", e);
+    let failed = |e| Error::os("cannot make a first transaction with the nodes", e);
     let Some((first, rest)) = nodes.split_first() else {
         return Ok(());
     };
@@ -122,7 +120,7 @@ fn wait_until_joined(stage: &Stage<'_>, tls: &Tls, nodes: &[SocketAddr]) -> Resu
             }
             if clock::now() > deadline {
                 return Err(Error::Peer(format!(
-                    "node {node} does not resume what {first} made: they have not joined"
+                    "node {node} does not resume sessions of {first}: the nodes have not formed a cluster"
                 )));
             }
         }
@@ -130,7 +128,7 @@ fn wait_until_joined(stage: &Stage<'_>, tls: &Tls, nodes: &[SocketAddr]) -> Resu
     Ok(())
 }
 
-/// A client that comes back.
+/// Client with a session.
 struct Visitor {
     config: Arc<ClientConfig>,
 }
@@ -142,7 +140,7 @@ impl Visitor {
         }
     }
 
-    /// Makes one transaction; returns whether it resumed.
+    /// Makes one transaction and returns whether it resumed.
     fn visit(&self, stage: &Stage<'_>, node: SocketAddr) -> io::Result<bool> {
         let mut client = Client::open(stage, node, &self.config)?;
         client.ask(stage)?;
@@ -150,6 +148,6 @@ impl Visitor {
     }
 }
 
-/// Many times what a node needs to tell the others.
+/// Time for replication, many times longer than a node needs.
 const PAUSE: Duration = Duration::from_millis(100);
 const JOIN_LIMIT: Duration = Duration::from_secs(20);

@@ -1,8 +1,8 @@
-//! Does the tool lie? The same case by `becket-load` and by the generators that the field uses.
+//! Compares `becket-load` with other load generators in the same case.
 //!
-//! Columns are generators here, not servers: each puts its load on the first server, over TLS, from the client's CPUs. With one request on
-//! each connection they are `openssl s_time` (one connection at a time), `ab` and `siege`; with more `wrk`, `ab` and `siege`, which then
-//! keep their connections.
+//! Columns are generators instead of servers. Each generator puts its load on the first server over TLS, from the client's CPUs. With one
+//! request per connection, they are `ab`, `siege` and, for one connection at a time, `openssl s_time`. With more requests they are
+//! `wrk`, `ab` and `siege` with keep-alive.
 
 use std::process::{Command, Stdio};
 
@@ -15,7 +15,7 @@ use super::stage::Stage;
 use crate::result::Column;
 use crate::{Error, figures, load, place};
 
-/// A program that puts load on a server.
+/// Load generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Generator {
     BecketLoad,
@@ -25,7 +25,7 @@ enum Generator {
     Siege,
 }
 
-/// The work that a generator did.
+/// Result of a generator's run.
 struct Done {
     transactions: f64,
     seconds: f64,
@@ -53,7 +53,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
                 let each = done.cpu_s * 1e6 / done.transactions;
                 sample.put(figures::CLIENT_CPU, each);
             }
-            Some(_) => column.note("no transaction was completed in a round"),
+            Some(_) => column.note("no transaction succeeded in a round"),
             None => column.not_measured = Some(generator.needs()),
         }
         Ok(())
@@ -62,7 +62,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
 }
 
 impl Generator {
-    /// Returns the generators that can make the load of a case.
+    /// Returns the generators that support a case.
     fn of(connections: usize, requests: u64) -> Vec<Self> {
         let mut all = vec![Self::BecketLoad];
         match (connections, requests) {
@@ -93,7 +93,7 @@ impl Generator {
         format!("needs {}: apt-get install {package}", self.name())
     }
 
-    /// Runs it; nothing if it is not on this machine.
+    /// Runs the generator. Returns `None` if it is not installed.
     fn run(self, stage: &Stage<'_>) -> Result<Option<Done>, Error> {
         let (path, address) = (stage.path(), stage.servers[0].address.to_string());
         let url = format!("https://{address}{path}");
@@ -107,7 +107,7 @@ impl Generator {
                 "s_time", "-new", "-tls1_2", "-connect", &address, "-time", &seconds, "-www", &path,
             ],
             Self::Wrk => vec!["-t", &threads, "-c", &connections, "-d", &seconds],
-            // Its time limit means 50 000 requests, unless a number follows.
+            // With `-t`, ab stops after 50 000 requests unless `-n` follows.
             Self::Ab => vec![
                 "-q",
                 "-t",
@@ -142,13 +142,13 @@ impl Generator {
         let (transactions, seconds) = self.counted(&said).unwrap_or((0.0, took));
         Ok(Some(Done {
             transactions,
-            // s_time counts in whole seconds, so the wall clock around it serves.
+            // s_time reports whole seconds, so use the measured time.
             seconds: if self == Self::STime { took } else { seconds },
             cpu_s,
         }))
     }
 
-    /// Reads transactions and seconds from what it printed.
+    /// Parses transactions and seconds from the output.
     fn counted(self, said: &str) -> Option<(f64, f64)> {
         let number = |text: &str| {
             let text = text.trim_start_matches([' ', '\t', ':', '"']);
@@ -179,7 +179,7 @@ impl Generator {
     }
 }
 
-/// Settings of siege: its own are in the home of who runs it.
+/// Writes a configuration for siege, which otherwise reads one from the user's home directory.
 fn write_siegerc(stage: &Stage<'_>, keeps: bool) -> Result<(), Error> {
     let connection = if keeps { "keep-alive" } else { "close" };
     let text = format!(
@@ -187,10 +187,10 @@ fn write_siegerc(stage: &Stage<'_>, keeps: bool) -> Result<(), Error> {
          protocol = HTTP/1.1\nconnection = {connection}\ntimeout = 30\nfailures = 1000000\n"
     );
     let path = stage.directory.join("siegerc");
-    std::fs::write(&path, text).map_err(|e| Error::os(format!("writing {}", path.display()), e))
+    std::fs::write(&path, text).map_err(|e| Error::os(format!("cannot write {}", path.display()), e))
 }
 
-/// Runs a generator on the client's CPUs; returns what it printed, how long it took and the CPU seconds that it used.
+/// Runs a generator on the client's CPUs. Returns its output, the elapsed seconds and its CPU seconds.
 fn said(
     stage: &Stage<'_>,
     program: &str,
@@ -200,7 +200,7 @@ fn said(
     let output = place::on(stage.client, || {
         let output = Command::new(program)
             .args(args)
-            // siege makes a folder there.
+            // siege creates a folder in the home directory.
             .env("HOME", stage.directory)
             .stdin(Stdio::null())
             .output();
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_each_generator_prints_is_read() {
+    fn the_output_of_each_generator_is_parsed() {
         let ab = "Time taken for tests:   1.020 seconds\nComplete requests:      650\nFailed requests:        5\n";
         let siege = "{\t\"transactions\":\t\t\t 109,\n\t\"elapsed_time\":\t\t 0.34,\n\t\"successful_transactions\":\t 108,\n";
         let s_time = "Collecting connection statistics for 1 seconds\n\n42 connections in 0.06s; 700.00 connections/user sec\n43 connections in 2 real seconds\n";

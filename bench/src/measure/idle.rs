@@ -1,7 +1,7 @@
-//! What a connection weighs that does nothing: growth of the servers' memory over thousands of them.
+//! Measures the memory per idle connection: the growth of the servers' memory over thousands of connections.
 //!
-//! A plain blocking client opens them one by one, asks once on each (so that both sides' buffers have
-//! been used), and holds them while the kernel is asked for the proportional set size.
+//! A blocking client opens the connections one by one. Each makes one request, so that the buffers of both sides have been used. The
+//! proportional set size is read while all connections are open.
 
 use super::client::{self, WARM_UP};
 use super::stage::Stage;

@@ -1,5 +1,5 @@
-//! What a server adds to the latency, over direct at the same rate: at shares of its own capacity, and at one rate
-//! that is the same for all.
+//! Measures the latency that a server adds to direct requests at the same rate: at shares of its own capacity, and at one rate
+//! common to all servers.
 
 use super::stage::Stage;
 use super::{capacity, rounds, transactions};
@@ -41,7 +41,7 @@ fn at(
         through.latency.from_intended(),
         direct.latency.from_intended(),
     );
-    // Without a served client there is no latency of served clients.
+    // Without a served client there is no latency.
     if whole.count == 0 || direct.count == 0 {
         return Ok(());
     }
@@ -63,5 +63,5 @@ fn at(
     Ok(())
 }
 
-/// So few come that it takes longer until a quantile is one.
+/// Load that needs a longer measurement, because a low rate gives few samples for quantiles.
 const LOWEST: &str = "1";

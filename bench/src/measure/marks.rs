@@ -1,4 +1,4 @@
-//! The marks of a ramp, as the articles have them: the highest rates at which the mean stays low, or little is lost.
+//! Highest rates of a ramp by the criteria of the articles: with a low mean latency, or with few losses.
 
 use becket_stats::report::LoadStep;
 
@@ -7,7 +7,7 @@ use super::stage::Stage;
 use crate::result::Column;
 use crate::{Error, figures};
 
-/// Runs a ramp through and past the rate of the closed loops, and adds its marks to the first round.
+/// Runs a ramp around the rate of the closed loops, and adds its marks to the first round.
 pub(super) fn put(stage: &Stage<'_>, index: usize, column: &mut Column) -> Result<(), Error> {
     let Some(about) = column.median(figures::RATE) else {
         return Ok(());
@@ -17,7 +17,7 @@ pub(super) fn put(stage: &Stage<'_>, index: usize, column: &mut Column) -> Resul
     let report = capacity::climb(ask, stage, &rates, stage.effort.time)?;
     column.curve = report.steps.iter().map(capacity::point).collect();
     if report.steps.iter().all(|step| step.generator.bound) {
-        column.note("the client was what was slow in the ramp: its marks are lower bounds");
+        column.note("the client was the bottleneck in the ramp: the marks are lower bounds");
     }
     if let Some(sample) = column.samples.first_mut() {
         marks(&report.steps, |name, rate| sample.put(name, rate));
@@ -46,7 +46,7 @@ fn marks(steps: &[LoadStep], mut put: impl FnMut(&str, f64)) {
     });
 }
 
-/// Shares of the closed loops' rate.
+/// Rates of the ramp, as shares of the closed loops' rate.
 const STEPS: &[f64] = &[0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.3];
 
 #[cfg(test)]
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_mark_is_the_highest_rate_that_keeps_its_limit() {
+    fn each_mark_is_the_highest_rate_within_its_limit() {
         let step = |rate: f64, mean_us: f64, failed| {
             let mut step = LoadStep {
                 rate_succeeded_per_s: rate,
@@ -66,7 +66,7 @@ mod tests {
             step.latency.whole.mean_us = mean_us;
             step
         };
-        // As stud's in the article: 766, 776, 783 and 788.
+        // The marks of stud in the article are 766, 776, 783 and 788.
         let steps = [
             step(766.0, 90e3, 10),
             step(767.0, 90e3, 11),
@@ -78,6 +78,6 @@ mod tests {
         let mut found = Vec::new();
         marks(&steps, |_, rate| found.push(rate));
         assert_eq!(found, [788.0, 766.0, 776.0, 783.0]);
-        marks(&[], |name, _| panic!("{name} of nothing"));
+        marks(&[], |name, _| panic!("{name} without a step"));
     }
 }

@@ -1,4 +1,4 @@
-//! The measures: each puts one kind of load on all servers of a case, in interleaved rounds.
+//! The measures. Each puts one kind of load on all servers of a case, in interleaved rounds.
 
 mod burst;
 mod capacities;
@@ -41,7 +41,7 @@ pub fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         Measure::Failover => failover::run(stage),
         Measure::Delay => delay::run(stage),
     };
-    // Nobody connects to a server that has ended, and its log says more than that.
+    // If a server has exited, its log explains more than the error of the client.
     if !matches!(measured, Err(Error::Stopped)) {
         stage.check_alive()?;
     }
@@ -56,7 +56,7 @@ pub fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     Ok(columns)
 }
 
-/// Fails the run when a server negotiated what it could have been configured not to.
+/// Returns an error if a server negotiated other parameters than the case requires.
 fn check_alike(settings: &Settings, column: &Column) -> Result<(), Error> {
     let Some(Negotiated {
         version,
@@ -82,7 +82,7 @@ fn check_alike(settings: &Settings, column: &Column) -> Result<(), Error> {
     let version_differs = version.strip_prefix("TLSv") != Some(settings.tls.as_str());
     if version_differs || !suite.contains(wanted_suite) || group_differs {
         return Err(Error::Unlike(format!(
-            "{} negotiated {version}, {suite}, {} where TLS {}, {wanted_suite}, {wanted_group} was asked: its figures would not be comparable",
+            "{} negotiated {version}, {suite}, {} instead of TLS {}, {wanted_suite}, {wanted_group}: its figures would not be comparable",
             column.peer,
             group.as_deref().unwrap_or("no group"),
             settings.tls
@@ -91,8 +91,8 @@ fn check_alike(settings: &Settings, column: &Column) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes the figures of a server back that did not resume, and says so. With large bodies there are too few handshakes to see it,
-/// and what they cost is nothing.
+/// Replaces the figures of a server that did not resume with the reason. Skips large bodies: they have too few handshakes, and
+/// the cost of these is negligible.
 fn check_resumed(settings: &Settings, column: &mut Column) -> Result<(), Error> {
     if settings.body >= LARGE {
         return Ok(());
@@ -103,14 +103,14 @@ fn check_resumed(settings: &Settings, column: &mut Column) -> Result<(), Error> 
     };
     if asked > 0.0 && seen < asked / 10.0 {
         let reason = format!(
-            "resumed {:.0} % of its connections where {:.0} % were asked: this would be another figure",
+            "resumed {:.0} % of its handshakes instead of {:.0} %: its figures would not be comparable",
             seen * 100.0,
             asked * 100.0
         );
         *column = Column::without(&column.peer, reason);
     } else if (seen - asked).abs() > RESUMPTION_TOLERANCE {
         column.note(format!(
-            "resumed {:.1} % where {:.1} % were asked",
+            "resumed {:.1} % of its handshakes instead of {:.1} %",
             seen * 100.0,
             asked * 100.0
         ));
@@ -118,5 +118,5 @@ fn check_resumed(settings: &Settings, column: &mut Column) -> Result<(), Error> 
     Ok(())
 }
 
-/// The first handshakes of each connection are full; short runs show it.
+/// Tolerated difference of the share of resumptions. The first handshake of each connection is full, which matters in short runs.
 const RESUMPTION_TOLERANCE: f64 = 0.03;

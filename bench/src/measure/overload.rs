@@ -1,12 +1,10 @@
-//! Past the maximum: what is still served under floods of several times the capacity, how long those wait who
-//! are served, and how soon all is well again.
+//! Measures floods of several times the capacity: the goodput, the wait of served clients, and the time to recover.
 //!
-//! Clients give up after [`PATIENCE`], and a flood is longer than that: what is served late is served in vain.
-//! A flood is so many per cent of what a closed loop got just before it, and what is served in it is a share of what
-//! the loop got just before and just after, on average: machines are not as fast in one second as in the next. Both loops
-//! together are as long as the flood, so that neither side of the ratio is surer than the other. What a client who is served costs the
-//! server, as a share of what it costs in the loops, stands beside it: that is also right where the loop left the server a rest. A flood of
-//! which the client missed a part says nothing, and has no figures.
+//! Clients give up after [`PATIENCE`], and a flood lasts longer, so a late response is useless. The rate of a flood is a percentage
+//! of the rate of a closed loop just before it. The goodput is relative to the mean rate of the closed loops just before and
+//! after it, because the speed of a machine changes within seconds. Both loops together last as long as the flood, so that both
+//! sides of the ratio have the same precision. The server CPU per served client is also relative to the loops; it stays valid if the
+//! loops did not use the server fully. A flood has no figures if the client missed a part of its rate.
 
 use std::time::Duration;
 
@@ -38,7 +36,7 @@ fn past(
         return Ok(());
     }
     if column.samples.is_empty() {
-        // Measured once: the rounds' time is for what they ask.
+        // The capacity is measured once and recorded in the first round only.
         sample.put(figures::CAPACITY, found.rate);
         sample.put(figures::CAPACITY_BOUND, f64::from(u8::from(found.bound)));
     }
@@ -68,7 +66,7 @@ fn past(
     Ok(())
 }
 
-/// What is served in a second, and what each who is served costs the server.
+/// Rate of a saturated server, and its CPU time per transaction.
 #[derive(Clone, Copy, Debug)]
 struct Saturated {
     rate: f64,
@@ -85,7 +83,7 @@ impl Saturated {
     }
 }
 
-/// Measures a server while some dozens of clients never rest.
+/// Measures a server in a closed loop.
 fn saturated(stage: &Stage<'_>, index: usize) -> Result<Saturated, Error> {
     let server = &stage.servers[index];
     let time = stage.effort.time;
@@ -97,7 +95,7 @@ fn saturated(stage: &Stage<'_>, index: usize) -> Result<Saturated, Error> {
     Ok(Saturated::of(&step))
 }
 
-/// Floods a server and watches it recover; returns nothing when the client missed a part of its own plan.
+/// Floods a server and then measures its recovery. Returns `None` if the client did not reach the rate of the flood.
 fn flood(
     stage: &Stage<'_>,
     index: usize,
@@ -126,7 +124,7 @@ fn flood(
     let step = load::only_step(step)?;
     if step.rate_attempted_per_s() < rate * MISSED {
         column.note(format!(
-            "no figures at {percent} %: the client began {:.0} of {rate:.0} a second",
+            "no figures at {percent} %: the client started {:.0} of {rate:.0} transactions per second",
             step.rate_attempted_per_s()
         ));
         return Ok(None);
@@ -140,7 +138,7 @@ fn flood(
         );
     }
     let whole = step.latency.from_intended();
-    // Without a served client there is no latency of served clients.
+    // Without a served client there is no latency.
     if whole.count > 0 {
         if let Some(queued) = &step.latency.since_queued {
             put(figures::QUEUED_P99, queued.p99_us);
@@ -156,19 +154,21 @@ fn flood(
     match after.steps.iter().position(capacity::holds) {
         Some(quarter) => put(figures::RECOVERY, quarter as f64 * 0.25),
         None => column.note(format!(
-            "it did not recover from {percent} % within the time that was watched"
+            "did not recover from {percent} % within the measured time"
         )),
     }
     Ok(Some(step))
 }
 
-/// When clients give up.
+/// Time after which clients give up.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A flood is so many measurements long: twice the clients' patience.
+/// Duration of a flood as a multiple of a measurement: twice the clients' patience.
 const LENGTH: u32 = 5;
-/// A client that begins less than this share of its plan has flooded nobody.
+/// Share of its rate that a flood must reach.
 const MISSED: f64 = 0.97;
+/// Number of intervals in which the recovery is measured.
 const QUARTERS: usize = 8;
+/// Duration of an interval.
 const QUARTER: Duration = Duration::from_millis(250);
-/// One address has too few ports for all who come.
+/// Source addresses, because one address has too few ports for a flood.
 const SOURCES: &str = "127.0.0.2-127.0.0.50";

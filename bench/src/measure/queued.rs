@@ -1,9 +1,9 @@
-//! What clients cost who wait in a queue: memory, CPU time while nothing happens, and what others notice.
+//! Measures clients that wait in a queue: memory, CPU time of the idle server, and the effect on other clients.
 //!
-//! The server has a second door, without a limit, at the same port of [`ASIDE`]. One client takes the only slot and
-//! keeps it; with the queue empty, and again when it is full, the server is left alone for a while, and then
-//! clients go through the other door at a low rate. The first of the queue asks at once, and must get its answer when the
-//! slot is given back, and not before: they did wait.
+//! The server has a second listener without a limit, at the same port of [`ASIDE`]. One client takes the only slot and keeps it. With an
+//! empty queue and again with a full one, the server is first left idle, and then receives requests through the second listener at a
+//! low rate. The first client in the queue sends its request at once and must receive the response only after the slot
+//! is free, which proves that clients really waited.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -25,7 +25,7 @@ pub(super) fn run(stage: &Stage<'_>) -> Result<Vec<Column>, Error> {
 }
 
 fn queue(stage: &Stage<'_>, server: &Server) -> Result<Sample, Error> {
-    let wrong = |e: io::Error| Error::os("asking as the first of the queue", e);
+    let wrong = |e: io::Error| Error::os("the first client of the queue failed", e);
     let count = stage.held();
     let hold = |address, count| client::hold(stage, address, count, |client| client.ask(stage));
     drop(hold(aside(server.address), WARM_UP.min(count))?);
@@ -47,7 +47,7 @@ fn queue(stage: &Stage<'_>, server: &Server) -> Result<Sample, Error> {
     visit(stage, server, figures::FULL, &mut sample)?;
     if waiting[0].is_answered().map_err(wrong)? {
         return Err(Error::Asked(
-            "a client that was to wait was served: nothing was measured".to_owned(),
+            "the server answered a client that should have waited in the queue".to_owned(),
         ));
     }
     drop(slot);
@@ -55,7 +55,7 @@ fn queue(stage: &Stage<'_>, server: &Server) -> Result<Sample, Error> {
     Ok(sample)
 }
 
-/// CPU time while nothing happens.
+/// Records the CPU time of the idle server.
 fn leave_alone(
     stage: &Stage<'_>,
     server: &Server,
@@ -72,7 +72,7 @@ fn leave_alone(
     Ok(())
 }
 
-/// Latency at the other door.
+/// Records the latency of requests through the second listener.
 fn visit(
     stage: &Stage<'_>,
     server: &Server,
@@ -86,12 +86,12 @@ fn visit(
     Ok(())
 }
 
-/// The door without a limit.
+/// Returns the address of the listener without a limit.
 fn aside(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ASIDE, address.port())
 }
 
-/// Sections of becket's for that door.
+/// Returns becket's configuration sections of the second listener.
 pub(crate) fn sections(
     address: SocketAddr,
     backend: SocketAddr,
@@ -104,8 +104,9 @@ pub(crate) fn sections(
     )
 }
 
+/// IP address of the listener without a limit.
 const ASIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
-/// Far below any capacity, in visits a second.
+/// Transactions per second through the second listener, far below any capacity.
 const RATE: f64 = 200.0;
-/// Times the length of a measurement: a server that does next to nothing is looked at for longer.
+/// Duration as a multiple of a measurement, because an idle server uses little CPU time.
 const LONG: u32 = 15;

@@ -1,8 +1,7 @@
-//! When a case has had enough rounds.
+//! Decides when a case has had enough rounds.
 //!
-//! A case has so many rounds at least. Then somebody looks: if becket can be told from the best of the others in
-//! all figures that decide, or if the time for the case is over, that was it; else there are half as many
-//! rounds again, and another look. Each round begins with the control.
+//! After the minimum number of rounds, the case is checked. It ends if all deciding figures distinguish becket from the best peer, or if its
+//! time is over. Otherwise half as many rounds follow before the next check. Each round begins with the control.
 
 use std::time::Instant;
 
@@ -14,19 +13,19 @@ use crate::scenario::Measure;
 use crate::verdict::{self, Certainty};
 use crate::{Error, figure};
 
-/// Counts the rounds of a case.
+/// Round counter of a case.
 #[derive(Debug)]
 pub(crate) struct Rounds {
     done: u32,
     least: u32,
-    /// The round after which somebody looks.
+    /// Number of rounds after which the next check takes place.
     look_at: u32,
     looks_left: u32,
     begun: Instant,
 }
 
 impl Rounds {
-    /// Begins to count the rounds of a case.
+    /// Starts the count for a case.
     pub(crate) fn of(stage: &Stage<'_>) -> Self {
         Self::new(stage.effort.rounds, stage.effort.looks())
     }
@@ -41,7 +40,7 @@ impl Rounds {
         }
     }
 
-    /// Begins the next round and returns its number, or nothing when there have been enough.
+    /// Starts the next round and returns its number, or `None` after the last round.
     pub(crate) fn next(
         &mut self,
         stage: &mut Stage<'_>,
@@ -53,7 +52,7 @@ impl Rounds {
         if !self.is_next(time_left, || decided(stage, columns)) {
             return Ok(None);
         }
-        // Closed loops are in turns, and the control takes its own among them.
+        // Closed loops run in turns, and the control takes part in each turn.
         if stage.measure != Measure::Transactions {
             stage.control.measure(stage.effort.time, stage.stop)?;
         }
@@ -61,7 +60,7 @@ impl Rounds {
         Ok(Some(self.done - 1))
     }
 
-    /// Returns whether there is another round. The first ones are made whatever time they take.
+    /// Returns whether another round follows. The minimum number of rounds is independent of time.
     fn is_next(&mut self, time_left: bool, decided: impl FnOnce() -> bool) -> bool {
         if self.done < self.least {
             return true;
@@ -75,8 +74,8 @@ impl Rounds {
     }
 }
 
-/// Measures all columns in rounds, each of which begins with another column. `measure` fills a round's sample of the column with that
-/// index; a sample without figures is left out.
+/// Measures all columns in rounds, each of which begins with a different column. `measure` fills the sample of the column with the given
+/// index. Samples without figures are dropped.
 pub(crate) fn each(
     stage: &mut Stage<'_>,
     columns: &mut [Column],
@@ -96,7 +95,7 @@ pub(crate) fn each(
     Ok(())
 }
 
-/// Returns the order of a round: each begins with another column.
+/// Returns the order of the columns in a round. Each round begins with a different column.
 pub(crate) fn order(count: usize, round: u32) -> impl Iterator<Item = usize> {
     let first = round as usize;
     (0..count).map(move |index| (index + first) % count)
@@ -118,7 +117,7 @@ fn decided(stage: &Stage<'_>, columns: &[Column]) -> bool {
 mod tests {
     use super::*;
 
-    /// Counts the rounds that there are when somebody who looks says so after `decided_after`.
+    /// Counts the rounds of a case that is decided after `decided_after` rounds.
     fn rounds(looks: u32, time: u32, decided_after: u32) -> u32 {
         let mut rounds = Rounds::new(3, looks);
         while rounds.is_next(rounds.done < time, {
@@ -131,13 +130,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_clear_at_once_ends_with_the_first_look() {
+    fn a_clear_case_ends_with_the_first_check() {
         assert_eq!(rounds(5, 1000, 0), 3);
         assert_eq!(rounds(1, 1000, 1000), 3);
     }
 
     #[test]
-    fn what_is_not_clear_goes_on_by_half_as_many_until_it_is_or_looks_and_time_are_over() {
+    fn an_unclear_case_gets_half_as_many_rounds_until_it_is_decided_or_checks_or_time_run_out() {
         assert_eq!(rounds(5, 1000, 4), 5);
         assert_eq!(rounds(5, 1000, 9), 12);
         assert_eq!(rounds(5, 1000, 1000), 18);

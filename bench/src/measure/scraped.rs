@@ -1,9 +1,9 @@
-//! What it costs the data path that somebody looks and changes things: the same load with scrapes and without.
+//! Measures the cost of monitoring for the data path: the same load with and without scrapes and admin requests.
 //!
-//! Thousands of connections are held. New ones come at a share of the capacity, and a probe asks on its open
-//! connections. In each round the load runs twice: while the admin socket is asked every second for the metrics, the status and
-//! all connections, with a change of a server behind them, and while nobody asks. The CPU time is that of the workers' threads alone;
-//! what all others use stands beside it.
+//! Thousands of connections stay open, new ones start at a share of the capacity, and a probe sends requests on its open connections. In
+//! each round the load runs twice: once while the admin socket receives requests every second (metrics, status, all connections, and
+//! a change of a server), and once without these requests. The main CPU figure counts only the worker threads; the CPU time of all other
+//! threads is a separate figure.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -51,7 +51,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     Ok(columns)
 }
 
-/// A server under the load, with what it holds besides.
+/// Server under load, with the number of open connections.
 struct Loaded<'a> {
     server: &'a Server,
     rate: f64,
@@ -68,7 +68,7 @@ impl Loaded<'_> {
     ) -> Result<(), Error> {
         let time = stage.effort.time * LONG;
         let new = stage.ask(self.server.address, None);
-        // The held ones have used up ports of the first address.
+        // The open connections have used up the ports of the first source address.
         let new = new.with("--source", SOURCES);
         let probe = stage.ask(self.server.address, None);
         let probe = probe.with("--keepalive", 1_000_000);
@@ -84,7 +84,7 @@ impl Loaded<'_> {
             let seconds = (clock::now() - begun).as_secs_f64();
             let after = self.used();
             drop(end);
-            let lost = || Error::Asked("a thread of the load ended".to_owned());
+            let lost = || Error::Asked("a load thread panicked".to_owned());
             let probed = probe.join().unwrap_or_else(|_| Err(lost()));
             let scrapes = scraper.map(|it| it.join().unwrap_or_else(|_| Err(lost())));
             let used = before.and_then(|before| {
@@ -109,7 +109,7 @@ impl Loaded<'_> {
         Ok(())
     }
 
-    /// Microseconds of CPU time of the workers, and of all other threads, also of those that have ended.
+    /// Returns the CPU time in microseconds of the workers, and of all other threads including finished ones.
     fn used(&self) -> Result<(f64, f64), Error> {
         let worker = |name: &str| {
             let number = name.strip_prefix("becket-");
@@ -121,7 +121,7 @@ impl Loaded<'_> {
         Ok((workers, all.as_secs_f64() * 1e6 - workers))
     }
 
-    /// Asks for everything once a second, until the load has ended.
+    /// Sends all admin requests once a second until the load has ended.
     fn scrape(&self, stage: &Stage<'_>, ended: &Receiver<()>) -> Result<Scrapes, Error> {
         let socket = socket(stage.directory, self.server.address);
         let mut scrapes = Scrapes::default();
@@ -130,7 +130,7 @@ impl Loaded<'_> {
                 let begun = clock::now();
                 scrapes.bytes = self
                     .ask_all(&socket, stage.backend, scrapes.took_us.len())
-                    .map_err(|e| Error::os(format!("asking {}", socket.display()), e))?;
+                    .map_err(|e| Error::os(format!("cannot query {}", socket.display()), e))?;
                 let took = clock::now() - begun;
                 scrapes.took_us.push(took.as_secs_f64() * 1e6);
                 match ended.recv_timeout(EVERY.saturating_sub(took)) {
@@ -142,7 +142,7 @@ impl Loaded<'_> {
         Ok(scrapes)
     }
 
-    /// Asks for every page and changes a server; returns how many bytes came.
+    /// Requests every page and changes a server. Returns the number of received bytes.
     fn ask_all(&self, socket: &Path, backend: SocketAddr, number: usize) -> io::Result<usize> {
         let mut bytes =
             ask(socket, "GET /metrics", "")?.len() + ask(socket, "GET /status", "")?.len();
@@ -159,7 +159,7 @@ impl Loaded<'_> {
             }
         }
         if rows < self.held {
-            let said = format!("{rows} connections are listed where {} are held", self.held);
+            let said = format!("only {rows} connections are listed, but {} are open", self.held);
             return Err(io::Error::other(said));
         }
         let weight = 100 + number % 2;
@@ -168,11 +168,11 @@ impl Loaded<'_> {
     }
 }
 
-/// Asks for a page and returns its body.
+/// Sends a request to the admin socket and returns the body of the response.
 fn ask(socket: &Path, page: &str, body: &str) -> io::Result<Vec<u8>> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    // HTTP/1.0, so that the answer ends with the connection and has no chunks.
+    // With HTTP/1.0 the response has no chunks and ends with the connection.
     write!(
         stream,
         "{page} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -186,20 +186,20 @@ fn ask(socket: &Path, page: &str, body: &str) -> io::Result<Vec<u8>> {
         (Some("200"), Some(head)) => Ok(answer.split_off(head + 4)),
         _ => {
             let line = said.lines().next().unwrap_or("nothing");
-            Err(io::Error::other(format!("{page} was answered with {line}")))
+            Err(io::Error::other(format!("{page} failed: {line}")))
         }
     }
 }
 
-/// What came of asking.
+/// Results of the scrapes.
 #[derive(Default)]
 struct Scrapes {
     took_us: Vec<f64>,
-    /// Of the last time.
+    /// Bytes of the last scrape.
     bytes: usize,
 }
 
-/// A page of `/connections`.
+/// Page of `/connections`.
 #[derive(Deserialize)]
 struct Listed {
     connections: Vec<IgnoredAny>,
@@ -210,7 +210,7 @@ fn socket(directory: &Path, address: SocketAddr) -> PathBuf {
     directory.join(format!("admin-{}.sock", address.port()))
 }
 
-/// Sections of becket's for the socket. Who is held says nothing for as long as the case takes.
+/// Returns becket's configuration sections for the admin socket, with an idle time-out that exceeds the duration of a case.
 pub(crate) fn sections(directory: &Path, address: SocketAddr) -> String {
     format!(
         "\n[admin]\nsocket = \"{}\"\n\n[timeouts]\nidle = \"1d\"\n",
@@ -218,14 +218,14 @@ pub(crate) fn sections(directory: &Path, address: SocketAddr) -> String {
     )
 }
 
-/// What the column without scrapes has behind the server's name.
+/// Suffix of the column without scrapes.
 const ALONE: &str = ", not scraped";
 const EVERY: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What of the capacity is asked for: what the rest costs must find room beside it.
+/// Share of the capacity used as load, so that CPU time for the scrapes is left.
 const SHARE: f64 = 0.5;
-/// Requests of the probe in a second.
+/// Requests of the probe per second.
 const PROBES: f64 = 200.0;
 const SOURCES: &str = "127.0.0.2-127.0.0.9";
-/// Times the length of a measurement: it must hold several scrapes.
+/// Duration as a multiple of a measurement, so that it includes several scrapes.
 pub(crate) const LONG: u32 = 5;

@@ -1,4 +1,4 @@
-//! What a measure works with.
+//! Everything that a measure needs.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,22 +20,22 @@ use crate::peer::{Peer, Server, Site};
 use crate::result::Column;
 use crate::scenario::{Front, Measure, Settings};
 
-/// What a measure works with: the servers of a case are up, and the backend.
+/// Running servers and backend of a case, with all that a measure needs.
 pub struct Stage<'a> {
     pub measure: Measure,
     pub settings: &'a Settings,
-    /// The servers, in the order of the report.
+    /// Servers, in the order of the report.
     pub servers: &'a mut [Server],
-    /// The servers of a measure that loses them: which program, and what all have in common.
+    /// Program and common settings, for a measure that starts its own servers.
     pub farm: Option<(&'a Peer, &'a Site<'a>)>,
-    /// The floors, for measures that have any.
+    /// Floors, for measures that have any.
     pub floors: Option<Floors>,
-    /// The way from clients to servers, for a measure that has one of its own.
+    /// Network between clients and servers, for a measure with a delay.
     pub network: Option<&'a Network>,
     pub control: &'a mut Control,
     pub others: &'a mut Others,
     pub backend: SocketAddr,
-    /// Where the files of the run are.
+    /// Directory for files of the run.
     pub directory: &'a Path,
     /// CPUs of the client.
     pub client: &'a [usize],
@@ -47,7 +47,7 @@ pub struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// Returns the ask for a server of this case.
+    /// Returns load options for a server of this case.
     pub fn ask(&self, address: SocketAddr, pid: Option<u32>) -> Ask {
         let ask = self.ask_as(self.settings, address);
         match pid {
@@ -56,7 +56,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Returns the ask for a server with other settings of the client.
+    /// Returns load options for a server with other client settings.
     pub fn ask_as(&self, settings: &Settings, address: SocketAddr) -> Ask {
         let scheme = match settings.front {
             Front::Plain => "http",
@@ -65,7 +65,7 @@ impl Stage<'_> {
         self.ask_url(settings, format!("{scheme}://{address}{}", self.path()))
     }
 
-    /// Returns the ask for a plain server.
+    /// Returns load options for a server without TLS.
     pub fn ask_plain(&self, address: SocketAddr) -> Ask {
         self.ask_url(self.settings, format!("http://{address}{}", self.path()))
     }
@@ -80,28 +80,28 @@ impl Stage<'_> {
         }
     }
 
-    /// Returns the path that asks for the body of this case.
+    /// Returns the path that requests the body size of this case.
     pub fn path(&self) -> String {
         format!("/bytes/{}", self.settings.body)
     }
 
-    /// Returns a client of the load tool, for connections that a measure makes itself.
+    /// Returns a TLS client of the load tool, for connections that a measure opens itself.
     pub fn tls(&self) -> Result<Tls, Error> {
         load::tls(self.settings)
     }
 
-    /// Returns the columns to fill, one per server.
+    /// Returns empty columns, one per server.
     pub fn columns(&self) -> Vec<Column> {
         let columns = self.servers.iter().map(|server| Column::new(&server.name));
         columns.collect()
     }
 
-    /// Returns how many connections can be held.
+    /// Returns the number of connections to hold open.
     pub fn held(&self) -> usize {
         self.settings.connections.min(self.effort.most_idle())
     }
 
-    /// Returns an error after a signal.
+    /// Returns an error if a signal has arrived.
     pub fn check_signal(&self) -> Result<(), Error> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
@@ -109,17 +109,17 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Returns an error with the log when a server has ended by itself.
+    /// Returns an error with the log if a server has exited.
     pub fn check_alive(&mut self) -> Result<(), Error> {
         for server in self.servers.iter_mut() {
             if server.process.has_ended() {
-                return Err(server.process.complain("ended during the run"));
+                return Err(server.process.complain("exited during the run"));
             }
         }
         Ok(())
     }
 
-    /// Returns a time-out that suits the case: large bodies take their time.
+    /// Returns the time-out of a transaction, which grows with the body size.
     pub fn time_out(&self) -> Duration {
         Duration::from_secs(5 + self.settings.body / (16 * 1024 * 1024))
     }

@@ -1,9 +1,9 @@
-//! A flood of handshakes, and what those notice of it who are already inside, or were here before.
+//! Measures a flood of handshakes and its effect on connected and on returning clients.
 //!
-//! The probe keeps its connections and asks at 1 % of the capacity. Who returns makes a new connection
-//! ten times a second and resumes: it was here before the flood. The flood makes new connections with
-//! full handshakes at 80 % and 150 % of the server's own capacity, and at one rate that is the
-//! same for all. Only the latencies of the first two are reported.
+//! The probe keeps its connections open and sends requests at 1 % of the capacity. The returning client opens a new connection ten times
+//! a second and resumes a session that it created before the flood. The flood opens new connections with full handshakes at 80 % and
+//! 150 % of the server's own capacity, and at one rate common to all servers. Reported latencies are those of the probe and
+//! the returning client only.
 
 use std::thread;
 use std::time::Duration;
@@ -23,13 +23,13 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
     rounds::each(stage, &mut columns, |stage, index, column, sample| {
         let same = capacity::same_for_all(stage)?;
-        // With a limit, what a server can do is not what it admits.
+        // With a limit on full handshakes, the capacity cannot be measured.
         let found = match stage.settings.full_handshakes {
             0 => Some(capacity::of(stage, index)?),
             _ => capacity::known(stage, index),
         };
         let Some(found) = found else {
-            let reason = "its capacity was not measured: run the case without a limit, too";
+            let reason = "its capacity is unknown: also run the case without a limit";
             *column = Column::without(&column.peer, reason);
             return Ok(());
         };
@@ -45,7 +45,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     Ok(columns)
 }
 
-/// Floods a server at one rate while the probe asks at another.
+/// Floods a server at one rate while the probe sends requests at another.
 fn flooded(
     stage: &Stage<'_>,
     index: usize,
@@ -61,13 +61,13 @@ fn flooded(
     let time = stage.effort.time * 2;
     let (flooded, probed, returned, kernel) = thread::scope(|scope| {
         let returned = scope.spawn(move || returning(stage, server.address, time));
-        // Until then, who returns was here once.
+        // The returning client creates its session before the flood starts.
         thread::sleep(BEFORE);
         let kernel = Kernel::read();
         let flood = scope.spawn(move || capacity::at_rate(new, stage, rate, time));
         let probed = capacity::at_rate(probe, stage, probes, time);
         let kernel = Kernel::read().since(&kernel);
-        let lost = || Error::Asked("the flood's thread ended".to_owned());
+        let lost = || Error::Asked("a load thread panicked".to_owned());
         let flooded = flood.join().unwrap_or_else(|_| Err(lost()));
         let returned = returned.join().unwrap_or_else(|_| Err(lost()));
         (flooded, probed, returned, kernel)
@@ -84,7 +84,7 @@ fn flooded(
     sample.put(&returns(figures::LATE), late(&returned));
     if probed.failed * 1000 > probed.attempted {
         column.note(format!(
-            "under the load `{load}` the probe failed, too: its latency is that of who was served"
+            "under the load `{load}` the probe had failures, too: its latency is that of served requests only"
         ));
     }
     sample.put(
@@ -100,7 +100,7 @@ fn flooded(
     Ok(())
 }
 
-/// One client that comes again and again, and resumes.
+/// Runs a client that reconnects repeatedly and resumes.
 fn returning(
     stage: &Stage<'_>,
     address: std::net::SocketAddr,
@@ -122,6 +122,6 @@ fn returning(
         .one(load, stage.stop)
 }
 
-/// How long who returns is alone.
+/// Time that the returning client runs before the flood.
 const BEFORE: Duration = Duration::from_millis(500);
 const RETURNS_PER_S: f64 = 10.0;

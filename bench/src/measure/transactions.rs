@@ -1,4 +1,4 @@
-//! Closed loops in turns: CPU per transaction, the figure that repeats.
+//! Measures closed loops in turns. The main figure is CPU time per transaction, which is reproducible.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     Ok(columns)
 }
 
-/// Has everybody take one short turn, which is in no figure: in how many a round is measured.
+/// Returns the number of turns per round. Measures each column for a short time that is not part of any figure.
 fn turns_of_round(stage: &Stage<'_>, columns: &mut [Column]) -> Result<u32, Error> {
     let time = stage.effort.time;
     let most = turns::of_round(time, f64::INFINITY, 1);
@@ -78,13 +78,13 @@ fn server<'a>(stage: &'a Stage<'_>, index: usize) -> Option<(&'a Server, bool)> 
     Some((relays.get(index - stage.servers.len())?, true))
 }
 
-/// Returns what is asked of a server, or of a floor.
+/// Returns load options for a server or a floor.
 fn ask(stage: &Stage<'_>, server: &Server, is_floor: bool) -> Ask {
     let pid = Some(server.process.pid());
     if !is_floor || stage.settings.front != Front::Terminate {
         let ask = stage.ask(server.address, pid);
         return match &server.companion {
-            // Files cost what all cost who serve them.
+            // For files, the CPU time of the file server counts as well.
             Some(behind) if stage.settings.files == Files::Peer => {
                 ask.with("--pid", behind.process.pid())
             }
@@ -132,7 +132,7 @@ fn one(
     Ok(Some(sample))
 }
 
-/// Counts the bytes of some transactions from beginning to end. Transactions that a round cuts would blur the bytes that TLS adds.
+/// Counts the bytes of a fixed number of transactions. Transactions that the end of a round cuts would distort the overhead of TLS.
 fn count_bytes(stage: &Stage<'_>, index: usize, column: &mut Column) -> Result<(), Error> {
     let (server, sample) = (server(stage, index), column.samples.first_mut());
     let (Some((server, is_floor)), Some(sample)) = (server, sample) else {
@@ -152,7 +152,7 @@ fn count_bytes(stage: &Stage<'_>, index: usize, column: &mut Column) -> Result<(
     Ok(())
 }
 
-/// One large body at a time keeps a core busy; more of them only finish later.
+/// Returns the number of connections: one for large bodies, which keeps a core busy.
 fn connections(settings: &Settings) -> usize {
     match settings.body {
         0..LARGE => settings.connections,
@@ -160,16 +160,16 @@ fn connections(settings: &Settings) -> usize {
     }
 }
 
-/// Notes what makes a round doubtful, once per kind.
+/// Adds remarks about doubtful results, once per kind.
 pub(super) fn remark(column: &mut Column, step: &LoadStep) {
     step.findings
         .iter()
         .for_each(|finding| column.note(finding));
     if step.completed == 0 {
-        column.note("no transaction was completed in a round");
+        column.note("no transaction succeeded in a round");
     }
     if step.failed * 1000 > step.attempted {
         let kinds: Vec<&str> = step.failures.keys().map(String::as_str).collect();
-        column.note(format!("failures above 1 in 1000: {}", kinds.join(", ")));
+        column.note(format!("more than 1 in 1000 transactions failed: {}", kinds.join(", ")));
     }
 }

@@ -1,4 +1,6 @@
-//! HAProxy's configuration, in TCP mode. In HTTP mode where idle clients hold connections, as in the article on `maxconn`. From 3.3 on it refuses a frontend and a backend of one name.
+//! Configuration of HAProxy: TCP mode, or HTTP mode with idle clients as in the article on `maxconn`.
+//!
+//! The frontend and the backend need different names since HAProxy 3.3.
 
 use std::net::SocketAddr;
 
@@ -75,7 +77,7 @@ pub(super) fn version(said: &str) -> (String, String) {
     (or_unknown(version), or_unknown(library))
 }
 
-/// Waits for the hello and routes by its name, as whoever does not terminate has it look.
+/// Rules for passthrough: wait for the ClientHello and route by its server name.
 const PEEK: &str = "tcp-request inspect-delay 5s
   tcp-request content accept if { req.ssl_hello_type 1 }
   use_backend servers if { req.ssl_sni -i bench.example.org }";

@@ -1,4 +1,4 @@
-//! hitch's configuration. Debian builds it without its shared session cache: it resumes by ticket only.
+//! Configuration of hitch. Debian builds it without its shared session cache, so it resumes by ticket only.
 
 use super::site::{BACKLOG, Site, groups, suite_names};
 

@@ -1,8 +1,8 @@
-//! The servers that are measured: real programs, configured alike.
+//! The measured servers: real programs with equal settings.
 //!
-//! What is alike: TLS version, suite, groups, one certificate, session cache of 200 000, backlog of
-//! 4096, the same number of workers, no access log, one backend over TCP. What each negotiates is
-//! checked in every run. A new peer is one more [`Kind`] with a file beside this one.
+//! Equal settings are: TLS version, cipher suite, groups, certificate, a session cache of 200 000, a backlog of 4096, the number of
+//! workers, no access log, and one backend over TCP. Every run checks the negotiated parameters. To add a peer, add a
+//! variant of [`Kind`] and a file in this directory.
 
 mod becket;
 mod haproxy;
@@ -22,22 +22,22 @@ use crate::process::{self, Launch, Process};
 use crate::result;
 use crate::scenario::OLD;
 
-/// A program that can be measured.
+/// Program to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The name of its columns: the kind's, or `KIND@WORD` for another build.
+    /// Name of its columns: the name of the kind, or `KIND@WORD` for another build.
     pub name: String,
-    /// Which configuration it reads.
+    /// Kind of the program, which determines its configuration.
     pub kind: Kind,
     pub program: PathBuf,
 }
 
-/// The programs that we know to configure.
+/// Supported programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The terminator of this repository.
     Becket,
-    /// hitch, stud's successor.
+    /// hitch, the successor of stud.
     Hitch,
     /// HAProxy in TCP mode.
     Haproxy,
@@ -51,14 +51,14 @@ pub struct Server {
     pub name: String,
     pub address: SocketAddr,
     pub process: Process,
-    /// What it was told.
+    /// Its configuration, for the report.
     pub configuration: String,
-    /// Another node, for what is measured only with one.
+    /// Another server that the measured one needs: a cluster node or a file server.
     pub companion: Option<Box<Self>>,
 }
 
 impl Kind {
-    /// All, in the order of the report.
+    /// All kinds, in the order of the report.
     pub const ALL: [Self; 5] = [
         Self::Becket,
         Self::Hitch,
@@ -84,21 +84,21 @@ impl Kind {
         }
     }
 
-    /// Whether it serves files itself.
+    /// Returns whether the program can serve files itself.
     pub fn serves_files(self) -> bool {
         matches!(self, Self::Becket | Self::Nginx)
     }
 }
 
 impl Peer {
-    /// Finds a peer: at `program` if given, else beside the bench (becket) or in the usual places.
+    /// Finds a peer: at `program` if given, otherwise next to the bench or in the usual directories.
     pub fn find(name: &str, program: Option<PathBuf>) -> Result<Self, Error> {
         let base = name.split('@').next().unwrap_or(name);
         let kind = Kind::ALL.into_iter().find(|kind| kind.name() == base);
         let kind = kind.ok_or_else(|| {
             let known = Kind::ALL.map(Kind::name).join(", ");
             Error::Asked(format!(
-                "unknown peer `{name}` (accepted: {known}, or one of them with @WORD)"
+                "unknown peer `{name}` (accepted: {known}, each also with @WORD)"
             ))
         })?;
         let base = kind.name();
@@ -111,7 +111,7 @@ impl Peer {
         };
         let program = found.ok_or_else(|| {
             Error::Peer(format!(
-                "{name} is not on this machine: {}, or say --peer {base}=PATH",
+                "{name} is not installed: {}, or use --peer {base}=PATH",
                 kind.remedy()
             ))
         })?;
@@ -122,7 +122,7 @@ impl Peer {
         })
     }
 
-    /// Returns the same program under another name, beside the one that is measured.
+    /// Returns the same program under another name.
     #[must_use]
     pub fn renamed(&self, name: String) -> Self {
         Self {
@@ -131,7 +131,7 @@ impl Peer {
         }
     }
 
-    /// Asks the program for its version and TLS library.
+    /// Returns the program's version and TLS library, from its own output.
     pub fn describe(&self) -> result::PeerFacts {
         let (version, library) = match self.kind {
             Kind::Becket => becket::version(&self.said(&["--version"])),
@@ -148,7 +148,7 @@ impl Peer {
         }
     }
 
-    /// Runs the program with arguments that make it say something and end.
+    /// Runs the program with arguments that print information, and returns its output.
     fn said(&self, args: &[&str]) -> String {
         let output = Command::new(&self.program)
             .args(args)
@@ -163,7 +163,7 @@ impl Peer {
         )
     }
 
-    /// Starts it and waits until it listens.
+    /// Starts the program and waits until it listens.
     pub fn start(&self, site: &Site<'_>) -> Result<Server, Error> {
         let (mut configuration, args): (String, fn(&str) -> Vec<String>) = match self.kind {
             Kind::Becket => (becket::configuration(site), becket::args),
@@ -173,12 +173,12 @@ impl Peer {
             Kind::Stunnel => (stunnel::configuration(site), stunnel::args),
         };
         if self.name == OLD {
-            // It may be older than the key.
+            // An old build may not support this key.
             configuration = configuration.replace(becket::HALF_OPEN, "");
         }
         let file = site.directory.join(format!("{}.conf", self.name));
         std::fs::write(&file, &configuration)
-            .map_err(|e| Error::os(format!("writing {}", file.display()), e))?;
+            .map_err(|e| Error::os(format!("cannot write {}", file.display()), e))?;
         let mut process = Process::start(Launch {
             name: self.name.clone(),
             program: self.program.clone(),
@@ -198,10 +198,11 @@ impl Peer {
     }
 }
 
-/// Returns the variables that hide CPU features from OpenSSL and AWS-LC alike, and have OpenSSL take a key of 1024 bits.
+/// Returns environment variables that hide CPU features from OpenSSL and AWS-LC, and that make OpenSSL accept 1024-bit keys.
 ///
-/// The first word is that of CPUID leaf 1, the second that of leaf 7: EDX or EBX below, ECX above. `avx512` hides AVX-512 F, DQ, IFMA, CD,
-/// BW, VL, and VAES with VPCLMULQDQ; `aes` hides AES-NI with PCLMULQDQ, and the latter two. See OPENSSL_ia32cap(3).
+/// See OPENSSL_ia32cap(3). The first word masks CPUID leaf 1, the second one leaf 7, with EDX or EBX in the lower half and ECX in
+/// the upper half. `avx512` hides AVX-512 F, DQ, IFMA, CD, BW, VL, and VAES with VPCLMULQDQ. `aes` hides AES-NI with PCLMULQDQ, and
+/// VAES with VPCLMULQDQ.
 fn environment(site: &Site<'_>) -> Result<Vec<(String, String)>, Error> {
     let mask = match site.settings.mask.as_str() {
         "avx512" => Some(":~0x600d0230000"),
@@ -213,16 +214,16 @@ fn environment(site: &Site<'_>) -> Result<Vec<(String, String)>, Error> {
     if site.settings.key == "rsa1024" {
         let file = site.directory.join("openssl.cnf");
         std::fs::write(&file, SMALL_KEYS)
-            .map_err(|e| Error::os(format!("writing {}", file.display()), e))?;
+            .map_err(|e| Error::os(format!("cannot write {}", file.display()), e))?;
         variables.push(("OPENSSL_CONF".to_owned(), file.display().to_string()));
     }
     Ok(variables)
 }
 
-/// OpenSSL's configuration that takes keys of every size.
+/// OpenSSL configuration that accepts keys of any size.
 const SMALL_KEYS: &str = "openssl_conf = all\n[all]\nssl_conf = ssl\n[ssl]\nsystem_default = small\n[small]\nCipherString = DEFAULT:@SECLEVEL=0\n";
 
-/// Where programs are looked for: beside the bench first.
+/// Returns the directories in which programs are searched, starting with the bench's own.
 fn places() -> Vec<PathBuf> {
     let own = std::env::current_exe().ok();
     let own = own.as_deref().and_then(Path::parent);
@@ -234,7 +235,7 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-/// Returns the machine's OpenSSL, for a program that does not say which it has.
+/// Returns the version of the installed OpenSSL, for a program that does not report its library.
 fn openssl() -> String {
     let said = Command::new("openssl").arg("version").output();
     let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());

@@ -1,4 +1,4 @@
-//! nginx's configuration: its stream module, which carries bytes as the other peers do; where files are served, its http module.
+//! Configuration of nginx: the stream module, which relays bytes as the other peers do, or the http module for files.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ pub(super) fn args(file: &str) -> Vec<String> {
     ["-c", file, "-e", "stderr"].map(str::to_owned).to_vec()
 }
 
-/// `said` is what the program says of how it was built.
+/// Returns the configuration. `said` is the output of `nginx -V`.
 pub(super) fn configuration(site: &Site<'_>, said: &str) -> String {
     let (old, new) = suite_names(&site.settings.suite);
     let module = module(said).map(|path| format!("load_module {path};\n"));
@@ -39,7 +39,7 @@ pub(super) fn configuration(site: &Site<'_>, said: &str) -> String {
                 address = site.address
             ),
         ),
-        // Its workers read where only root may, if root runs the bench.
+        // If root runs the bench, the workers must read files that only root may read.
         _ => ("user root;\n".to_owned(), "http", files(site, sealed)),
     };
     format!(
@@ -64,17 +64,17 @@ events {{ worker_connections {connections}; }}
         workers = site.settings.workers,
         directory = site.directory.display(),
         files = site.connections * 2 + 100,
-        // A proxied connection counts twice.
+        // A proxied connection uses two worker connections.
         connections = site.connections * 2,
         certificate = site.certificate.display(),
         tls = site.settings.tls,
         groups = groups(site.settings),
-        // nginx's manual: 4000 sessions per megabyte.
+        // One megabyte stores about 4000 sessions, according to nginx's manual.
         cache = SESSIONS / 4000,
     )
 }
 
-/// Files as its manual has them served fast: open ones are kept, and their pages sent without a copy where there is no TLS.
+/// Returns the server section for files, with the settings for speed in nginx's manual: an open file cache and sendfile.
 fn files(site: &Site<'_>, sealed: &str) -> String {
     format!(
         "  access_log off;
@@ -118,7 +118,7 @@ pub(super) fn version(said: &str) -> (String, String) {
     )
 }
 
-/// Where a build has the stream module, if it has it apart, as Debian's does. Another build cannot load that one.
+/// Returns the path of the dynamic stream module, as in Debian's build. Returns `None` for a build that includes the module.
 fn module(said: &str) -> Option<String> {
     let option = |name| {
         said.split_ascii_whitespace()
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_build_loads_its_own_module_or_none() {
+    fn a_build_loads_its_own_stream_module_or_none() {
         let debian = "configure arguments: --modules-path=/usr/lib/nginx/modules --with-stream=dynamic --with-http_ssl_module";
         let own = "configure arguments: --prefix=/opt/nginx --with-stream --with-stream_ssl_module";
         let place = "/usr/lib/nginx/modules/ngx_stream_module.so";

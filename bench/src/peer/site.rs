@@ -1,34 +1,34 @@
-//! What a server is told in one case, and words that the configurations of several have in common.
+//! Settings of a server in one case, and values that several configurations share.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use crate::scenario::Settings;
 
-/// What a server is to do in one case.
+/// Settings of a server in one case.
 #[derive(Clone, Debug)]
 pub struct Site<'a> {
     pub address: SocketAddr,
-    /// Where its backend is.
+    /// Address of its backend.
     pub backend: SocketAddr,
     pub certificate: &'a Path,
     pub settings: &'a Settings,
     pub directory: &'a Path,
-    /// Connections that it must be able to carry.
+    /// Maximum connections that it must support.
     pub connections: u64,
-    /// Where it may run.
+    /// CPUs to which it is pinned.
     pub cpus: &'a [usize],
-    /// Sections beside those that all servers have, in the notation of the peer; only becket has any.
+    /// Additional configuration sections, used only for becket.
     pub extra: &'a str,
 }
 
 impl Site<'_> {
-    /// Where the files are that are served: one for each size that is asked for.
+    /// Returns the directory of the files to serve, with one file per body size.
     pub fn files(&self) -> PathBuf {
         self.directory.join("files")
     }
 
-    /// The servers behind: one program that answers at as many addresses of the loopback network.
+    /// Returns the addresses of the backends: a single program that listens on as many loopback addresses.
     pub(super) fn backends(&self) -> Vec<SocketAddr> {
         let byte = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
         let at = |number| {
@@ -42,7 +42,7 @@ impl Site<'_> {
     }
 }
 
-/// Returns the first words behind a text that a line begins with.
+/// Returns the first words after `begin` in the line that starts with it.
 pub(super) fn words_after(said: &str, begin: &str, count: usize) -> Option<String> {
     let line = said.lines().find_map(|line| line.strip_prefix(begin))?;
     Some(first_words(line, count))
@@ -57,7 +57,7 @@ pub(super) fn or_unknown(text: Option<String>) -> String {
     text.unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Names of a suite: OpenSSL's for TLS 1.2, and IANA's of TLS 1.3.
+/// Returns the OpenSSL names of a cipher suite for TLS 1.2, and its IANA name for TLS 1.3.
 pub(super) fn suite_names(suite: &str) -> (&'static str, &'static str) {
     match suite {
         "aes256" => (
@@ -75,8 +75,8 @@ pub(super) fn suite_names(suite: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// Groups that every server accepts in OpenSSL's notation: the client's share decides, and the curve
-/// of the certificate must be among them in TLS 1.2.
+/// Returns the groups that every server accepts, in OpenSSL's notation. The client's key share selects one; in TLS 1.2 the list must
+/// include the curve of the certificate.
 pub(super) fn groups(settings: &Settings) -> &'static str {
     match settings.group.as_str() {
         "x25519mlkem768" => "X25519MLKEM768:X25519:P-256:P-384",
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_of_a_thousand_servers_has_an_address_of_its_own() {
+    fn each_of_a_thousand_servers_has_its_own_address() {
         let found = crate::catalog::find(&["scraped".to_owned()]).unwrap();
         let (_, settings) = &found[0].cases(false).unwrap()[0];
         let address = SocketAddr::from(([127, 0, 0, 1], 7));

@@ -1,4 +1,4 @@
-//! stunnel's configuration. It has a thread per connection and no workers to set.
+//! Configuration of stunnel, which uses a thread per connection and has no setting for workers.
 
 use super::site::{SESSIONS, Site, first_words, groups, or_unknown, suite_names, words_after};
 

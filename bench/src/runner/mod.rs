@@ -1,4 +1,4 @@
-//! A run from beginning to end: cases in order, servers up and down, progress, the stored file.
+//! Runs an order from start to end: cases in order, start and stop of servers, progress, and the stored file.
 
 mod parts;
 
@@ -22,7 +22,7 @@ use crate::result::{Case, Conditions, Outcome, Run, SCHEMA_VERSION, rounded};
 use crate::scenario::{Front, Measure, Scenario, Settings};
 use crate::{Error, conditions, guard, plan, store};
 
-/// Runs everything and stores it.
+/// Runs an order and stores the result.
 pub fn run(order: Order, stop: &Arc<AtomicBool>) -> Result<Run, Error> {
     store::prepare(&order.out)?;
     let mut runner = Runner::new(order, stop)?;
@@ -45,7 +45,7 @@ struct Runner<'a> {
     keys: Keyring,
     run: Run,
     capacities: Capacities,
-    /// Cases in all.
+    /// Total number of cases.
     planned: usize,
     control: Control,
     others: Others,
@@ -59,9 +59,9 @@ impl<'a> Runner<'a> {
             .prefix("becket-bench-")
             .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .tempdir()
-            .map_err(|e| Error::os("making a directory for the run", e))?;
+            .map_err(|e| Error::os("cannot create a directory for the run", e))?;
         guard::start(directory.path())?;
-        others::adopt().map_err(|e| Error::os("taking care of servers' children", e))?;
+        others::adopt().map_err(|e| Error::os("cannot adopt orphaned processes", e))?;
         let mut others = Others::watch(&place.all());
         std::thread::sleep(order.effort.time.min(LOOK));
         let before = rounded(others.share());
@@ -120,7 +120,7 @@ impl<'a> Runner<'a> {
                 None => self.parts.order.effort.cases(&scenario)?,
             };
             for ((label, settings), number) in cases.iter().zip(numbers.by_ref()) {
-                // The reader of the output may have left; the run continues.
+                // Ignore errors: the reader of the progress may have closed the pipe.
                 let (id, planned) = (&scenario.id, self.planned);
                 drop(writeln!(
                     io::stderr(),
@@ -175,7 +175,7 @@ impl<'a> Runner<'a> {
             .as_ref()
             .map_or(backend.address, |server| server.address);
         let becket = self.parts.becket().cloned();
-        // A measure of failover starts farms itself, anew in each round.
+        // The measure of failover starts new farms in each round.
         let is_farm = scenario.measure == Measure::Failover;
         let (mut servers, reasons) = if is_farm {
             (Vec::new(), Vec::new())
@@ -184,7 +184,7 @@ impl<'a> Runner<'a> {
                 self.parts.servers(scenario, settings, &certificate, behind)
             })?
         };
-        // The tables of the articles have no floors.
+        // Tables of the articles have no columns for floors.
         let has_floor = scenario.measure == Measure::Transactions
             && !servers.is_empty()
             && !scenario.is_classic();
@@ -234,5 +234,5 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// How long the machine is looked at before a run.
+/// Time in which the CPU use of other processes is measured before a run.
 const LOOK: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! What a case needs: the backend, the servers before it, the floors.
+//! Processes of a case: the backend, the servers and the floors.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,20 +20,20 @@ use crate::process::{Launch, Process, free_address};
 use crate::result::{Case, Column, PeerFacts};
 use crate::scenario::{Files, Front, Measure, Scenario, Settings};
 
-/// What a run has to start servers with.
+/// Programs, CPUs and directory with which a run starts servers.
 pub(super) struct Parts {
     pub(super) order: Order,
     pub(super) place: Place,
     pub(super) directory: tempfile::TempDir,
-    /// The programs that are measured.
+    /// Facts about the measured programs.
     pub(super) peers: Vec<PeerFacts>,
 }
 
 impl Parts {
-    /// Starts the servers of a case; those that have no figure are returned with their places and reasons.
+    /// Starts the servers of a case. Servers that cannot be measured are returned as columns with their index.
     #[expect(
         clippy::type_complexity,
-        reason = "two lists that are made together and used at once"
+        reason = "two lists that are created together and used at once"
     )]
     pub(super) fn servers(
         &mut self,
@@ -99,7 +99,7 @@ impl Parts {
         Ok((servers, reasons))
     }
 
-    /// Returns a case that needs another machine.
+    /// Returns a case that requires another machine.
     pub(super) fn not_measured(
         &self,
         scenario: &Scenario,
@@ -118,7 +118,7 @@ impl Parts {
         }
     }
 
-    /// Starts a server and, where the clients are, another node of its cluster.
+    /// Starts a server, and another node of its cluster on the clients' CPUs.
     fn clustered(&self, peer: &Peer, site: &Site<'_>) -> Result<Server, Error> {
         let sections = farm::sections(peer, site.directory, 2)?;
         let [first, second] = sections.as_slice() else {
@@ -141,7 +141,7 @@ impl Parts {
         })
     }
 
-    /// Starts a server that cannot serve files, and behind it, on the same CPUs, one that can.
+    /// Starts a server that cannot serve files, and a file server behind it on the same CPUs.
     fn before_files(&self, peer: &Peer, site: &Site<'_>) -> Result<Server, Error> {
         let nginx = self.program(Kind::Nginx, format!("{}-files", peer.name))?;
         let behind = Settings {
@@ -163,7 +163,7 @@ impl Parts {
         })
     }
 
-    /// Starts what ends TLS behind servers that only pass it on: a becket where the clients are.
+    /// Starts becket on the clients' CPUs as the terminator behind servers with passthrough.
     pub(super) fn terminator(
         &self,
         settings: &Settings,
@@ -188,7 +188,7 @@ impl Parts {
         })
     }
 
-    /// Returns today's becket, where it is among the peers.
+    /// Returns the current build of becket if it is one of the peers.
     pub(super) fn becket(&self) -> Option<&Peer> {
         self.order
             .peers
@@ -196,14 +196,14 @@ impl Parts {
             .find(|peer| peer.kind == Kind::Becket)
     }
 
-    /// Returns a program under another name: one of the peers, or what is on the machine.
+    /// Returns a program under another name: one of the peers, or an installed program.
     fn program(&self, kind: Kind, name: String) -> Result<Peer, Error> {
         let peer = self.order.peers.iter().find(|peer| peer.kind == kind);
         let program = peer.map(|peer| peer.program.clone());
         Ok(Peer::find(kind.name(), program)?.renamed(name))
     }
 
-    /// Returns a column without a figure, if a case has none for a peer.
+    /// Returns a column with the reason if a peer cannot be measured in a case.
     fn reason(&self, scenario: &Scenario, peer: &Peer, settings: &Settings) -> Option<Column> {
         let library = self
             .peers
@@ -212,6 +212,7 @@ impl Parts {
             .map(|p| p.library.as_str());
         let old = library.is_some_and(|l| OLD_OPENSSL.iter().any(|old| l.starts_with(old)));
         let lacks = settings.group == "x25519mlkem768" && peer.kind != Kind::Becket && old;
+        // OpenSSL supports the group since version 3.5.
         let lacks = lacks.then(|| format!("{} has no X25519MLKEM768", library.unwrap_or_default()));
         if let Some(reason) = lacks.or_else(|| scenario.reason(peer.kind.name(), settings)) {
             return Some(Column::without(&peer.name, reason));
@@ -228,14 +229,14 @@ impl Parts {
     ) -> Result<Server, Error> {
         let service = match measure {
             Measure::Burst => SERVICE,
-            // So that two clients' own costs do not matter, and their counting is compared.
+            // The long service time makes the cost of the generators irrelevant and compares how they count.
             Measure::Generators if settings.connections == 1 => &["--service-time", "20ms"],
             _ => &[],
         };
         let directory = self.directory.path();
         let host = match settings.servers {
             1 => "127.0.0.1",
-            // It answers at every address of the loopback network.
+            // The backend must listen on every loopback address.
             _ => "0.0.0.0",
         };
         backend(directory, ("backend", host), service, cpus)
@@ -250,7 +251,7 @@ impl Parts {
     ) -> Result<Floors, Error> {
         let cpus = &self.place.one().server;
         let cpu = cpus.first().copied().unwrap_or(0);
-        // The bench hides no CPU features from itself, its library takes no small key, and a server that passes TLS through makes no handshake.
+        // The library floor does not support hidden CPU features, RSA-1024, passthrough, or several requests per connection.
         let alike = settings.mask == "none"
             && settings.key != "rsa1024"
             && settings.front == Front::Terminate
@@ -272,7 +273,7 @@ impl Parts {
     }
 }
 
-/// Starts the control with its backend: they have the CPUs of a server with one worker, and of its clients.
+/// Starts the control with its backend, on the CPUs of a server with one worker and of its clients.
 pub(super) fn control(place: &Place, directory: &Path) -> Result<Control, Error> {
     let Shares { server, client } = place.one();
     let backend = backend(directory, ("backend", "127.0.0.1"), &[], &client)?;
@@ -280,7 +281,7 @@ pub(super) fn control(place: &Place, directory: &Path) -> Result<Control, Error>
     Ok(Control::new(relay, backend, &client))
 }
 
-/// Starts a plain socket that answers.
+/// Starts a plain socket server.
 fn backend(
     directory: &Path,
     (name, host): (&str, &str),
@@ -307,14 +308,14 @@ fn relay(
     own(directory, name, &args[..count], (address, cpus))
 }
 
-/// Starts one of the bench's own parts.
+/// Starts a child process of the bench.
 fn own(
     directory: &Path,
     name: &str,
     args: &[&str],
     (address, cpus): (SocketAddr, &[usize]),
 ) -> Result<Server, Error> {
-    let program = std::env::current_exe().map_err(|e| Error::os("finding the own program", e))?;
+    let program = std::env::current_exe().map_err(|e| Error::os("cannot find the bench's own executable", e))?;
     let args = ["part"].iter().chain(args).map(|arg| (*arg).to_owned());
     let mut process = Process::start(Launch {
         name: format!("the bench's {name}"),
@@ -334,11 +335,10 @@ fn own(
     })
 }
 
-/// Makes the file that is asked for. It is all zeros and takes no room on the disk; what is measured is served from memory, where
-/// all of it is read into once.
+/// Creates the requested file. It is sparse and uses no disk space. Reading it once loads it into the page cache.
 fn write_file(site: &Site<'_>) -> Result<(), Error> {
     let path = site.files().join(format!("bytes/{}", site.settings.body));
-    let failed = |e| Error::os(format!("writing {}", path.display()), e);
+    let failed = |e| Error::os(format!("cannot write {}", path.display()), e);
     if path.is_file() {
         return Ok(());
     }
@@ -351,12 +351,13 @@ fn write_file(site: &Site<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The service time of the burst's backend: 9 ms for up to 30 at once, then 9 ms * (n / 30)^2.
+/// Service time of the backend of a burst: 9 ms for up to 30 concurrent requests, then 9 ms * (n / 30)^2.
 const SERVICE: &[&str] = &["--service-time", "9ms", "--service-knee", "30"];
-/// Connections that an open loop may have.
+/// Maximum connections of an open loop.
 pub(super) const OPEN_LOOP: usize = 4_000;
+/// Additional connections for the bench itself.
 const ROOM: usize = 300;
-/// OpenSSL got X25519MLKEM768 with 3.5.
+/// OpenSSL versions without X25519MLKEM768, which version 3.5 introduced.
 const OLD_OPENSSL: &[&str] = &[
     "OpenSSL 1.",
     "OpenSSL 3.0",
