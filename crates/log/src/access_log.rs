@@ -176,10 +176,10 @@ impl AccessWriter {
 
 /// Time between two drains.
 const TICK: Duration = Duration::from_millis(100);
-/// Records that a worker may be ahead of the writer: 0.1 s at 40 000 connections a second. A slot is
-/// a pointer and its kind, 64 KiB per worker.
+/// Channel capacity of a worker, in records: the output of 0.1 s at 40 000 connections per second.
+/// A slot is a pointer and its kind, so a channel takes 64 KiB.
 pub const CAPACITY: usize = 4096;
-/// Lines are written in blocks of about this size.
+/// Approximate size of a written block in bytes.
 const BLOCK_BYTES: usize = 64 * 1024;
 
 #[cfg(test)]

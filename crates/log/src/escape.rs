@@ -59,7 +59,8 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// Longest server name (RFC 1035, section 2.3.4) and ALPN protocol (RFC 7301, section 3.1).
+/// Maximum number of escaped bytes: the longest server name (RFC 1035, section 2.3.4) and ALPN
+/// protocol (RFC 7301, section 3.1).
 pub(crate) const LONGEST: usize = 255;
 
 #[cfg(test)]

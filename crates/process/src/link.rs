@@ -168,8 +168,8 @@ fn receive_all(
         let is_last = received.is_err();
         let received = received.unwrap_or_else(|error| {
             tracing::error!(%error, "the supervisor exited; draining");
-            // As after an upgrade: the next becket needs the addresses of clients and of the admin
-            // pages.
+            // The next becket needs the addresses of clients and of the admin pages, as after an
+            // upgrade.
             (Command::Leave, Vec::new())
         });
         let sent = match received {

@@ -14,7 +14,7 @@ pub struct SignatureRequest {
     pub key: Arc<dyn SigningKey>,
     /// The RSA key for batches, if the key may sign in batches.
     pub batch_key: Option<Arc<PrivateKey>>,
-    /// The same key, if it is on a token.
+    /// The key, if it is on a token.
     pub token: Option<TokenKey>,
     /// Scheme that the peer accepts and the key supports.
     pub scheme: SignatureScheme,

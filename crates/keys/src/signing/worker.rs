@@ -47,7 +47,7 @@ struct SigningLane {
     under_way: Cell<usize>,
 }
 
-/// Whether crypto threads and tokens accept another request.
+/// Capacity of crypto threads and tokens for another request.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     pub threads: bool,

@@ -88,7 +88,7 @@ pub(super) struct ServedConfig {
     pub(super) secrets: Arc<TicketSecrets>,
     pub(super) outbox: Option<Outbox>,
     pub(super) admission: Rc<WorkerAdmission>,
-    /// By backend index; kept if only ticket keys change.
+    /// Pools by backend index; kept if only ticket keys change.
     pub(super) pools: Rc<[Rc<Pool>]>,
     /// Pools with `idle-reclaim`.
     pub(super) reclaiming: Rc<[Rc<Pool>]>,

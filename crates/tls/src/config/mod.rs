@@ -80,7 +80,7 @@ pub struct Listener {
     pub bind: Vec<SocketAddr>,
     /// Chains and keys by name, with the default; empty if this listener does not terminate TLS.
     pub certificates: Arc<CertificateMap>,
-    /// The same chains and keys as a list.
+    /// Chains and keys as a list.
     pub credentials: Vec<Loaded>,
     /// Networks that may connect; `None` for all networks.
     pub allow: Option<Networks>,
