@@ -183,8 +183,5 @@ fn nobody_but_root_starts_with_one() {
     let said = refused(&|command| {
         command.uid(user);
     });
-    assert!(
-        said.contains("only root can enter a chroot"),
-        "{said}"
-    );
+    assert!(said.contains("only root can enter a chroot"), "{said}");
 }

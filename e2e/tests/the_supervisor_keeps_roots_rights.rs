@@ -347,10 +347,7 @@ fn a_child_that_obeys_no_more_is_told_of_and_killed_in_the_end() {
     assert_eq!(becket.ended(), Some(1), "{}", becket.logs());
     assert!(is_gone(child));
     let said = becket.logs();
-    assert!(
-        said.contains("did not exit in time; killing it"),
-        "{said}"
-    );
+    assert!(said.contains("did not exit in time; killing it"), "{said}");
 }
 
 #[test]

@@ -396,7 +396,11 @@ fn root_executes_only_what_root_alone_can_change() {
         std::os::unix::fs::chown(place.path("becket"), Some(user), None).unwrap();
         let asked = ask(&becket);
         assert_eq!(asked.code, 1, "{}", asked.all());
-        assert!(asked.all().contains("a user other than root"), "{}", asked.all());
+        assert!(
+            asked.all().contains("a user other than root"),
+            "{}",
+            asked.all()
+        );
         std::os::unix::fs::chown(place.path("becket"), Some(0), None).unwrap();
         fs::set_permissions(place.path("becket"), Permissions::from_mode(0o777)).unwrap();
         assert_eq!(ask(&becket).code, 1);

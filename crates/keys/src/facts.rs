@@ -52,7 +52,7 @@ pub fn expiry(left: i64) -> String {
     }
 }
 
-/// Warning time. A daily renewal has then failed many times.
+/// Maximum warning time in seconds; a daily renewal has then failed many times.
 const TWO_WEEKS: i64 = 14 * 86_400;
 /// Times below this value are shown in hours.
 const TWO_DAYS: u64 = 2 * 86_400;

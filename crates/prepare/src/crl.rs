@@ -99,15 +99,14 @@ impl ConfigBuilder<'_> {
             let fault = format!("a revocation list that cannot be used: {fault}");
             let problem = shown(path, file, fault);
             self.report
-                .error(problem.accepted("a complete revocation list of one CA (RFC 5280), not a delta list"));
+                .error(problem.accepted("a complete list of one CA (RFC 5280), not a delta list"));
             return None;
         }
         let issuer = parsed.issuer();
         let now = i64::try_from(self.environment.now.as_secs()).unwrap_or(i64::MAX);
         let next = parsed.next_update().map(|next| next.timestamp());
         if next.is_some_and(|next| next <= now) {
-            let fault =
-                format!("the revocation list of {issuer} is overdue; install a newer one");
+            let fault = format!("the revocation list of {issuer} is overdue; install a newer one");
             self.report.warn(shown(path, file, fault));
         }
         if !asked.issued_by(issuer.as_raw()) {

@@ -369,7 +369,8 @@ impl ConfigBuilder<'_> {
                 if process.chroot.is_some() {
                     let path = key!("process", process.chroot);
                     let fault = "root can escape a chroot";
-                    self.report.refuse(path, fault, "a user other than root in process.user");
+                    self.report
+                        .refuse(path, fault, "a user other than root in process.user");
                 }
             }
         }

@@ -112,9 +112,9 @@ impl Runner {
         }
     }
 
-    /// Waits for the next input. Signals come first. After a deadline expires, a limited number of
-    /// reports still comes before it, because this process may have been suspended. Processes take
-    /// turns.
+    /// Waits for the next input. Signals come first. After a deadline has expired, a limited number
+    /// of reports is still handled first, because this process may have been suspended. Processes
+    /// take turns.
     async fn next(&mut self, signals: &mut Signals) -> Input {
         if let Some(request) = self.queued.pop_front() {
             return Input::Requested(request);

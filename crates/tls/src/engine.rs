@@ -89,7 +89,7 @@ pub struct Received {
     pub weight: usize,
 }
 
-/// A peer's message or record exceeds the maximum size that is held, in bytes.
+/// An unfinished message or record of the peer exceeds this maximum of held bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overfull(pub usize);
 

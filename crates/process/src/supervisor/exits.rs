@@ -28,11 +28,7 @@ impl Supervisor {
             self.serving_exited(now, ended, out);
         } else {
             self.leaving.retain(|process| process.id != id);
-            tracing::info!(
-                process = id,
-                how = ended.text,
-                "replaced process exited"
-            );
+            tracing::info!(process = id, how = ended.text, "replaced process exited");
         }
         if let Some(accepting) = self.accepting() {
             out.push(Action::Send(accepting, Command::Released(row)));

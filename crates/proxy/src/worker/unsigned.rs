@@ -75,7 +75,7 @@ impl Unsigned {
         self.go(room).contains(&true)
     }
 
-    /// Returns `true` if a client can proceed whose signature a crypto thread makes.
+    /// Returns `true` if a client that waits for a crypto thread can proceed.
     pub(super) fn can_ask(&self, room: Room) -> bool {
         room.threads && !self.elsewhere.is_empty()
     }
