@@ -78,10 +78,10 @@ pub struct Timeouts {
     /// From accept to the end of the handshake.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub handshake: Duration = Duration::from_secs(10),
-    /// Of a token's signature.
+    /// Time for a signature by a token.
     #[serde(with = "Time::<{ 10 * MILLISECOND }, { 60 * SECOND }>")]
     pub pkcs11: Duration = Duration::from_secs(5),
-    /// Of a connect to a server.
+    /// Time to connect to a server.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub connect: Duration = Duration::from_secs(5),
     /// Without data in either direction.

@@ -204,7 +204,7 @@ impl KeyLocations {
         for (at, place) in self.all.iter().enumerate() {
             for candidate in place.key.iter().chain([&place.value]) {
                 let hit = candidate.contains(&span.start) || candidate == span;
-                // Of candidates with equal length, the later and deeper one wins: a table and its
+                // Among candidates of equal length, the later and deeper one wins: a table and its
                 // only key may start together.
                 if hit && best.is_none_or(|(least, _)| candidate.len() <= least) {
                     best = Some((candidate.len(), at));

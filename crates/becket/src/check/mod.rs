@@ -188,7 +188,7 @@ fn taken(config: &Config, sockets: &BoundSockets) -> Vec<Problem> {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct CheckedConfiguration {
-    /// The same keys as in the file.
+    /// Keys as in the file.
     #[serde(flatten)]
     file: Arc<File>,
     /// Maximum number of connections: the configured limit, or as many as descriptors allow.

@@ -34,7 +34,7 @@ pub(crate) struct End {
     local: Option<SocketAddr>,
 }
 
-/// Observes one end from outside, whoever owns it.
+/// Observes one end, independently of its owner.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
     halves: Rc<RefCell<[Half; 2]>>,

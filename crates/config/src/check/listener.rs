@@ -196,6 +196,7 @@ impl Policy {
 const NO_TLS: &str = "clients use no TLS here";
 const NOT_ENDED: &str = "this listener terminates no TLS";
 const PASSES: &str = "this route passes TLS through";
-const WHERE_TLS_ENDS: &str = "only where TLS is terminated, with the defaults of tls, mode and starttls";
+const WHERE_TLS_ENDS: &str =
+    "only where TLS is terminated, with the defaults of tls, mode and starttls";
 const NO_NAME: &str = "given, but the server is connected before a name is known";
 const BY_NAME: &str = "only with TLS from the first byte, or with starttls = \"postgresql\"";
