@@ -1,4 +1,4 @@
-//! Builds a [`Translation`]: the table that a configuration becomes, and the settings from which each key comes.
+//! Builds a [`Translation`]: the translated table, and the settings that each key comes from.
 
 use std::path::{Path, PathBuf};
 
@@ -11,20 +11,20 @@ use becket_config::error::{Problem, shortened};
 use becket_config::notation::{Text, meant};
 use becket_config::suites::KeyExchangeGroup;
 
-/// A setting that was given, by the index of its remark.
+/// A setting of the input, as the index of its remark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SettingId(usize);
 
 #[derive(Debug, Default)]
 pub(super) struct TranslationBuilder {
     folder: PathBuf,
-    /// The included file that is being read.
+    /// The included file being read.
     file: Option<Box<str>>,
     made: Translation,
     unknown_settings: usize,
 }
 
-/// One table of an array, such as a `[[listener]]`, or a `[backend.tls]`.
+/// A table of an array, such as a `[[listener]]`, or a `[backend.tls]`.
 #[derive(Debug)]
 pub(super) struct SectionBuilder {
     path: String,
@@ -44,7 +44,7 @@ impl SectionBuilder {
         self.table.insert(key.to_owned(), value.into());
     }
 
-    /// Adds to a list.
+    /// Appends to a list.
     pub(super) fn push(
         &mut self,
         key: &str,
@@ -76,7 +76,7 @@ impl TranslationBuilder {
         }
     }
 
-    /// Notes that a setting is there, with what its table says of it.
+    /// Records a setting, with the support that its table declares.
     pub(super) fn note(
         &mut self,
         setting: &'static Setting,
@@ -95,28 +95,28 @@ impl TranslationBuilder {
         SettingId(self.made.report.len() - 1)
     }
 
-    /// Refuses a setting, whatever its value, for the reason that its table has.
+    /// Rejects a setting with any value, for the reason in its table.
     pub(super) fn refuse_setting(&mut self, origin: SettingId) {
         let why = self.made.report[origin.0].why.clone();
         self.refuse(origin, why, "a configuration without it");
     }
 
-    /// Replaces the included file that is being read. Returns the previous one.
+    /// Sets the included file being read. Returns the previous one.
     pub(super) fn enter(&mut self, file: Option<Box<str>>) -> Option<Box<str>> {
         std::mem::replace(&mut self.file, file)
     }
 
-    /// Returns the included file that is being read.
+    /// Returns the included file being read.
     pub(super) fn file(&self) -> Option<Box<str>> {
         self.file.clone()
     }
 
-    /// Whether there are more faults already than anybody corrects in one go.
+    /// Returns `true` if there are more errors than a user corrects at once.
     pub(super) fn is_full(&self) -> bool {
         self.made.problems.len() >= FAULTS
     }
 
-    /// Says of a setting what holds for this value.
+    /// Changes the support of a setting, because it depends on the value.
     pub(super) fn amend(
         &mut self,
         origin: SettingId,
@@ -128,7 +128,7 @@ impl TranslationBuilder {
         remark.why = why.into();
     }
 
-    /// Refuses a value.
+    /// Rejects a value.
     pub(super) fn refuse(
         &mut self,
         origin: SettingId,
@@ -146,7 +146,7 @@ impl TranslationBuilder {
         self.problem(problem.accepted(accepted));
     }
 
-    /// Notes a fault, unless there are too many.
+    /// Records a problem, unless there are too many.
     pub(super) fn problem(&mut self, mut problem: Problem) {
         if !self.is_full() {
             if problem.line.is_some() && problem.file.is_none() {
@@ -156,13 +156,14 @@ impl TranslationBuilder {
         }
     }
 
-    /// A path as text, from the folder in which the program was started.
+    /// Returns an absolute path, starting at the folder in which the program was started.
     pub(super) fn place(&self, path: &str) -> String {
-        // Both are text, so nothing is lost.
+        // The path is valid UTF-8, so nothing is lost.
         self.folder.join(path).to_string_lossy().into_owned()
     }
 
-    /// Finds a setting by its name among the settings that are accepted here. Notes the fault if there is none.
+    /// Finds a setting by name among those that are allowed here. Records a problem if there is
+    /// none.
     pub(super) fn find(
         &mut self,
         known: impl Iterator<Item = &'static Setting> + Clone,
@@ -188,7 +189,7 @@ impl TranslationBuilder {
         found
     }
 
-    /// Notes a setting that the program passes over, too.
+    /// Records an unknown setting, which the program ignores as well.
     pub(super) fn unknown(&mut self, name: &str, line: Option<usize>) {
         if self.unknown_settings < FAULTS {
             self.unknown_settings += 1;
@@ -216,7 +217,7 @@ impl TranslationBuilder {
         }
     }
 
-    /// Sets the key that the remark of a setting names.
+    /// Sets the key named in the remark of a setting.
     pub(super) fn put_own(&mut self, value: impl Into<Value>, origin: SettingId) {
         self.put(self.made.report[origin.0].ours, value, origin);
     }
@@ -239,7 +240,8 @@ impl TranslationBuilder {
         }
     }
 
-    /// Sets a key of `[backend.tls]`, such as `backend.tls.ca`. The remark of the setting names this key from now on.
+    /// Sets a key of `[backend.tls]`, such as `backend.tls.ca`, and records it in the remark of the
+    /// setting.
     pub(super) fn set_tls(
         &mut self,
         tls: &mut SectionBuilder,
@@ -254,7 +256,7 @@ impl TranslationBuilder {
         tls.set(path.trim_start_matches("backend.tls."), value, origin);
     }
 
-    /// Sets the `tls` of a backend.
+    /// Adds the finished `tls` table to a backend.
     pub(super) fn set_table(
         &self,
         backend: &mut SectionBuilder,
@@ -265,7 +267,7 @@ impl TranslationBuilder {
         backend.origins.extend(tls.origins);
     }
 
-    /// Sets the groups of a policy, as OpenSSL lists curves.
+    /// Sets the groups of a policy from OpenSSL's list of curves.
     pub(super) fn curves(&mut self, policy: &mut SectionBuilder, list: &str, origin: SettingId) {
         let (known, others): (Vec<&str>, Vec<&str>) = list
             .split(':')
@@ -274,13 +276,13 @@ impl TranslationBuilder {
         if known.is_empty() {
             return self.refuse(
                 origin,
-                "none of these groups exists here",
+                "none of these groups is supported",
                 KeyExchangeGroup::ACCEPTED,
             );
         }
         if !others.is_empty() {
             let why = format!(
-                "without {}, which does not exist here",
+                "without {}, which is not supported",
                 others.join(" and ")
             );
             self.amend(origin, SettingSupport::Different, why);
@@ -297,7 +299,8 @@ impl TranslationBuilder {
         policy.set("groups", groups, origin);
     }
 
-    /// Sets the suites of a policy with these versions, from cipher strings of OpenSSL for TLS 1.2 and lists of names for TLS 1.3.
+    /// Sets the suites of a policy with these versions, from cipher strings of OpenSSL for TLS 1.2
+    /// and from lists of names for TLS 1.3.
     pub(super) fn suites(
         &mut self,
         policy: &mut SectionBuilder,
@@ -337,7 +340,7 @@ impl TranslationBuilder {
         policy.set("suites", suites, first);
     }
 
-    /// Ends a section.
+    /// Adds a finished section.
     pub(super) fn add(&mut self, section: SectionBuilder) {
         let kind = section.path.split('[').next().unwrap_or_default();
         for (path, origin) in section.origins {
@@ -363,7 +366,7 @@ impl TranslationBuilder {
     }
 }
 
-/// An address as ours are written.
+/// Formats an address as in `becket.toml`.
 pub(super) fn address(host: &str, port: &str) -> String {
     match host {
         "*" | "" => format!(":{port}"),
@@ -372,8 +375,8 @@ pub(super) fn address(host: &str, port: &str) -> String {
     }
 }
 
-static UNKNOWN: Setting = Setting::ignored(ValueKind::Text, "unknown key", "passed over, as there");
-/// Where syslog(3) sends.
+static UNKNOWN: Setting = Setting::ignored(ValueKind::Text, "unknown key", "not known; ignored");
+/// Socket of syslog(3).
 pub(super) const SYSLOG: &str = "/dev/log";
-/// Faults reported of one text, as for TOML.
+/// Maximum number of reported errors, as for TOML.
 const FAULTS: usize = 100;

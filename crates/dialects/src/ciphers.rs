@@ -1,38 +1,39 @@
-//! Cipher strings of OpenSSL, as ciphers(1) describes them, over the suites that exist here.
+//! Cipher strings of OpenSSL, as in ciphers(1), for the suites that becket supports.
 //!
-//! Of the hundred and more suites that such a string may name, the six of TLS 1.2 with forward secrecy and an AEAD are had.
-//! All operators work on those as OpenSSL works on all: names add, `-` takes away, `!` for good, `+` moves to the end,
-//! `@STRENGTH` sorts. A name that nothing here has adds nothing, as one that OpenSSL does not know.
+//! becket supports six of the more than hundred suites that such a string may name: those of TLS
+//! 1.2 with forward secrecy and an AEAD. All operators work on these suites as in OpenSSL: names
+//! add suites, `-` removes them, `!` removes them permanently, `+` moves them to the end, and
+//! `@STRENGTH` sorts them. Unknown names and names without a supported suite add nothing.
 
 use super::setting::SettingSupport;
 
-/// What a string names.
+/// Suites that a string selects.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CipherChoice {
-    /// IANA's names, in the order of the string.
+    /// IANA names, in the order of the string.
     pub(super) suites: Vec<&'static str>,
-    /// Whether it may name suites that do not exist here.
+    /// The string may also name unsupported suites.
     pub(super) more: bool,
 }
 
 impl CipherChoice {
-    /// What to say of it.
+    /// Returns the support and its explanation.
     pub(super) fn support(&self) -> (SettingSupport, String) {
         let served = self.suites.join(" ");
         if self.more {
             (
                 SettingSupport::Different,
                 format!(
-                    "of what it names there are {served}; suites without forward secrecy or an AEAD do not exist here"
+                    "enabled: {served}; suites without forward secrecy or an AEAD are not supported"
                 ),
             )
         } else {
-            (SettingSupport::Same, format!("these are {served}"))
+            (SettingSupport::Same, format!("enabled: {served}"))
         }
     }
 }
 
-/// The suites of TLS 1.2 that a cipher string leaves.
+/// Returns the suites of TLS 1.2 that a cipher string selects.
 pub(super) fn tls12(string: &str) -> CipherChoice {
     let mut list = List {
         order: (0..SUITES.len()).map(|index| (index, false)).collect(),
@@ -40,7 +41,7 @@ pub(super) fn tls12(string: &str) -> CipherChoice {
     };
     let rules = string.split([':', ',', ' ', ';']);
     let rules = rules.filter(|rule| !rule.is_empty());
-    // The profile of RFC 6460 is all of a string that begins with it.
+    // In OpenSSL, a profile of RFC 6460 at the start replaces the whole string.
     match rules.clone().next() {
         Some("SUITEB128" | "SUITEB128C2") => list.order = vec![(4, true), (0, true)],
         Some("SUITEB128ONLY") => list.order = vec![(4, true)],
@@ -54,7 +55,7 @@ pub(super) fn tls12(string: &str) -> CipherChoice {
     }
 }
 
-/// The suites of TLS 1.3 that a list of names leaves.
+/// Returns the suites of TLS 1.3 in a list of names.
 pub(super) fn tls13(string: &str) -> CipherChoice {
     let mut chosen = CipherChoice {
         suites: Vec::new(),
@@ -70,8 +71,8 @@ pub(super) fn tls13(string: &str) -> CipherChoice {
     chosen
 }
 
-/// All suites that are not gone for good, and whether each is active: as OpenSSL keeps them, so that what is taken away and
-/// named again comes before what was never named.
+/// All suites that are not removed permanently, each with a flag for active ones. As in OpenSSL, a
+/// suite that is removed and named again precedes suites that were never named.
 struct List {
     order: Vec<(usize, bool)>,
     more: bool,
@@ -101,7 +102,7 @@ impl List {
         }
     }
 
-    /// Takes those out that a name stands for, if they are active or not.
+    /// Removes and returns the suites of a name whose active flag fits.
     fn take(&mut self, name: &str, fits: impl Fn(bool) -> bool) -> Vec<(usize, bool)> {
         let named = |(index, is_active): &mut (usize, bool)| {
             fits(*is_active) && SUITES[*index].is_all(name)
@@ -113,14 +114,14 @@ impl List {
         let is_strong = |index: usize| SUITES[index].is_strong();
         match command {
             "STRENGTH" => self.order.sort_by_key(|(index, _)| !is_strong(*index)),
-            // 192 bits and more; the suites of lower levels are all had.
+            // At least 192 bits; all suites satisfy the lower levels.
             "SECLEVEL=4" | "SECLEVEL=5" => self.order.retain(|(index, _)| is_strong(*index)),
             _ => {}
         }
     }
 }
 
-/// Whether a name stands for nothing but what exists here.
+/// Returns `true` if a name selects only supported suites.
 fn is_had(name: &str) -> bool {
     let is_one = SUITES.iter().any(|suite| suite.openssl == name);
     let has = |parts: &[&str]| name.split('+').any(|part| parts.contains(&part));
@@ -133,12 +134,12 @@ struct Suite {
 }
 
 impl Suite {
-    /// Whether all of the names that `+` joins are its.
+    /// Returns `true` if the suite matches all names joined by `+`.
     fn is_all(&self, names: &str) -> bool {
         names == self.openssl || names.split('+').all(|name| self.is_any(name))
     }
 
-    /// Whether it belongs to what one name stands for.
+    /// Returns `true` if the suite belongs to the group of a name.
     fn is_any(&self, name: &str) -> bool {
         let of = |part: &str| self.openssl.contains(part);
         let [aes, aes128, aes256, chacha] = ["AES", "AES128", "AES256", "CHACHA20"].map(of);
@@ -160,7 +161,7 @@ impl Suite {
     }
 }
 
-/// In the order in which OpenSSL 3 begins.
+/// Suites in the initial order of OpenSSL 3.
 #[rustfmt::skip]
 const SUITES: [Suite; 6] = [
     Suite { openssl: "ECDHE-ECDSA-AES256-GCM-SHA384", iana: "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384" },
@@ -171,11 +172,11 @@ const SUITES: [Suite; 6] = [
     Suite { openssl: "ECDHE-RSA-AES128-GCM-SHA256", iana: "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256" },
 ];
 
-/// What is wrong with a string that leaves no suite, and what is accepted.
-pub(super) const NOTHING_LEFT: &str = "nothing of this exists here";
+/// Error of a string without a supported suite, and the accepted strings.
+pub(super) const NOTHING_LEFT: &str = "none of these suites is supported";
 pub(super) const LEAVING: &str = "suites with ECDHE and AES-GCM or CHACHA20, such as EECDH+AESGCM";
 
-/// In OpenSSL's order.
+/// Suites in the order of OpenSSL.
 pub(super) const TLS13: [&str; 3] = [
     "TLS_AES_256_GCM_SHA384",
     "TLS_CHACHA20_POLY1305_SHA256",
@@ -188,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    /// Each kind of operator, and what real files say.
+    /// Strings with each kind of operator, and strings from real files.
     const STRINGS: [&str; 26] = [
         "EECDH+AESGCM:EDH+AESGCM:AES256+EECDH:AES256+EDH",
         "HIGH:!aNULL:!SSLv2:!DH:!kDHEPSK",

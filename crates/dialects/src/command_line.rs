@@ -1,4 +1,5 @@
-//! Command lines of hitch and stud, read by clap: options anywhere, short ones joined, long ones shortened if they stay clear.
+//! Reads command lines of hitch and stud with clap: options at any position, joined short options,
+//! and unambiguous prefixes of long ones.
 
 use std::ffi::OsString;
 
@@ -10,14 +11,14 @@ pub(super) struct ProgramOption {
     pub(super) long: &'static str,
     pub(super) short: Option<char>,
     pub(super) value: OptionValue,
-    /// The setting that it gives, or a word for what it does.
+    /// The setting of the option, or a word for its action.
     pub(super) sets: &'static str,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OptionValue {
     Absent,
-    /// Only joined: `--daemon=on`.
+    /// Only joined to the option: `--daemon=on`.
     Optional,
     Required,
 }
@@ -47,11 +48,11 @@ pub(super) fn grammar(program: &'static str, options: &'static [ProgramOption]) 
         .args(arguments)
         .arg(operands.value_name("PEM"))
         .after_help(format!(
-            "This is becket in the place of {program}; docs/reference/drop-in.md says what differs."
+            "This is becket, a drop-in replacement for {program}. See docs/reference/drop-in.md for differences."
         ))
 }
 
-/// Reads options, in their order, and then operands: what each sets, and its value.
+/// Reads options in their order, followed by operands. Returns the setting and the value of each.
 pub(super) fn read(
     program: &'static str,
     options: &'static [ProgramOption],
@@ -77,7 +78,7 @@ pub(super) fn read(
         .collect())
 }
 
-/// What operands set.
+/// Setting of operands.
 const PEM: &str = "pem-file";
 
 #[cfg(test)]

@@ -1,41 +1,41 @@
-//! Command lines of other programs, as they are asked for.
+//! Parsed command lines of other programs.
 
-/// What a command line asks for.
+/// Action of a command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DialectCommand {
-    /// To serve, or to test the configuration.
+    /// Serve, or test the configuration.
     Run(Invocation),
-    /// Its version.
+    /// Print the version.
     Version,
-    /// How it is used.
+    /// Print the help.
     Help,
-    /// The configuration that holds without any.
+    /// Print the default configuration.
     Defaults,
 }
 
-/// Why a command line is refused.
+/// Reason why a command line is rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandLineError {
-    /// It does not fit the grammar.
+    /// The syntax is wrong.
     #[error("{0}\nInvalid command line parameters.")]
     Grammar(#[from] clap::Error),
-    /// It names two files.
-    #[error("one --config is read, and there are two")]
+    /// There are two configuration files.
+    #[error("--config is given twice")]
     TwoFiles,
-    /// It names no file.
+    /// A file name is not valid.
     #[error("Invalid configuration file name \"{0}\"")]
     FileName(String),
 }
 
-/// A command line of the program, read but not yet understood.
+/// A command line of the program, without interpretation of its settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Invocation {
     /// The configuration file; `-` is standard input.
     pub file: Option<String>,
-    /// Whether the configuration is only tested.
+    /// The configuration is only tested.
     pub is_test: bool,
-    /// Options and their values, in their order; the file stands where it was named.
+    /// Options and their values in order, with the file at its position.
     pub(crate) steps: Vec<InvocationStep>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) enum InvocationStep {
 }
 
 impl Invocation {
-    /// That of a program which is given nothing but a file.
+    /// Returns the invocation of a program with only a file as argument.
     pub fn of_file(file: &str) -> Self {
         Self {
             file: Some(file.to_owned()),

@@ -1,11 +1,13 @@
 //! Dialects: configurations of hitch, stud and stunnel, translated to tables of `becket.toml`.
 //!
-//! This crate owns the syntax and the settings of these programs, and the origin of each translated key. So there is one path of
-//! validation, and a fault names the setting and the line of the original file. It opens no file: the caller opens the [`IncludedFiles`] that a configuration includes.
-//! It validates no value of ours.
+//! This crate owns the syntax and the settings of these programs, and the origin of each translated
+//! key. So there is one path of validation, and an error names the setting and the line of the
+//! original file. The crate opens no file: the caller opens the [`IncludedFiles`] that a
+//! configuration includes. It validates no value of becket.
 //!
-//! Main types: [`Dialect`] is a program, [`Translation`] is the table with its faults, and [`Remark`] says how much of a setting holds here. The start, the report
-//! of a migration and `docs/reference/drop-in.md` show remarks, all from one table for each dialect.
+//! Main types: [`Dialect`] is a program, [`Translation`] is the table with its problems, and
+//! [`Remark`] describes how far becket supports a setting. The start, the report of a migration and
+//! `docs/reference/drop-in.md` show remarks, all from one table per dialect.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -19,7 +21,8 @@
 //! assert!(translation.problems.is_empty() && translation.table.contains_key("listener"));
 //! ```
 //!
-//! `ciphers` reads cipher strings of OpenSSL, `command_line` reads command lines, [`migration`] writes TOML, and [`page`] writes `docs/reference/drop-in.md`.
+//! `ciphers` reads cipher strings of OpenSSL, `command_line` reads command lines, [`migration`]
+//! writes TOML, and [`page`] writes the tables of `docs/reference/drop-in.md`.
 
 mod builder;
 mod ciphers;
@@ -40,10 +43,10 @@ pub use self::setting::{Remark, Setting, SettingSupport};
 pub use self::translation::Translation;
 use becket_config::parts::IncludedFiles;
 
-/// A program whose configurations are read.
+/// A program whose configurations can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// hitch 1.8 and before.
+    /// hitch up to 1.8.
     Hitch,
     /// stud 0.3.
     Stud,
@@ -52,10 +55,10 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// All of them.
+    /// All dialects.
     pub const ALL: [Self; 3] = [Self::Hitch, Self::Stud, Self::Stunnel];
 
-    /// The name of the program.
+    /// Returns the name of the program.
     pub fn name(self) -> &'static str {
         match self {
             Self::Hitch => "hitch",
@@ -64,7 +67,7 @@ impl Dialect {
         }
     }
 
-    /// The dialect of a program; Debian calls one `stunnel4`.
+    /// Returns the dialect of a program; Debian calls stunnel `stunnel4`.
     pub fn named(program: &str) -> Option<Self> {
         let program = if program == "stunnel4" {
             "stunnel"
@@ -76,7 +79,7 @@ impl Dialect {
             .find(|dialect| dialect.name() == program)
     }
 
-    /// Its settings, in the order of the page.
+    /// Returns the settings, in the order of the page.
     pub fn settings(self) -> &'static [Setting] {
         match self {
             Self::Hitch => hitch::SETTINGS,
@@ -85,10 +88,10 @@ impl Dialect {
         }
     }
 
-    /// Reads a command line, without the name of the program.
+    /// Reads a command line without the name of the program.
     ///
     /// # Errors
-    /// What the program would say.
+    /// The message of the program.
     pub fn command(self, arguments: &[String]) -> Result<DialectCommand, CommandLineError> {
         match self {
             Self::Hitch => hitch::command(arguments),
@@ -97,8 +100,9 @@ impl Dialect {
         }
     }
 
-    /// Reads a configuration: what a command line says, and the text of the file that it names, if it names one. Relative
-    /// paths start at `folder`. Linear in the size of the text, and of the `parts` that it includes.
+    /// Translates a configuration: the options of a command line, and `text`, the content of its
+    /// file. Relative paths start at `folder`. The cost is linear in the size of the text and of
+    /// the included `parts`.
     pub fn translate(
         self,
         invocation: &Invocation,

@@ -1,4 +1,5 @@
-//! A configuration of another program as `becket.toml`: only what differs from the defaults, with what each key comes from.
+//! Writes the configuration of another program as `becket.toml`: only values that differ from the
+//! defaults, each with its origin.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,18 +16,18 @@ use becket_config::listener::ListenerSection;
 use becket_config::policy::{Policy, ServerTls};
 use becket_config::read::read;
 
-/// What becomes of a configuration.
+/// Result of a migration.
 #[derive(Debug, Serialize)]
 pub struct Migration {
-    /// The same as a file of ours; absent while something is wrong.
+    /// The configuration file of becket; `None` if there are errors.
     pub toml: Option<String>,
-    /// What became of each setting.
+    /// A remark on each setting.
     pub settings: Vec<Remark>,
-    /// What is wrong.
+    /// All errors.
     pub errors: Vec<Problem>,
 }
 
-/// Writes a configuration of `dialect` down, which was read from a file called `name`.
+/// Writes a configuration of `dialect` that was read from a file called `name`.
 pub fn migrate(dialect: Dialect, name: &str, translation: &Translation) -> Migration {
     let reading = read("", &translation.table);
     let mut errors = reading.problems;
@@ -36,7 +37,7 @@ pub fn migrate(dialect: Dialect, name: &str, translation: &Translation) -> Migra
     }
     errors.extend(report.errors);
     if !translation.problems.is_empty() {
-        // What is missing may be what could not be read.
+        // A missing key may be the result of a value that could not be read.
         errors.retain(|problem| !problem.fault.starts_with("missing"));
     }
     errors
@@ -48,7 +49,7 @@ pub fn migrate(dialect: Dialect, name: &str, translation: &Translation) -> Migra
     Migration {
         toml: file.map(|file| {
             let title = format!(
-                "# What \"becket migrate --from {}\" made of {name}.\n",
+                "# Written by \"becket migrate --from {}\" from {name}.\n",
                 dialect.name()
             );
             title
@@ -65,9 +66,9 @@ pub fn migrate(dialect: Dialect, name: &str, translation: &Translation) -> Migra
 }
 
 impl Migration {
-    /// The report as a table.
+    /// Formats the report as a table.
     pub fn page(&self) -> String {
-        let mut rows = vec![["", "theirs", "ours", "", "why"].map(str::to_owned)];
+        let mut rows = vec![["", "setting", "becket key", "", "difference"].map(str::to_owned)];
         for remark in &self.settings {
             let line = match (&remark.file, remark.line) {
                 (_, None) => String::new(),
@@ -111,7 +112,7 @@ impl TomlWriter<'_> {
     fn write(mut self, file: &File) -> String {
         let whole = table(file);
         let defaults = table(&File::default());
-        // There is none by default.
+        // There is no cluster by default.
         let cluster = table(&Cluster::default());
         for (kind, default) in [
             ("listener", table(&ListenerSection::default())),
@@ -144,7 +145,7 @@ impl TomlWriter<'_> {
         self.text
     }
 
-    /// The tables within a section.
+    /// Writes the tables within a section.
     fn nested(&mut self, path: &str, kind: &str, section: &Table) {
         if let Some(Value::Table(tls)) = section.get("tls") {
             self.text += &format!("[{kind}.tls]{}\n", self.comment(&format!("{path}.tls")));
@@ -162,9 +163,9 @@ impl TomlWriter<'_> {
         }
     }
 
-    /// The keys of a table that differ from its defaults.
+    /// Writes the keys of a table that differ from its defaults.
     fn keys(&mut self, path: &str, section: &Table, default: &Table) {
-        // In the order of their names, but the name of the section first.
+        // Sorted by name, but the section's name and address come first.
         let mut keys: Vec<(&String, &Value)> = section.iter().collect();
         keys.sort_by_key(|(key, _)| (*key != "name", *key != "bind", *key != "address", *key));
         for (key, value) in keys {
@@ -200,7 +201,7 @@ impl TomlWriter<'_> {
         }
     }
 
-    /// What a key comes from.
+    /// Returns a comment with the origin of a key.
     fn comment(&self, path: &str) -> String {
         let Some(remarks) = self.translation.origins.get(path) else {
             return String::new();
@@ -227,9 +228,9 @@ impl TomlWriter<'_> {
     }
 }
 
-/// A section with all its keys, defaults included.
+/// Returns a section with all its keys, defaults included.
 fn table<T: Serialize>(section: &T) -> Table {
-    // What was read can be written: a test writes everything.
+    // Every value that was read can be written; a test writes all of them.
     Table::try_from(section).unwrap_or_default()
 }
 

@@ -1,12 +1,13 @@
-//! What people read of dialects, from their tables: the pages of `docs/reference/drop-in.md`, and the help of each program.
+//! Texts from the tables of dialects: the pages of `docs/reference/drop-in.md`, and the help of
+//! each program.
 
 use std::fmt::Write;
 
 use super::{Dialect, command_line, hitch, stud};
 
-/// The table of a dialect, in Markdown.
+/// Returns the table of a dialect in Markdown.
 pub fn table(dialect: Dialect) -> String {
-    let mut page = "| theirs | ours | | what differs, and why |\n|---|---|---|---|\n".to_owned();
+    let mut page = "| setting | becket key | | difference |\n|---|---|---|---|\n".to_owned();
     for setting in dialect.settings() {
         let ours = match setting.ours {
             "" => String::new(),
@@ -22,20 +23,20 @@ pub fn table(dialect: Dialect) -> String {
     page
 }
 
-/// Returns how the program is used.
+/// Returns the help of the program.
 pub fn help(dialect: Dialect) -> String {
     let options = match dialect {
         Dialect::Hitch => hitch::OPTIONS,
         Dialect::Stud => &stud::OPTIONS,
         Dialect::Stunnel => {
-            return "Usage: stunnel [FILE | -fd 0 | -help | -version]\n\nThis is becket in the place of stunnel; docs/reference/drop-in.md says what differs.\n".to_owned();
+            return "Usage: stunnel [FILE | -fd 0 | -help | -version]\n\nThis is becket, a drop-in replacement for stunnel. See docs/reference/drop-in.md for differences.\n".to_owned();
         }
     };
     let mut grammar = command_line::grammar(dialect.name(), options);
     grammar.render_help().to_string()
 }
 
-/// The configuration of hitch and stud that holds without any.
+/// The default configuration of hitch and stud.
 pub const DEFAULTS: &str = "\
 frontend = \"[*]:8443\"
 backend = \"[127.0.0.1]:8000\"
@@ -48,7 +49,7 @@ keepalive = 3600
 mod tests {
     use super::*;
 
-    /// With `BLESS` in the environment it writes the tables.
+    /// With `BLESS` in the environment, the test writes the tables.
     #[test]
     fn the_page_has_the_table_of_each_dialect() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/drop-in.md");
@@ -57,7 +58,7 @@ mod tests {
             let table = table(dialect);
             if std::env::var_os("BLESS").is_some() {
                 let begin = page.find(&format!("\n## {}\n", dialect.name())).unwrap() + 1;
-                let begin = begin + page[begin..].find("\n| theirs |").unwrap() + 1;
+                let begin = begin + page[begin..].find("\n| setting |").unwrap() + 1;
                 let end = page[begin..]
                     .find("\n\n")
                     .map_or(page.len(), |end| begin + end + 1);

@@ -1,25 +1,26 @@
-//! The settings of a dialect as data: what each is called, which key of ours it is, and how much of it holds here.
+//! The settings of a dialect as data: name, becket's key, and support.
 //!
-//! One table per dialect drives its reader, the report of a migration, and `docs/reference/drop-in.md`.
+//! One table per dialect drives its reader, the report of a migration, and
+//! `docs/reference/drop-in.md`.
 
 use serde::Serialize;
 
-/// How much of a setting holds here.
+/// Support of a setting in becket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SettingSupport {
-    /// It does what it does there.
+    /// The setting has the same effect.
     Same,
-    /// It does something else, which is said and safe.
+    /// The effect differs in a documented and safe way.
     Different,
-    /// Nothing starts with it: that would be less safe, or not what was asked for.
+    /// The start fails, because ignoring the setting would be less safe or not as intended.
     Refused,
-    /// It has no effect here, and none is missed.
+    /// The setting has no effect, and none is needed.
     Ignored,
 }
 
 impl SettingSupport {
-    /// The word for it.
+    /// Returns the word for it.
     pub fn word(self) -> &'static str {
         match self {
             Self::Same => "same",
@@ -30,33 +31,33 @@ impl SettingSupport {
     }
 }
 
-/// What the value of a setting looks like.
+/// Kind of a setting's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValueKind {
     /// Any text.
     Text,
     /// A whole number.
     Number,
-    /// Yes or no; what the table says holds for yes.
+    /// Yes or no; the table applies to yes.
     Switch,
-    /// Yes or no; what the table says holds for no.
+    /// Yes or no; the table applies to no.
     SwitchOff,
-    /// Words without quotes, one or more (hitch's `tls-protos`).
+    /// One or more words without quotes (hitch's `tls-protos`).
     Words,
     /// Text or a `{ block }`.
     Block,
 }
 
-/// One setting of another program.
+/// A setting of another program.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Its name there.
+    /// Name in that program.
     pub theirs: &'static str,
-    /// The key, or keys, that it is here; empty where there is none.
+    /// The equivalent key or keys of becket; empty if there is none.
     pub ours: &'static str,
-    /// What holds for every value, or for the usual ones.
+    /// Support of every value, or of the usual ones.
     pub verdict: SettingSupport,
-    /// What differs and why; empty where nothing does.
+    /// Difference and reason; empty if there is no difference.
     pub why: &'static str,
     pub(super) kind: ValueKind,
 }
@@ -99,28 +100,28 @@ impl Setting {
     }
 }
 
-/// What became of a setting that was given.
+/// Result of the translation of a setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Remark {
-    /// Its name there.
+    /// Name in that program.
     pub theirs: &'static str,
-    /// The part of the configuration that has it, where that is a file of its own.
+    /// Included file of the setting, if it is not in the main file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<Box<str>>,
-    /// Where it is; absent on a command line.
+    /// Line of the setting; absent on a command line.
     pub line: Option<usize>,
-    /// Its value as written.
+    /// Value as written.
     pub value: String,
-    /// The key that it is here.
+    /// The equivalent key of becket.
     pub ours: &'static str,
-    /// How much of it holds.
+    /// Support of the setting.
     pub verdict: SettingSupport,
-    /// What differs and why.
+    /// Difference and reason.
     pub why: String,
 }
 
 impl Remark {
-    /// Its line, and the part that has it; empty on a command line.
+    /// Returns line and included file of the setting; empty on a command line.
     pub(super) fn place(&self) -> String {
         match (&self.file, self.line) {
             (_, None) => String::new(),

@@ -1,7 +1,8 @@
-//! stud: one `key = value` per line, and the settings of hitch as they were before hitch.
+//! stud: one `key = value` per line. hitch descends from stud, so most settings are equal.
 //!
-//! As stud has it: a comment begins at the first character of a line, quotes around a value are dropped, a value ends at the
-//! first blank, of two frontends the last counts, and a key that nobody knows is passed over with a warning.
+//! As in stud, a comment begins at the first character of a line, quotes around a value are
+//! removed, a value ends at the first space, the last frontend wins, and an unknown key causes only
+//! a warning.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -16,7 +17,7 @@ use super::setting::ValueKind::{Number, Switch, Text};
 use super::translation::Translation;
 use becket_config::error::Problem;
 
-/// What stud knows: settings of hitch that mean the same to it, in the order of the page, and its own.
+/// Settings of stud in the order of the page: those with the same meaning in hitch, and its own.
 pub(super) static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
     let own = |name: &str| OWN.iter().find(|setting| setting.theirs == name);
     let of_hitch = |name: &str| {
@@ -30,7 +31,7 @@ pub(super) static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
     found.flatten().copied().collect()
 });
 
-/// What stud knows of the command line of hitch, and by its own names.
+/// Options of stud: those of hitch that it supports, and its own.
 pub(super) static OPTIONS: LazyLock<Vec<ProgramOption>> = LazyLock::new(|| {
     let does = [CONFIG, DEFAULTS, HELP, TEST, VERSION];
     let known =
@@ -69,18 +70,18 @@ const NAMES: &[&str] = &[
     "client",
 ];
 
-/// What is not as with hitch.
+/// Settings that differ from those of hitch.
 #[rustfmt::skip]
 const OWN: &[Setting] = &[
     Setting::same(Text, "frontend", "listener.bind"),
     Setting::same(Text, "pem-file", "listener.certificates"),
-    Setting::differs(Text, "tls", "policy.versions", "TLS 1.2 and 1.3 are served, older versions do not exist here"),
-    Setting::differs(Text, "ssl", "policy.versions", "TLS 1.2 and 1.3 are served, SSL does not exist here"),
-    Setting::refused(Switch, "write-xff", "nothing is written into HTTP; write-proxy tells the same"),
-    Setting::differs(Switch, "quiet", "log.level", "errors alone are logged"),
+    Setting::differs(Text, "tls", "policy.versions", "TLS 1.2 and 1.3 are enabled; older versions are not supported"),
+    Setting::differs(Text, "ssl", "policy.versions", "TLS 1.2 and 1.3 are enabled; SSL is not supported"),
+    Setting::refused(Switch, "write-xff", "HTTP is not modified; use write-proxy to send the client's address"),
+    Setting::differs(Switch, "quiet", "log.level", "only errors are logged"),
     Setting::same(Number, "shared-cache", "sessions.table-entries"),
-    Setting::differs(Text, "shared-cache-listen", "cluster.stud-listen", "TLS 1.2 sessions of hosts that run stud are taken, if becket would have made them alike; if the last pem-file has no RSA key, they are sealed with a key that everybody knows, and refused, or not taken with shared-cache-peer"),
-    Setting::differs(Text, "shared-cache-peer", "cluster.peers", "sessions are shared with beckets at these addresses, by UDP at the port after that of stud, under a secret made from the key of the last pem-file; none is sent to a stud"),
+    Setting::differs(Text, "shared-cache-listen", "cluster.stud-listen", "TLS 1.2 sessions of hosts with stud are accepted if becket could have created equal ones; without an RSA key in the last pem-file they are sealed with a publicly known key, and the setting is refused, or with shared-cache-peer the sessions are not accepted"),
+    Setting::differs(Text, "shared-cache-peer", "cluster.peers", "sessions are shared with beckets at these addresses, over UDP on the port after stud's, with a secret derived from the key of the last pem-file; none is sent to stud"),
     Setting::differs(Text, "shared-cache-if", "", "peers are found by their addresses (shared-cache-peer), not by multicast"),
 ];
 
@@ -131,7 +132,7 @@ fn line(reader: &mut HitchTranslator, number: usize, line: &str) {
     let Some((_, value)) = line.split_once('=') else {
         let problem = Problem {
             line: Some(number),
-            ..Problem::new("", "a line without =").text(line)
+            ..Problem::new("", "no '=' found").text(line)
         };
         return reader
             .out
@@ -157,7 +158,7 @@ fn take(reader: &mut HitchTranslator, key: &str, line: Option<usize>, value: &st
     reader.take_global(setting, line, &Value::Text(value));
 }
 
-/// `HOST,PORT` as `[HOST]:PORT`.
+/// Converts `HOST,PORT` to `[HOST]:PORT`.
 fn bracketed(address: &str) -> String {
     match address.rsplit_once(',') {
         Some((host, port)) if !address.starts_with('[') => format!("[{host}]:{port}"),
@@ -254,7 +255,8 @@ unheard-of = 5
         }
     }
 
-    /// Command lines, and the keys of `[cluster]` with which they share sessions, or why they do not.
+    /// Compares command lines with the resulting keys of `[cluster]`, or with the reason why
+    /// sessions are not shared.
     #[test]
     fn peers_are_named_as_stud_takes_them() {
         let shared = |line: &str| {
@@ -300,10 +302,10 @@ unheard-of = 5
                 "-U ,8888 -P 10.0.0.17 a.pem",
                 "without an address of this host",
             ),
-            ("-U 10.0.3.20,65535 -P 10.0.0.17 a.pem", "no port is after"),
+            ("-U 10.0.3.20,65535 -P 10.0.0.17 a.pem", "no next port"),
             (
                 "-U 10.0.3.20,8888 -P 239.0.0.1 a.pem",
-                "not shared with a group",
+                "not shared by multicast",
             ),
             (
                 "-U 10.0.3.20,8888 -P *,8888 a.pem",
@@ -328,9 +330,9 @@ unheard-of = 5
             .collect();
         let expected = [
             "line 1: frontend = \"*:443\": not an address",
-            "line 2: \"nothing\": a line without =",
-            "line 3: workers = \"many\": not of the shape that is needed",
-            "line 4: write-xff = \"yes\": nothing is written into HTTP",
+            "line 2: \"nothing\": no '=' found",
+            "line 3: workers = \"many\": invalid value",
+            "line 4: write-xff = \"yes\": HTTP is not modified",
         ];
         assert_eq!(found.len(), expected.len(), "{found:?}");
         for (found, expected) in found.iter().zip(expected) {

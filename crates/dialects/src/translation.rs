@@ -1,4 +1,4 @@
-//! The table that a configuration becomes, with its faults and remarks.
+//! The table translated from a configuration, with its problems and remarks.
 
 use std::collections::HashMap;
 
@@ -7,28 +7,28 @@ use toml::Table;
 use super::setting::{Remark, Setting, SettingSupport};
 use becket_config::error::Problem;
 
-/// What a configuration becomes.
+/// Result of a translation.
 #[derive(Debug, Default)]
 pub struct Translation {
-    /// The same as a file of ours has it. Paths are absolute.
+    /// The table as in `becket.toml`. Paths are absolute.
     pub table: Table,
-    /// What is wrong with it, by line.
+    /// Problems, by line.
     pub problems: Vec<Problem>,
-    /// What became of each setting that was given.
+    /// A remark on each setting of the input.
     pub report: Vec<Remark>,
-    /// Whether the program would go into the background.
+    /// The program would run in the background.
     pub is_daemon: bool,
     pub(crate) settings: &'static [Setting],
     pub(crate) origins: HashMap<String, Vec<usize>>,
 }
 
 impl Translation {
-    /// Whether there is a key, such as `process.user`.
+    /// Returns `true` if the table has a key, such as `process.user`.
     pub fn names(&self, path: &str) -> bool {
         self.origins.contains_key(path)
     }
 
-    /// What a key comes from, or the key above it that is known.
+    /// Returns the setting that a key, or the nearest known key above it, comes from.
     fn origin(&self, path: &str) -> Option<&Remark> {
         let mut path = path;
         loop {
@@ -39,7 +39,7 @@ impl Translation {
         }
     }
 
-    /// Says a problem of the table in the words of whoever wrote the settings.
+    /// Rewrites a problem of the table so that it names the original setting, value and line.
     pub fn place(&self, problem: &mut Problem) {
         let Some(remark) = self.origin(&problem.path) else {
             let key = key(&problem.path);
@@ -55,7 +55,7 @@ impl Translation {
         }
     }
 
-    /// One line for each setting that does not do here what it does there.
+    /// Returns one line for each setting that differs from the original program or has no effect.
     pub fn remarks(&self) -> impl Iterator<Item = String> {
         let told = |remark: &&Remark| {
             matches!(
@@ -78,7 +78,7 @@ impl Translation {
     }
 }
 
-/// A key path without the names and numbers of sections: the key as the documentation has it.
+/// Returns a key path without names and numbers of sections: the key in the documentation.
 fn key(path: &str) -> String {
     let parts = path
         .split('[')
@@ -86,7 +86,7 @@ fn key(path: &str) -> String {
     parts.collect()
 }
 
-/// A setting as whoever wrote it knows it.
+/// Returns the name of a setting, as in the file or on the command line.
 pub(crate) fn name(remark: &Remark) -> String {
     match remark.line {
         Some(_) => remark.theirs.to_owned(),

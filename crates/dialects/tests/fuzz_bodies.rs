@@ -1,4 +1,4 @@
-//! Runs the bodies of the fuzz targets without a fuzzer: on seeded inputs, by any compiler.
+//! Runs the bodies of the fuzz targets without a fuzzer, on seeded inputs, with any compiler.
 //!
 //! A failure prints the input; `cargo +nightly fuzz run` searches deeper.
 

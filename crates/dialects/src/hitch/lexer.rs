@@ -1,7 +1,9 @@
-//! The grammar of hitch.conf: `NAME = VALUE`, where a value is a word, `"text"` or, for some names, a `{ block }`.
+//! The grammar of hitch.conf: `NAME = VALUE`, in which a value is a word, `"text"` or, for some
+//! names, a `{ block }`.
 //!
-//! As in hitch, `#` begins a comment, line ends mean nothing, text runs over lines and knows no escapes, and characters
-//! that mean nothing (`;`, `,`) are skipped. Reading ends at the first fault, as there.
+//! As in hitch, `#` begins a comment, line ends are ignored, text may span lines and has no
+//! escapes, and meaningless characters (`;`, `,`) are skipped. Reading stops at the first error, as
+//! in hitch.
 
 use becket_config::error::Problem;
 
@@ -13,20 +15,20 @@ pub(in super::super) struct Assignment {
     pub(super) value: Value,
 }
 
-/// A value as it is written.
+/// A value as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum Value {
-    /// In quotes, or on a command line.
+    /// Text in quotes, or from a command line.
     Text(String),
-    /// Without quotes: one, or for `tls-protos` more.
+    /// Words without quotes: one, or several for `tls-protos`.
     Words(Vec<String>),
-    /// In braces.
+    /// A block in braces.
     Block(Vec<Assignment>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lexeme<'t> {
-    /// `=`, `{`, `}`, or nothing at the end of the text.
+    /// `=`, `{` or `}`; empty at the end of the text.
     Symbol(&'t str),
     Word(&'t str),
     Text(&'t str),
@@ -38,7 +40,7 @@ type Lexemes<'l, 't> = &'l [(Lexeme<'t>, usize)];
 /// Reads a text.
 ///
 /// # Errors
-/// The first fault.
+/// The first error of the syntax.
 pub(super) fn read(text: &str) -> Result<Vec<Assignment>, Problem> {
     let lexemes = lexemes(text)?;
     settings(&mut lexemes.as_slice(), 0)
@@ -59,7 +61,7 @@ fn lexemes(text: &str) -> Result<Vec<(Lexeme<'_>, usize)>, Problem> {
                 Some(end) => (end + 2, Some(Lexeme::Text(&rest[1..=end]))),
                 None => {
                     let shown = rest.lines().next().unwrap_or_default();
-                    return Err(fault(line, "quotes that do not end", shown, QUOTED));
+                    return Err(fault(line, "unterminated quotes", shown, QUOTED));
                 }
             },
             c if is_word(c) => {
@@ -81,7 +83,7 @@ fn lexemes(text: &str) -> Result<Vec<(Lexeme<'_>, usize)>, Problem> {
     Ok(lexemes)
 }
 
-/// Reads settings up to the end of the text, or of a block that is in `depth - 1` others.
+/// Reads settings up to the end of the text, or of a block at this nesting depth.
 fn settings(rest: &mut Lexemes<'_, '_>, depth: usize) -> Result<Vec<Assignment>, Problem> {
     let mut settings = Vec::new();
     loop {
@@ -105,7 +107,7 @@ fn settings(rest: &mut Lexemes<'_, '_>, depth: usize) -> Result<Vec<Assignment>,
             }
             rest => {
                 let accepted = "a setting such as backend = \"[127.0.0.1]:8000\"";
-                return Err(next_fault(rest, "what is no NAME = VALUE", accepted));
+                return Err(next_fault(rest, "not NAME = VALUE", accepted));
             }
         }
     }
@@ -117,7 +119,7 @@ fn value(rest: &mut Lexemes<'_, '_>, depth: usize) -> Result<Value, Problem> {
             *rest = after;
             return Ok(Value::Text((*text).to_owned()));
         }
-        // A block of certificates may be in a block of a frontend, and none in that.
+        // A certificate block may be in a frontend block; deeper blocks are not allowed.
         [(Lexeme::Symbol("{"), _), after @ ..] if depth < 2 => {
             *rest = after;
             return settings(rest, depth + 1).map(Value::Block);
@@ -138,7 +140,7 @@ fn value(rest: &mut Lexemes<'_, '_>, depth: usize) -> Result<Value, Problem> {
     Ok(Value::Words(words))
 }
 
-/// Describes a fault of the next lexeme.
+/// Returns a problem of the next lexeme.
 fn next_fault(rest: Lexemes<'_, '_>, what: &str, accepted: &str) -> Problem {
     let (lexeme, line) = rest.first().unwrap_or(&(Lexeme::Symbol(""), 1));
     let (Lexeme::Symbol(shown) | Lexeme::Word(shown) | Lexeme::Text(shown)) = lexeme;

@@ -1,8 +1,9 @@
-//! hitch: its command line, its file, and what they mean here.
+//! hitch: its command line, its configuration file, and their meaning in becket.
 //!
-//! `lexer` reads the file, `table` has the settings, `scope` keeps what was said where, `reader` makes listeners and a
-//! backend of it, `policy` policies, `shared_cache` what comes from other hosts. stud, of which
-//! hitch descends, has the same settings in a grammar of its own, and the same reader.
+//! `lexer` reads the file, `table` has the settings, `scope` collects them by block, `reader`
+//! converts them to listeners and a backend, `policy` to policies, and `shared_cache` handles
+//! sessions of other hosts. hitch descends from stud, which has the same settings with its own
+//! grammar and uses the same reader.
 
 mod lexer;
 mod policy;
@@ -112,7 +113,7 @@ fn file(reader: &mut HitchTranslator, given: Assignment) {
     }
 }
 
-/// The block of a certificate.
+/// Returns the certificate of a block.
 fn certificate(
     reader: &mut HitchTranslator,
     setting: &'static Setting,
@@ -129,7 +130,7 @@ fn certificate(
     reader.pem(&scope)
 }
 
-/// The setting of a name that may stand where it does.
+/// Returns the setting with this name, if it is allowed here.
 fn setting(
     reader: &mut HitchTranslator,
     given: &Assignment,
@@ -141,7 +142,7 @@ fn setting(
     });
     let place = (given.name.as_str(), given.line);
     let accepted = "the settings of hitch.conf(5)";
-    let fault = "unknown, or not known here";
+    let fault = "unknown, or not allowed here";
     let setting = reader.out.find(known, place, fault, accepted)?;
     if matches!(given.value, Value::Block(_)) && setting.kind != ValueKind::Block {
         let problem = Problem {
@@ -154,7 +155,7 @@ fn setting(
     Some(setting)
 }
 
-/// What may stand in the block of a frontend.
+/// Settings that are allowed in a frontend block.
 const FRONTEND: &[&str] = &[
     "host",
     "port",
@@ -170,7 +171,7 @@ const FRONTEND: &[&str] = &[
     "client-verify",
     "client-verify-ca",
 ];
-/// What may stand in the block of a certificate.
+/// Settings that are allowed in a certificate block.
 const CERTIFICATE: &[&str] = &[
     "cert",
     "private-key",
@@ -179,7 +180,7 @@ const CERTIFICATE: &[&str] = &[
     "client-verify",
     "client-verify-ca",
 ];
-/// What may stand in a block and outside of all.
+/// Settings that are allowed in a block and outside of all blocks.
 const GLOBAL_TOO: &[&str] = &[
     "pem-file",
     "sni-nomatch-abort",
@@ -193,5 +194,5 @@ const GLOBAL_TOO: &[&str] = &[
     "client-verify-ca",
     "ocsp-verify-staple",
 ];
-/// What only the command line knows.
+/// Settings that exist only on the command line.
 const OPTION_ONLY: &[&str] = &["client", "dbg-listen"];

@@ -1,4 +1,4 @@
-//! Versions, suites and client certificates of frontends.
+//! Translates versions, suites and client certificates of frontends.
 
 use super::super::builder::{SectionBuilder, SettingId};
 use super::super::setting::SettingSupport;
@@ -6,7 +6,7 @@ use super::reader::{HitchTranslator, MAIN, POLICY, TLS};
 use super::scope::{Scope, words};
 
 impl HitchTranslator {
-    /// The policy of a frontend, with what all have where it has nothing of its own.
+    /// Adds the policy of a frontend, with the global settings as defaults.
     pub(super) fn policy(&mut self, name: &str, scope: &Scope) {
         let mut own = Scope::default();
         for name in POLICY {
@@ -42,7 +42,7 @@ impl HitchTranslator {
         self.out.add(section);
     }
 
-    /// The versions that are served.
+    /// Sets the enabled versions, and returns them.
     fn versions(
         &mut self,
         section: &mut SectionBuilder,
@@ -64,11 +64,11 @@ impl HitchTranslator {
         versions.sort_unstable();
         versions.dedup();
         if versions.is_empty() {
-            return self.refuse_versions(origin, "none of these versions exists here");
+            return self.refuse_versions(origin, "none of these versions is supported");
         }
         if !old.is_empty() {
             let why = format!(
-                "without {}, which does not exist here: clients get {}",
+                "without {}, which is not supported; clients get {}",
                 old.join(" and "),
                 versions.join(" and ")
             );
@@ -82,11 +82,11 @@ impl HitchTranslator {
         self.out.refuse(
             origin,
             fault,
-            "TLSv1.2, TLSv1.3 or both, perhaps beside SSLv3, TLSv1.0 and TLSv1.1",
+            "TLSv1.2, TLSv1.3 or both, optionally with SSLv3, TLSv1.0 and TLSv1.1",
         );
         vec!["1.2", "1.3"]
     }
 }
 
-/// hitch's own, where only the suites of TLS 1.3 are given.
+/// Default of hitch, if only the suites of TLS 1.3 are given.
 const DEFAULT_CIPHERS: &str = "EECDH+AESGCM:EDH+AESGCM:AES256+EECDH:AES256+EDH";

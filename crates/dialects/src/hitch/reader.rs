@@ -1,7 +1,7 @@
-//! What settings of hitch and stud mean: listeners, their policies, and one backend.
+//! Translates settings of hitch and stud: listeners, their policies, and one backend.
 //!
-//! A setting that is given twice counts as it was given last; frontends and certificates add up. What is not given has the
-//! default of hitch, and is written only where becket's is another.
+//! If a setting is given twice, the last one wins; frontends and certificates accumulate. Missing
+//! settings have hitch's defaults, which are written only if they differ from becket's.
 
 use std::path::Path;
 
@@ -13,13 +13,13 @@ use super::super::translation::Translation;
 use super::lexer::Value as Written;
 use super::scope::{CertificateEntry, Scope, misfit, switch};
 
-/// Settings as they come.
+/// Collects settings in their order.
 #[derive(Debug)]
 pub(in super::super) struct HitchTranslator {
     pub(in super::super) out: TranslationBuilder,
     pub(super) program: &'static str,
     settings: &'static [Setting],
-    /// The version of the header that `write-proxy` is.
+    /// Header version of `write-proxy`.
     write_proxy: &'static str,
     pub(in super::super) global: Scope,
     pub(in super::super) frontends: Vec<Scope>,
@@ -51,7 +51,7 @@ impl HitchTranslator {
         }
     }
 
-    /// Takes a setting that stands in no block.
+    /// Takes a setting outside of all blocks.
     pub(in super::super) fn take_global(
         &mut self,
         setting: &'static Setting,
@@ -77,12 +77,12 @@ impl HitchTranslator {
             Written::Block(_) => String::new(),
         };
         if shown.is_empty() {
-            // hitch and stud pass over what is empty.
+            // hitch and stud ignore empty values.
             return;
         }
         let origin = self.out.note(setting, line, &shown);
         if let Some(accepted) = misfit(setting, written, &shown) {
-            let fault = "not of the shape that is needed";
+            let fault = "invalid value";
             return self.out.refuse(origin, fault, accepted);
         }
         match (setting.kind, switch(&shown)) {
@@ -98,14 +98,14 @@ impl HitchTranslator {
             "pem-file" => scope
                 .certificates
                 .push(CertificateEntry::new(shown, origin)),
-            // stud takes the last of them.
+            // In stud, the last one wins.
             name if TLS.contains(&name)
                 && setting.kind != ValueKind::Text
                 && TLS.iter().any(|name| scope.held.contains_key(name)) =>
             {
                 let accepted = "one of tls-protos, tls and ssl";
                 self.out
-                    .refuse(origin, "versions that were given before", accepted);
+                    .refuse(origin, "the versions are given already", accepted);
             }
             name => {
                 scope.held.insert(name, (shown, origin));
@@ -113,7 +113,7 @@ impl HitchTranslator {
         }
     }
 
-    /// The certificate of a block.
+    /// Returns the certificate of a block.
     pub(in super::super) fn pem(&mut self, scope: &Scope) -> Option<CertificateEntry> {
         let text = |name| scope.text(name).map(|(text, _)| text.to_owned());
         let (key, ocsp) = (text("private-key"), text("ocsp-resp-file"));
@@ -133,7 +133,7 @@ impl HitchTranslator {
         })
     }
 
-    /// `[HOST]:PORT`, and perhaps `+CERT`.
+    /// Takes a frontend: `[HOST]:PORT`, optionally with `+CERT`.
     fn endpoint_of_frontend(&mut self, text: &str, origin: SettingId) {
         let (endpoint, certificate) = match text.rsplit_once(']') {
             Some((_, port)) if port.contains('+') => {
@@ -160,7 +160,7 @@ impl HitchTranslator {
         }
     }
 
-    /// All of it as a configuration.
+    /// Returns the whole configuration.
     pub(in super::super) fn finish(mut self) -> Translation {
         self.exclude();
         self.process();
@@ -174,12 +174,12 @@ impl HitchTranslator {
         self.out.finish(self.settings, is_daemon)
     }
 
-    /// Refuses settings that exclude each other.
+    /// Rejects settings that exclude each other.
     fn exclude(&mut self) {
         let on = INTRODUCTIONS
             .iter()
             .filter_map(|name| Some((self.global.on(name)?, *name)));
-        // write-proxy is write-proxy-v2 by another name.
+        // write-proxy is another name of write-proxy-v2.
         let version = |name: &'static str| match name {
             "write-proxy" if self.write_proxy == "v1" => "write-proxy-v1",
             "write-proxy" => "write-proxy-v2",
@@ -190,7 +190,7 @@ impl HitchTranslator {
             && on.iter().any(|(_, name)| *name != first)
         {
             let accepted = "one of write-ip, write-proxy-v1, write-proxy-v2 and proxy-proxy";
-            self.out.refuse(origin, "beside another of them", accepted);
+            self.out.refuse(origin, "conflicts with another of these settings", accepted);
         }
     }
 
@@ -227,7 +227,7 @@ impl HitchTranslator {
         let (connect, origin) = self.global.number_or("backend-connect-timeout", 30);
         self.out
             .put("timeouts.connect", format!("{connect}s"), origin);
-        // There is no time-out of an idle connection, and SIGTERM ends all at once.
+        // hitch has no timeout of idle connections, and SIGTERM ends all connections at once.
         self.out.put("timeouts.idle", "365d", None);
         self.out.put("timeouts.drain", "1ms", None);
     }
@@ -249,7 +249,8 @@ impl HitchTranslator {
         }
     }
 
-    /// The certificates of all frontends: those of the folder first, because the last one is the default.
+    /// Returns the certificates of all frontends. Those of the folder precede the others, because
+    /// the last one is the default.
     fn certificates(&self) -> Vec<CertificateEntry> {
         let glob = self
             .global
@@ -342,7 +343,7 @@ impl HitchTranslator {
         self.out.add(section);
     }
 
-    /// The address of the server.
+    /// Returns the address of the server.
     fn server(&mut self, text: String, origin: SettingId) -> Option<(String, Option<SettingId>)> {
         if text.starts_with('/') {
             return Some((text, Some(origin)));
@@ -362,13 +363,14 @@ impl HitchTranslator {
         }
     }
 
-    /// Returns whether a listener has what is said outside of all blocks for its policy.
+    /// Adds all listeners. Returns `true` if one of them uses the policy of the settings outside of
+    /// all blocks.
     fn listeners(&mut self, certificates: &[CertificateEntry]) -> bool {
         let mut frontends = std::mem::take(&mut self.frontends);
         if frontends.is_empty() {
             frontends.push(Scope::default());
         }
-        // Frontends that have nothing of their own are one listener.
+        // Frontends without own settings form one listener.
         let (plain, own): (Vec<Scope>, Vec<Scope>) =
             frontends.into_iter().partition(Scope::is_plain);
         if !plain.is_empty() {
@@ -484,7 +486,7 @@ impl HitchTranslator {
                 .filter(|it| !it.is_empty())
                 .collect();
             section.set("alpn", protocols, origin);
-            // hitch closes what it could not agree on, once the handshake is over.
+            // hitch closes a connection without a common protocol after the handshake.
             section.set("alpn-mismatch", "refuse", None);
         }
     }
@@ -508,27 +510,27 @@ impl HitchTranslator {
     }
 }
 
-/// Host and port of `[HOST]:PORT`.
+/// Splits `[HOST]:PORT` into host and port.
 pub(super) fn endpoint_of(text: &str) -> Option<(&str, &str)> {
     let (host, port) = text.strip_prefix('[')?.rsplit_once(']')?;
     let port = port.strip_prefix(':')?;
     Some((host, port)).filter(|_| port.parse::<u16>().is_ok_and(|port| port > 0))
 }
 
-/// Whether an address names its host.
+/// Returns `true` if the host of an address is a name.
 fn is_name(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     !address.starts_with(['/', '[']) && host.parse::<std::net::Ipv4Addr>().is_err()
 }
 
-/// The name of what there is one of.
+/// Name of the shared listener, policy and backend.
 pub(super) const MAIN: &str = "main";
 const DEFAULT_PORT: &str = "8443";
 const DEFAULT_BACKEND: &str = "127.0.0.1:8000";
-/// The length of hitch's queue.
+/// Queue length of hitch.
 const FAST_OPEN: i64 = 3;
 pub(super) const TLS: &[&str] = &["tls", "ssl", "tls-protos"];
-/// What makes a policy.
+/// Settings that require a policy.
 pub(super) const POLICY: &[&str] = &[
     "tls",
     "ssl",
@@ -539,7 +541,7 @@ pub(super) const POLICY: &[&str] = &[
     "client-verify",
     "client-verify-ca",
 ];
-/// What a server may be told of its client: one of these.
+/// Settings that select the data about the client for the server; at most one of them may be set.
 const INTRODUCTIONS: &[&str] = &[
     "write-ip",
     "write-proxy-v1",

@@ -1,4 +1,4 @@
-//! What is said in a block, or outside of all, and the shapes that values have.
+//! Settings by block, and the checks of their values.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use super::super::builder::SettingId;
 use super::super::setting::{Setting, ValueKind};
 use super::lexer::Value;
 
-/// A certificate with its key.
+/// A certificate and its key.
 #[derive(Clone, Debug)]
 pub(in super::super) struct CertificateEntry {
     pub(super) path: String,
     pub(super) key: Option<String>,
     pub(super) ocsp: Option<String>,
-    /// Verification of clients that get it, if its block sets that.
+    /// Client verification of this certificate, if its block sets it.
     pub(super) verify: SettingValues,
     pub(super) origin: SettingId,
 }
 
 impl CertificateEntry {
-    /// Chain and key in one file.
+    /// Creates an entry with chain and key in one file.
     pub(super) fn new(path: String, origin: SettingId) -> Self {
         Self {
             path,
@@ -30,10 +30,10 @@ impl CertificateEntry {
     }
 }
 
-/// Values by the names of their settings, each of the shape that its setting needs.
+/// Checked values by setting name.
 pub(super) type SettingValues = BTreeMap<&'static str, (String, SettingId)>;
 
-/// Settings of a block, or of none.
+/// Settings of a block, or outside of all blocks.
 #[derive(Debug, Default)]
 pub(in super::super) struct Scope {
     /// The block itself.
@@ -65,20 +65,20 @@ impl Scope {
         Some((switch(text)?, origin))
     }
 
-    /// Returns a number, or the default without a setting.
+    /// Returns a number, or the default if the setting is missing.
     pub(super) fn number_or(&self, name: &str, default: i64) -> (i64, Option<SettingId>) {
         let given = self.number(name);
         given.map_or((default, None), |(number, origin)| (number, Some(origin)))
     }
 
-    /// Where it is switched on.
+    /// Returns the origin of a setting that is on.
     pub(super) fn on(&self, name: &str) -> Option<SettingId> {
         self.switch(name)
             .filter(|(is_on, _)| *is_on)
             .map(|(_, origin)| origin)
     }
 
-    /// Whether it has an address and nothing else.
+    /// Returns `true` if the block has only an address.
     pub(super) fn is_plain(&self) -> bool {
         self.certificates.is_empty() && self.held.keys().all(|name| ["host", "port"].contains(name))
     }
@@ -97,7 +97,7 @@ pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| !word.is_empty())
 }
 
-/// Returns what is accepted, if a value does not have the shape that its setting needs.
+/// Returns the accepted values, if a value does not fit the kind of its setting.
 pub(super) fn misfit(setting: &Setting, written: &Value, text: &str) -> Option<&'static str> {
     let (fits, accepted) = match (setting.kind, written) {
         _ if text.contains(char::REPLACEMENT_CHARACTER) => (false, "text in UTF-8"),

@@ -1,4 +1,5 @@
-//! Sessions of other hosts: where those of the other program can be taken, and with which beckets they are shared, and why not.
+//! Sharing of sessions: reception from hosts with the other program, exchange with other beckets,
+//! and the reasons why not.
 
 use std::net::IpAddr;
 
@@ -8,7 +9,7 @@ use super::reader::{HitchTranslator, MAIN, endpoint_of};
 use super::scope::{CertificateEntry, words};
 
 impl HitchTranslator {
-    /// Sessions of hosts that run the other program or becket.
+    /// Sets up sessions of hosts with the other program or with becket.
     pub(super) fn shared_cache(&mut self, certificates: &[CertificateEntry], is_shared: bool) {
         let Some((text, origin)) = self.global.text("shared-cache-listen") else {
             return self.shares_with_nobody("without shared-cache-listen");
@@ -26,12 +27,12 @@ impl HitchTranslator {
         let is_new = versions.is_some_and(|(text, _)| words(text).all(|word| word != "TLSv1.2"));
         let pem = certificates.last().filter(|pem| !pem.path.contains('*'));
         let why = match pem {
-            _ if self.global.on("client").is_some() => "no TLS of clients ends here",
-            _ if is_group => "nothing is heard of a group: have the hosts name each other",
-            _ if verifies => "they do not say whose certificates their clients have shown",
-            _ if is_new => "none of them is of TLS 1.3",
-            _ if !is_shared => "each frontend has settings of TLS of its own",
-            None => "without a pem-file for all frontends nobody knows their key",
+            _ if self.global.on("client").is_some() => "client mode terminates no TLS",
+            _ if is_group => "multicast is not supported; name each host",
+            _ if verifies => "they do not identify client certificates",
+            _ if is_new => "none of them is a TLS 1.3 session",
+            _ if !is_shared => "each frontend has its own TLS settings",
+            None => "without a pem-file for all frontends their key is not known",
             Some(pem) => {
                 let key = self.out.place(pem.key.as_ref().unwrap_or(&pem.path));
                 self.out.put("cluster.receive-stud", true, origin);
@@ -42,21 +43,22 @@ impl HitchTranslator {
                     _ if self.program != "stud" => {}
                     Some(ip) if !ip.is_unspecified() => self.share(key, (ip, port)),
                     _ => self.shares_with_nobody(
-                        "without an address of this host in shared-cache-listen, of which its number is made",
+                        "without an address of this host in shared-cache-listen, which determines the node number",
                     ),
                 };
             }
         };
         self.shares_with_nobody(why);
-        let why = format!("sessions of other hosts are not taken: {why}");
+        let why = format!("sessions of other hosts are not accepted: {why}");
         self.out.amend(origin, SettingSupport::Different, why);
     }
 
-    /// Shares sessions with other beckets that were started like this one: as stud does, with a secret made from the key that
-    /// all of them have. Their datagrams have the port after that of stud, whose datagrams are of another form.
+    /// Shares sessions with other beckets that were started like this one. As in stud, the secret
+    /// is derived from the key that all of them have. The datagrams use the port after stud's,
+    /// because stud's datagrams have another format.
     fn share(&mut self, key: String, (ip, port): (IpAddr, u16)) {
         let Some(listen) = port.checked_add(1) else {
-            return self.shares_with_nobody("no port is after that of shared-cache-listen");
+            return self.shares_with_nobody("shared-cache-listen has no next port");
         };
         let mut peers = Vec::new();
         for (text, origin) in std::mem::take(&mut self.peers) {
@@ -67,7 +69,7 @@ impl HitchTranslator {
                 continue;
             };
             if host.parse::<IpAddr>().is_ok_and(|ip| ip.is_multicast()) {
-                let why = "sessions are not shared with a group: have the hosts name each other";
+                let why = "sessions are not shared by multicast; name each host";
                 self.out.amend(origin, SettingSupport::Different, why);
                 continue;
             }
@@ -82,7 +84,7 @@ impl HitchTranslator {
         }
     }
 
-    /// Says of the peers why no sessions are shared with them.
+    /// Records in the peers' remarks why sessions are not shared with them.
     fn shares_with_nobody(&mut self, why: &str) {
         for (_, origin) in self.peers.iter().filter(|_| self.program == "stud") {
             let why = format!("sessions are not shared with other hosts: {why}");
@@ -91,7 +93,7 @@ impl HitchTranslator {
     }
 }
 
-/// The host of a peer, and the port at which a becket there hears other beckets.
+/// Returns the host of a peer, and the port of a becket there.
 fn peer_of(text: &str, port: u16) -> Option<(&str, u16)> {
     let (host, own) = match text.strip_prefix('[') {
         Some(_) if !text.ends_with(']') => {
@@ -108,7 +110,8 @@ fn peer_of(text: &str, port: u16) -> Option<(&str, u16)> {
     (!["", "*"].contains(&host)).then_some((host, port))
 }
 
-/// A number for this host: hosts of one network of 65536 addresses have different ones, and others hardly ever have the same.
+/// Returns a node number for this host: hosts in one network of 65536 addresses have different
+/// numbers, and other hosts rarely have equal ones.
 fn node_of(ip: IpAddr) -> u16 {
     let parts = match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().segments(),
@@ -127,7 +130,7 @@ mod tests {
         let of = |ip: [u8; 4]| node_of(ip.into());
         let all = (0..=u8::MAX).flat_map(|c| (0..=u8::MAX).map(move |d| of([10, 7, c, d])));
         let numbers: std::collections::BTreeSet<u16> = all.collect();
-        // 0 is no number, and becomes 1.
+        // 0 is not a valid number, and becomes 1.
         assert_eq!(numbers.len(), 65_535);
         assert_ne!(of([10, 1, 0, 5]), of([10, 2, 0, 5]));
     }

@@ -5,7 +5,7 @@ use super::super::command_line::ProgramOption;
 use super::super::setting::Setting;
 use super::super::setting::ValueKind::{Block, Number, Switch, SwitchOff, Text, Words};
 
-/// What hitch.conf(5) knows, and what hitch reads beside it.
+/// Settings in hitch.conf(5), and further ones that hitch reads.
 #[rustfmt::skip]
 pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::same(Block, "frontend", "listener.bind"),
@@ -16,35 +16,35 @@ pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::same(Block, "pem-file", "listener.certificates"),
     Setting::same(Text, "cert", "listener.certificates.chain"),
     Setting::same(Text, "private-key", "listener.certificates.key"),
-    Setting::differs(Text, "pem-dir", "listener.certificates", "hidden files are left alone"),
+    Setting::differs(Text, "pem-dir", "listener.certificates", "hidden files are not read"),
     Setting::same(Text, "pem-dir-glob", "listener.certificates"),
-    Setting::differs(Switch, "match-global-certs", "listener.certificates", "a name that is in both gets the certificate of the frontend"),
+    Setting::differs(Switch, "match-global-certs", "listener.certificates", "the frontend's certificate wins if both have the name"),
     Setting::same(Switch, "sni-nomatch-abort", "listener.unknown-names"),
     Setting::same(Text, "alpn-protos", "listener.alpn"),
     Setting::same(Words, "tls-protos", "policy.versions"),
-    Setting::differs(Switch, "tls", "policy.versions", "TLS 1.2 and 1.3 are served, older versions do not exist here"),
-    Setting::differs(Switch, "ssl", "policy.versions", "TLS 1.2 and 1.3 are served, SSL and older versions of TLS do not exist here"),
+    Setting::differs(Switch, "tls", "policy.versions", "TLS 1.2 and 1.3 are enabled; older versions are not supported"),
+    Setting::differs(Switch, "ssl", "policy.versions", "TLS 1.2 and 1.3 are enabled; SSL and older TLS versions are not supported"),
     Setting::same(Text, "ciphers", "policy.suites"),
     Setting::same(Text, "ciphersuites", "policy.suites"),
-    Setting::differs(SwitchOff, "prefer-server-ciphers", "policy.suites", "the order is always the server's"),
+    Setting::differs(SwitchOff, "prefer-server-ciphers", "policy.suites", "the server's order is always used"),
     Setting::same(Text, "ecdh-curve", "policy.groups"),
     Setting::same(Words, "client-verify", "policy.client-certificates"),
     Setting::same(Text, "client-verify-ca", "policy.client-ca"),
-    Setting::ignored(Text, "ssl-engine", "there are no engines: cryptography is that of AWS-LC, in software"),
+    Setting::ignored(Text, "ssl-engine", "engines are not supported; AWS-LC does cryptography in software"),
     Setting::same(Text, "ocsp-resp-file", "listener.certificates.ocsp"),
-    Setting::differs(Text, "ocsp-dir", "", "OCSP responses are not fetched, and what hitch left in this folder is soon over; ocsp-resp-file sends one that something else fetches"),
+    Setting::differs(Text, "ocsp-dir", "", "OCSP responses are not fetched, and responses that hitch left in this folder expire soon; use ocsp-resp-file to send a response fetched by another program"),
     Setting::ignored(Number, "ocsp-connect-tmo", "OCSP responses are not fetched"),
     Setting::ignored(Number, "ocsp-resp-tmo", "OCSP responses are not fetched"),
     Setting::ignored(Number, "ocsp-refresh-interval", "OCSP responses are not fetched"),
-    Setting::ignored(Switch, "ocsp-verify-staple", "clients verify who signed a response; that it is for the certificate is always verified here"),
+    Setting::ignored(Switch, "ocsp-verify-staple", "clients verify the signature of a response; becket always verifies that it belongs to the certificate"),
     Setting::same(Switch, "write-proxy", "backend.proxy-header"),
     Setting::same(Switch, "write-proxy-v1", "backend.proxy-header"),
-    Setting::differs(Switch, "write-proxy-v2", "backend.proxy-header", "the header says more of TLS, as TLVs; who does not know one passes over it"),
-    Setting::differs(SwitchOff, "proxy-tlv", "", "a header of version 2 always says what TLS knows of the client; who does not know a TLV passes over it"),
-    Setting::differs(SwitchOff, "proxy-authority", "", "a header of version 2 always says the server name that the client asked for"),
+    Setting::differs(Switch, "write-proxy-v2", "backend.proxy-header", "the header has more TLS data in TLVs; servers ignore TLVs that they do not know"),
+    Setting::differs(SwitchOff, "proxy-tlv", "", "a header of version 2 always has TLVs with TLS data; servers ignore TLVs that they do not know"),
+    Setting::differs(SwitchOff, "proxy-authority", "", "a header of version 2 always has the server name of the client's hello"),
     Setting::same(Switch, "proxy-client-cert", "backend.proxy-tlvs"),
     Setting::same(Switch, "write-ip", "backend.proxy-header"),
-    Setting::differs(Switch, "proxy-proxy", "backend.proxy-header", "what is no whole header of version 1 ends the connection; whoever connects is believed, as there, and in becket.toml listener.trusted-networks can name the proxies"),
+    Setting::differs(Switch, "proxy-proxy", "backend.proxy-header", "a connection without a complete header of version 1 is closed; every client may send a header, as before; listener.trusted-networks in becket.toml restricts the senders"),
     Setting::same(Number, "backlog", "listener.backlog"),
     Setting::same(Number, "keepalive", "listener.keepalive"),
     Setting::same(Number, "recv-bufsize", "listener.receive-buffer"),
@@ -55,22 +55,22 @@ pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::differs(Number, "workers", "process.workers", "workers are threads of one process"),
     Setting::same(Text, "user", "process.user"),
     Setting::same(Text, "group", "process.group"),
-    Setting::differs(Text, "chroot", "process.chroot", "files are opened outside of it at each reload, too; a log outside of it is opened before, and rotated by a copy (copytruncate)"),
-    Setting::differs(Switch, "daemon", "", "it goes into the background as there; with becket.toml a service manager keeps it"),
+    Setting::differs(Text, "chroot", "process.chroot", "files are read outside of it, also at each reload; a log outside of it is opened before the chroot, so rotate it with copytruncate"),
+    Setting::differs(Switch, "daemon", "", "it runs in the background, as before; with becket.toml use a service manager"),
     Setting::same(Text, "pidfile", "process.pid-file"),
-    Setting::differs(Number, "log-level", "log.level", "errors are logged at every level, warnings from 1 on"),
-    Setting::differs(Switch, "quiet", "log.level", "warnings and errors are logged, or errors alone"),
+    Setting::differs(Number, "log-level", "log.level", "errors are logged at every level, warnings from level 1 on"),
+    Setting::differs(Switch, "quiet", "log.level", "only errors are logged, unless log-level is set"),
     Setting::same(Text, "log-filename", "log.file"),
     Setting::same(Switch, "syslog", "log.syslog"),
     Setting::same(Text, "syslog-facility", "log.syslog-facility"),
     Setting::same(Number, "session-cache", "sessions.table-entries"),
-    Setting::differs(Text, "shared-cache-listen", "cluster.stud-listen", "TLS 1.2 sessions of hosts that run the other program are taken, if becket would have made them alike; refused if the last pem-file has no RSA key, since they are sealed with a key that everybody knows"),
-    Setting::differs(Text, "shared-cache-peer", "", "sessions are not sent to other hosts, where their clients make full handshakes; a [cluster] shares them among beckets"),
-    Setting::differs(Text, "shared-cache-if", "", "sessions are not sent to other hosts, where their clients make full handshakes; a [cluster] shares them among beckets"),
-    Setting::differs(Switch, "client", "listener.tls", "bytes of plain clients go through TLS to the backend, whose certificate nobody verifies, as there"),
-    Setting::ignored(Number, "ring-slots", "there is no ring of buffers to size"),
-    Setting::ignored(Number, "ring-data-len", "there is no ring of buffers to size"),
-    Setting::ignored(Text, "dbg-listen", "it is for tests of hitch"),
+    Setting::differs(Text, "shared-cache-listen", "cluster.stud-listen", "TLS 1.2 sessions of hosts with hitch or stud are accepted if becket could have created equal ones; refused if the last pem-file has no RSA key, because the sessions are then sealed with a publicly known key"),
+    Setting::differs(Text, "shared-cache-peer", "", "sessions are not sent to other hosts, so clients make full handshakes there; a [cluster] shares sessions between beckets"),
+    Setting::differs(Text, "shared-cache-if", "", "sessions are not sent to other hosts, so clients make full handshakes there; a [cluster] shares sessions between beckets"),
+    Setting::differs(Switch, "client", "listener.tls", "plain clients are connected to the backend with TLS; the backend's certificate is not verified, as before"),
+    Setting::ignored(Number, "ring-slots", "there is no ring buffer"),
+    Setting::ignored(Number, "ring-data-len", "there is no ring buffer"),
+    Setting::ignored(Text, "dbg-listen", "only for tests of hitch"),
 ];
 
 pub(in super::super) const fn option(
@@ -87,7 +87,7 @@ pub(in super::super) const fn option(
     }
 }
 
-/// What hitch(8) knows: with the names that the program registers, and those that its manual prints.
+/// Options of hitch(8): the names that the program registers, and those in its manual.
 #[rustfmt::skip]
 pub(in super::super) const OPTIONS: &[ProgramOption] = &[
     option("config", None, Required, CONFIG),
@@ -141,7 +141,7 @@ pub(in super::super) const OPTIONS: &[ProgramOption] = &[
     option("dbg-listen", None, Required, "dbg-listen"),
 ];
 
-/// What options do that give no setting.
+/// Values of `sets` for options without a setting.
 pub(in super::super) const CONFIG: &str = "--config";
 pub(in super::super) const TEST: &str = "--test";
 pub(in super::super) const VERSION: &str = "--version";

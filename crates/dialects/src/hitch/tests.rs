@@ -1,4 +1,4 @@
-//! Each setting, each fault, and random configurations written and read back.
+//! Tests each setting and each error.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ fn faults(translation: &Translation) -> Vec<String> {
         .collect()
 }
 
-/// What a configuration says, as a file of ours has it; nothing may be wrong with it.
+/// Returns a valid configuration as a file of becket, and its parsed form.
 #[track_caller]
 fn migrated(text: &str) -> (String, File) {
     let translation = translated(text);
@@ -200,17 +200,17 @@ daemon = { }
     let found = faults(&translated(text));
     let expected = [
         "line 1: backend = \"127.0.0.1:80\": not an address; accepted: [HOST]:PORT, with the brackets",
-        "line 2: workers = \"many\": not of the shape that is needed; accepted: a whole number",
-        "line 3: foo: unknown, or not known here; accepted: ",
-        "line 4: bakend: unknown, or not known here (did you mean backend?); accepted: ",
-        "line 5: tls-protos = \"SSLv3\": none of these versions exists here; accepted: ",
-        "line 6: tls-protos = \"TLSv1.2\": versions that were given before; accepted: ",
-        "line 7: ciphers = \"RC4:AES256-SHA\": nothing of this exists here; accepted: ",
+        "line 2: workers = \"many\": invalid value; accepted: a whole number",
+        "line 3: foo: unknown, or not allowed here; accepted: ",
+        "line 4: bakend: unknown, or not allowed here (did you mean backend?); accepted: ",
+        "line 5: tls-protos = \"SSLv3\": none of these versions is supported; accepted: ",
+        "line 6: tls-protos = \"TLSv1.2\": the versions are given already; accepted: ",
+        "line 7: ciphers = \"RC4:AES256-SHA\": none of these suites is supported; accepted: ",
         "line 8: frontend = \"*:443\": not an address; accepted: [HOST]:PORT or [HOST]:PORT+CERT",
         "line 9: frontend = \"{ .. }\": without a port; accepted: ",
-        "line 10: backlog: unknown, or not known here",
+        "line 10: backlog: unknown, or not allowed here",
         "line 11: pem-file = \"{ .. }\": without cert; accepted: ",
-        "line 12: write-ip = \"perhaps\": not of the shape that is needed; accepted: on or off",
+        "line 12: write-ip = \"perhaps\": invalid value; accepted: on or off",
         "line 13: client-verify = \"perhaps\": not one of the choices; accepted: none, optional or required",
         "line 14: daemon: a block; accepted: a value",
     ];
@@ -233,15 +233,15 @@ fn reading_ends_at_the_first_fault_of_the_grammar() {
         ),
         (
             "user = a\nlog-filename = \"a\n",
-            "line 2: \"\\\"a\": quotes that do not end",
+            "line 2: \"\\\"a\": unterminated quotes",
         ),
-        ("user", "line 1: \"user\": what is no NAME = VALUE"),
+        ("user", "line 1: \"user\": not NAME = VALUE"),
         (
             "frontend = { port = \"1\"\n",
-            "line 2: \"\": what is no NAME = VALUE",
+            "line 2: \"\": not NAME = VALUE",
         ),
         ("a = { b = { c = { d = 1 } } }", "line 1: \"{\": no value"),
-        ("}", "line 1: \"}\": what is no NAME = VALUE"),
+        ("}", "line 1: \"}\": not NAME = VALUE"),
         ("# nothing", "no setting"),
     ] {
         let found = faults(&translated(text));
@@ -272,7 +272,7 @@ fn a_problem_of_a_key_is_said_of_the_setting() {
 #[test]
 fn hitch_passes_over_what_means_nothing() {
     let text = "frontend = '[*]:1';\n";
-    // An address needs its quotes; a word does not.
+    // An address needs quotes; a word does not.
     assert!(!faults(&translated(text)).is_empty());
     let text =
         "user = 'nobody'; group = staff, pem-file = \"/a.pem\"\nkeepalive = 5 # = 6\nchroot = \"\"";

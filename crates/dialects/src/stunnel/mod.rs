@@ -1,8 +1,10 @@
-//! stunnel: its file, and what it means here.
+//! stunnel: its configuration file, and its meaning in becket.
 //!
-//! A file has a global part and `[service]` sections of `name = value` lines; `#` and `;` begin comments, names are read in
-//! any case, and the files of a folder may be included. What the global part says of services holds for all that do not say it themselves. `table` has the settings,
-//! `service` the settings of one service, `reader` makes listeners, policies and backends of them, `tls` what is about TLS.
+//! A file has a global part and `[service]` sections of `name = value` lines. `#` and `;` begin
+//! comments, names are case-insensitive, and the files of a folder may be included. Settings of the
+//! global part are defaults of all services. `table` has the settings, `service` the settings of
+//! one service, `reader` converts them to listeners, policies and backends, and `tls` has what
+//! concerns TLS.
 
 mod reader;
 mod service;
@@ -48,7 +50,7 @@ pub(super) fn translate(text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -
     reader.finish()
 }
 
-/// Parts, and what is left of their limits.
+/// Included files, and the rest of their limits.
 struct Included<'p> {
     parts: &'p dyn IncludedFiles,
     depth: usize,
@@ -58,7 +60,7 @@ struct Included<'p> {
 }
 
 impl Included<'_> {
-    /// Takes the lines of the file, or of a part.
+    /// Reads the lines of the file or of an included file.
     fn read(&mut self, text: &[u8], reader: &mut StunnelTranslator) {
         let text = String::from_utf8_lossy(text);
         let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
@@ -97,14 +99,14 @@ impl Included<'_> {
         }
     }
 
-    /// Takes the files of a folder, in the order of their names, as if they stood here.
+    /// Reads the files of a folder in the order of their names, as if they were part of this file.
     fn include(&mut self, folder: &str, origin: SettingId, reader: &mut StunnelTranslator) {
         let at = reader.out.place(folder);
         if self.depth >= DEEPEST {
-            let accepted = format!("parts that include parts, {DEEPEST} deep at most");
+            let accepted = format!("at most {DEEPEST} levels of included files");
             return reader.out.refuse(origin, "included too deep", accepted);
         }
-        let too_many = || format!("at most {MOST_ENTRIES} folders and files in them");
+        let too_many = || format!("at most {MOST_ENTRIES} folders and files");
         if self.entries == 0 {
             return reader.out.refuse(origin, TOO_MANY, too_many());
         }
@@ -112,7 +114,7 @@ impl Included<'_> {
             Ok(found) => found,
             Err(error) => return reader.out.refuse(origin, reason(&error), A_FOLDER),
         };
-        // An empty folder counts, because listing it takes time.
+        // An empty folder counts as well, because listing it takes time.
         let Some(left) = self.entries.checked_sub(1 + found.len()) else {
             return reader.out.refuse(origin, TOO_MANY, too_many());
         };
@@ -133,7 +135,7 @@ impl Included<'_> {
             self.depth += 1;
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let part = format!("{}/{name}", folder.trim_end_matches('/'));
-            // It is said in comments and lines of logs.
+            // The name appears in comments and log lines, so it is escaped.
             let outer = reader
                 .out
                 .enter(Some(part.escape_debug().to_string().into()));
@@ -144,7 +146,7 @@ impl Included<'_> {
     }
 }
 
-/// The setting of a name that may stand here.
+/// Returns the setting with this name, if it is allowed here.
 fn setting(reader: &mut StunnelTranslator, name: &str, line: usize) -> Option<&'static Setting> {
     let is_global = reader.is_global();
     let known = SETTINGS
@@ -158,8 +160,8 @@ fn setting(reader: &mut StunnelTranslator, name: &str, line: usize) -> Option<&'
 const INCLUDE: &str = "include";
 const TOO_MANY: &str = "too many parts";
 const A_FOLDER: &str = "a folder with parts of the configuration";
-/// A folder may include itself.
+/// Maximum depth, because a folder may include itself.
 const DEEPEST: usize = 8;
 const MOST_ENTRIES: usize = 4096;
-/// Debian's.
+/// Path on Debian.
 const DEFAULT_FILE: &str = "/etc/stunnel/stunnel.conf";

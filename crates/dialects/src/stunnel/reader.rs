@@ -1,4 +1,4 @@
-//! Services as listeners and backends.
+//! Converts services to listeners and backends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,12 +15,12 @@ use becket_config::address::SectionName;
 use becket_config::error::Problem;
 use becket_config::notation::Text;
 
-/// Sections as they come.
+/// Collects sections in their order.
 #[derive(Debug)]
 pub(super) struct StunnelTranslator {
     pub(super) out: TranslationBuilder,
     global: Service,
-    /// What services have of it, once there is one.
+    /// Defaults for services, set when the first one begins.
     shared: Option<Rc<GivenSettings>>,
     services: Vec<Service>,
 }
@@ -35,7 +35,7 @@ impl StunnelTranslator {
         }
     }
 
-    /// Whether no service has begun.
+    /// Returns `true` before the first service.
     pub(super) fn is_global(&self) -> bool {
         self.services.is_empty()
     }
@@ -46,7 +46,7 @@ impl StunnelTranslator {
         if self.services.len() >= MOST_SERVICES {
             let problem = Problem {
                 line: Some(line),
-                ..Problem::new(name, "a service too many")
+                ..Problem::new(name, "too many services")
             };
             return self
                 .out
@@ -57,7 +57,7 @@ impl StunnelTranslator {
         self.services.push(Service::new(name, place, shared));
     }
 
-    /// Takes a setting of the section that was begun last.
+    /// Takes a setting of the current section.
     pub(super) fn take(&mut self, setting: &'static Setting, line: usize, value: &str) {
         let origin = self.out.note(setting, Some(line), value);
         let accepted = match setting.kind {
@@ -75,7 +75,7 @@ impl StunnelTranslator {
         if !accepted.is_empty() {
             return self
                 .out
-                .refuse(origin, "not of the shape that is needed", accepted);
+                .refuse(origin, "invalid value", accepted);
         }
         let is_no = setting.kind == ValueKind::Switch && value.eq_ignore_ascii_case("no");
         if is_no {
@@ -86,17 +86,17 @@ impl StunnelTranslator {
         let service = self.services.last_mut().unwrap_or(&mut self.global);
         if !service.take(setting.theirs, value.to_owned(), origin) {
             let accepted = format!("at most {MOST_VALUES}");
-            self.out.refuse(origin, "one too many", accepted);
+            self.out.refuse(origin, "too many values", accepted);
         }
     }
 
-    /// All of it as a configuration.
+    /// Returns the whole configuration.
     pub(super) fn finish(mut self) -> Translation {
         let services = std::mem::take(&mut self.services);
         if services.is_empty() {
             let problem = Problem::new(
                 "",
-                "no service: a program that inetd starts for each client is not had",
+                "no service: inetd mode is not supported",
             );
             self.out
                 .problem(problem.accepted("at least one [service] with accept and connect"));
@@ -155,7 +155,7 @@ impl StunnelTranslator {
         self.out.finish(SETTINGS, is_daemon)
     }
 
-    /// A listener without TLS: the client mode.
+    /// Adds a listener without TLS: the client mode.
     fn plain(&mut self, name: &str, service: &Service) {
         let mut section = self.out.section("listener", name);
         self.bind(&mut section, service);
@@ -172,7 +172,7 @@ impl StunnelTranslator {
         self.starttls(&mut section, service, children);
         let mut shown = BTreeSet::new();
         let services = children.iter().map(|(child, ..)| *child).chain([service]);
-        // The last one is the default.
+        // The last certificate is the default.
         let services: Vec<&Service> = services.collect();
         for service in services {
             match service.text("cert") {
@@ -200,7 +200,7 @@ impl StunnelTranslator {
         self.out.add(section);
     }
 
-    /// Clients of a name.
+    /// Adds a route for clients of a server name.
     fn route(&mut self, section: &mut SectionBuilder, child: &Service, name: &str, pattern: &str) {
         let origin = child.text("sni").map(|(_, origin)| origin);
         let mut route = Table::new();
@@ -211,7 +211,7 @@ impl StunnelTranslator {
             self.out.amend(
                 origin,
                 SettingSupport::Different,
-                "a wildcard stands for one label; the certificate is chosen by the names in it",
+                "a wildcard stands for one label; the certificate is chosen by its own names",
             );
         }
         route.insert("policy".to_owned(), name.into());
@@ -219,7 +219,7 @@ impl StunnelTranslator {
         section.push("route", route, origin);
     }
 
-    /// `cert`, with `key` where that is another file.
+    /// Returns `cert`, with `key` if that is another file.
     pub(super) fn certificate(&self, service: &Service, cert: &str) -> Value {
         let cert = self.out.place(cert);
         match service.text("key") {
@@ -242,7 +242,7 @@ impl StunnelTranslator {
         }
         for (text, origin) in accepts {
             let at = match endpoint(text, "0.0.0.0") {
-                // A socket of `::` takes both families there.
+                // In stunnel, a socket of `::` accepts both families.
                 Some((host, port)) if host == "::" => format!(":{port}"),
                 Some((host, port)) => address(&host, &port.to_string()),
                 None => {
@@ -255,7 +255,7 @@ impl StunnelTranslator {
         }
     }
 
-    /// The protocol in which clients ask for TLS.
+    /// Sets the protocol in which clients request TLS.
     fn starttls(
         &mut self,
         section: &mut SectionBuilder,
@@ -270,12 +270,12 @@ impl StunnelTranslator {
         }
         let Some(ours) = talk(protocol) else {
             let accepted = format!("{TALKS}, or proxy");
-            return self.out.refuse(origin, "not had", accepted);
+            return self.out.refuse(origin, "not supported", accepted);
         };
         if !children.is_empty() {
             return self.out.refuse(
                 origin,
-                "beside services of other names",
+                "not allowed with services of other names",
                 "one service: the server is connected before a name is known",
             );
         }
@@ -294,7 +294,7 @@ impl StunnelTranslator {
         self.out.add(section);
     }
 
-    /// The servers of a service.
+    /// Adds the servers of a service.
     fn servers(&mut self, section: &mut SectionBuilder, service: &Service) {
         let connects = service.all("connect");
         if connects.is_empty() {
@@ -321,7 +321,7 @@ impl StunnelTranslator {
         }
     }
 
-    /// How servers are chosen, and how they are connected.
+    /// Sets how servers are chosen and connected.
     fn ways(&mut self, section: &mut SectionBuilder, service: &Service) {
         if let Some((strategy, origin)) = service.text("failover") {
             match strategy.to_ascii_lowercase().as_str() {
@@ -342,14 +342,14 @@ impl StunnelTranslator {
         {
             self.out.refuse(
                 origin,
-                "servers cannot be connected from the addresses of clients",
-                "none; protocol = proxy tells servers the address",
+                "connections to servers cannot use the client's address",
+                "none; protocol = proxy sends the address to servers",
             );
         }
         if let Some((protocol, origin)) = service.text("protocol") {
             let is_proxy = protocol.eq_ignore_ascii_case("proxy");
             if is_proxy && service.is_client() {
-                let fault = "stunnel knows it in server mode only";
+                let fault = "stunnel supports it only in server mode";
                 self.out.refuse(origin, fault, TALKS);
             } else if is_proxy {
                 section.set("proxy-header", "v1", origin);
@@ -357,7 +357,7 @@ impl StunnelTranslator {
         }
     }
 
-    /// `socket`: of all its options, those that keep connections alive.
+    /// Translates the keep-alive options of `socket`; other options have no effect.
     fn sockets(&mut self, section: &mut SectionBuilder, service: &Service) {
         let mut alive: Option<(u32, SettingId)> = None;
         for (text, origin) in service.all("socket") {
@@ -376,7 +376,7 @@ impl StunnelTranslator {
                 ("a" | "l" | "r", _) => self.out.amend(
                     *origin,
                     SettingSupport::Different,
-                    "not set on sockets here",
+                    "not set on becket's sockets",
                 ),
                 _ => self
                     .out
@@ -388,7 +388,7 @@ impl StunnelTranslator {
         }
     }
 
-    /// Times and sessions are those of all services together.
+    /// Sets timeouts and sessions, which all services share.
     fn times(&mut self, services: &[Service]) {
         let longest = |out: &mut TranslationBuilder, name: &str, default: u32| {
             let given = services.iter().filter_map(|it| it.text(name));
@@ -406,7 +406,7 @@ impl StunnelTranslator {
                 out.amend(
                     *origin,
                     SettingSupport::Different,
-                    format!("all services have the longest, {most}"),
+                    format!("all services use the longest value, {most}"),
                 );
             }
             (most, given.first().map(|(_, origin)| *origin))
@@ -427,7 +427,7 @@ impl StunnelTranslator {
                 self.out.amend(
                     origin,
                     SettingSupport::Different,
-                    "a table without a bound is not had: it has sessions.table-entries",
+                    "an unlimited table is not supported; sessions.table-entries applies",
                 );
             }
             Some(origin) => self.out.put("sessions.table-entries", entries, origin),
@@ -439,7 +439,8 @@ impl StunnelTranslator {
         }
     }
 
-    /// What the global part says of the process; whether it goes into the background.
+    /// Translates the process settings of the global part. Returns `true` if the program runs in
+    /// the background.
     fn process(&mut self) -> bool {
         let global = std::mem::take(&mut self.global);
         for name in ["setuid", "setgid"] {
@@ -500,7 +501,7 @@ impl StunnelTranslator {
         }
     }
 
-    /// A path in the `chroot` of a service or of the global part, where there is one.
+    /// Returns a path in the `chroot` of a service or of the global part, if one is set.
     pub(super) fn inside(&self, service: &Service, path: &str) -> String {
         match service.text("chroot") {
             Some((folder, _)) => {
@@ -522,7 +523,7 @@ impl StunnelTranslator {
     }
 }
 
-/// Names for the sections of services: their own where they can be names here and differ.
+/// Returns section names for services: their own names, if those are valid and unique.
 fn names(services: &[Service]) -> Vec<String> {
     let mut taken = BTreeSet::new();
     let named = services.iter().enumerate().map(|(index, service)| {
@@ -536,7 +537,7 @@ fn names(services: &[Service]) -> Vec<String> {
     named.collect()
 }
 
-/// Our name of a protocol in which clients ask for TLS.
+/// Returns becket's name of a STARTTLS protocol.
 pub(super) fn talk(protocol: &str) -> Option<&'static str> {
     Some(match protocol.to_ascii_lowercase().as_str() {
         "smtp" => "smtp",
@@ -547,7 +548,7 @@ pub(super) fn talk(protocol: &str) -> Option<&'static str> {
     })
 }
 
-/// Host and port of `[HOST:]PORT`. Addresses of IPv6 have no brackets there.
+/// Splits `[HOST:]PORT` into host and port. IPv6 addresses have no brackets in stunnel.
 fn endpoint(text: &str, default: &str) -> Option<(String, u16)> {
     let (host, port) = text.rsplit_once(':').unwrap_or((default, text));
     let port = port.trim().parse().ok().filter(|port| *port > 0)?;
@@ -558,8 +559,8 @@ fn endpoint(text: &str, default: &str) -> Option<(String, u16)> {
 
 pub(super) const TALKS: &str = "smtp, imap, pop3 or pgsql";
 
-/// Of Linux, where the option is on and nobody says more.
+/// Linux's default, if the option is on without further options.
 const SYSTEM_KEEPALIVE: u32 = 7200;
 
-/// Each has a listener, a policy and a backend.
+/// Maximum number of services; each has a listener, a policy and a backend.
 const MOST_SERVICES: usize = 4096;

@@ -1,4 +1,4 @@
-//! What is said of one service, or of all.
+//! The settings of one service, or of all.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use super::super::builder::SettingId;
 use super::table::REPEATED;
 use becket_config::error::Problem;
 
-/// Values by the names of their settings.
+/// Values by setting name.
 pub(super) type GivenSettings = BTreeMap<&'static str, Vec<(String, SettingId)>>;
 
 /// The settings of a section, or of the global part.
@@ -15,15 +15,15 @@ pub(super) type GivenSettings = BTreeMap<&'static str, Vec<(String, SettingId)>>
 pub(super) struct Service {
     pub(super) name: String,
     line: usize,
-    /// The part that has it, where that is a file of its own.
+    /// Included file of the section, if it is not in the main file.
     file: Option<Box<str>>,
     given: GivenSettings,
-    /// What holds where the section says nothing.
+    /// Defaults from the global part.
     global: Rc<GivenSettings>,
 }
 
 impl Service {
-    /// A service that has what the global part says.
+    /// Creates a service with the defaults of the global part.
     pub(super) fn new(
         name: String,
         (file, line): (Option<Box<str>>, usize),
@@ -38,12 +38,13 @@ impl Service {
         }
     }
 
-    /// What this global part says, for the services behind it.
+    /// Returns the settings of this global part, as defaults of the following services.
     pub(super) fn shared(&self) -> Rc<GivenSettings> {
         Rc::new(self.given.clone())
     }
 
-    /// Takes a value: beside the others where they add up, else in their place. Says whether there was room for it.
+    /// Adds a value if the setting accumulates values, otherwise replaces it. Returns `false` if
+    /// there are too many values.
     pub(super) fn take(&mut self, name: &'static str, value: String, origin: SettingId) -> bool {
         let values = self.given.entry(name).or_default();
         if !REPEATED.contains(&name) {
@@ -58,30 +59,30 @@ impl Service {
         has_room
     }
 
-    /// Every value of a setting.
+    /// Returns all values of a setting.
     pub(super) fn all(&self, name: &str) -> &[(String, SettingId)] {
         let given = self.given.get(name).or_else(|| self.global.get(name));
         given.map_or(&[], Vec::as_slice)
     }
 
-    /// The value of a setting of which there is one.
+    /// Returns the value of a setting that has one value.
     pub(super) fn one(&self, name: &str) -> Option<&(String, SettingId)> {
         self.all(name).last()
     }
 
-    /// The value, where it is not empty.
+    /// Returns the value if it is not empty.
     pub(super) fn text(&self, name: &str) -> Option<(&str, SettingId)> {
         let (value, origin) = self.one(name)?;
         Some((value.as_str(), *origin)).filter(|(value, _)| !value.is_empty())
     }
 
-    /// Where a setting says yes.
+    /// Returns the origin of a setting whose value is yes.
     pub(super) fn on(&self, name: &str) -> Option<SettingId> {
         let (value, origin) = self.text(name)?;
         value.eq_ignore_ascii_case("yes").then_some(origin)
     }
 
-    /// What is wrong with it as a whole.
+    /// Returns a problem of the whole service.
     pub(super) fn fault(&self, setting: &str, fault: &str) -> Problem {
         Problem {
             file: self.file.clone(),
@@ -95,5 +96,5 @@ impl Service {
     }
 }
 
-/// More than one setting has. Each service has a copy where it adds to them.
+/// Maximum number of values of a setting; each service that adds values has a copy of them.
 pub(super) const MOST_VALUES: usize = 256;

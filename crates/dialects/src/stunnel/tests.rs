@@ -1,4 +1,4 @@
-//! Each setting, each fault, and random configurations written and read back.
+//! Tests each setting and each error.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -227,16 +227,16 @@ redirect = 5
         "line 4: cert: missing: a TLS server needs a certificate; accepted: cert = FILE",
         "line 5: accept = \"here\": not an address; accepted: [HOST:]PORT",
         "line 6: exec = \"/bin/sh\": programs are not started",
-        "line 7: verify = \"3\": nobody to trust: without CAfile or CApath",
-        "line 8: sslVersion = \"TLSv1\": none of these versions exists here",
-        "line 9: retry = \"maybe\": not of the shape that is needed; accepted: yes or no",
+        "line 7: verify = \"3\": no trusted certificates: neither CAfile",
+        "line 8: sslVersion = \"TLSv1\": none of these versions is supported",
+        "line 9: retry = \"maybe\": invalid value; accepted: yes or no",
         "line 10: foreground: not valid here; accepted: the settings of stunnel(8), global ones before",
         "line 11: \"nonsense\": no '=' found",
-        "line 16: protocol = \"nntp\": not had; accepted: smtp, imap, pop3 or pgsql",
-        "line 17: verifyChain = \"yes\": nobody to trust: without CAfile",
-        "line 22: ciphers = \"RC4\": nothing of this exists here",
+        "line 16: protocol = \"nntp\": not supported; accepted: smtp, imap, pop3 or pgsql",
+        "line 17: verifyChain = \"yes\": no trusted certificates: neither CAfile",
+        "line 22: ciphers = \"RC4\": none of these suites is supported",
         "line 23: sni = \"nobody:z.test\": no service has this name",
-        "line 24: redirect = \"5\": clients that do not authenticate are refused",
+        "line 24: redirect = \"5\": clients that do not authenticate are rejected",
     ];
     for expected in expected {
         assert!(
@@ -291,7 +291,7 @@ fn faults_of_parts_have_their_files_and_lines() {
         assert!(found.starts_with(expected), "{several:#?}");
     }
     assert_eq!(several.len(), 4, "{several:#?}");
-    // Two parts that include all parts would be read without end.
+    // Two included files that include their own folder would be read endlessly.
     let loops = [
         ("conf.d/1", "include = conf.d"),
         ("conf.d/2", "include = conf.d"),
@@ -301,7 +301,7 @@ fn faults_of_parts_have_their_files_and_lines() {
     assert!(all.len() <= 100);
 }
 
-/// Counts how often folders and parts are read.
+/// Counts reads of folders and files.
 struct Counted {
     names: usize,
     bytes: usize,
@@ -329,7 +329,8 @@ impl IncludedFiles for Counted {
 
 #[test]
 fn parts_are_bounded_in_count_and_in_bytes_before_they_are_read() {
-    // Names in each folder, bytes in each part, `include` lines; the fault, the parts and the folders that were read.
+    // Number of names per folder, bytes per file, and `include` lines; the expected error, and the
+    // number of files and folders read.
     for (names, bytes, lines, said, texts, lists) in [
         (4096, 0, 1, "too many parts", 0, 1),
         (4095, 0, 2, "too many parts", 4095, 1),

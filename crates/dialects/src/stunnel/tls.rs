@@ -1,23 +1,23 @@
-//! What services say of TLS: versions, suites, and whose certificates are verified.
+//! Translates the TLS settings of services: versions, suites, and verification.
 
 use super::super::builder::{SectionBuilder, SettingId};
 use super::super::setting::SettingSupport;
 use super::reader::{StunnelTranslator, TALKS, talk};
 use super::service::Service;
 
-/// Whether peers are verified, and by which setting.
+/// Verification of peers, and the setting that demands it.
 enum Verified {
     No,
-    /// Those that show a certificate: by its chain.
+    /// By the chain, if the peer sends a certificate.
     IfThere(SettingId),
-    /// By their chains.
+    /// By the chain; a certificate is required.
     Always(SettingId),
     /// By the certificate itself.
     Pinned(SettingId),
 }
 
 impl StunnelTranslator {
-    /// The policy of a service in server mode.
+    /// Adds the policy of a service in server mode.
     pub(super) fn policy(&mut self, name: &str, service: &Service) {
         let mut section = self.out.section("policy", name);
         let versions = self.versions(service);
@@ -64,7 +64,7 @@ impl StunnelTranslator {
         self.out.add(section);
     }
 
-    /// TLS towards the servers of a service in client mode.
+    /// Sets TLS towards the servers of a service in client mode.
     pub(super) fn server_tls(&mut self, section: &mut SectionBuilder, service: &Service) {
         let mut tls = self.out.tls(section);
         match self.verified(service) {
@@ -95,9 +95,9 @@ impl StunnelTranslator {
                     let key = "backend.tls.starttls";
                     self.out.set_tls(&mut tls, key, ours, origin);
                 }
-                // That has been said.
+                // The reader has handled this already.
                 None if protocol.eq_ignore_ascii_case("proxy") => {}
-                None => self.out.refuse(origin, "not had", TALKS),
+                None => self.out.refuse(origin, "not supported", TALKS),
             }
         }
         if let Some((name, origin)) = service.one("sni") {
@@ -154,7 +154,7 @@ impl StunnelTranslator {
         if let Some((_, origin)) = service.one("checkEmail") {
             self.out.refuse(
                 *origin,
-                "servers are not known by addresses of mail",
+                "servers cannot be verified by mail address",
                 "checkHost or checkIP",
             );
         }
@@ -188,7 +188,7 @@ impl StunnelTranslator {
             (None, Some(origin)) => {
                 self.out.refuse(
                     origin,
-                    "a certificate that nobody verifies",
+                    "requires a certificate but does not verify it",
                     "verifyChain = yes with it",
                 );
                 Verified::No
@@ -197,14 +197,14 @@ impl StunnelTranslator {
         }
     }
 
-    /// The file or the folder of whom to trust.
+    /// Returns the file or the folder of trusted certificates.
     fn trusted(&mut self, service: &Service, by: SettingId) -> Option<(String, SettingId)> {
         match (service.text("CAfile"), service.text("CApath")) {
             (Some((file, origin)), None) => Some((self.out.place(file), origin)),
             (None, Some((folder, origin))) => Some((self.inside(service, folder), origin)),
             (Some(_), Some((_, origin))) => {
-                let accepted = "either";
-                self.out.refuse(origin, "beside CAfile", accepted);
+                let accepted = "one of the two";
+                self.out.refuse(origin, "conflicts with CAfile", accepted);
                 None
             }
             (None, None) => {
@@ -215,7 +215,7 @@ impl StunnelTranslator {
         }
     }
 
-    /// The files and the folder of revocation lists.
+    /// Returns the files and the folder of revocation lists.
     fn lists(&self, service: &Service) -> Vec<(String, SettingId)> {
         let files = service.all("CRLfile").iter();
         let files = files.map(|(file, origin)| (self.out.place(file), *origin));
@@ -224,7 +224,7 @@ impl StunnelTranslator {
         files.chain(folder).collect()
     }
 
-    /// Says of what verifies that nothing is verified.
+    /// Marks verification settings as ignored, because nothing is verified.
     fn unverified(&mut self, service: &Service) {
         for name in [
             "CAfile",
@@ -239,13 +239,13 @@ impl StunnelTranslator {
                 self.out.amend(
                     *origin,
                     SettingSupport::Ignored,
-                    "without verifyChain nothing is verified, as there",
+                    "without verifyChain nothing is verified",
                 );
             }
         }
     }
 
-    /// The versions of a service, where it says any.
+    /// Returns the versions of a service, if they are restricted.
     fn versions(&mut self, service: &Service) -> Option<(Vec<&'static str>, SettingId)> {
         let one = service.text("sslVersion");
         let least = service.text("sslVersionMin").or(one);
@@ -264,12 +264,12 @@ impl StunnelTranslator {
         if versions.is_empty() {
             let accepted = "TLSv1.2 or TLSv1.3 among them";
             self.out
-                .refuse(origin, "none of these versions exists here", accepted);
+                .refuse(origin, "none of these versions is supported", accepted);
             return None;
         }
         if let Some((word, origin)) = least.filter(|_| (1..TLS12).contains(&first)) {
             let why = format!(
-                "{word} does not exist here: clients get {}",
+                "{word} is not supported; clients get {}",
                 versions.join(" and ")
             );
             self.out.amend(origin, SettingSupport::Different, why);
@@ -277,7 +277,7 @@ impl StunnelTranslator {
         Some((versions, origin))
     }
 
-    /// A bound of versions; none where it is `all`.
+    /// Returns the index of a version bound; `None` for `all`.
     fn bound(&mut self, given: Option<(&str, SettingId)>) -> Option<usize> {
         let (word, origin) = given?;
         let mut known = VERSIONS.iter();
@@ -289,7 +289,7 @@ impl StunnelTranslator {
         version.filter(|version| *version > 0)
     }
 
-    /// The versions that `options` takes away.
+    /// Returns the versions that `options` disables.
     fn without(&mut self, service: &Service) -> Vec<(usize, SettingId)> {
         let mut without = Vec::new();
         for (option, origin) in service.all("options") {
@@ -297,7 +297,7 @@ impl StunnelTranslator {
                 "NO_TLSv1.2" => without.push((TLS12, *origin)),
                 "NO_TLSv1.3" => without.push((TLS12 + 1, *origin)),
                 "-NO_SSLv2" | "-NO_SSLv3" | "-NO_TLSv1" | "-NO_TLSv1.1" => {
-                    let why = "this version does not exist here";
+                    let why = "this version is not supported";
                     self.out.amend(*origin, SettingSupport::Different, why);
                 }
                 option if option.starts_with("NO_") => {
@@ -305,29 +305,29 @@ impl StunnelTranslator {
                 }
                 _ => self
                     .out
-                    .amend(*origin, SettingSupport::Ignored, "it is for OpenSSL"),
+                    .amend(*origin, SettingSupport::Ignored, "only for OpenSSL"),
             }
         }
         without
     }
 
-    /// `securityLevel`: what is had is level 2, and some of 3.
+    /// Checks `securityLevel`: becket has level 2, and some of level 3.
     fn strength(&mut self, service: &Service) {
         if let Some((level, origin)) = service.text("securityLevel")
             && !["0", "1", "2"].contains(&level)
         {
             self.out
-                .refuse(origin, "keys of 2048 bits cannot be refused", "0, 1 or 2");
+                .refuse(origin, "keys of 2048 bits cannot be rejected", "0, 1 or 2");
         }
     }
 }
 
-/// In their order; the first is no bound.
+/// Names of versions in ascending order; the first one means no bound.
 const VERSIONS: [&str; 7] = [
     "all", "SSLv2", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3",
 ];
 const TLS12: usize = 5;
-const NOBODY: &str = "nobody to trust: without CAfile or CApath";
-const ITSELF: &str = "the certificate itself is what counts, and its issuers are not looked at";
-/// stunnel's own.
+const NOBODY: &str = "no trusted certificates: neither CAfile nor CApath is set";
+const ITSELF: &str = "only the certificate itself is verified, not its issuers";
+/// Default of stunnel.
 const DEFAULT_CIPHERS: &str = "HIGH:!aNULL:!SSLv2:!DH:!kDHEPSK";
