@@ -1,11 +1,12 @@
-//! Whether the time of a batch depends on what is signed or on the key: a statistical test, after dudect (Reparaz, Balasch and
-//! Verbauwhede, "Dude, is my code constant time?", 2017).
+//! Tests whether the time of a batch depends on the message or on the key: a statistical test, after dudect
+//! (Reparaz, Balasch and Verbauwhede, "Dude, is my code constant time?", 2017).
 //!
-//! Run with `cargo bench -p becket-multibuffer --bench constant_time`, on a machine that is otherwise idle. Batches of two
-//! classes are timed in random order: a class of one message and one of random ones, under one key; then two keys. Welch's t
-//! says whether the means differ: beyond 5 in either direction they do, beyond 10 without doubt. It is computed over all
-//! times and over the fastest 50, 80 and 95 of 100, since interruptions hide small differences. Nothing is asserted: a shared
-//! machine is no judge. Under `cargo test` a few batches show that it runs.
+//! Run with `cargo bench -p becket-multibuffer --bench constant_time`, on a machine that is otherwise idle.
+//! Batches of two classes are timed in random order: first one fixed message and random messages, under one
+//! key; then two keys. Welch's t shows whether the means differ: they do beyond 5 in either direction, and
+//! without doubt beyond 10. It is computed over all times and over the fastest 50, 80 and 95 of 100, since
+//! interruptions hide small differences. Nothing is asserted, since a shared machine gives no reliable
+//! result. `cargo test` runs a few batches to show that the bench works.
 
 use std::time::{Duration, Instant};
 
@@ -47,7 +48,7 @@ fn main() {
     println!("one key and another: {keys}");
 }
 
-/// A number below every modulus of 2048 bits.
+/// Returns a number below every modulus of 2048 bits.
 fn message(random: &mut fastrand::Rng) -> Vec<u8> {
     let mut message = vec![0; 256];
     random.fill(&mut message[1..]);
@@ -67,7 +68,7 @@ fn time(lanes: Multibuffer, key: &PrivateKey, messages: &[Vec<u8>]) -> Duration 
     took
 }
 
-/// Times so many batches of both classes, and says how the times differ.
+/// Times `batches` batches of both classes, and describes how the times differ.
 fn compare(
     batches: usize,
     random: &mut fastrand::Rng,
@@ -86,7 +87,7 @@ fn compare(
     format!("{batches} batches, {}", t.join(", "))
 }
 
-/// Welch's t of the two classes.
+/// Returns Welch's t of the two classes.
 fn welch(times: &[(f64, bool)]) -> f64 {
     let [(mean_a, error_a), (mean_b, error_b)] = [false, true].map(|class| {
         let of_class = || {

@@ -1,7 +1,8 @@
-//! What a signature costs: one by AWS-LC, eight and five in a batch, by the lanes of this processor.
+//! Cost of a signature: one at a time with AWS-LC, and batches of eight and of five with the lanes of this
+//! processor.
 //!
-//! Run with `cargo bench -p becket-multibuffer --bench signatures`. The time of a batch is per batch: a signature is an eighth
-//! of it, or a fifth; the throughput says how many come per second.
+//! Run with `cargo bench -p becket-multibuffer --bench signatures`. The time is per batch, so a signature
+//! takes an eighth of it, or a fifth; the throughput is in signatures per second.
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeyPair;

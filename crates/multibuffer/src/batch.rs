@@ -1,12 +1,15 @@
-//! A batch from start to end: blinded, raised to the private exponents by the remainder theorem, unblinded, verified.
+//! A batch from start to end: blinded, raised to the private exponents by the Chinese remainder theorem,
+//! unblinded, verified.
 //!
-//! The base of a private power is blinded: multiplied by a random number to the public exponent before, and by its inverse after.
-//! A key keeps the pairs that are in no batch, and a pair is squared after each use, as AWS-LC and OpenSSL do it. After 32 uses a
-//! pair from a new random number replaces it. A pair whose signature did not verify is not used again.
+//! The base of a private power is blinded: it is multiplied by a random number raised to the public
+//! exponent, and the result is multiplied by the inverse of that random number. A key stores the pairs that
+//! no batch uses, and a pair is squared after each use, as in AWS-LC and OpenSSL. After 32 uses, a pair from
+//! a new random number replaces it. A pair whose signature did not verify is not used again.
 //!
-//! Lanes that no request uses compute with the first key and zeros. Source: RFC 8017, sections 5.1.2 and 5.2.1; Kocher,
-//! "Timing Attacks on Implementations of Diffie-Hellman, RSA, DSS, and Other Systems" (1996), section 10, for blinding;
-//! Boneh, DeMillo and Lipton, "On the Importance of Checking Cryptographic Protocols for Faults" (1997), for verification.
+//! Unused lanes compute with the first key and zeros. Source: RFC 8017, sections 5.1.2 and 5.2.1; Kocher,
+//! "Timing Attacks on Implementations of Diffie-Hellman, RSA, DSS, and Other Systems" (1996), section 10,
+//! for blinding; Boneh, DeMillo and Lipton, "On the Importance of Checking Cryptographic Protocols for
+//! Faults" (1997), for verification.
 
 use std::sync::PoisonError;
 
@@ -20,10 +23,10 @@ use crate::key::{Blinding, Prime, PrivateKey};
 use crate::natural::Natural;
 use crate::vectors::{EightNaturals, LANES};
 
-/// At most eight keys of one length, each in its lane.
+/// At most eight keys of equal length, one per lane.
 pub(crate) struct Batch<'a, L> {
     pub(crate) keys: [&'a PrivateKey; LANES],
-    /// Modulo the moduli of the keys.
+    /// Arithmetic with the moduli of the keys.
     pub(crate) whole: ModularField<L>,
     by_p: ModularField<L>,
     by_q: ModularField<L>,
@@ -39,7 +42,8 @@ impl<'a, L: Lanes> Batch<'a, L> {
         }
     }
 
-    /// The signature of each message, which is below the modulus of its lane; nothing where the signature does not verify.
+    /// Signs each message, which must be below the modulus of its lane. Returns `None` for a signature that
+    /// does not verify.
     pub(crate) fn sign(
         &mut self,
         messages: &[Natural],
@@ -62,14 +66,14 @@ impl<'a, L: Lanes> Batch<'a, L> {
         Ok(answers)
     }
 
-    /// Numbers to the power of 65537.
+    /// Raises numbers to the power of 65537.
     pub(crate) fn public_power(&mut self, numbers: &EightNaturals) -> EightNaturals {
         let mut base = numbers.clone();
         self.whole.enter(&mut base);
         self.whole.public_power(&base)
     }
 
-    /// Numbers to the power of a private exponent, which each prime has its part of; below the modulus.
+    /// Raises numbers to a private exponent, of which each prime has a part. The results are below the modulus.
     pub(crate) fn private_power(
         &mut self,
         numbers: &EightNaturals,
@@ -97,7 +101,7 @@ impl<'a, L: Lanes> Batch<'a, L> {
     }
 }
 
-/// One per lane.
+/// Blinding pairs, one per lane.
 pub(crate) struct Blindings {
     pub(crate) factors: EightNaturals,
     pub(crate) inverses: EightNaturals,
@@ -105,7 +109,7 @@ pub(crate) struct Blindings {
 }
 
 impl Blindings {
-    /// Takes what the keys of so many lanes have, and makes what they have not.
+    /// Takes stored pairs from the keys of the first `lanes` lanes, and creates missing ones.
     pub(crate) fn take<L: Lanes>(
         batch: &mut Batch<'_, L>,
         lanes: usize,
@@ -158,7 +162,8 @@ impl Blindings {
         Ok(())
     }
 
-    /// Squares them, and gives them back to their keys: those that are not used up and whose lane is right.
+    /// Squares the pairs and gives them back to their keys. Drops pairs that are used up or whose lane is
+    /// wrong.
     pub(crate) fn give_back<L: Lanes>(
         mut self,
         batch: &mut Batch<'_, L>,
@@ -182,7 +187,8 @@ impl Blindings {
     }
 }
 
-/// Draws until one is below the modulus, whose highest bit is set: twice, on average at most.
+/// Draws random numbers until one is below the modulus. Its highest bit is set, so this takes two draws on
+/// average at most.
 fn random_below(key: &PrivateKey) -> Result<Natural, Unspecified> {
     let mut bytes = Zeroizing::new(vec![0; key.modulus_len()]);
     loop {
@@ -194,5 +200,5 @@ fn random_below(key: &PrivateKey) -> Result<Natural, Unspecified> {
     }
 }
 
-/// As AWS-LC has it (`BN_BLINDING_COUNTER`).
+/// Maximum uses of a pair, as in AWS-LC (`BN_BLINDING_COUNTER`).
 const MOST_USES: u32 = 32;

@@ -1,4 +1,4 @@
-//! What is signed, from what is to be signed: PKCS#1 v1.5 and PSS (RFC 8017, section 9) with SHA-2.
+//! Hashing and padding of messages: PKCS#1 v1.5 and PSS (RFC 8017, section 9) with SHA-2.
 
 use aws_lc_rs::digest::{self, SHA256, SHA384, SHA512};
 use aws_lc_rs::rand;
@@ -8,14 +8,14 @@ use crate::key::PrivateKey;
 
 /// A hash function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "FIPS 180-4 says what they are")]
+#[expect(missing_docs, reason = "FIPS 180-4 defines them")]
 pub enum Hash {
     Sha256,
     Sha384,
     Sha512,
 }
 
-/// How a digest becomes as long as the modulus.
+/// Padding of a digest to the length of the modulus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Padding {
     /// EMSA-PKCS1-v1_5.
@@ -24,7 +24,7 @@ pub enum Padding {
     Pss,
 }
 
-/// How a message becomes a number.
+/// Hash function and padding of a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the types say it")]
 pub struct Scheme {
@@ -33,10 +33,10 @@ pub struct Scheme {
 }
 
 impl Scheme {
-    /// Hashes and pads a message for a key; the salt, where there is one, is from AWS-LC's generator.
+    /// Hashes and pads a message for a key. The salt, if there is one, comes from AWS-LC's generator.
     ///
     /// # Errors
-    /// [`Error::Random`] when that gives none.
+    /// [`Error::Random`] if the generator fails.
     pub fn encode(self, key: &PrivateKey, message: &[u8]) -> Result<Vec<u8>, Error> {
         let digest = self.hash.digest(message);
         let len = key.modulus_len();
@@ -62,7 +62,7 @@ impl Hash {
         digest::digest(algorithm, message)
     }
 
-    /// The DER of a DigestInfo up to the digest (RFC 8017, section 9.2, note 1).
+    /// DER of a DigestInfo before the digest (RFC 8017, section 9.2, note 1).
     fn digest_info(self) -> &'static [u8] {
         match self {
             Self::Sha256 => {

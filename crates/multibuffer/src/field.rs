@@ -1,7 +1,8 @@
-//! Arithmetic modulo eight moduli of one length, in Montgomery's form.
+//! Arithmetic modulo eight moduli of equal length, in Montgomery form.
 //!
-//! A number `x` is in the form as `x R`, R being 2^52 to the count of limbs, and everything in the form is below twice its
-//! modulus. A [`ModularField`] owns the columns that its products are made in, and erases them when it is dropped.
+//! In this form, a number `x` is stored as `x R`, where R is 2^52 to the power of the number of limbs, and
+//! every number is below twice its modulus. A [`ModularField`] owns the columns of its products, and erases
+//! them on drop.
 
 use becket_sys::lanes::Lanes;
 
@@ -9,7 +10,7 @@ use crate::kernel::{ENTRIES, KernelStep, Moduli, WINDOW};
 use crate::natural::Modulus;
 use crate::vectors::{Eight, EightNaturals, LANES};
 
-/// Eight moduli, and room for their products.
+/// Eight moduli, and buffers for their products.
 pub(crate) struct ModularField<L> {
     lanes: L,
     moduli: Moduli,
@@ -31,7 +32,8 @@ impl<L: Lanes> ModularField<L> {
         }
     }
 
-    /// `x y / R` into `x`: of two numbers in the form their product, of one alone the product outside of it.
+    /// Stores `x y / R` in `x`: for two numbers in the form their product in the form, for one of them the
+    /// product outside the form.
     pub(crate) fn multiply(&mut self, x: &mut EightNaturals, y: &EightNaturals) {
         let columns = &mut self.columns.0;
         self.lanes.run(KernelStep::Product {
@@ -42,14 +44,14 @@ impl<L: Lanes> ModularField<L> {
         self.divide_columns(&mut x.0);
     }
 
-    /// `x x / R` into `x`.
+    /// Stores `x x / R` in `x`.
     pub(crate) fn square(&mut self, x: &mut EightNaturals) {
         let columns = &mut self.columns.0;
         self.lanes.run(KernelStep::Square { x: &x.0, columns });
         self.divide_columns(&mut x.0);
     }
 
-    /// Brings a number below 2^52 to the count of its limbs into the form.
+    /// Converts a number below R into the form.
     pub(crate) fn enter(&mut self, x: &mut EightNaturals) {
         let columns = &mut self.columns.0;
         self.lanes.run(KernelStep::Product {
@@ -60,7 +62,7 @@ impl<L: Lanes> ModularField<L> {
         self.divide_columns(&mut x.0);
     }
 
-    /// Brings a number below R times the modulus, with twice as many limbs, into the form.
+    /// Converts a number below R times the modulus, with twice as many limbs, into the form.
     pub(crate) fn enter_wide(&mut self, wide: &EightNaturals) -> EightNaturals {
         let mut x = self.divide_by_r(wide);
         self.enter(&mut x);
@@ -68,13 +70,13 @@ impl<L: Lanes> ModularField<L> {
         x
     }
 
-    /// Takes a number out of the form, below its modulus.
+    /// Converts a number out of the form, to below its modulus.
     pub(crate) fn leave(&mut self, x: &mut EightNaturals) {
         *x = self.divide_by_r(x);
         self.reduce(x);
     }
 
-    /// Brings a number below twice its modulus below it.
+    /// Reduces a number below twice its modulus to below its modulus.
     pub(crate) fn reduce(&mut self, x: &mut EightNaturals) {
         self.lanes.run(KernelStep::Normalize {
             scratch: &mut self.columns.0[..x.0.len()],
@@ -83,7 +85,7 @@ impl<L: Lanes> ModularField<L> {
         });
     }
 
-    /// `x - y` into `x`, of numbers in the form.
+    /// Stores `x - y` in `x`, for numbers in the form.
     pub(crate) fn subtract(&mut self, x: &mut EightNaturals, mut y: EightNaturals) {
         self.reduce(x);
         self.reduce(&mut y);
@@ -94,7 +96,7 @@ impl<L: Lanes> ModularField<L> {
         });
     }
 
-    /// `x m + z`, with twice as many limbs; `x` and `z` are outside of the form, and m the modulus.
+    /// Returns `x m + z` with twice as many limbs, where m is the modulus; `x` and `z` are outside the form.
     pub(crate) fn times_modulus_plus(
         &mut self,
         x: &EightNaturals,
@@ -115,7 +117,8 @@ impl<L: Lanes> ModularField<L> {
         sum
     }
 
-    /// `base` to the power of 65537, outside of the form, below its modulus; the base is in the form.
+    /// Returns `base` to the power of 65537, outside the form and below its modulus. The base must be in the
+    /// form.
     pub(crate) fn public_power(&mut self, base: &EightNaturals) -> EightNaturals {
         let mut power = base.clone();
         for _ in 0..16 {
@@ -126,7 +129,8 @@ impl<L: Lanes> ModularField<L> {
         power
     }
 
-    /// `base` to the power of exponents of at most so many bits, in the form. Each step is the same for all exponents.
+    /// Returns `base` to the power of exponents of at most `bits` bits, in the form. Each step is the same for
+    /// all exponents.
     pub(crate) fn power(
         &mut self,
         base: &EightNaturals,
@@ -163,7 +167,7 @@ impl<L: Lanes> ModularField<L> {
         power
     }
 
-    /// A number of at most twice as many limbs, below R times the modulus, over R.
+    /// Divides a number below R times the modulus, with at most twice as many limbs, by R.
     fn divide_by_r(&mut self, x: &EightNaturals) -> EightNaturals {
         let mut over_r = EightNaturals::zero(self.moduli.numbers.0.len());
         let (low, high) = self.columns.0.split_at_mut(x.0.len());

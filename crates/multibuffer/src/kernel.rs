@@ -1,14 +1,15 @@
-//! Products, squares and reductions of eight numbers at a time: where the time goes.
+//! Products, squares and reductions of eight numbers at a time, which take most of the time.
 //!
-//! Numbers are cut into blocks of ten limbs. A product of two blocks adds to twenty columns, ten of which are in registers at
-//! any time, with one operand in ten others: a row multiplies all ten by one limb of the second operand, the lowest column then
-//! leaves, and the next comes in. The ten that are left are those where the next block goes on. A column is a plain sum of
-//! halves of products, below 2^61 for the longest numbers, and carries are resolved once, at the end.
+//! Numbers are divided into blocks of ten limbs. A product of two blocks adds to twenty columns. Ten of them
+//! are in registers at any time, and one operand in ten others. A row multiplies all ten limbs by one limb of
+//! the second operand; then the lowest column is stored, and the next one loaded. The next block continues
+//! with the ten columns that remain. A column is a plain sum of halves of products, below 2^61 for the
+//! longest numbers, and carries are resolved once, at the end.
 //!
-//! A square has its products of two different limbs computed once and doubled. A reduction is Montgomery's: a multiple of the
-//! modulus is added that makes the lowest column divisible by 2^52, column by column.
+//! A square computes each product of two different limbs once and doubles it. A reduction is Montgomery's:
+//! column by column, it adds the multiple of the modulus that makes the lowest column divisible by 2^52.
 //!
-//! All is straight-line code over public lengths. Source: Gueron and Krasnov, "Software Implementation of Modular
+//! All code is straight-line over public lengths. Source: Gueron and Krasnov, "Software Implementation of Modular
 //! Exponentiation, Using Advanced Vector Instructions Architectures" (2012); Montgomery, "Modular Multiplication Without
 //! Trial Division" (1985).
 
@@ -17,26 +18,26 @@ use becket_sys::lanes::{Lanes, Work};
 use crate::natural::{BLOCK, LIMB_BITS, MASK};
 use crate::vectors::{Eight, EightNaturals, LANES};
 
-/// Entries of a table of powers: one per value of [`WINDOW`] bits.
+/// Entries of a table of powers: one for each value of [`WINDOW`] bits.
 pub(crate) const ENTRIES: usize = 1 << WINDOW;
-/// Bits of the exponent that are taken at a time. Four divide 52, and their table fits into the first cache.
+/// Bits of the exponent per step. Four divides 52, and the table for four fits into the first-level cache.
 pub(crate) const WINDOW: u32 = 4;
 
-/// The moduli of eight lanes, and -1 over each of them modulo 2^52.
+/// Moduli of eight lanes, and for each of them -1 / modulus, modulo 2^52.
 pub(crate) struct Moduli {
     pub(crate) numbers: EightNaturals,
     pub(crate) minus_inverses: Eight,
 }
 
-/// Repeats a block with a constant that runs through the limbs of a block.
+/// Repeats a block with a constant that counts through the limbs of a block.
 macro_rules! each_limb {
     ($limb:ident $body:block) => { each_limb!($limb $body 0 1 2 3 4 5 6 7 8 9) };
     ($limb:ident $body:block $($value:literal)*) => { $({ const $limb: usize = $value; $body })* };
 }
 
-/// A step of the arithmetic: what the lanes compute in one call.
+/// A step of the arithmetic, which the lanes compute in one call.
 pub(crate) enum KernelStep<'a> {
-    /// `x y` as columns, twice as many as either has limbs.
+    /// `x y` as columns, twice as many as either number has limbs.
     Product {
         x: &'a [Eight],
         y: &'a [Eight],
@@ -47,7 +48,8 @@ pub(crate) enum KernelStep<'a> {
         x: &'a [Eight],
         columns: &'a mut [Eight],
     },
-    /// The columns, over R, modulo the modulus: at most the modulus more than the quotient. It uses the columns up.
+    /// The columns divided by R, modulo the modulus: at most the modulus more than the quotient. Overwrites the
+    /// columns.
     Reduce {
         columns: &'a mut [Eight],
         moduli: &'a Moduli,
@@ -59,19 +61,19 @@ pub(crate) enum KernelStep<'a> {
         z: &'a [Eight],
         into: &'a mut [Eight],
     },
-    /// `x - y` modulo the modulus into `x`; both are below it.
+    /// `x - y` modulo the modulus, stored in `x`; both must be below the modulus.
     Difference {
         x: &'a mut [Eight],
         y: &'a [Eight],
         moduli: &'a Moduli,
     },
-    /// `x`, or `x` less the modulus, whichever is below it; for an `x` below twice the modulus.
+    /// `x`, or `x` minus the modulus, whichever is below the modulus; `x` must be below twice the modulus.
     Normalize {
         x: &'a mut [Eight],
         moduli: &'a Moduli,
         scratch: &'a mut [Eight],
     },
-    /// Each lane's entry of the table, by the bits of its exponent at this place. Every entry is read.
+    /// Each lane's entry of the table, selected by the bits of its exponent at this place. Reads every entry.
     Select {
         table: &'a [Eight],
         exponents: &'a [Eight],
@@ -153,7 +155,7 @@ fn reduce<L: Lanes>(lanes: L, columns: &mut [Eight], moduli: &Moduli, into: &mut
     let minus_inverses = lanes.load(&moduli.minus_inverses.0);
     let (blocks, _) = moduli.numbers.0.as_chunks();
     for i in 0..blocks.len() {
-        // The factors take the place of the columns that they clear.
+        // The factors replace the columns that they clear.
         let (cleared, columns) = columns.as_chunks_mut::<BLOCK>().0[i..].split_at_mut(1);
         let factors = &mut cleared[0];
         let mut sums = load(lanes, factors);
@@ -185,7 +187,7 @@ fn sum<L: Lanes>(lanes: L, columns: &mut [Eight], z: &[Eight], into: &mut [Eight
     carry(lanes, columns, into);
 }
 
-/// Makes limbs of columns.
+/// Converts columns to limbs.
 #[inline(always)]
 fn carry<L: Lanes>(lanes: L, columns: &[Eight], into: &mut [Eight]) {
     let mask = lanes.splat(MASK);
@@ -197,7 +199,7 @@ fn carry<L: Lanes>(lanes: L, columns: &[Eight], into: &mut [Eight]) {
     }
 }
 
-/// `x - y` into `x`, and one for each lane in which `y` was larger.
+/// Stores `x - y` in `x`. Returns one for each lane in which `y` was larger.
 #[inline(always)]
 fn subtract<L: Lanes>(lanes: L, x: &mut [Eight], y: &[Eight]) -> L::Vector {
     let mask = lanes.splat(MASK);
@@ -252,8 +254,8 @@ fn select<L: Lanes>(lanes: L, table: &[Eight], digits: L::Vector, into: &mut [Ei
     }
 }
 
-/// Adds the products of two blocks to the columns. `WHOLE` says that the ten that leave are those of a square without its
-/// squares, and that nothing is added to them any more.
+/// Adds the products of two blocks to the columns. With `WHOLE`, the ten outgoing columns belong to a square,
+/// lack the squares of single limbs, and receive no further products.
 #[inline(always)]
 fn add_products<L: Lanes, const WHOLE: bool>(
     lanes: L,
@@ -275,7 +277,7 @@ fn add_products<L: Lanes, const WHOLE: bool>(
     });
 }
 
-/// Adds the products of each limb of a block with the higher ones, and doubles the ten columns that leave.
+/// Adds the products of each limb of a block with the higher ones, and doubles the ten outgoing columns.
 #[inline(always)]
 fn add_triangle<L: Lanes>(
     lanes: L,
@@ -301,7 +303,8 @@ fn add_triangle<L: Lanes>(
     });
 }
 
-/// A column of a square: the products of two different limbs twice, and half of the square of one limb.
+/// Completes a column of a square: doubles the products of different limbs, and adds half of the square of
+/// one limb.
 #[inline(always)]
 fn double<L: Lanes, const COLUMN: usize>(lanes: L, sum: L::Vector, limb: &Eight) -> L::Vector {
     let (twice, limb) = (lanes.add(sum, sum), lanes.load(&limb.0));
@@ -312,8 +315,8 @@ fn double<L: Lanes, const COLUMN: usize>(lanes: L, sum: L::Vector, limb: &Eight)
     }
 }
 
-/// Adds multiples of the lowest block of the modulus that clear the ten columns that leave, carries on what these held, and
-/// leaves the factors for the other blocks.
+/// Adds multiples of the lowest block of the modulus that clear the ten outgoing columns, carries their
+/// contents on, and stores the factors for the other blocks.
 #[inline(always)]
 fn clear_columns<L: Lanes>(
     lanes: L,
@@ -326,7 +329,7 @@ fn clear_columns<L: Lanes>(
     each_limb!(ROW {
         let factor = lanes.add_low(lanes.splat(0), sums[0], minus_inverses);
         lanes.store(factor, &mut factors[ROW].0);
-        // What the lower half of the lowest product would add makes the column divisible by 2^52: it rounds up.
+        // Adding the lower half of the lowest product makes the column divisible by 2^52, so the carry rounds up.
         let carried = lanes.shift_right(lanes.add(sums[0], lanes.splat(MASK)), LIMB_BITS);
         each_limb!(J {
             if J != 0 {
@@ -339,7 +342,7 @@ fn clear_columns<L: Lanes>(
     });
 }
 
-/// Lets the lowest column go and the next one in.
+/// Drops the lowest column and loads the next one.
 #[inline(always)]
 fn shift<L: Lanes>(lanes: L, sums: &mut [L::Vector; BLOCK], next: &Eight) {
     each_limb!(J {
@@ -354,7 +357,7 @@ fn load<L: Lanes>(lanes: L, block: &[Eight; BLOCK]) -> [L::Vector; BLOCK] {
     limbs
 }
 
-/// The ten columns of a block, or zeros where none were written yet.
+/// Loads the ten columns of a block, or zeros if they are new.
 #[inline(always)]
 fn start<L: Lanes>(lanes: L, columns: &[Eight], at: usize, is_new: bool) -> [L::Vector; BLOCK] {
     load(
@@ -367,7 +370,7 @@ fn start<L: Lanes>(lanes: L, columns: &[Eight], at: usize, is_new: bool) -> [L::
     )
 }
 
-/// Where ten columns go to, and the next ten, or zeros where none were written yet.
+/// Returns the places for ten outgoing columns, and the next ten columns, or zeros if those are new.
 #[inline(always)]
 fn places(
     columns: &mut [Eight],

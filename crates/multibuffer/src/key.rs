@@ -1,4 +1,4 @@
-//! A private key: what a batch needs to know of it.
+//! The numbers of a private key that a batch needs.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use becket_proto::rsa_key::{RsaKey, pkcs1_of};
 use crate::error::KeyError;
 use crate::natural::{BLOCK, LIMB_BITS, Modulus, Natural};
 
-/// A private key of RSA, for batches. The numbers are erased when it is dropped.
+/// An RSA private key for batches. Its numbers are erased on drop.
 pub struct PrivateKey {
     bits: u32,
     pub(crate) modulus: Modulus,
@@ -17,26 +17,26 @@ pub struct PrivateKey {
     pub(crate) q: Prime,
     /// 1 / q modulo p.
     pub(crate) q_inverse: Natural,
-    /// Those that no batch has at present.
+    /// Blinding pairs that no batch uses at present.
     pub(crate) blindings: Mutex<Vec<Blinding>>,
 }
 
-/// A prime factor, and what numbers are raised to modulo it.
+/// A prime factor with its exponents.
 pub(crate) struct Prime {
     pub(crate) modulus: Modulus,
-    /// The private exponent modulo the prime less one.
+    /// The private exponent modulo the prime minus one.
     pub(crate) exponent: Natural,
-    /// The prime less two: the exponent of an inverse.
+    /// The prime minus two: the exponent of an inverse.
     pub(crate) less_two: Natural,
 }
 
-/// Of one key and a random number r, in Montgomery's form.
+/// Blinding pair of a key, from a random number r, in Montgomery form.
 pub(crate) struct Blinding {
     /// r^65537
     pub(crate) factor: Natural,
     /// 1 / r
     pub(crate) inverse: Natural,
-    /// How often it, or what it was squared from, was used.
+    /// How often the pair, or a pair from which it was squared, was used.
     pub(crate) uses: u32,
 }
 
@@ -48,25 +48,25 @@ impl Blinding {
 }
 
 impl PrivateKey {
-    /// Reads a key in PKCS#8. Takes some milliseconds.
+    /// Reads a PKCS#8 key. Takes a few milliseconds.
     ///
     /// # Errors
-    /// When AWS-LC refuses the key, or when it is not for batches.
+    /// Fails if AWS-LC rejects the key, or if the key cannot be used in batches.
     pub fn from_pkcs8(der: &[u8]) -> Result<Self, KeyError> {
         let pair = KeyPair::from_pkcs8(der).map_err(|_| KeyError::Rejected)?;
         Self::of(&pair, pkcs1_of(der))
     }
 
-    /// Reads a key in PKCS#1. Takes some milliseconds.
+    /// Reads a PKCS#1 key. Takes a few milliseconds.
     ///
     /// # Errors
-    /// As [`Self::from_pkcs8`].
+    /// As for [`Self::from_pkcs8`].
     pub fn from_pkcs1(der: &[u8]) -> Result<Self, KeyError> {
         let pair = KeyPair::from_der(der).map_err(|_| KeyError::Rejected)?;
         Self::of(&pair, Some(der))
     }
 
-    /// The pair shows that AWS-LC has checked that the numbers belong together.
+    /// Builds the key. The key pair proves that AWS-LC has checked that the numbers belong together.
     fn of(_checked: &KeyPair, pkcs1: Option<&[u8]>) -> Result<Self, KeyError> {
         let key = pkcs1.and_then(RsaKey::parse).ok_or(KeyError::Rejected)?;
         if key.public_exponent != [1, 0, 1] {
@@ -77,7 +77,7 @@ impl PrivateKey {
         if ![2048, 3072, 4096].contains(&bits) || lengths != [bits / 2; 2] {
             return Err(KeyError::Length);
         }
-        // Whole blocks, with room for a factor of sixteen, so that nothing need be reduced between products.
+        // Whole blocks, with room for a factor of sixteen, so that products need no reduction in between.
         let limbs = ((bits / 2 + 4).div_ceil(LIMB_BITS) as usize).next_multiple_of(BLOCK);
         let part = |bytes| Natural::from_be(bytes, limbs);
         let prime = |number, exponent| Prime {
@@ -118,7 +118,7 @@ impl fmt::Debug for PrivateKey {
     }
 }
 
-/// Of a number in big-endian bytes without a zero before them.
+/// Returns the bit length of a number in big-endian bytes without leading zeros.
 fn bits_of(number: &[u8]) -> u32 {
     let zeros = number.first().map_or(0, |byte| byte.leading_zeros());
     number.len() as u32 * 8 - zeros

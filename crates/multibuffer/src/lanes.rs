@@ -1,15 +1,16 @@
-//! The kernel's operations by ordinary integers.
+//! The kernel's operations with ordinary integers.
 //!
-//! [`Portable`] computes what `becket_sys::ifma` does by an instruction or two, so that every test runs everywhere. It never serves: it is
-//! slower than one signature at a time, and a compiler may make branches of its masks.
+//! [`Portable`] computes the same as the instructions in `becket_sys::ifma`, so that every test runs
+//! everywhere. It is for tests only: it is slower than one signature at a time, and a compiler may turn its
+//! masks into branches.
 
 use becket_sys::lanes::{Lanes, Work};
 
 use crate::natural::{LIMB_BITS, MASK};
 use crate::vectors::{Eight, LANES};
 
-/// Lanes of ordinary integers. Operations are calls, which keeps the kernel, eight times as long here, from being compiled for
-/// minutes.
+/// Lanes of ordinary integers. Operations are not inlined, since the kernel, eight times as long here, would
+/// take minutes to compile.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Portable;
 
@@ -69,7 +70,7 @@ impl Lanes for Portable {
     fn where_equal(self, [a, b]: [Eight; 2], then: Eight, otherwise: Eight) -> Eight {
         each(|lane| {
             let differ = a.0[lane] ^ b.0[lane];
-            // The highest bit is set where any is.
+            // The highest bit is set if any bit is.
             let keep = 0_u64.wrapping_sub((differ | differ.wrapping_neg()) >> 63);
             (otherwise.0[lane] & keep) | (then.0[lane] & !keep)
         })

@@ -1,29 +1,30 @@
-//! One number, as limbs of 52 bits from the lowest up, and the constants of a modulus.
+//! A single number as limbs of 52 bits, lowest first, and the constants of a modulus.
 //!
-//! Here is what is computed once per key, and what turns bytes to limbs and back. Lengths are public; neither branches nor
-//! addresses depend on the digits, but where it is said.
+//! Contains the computations that are done once per key, and the conversion between bytes and limbs. Lengths
+//! are public. Neither branches nor addresses depend on the digits, except where stated.
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// Bits of a limb: what the instructions multiply.
+/// Bits of a limb, as the instructions multiply them.
 pub(crate) const LIMB_BITS: u32 = 52;
-/// Limbs of a block. Ten sums, ten limbs and a factor fit into 32 registers, and ten divides every length that is used.
+/// Limbs of a block. Ten sums, ten limbs and a factor fit into 32 registers, and ten divides every length in
+/// use.
 pub(crate) const BLOCK: usize = 10;
-/// The bits that a limb may have.
+/// Mask of the bits of a limb.
 pub(crate) const MASK: u64 = (1 << LIMB_BITS) - 1;
 
-/// A number with a fixed count of limbs.
+/// A number with a fixed number of limbs.
 #[cfg_attr(test, derive(Debug))]
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub(crate) struct Natural(Vec<u64>);
 
 impl Natural {
-    /// From limbs below 2^52.
+    /// Wraps limbs below 2^52.
     pub(crate) fn new(limbs: Vec<u64>) -> Self {
         Self(limbs)
     }
 
-    /// From big-endian bytes, which fit.
+    /// Reads big-endian bytes, which must fit.
     pub(crate) fn from_be(bytes: &[u8], limbs: usize) -> Self {
         let mut number = Self(vec![0; limbs]);
         for (at, byte) in (0..).step_by(8).zip(bytes.iter().rev()) {
@@ -37,7 +38,7 @@ impl Natural {
         number
     }
 
-    /// As so many big-endian bytes, into which it fits.
+    /// Returns `len` big-endian bytes, into which the number must fit.
     pub(crate) fn to_be(&self, len: usize) -> Vec<u8> {
         let limb = |at: u32| self.0.get(at as usize).copied().unwrap_or(0);
         let byte = |at: u32| {
@@ -50,20 +51,21 @@ impl Natural {
         bytes
     }
 
-    /// The limbs, from the lowest up.
+    /// Returns the limbs, lowest first.
     pub(crate) fn limbs(&self) -> &[u64] {
         &self.0
     }
 
-    /// Whether it is the smaller of two numbers of one length. What is compared here is public or random.
+    /// Returns whether this is the smaller of two numbers of equal length. Only for public or random numbers,
+    /// since the time depends on the digits.
     pub(crate) fn is_below(&self, other: &Self) -> bool {
         self.0.iter().rev().lt(other.0.iter().rev())
     }
 
-    /// Itself less two; for an odd prime.
+    /// Returns the number minus two; for an odd prime.
     pub(crate) fn less_two(&self) -> Self {
         let mut less = self.clone();
-        // A prime above two is odd, so one bit of the lowest limb may borrow.
+        // The lowest limb may be 1, and then borrows.
         let mut borrow = 2;
         for limb in &mut less.0 {
             let difference = limb.wrapping_sub(borrow);
@@ -73,7 +75,7 @@ impl Natural {
         less
     }
 
-    /// Twice itself, or that less the modulus, whichever is below it.
+    /// Doubles the number modulo `modulus`.
     fn double_below(&mut self, modulus: &Self) {
         let mut carry = 0;
         for limb in &mut self.0 {
@@ -88,7 +90,7 @@ impl Natural {
             borrow = difference >> 63;
             *limb = difference & MASK;
         }
-        // All ones where the modulus was larger.
+        // All ones if the modulus was larger.
         let keep = 0_u64.wrapping_sub(borrow);
         for (limb, reduced) in self.0.iter_mut().zip(&less.0) {
             *limb = (*limb & keep) | (reduced & !keep);
@@ -96,8 +98,8 @@ impl Natural {
     }
 }
 
-/// An odd modulus with the constants of Montgomery's multiplication. R is 2^52 to its count of limbs, and the modulus at most
-/// a sixteenth of it.
+/// An odd modulus with the constants of Montgomery multiplication. R is 2^52 to the power of its number of
+/// limbs, and the modulus is at most a sixteenth of R.
 pub(crate) struct Modulus {
     pub(crate) number: Natural,
     /// R^2 modulo the number.
@@ -107,14 +109,14 @@ pub(crate) struct Modulus {
 }
 
 impl Modulus {
-    /// Takes some milliseconds for the longest: as many doublings as R^2 has bits.
+    /// Takes a few milliseconds for the longest modulus: as many doublings as R^2 has bits.
     pub(crate) fn new(number: Natural) -> Self {
         let mut r_squared = Natural(vec![0; number.0.len()]);
         r_squared.0[0] = 1;
         for _ in 0..2 * LIMB_BITS as usize * number.0.len() {
             r_squared.double_below(&number);
         }
-        // Newton: each step doubles the lowest bits that are right, from three.
+        // Newton's method: each step doubles the number of correct low bits, starting at three.
         let low = number.0[0];
         let mut inverse = low;
         for _ in 0..5 {

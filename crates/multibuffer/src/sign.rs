@@ -1,4 +1,4 @@
-//! Which requests make a batch, and by which lanes it is computed.
+//! Grouping of requests into batches, and selection of the lanes.
 
 #[cfg(target_arch = "x86_64")]
 use becket_sys::ifma::Ifma;
@@ -11,12 +11,12 @@ use crate::lanes::Portable;
 use crate::natural::Natural;
 use crate::vectors::LANES;
 
-/// What is to be signed, and by which key.
+/// A request for a signature.
 #[derive(Clone, Copy, Debug)]
 pub struct SignRequest<'a> {
     /// The key.
     pub key: &'a PrivateKey,
-    /// The message as [`Scheme::encode`](crate::Scheme::encode) pads it: as many bytes as the modulus, and below it.
+    /// The message as padded by [`Scheme::encode`](crate::Scheme::encode): as long as the modulus, and below it.
     pub message: &'a [u8],
 }
 
@@ -32,7 +32,7 @@ enum Processor {
 }
 
 impl Multibuffer {
-    /// By AVX-512 IFMA; nothing where the processor has not got it.
+    /// Uses AVX-512 IFMA. Returns `None` if the processor lacks it.
     #[must_use]
     pub fn detect() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
@@ -41,14 +41,16 @@ impl Multibuffer {
         None
     }
 
-    /// By ordinary integers, for tests: slower than one signature at a time, and not constant in time by any promise.
+    /// Uses ordinary integers, for tests: slower than one signature at a time, and without any guarantee of
+    /// constant time.
     #[must_use]
     pub fn portable() -> Self {
         Self(Processor::Portable)
     }
 
-    /// Answers each request. Those of keys of one length are computed together, at most eight at a time; a batch takes as long
-    /// for one as for eight, so a caller with fewer than six does better elsewhere.
+    /// Returns the result of each request. Requests with keys of equal length are computed together, at most
+    /// eight at a time. A batch takes as long for one request as for eight, so a caller with fewer than six
+    /// should sign by other means.
     #[must_use]
     pub fn sign(self, requests: &[SignRequest<'_>]) -> Vec<Result<Vec<u8>, Error>> {
         let mut answers = vec![Err(Error::Message); requests.len()];
@@ -72,7 +74,7 @@ impl Multibuffer {
 }
 
 impl SignRequest<'_> {
-    /// Whether the modulus has so many bytes, and the message fits it.
+    /// Returns whether the modulus has `len` bytes, and the message fits it.
     fn is_of(&self, len: usize) -> bool {
         [self.key.modulus_len(), self.message.len()] == [len; 2]
             && self.number().is_below(&self.key.modulus.number)
@@ -100,7 +102,7 @@ pub(crate) fn sign_batch<L: Lanes>(
         .collect()
 }
 
-/// Bytes of the moduli that there are.
+/// Lengths of the supported moduli in bytes.
 const LENGTHS: [usize; 3] = [256, 384, 512];
 
 #[cfg(test)]

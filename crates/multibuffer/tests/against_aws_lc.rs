@@ -1,4 +1,4 @@
-//! Signatures are those of AWS-LC, by both lanes, for keys of every length.
+//! Signatures equal those of AWS-LC, with both lanes and for keys of every length.
 
 #![expect(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ macro_rules! key {
     };
 }
 
-/// Each lane that this machine has.
+/// Returns the lanes that this machine supports.
 fn lanes() -> Vec<Multibuffer> {
     let fast = Multibuffer::detect();
     if fast.is_none() {
@@ -117,7 +117,7 @@ fn pss_signatures_verify_with_aws_lc() {
     }
 }
 
-/// Keys that were never seen, more than a blinding's uses each, in batches of every count of lanes.
+/// Random keys, each used more often than one blinding pair, in batches of every size.
 #[test]
 fn random_keys_sign_in_batches_of_every_size() {
     let pairs: Vec<Pair> = (0..3)
@@ -213,7 +213,7 @@ fn other_keys_are_refused() {
     assert_eq!(refused(key!("p256")), KeyError::Rejected);
     assert_eq!(refused(b""), KeyError::Rejected);
     assert_eq!(refused(key!("rsa-2048-three-primes")), KeyError::Rejected);
-    // A number that does not belong to the others.
+    // One number does not belong to the others.
     let mut damaged = key!("rsa-2048").to_vec();
     *damaged.last_mut().unwrap() ^= 1;
     assert_eq!(refused(&damaged), KeyError::Rejected);

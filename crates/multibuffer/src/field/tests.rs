@@ -1,4 +1,4 @@
-//! Fields against a naive model, and lanes against each other.
+//! Fields compared with a naive model, and lanes compared with each other.
 
 use num_bigint::BigUint;
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use super::*;
 use crate::lanes::Portable;
 use crate::natural::{BLOCK, LIMB_BITS, MASK, Natural};
 
-/// The longest modulus of two blocks: sixteen of it are R.
+/// Bits of the longest modulus with two blocks: R is sixteen times as large.
 const BITS: u32 = 2 * BLOCK as u32 * LIMB_BITS - 4;
 
 fn big(number: &Natural) -> BigUint {
@@ -15,7 +15,7 @@ fn big(number: &Natural) -> BigUint {
     limbs.fold(BigUint::ZERO, |sum, limb| (sum << LIMB_BITS) + *limb)
 }
 
-/// A number below a power of two, often one with long runs of ones or zeros.
+/// Returns a number below a power of two, often with long runs of ones or zeros.
 fn number(bits: u32) -> impl Strategy<Value = Natural> {
     let limbs = bits.div_ceil(LIMB_BITS) as usize;
     let limb = prop_oneof![3 => 0..=MASK, 1 => Just(0), 1 => Just(MASK)];
@@ -40,7 +40,7 @@ fn eight(each: impl Strategy<Value = Natural>) -> impl Strategy<Value = [Natural
     proptest::collection::vec(each, LANES).prop_map(|eight| eight.try_into().ok().unwrap())
 }
 
-/// Runs with each lanes, and holds the results to each other.
+/// Runs with all lanes, and compares their results.
 fn by_all_lanes(
     moduli: &[Natural; LANES],
     run: impl Fn(&mut dyn Arithmetic) -> EightNaturals,
@@ -54,7 +54,7 @@ fn by_all_lanes(
     portable
 }
 
-/// What a field does, whatever its lanes.
+/// Operations of a field with any lanes.
 trait Arithmetic {
     fn multiply(&mut self, x: &mut EightNaturals, y: &EightNaturals);
     fn square(&mut self, x: &mut EightNaturals);
@@ -129,7 +129,7 @@ proptest! {
         for lane in 0..LANES {
             let [x, y, modulus] = [&x[lane], &y[lane], &moduli[lane]].map(big);
             for (result, exact) in [(&product, &x * &y), (&square, &x * &x)] {
-                // Montgomery's promise: congruent to the product over R, and below this bound.
+                // Montgomery's guarantee: congruent to the product divided by R, and within this bound.
                 let result = big(&result.lane(lane));
                 prop_assert!(result <= &exact / &r + &modulus);
                 prop_assert_eq!(result * &r % &modulus, exact % &modulus);

@@ -1,4 +1,4 @@
-//! Batches with faults in them, and what a key keeps between batches.
+//! Batches with faults, and the pairs that a key stores between batches.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -18,7 +18,7 @@ fn key() -> PrivateKey {
     PrivateKey::from_pkcs8(include_bytes!("../../testdata/rsa-2048.der")).unwrap()
 }
 
-/// Eight messages, padded.
+/// Eight padded messages.
 fn messages() -> &'static [Vec<u8>] {
     static MESSAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     MESSAGES.get_or_init(|| {
@@ -36,10 +36,10 @@ fn requests(key: &PrivateKey) -> Vec<SignRequest<'_>> {
         .collect()
 }
 
-/// Lanes that compute as the portable ones, but flip one bit once, in one lane.
+/// Lanes that compute like the portable ones, but flip one bit once, in one lane.
 #[derive(Clone, Copy)]
 struct Faulty<'a> {
-    /// Operations that are left until then.
+    /// Remaining operations before the fault.
     left: &'a Cell<u64>,
     lane: usize,
     bit: u32,
@@ -122,14 +122,14 @@ fn a_flipped_bit_is_the_fault_of_its_lane_alone_and_never_leaves() {
             bit,
         }
     };
-    // With blindings in store, as in nearly every batch.
+    // With stored blinding pairs, as in nearly every batch.
     assert_eq!(sign_batch(of(0, 0, 0), &requests(&key)), right);
     let operations = 0_u64.wrapping_sub(left.get());
     let mut random = fastrand::Rng::with_seed(52);
     let mut caught = 0;
     for _ in 0..24 {
         let (lane, bit) = (random.usize(..LANES), random.u32(..52));
-        // Not the last thousandths: what is squared there is blinding for the next batch.
+        // Not in the last hundredth: the squares computed there are blinding pairs for the next batch.
         let at = random.u64(1..operations / 100 * 99);
         let found = sign_batch(of(lane, bit, at), &requests(&key));
         for (other, (found, right)) in found.iter().zip(&right).enumerate() {
@@ -190,7 +190,7 @@ fn blindings_change_with_each_use_and_wear_out() {
     assert_eq!((all, seen.len()), (64, 64));
 }
 
-/// What holds numbers of a key erases them when it is dropped.
+/// Types that contain numbers of a key erase them on drop.
 #[test]
 fn numbers_of_a_key_are_erased() {
     fn erased<T: zeroize::ZeroizeOnDrop>() {}
